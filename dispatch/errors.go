@@ -1,0 +1,110 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Class says whose fault a failed delivery was. It decides whether an attempt
+// is counted and what happens to the event.
+type Class uint8
+
+const (
+	// ClassEvent is a fault of the event, proven or suspected: the attempt
+	// counts, and the event is a dead letter once its attempts are used up, or
+	// at once if the error is [Permanent].
+	ClassEvent Class = iota + 1
+	// ClassDestination is a fault of the place: it is down, refusing,
+	// throttling, or does not accept our credentials. No attempt counts and
+	// nothing dies of it.
+	ClassDestination
+	// ClassOurs is a fault of the relay: it is stopping, or lost its database.
+	// The event is given back as if it had never been tried.
+	ClassOurs
+)
+
+// String returns "event", "destination" or "ours", the words used in the
+// error_class column, in logs and in metrics.
+func (c Class) String() string {
+	switch c {
+	case ClassEvent:
+		return "event"
+	case ClassDestination:
+		return "destination"
+	case ClassOurs:
+		return "ours"
+	default:
+		return fmt.Sprintf("class(%d)", uint8(c))
+	}
+}
+
+// Permanent marks err as a failure that no further attempt can cure: the event
+// becomes a dead letter at once. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+// IsPermanent reports whether err, or an error that it wraps, was marked by
+// [Permanent] or has a method Permanent() bool that returns true.
+func IsPermanent(err error) bool {
+	var p interface{ Permanent() bool }
+	return errors.As(err, &p) && p.Permanent()
+}
+
+// RetryAfter marks err as a failure that may be tried again after d, in place
+// of the backoff that the attempt would have had. The attempt counts.
+// A negative d is taken as zero. RetryAfter(d, nil) is nil.
+func RetryAfter(d time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &retryAfterError{err, max(d, 0)}
+}
+
+// Unavailable marks err as a fault of the destination, not of the event: the
+// lane pauses, no attempt is counted, and one event at a time probes the
+// destination until it answers. Unavailable(nil) is nil.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &unavailableError{err}
+}
+
+// IsUnavailable reports whether err, or an error that it wraps, was marked by
+// [Unavailable] or has a method Unavailable() bool that returns true.
+func IsUnavailable(err error) bool {
+	var u interface{ Unavailable() bool }
+	return errors.As(err, &u) && u.Unavailable()
+}
+
+// retryDelay returns the delay asked for by [RetryAfter].
+func retryDelay(err error) (time.Duration, bool) {
+	var r interface{ RetryAfter() time.Duration }
+	if errors.As(err, &r) {
+		return r.RetryAfter(), true
+	}
+	return 0, false
+}
+
+type permanentError struct{ error }
+
+func (e *permanentError) Unwrap() error { return e.error }
+func (*permanentError) Permanent() bool { return true }
+
+type retryAfterError struct {
+	error
+	delay time.Duration
+}
+
+func (e *retryAfterError) Unwrap() error             { return e.error }
+func (e *retryAfterError) RetryAfter() time.Duration { return e.delay }
+
+type unavailableError struct{ error }
+
+func (e *unavailableError) Unwrap() error   { return e.error }
+func (*unavailableError) Unavailable() bool { return true }

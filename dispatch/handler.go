@@ -1,0 +1,98 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Event is one event on its way to one destination.
+//
+// A handler may keep an Event after Deliver has returned, but must not change
+// it: in a fan-out the same payload and headers are seen by several handlers.
+type Event struct {
+	// ID is the primary key of the row in outbox_events. It is the same for
+	// every attempt and every destination: consumers use it to drop duplicates.
+	ID int64
+	// Type routes the event, "order.created" for example. Never empty.
+	Type string
+	// AggregateType and AggregateID name the thing that the event is about.
+	// Both are empty for events without one.
+	AggregateType string
+	AggregateID   string
+	// Payload is the JSON text as the application wrote it, byte for byte.
+	Payload json.RawMessage
+	// Headers are the event's headers, nil where there are none.
+	Headers map[string]string
+	// CreatedAt is when the row was inserted, by the clock of the database.
+	CreatedAt time.Time
+	// Attempt is 1 for the first try, and one more for each failure counted
+	// before. An attempt that was interrupted by a shutdown, or that met a
+	// destination that was down, is not counted.
+	Attempt int
+	// Destination is the name of the destination this delivery is for.
+	Destination string
+}
+
+// Handler delivers one event to one destination.
+//
+// Deliver returns nil once the destination has acknowledged the event, never
+// before. What an error means is told by its chain: see [Permanent],
+// [RetryAfter] and [Unavailable]; any other error is tried again with
+// exponential backoff until the destination's attempts are used up.
+// Deliver must return soon after ctx is done. It is called from several
+// goroutines at once, as many as the destination's concurrency.
+//
+// A handler that holds resources implements io.Closer as well; it is closed
+// once, by whoever created it, after the last Deliver has returned.
+type Handler interface {
+	Deliver(ctx context.Context, e *Event) error
+}
+
+// HandlerFunc makes a [Handler] of a function.
+type HandlerFunc func(ctx context.Context, e *Event) error
+
+// Deliver calls f(ctx, e).
+func (f HandlerFunc) Deliver(ctx context.Context, e *Event) error { return f(ctx, e) }
+
+// BatchHandler is implemented by a [Handler] that can take several events in
+// one go. A batch holds whatever is waiting, up to the destination's batch
+// size: one event when the relay is idle, more under load. Nothing waits for a
+// batch to fill.
+//
+// DeliverBatch answers for each event: a nil slice says that all were
+// delivered, otherwise errs[i] belongs to events[i] and nil means delivered.
+// A slice of any other length is a bug in the handler, and the whole batch
+// counts as failed.
+type BatchHandler interface {
+	Handler
+	DeliverBatch(ctx context.Context, events []*Event) (errs []error)
+}
+
+// BatchHandlerFunc makes a [BatchHandler] of a function.
+type BatchHandlerFunc func(ctx context.Context, events []*Event) []error
+
+// Deliver calls f with the one event.
+func (f BatchHandlerFunc) Deliver(ctx context.Context, e *Event) error {
+	if errs := f(ctx, []*Event{e}); len(errs) > 0 {
+		return errs[0]
+	}
+	return nil
+}
+
+// DeliverBatch calls f(ctx, events).
+func (f BatchHandlerFunc) DeliverBatch(ctx context.Context, events []*Event) []error {
+	return f(ctx, events)
+}
+
+// Middleware wraps a [Handler] in another. A handler that is wrapped is called
+// for one event at a time, unless the middleware returns a [BatchHandler].
+type Middleware func(Handler) Handler
+
+// Chain wraps h in the given middleware; the first one is the outermost.
+func Chain(h Handler, mw ...Middleware) Handler {
+	for i := len(mw) - 1; i >= 0; i-- {
+		h = mw[i](h)
+	}
+	return h
+}

@@ -1,0 +1,53 @@
+// Package field names the setting that a configuration mistake is about, so
+// that the one who prints the mistake can add the file, line and column.
+package field
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Error is a mistake in one setting.
+type Error struct {
+	// Path is the setting's key, with dots between levels and numbers for
+	// list elements: "to", "backoff.initial", "routes.2.match".
+	Path string
+	// Err says what is wrong and how to mend it, without repeating the path.
+	Err error
+}
+
+// Errorf returns an [Error] about the setting at path.
+func Errorf(path, format string, args ...any) error {
+	return &Error{Path: path, Err: fmt.Errorf(format, args...)}
+}
+
+// Error returns "path: what is wrong".
+func (e *Error) Error() string { return e.Path + ": " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Split takes apart what errors.Join put together, however deep, so that each
+// mistake can be printed on a line of its own. Split(nil) is nil.
+func Split(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the join itself is wanted, not what it wraps
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, Split(e)...)
+	}
+	return all
+}
+
+// Path returns the path of the first [Error] in err's chain, "" if there is none.
+func Path(err error) string {
+	if fe, ok := errors.AsType[*Error](err); ok {
+		return fe.Path
+	}
+	return ""
+}

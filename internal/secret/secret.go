@@ -1,0 +1,44 @@
+// Package secret holds the type of every value that must not be seen.
+package secret
+
+import "log/slog"
+
+// Redacted is what is printed in place of a secret.
+const Redacted = "[redacted]"
+
+// String is a text that hides itself from fmt, slog, JSON and YAML. The zero
+// value is the empty secret, which prints as "".
+type String struct{ value string }
+
+// New returns the secret s.
+func New(s string) String { return String{s} }
+
+// Reveal returns the text. Call it only where the text is handed to the one
+// library that needs it.
+func (s String) Reveal() string { return s.value }
+
+// IsZero reports whether the secret is empty.
+func (s String) IsZero() bool { return s.value == "" }
+
+// String returns [Redacted], or "" for the empty secret.
+func (s String) String() string {
+	if s.value == "" {
+		return ""
+	}
+	return Redacted
+}
+
+// GoString is String: %#v must not be a way around it.
+func (s String) GoString() string { return s.String() }
+
+// LogValue implements slog.LogValuer.
+func (s String) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText implements encoding.TextMarshaler, for JSON and YAML.
+func (s String) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *String) UnmarshalText(text []byte) error {
+	s.value = string(text)
+	return nil
+}
