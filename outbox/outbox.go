@@ -1,0 +1,127 @@
+// Package outbox writes events into outbox_events inside the caller's own
+// transaction, so that the business change and its event are committed
+// together or not at all.
+//
+// It imports the standard library only: an application that writes events
+// takes on no driver and nothing of the relay.
+package outbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// maxTypeBytes keeps event types readable in metrics and logs; nothing in the
+// database depends on it.
+const maxTypeBytes = 255
+
+// Event is an event to be written. Type and Payload are mandatory.
+type Event struct {
+	// Type routes the event, "order.created" for example: up to 255 bytes,
+	// without white space and without '*', which means something in routes.
+	Type string
+	// Payload is the event itself. A json.RawMessage is stored byte for byte;
+	// any other value is encoded with encoding/json.
+	Payload any
+	// AggregateType and AggregateID name the thing the event is about, "order"
+	// and "1042" for example. Both or neither.
+	AggregateType string
+	AggregateID   string
+	// Headers travel with the event. Names are like those of HTTP: letters,
+	// digits and !#$%&'*+-.^_`|~ .
+	Headers map[string]string
+	// IdempotencyKey lets at most one event of its type with this key be
+	// inserted: a second one fails with a unique violation (SQLSTATE 23505).
+	// Empty: no such check.
+	IdempotencyKey string
+	// AvailableAt delays the delivery until that time. Zero: deliver at once.
+	AvailableAt time.Time
+}
+
+// ErrInvalid is wrapped by every error about an event that was refused before
+// anything was sent to the database.
+var ErrInvalid = errors.New("invalid event")
+
+// encode checks e and returns its payload as JSON text.
+func (e *Event) encode() (json.RawMessage, error) {
+	payload, err := encodePayload(e.Payload)
+	if err := errors.Join(err, checkType(e.Type), e.checkAggregate(), checkHeaders(e.Headers), checkText("idempotency key", e.IdempotencyKey)); err != nil {
+		return nil, err
+	}
+	return payload, nil
+}
+
+func encodePayload(payload any) (json.RawMessage, error) {
+	switch p := payload.(type) {
+	case nil:
+		return nil, errors.New(`payload is missing: use json.RawMessage("null") if that is meant`)
+	case json.RawMessage:
+		if !json.Valid(p) || !utf8.Valid(p) {
+			return nil, errors.New("payload is not valid JSON in UTF-8")
+		}
+		return p, nil
+	case []byte:
+		return nil, errors.New("payload is a []byte: convert it to json.RawMessage if it is JSON")
+	default:
+		text, err := json.Marshal(p)
+		if err != nil {
+			return nil, fmt.Errorf("payload cannot be encoded: %w", err)
+		}
+		return text, nil
+	}
+}
+
+func checkType(name string) error {
+	switch {
+	case name == "":
+		return errors.New("type is empty")
+	case len(name) > maxTypeBytes:
+		return fmt.Errorf("type %.20q... has %d bytes, at most %d are allowed", name, len(name), maxTypeBytes)
+	case strings.ContainsAny(name, "* \t\r\n\v\f"):
+		return fmt.Errorf("type %q contains white space or '*'", name)
+	}
+	return checkText("type", name)
+}
+
+func (e *Event) checkAggregate() error {
+	if (e.AggregateType == "") != (e.AggregateID == "") {
+		return errors.New("aggregate type and aggregate id belong together: set both or neither")
+	}
+	return errors.Join(checkText("aggregate type", e.AggregateType), checkText("aggregate id", e.AggregateID))
+}
+
+func checkHeaders(headers map[string]string) error {
+	var errs []error
+	for name, value := range headers {
+		if !isToken(name) {
+			errs = append(errs, fmt.Errorf("header name %q is not a token: use letters, digits and !#$%%&'*+-.^_`|~", name))
+		}
+		errs = append(errs, checkText("value of header "+name, value))
+	}
+	return errors.Join(errs...)
+}
+
+// checkText refuses what PostgreSQL cannot store in a text or jsonb column:
+// finding it here spares the caller an aborted transaction.
+func checkText(what, s string) error {
+	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+		return fmt.Errorf("%s %q is not UTF-8 text without zero bytes", what, s)
+	}
+	return nil
+}
+
+// isToken reports whether s is a token of RFC 9110, section 5.6.2.
+func isToken(s string) bool {
+	for _, r := range []byte(s) {
+		alphanumeric := r|0x20 >= 'a' && r|0x20 <= 'z' || r >= '0' && r <= '9'
+		if !alphanumeric && !bytes.ContainsRune([]byte("!#$%&'*+-.^_`|~"), rune(r)) {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -1,0 +1,171 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// DefaultSchema is the schema that [Write] and [WriteSQL] write to.
+const DefaultSchema = "public"
+
+// Tx is a pgx transaction: pgx.Tx and *pgxpool.Tx fit, a pool or a bare
+// connection does not, because an event outside the transaction of its
+// business change is what the outbox is there to prevent. R is inferred at the
+// call; it keeps pgx out of this package's imports. Rollback is never called.
+type Tx[R any] interface {
+	Exec(ctx context.Context, query string, args ...any) (R, error)
+	Rollback(ctx context.Context) error
+}
+
+// SQLTx is a transaction of database/sql: *sql.Tx, and what embeds it. A
+// *sql.DB or *sql.Conn does not fit. Rollback is never called.
+type SQLTx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	Rollback() error
+}
+
+// Write inserts the events within tx, all in one statement and in order.
+// They leave when tx commits and vanish when it rolls back.
+//
+// An event that cannot be stored is refused with an error that wraps
+// [ErrInvalid] before anything is sent, so that tx stays usable. Errors of the
+// database are returned as they are, wrapped once; they have aborted tx.
+func Write[R any](ctx context.Context, tx Tx[R], events ...Event) error {
+	return WriteTo(ctx, tx, DefaultSchema, events...)
+}
+
+// WriteTo is [Write] for tables in another schema.
+func WriteTo[R any](ctx context.Context, tx Tx[R], schema string, events ...Event) error {
+	query, args, err := Statement(schema, events...)
+	if err != nil || len(events) == 0 {
+		return err
+	}
+	if _, err := tx.Exec(ctx, query, args...); err != nil {
+		return insertError(len(events), err)
+	}
+	return nil
+}
+
+// WriteSQL is [Write] for transactions of database/sql, with any driver.
+func WriteSQL(ctx context.Context, tx SQLTx, events ...Event) error {
+	return WriteSQLTo(ctx, tx, DefaultSchema, events...)
+}
+
+// WriteSQLTo is [WriteSQL] for tables in another schema.
+func WriteSQLTo(ctx context.Context, tx SQLTx, schema string, events ...Event) error {
+	query, args, err := Statement(schema, events...)
+	if err != nil || len(events) == 0 {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+		return insertError(len(events), err)
+	}
+	return nil
+}
+
+func insertError(n int, err error) error {
+	return fmt.Errorf("insert %d outbox event(s): %w", n, err)
+}
+
+// row is one event as the statement reads it. The names are those of the columns.
+type row struct {
+	EventType      string            `json:"event_type"`
+	AggregateType  string            `json:"aggregate_type,omitempty"`
+	AggregateID    string            `json:"aggregate_id,omitempty"`
+	IdempotencyKey string            `json:"idempotency_key,omitempty"`
+	AvailableAt    string            `json:"available_at,omitempty"`
+	Headers        map[string]string `json:"headers,omitempty"`
+}
+
+// Statement returns the insert of the events as a query with $n placeholders
+// and its arguments, for an ORM, a batch, or a driver that [Write] does not
+// know. Run it inside the transaction of the business change. Errors wrap
+// [ErrInvalid] and name every event that was refused.
+func Statement(schema string, events ...Event) (query string, args []any, err error) {
+	if schema == "" || strings.ContainsRune(schema, 0) {
+		return "", nil, fmt.Errorf("schema name %q cannot be: %w", schema, ErrInvalid)
+	}
+	rows := make([]row, len(events))
+	payloads := make([]json.RawMessage, len(events))
+	var errs []error
+	for i := range events {
+		payloads[i], err = events[i].encode()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("event %d: %w: %w", i, ErrInvalid, err))
+		}
+		rows[i] = toRow(&events[i])
+	}
+	if err := errors.Join(errs...); err != nil {
+		return "", nil, err
+	}
+	into := `INSERT INTO "` + strings.ReplaceAll(schema, `"`, `""`) + `".outbox_events ` +
+		`(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload) `
+	if len(events) == 1 {
+		query, args, err = single(&rows[0], payloads[0])
+	} else {
+		query, args, err = several(rows, payloads)
+	}
+	return into + query, args, err
+}
+
+func toRow(e *Event) row {
+	r := row{
+		EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
+		IdempotencyKey: e.IdempotencyKey, Headers: e.Headers,
+	}
+	if !e.AvailableAt.IsZero() {
+		r.AvailableAt = e.AvailableAt.UTC().Format(time.RFC3339Nano)
+	}
+	return r
+}
+
+// single is the common case, and the cheapest for the server. Every argument
+// goes as text and is cast there: that works with any driver and protocol.
+func single(r *row, payload json.RawMessage) (string, []any, error) {
+	var headers any
+	if len(r.Headers) > 0 {
+		text, err := json.Marshal(r.Headers)
+		if err != nil {
+			return "", nil, fmt.Errorf("encode headers: %w", err)
+		}
+		headers = string(text)
+	}
+	return `VALUES ($1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, $7::text::json)`,
+		[]any{r.EventType, null(r.AggregateType), null(r.AggregateID), null(r.IdempotencyKey), null(r.AvailableAt), headers, string(payload)}, nil
+}
+
+// several passes any number of events in two arguments, so that one text of
+// the statement, and one plan, serves them all.
+func several(rows []row, payloads []json.RawMessage) (string, []any, error) {
+	columns, err := json.Marshal(rows)
+	if err != nil {
+		return "", nil, fmt.Errorf("encode columns: %w", err)
+	}
+	// Not through json.Marshal: it would compact the payloads, which are to
+	// arrive byte for byte.
+	list := make([]byte, 0, 64*len(payloads))
+	for i, p := range payloads {
+		list = append(list, "[,"[min(i, 1)])
+		list = append(list, p...)
+	}
+	list = append(list, ']')
+	if len(payloads) == 0 {
+		list = []byte("[]")
+	}
+	return `SELECT e.event_type, e.aggregate_type, e.aggregate_id, e.idempotency_key, e.available_at, e.headers, e.payload ` +
+		`FROM ROWS FROM (json_to_recordset($1::text::json) AS (event_type text, aggregate_type text, aggregate_id text, ` +
+		`idempotency_key text, available_at timestamptz, headers jsonb), json_array_elements($2::text::json)) WITH ORDINALITY ` +
+		`AS e(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, n) ORDER BY e.n`, []any{string(columns), string(list)}, nil
+}
+
+func null(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}

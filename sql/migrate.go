@@ -1,0 +1,263 @@
+// Package outboxsql holds the tables and the trigger of notifyd as SQL, and
+// applies them.
+//
+// schema.sql and triggers.sql are complete in themselves and can be run with
+// psql; [Migrate] does the same under a lock and keeps account of versions.
+package outboxsql
+
+import (
+	"context"
+	_ "embed" // the two files below
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed schema.sql
+var schemaSQL string
+
+//go:embed triggers.sql
+var triggersSQL string
+
+// DefaultSchema is the schema that is used where none is named.
+const DefaultSchema = "public"
+
+// maxSchemaBytes leaves room for ".outbox_events" within PostgreSQL's 63 bytes
+// for the name of a notification channel.
+const maxSchemaBytes = 63 - len(".outbox_events")
+
+// lockSpace is 'ntfm' in ASCII, the upper half of the advisory lock that keeps
+// two migrations of one schema apart. The lower half is a hash of its name.
+const lockSpace = 0x6e74666d
+
+// Bell says when the trigger notifies.
+type Bell string
+
+// The modes of the bell.
+const (
+	// BellKeep leaves the mode as it is; a new schema gets BellAuto.
+	BellKeep Bell = ""
+	// BellAuto notifies unless a relay is awake: writers pay nothing under load.
+	BellAuto Bell = "auto"
+	// BellAlways notifies of every event.
+	BellAlways Bell = "always"
+	// BellOff installs no trigger: relays find events by polling. For
+	// databases behind a transaction pooler, and for PREPARE TRANSACTION, which
+	// PostgreSQL refuses after a NOTIFY.
+	BellOff Bell = "off"
+)
+
+// Validate returns an error unless b is one of the modes.
+func (b Bell) Validate() error {
+	switch b {
+	case BellKeep, BellAuto, BellAlways, BellOff:
+		return nil
+	}
+	return fmt.Errorf("unknown bell mode %q: use auto, always or off", string(b))
+}
+
+// ErrNotMigrated is returned by [Check] where the tables are missing or old.
+var ErrNotMigrated = errors.New("schema is not migrated")
+
+// ErrTooNew is returned where the schema was migrated by a newer notifyd.
+var ErrTooNew = errors.New("schema is newer than this notifyd")
+
+// Version is one applied, or known, version of the schema.
+type Version struct {
+	Number    int
+	Name      string
+	AppliedAt time.Time // zero while it is not applied
+}
+
+// State is what a database has of the schema.
+type State struct {
+	// Versions lists what this notifyd knows, and after it what it does not know.
+	Versions []Version
+	// Current is the highest version applied, 0 where there is none.
+	Current int
+	// Latest is the highest version that this notifyd knows.
+	Latest int
+	// Bell is the mode in place; BellOff where there is no trigger.
+	Bell Bell
+}
+
+type migration struct {
+	name string
+	sql  string
+}
+
+// migrations returns all versions in order; the first one is version 1.
+// Released versions are never edited: a change is a new entry, and a new file.
+func migrations() []migration {
+	return []migration{
+		{name: "events and deliveries", sql: schemaSQL},
+	}
+}
+
+// Migrate brings the schema to the newest version and installs the trigger
+// with the given bell. It returns the versions that it applied, none if there
+// was nothing to do. Everything happens in one transaction under an advisory
+// lock, so several relays may call it at once. A schema that is newer than
+// this notifyd is left alone, with [ErrTooNew].
+func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]Version, error) {
+	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
+		return nil, err
+	}
+	var applied []Version
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`,
+			lockSpace, schema); err != nil {
+			return fmt.Errorf("lock the schema: %w", err)
+		}
+		state, err := readState(ctx, tx, schema)
+		if err != nil {
+			return err
+		}
+		if state.Current > state.Latest {
+			return tooNew(schema, state)
+		}
+		applied = state.Versions[state.Current:]
+		_, err = tx.Exec(ctx, script(schema, state.Current, bell), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("migrate schema %q: %w", schema, err)
+	}
+	return applied, nil
+}
+
+// Script returns what [Migrate] would run against an empty database, for those
+// who apply SQL with a tool of their own.
+func Script(schema string, bell Bell) (string, error) {
+	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
+		return "", err
+	}
+	return "BEGIN;\n" + script(schema, 0, bell) + "COMMIT;\n", nil
+}
+
+// script returns the statements that lead from version current to the newest.
+func script(schema string, current int, bell Bell) string {
+	var b strings.Builder
+	ident := pgx.Identifier{schema}.Sanitize()
+	if schema != DefaultSchema {
+		fmt.Fprintf(&b, "CREATE SCHEMA IF NOT EXISTS %s;\n", ident)
+	}
+	// IF NOT EXISTS is chatty; what it skips is no news.
+	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
+	fmt.Fprintf(&b, "SET LOCAL notifyd.bell = '%s';\n", bell)
+	// The trigger asks the table of versions whether it is the first time, so
+	// the versions are written after it.
+	var record strings.Builder
+	for i, m := range migrations()[current:] {
+		b.WriteString(m.sql)
+		fmt.Fprintf(&record, "INSERT INTO outbox_migrations (version, name) VALUES (%d, '%s') ON CONFLICT DO NOTHING;\n",
+			current+i+1, strings.ReplaceAll(m.name, "'", "''"))
+	}
+	b.WriteString(triggersSQL)
+	b.WriteString(record.String())
+	return b.String()
+}
+
+// ReadState returns what the database has of the schema. A database without
+// it is no error: Current is 0.
+func ReadState(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
+	var state State
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+		state, err = readState(ctx, tx, schema)
+		return err
+	})
+	return state, err
+}
+
+// Check returns nil if the schema is exactly as this notifyd needs it,
+// [ErrNotMigrated] or [ErrTooNew] with the cure if it is not.
+func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
+	state, err := ReadState(ctx, conn, schema)
+	switch {
+	case err != nil:
+		return err
+	case state.Current > state.Latest:
+		return tooNew(schema, state)
+	case state.Current < state.Latest:
+		return fmt.Errorf("schema %q is at version %d, this notifyd needs %d: run `notifyd migrate up`: %w",
+			schema, state.Current, state.Latest, ErrNotMigrated)
+	}
+	return nil
+}
+
+func tooNew(schema string, s State) error {
+	return fmt.Errorf("schema %q is at version %d, this notifyd knows %d: upgrade notifyd: %w",
+		schema, s.Current, s.Latest, ErrTooNew)
+}
+
+func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
+	state := State{Bell: BellOff}
+	for i, m := range migrations() {
+		state.Versions = append(state.Versions, Version{Number: i + 1, Name: m.name})
+	}
+	state.Latest = len(state.Versions)
+
+	table := pgx.Identifier{schema, "outbox_migrations"}.Sanitize()
+	var exists bool
+	if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&exists); err != nil {
+		return state, fmt.Errorf("look for %s: %w", table, err)
+	}
+	if !exists {
+		return state, nil
+	}
+	rows, err := tx.Query(ctx, `SELECT version, name, applied_at FROM `+table+` ORDER BY version`)
+	if err != nil {
+		return state, fmt.Errorf("read %s: %w", table, err)
+	}
+	applied, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Version])
+	if err != nil {
+		return state, fmt.Errorf("read %s: %w", table, err)
+	}
+	for _, v := range applied {
+		state.Current = v.Number
+		if v.Number <= state.Latest {
+			state.Versions[v.Number-1] = v
+		} else {
+			state.Versions = append(state.Versions, v)
+		}
+	}
+	return state, readBell(ctx, tx, schema, &state.Bell)
+}
+
+// readBell leaves *bell alone where there is no trigger of ours.
+func readBell(ctx context.Context, tx pgx.Tx, schema string, bell *Bell) error {
+	// The name of the function is the mode: outbox_bell_auto, outbox_bell_always.
+	err := tx.QueryRow(ctx, `
+		SELECT substring(p.proname FROM '^outbox_bell_(.*)$')
+		FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+		WHERE t.tgrelid = to_regclass($1) AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D'`,
+		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(bell)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("read the bell: %w", err)
+	}
+	return nil
+}
+
+// ValidateSchema returns an error unless schema can hold the tables.
+func ValidateSchema(schema string) error {
+	switch {
+	case schema == "":
+		return errors.New("schema has no name: use public, or leave the setting out")
+	case len(schema) > maxSchemaBytes:
+		return fmt.Errorf("schema name %q has %d bytes, at most %d fit into a notification channel", schema, len(schema), maxSchemaBytes)
+	case strings.ContainsRune(schema, 0):
+		return fmt.Errorf("schema name %q contains a zero byte", schema)
+	}
+	return nil
+}
+
+// Channel returns the notification channel of the schema's bell.
+func Channel(schema string) string {
+	if schema == DefaultSchema {
+		return "outbox_events"
+	}
+	return schema + ".outbox_events"
+}

@@ -1,0 +1,84 @@
+-- The bell of notifyd: tells a sleeping relay about new events, and says
+-- nothing to a relay that is at work anyway.
+--
+-- A transaction with a pending NOTIFY takes one lock for the whole cluster and
+-- holds it through its flush to disk, so that notifying commits happen one
+-- after the other. A relay that sweeps the table holds an exclusive advisory
+-- lock; while it does, the trigger stays silent and writers commit in groups.
+-- DESIGN.md has the protocol and its proof.
+--
+-- SET notifyd.bell = 'auto' | 'always' | 'off' before running this file chooses
+-- the mode; without it the mode in place is kept, and auto is the first one.
+
+-- What to say is in two functions rather than in one with a switch: the
+-- trigger runs in every transaction that writes an event.
+CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger
+    LANGUAGE plpgsql AS $bell$
+DECLARE
+    -- 1853124210 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
+    bell    CONSTANT bigint := (1853124210::bigint << 32) | TG_RELID::bigint;
+    channel CONSTANT text   := CASE TG_TABLE_SCHEMA
+        WHEN 'public' THEN 'outbox_events' ELSE TG_TABLE_SCHEMA || '.outbox_events' END;
+    ids     bigint[];
+BEGIN
+    -- Taken and given back in one expression: a long transaction must not hold
+    -- it. Not got: a relay is awake and will see the rows without being told.
+    -- Locks are not subject to snapshots, so this is right at every isolation level.
+    IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell) THEN
+        SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
+        IF pg_catalog.array_length(ids, 1) > 64 THEN
+            -- Too many to name: look at the table.
+            PERFORM pg_catalog.pg_notify(channel, '');
+        ELSE
+            PERFORM pg_catalog.pg_notify(channel, id::text) FROM pg_catalog.unnest(ids) AS id;
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+$bell$;
+COMMENT ON FUNCTION outbox_bell_auto() IS
+    'Rings for new events unless a relay is awake. Installed by notifyd migrate --bell auto.';
+
+CREATE OR REPLACE FUNCTION outbox_bell_always() RETURNS trigger
+    LANGUAGE plpgsql AS $bell$
+DECLARE
+    channel CONSTANT text := CASE TG_TABLE_SCHEMA
+        WHEN 'public' THEN 'outbox_events' ELSE TG_TABLE_SCHEMA || '.outbox_events' END;
+    ids     bigint[];
+BEGIN
+    SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
+    IF pg_catalog.array_length(ids, 1) > 64 THEN
+        PERFORM pg_catalog.pg_notify(channel, '');
+    ELSE
+        PERFORM pg_catalog.pg_notify(channel, id::text) FROM pg_catalog.unnest(ids) AS id;
+    END IF;
+    RETURN NULL;
+END
+$bell$;
+COMMENT ON FUNCTION outbox_bell_always() IS
+    'Rings for every new event. Installed by notifyd migrate --bell always.';
+
+DO $install$
+DECLARE
+    events  CONSTANT regclass := 'outbox_events'::regclass;
+    current text := (SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+                     WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell');
+    first   boolean := NOT EXISTS (SELECT FROM outbox_migrations);
+    mode    text := COALESCE(NULLIF(current_setting('notifyd.bell', true), ''),
+                             CASE WHEN first THEN 'auto' ELSE COALESCE(substring(current FROM '^outbox_bell_(.*)$'), 'off') END);
+BEGIN
+    IF mode NOT IN ('auto', 'always', 'off') THEN
+        RAISE EXCEPTION 'unknown bell mode %', quote_literal(mode) USING HINT = 'Use auto, always or off.';
+    END IF;
+    -- Only when something changes: creating a trigger locks the table against writers.
+    IF mode = 'off' THEN
+        IF current IS NOT NULL THEN
+            DROP TRIGGER outbox_events_bell ON outbox_events;
+        END IF;
+    ELSIF current IS DISTINCT FROM 'outbox_bell_' || mode THEN
+        EXECUTE format('CREATE OR REPLACE TRIGGER outbox_events_bell AFTER INSERT ON outbox_events
+                        REFERENCING NEW TABLE AS outbox_inserted
+                        FOR EACH STATEMENT EXECUTE FUNCTION %I()', 'outbox_bell_' || mode);
+    END IF;
+END
+$install$;
