@@ -84,9 +84,9 @@ CREATE TABLE IF NOT EXISTS outbox_deliveries (
         CHECK ((state = 'running') = (lease_owner IS NOT NULL AND lease_token IS NOT NULL AND lease_until IS NOT NULL))
 );
 
--- What is due, in the order in which it became due.
+-- What is due, per destination because each takes only what it has room for.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_due
-    ON outbox_deliveries (available_at, event_id) WHERE state = 'retry';
+    ON outbox_deliveries (destination, available_at) WHERE state = 'retry';
 -- Leases: few rows, read when leases are renewed and when an owner is gone.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_running
     ON outbox_deliveries (lease_owner) WHERE state = 'running';

@@ -15,8 +15,8 @@
 CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger
     LANGUAGE plpgsql AS $bell$
 DECLARE
-    -- 1853124210 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
-    bell    CONSTANT bigint := (1853124210::bigint << 32) | TG_RELID::bigint;
+    -- 1853122162 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
+    bell    CONSTANT bigint := (1853122162::bigint << 32) | TG_RELID::bigint;
     channel CONSTANT text   := CASE TG_TABLE_SCHEMA
         WHEN 'public' THEN 'outbox_events' ELSE TG_TABLE_SCHEMA || '.outbox_events' END;
     ids     bigint[];

@@ -1,0 +1,187 @@
+package dispatch
+
+import "sync"
+
+// batch is one claim on its way through the lanes. It is ready when every job
+// on a fast lane is answered; what is not answered by then, or by the end of
+// the lock budget, goes on under a lease.
+type batch struct {
+	work  []Work
+	jobs  []job
+	plans []plan // one per work
+	lanes []*lane
+	ready chan struct{} // capacity 1: waiting has reached zero
+	late  *leases       // takes the answers of leased jobs
+	fast  int           // jobs on fast lanes
+
+	mu         sync.Mutex
+	waiting    int // jobs on fast lanes without an answer
+	unanswered int // jobs without an answer
+}
+
+// complete reports whether every job is answered.
+func (b *batch) complete() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unanswered == 0
+}
+
+// plan is what routing made of a work.
+type plan struct {
+	from, to int        // its jobs are batch.jobs[from:to]
+	refused  []*lane    // lanes of its route that had no room
+	state    EntryState // set if it cannot be delivered now: delayed or unrouted
+}
+
+// job is one delivery on its way through a lane.
+type job struct {
+	batch   *batch
+	work    int // index into batch.work
+	lane    *lane
+	event   *Event
+	fast    bool // the claim waits for it
+	token   int64
+	started bool // guarded by lane.mu
+
+	answered bool    // guarded by batch.mu, as are the next two
+	leased   bool    // answers go to batch.late
+	out      outcome // valid once answered
+
+	lease   leaseState // guarded by leases.mu, as is the next one
+	lateOut *outcome   // the answer of a leased job
+}
+
+// leaseState is how far the lease of a job has come.
+type leaseState uint8
+
+const (
+	leaseUnknown leaseState = iota // being written, or none
+	leaseHeld
+	leaseLost
+)
+
+// answer takes the outcome of a job. Its worker calls it, once.
+func (b *batch) answer(j *job, out outcome) {
+	b.mu.Lock()
+	if j.leased {
+		b.mu.Unlock()
+		b.late.answered(j, out)
+		return
+	}
+	j.out, j.answered = out, true
+	b.unanswered--
+	if j.fast {
+		b.waiting--
+		if b.waiting == 0 {
+			b.ready <- struct{}{} // never blocks: it happens once
+		}
+	}
+	b.mu.Unlock()
+}
+
+// detach ends the waiting: jobs that no worker has started are withdrawn, what
+// is running is leased. It returns the leased jobs; all others are answered.
+func (b *batch) detach(token func() int64) []*job {
+	withdrawn := make(map[*job]bool)
+	for _, l := range b.lanes {
+		for _, j := range l.withdraw(b) {
+			withdrawn[j] = true
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var running []*job
+	for i := range b.jobs {
+		j := &b.jobs[i]
+		switch {
+		case j.answered:
+		case withdrawn[j]:
+			j.out, j.answered = outcome{verdict: released, failures: b.work[j.work].Failures}, true
+		default:
+			j.leased, j.token = true, token()
+			running = append(running, j)
+		}
+	}
+	return running
+}
+
+// settlement collects what became of the batch, once it is detached or all of
+// it is answered. left are the indexes of works to be given back untouched.
+func (b *batch) settlement() (s *Settlement, left []int) {
+	s = &Settlement{Done: make([]int64, 0, len(b.work))}
+	for i := range b.work {
+		w, p := &b.work[i], &b.plans[i]
+		switch {
+		case w.Orphan:
+			s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
+		case p.state != "":
+			if w.Fresh {
+				s.Deferred = append(s.Deferred, w.Event.ID)
+			}
+			s.Put = append(s.Put, Entry{Ref: Ref{EventID: w.Event.ID}, EventType: w.Event.Type, State: p.state, Delay: w.Delay})
+		case !b.touched(p):
+			left = append(left, i)
+		default:
+			b.settleWork(s, w, p)
+		}
+	}
+	return s, left
+}
+
+// touched reports whether any job of the work was more than given back.
+func (b *batch) touched(p *plan) bool {
+	for i := p.from; i < p.to; i++ {
+		if j := &b.jobs[i]; j.leased || j.out.verdict != released {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *batch) settleWork(s *Settlement, w *Work, p *plan) {
+	first := len(s.Put)
+	open := false
+	for i := p.from; i < p.to; i++ {
+		j := &b.jobs[i]
+		if !j.leased && j.out.verdict == delivered {
+			continue
+		}
+		e := entryOf(j)
+		open = open || e.State != EntryDead
+		s.Put = append(s.Put, e)
+	}
+	for _, l := range p.refused {
+		s.Put = append(s.Put, Entry{Ref: Ref{w.Event.ID, l.name}, EventType: w.Event.Type, State: EntryRetry})
+		open = true
+	}
+	rest := len(s.Put) - first
+	switch {
+	case !w.Fresh && w.Destination != "" && rest > 0: // Put replaces the row
+	case !w.Fresh:
+		s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
+	case open:
+		s.Deferred = append(s.Deferred, w.Event.ID)
+	case rest > 0:
+		s.Buried = append(s.Buried, w.Event.ID)
+	default:
+		s.Done = append(s.Done, w.Event.ID)
+	}
+}
+
+// entryOf returns the row that a job leaves behind, other than a delivered one.
+func entryOf(j *job) Entry {
+	w := &j.batch.work[j.work]
+	e := Entry{Ref: Ref{w.Event.ID, j.lane.name}, EventType: w.Event.Type, Failures: w.Failures, Token: j.token}
+	if j.leased && !j.answered {
+		e.State = EntryRunning
+		return e
+	}
+	e.State, e.Failures, e.Delay = EntryRetry, j.out.failures, j.out.delay
+	if j.out.verdict == dead {
+		e.State = EntryDead
+	}
+	if j.out.err != nil {
+		e.Class, e.Err = j.out.class.String(), j.out.err.Error()
+	}
+	return e
+}

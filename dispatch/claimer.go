@@ -1,0 +1,236 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// claimer claims, hands out, waits and settles, one claim after the other, on
+// a session of its own. A few of them keep the database busy while handlers run.
+type claimer struct {
+	d       *Dispatcher
+	session Session
+	log     *slog.Logger
+}
+
+// run claims until the scheduler is stopped. What is claimed then is brought
+// to its end: the batch is never left waiting for longer than the lock budget.
+func (c *claimer) run(ctx context.Context) {
+	pause := reconnectPauses()
+	for {
+		q, ok := c.d.sched.next()
+		if !ok {
+			return
+		}
+		claimed, err := c.session.Claim(ctx, q)
+		c.d.health.report(err)
+		c.d.sched.claimed(q, &claimed, err)
+		if err != nil {
+			c.d.waitStopped(pause.NextBackOff())
+			continue
+		}
+		pause.Reset()
+		if len(claimed.Work) > 0 {
+			c.deliver(ctx, claimed.Work)
+		}
+	}
+}
+
+// deliver brings a claim to its end.
+func (c *claimer) deliver(ctx context.Context, work []Work) {
+	b := c.d.plan(work)
+	leased := c.await(b)
+	s, left := b.settlement()
+	err := c.settle(ctx, s)
+	if len(leased) > 0 {
+		c.d.leases.written(leased, err)
+	}
+	if err != nil {
+		c.d.sched.again()
+		return
+	}
+	for i := range s.Put {
+		if s.Put[i].State == EntryRetry {
+			c.d.sched.dueIn(s.Put[i].Delay)
+		}
+	}
+	// Only now are the rows that were given back free to be claimed again.
+	c.d.passOver(b, left)
+}
+
+// await waits for the answers of fast lanes, up to the lock budget, and leases
+// what has none by then.
+func (c *claimer) await(b *batch) (leased []*job) {
+	if b.fast > 0 {
+		budget := time.NewTimer(c.d.cfg.LockBudget)
+		select {
+		case <-b.ready:
+		case <-budget.C:
+			for _, l := range b.lanes {
+				l.observe(c.d.cfg.LockBudget)
+			}
+		}
+		budget.Stop()
+	}
+	if b.complete() {
+		return nil
+	}
+	return b.detach(c.d.leases.token)
+}
+
+// settle writes the settlement. If the claim was lost with its connection,
+// what was delivered is still written, before anybody claims again.
+func (c *claimer) settle(ctx context.Context, s *Settlement) error {
+	err := c.session.Settle(ctx, s)
+	if err == nil {
+		return nil
+	}
+	c.log.Warn("claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
+	c.d.sched.salvage(+1)
+	defer c.d.sched.salvage(-1)
+	pause := reconnectPauses()
+	for tries := 1; ; tries++ {
+		again := c.session.Settle(ctx, s)
+		if again == nil {
+			// The answers are safe; the leases and retries are not, and their
+			// events will be met again.
+			return err
+		}
+		c.d.health.report(again)
+		if tries >= salvageTries && !isDown(again) || c.d.workCtx.Err() != nil {
+			return errors.Join(err, again)
+		}
+		c.d.waitWork(pause.NextBackOff())
+	}
+}
+
+// salvageTries bounds how often a settlement that the database refuses is
+// tried again; one that the database is not there for is tried until it is.
+const salvageTries = 3
+
+// isDown reports whether err says that the database could not be reached, as
+// opposed to an answer from it.
+func isDown(err error) bool {
+	var answer interface{ SQLState() string }
+	if !errors.As(err, &answer) {
+		return true
+	}
+	switch class := answer.SQLState(); {
+	case len(class) < 2:
+		return false
+	default: // connection exception, insufficient resources, operator intervention
+		return class[:2] == "08" || class[:2] == "53" || class[:2] == "57"
+	}
+}
+
+// plan routes a claim and hands it to the lanes.
+func (d *Dispatcher) plan(work []Work) *batch {
+	b := &batch{work: work, plans: make([]plan, len(work)), ready: make(chan struct{}, 1), late: d.leases}
+	b.jobs = make([]job, 0, len(work))
+	room := make(map[*lane]int)
+	for i := range work {
+		d.planWork(b, i, room)
+	}
+	for l, n := range room {
+		b.lanes = append(b.lanes, l)
+		if n > 0 {
+			l.giveBack(n)
+		}
+	}
+	d.start(b)
+	return b
+}
+
+func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
+	w, p := &b.work[i], &b.plans[i]
+	p.from, p.to = len(b.jobs), len(b.jobs)
+	lanes := d.lanesOf(w)
+	switch {
+	case w.Orphan:
+		return
+	case w.Delay > 0:
+		p.state = EntryRetry
+		return
+	case len(lanes) == 0:
+		p.state = EntryUnrouted
+		return
+	}
+	for _, l := range lanes {
+		n, asked := room[l]
+		if !asked {
+			n = l.grant(len(b.work) - i)
+		}
+		if n == 0 {
+			room[l] = 0
+			p.refused = append(p.refused, l)
+			continue
+		}
+		room[l] = n - 1
+		b.jobs = append(b.jobs, job{batch: b, work: i, lane: l})
+	}
+	p.to = len(b.jobs)
+}
+
+// lanesOf returns where a work goes, nothing if no route matches.
+func (d *Dispatcher) lanesOf(w *Work) []*lane {
+	if w.Destination != "" {
+		return d.byName[w.Destination]
+	}
+	lanes, firstTime := d.router.route(w.Event.Type)
+	if lanes == nil && firstTime {
+		d.log.Warn("no route matches this event type; its events wait for one", "event_type", w.Event.Type, "event_id", w.Event.ID)
+	}
+	return lanes
+}
+
+// start queues the jobs of a batch, whose slice does not grow any more.
+func (d *Dispatcher) start(b *batch) {
+	perLane := make(map[*lane][]*job, len(b.lanes))
+	slow := make(map[*lane]bool, len(b.lanes))
+	for _, l := range b.lanes {
+		slow[l] = l.slow()
+	}
+	for i := range b.jobs {
+		j := &b.jobs[i]
+		w := &b.work[j.work]
+		j.event = &w.Event
+		if p := &b.plans[j.work]; p.to-p.from > 1 {
+			each := w.Event // a destination each, and so an event each
+			j.event = &each
+		}
+		j.event.Destination, j.event.Attempt = j.lane.name, w.Failures+1
+		if !slow[j.lane] {
+			j.fast = true
+			b.fast++
+		}
+		perLane[j.lane] = append(perLane[j.lane], j)
+	}
+	b.waiting, b.unanswered = b.fast, len(b.jobs)
+	for l, jobs := range perLane {
+		l.push(jobs)
+	}
+}
+
+// passOver tells the scheduler of works that no lane had room for.
+func (d *Dispatcher) passOver(b *batch, left []int) {
+	for _, i := range left {
+		w := &b.work[i]
+		if !w.Fresh {
+			continue // still due; the lanes' onRoom leads back to it
+		}
+		for _, l := range d.lanesOf(w) {
+			d.sched.passedOver(l, w.Event.ID)
+		}
+	}
+}
+
+// ErrShutdownIncomplete is returned by Run if handlers were still running some
+// time after their contexts had been cancelled.
+var ErrShutdownIncomplete = errors.New("handlers did not return after their contexts were cancelled")
+
+func shutdownError(names []string) error {
+	return fmt.Errorf("%w: %v", ErrShutdownIncomplete, names)
+}

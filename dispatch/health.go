@@ -1,0 +1,60 @@
+package dispatch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// health says once that the database does not answer, and once that it does
+// again, however many connections find out.
+type health struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	since time.Time // zero while all is well
+}
+
+func (h *health) report(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err != nil && h.since.IsZero():
+		h.since = time.Now()
+		h.log.Warn("database does not answer, trying again until it does", "err", err)
+	case err == nil && !h.since.IsZero():
+		h.log.Info("database answers again", "after", time.Since(h.since).Round(time.Millisecond))
+		h.since = time.Time{}
+	}
+}
+
+const (
+	// firstReconnect is short: most broken connections come back at once.
+	firstReconnect = 20 * time.Millisecond
+	// longestReconnect bounds how long a database that is back goes unnoticed.
+	longestReconnect = 2 * time.Second
+)
+
+// reconnectPauses returns the pauses between attempts to reach the database.
+// It never gives up. One goroutine uses it.
+func reconnectPauses() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(firstReconnect),
+		backoff.WithMaxInterval(longestReconnect),
+		backoff.WithMultiplier(2),
+		backoff.WithMaxElapsedTime(0),
+	)
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,340 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
+// the defaults; every field must be set.
+type LaneConfig struct {
+	// Concurrency is how many calls of the handler run at once, at least 1.
+	Concurrency int
+	// Batch is the largest number of events given to a BatchHandler in one
+	// call, at least 1. Other handlers get one event at a time.
+	Batch int
+	// Timeout ends the context of one call; more than 0.
+	Timeout time.Duration
+	// MaxAttempts is how many failures make a dead letter, at least 1.
+	MaxAttempts int
+	// Backoff is how long to wait between attempts.
+	Backoff Backoff
+}
+
+// DefaultLaneConfig returns the limits of a destination that sets none.
+func DefaultLaneConfig() LaneConfig {
+	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: DefaultBackoff()}
+}
+
+// Validate returns every mistake in c, joined.
+func (c LaneConfig) Validate() error {
+	var errs []error
+	if c.Concurrency < 1 {
+		errs = append(errs, fmt.Errorf("concurrency of %d is below 1", c.Concurrency))
+	}
+	if c.Batch < 1 {
+		errs = append(errs, fmt.Errorf("batch of %d is below 1", c.Batch))
+	}
+	if c.Timeout <= 0 {
+		errs = append(errs, fmt.Errorf("timeout of %v is not above 0", c.Timeout))
+	}
+	if c.MaxAttempts < 1 {
+		errs = append(errs, fmt.Errorf("max attempts of %d is below 1", c.MaxAttempts))
+	}
+	return errors.Join(append(errs, c.Backoff.Validate())...)
+}
+
+const (
+	// maxQueued bounds a lane's queue, whatever its speed.
+	maxQueued = 8192
+	// startPace is what an event is taken to cost before anything was measured.
+	startPace = time.Millisecond
+	// chunkTime is how much work a worker takes from the queue in one go, so
+	// that handlers which take next to no time do not spend it on the queue's lock.
+	chunkTime = 200 * time.Microsecond
+	// maxChunk bounds that by number.
+	maxChunk = 64
+	// slowCall ends a chunk early: what is left of it goes back to the queue.
+	slowCall = time.Millisecond
+)
+
+// lane is the way to one destination: a bounded queue, a bounded number of
+// workers, and what has been learned of the destination's speed and health.
+// Workers are goroutines that exist while there is something to do.
+type lane struct {
+	name    string
+	cfg     LaneConfig
+	handler Handler
+	batch   BatchHandler // nil unless the handler takes batches
+	log     *slog.Logger
+	window  time.Duration   // how much work may wait here, in time
+	expired error           // the cause of a call that timed out
+	ctx     context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
+	onRoom  func()          // called without locks when a refused lane has room again
+	workers sync.WaitGroup
+
+	mu      sync.Mutex    // guards what follows
+	queue   []*job        // not started yet
+	head    int           // of queue; what is before it is gone
+	load    int           // granted and not answered
+	running int           // workers
+	pace    time.Duration // what an event costs a worker, on average
+	hungry  bool          // somebody was refused since onRoom was last called
+	stopped bool
+	breaker breaker
+	timer   *time.Timer // the end of the breaker's pause; nil before the first
+}
+
+func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
+	l := &lane{
+		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
+		log:     log.With("destination", name),
+		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
+	}
+	l.batch, _ = h.(BatchHandler)
+	return l
+}
+
+// grant reserves room for up to n jobs and returns for how many. Room is what
+// the lane can work off within its window, so that a fast destination gets
+// large claims and a slow one is not handed what it could only sit on.
+func (l *lane) grant(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	granted := min(n, l.roomLocked(time.Now()))
+	l.load += granted
+	if granted < n {
+		l.hungry = true
+	}
+	return granted
+}
+
+// roomy returns for how many jobs there is room, or 0 if that is too little to
+// be worth a claim. In that case onRoom is called once there is more.
+func (l *lane) roomy() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	room := l.roomLocked(time.Now())
+	if room < l.fairLocked() {
+		l.hungry = true
+		return 0
+	}
+	return room
+}
+
+// fairLocked is the room that makes a claim worth its while: under load, a
+// claim for every event that is answered would cost more than it brings.
+func (l *lane) fairLocked() int {
+	if l.breaker.open() {
+		return 1
+	}
+	return max(1, l.capacityLocked()/8)
+}
+
+func (l *lane) roomLocked(now time.Time) int {
+	if l.stopped {
+		return 0
+	}
+	if l.breaker.open() {
+		if l.load > 0 || !l.breaker.mayProbe(now) {
+			return 0
+		}
+		return 1
+	}
+	return max(0, l.capacityLocked()-l.load)
+}
+
+// capacityLocked is at least one call for each worker.
+func (l *lane) capacityLocked() int {
+	parallel := l.cfg.Concurrency
+	if l.batch != nil {
+		parallel *= l.cfg.Batch
+	}
+	if l.pace <= 0 {
+		return max(maxQueued, parallel)
+	}
+	return min(max(int(int64(l.cfg.Concurrency)*int64(l.window)/int64(l.pace)), parallel), max(maxQueued, parallel))
+}
+
+// slow reports whether waiting for an answer with a transaction open is a
+// waste: the lane takes longer than a lease costs.
+func (l *lane) slow() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pace > l.window/slowShare
+}
+
+// slowShare makes a lane slow from a fifth of its window on: 10 ms with the
+// default lock budget of 100 ms. A lease costs the database a fraction of a
+// millisecond; a claim's connection that waits costs all other lanes latency.
+const slowShare = 5
+
+// giveBack returns granted room that was not used.
+func (l *lane) giveBack(n int) {
+	l.mu.Lock()
+	l.load -= n
+	call := l.wakeLocked()
+	l.mu.Unlock()
+	call()
+}
+
+// push queues granted jobs and makes sure that enough workers are at work.
+func (l *lane) push(jobs []*job) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, jobs...)
+	per := 1
+	if l.batch != nil {
+		per = l.cfg.Batch
+	} else if l.pace < chunkTime/maxChunk {
+		per = maxChunk // a worker more would only wait for the lock
+	}
+	wanted := min(l.cfg.Concurrency, (len(l.queue)-l.head+per-1)/per)
+	for l.running < wanted {
+		l.running++
+		l.workers.Go(l.work)
+	}
+}
+
+// take returns what a worker does next, nil if it is not needed any more.
+func (l *lane) take(buf []*job) []*job {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := len(l.queue) - l.head
+	if waiting == 0 {
+		l.running--
+		l.queue, l.head = l.queue[:0], 0
+		return nil
+	}
+	n := 1
+	if l.batch != nil {
+		n = l.cfg.Batch
+	} else if l.pace < chunkTime/2 {
+		n = min(maxChunk, int(chunkTime/max(l.pace, time.Microsecond)), 1+waiting/l.running)
+	}
+	n = min(n, waiting)
+	buf = append(buf[:0], l.queue[l.head:l.head+n]...)
+	clear(l.queue[l.head : l.head+n])
+	l.head += n
+	for _, j := range buf {
+		j.started = true
+	}
+	return buf
+}
+
+// untake puts back what a worker took and did not start.
+func (l *lane) untake(jobs []*job) {
+	for _, j := range jobs {
+		j.started = false
+	}
+	l.head -= len(jobs)
+	if l.head < 0 {
+		l.queue = append(make([]*job, -l.head, len(l.queue)-l.head), l.queue...)
+		l.head = 0
+	}
+	copy(l.queue[l.head:], jobs)
+}
+
+// withdraw takes the queued jobs of b out of the queue and returns them; those
+// that a worker has started are left to it.
+func (l *lane) withdraw(b *batch) []*job {
+	l.mu.Lock()
+	var gone []*job
+	kept := l.queue[:l.head]
+	for _, j := range l.queue[l.head:] {
+		if j.batch == b {
+			gone = append(gone, j)
+		} else {
+			kept = append(kept, j)
+		}
+	}
+	clear(l.queue[len(kept):])
+	l.queue = kept
+	l.load -= len(gone)
+	call := l.wakeLocked()
+	l.mu.Unlock()
+	call()
+	return gone
+}
+
+// drop empties the queue and takes no more jobs. It returns what was queued.
+func (l *lane) drop() []*job {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	gone := append([]*job(nil), l.queue[l.head:]...)
+	l.queue, l.head = nil, 0
+	l.load -= len(gone)
+	return gone
+}
+
+// finished accounts for n answers that took a worker the given time together.
+// healthy says that the destination gave at least one of them.
+func (l *lane) finished(n int, elapsed time.Duration, healthy bool) {
+	l.mu.Lock()
+	l.load -= n
+	l.observeLocked(elapsed / time.Duration(n))
+	closed := healthy && l.breaker.reset()
+	call := l.wakeLocked()
+	l.mu.Unlock()
+	if closed {
+		l.log.Info("destination answers again")
+	}
+	call()
+}
+
+// observe tells the lane that an event takes at least this long.
+func (l *lane) observe(atLeast time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if atLeast > l.pace {
+		l.observeLocked(atLeast)
+	}
+}
+
+// observeLocked follows slowing down at once, since too large a queue does
+// harm, and speeding up over a few answers.
+func (l *lane) observeLocked(each time.Duration) {
+	if each > l.pace {
+		l.pace = (l.pace + each) / 2
+	} else {
+		l.pace = (7*l.pace + each) / 8
+	}
+}
+
+// wakeLocked returns what to call after unlocking: onRoom if somebody was
+// refused and a fair part of the lane is free again.
+func (l *lane) wakeLocked() func() {
+	if !l.hungry || l.roomLocked(time.Now()) < l.fairLocked() {
+		return func() {}
+	}
+	l.hungry = false
+	return l.onRoom
+}
+
+// wakeAfterLocked looks again for room after the breaker's pause.
+func (l *lane) wakeAfterLocked(pause time.Duration) {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.timer = time.AfterFunc(pause, func() {
+		l.mu.Lock()
+		call := l.wakeLocked()
+		l.mu.Unlock()
+		call()
+	})
+}
+
+// busy reports whether a worker is at work.
+func (l *lane) busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running > 0
+}

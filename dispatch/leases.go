@@ -1,0 +1,168 @@
+package dispatch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// leases looks after the deliveries that go on after their claim has ended:
+// it renews their leases and writes down their answers, all that have come in
+// meanwhile in one transaction.
+type leases struct {
+	keeper  LeaseKeeper
+	length  time.Duration
+	log     *slog.Logger
+	health  *health
+	retryIn func(time.Duration) // told of every delivery that is due after a while
+	tokens  atomic.Int64
+	wake    chan struct{} // capacity 1: results has something
+
+	mu      sync.Mutex
+	held    map[int64]lease // by token: written and not yet answered
+	results []lateResult
+}
+
+// lease is a delivery whose lease is to be renewed until its handler has long
+// outlived its timeout: then somebody else may have it.
+type lease struct{ until time.Time }
+
+type lateResult struct {
+	entry     Entry
+	delivered bool
+}
+
+// token returns the token of a new lease.
+func (ls *leases) token() int64 { return ls.tokens.Add(1) }
+
+// written is told what became of the transaction that was to write leases.
+// Jobs may have been answered before: their answers waited in the job.
+func (ls *leases) written(jobs []*job, err error) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, j := range jobs {
+		switch {
+		case err != nil:
+			// The rows are free and will be claimed again; fencing keeps this
+			// delivery from being settled besides.
+			j.lease = leaseLost
+		case j.lateOut != nil:
+			ls.addLocked(j)
+		default:
+			j.lease = leaseHeld
+			ls.held[j.token] = lease{time.Now().Add(j.lane.cfg.Timeout + ls.length)}
+		}
+	}
+}
+
+// answered takes the answer of a leased job.
+func (ls *leases) answered(j *job, out outcome) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	j.lateOut = &out
+	switch j.lease {
+	case leaseLost:
+		ls.log.Warn("lease was never written, the event will be delivered again", "event_id", j.event.ID, "destination", j.lane.name)
+	case leaseHeld:
+		delete(ls.held, j.token)
+		ls.addLocked(j)
+	default: // the transaction that writes the lease is still under way
+	}
+}
+
+func (ls *leases) addLocked(j *job) {
+	j.batch.mu.Lock()
+	j.out, j.answered = *j.lateOut, true
+	entry := entryOf(j)
+	j.batch.mu.Unlock()
+	ls.results = append(ls.results, lateResult{entry, j.out.verdict == delivered})
+	select {
+	case ls.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run works until ctx ends; then it writes what is left, within the given time.
+func (ls *leases) run(ctx context.Context, last time.Duration) {
+	renew := time.NewTicker(ls.length / 3)
+	defer renew.Stop()
+	pause := reconnectPauses()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-renew.C:
+			ls.renew(ctx)
+		case <-ls.wake:
+			if err := ls.flush(ctx); err != nil {
+				sleep(ctx, pause.NextBackOff())
+				continue
+			}
+			pause.Reset()
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
+	defer cancel()
+	if err := ls.flush(ctx); err != nil {
+		ls.log.Error("answers of leased deliveries could not be written, they will be delivered again", "err", err)
+	}
+}
+
+// flush writes all answers; after an error they are kept for the next time.
+func (ls *leases) flush(ctx context.Context) error {
+	ls.mu.Lock()
+	results := ls.results
+	ls.results = nil
+	ls.mu.Unlock()
+	if len(results) == 0 {
+		return nil
+	}
+	var done, put []Entry
+	for _, r := range results {
+		if r.delivered {
+			done = append(done, r.entry)
+		} else {
+			put = append(put, r.entry)
+		}
+	}
+	fenced, err := ls.keeper.Finish(ctx, done, put)
+	ls.health.report(err)
+	if err != nil {
+		ls.mu.Lock()
+		ls.results = append(results, ls.results...)
+		ls.mu.Unlock()
+		select {
+		case ls.wake <- struct{}{}:
+		default:
+		}
+		return err
+	}
+	if fenced > 0 {
+		ls.log.Warn("answers came after their leases were taken over, and were refused", "deliveries", fenced)
+	}
+	for _, e := range put {
+		if e.State == EntryRetry {
+			ls.retryIn(e.Delay)
+		}
+	}
+	return nil
+}
+
+func (ls *leases) renew(ctx context.Context) {
+	ls.mu.Lock()
+	tokens := make([]int64, 0, len(ls.held))
+	now := time.Now()
+	for token, l := range ls.held {
+		if now.After(l.until) {
+			ls.log.Error("a handler ignores the end of its context; its lease is given up", "token", token)
+			delete(ls.held, token)
+			continue
+		}
+		tokens = append(tokens, token)
+	}
+	ls.mu.Unlock()
+	if len(tokens) > 0 {
+		ls.health.report(ls.keeper.Renew(ctx, tokens))
+	}
+}

@@ -1,0 +1,386 @@
+package dispatch
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// scheduler decides what is claimed next. Hints, timers and lanes tell it what
+// may be there; claimers ask it for a query and tell it what came of it.
+//
+// Fresh events are found in three ways: by an id that the bell named, by
+// sweeping the table in the order of ids, and by the sweep of one lane that
+// had no room when its events came by. Only one sweep is in flight at a time:
+// the next one begins where it ended.
+type scheduler struct {
+	cfg   Config
+	lanes []*lane
+	route *router
+	bell  bellControl
+
+	mu   sync.Mutex
+	cond *sync.Cond // something below has changed
+	wake *time.Timer
+
+	stopped   bool
+	salvaging int // claimers that have answers to write first
+
+	ids      []int64 // named by the bell, not yet claimed
+	sweeping bool    // a sweep is in flight
+	sweep    sweep
+	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
+
+	claimingDue bool // a claim of due deliveries is in flight
+	dueNow      bool
+	dueBlocked  bool      // a lane had no room when last asked
+	dueAt       time.Time // zero: nothing known
+	nextDuePoll time.Time // deliveries that another relay left behind
+
+	ready   chan struct{} // closed after the first complete look at the table
+	isReady bool
+}
+
+// bellControl is how the scheduler works the bell; see bellringer.
+type bellControl interface {
+	silence()
+	ring()
+}
+
+func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
+	s := &scheduler{cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), ready: make(chan struct{}), dueNow: true}
+	s.cond = sync.NewCond(&s.mu)
+	s.wake = time.AfterFunc(time.Hour, s.poke)
+	s.sweep.low.settle = settleTime
+	s.sweep.begin(sweepFull)
+	return s
+}
+
+// poke lets every waiting claimer look again.
+func (s *scheduler) poke() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cond.Broadcast()
+}
+
+// stop ends all waiting: next returns false from now on.
+func (s *scheduler) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	s.wake.Stop()
+	s.cond.Broadcast()
+}
+
+// hint takes an id from the bell. It never blocks; what is too much becomes a
+// look at the table.
+func (s *scheduler) hint(id int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sweep.awake() {
+		return // the sweep will meet it
+	}
+	s.ids = append(s.ids, id)
+	if len(s.ids) >= pressure {
+		s.wakeUpLocked()
+	}
+	s.cond.Signal()
+}
+
+// look takes word that there may be anything: the whole table is swept.
+func (s *scheduler) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep.begin(sweepFull)
+	s.dueNow = true
+	s.cond.Broadcast()
+}
+
+// dueIn takes word that a delivery will be due after d.
+func (s *scheduler) dueIn(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := time.Now().Add(d)
+	if s.dueAt.IsZero() || at.Before(s.dueAt) {
+		s.dueAt = at
+		s.cond.Signal()
+	}
+}
+
+// room takes word that a lane that refused work can take some.
+func (s *scheduler) room() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dueNow = s.dueNow || s.dueBlocked
+	s.cond.Broadcast()
+}
+
+// due takes word that deliveries have become due.
+func (s *scheduler) due() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dueNow = true
+	s.cond.Broadcast()
+}
+
+// salvage keeps everybody from claiming while answers of a lost claim are to
+// be written, so that what was delivered is not claimed again first.
+func (s *scheduler) salvage(delta int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.salvaging += delta
+	s.cond.Broadcast()
+}
+
+// next waits until there is something to claim. It returns false once the
+// scheduler is stopped.
+func (s *scheduler) next() (Query, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.stopped {
+		if s.salvaging == 0 {
+			now := time.Now()
+			if q, ok := s.pickLocked(now); ok {
+				return q, true
+			}
+			s.armLocked(now)
+		}
+		s.cond.Wait()
+	}
+	return Query{}, false
+}
+
+// pickLocked prefers what has waited for nothing but us: named ids, then what
+// is due, then the sweep.
+func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
+	if len(s.ids) > 0 {
+		ids := s.ids
+		s.ids = nil
+		return Query{Source: SourceIDs, IDs: ids}, true
+	}
+	if !s.claimingDue && (s.dueNow || !s.dueAt.IsZero() && !now.Before(s.dueAt)) {
+		s.dueNow, s.dueBlocked, s.dueAt = false, false, time.Time{}
+		if wanted := s.wantedLocked(); len(wanted) > 0 {
+			s.claimingDue = true
+			return Query{Source: SourceDue, Wanted: wanted}, true
+		}
+	}
+	if s.sweeping {
+		return Query{}, false
+	}
+	if q, ok := s.lagQueryLocked(); ok {
+		s.sweeping = true
+		return q, true
+	}
+	if s.sweep.due(now) {
+		s.sweep.start(now)
+		if !now.Before(s.nextDuePoll) {
+			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
+		}
+		s.sweeping = true
+		q := Query{Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Skip: s.skipLocked()}
+		if q.Limit > 0 {
+			return q, true
+		}
+		// Every lane is full or paused. Nothing could be done with what a
+		// sweep finds; onRoom brings us back here.
+		s.sweeping = false
+		s.sweep.rest(now, s.cfg.PollInterval)
+	}
+	return Query{}, false
+}
+
+// wantedLocked returns how many due deliveries each lane can take.
+func (s *scheduler) wantedLocked() map[string]int {
+	wanted := make(map[string]int, len(s.lanes)+1)
+	most := 0
+	for _, l := range s.lanes {
+		if room := l.roomy(); room > 0 {
+			wanted[l.name] = min(room, s.cfg.Batch)
+			most = max(most, wanted[l.name])
+		} else {
+			s.dueBlocked = true
+		}
+	}
+	if most > 0 {
+		wanted[""] = most
+	}
+	return wanted
+}
+
+// limitLocked is as much as the roomiest lane can take: what the others cannot
+// is put back, and swept for them alone later.
+func (s *scheduler) limitLocked() int {
+	most := 0
+	for _, l := range s.lanes {
+		if _, lags := s.lag[l]; !lags {
+			most = max(most, l.roomy())
+		}
+	}
+	if len(s.lanes) == 0 {
+		most = s.cfg.Batch // everything is unrouted, and has to be told so
+	}
+	return min(most, s.cfg.Batch)
+}
+
+// skipLocked lists the event types all of whose lanes lag behind.
+func (s *scheduler) skipLocked() []string {
+	if len(s.lag) == 0 {
+		return nil
+	}
+	return s.route.types(func(lanes []*lane) bool {
+		for _, l := range lanes {
+			if _, lags := s.lag[l]; !lags {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// lagQueryLocked sweeps for a lane that was passed over and has room again.
+func (s *scheduler) lagQueryLocked() (Query, bool) {
+	for l, after := range s.lag {
+		room := min(l.roomy(), s.cfg.Batch)
+		if room == 0 {
+			continue
+		}
+		only := s.route.types(func(lanes []*lane) bool {
+			for _, other := range lanes {
+				if other == l {
+					return true
+				}
+			}
+			return false
+		})
+		if len(only) == 0 { // too many types to remember: the common sweep has to find them
+			delete(s.lag, l)
+			s.sweep.begin(sweepFull)
+			continue
+		}
+		s.sweep.lane = l
+		return Query{Source: SourceSweep, After: after, Limit: room, Only: only}, true
+	}
+	return Query{}, false
+}
+
+// claimed takes what came of a query, before the work is handed out.
+func (s *scheduler) claimed(q Query, c *Claimed, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.cond.Broadcast()
+	if err != nil {
+		s.failedLocked(q)
+		return
+	}
+	switch q.Source {
+	case SourceIDs:
+		for i := range c.Work {
+			s.sweep.head = max(s.sweep.head, c.Work[i].Event.ID)
+		}
+	case SourceDue:
+		s.claimingDue = false
+		s.dueNow = s.dueNow || len(c.Work) > 0 // there may be more
+		if c.NextDue >= 0 {
+			if at := time.Now().Add(c.NextDue); s.dueAt.IsZero() || at.Before(s.dueAt) {
+				s.dueAt = at
+			}
+		}
+	case SourceSweep:
+		s.sweeping = false
+		s.sweptLocked(q, c)
+	}
+}
+
+// failedLocked remembers what has to be looked for again.
+func (s *scheduler) failedLocked(q Query) {
+	if q.Source == SourceDue {
+		s.claimingDue = false
+	} else if q.Source == SourceSweep {
+		s.sweeping = false
+		s.sweep.lane = nil
+	}
+	s.dueNow = true
+	s.sweep.begin(sweepFull)
+}
+
+func (s *scheduler) sweptLocked(q Query, c *Claimed) {
+	now := time.Now()
+	last, full := q.After, len(c.Work) >= q.Limit
+	if len(c.Work) > 0 {
+		last = c.Work[len(c.Work)-1].Event.ID
+		s.sweep.head = max(s.sweep.head, last)
+	}
+	if l := s.sweep.lane; l != nil {
+		s.sweep.lane = nil
+		if full {
+			s.lag[l] = last
+		} else {
+			delete(s.lag, l) // caught up
+		}
+		return
+	}
+	switch s.sweep.swept(now, last, full, len(c.Work), c, s.cfg) {
+	case bellSilence:
+		s.bell.silence()
+	case bellRing:
+		s.bell.ring()
+	case bellLeave:
+	}
+	if !s.isReady && !s.sweep.active {
+		s.isReady = true
+		close(s.ready)
+	}
+}
+
+// rang takes the transaction id below which silent writers are.
+func (s *scheduler) rang(xid uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep.rang(time.Now(), xid)
+	s.cond.Broadcast()
+}
+
+// wakeUpLocked turns from ids to sweeping.
+func (s *scheduler) wakeUpLocked() {
+	s.ids = nil
+	if s.sweep.wake() {
+		s.bell.silence()
+	}
+}
+
+// passedOver takes word that a fresh event was given back because the lane had
+// no room for it.
+func (s *scheduler) passedOver(l *lane, id int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after, lags := s.lag[l]; !lags || id <= after {
+		s.lag[l] = id - 1
+	}
+	s.cond.Signal()
+}
+
+// again takes word that the rows of a claim are free again though nothing is
+// wrong with them.
+func (s *scheduler) again() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dueNow = true
+	s.sweep.begin(sweepFull)
+	s.cond.Broadcast()
+}
+
+// armLocked sets the timer for whatever is to be done next.
+func (s *scheduler) armLocked(now time.Time) {
+	at := s.sweep.next
+	if !s.dueAt.IsZero() && s.dueAt.Before(at) {
+		at = s.dueAt
+	}
+	s.wake.Reset(max(0, at.Sub(now)))
+}
+
+// jittered spreads d over a tenth of it to both sides, so that relays which
+// were started together do not poll together.
+func jittered(d time.Duration) time.Duration {
+	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) //nolint:gosec // spreads load, hides nothing
+}

@@ -1,0 +1,155 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+)
+
+// Source says where a [Query] looks for work.
+type Source uint8
+
+const (
+	// SourceIDs claims the fresh events with the given ids.
+	SourceIDs Source = iota + 1
+	// SourceSweep claims fresh events in the order of their ids.
+	SourceSweep
+	// SourceDue claims deliveries that had to wait and are due now.
+	SourceDue
+)
+
+// Query asks a [Session] for work.
+type Query struct {
+	Source Source
+	// IDs are the events wanted. SourceIDs only.
+	IDs []int64
+	// After is the id behind which the sweep begins. SourceSweep only.
+	After int64
+	// Limit bounds the number of events. SourceSweep only.
+	Limit int
+	// Skip lists event types to leave alone, Only those to take and no others.
+	// At most one of them is set. SourceSweep only.
+	Skip, Only []string
+	// Wanted says how many deliveries each destination can take; the empty name
+	// stands for events whose destination is not decided yet. SourceDue only.
+	Wanted map[string]int
+}
+
+// Work is a claimed event, or a claimed delivery of one.
+type Work struct {
+	// Event is the event; its Attempt and Destination are not set.
+	Event Event
+	// Fresh tells a row of outbox_events from one of outbox_deliveries.
+	Fresh bool
+	// Destination is empty where routes have yet to decide.
+	Destination string
+	// Failures counts the failed attempts so far.
+	Failures int
+	// Delay is how long the event has to wait yet. Fresh events only.
+	Delay time.Duration
+	// Orphan marks a delivery whose event is no longer there.
+	Orphan bool
+}
+
+// Claimed is the answer to a [Query]. Its rows stay locked until Settle.
+type Claimed struct {
+	Work []Work
+	// Xmin and Xmax are the bounds of a snapshot taken before the rows were
+	// read: all transactions below Xmin had ended, none from Xmax on had begun.
+	// SourceSweep only.
+	Xmin, Xmax uint64
+	// NextDue is when the next delivery becomes due; negative if none is
+	// known. SourceDue only.
+	NextDue time.Duration
+}
+
+// Session claims work, one claim at a time, and settles it. It is used by one
+// goroutine and reconnects by itself: an error of either method means that
+// nothing is locked any more, and that nothing of a settlement was written.
+type Session interface {
+	Claim(ctx context.Context, q Query) (Claimed, error)
+	Settle(ctx context.Context, s *Settlement) error
+}
+
+// Settlement is what became of a claim. Rows that it does not mention are
+// unlocked as they were.
+type Settlement struct {
+	// Done are fresh events that every destination has acknowledged.
+	Done []int64
+	// Buried are fresh events that are done with, but left dead letters.
+	Buried []int64
+	// Deferred are fresh events of which something is left to do.
+	Deferred []int64
+	// Put are the deliveries left to do, or dead; they replace their row.
+	Put []Entry
+	// Remove are the deliveries that are done, or that Put has split up.
+	Remove []Ref
+}
+
+// Empty reports whether there is nothing to write.
+func (s *Settlement) Empty() bool {
+	return len(s.Done)+len(s.Buried)+len(s.Deferred)+len(s.Put)+len(s.Remove) == 0
+}
+
+// Ref names a row of outbox_deliveries.
+type Ref struct {
+	EventID     int64
+	Destination string
+}
+
+// EntryState is the state of a row of outbox_deliveries.
+type EntryState string
+
+// The states, as they stand in the column.
+const (
+	EntryRetry    EntryState = "retry"
+	EntryRunning  EntryState = "running"
+	EntryUnrouted EntryState = "unrouted"
+	EntryDead     EntryState = "dead"
+)
+
+// Entry is a row of outbox_deliveries.
+type Entry struct {
+	Ref
+	EventType string
+	State     EntryState
+	// Failures counts the failed attempts so far.
+	Failures int
+	// Delay is when the delivery is due, from now. State retry only.
+	Delay time.Duration
+	// Token is the token of the lease. State running only; with LeaseKeeper's
+	// Finish it is the token that the row must still have.
+	Token int64
+	// Class and Err describe the last failure; both are empty if there was none.
+	Class string
+	Err   string
+}
+
+// LeaseKeeper settles deliveries that outlived the transaction of their claim.
+type LeaseKeeper interface {
+	// Finish writes what became of leased deliveries, where the lease still
+	// holds: those in done are deleted, those in put replaced. It returns how
+	// many were fenced off because their lease is somebody else's by now.
+	Finish(ctx context.Context, done []Entry, put []Entry) (fenced int, err error)
+	// Renew extends the given leases.
+	Renew(ctx context.Context, tokens []int64) error
+}
+
+// Housekeeper looks after what no claim finds.
+type Housekeeper interface {
+	// TakeOver makes due again what leases of vanished relays hold, and
+	// returns how many deliveries that were.
+	TakeOver(ctx context.Context) (int, error)
+	// Reroute makes due again the unrouted events whose type matches, and
+	// returns how many event types that were.
+	Reroute(ctx context.Context, match func(eventType string) bool) (int, error)
+}
+
+// Bell quiets the trigger while the relay sweeps.
+type Bell interface {
+	// Silence asks for silence and returns at once; it may take a while to be
+	// granted, or never be, which costs writers speed and nothing else.
+	Silence()
+	// Ring ends the silence, and returns a transaction id such that whoever
+	// wrote silently has a smaller one.
+	Ring(ctx context.Context) (xid uint64, err error)
+}

@@ -1,0 +1,278 @@
+package dispatch
+
+import "time"
+
+const (
+	// pressure is how many ids may wait for a claimer before the relay turns
+	// to sweeping, where one claim takes hundreds. Above the number of claimers,
+	// so that a handful of events at once is not yet a backlog.
+	pressure = 8
+	// awakeFor is how long an awake relay sweeps in vain before it falls
+	// asleep. Falling asleep and waking up cost a few round trips each.
+	awakeFor = 2 * time.Millisecond
+	// drowsyFirst is the first pause between the sweeps of a relay that falls
+	// asleep; each pause is twice as long as the one before.
+	drowsyFirst = time.Millisecond
+	// fullSweepEvery bounds how long an event may stay behind all cursors: an
+	// id may be drawn long before its transaction begins to write.
+	fullSweepEvery = 30 * time.Second
+	// sweepShare is the part of the time that sweeps in vain may take.
+	sweepShare = 0.05
+	// settleTime keeps the low-water mark away from ids that were drawn by
+	// statements which had not written yet, and so had no transaction id.
+	settleTime = 2 * time.Second
+	// fastPoll is the poll interval while polls find what nobody announced.
+	fastPoll = 20 * time.Millisecond
+	// fastPollFor is how long it stays so after the last such find.
+	fastPollFor = 5 * time.Second
+)
+
+// cheapSweep is what looking back may cost without being rationed.
+const cheapSweep = time.Millisecond
+
+// rowCost is taken off the duration of a sweep for each event that it found:
+// the rest is what looking in vain cost.
+const rowCost = 10 * time.Microsecond
+
+// sweepKind says where a run of sweeps begins.
+type sweepKind uint8
+
+const (
+	sweepOn   sweepKind = iota // behind the highest id claimed so far
+	sweepNear                  // at the near mark
+	sweepLow                   // at the low mark
+	sweepFull                  // at the very beginning
+)
+
+// mode is how awake the relay is.
+type mode uint8
+
+const (
+	asleep  mode = iota // the bell names ids; the poll is the floor
+	awake               // sweeping without a break, bell silent
+	ringing             // about to fall asleep; the bell is being let go
+	drowsy              // asleep, but silent writers may not have committed yet
+)
+
+// bellOrder is what the bell is to do.
+type bellOrder uint8
+
+const (
+	bellLeave bellOrder = iota
+	bellSilence
+	bellRing
+)
+
+// watermark is an id below which all events are settled, as far as
+// transactions tell that had an id of their own when it was set.
+type watermark struct {
+	settle time.Duration // how old a candidate has to be
+
+	low  int64 // the mark
+	next int64 // becomes the mark once all transactions below xid have ended
+	xid  uint64
+	at   time.Time
+	over bool // they had, before the run under way began
+}
+
+// propose makes head the candidate, if there is none.
+func (w *watermark) propose(now time.Time, head int64, xmax uint64) {
+	if w.xid == 0 {
+		w.next, w.xid, w.at = head, xmax, now
+	}
+}
+
+// runBegins notes whether the run that begins now will prove the candidate.
+func (w *watermark) runBegins(now time.Time, xmin uint64) {
+	w.over = w.xid != 0 && xmin >= w.xid && now.Sub(w.at) >= w.settle
+}
+
+// runEnded moves the mark if the run began at or below it and proved the candidate.
+func (w *watermark) runEnded() {
+	if w.over {
+		w.low = max(w.low, w.next)
+		w.xid, w.over = 0, false
+	}
+}
+
+// sweep is the state of sweeping the table. The scheduler's lock guards it.
+//
+// Cursors and marks are there for speed only: what is behind all of them is
+// found by the full sweep.
+type sweep struct {
+	mode   mode
+	lane   *lane     // whose own sweep is in flight, nil for the common one
+	active bool      // a run is under way: go on until a claim comes back short
+	kind   sweepKind // where the run began
+	asked  bool      // another run, of kind wanted, is to follow
+	wanted sweepKind
+
+	cursor int64     // the run goes on behind this id
+	head   int64     // the highest id ever claimed
+	near   watermark // trails head by the transactions under way
+	low    watermark // trails it by a while more
+	xmin   uint64    // of the last snapshot
+
+	next      time.Time // when to sweep without being asked
+	nextNear  time.Time
+	nextFull  time.Time
+	fastUntil time.Time
+	began     time.Time     // of the claim in flight
+	found     int           // events in this run so far
+	emptyFrom time.Time     // awake: sweeping in vain since
+	pause     time.Duration // drowsy: until the next sweep
+	xid       uint64        // drowsy: silent writers are below it
+}
+
+func (s *sweep) awake() bool { return s.mode == awake }
+
+// begin asks for a run; a more thorough one replaces a lesser one.
+func (s *sweep) begin(kind sweepKind) {
+	if !s.asked || kind > s.wanted {
+		s.asked, s.wanted = true, kind
+	}
+}
+
+// wake turns to sweeping without a break. It reports whether that is news.
+func (s *sweep) wake() bool {
+	s.begin(sweepLow)
+	if s.mode == awake {
+		return false
+	}
+	s.mode, s.emptyFrom = awake, time.Time{}
+	return true
+}
+
+// due reports whether a sweep should be in flight.
+func (s *sweep) due(now time.Time) bool {
+	return s.active || s.asked || s.mode == awake || !now.Before(s.next)
+}
+
+// start chooses where the next claim begins.
+func (s *sweep) start(now time.Time) {
+	s.began = now
+	if s.active && (!s.asked || s.wanted <= s.kind) {
+		return // what was asked for follows when this run has ended
+	}
+	kind := sweepOn
+	switch {
+	case s.asked:
+		kind = s.wanted
+	case !now.Before(s.nextFull):
+		kind = sweepFull
+	case s.mode != awake || !now.Before(s.next):
+		kind = sweepLow
+	case !now.Before(s.nextNear):
+		kind = sweepNear
+	}
+	s.asked, s.active, s.kind, s.found = false, true, kind, 0
+	s.near.runBegins(now, s.xmin)
+	s.low.runBegins(now, s.xmin)
+	switch kind {
+	case sweepFull:
+		s.cursor = 0
+	case sweepLow:
+		s.cursor = s.low.low
+	case sweepNear:
+		s.cursor = s.near.low
+	case sweepOn:
+		s.cursor = s.head
+	}
+}
+
+// rest puts off the next sweep.
+func (s *sweep) rest(now time.Time, d time.Duration) { s.next = now.Add(jittered(d)) }
+
+// swept takes what a claim of the common sweep found, and returns what the bell is to do.
+func (s *sweep) swept(now time.Time, last int64, full bool, n int, c *Claimed, cfg Config) bellOrder {
+	s.xmin = c.Xmin
+	s.cursor = max(last, s.cursor)
+	s.found += n
+	s.near.propose(now, s.head, c.Xmax)
+	s.low.propose(now, s.head, c.Xmax)
+	if full {
+		if s.mode != awake {
+			s.mode, s.emptyFrom = awake, time.Time{}
+			return bellSilence
+		}
+		return bellLeave
+	}
+	return s.ended(now, max(0, now.Sub(s.began)-time.Duration(n)*rowCost), cfg)
+}
+
+// ended closes a run: there was nothing more to claim. cost is how long it
+// took to find that out.
+func (s *sweep) ended(now time.Time, cost time.Duration, cfg Config) bellOrder {
+	s.active = false
+	stretch := time.Duration(float64(cost) / sweepShare)
+	if s.kind >= sweepNear {
+		s.near.runEnded()
+		if cost > cheapSweep {
+			s.nextNear = now.Add(stretch)
+		}
+	}
+	if s.kind >= sweepLow {
+		s.low.runEnded()
+		s.rest(now, max(cfg.PollInterval, stretch))
+	}
+	if s.kind == sweepFull {
+		s.nextFull = now.Add(cfg.PollInterval)
+		if stretch > cfg.PollInterval {
+			s.nextFull = now.Add(max(fullSweepEvery, stretch))
+		}
+	}
+	switch s.mode {
+	case awake:
+		return s.stayAwake(now)
+	case drowsy:
+		s.doze(now, cfg)
+	case ringing:
+	case asleep:
+		s.pollFaster(now, cfg)
+	}
+	return bellLeave
+}
+
+// stayAwake goes on sweeping for a while after the last find.
+func (s *sweep) stayAwake(now time.Time) bellOrder {
+	switch {
+	case s.found > 0:
+		s.emptyFrom = time.Time{}
+	case s.emptyFrom.IsZero():
+		s.emptyFrom = now
+	case now.Sub(s.emptyFrom) >= awakeFor:
+		s.mode = ringing
+		return bellRing
+	}
+	return bellLeave
+}
+
+// rang begins the drowsy time: whoever wrote silently has an id below xid.
+func (s *sweep) rang(now time.Time, xid uint64) {
+	if s.mode == ringing {
+		s.mode, s.xid, s.pause = drowsy, xid, drowsyFirst
+		s.next = now
+	}
+}
+
+// doze falls asleep once nobody is left who wrote silently: the snapshot was
+// taken before the sweep, so what had ended by then the sweep has seen.
+func (s *sweep) doze(now time.Time, cfg Config) {
+	if s.found == 0 && s.xmin >= s.xid {
+		s.mode = asleep
+		return
+	}
+	s.next = now.Add(min(s.pause, cfg.PollInterval))
+	s.pause *= 2
+}
+
+// pollFaster shortens the poll while it finds what nobody announced: a frozen
+// relay may be keeping the bell silent, or there is no bell.
+func (s *sweep) pollFaster(now time.Time, cfg Config) {
+	if s.found > 0 {
+		s.fastUntil = now.Add(fastPollFor)
+	}
+	if now.Before(s.fastUntil) {
+		s.next = now.Add(min(fastPoll, cfg.PollInterval))
+	}
+}

@@ -1,0 +1,190 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+)
+
+// errStopping is the cause of contexts that end because the relay stops.
+var errStopping = errors.New("the relay is stopping")
+
+// verdict is what becomes of a delivery.
+type verdict uint8
+
+const (
+	delivered verdict = iota + 1
+	failed            // to be tried again after a delay
+	dead              // given up
+	released          // as if it had never been tried
+)
+
+// outcome is the answer to a job.
+type outcome struct {
+	verdict  verdict
+	failures int
+	delay    time.Duration
+	class    Class
+	err      error
+}
+
+// work delivers from the queue until it is empty.
+func (l *lane) work() {
+	var buf []*job
+	for {
+		if buf = l.take(buf); buf == nil {
+			return
+		}
+		if l.batch != nil {
+			l.deliverBatch(buf)
+		} else {
+			l.deliverEach(buf)
+		}
+	}
+}
+
+func (l *lane) callContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(l.ctx, l.cfg.Timeout, l.expired)
+}
+
+// deliverEach delivers a chunk, one event at a time. The chunk shares one
+// timeout: it holds more than one job only while a call takes microseconds,
+// and is cut short by the first call that does not.
+func (l *lane) deliverEach(jobs []*job) {
+	ctx, cancel := l.callContext()
+	defer cancel()
+	begin := time.Now()
+	last, healthy := begin, false
+	for i, j := range jobs {
+		err := l.call(ctx, j.event)
+		now := time.Now()
+		healthy = l.answer(ctx, j, err) || healthy
+		if rest := jobs[i+1:]; now.Sub(last) > slowCall && len(rest) > 0 {
+			l.mu.Lock()
+			l.untake(rest)
+			l.mu.Unlock()
+			l.finished(i+1, now.Sub(begin), healthy)
+			return
+		}
+		last = now
+	}
+	l.finished(len(jobs), last.Sub(begin), healthy)
+}
+
+func (l *lane) deliverBatch(jobs []*job) {
+	ctx, cancel := l.callContext()
+	defer cancel()
+	begin := time.Now()
+	events := make([]*Event, len(jobs))
+	for i, j := range jobs {
+		events[i] = j.event
+	}
+	errs := l.callBatch(ctx, events)
+	elapsed, healthy := time.Since(begin), false
+	for i, j := range jobs {
+		var err error
+		if errs != nil {
+			err = errs[i]
+		}
+		healthy = l.answer(ctx, j, err) || healthy
+	}
+	l.finished(len(jobs), elapsed, healthy)
+}
+
+func (l *lane) call(ctx context.Context, e *Event) (err error) {
+	defer recovered(&err)
+	return l.handler.Deliver(ctx, e)
+}
+
+func (l *lane) callBatch(ctx context.Context, events []*Event) (errs []error) {
+	var err error
+	func() {
+		defer recovered(&err)
+		errs = l.batch.DeliverBatch(ctx, events)
+	}()
+	if err == nil && errs != nil && len(errs) != len(events) {
+		err = fmt.Errorf("the handler answered %d of %d events", len(errs), len(events))
+	}
+	if err == nil {
+		return errs
+	}
+	errs = make([]error, len(events))
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+// recovered turns a panic into an error with the stack of the panic.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the handler panicked: %v\n%s", p, debug.Stack())
+	}
+}
+
+// answer judges the error of a job and passes the outcome on. It reports
+// whether the destination gave an answer at all.
+func (l *lane) answer(ctx context.Context, j *job, err error) bool {
+	out := outcome{verdict: delivered}
+	if err != nil {
+		out = l.judge(ctx, j, err)
+	}
+	j.batch.answer(j, out)
+	return out.verdict != released
+}
+
+// judge decides what becomes of a failed delivery: whose fault it was, whether
+// it is tried again, and when.
+func (l *lane) judge(ctx context.Context, j *job, err error) outcome {
+	failures := j.batch.work[j.work].Failures
+	if l.ctx.Err() != nil {
+		// Whatever the handler says: it was interrupted.
+		return outcome{verdict: released, failures: failures, class: ClassOurs, err: errStopping}
+	}
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
+	}
+	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
+	if IsUnavailable(err) || errors.Is(err, l.expired) && l.down() {
+		// A probe that is not answered in time says nothing about its event.
+		l.unavailable(log, err)
+		return outcome{verdict: released, failures: failures, class: ClassDestination, err: err}
+	}
+	failures++
+	if IsPermanent(err) || failures >= l.cfg.MaxAttempts {
+		log.Error("event is a dead letter", "class", ClassEvent, "permanent", IsPermanent(err), "err", err)
+		return outcome{verdict: dead, failures: failures, class: ClassEvent, err: err}
+	}
+	delay, ok := retryDelay(err)
+	if !ok {
+		delay = l.cfg.Backoff.wait(failures)
+	}
+	log.Warn("delivery failed", "class", ClassEvent, "retry_in", delay, "err", err)
+	return outcome{verdict: failed, failures: failures, delay: delay, class: ClassEvent, err: err}
+}
+
+// unavailable opens the breaker and says so once; further faults are the
+// same news.
+func (l *lane) unavailable(log *slog.Logger, err error) {
+	l.mu.Lock()
+	pause, opened, longer := l.breaker.trip(time.Now())
+	if longer {
+		l.hungry = true // whatever waits for this lane is to be looked for after the pause
+		l.wakeAfterLocked(pause)
+	}
+	l.mu.Unlock()
+	if opened {
+		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", ClassDestination, "err", err)
+	} else {
+		log.Debug("destination is still unavailable", "class", ClassDestination, "pause", pause, "err", err)
+	}
+}
+
+func (l *lane) down() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.breaker.open()
+}

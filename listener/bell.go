@@ -1,0 +1,197 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// retryLock is the pause between attempts to get the lock while another
+	// relay has it. That relay's being awake is as good as ours.
+	retryLock = 100 * time.Millisecond
+	// queueFor bounds queueing for the lock behind writers, who hold it for
+	// microseconds: past that, a relay must have got it in between.
+	queueFor = 200 * time.Millisecond
+	// bellTimeout bounds one statement.
+	bellTimeout = 10 * time.Second
+	// lockNotAvailable is what lock_timeout ends a wait with.
+	lockNotAvailable = "55P03"
+)
+
+// Bell keeps the trigger silent while the relay is awake: it holds the
+// advisory lock that the trigger tests, on a session of its own. When that
+// session breaks, the lock is free and the bell rings again by itself.
+type Bell struct {
+	connect Connect
+	log     *slog.Logger
+	wanted  chan struct{} // capacity 1: silence is asked for
+	rings   chan chan ring
+	conn    *pgx.Conn // used by the goroutine of Run only, as is the next one
+	held    bool
+}
+
+type ring struct {
+	xid uint64
+	err error
+}
+
+// NewBell returns a bell; it does nothing until Run runs.
+func NewBell(connect Connect, log *slog.Logger) *Bell {
+	return &Bell{connect: connect, log: log, wanted: make(chan struct{}, 1), rings: make(chan chan ring)}
+}
+
+// Silence asks for silence and returns at once.
+func (b *Bell) Silence() {
+	select {
+	case b.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// Ring ends the silence. It returns a transaction id such that every
+// transaction in which the trigger was silent because of this bell, or of one
+// that had asked for silence, has a smaller one: the lock is let go first, and
+// the id drawn after it.
+func (b *Bell) Ring(ctx context.Context) (uint64, error) {
+	answer := make(chan ring, 1)
+	select {
+	case b.rings <- answer:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	select {
+	case r := <-answer:
+		return r.xid, r.err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// Run works the bell until ctx ends, and returns the cause of that.
+func (b *Bell) Run(ctx context.Context) error {
+	defer b.closeConn()
+	retry := time.NewTimer(0)
+	if !retry.Stop() {
+		<-retry.C
+	}
+	defer retry.Stop()
+	wanting := false
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-b.wanted:
+			wanting = true
+		case <-retry.C:
+		case answer := <-b.rings:
+			wanting = false
+			select {
+			case <-b.wanted: // asked for before this ring
+			default:
+			}
+			xid, err := b.letGo(ctx)
+			answer <- ring{xid, err}
+		}
+		if wanting && !b.tryHold(ctx) {
+			retry.Reset(retryLock)
+		}
+	}
+}
+
+// tryHold takes the lock unless another relay has it.
+func (b *Bell) tryHold(ctx context.Context) bool {
+	if b.held && !b.conn.IsClosed() {
+		return true
+	}
+	err := b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+bellKey+`)`).Scan(&b.held)
+	})
+	if err != nil || b.held {
+		return b.held
+	}
+	// Writers test the lock by taking it for a moment, and under load there is
+	// always one that has it: a try never wins against them, a waiter does at
+	// once. Only a relay keeps it, and there is no need to queue behind that.
+	var relay bool
+	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objsubid = 1
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND classid = ((`+bellKey+`) >> 32)::oid AND objid = ((`+bellKey+`) & 4294967295)::oid)`).Scan(&relay)
+	})
+	if err != nil || relay {
+		return false
+	}
+	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `SELECT pg_advisory_lock(`+bellKey+`)`)
+		b.held = err == nil
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable {
+			return nil
+		}
+		return err
+	})
+	return err == nil && b.held
+}
+
+// bellKey is the number of the lock in SQL. The search_path leads to the table.
+const bellKey = `1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint`
+
+// letGo gives the lock back and draws a transaction id, in two statements:
+// within one, the id could be drawn first.
+func (b *Bell) letGo(ctx context.Context) (xid uint64, err error) {
+	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		if b.held {
+			if _, err := c.Exec(ctx, `SELECT pg_advisory_unlock(`+bellKey+`)`); err != nil {
+				return err
+			}
+			b.held = false
+		}
+		return c.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint`).Scan(&xid)
+	})
+	return xid, wrap("let the bell ring", err)
+}
+
+// session runs f on the connection, which it opens if need be and gives up
+// after an error.
+func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, bellTimeout)
+	defer cancel()
+	if b.conn == nil || b.conn.IsClosed() {
+		b.held = false
+		conn, err := b.connect(ctx)
+		if err != nil {
+			b.log.Debug("no connection for the bell", "err", err)
+			return err
+		}
+		b.conn = conn
+		if _, err := conn.Exec(ctx, `SELECT set_config('lock_timeout', $1, false)`, queueFor.String()); err != nil {
+			b.closeConn()
+			return err
+		}
+	}
+	err := f(ctx, b.conn)
+	if err != nil {
+		b.log.Debug("the bell's connection is given up", "err", err)
+		b.closeConn()
+	}
+	return err
+}
+
+// closeConn ends the session, and with it the silence.
+func (b *Bell) closeConn() {
+	b.held = false
+	if b.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) //nolint:forbidigo // must work after the caller's context has ended
+	defer cancel()
+	_ = b.conn.Close(ctx) // the socket is closed either way
+	b.conn = nil
+}
+
+// closeTimeout bounds saying goodbye.
+const closeTimeout = time.Second

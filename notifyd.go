@@ -1,0 +1,224 @@
+// Package notifyd delivers events from a PostgreSQL outbox table.
+//
+// An application inserts an event into outbox_events in the transaction of its
+// business change, with package outbox or with plain SQL. A [Relay] hears of
+// it when the transaction commits, locks the row, and calls the handler that
+// is registered for the event's type. The event is done when the handler has
+// returned nil, and is tried again until then: every event is delivered at
+// least once.
+package notifyd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/listener"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// The contract between the relay and handlers is defined in package dispatch;
+// these are its names for programs that embed a relay.
+type (
+	// Event is one event on its way to one destination.
+	Event = dispatch.Event
+	// Handler delivers one event; see dispatch.Handler for what it must keep to.
+	Handler = dispatch.Handler
+	// HandlerFunc makes a Handler of a function.
+	HandlerFunc = dispatch.HandlerFunc
+	// BatchHandler is a Handler that takes several events in one go.
+	BatchHandler = dispatch.BatchHandler
+	// BatchHandlerFunc makes a BatchHandler of a function.
+	BatchHandlerFunc = dispatch.BatchHandlerFunc
+	// Middleware wraps a Handler in another.
+	Middleware = dispatch.Middleware
+	// Backoff says how long to wait between attempts.
+	Backoff = dispatch.Backoff
+)
+
+// Permanent marks err as a failure that no further attempt can cure: the event
+// becomes a dead letter at once. Permanent(nil) is nil.
+func Permanent(err error) error { return dispatch.Permanent(err) }
+
+// RetryAfter marks err as a failure that may be tried again after d, in place
+// of the backoff. The attempt counts. RetryAfter(d, nil) is nil.
+func RetryAfter(d time.Duration, err error) error { return dispatch.RetryAfter(d, err) }
+
+// Unavailable marks err as a fault of the destination, not of the event: its
+// events wait until it answers again, and no attempt is counted.
+// Unavailable(nil) is nil.
+func Unavailable(err error) error { return dispatch.Unavailable(err) }
+
+// ErrRunTwice is returned by the second call of Run.
+var ErrRunTwice = errors.New("a relay can run once: make a new one")
+
+// Relay delivers the events of one outbox table. Make it with [New], register
+// handlers, then call Run.
+type Relay struct {
+	settings   settings
+	connector  *store.Connector
+	listening  *store.Connector
+	dispatcher *dispatch.Dispatcher
+	sessions   []*store.Session
+	keeper     *store.Keeper
+	listener   *listener.Listener // nil when polling only
+	bell       *listener.Bell     // nil when polling only
+	log        *slog.Logger
+
+	middleware []Middleware
+	listens    chan struct{} // closed after the first LISTEN
+	ready      chan struct{}
+	ran        atomic.Bool
+}
+
+// New makes a relay for the database that pool connects to. The pool itself is
+// not used, so it may be small: the relay opens connections of its own, with
+// the pool's configuration, because they hold locks and settings. With the
+// defaults these are seven: four that claim, one that listens, one for the
+// bell and one for leases.
+//
+// New does not connect. All mistakes in the options are returned together.
+func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
+	s := defaultSettings()
+	for _, option := range options {
+		option(&s)
+	}
+	if err := s.validate(); err != nil {
+		return nil, fmt.Errorf("notifyd: %w", err)
+	}
+	cfg := pool.Config()
+	r := &Relay{
+		settings:  s,
+		log:       s.log,
+		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: s.schema},
+		listens:   make(chan struct{}),
+		ready:     make(chan struct{}),
+	}
+	r.listening = r.connector
+	if s.listen != nil {
+		r.listening = &store.Connector{Config: s.listen, Schema: s.schema}
+	}
+	return r, r.wire()
+}
+
+// wire makes the parts and connects them to one another.
+func (r *Relay) wire() error {
+	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
+	r.keeper = store.NewKeeper(r.connector, o)
+	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, Log: r.log}
+	for range r.settings.dispatch.Claims {
+		session := store.NewSession(r.connector, o)
+		r.sessions = append(r.sessions, session)
+		parts.Sessions = append(parts.Sessions, session)
+	}
+	if !r.settings.pollOnly {
+		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
+		parts.Bell = r.bell
+	}
+	d, err := dispatch.New(r.settings.dispatch, parts)
+	if err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	r.dispatcher = d
+	if r.settings.pollOnly {
+		close(r.listens)
+		return nil
+	}
+	first := false
+	r.listener = listener.New(r.connectAs(r.listening, "listen"), outboxsql.Channel(r.settings.schema), d, r.log, func() {
+		if !first { // called by the listener's goroutine only
+			first = true
+			close(r.listens)
+		}
+	})
+	return nil
+}
+
+func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
+	return func(ctx context.Context) (*pgx.Conn, error) { return c.Connect(ctx, role) }
+}
+
+// Use wraps every handler that is registered after it in the given middleware;
+// the first one is the outermost.
+func (r *Relay) Use(mw ...Middleware) { r.middleware = append(r.middleware, mw...) }
+
+// Handle sends the event types that match pattern to h. A pattern is an event
+// type ("order.created"), a prefix ("order.*") or "*"; the most exact one
+// wins, and each can be registered once. It is Destination and Route in one;
+// the destination is named like the pattern unless [Named] says otherwise.
+func (r *Relay) Handle(pattern string, h Handler, options ...HandleOption) error {
+	hs := r.handleSettings(pattern, options)
+	if err := dispatch.CheckPattern(pattern); err != nil {
+		return fmt.Errorf("notifyd: handle: %w", err)
+	}
+	if err := r.add(hs, h); err != nil {
+		return err
+	}
+	return r.Route(pattern, hs.name)
+}
+
+// Destination adds a destination that routes can name. The name is stored with
+// every delivery that has to be tried again: keep it from release to release.
+func (r *Relay) Destination(name string, h Handler, options ...HandleOption) error {
+	hs := r.handleSettings(name, options)
+	hs.name = name
+	return r.add(hs, h)
+}
+
+// Route sends the event types that match pattern to the named destinations.
+// Each of them gets the event, retries and dead letters of its own.
+func (r *Relay) Route(pattern string, destinations ...string) error {
+	if err := r.dispatcher.Route(pattern, destinations...); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return nil
+}
+
+func (r *Relay) handleSettings(name string, options []HandleOption) handleSettings {
+	hs := handleSettings{name: name, lane: dispatch.DefaultLaneConfig()}
+	for _, option := range options {
+		option(&hs)
+	}
+	return hs
+}
+
+func (r *Relay) add(hs handleSettings, h Handler) error {
+	if h != nil {
+		h = dispatch.Chain(h, append(append([]Middleware(nil), r.middleware...), hs.middleware...)...)
+	}
+	if err := r.dispatcher.Add(hs.name, h, hs.lane); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return nil
+}
+
+// Ready is closed once the relay listens and has looked through the table for
+// the first time: from then on an event is delivered as soon as it is committed.
+func (r *Relay) Ready() <-chan struct{} { return r.ready }
+
+// Run delivers events until ctx ends. It waits for a database that is down,
+// and returns an error at once if the schema is not the one it needs.
+//
+// When ctx ends it stops in order: nothing more is claimed, running deliveries
+// may finish within the shutdown timeout, then their contexts are cancelled
+// and their events given back without counting an attempt. Run returns nil
+// after a clean stop, and dispatch.ErrShutdownIncomplete if a handler did not
+// return though its context had ended. Handlers are not closed: whoever made
+// them does that after Run has returned.
+func (r *Relay) Run(ctx context.Context) error {
+	if !r.ran.CompareAndSwap(false, true) {
+		return fmt.Errorf("notifyd: %w", ErrRunTwice)
+	}
+	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return r.run(ctx)
+}

@@ -1,0 +1,142 @@
+package notifyd
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Option is a setting of a [Relay].
+type Option func(*settings)
+
+type settings struct {
+	schema     string
+	log        *slog.Logger
+	dispatch   dispatch.Config
+	listen     *pgx.ConnConfig
+	pollOnly   bool
+	keep       time.Duration
+	purgeBatch int
+}
+
+// defaultSettings is the one place that has the defaults of the relay; those
+// of claims and deliveries are dispatch.DefaultConfig and DefaultLaneConfig.
+func defaultSettings() settings {
+	return settings{
+		schema:     outboxsql.DefaultSchema,
+		log:        slog.New(slog.DiscardHandler),
+		dispatch:   dispatch.DefaultConfig(),
+		keep:       7 * 24 * time.Hour,
+		purgeBatch: 1000,
+	}
+}
+
+func (s *settings) validate() error {
+	errs := []error{outboxsql.ValidateSchema(s.schema), s.dispatch.Validate()}
+	if s.log == nil {
+		errs = append(errs, errors.New("the logger is nil"))
+	}
+	if s.keep < 0 {
+		errs = append(errs, fmt.Errorf("retention of %v is negative: use 0 to delete delivered events at once", s.keep))
+	}
+	if s.purgeBatch < 1 {
+		errs = append(errs, fmt.Errorf("purge batch of %d is below 1", s.purgeBatch))
+	}
+	return errors.Join(errs...)
+}
+
+// WithSchema names the schema that holds the tables; "public" by default.
+func WithSchema(name string) Option { return func(s *settings) { s.schema = name } }
+
+// WithLogger sets where the relay reports; by default it keeps silent.
+// Payloads are never logged.
+func WithLogger(log *slog.Logger) Option { return func(s *settings) { s.log = log } }
+
+// WithListenConfig lets the listening connection go elsewhere than the others:
+// past a transaction pooler, where LISTEN is accepted and never heard of again.
+func WithListenConfig(c *pgx.ConnConfig) Option { return func(s *settings) { s.listen = c } }
+
+// WithPollingOnly neither listens nor works the bell: events are found by
+// polling alone. For databases that can only be reached through a transaction
+// pooler, and for tables with the bell off.
+func WithPollingOnly() Option { return func(s *settings) { s.pollOnly = true } }
+
+// WithPollInterval sets how often the table is looked at without being told
+// to; 1 s by default, at least 1 ms. While looks find what no notification
+// announced, the relay looks more often by itself.
+func WithPollInterval(d time.Duration) Option {
+	return func(s *settings) { s.dispatch.PollInterval = d }
+}
+
+// WithClaims sets how many claims may be in flight, each with a connection; 4
+// by default, at least 1.
+func WithClaims(n int) Option { return func(s *settings) { s.dispatch.Claims = n } }
+
+// WithClaimBatch sets the largest number of events in one claim; 1000 by
+// default, at least 1.
+func WithClaimBatch(n int) Option { return func(s *settings) { s.dispatch.Batch = n } }
+
+// WithLockBudget sets how long a claim's transaction may stay open while
+// handlers run; 100 ms by default, between 1 ms and 2 s. Deliveries that take
+// longer go on under a lease.
+func WithLockBudget(d time.Duration) Option { return func(s *settings) { s.dispatch.LockBudget = d } }
+
+// WithLease sets how long the lease of a slow delivery lasts without being
+// renewed; 30 s by default, at least 1 s. Leases of a relay that is gone are
+// taken over earlier, as soon as its connection is.
+func WithLease(d time.Duration) Option { return func(s *settings) { s.dispatch.Lease = d } }
+
+// WithShutdownTimeout sets how long running deliveries may finish once Run's
+// context has ended; 20 s by default, 0 cancels them at once.
+func WithShutdownTimeout(d time.Duration) Option {
+	return func(s *settings) { s.dispatch.ShutdownTimeout = d }
+}
+
+// WithRetention sets how long delivered events are kept, 7 days by default,
+// and how many are deleted in one statement. With keep 0 they are deleted the
+// moment they are delivered. Events with dead letters are kept in any case.
+func WithRetention(keep time.Duration, batch int) Option {
+	return func(s *settings) { s.keep, s.purgeBatch = keep, batch }
+}
+
+// HandleOption is a setting of one destination.
+type HandleOption func(*handleSettings)
+
+type handleSettings struct {
+	name       string
+	lane       dispatch.LaneConfig
+	middleware []Middleware
+}
+
+// Named gives the destination of [Relay.Handle] a name other than its pattern.
+func Named(name string) HandleOption { return func(h *handleSettings) { h.name = name } }
+
+// Concurrency sets how many calls of the handler run at once; 8 by default, at
+// least 1.
+func Concurrency(n int) HandleOption { return func(h *handleSettings) { h.lane.Concurrency = n } }
+
+// BatchSize sets the largest number of events given to a [BatchHandler] in one
+// call; 100 by default, at least 1.
+func BatchSize(n int) HandleOption { return func(h *handleSettings) { h.lane.Batch = n } }
+
+// Timeout ends the context of one call of the handler after d; 30 s by default.
+func Timeout(d time.Duration) HandleOption { return func(h *handleSettings) { h.lane.Timeout = d } }
+
+// MaxAttempts sets how many failures make an event a dead letter; 20 by
+// default, at least 1. Faults of the destination or the relay do not count.
+func MaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.MaxAttempts = n } }
+
+// WithBackoff sets how long to wait between attempts; dispatch.DefaultBackoff
+// by default.
+func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
+
+// With wraps the handler in middleware, inside of what [Relay.Use] added.
+func With(mw ...Middleware) HandleOption {
+	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }
+}

@@ -1,0 +1,129 @@
+package notifyd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// prepare waits for the database and checks the schema.
+func (r *Relay) prepare(ctx context.Context) error {
+	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
+		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+	for waited := false; ctx.Err() == nil; waited = true {
+		err := r.checkSchema(ctx)
+		switch {
+		case err == nil:
+			if waited {
+				r.log.Info("database answers")
+			}
+			return nil
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew):
+			return fmt.Errorf("notifyd: %w", err)
+		case !waited && ctx.Err() == nil:
+			r.log.Warn("database does not answer, waiting for it", "err", err)
+		}
+		timer := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	return nil
+}
+
+func (r *Relay) checkSchema(ctx context.Context) error {
+	conn, err := r.connector.Connect(ctx, "check")
+	if err != nil {
+		return err
+	}
+	defer store.Close(conn)
+	if err := outboxsql.Check(ctx, conn, r.settings.schema); err != nil {
+		return err
+	}
+	return r.keeper.Hold(ctx)
+}
+
+// run lets the parts work until ctx ends, and stops them from the outside in:
+// first what hears of events, then what delivers them, then what keeps their
+// leases and the bell.
+func (r *Relay) run(ctx context.Context) error {
+	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopInner()
+	var outside, inside sync.WaitGroup
+	if r.listener != nil {
+		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns the end of ctx and nothing else
+		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
+	}
+	if r.settings.keep > 0 {
+		outside.Go(func() { r.purge(ctx) })
+	}
+	outside.Go(func() { r.announce(ctx) })
+	r.log.Info("relay started", "schema", r.settings.schema)
+
+	err := r.dispatcher.Run(ctx)
+	outside.Wait()
+	stopInner()
+	inside.Wait()
+	if err == nil { // otherwise a handler may still be at work with a session
+		for _, s := range r.sessions {
+			s.Close()
+		}
+	}
+	r.keeper.Close()
+	r.log.Info("relay stopped", "err", err)
+	if err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return nil
+}
+
+// announce closes ready when both halves are.
+func (r *Relay) announce(ctx context.Context) {
+	for _, half := range []<-chan struct{}{r.listens, r.dispatcher.Ready()} {
+		select {
+		case <-half:
+		case <-ctx.Done():
+			return
+		}
+	}
+	close(r.ready)
+}
+
+const (
+	// purgeEvery is how often delivered events that are too old are looked for.
+	purgeEvery = time.Minute
+	// purgePause keeps the purge from taking the database for itself.
+	purgePause = 50 * time.Millisecond
+)
+
+// purge deletes delivered events in small batches until ctx ends.
+func (r *Relay) purge(ctx context.Context) {
+	wait := purgeEvery / 10 // soon after the start, but not first thing
+	var after int64
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		next, more, err := r.keeper.Purge(ctx, after, r.settings.keep, r.settings.purgeBatch)
+		after, wait = next, purgePause
+		if !more || err != nil {
+			after, wait = 0, purgeEvery
+		}
+		if err != nil && ctx.Err() == nil {
+			r.log.Warn("delivered events could not be purged", "err", err)
+		}
+	}
+}

@@ -1,0 +1,277 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// sqlSnapshot must run before the sweep in the same flight: what it calls
+// ended, the sweep sees.
+const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_current_snapshot() AS s`
+
+// sqlFresh names its columns in the order in which readFresh reads them. The
+// condition is the index's own, word for word, so that the index always fits.
+const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
+	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint
+FROM outbox_events WHERE state = 'fresh'`
+
+// sqlDue takes from each destination what it has room for, longest due first.
+// The outer join keeps a delivery whose event was deleted by hand in view, so
+// that it is removed instead of being met for ever.
+const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
+	d.destination, d.attempts::bigint
+FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
+CROSS JOIN LATERAL (
+	SELECT event_id, destination, attempts FROM outbox_deliveries
+	WHERE state = 'retry' AND destination = want.destination AND available_at <= statement_timestamp()
+	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
+LEFT JOIN outbox_events AS e ON e.id = d.event_id`
+
+const sqlNextDue = `SELECT (extract(epoch FROM min(d.available_at) - clock_timestamp()) * 1000000)::bigint
+FROM unnest($1::text[]) AS want(destination)
+CROSS JOIN LATERAL (
+	SELECT available_at FROM outbox_deliveries
+	WHERE state = 'retry' AND destination = want.destination AND available_at > statement_timestamp()
+	ORDER BY available_at LIMIT 1) AS d`
+
+// Claim implements dispatch.Session. It begins the transaction that Settle
+// ends; a claim that found nothing ends it at once.
+func (s *Session) Claim(ctx context.Context, q dispatch.Query) (dispatch.Claimed, error) {
+	if err := s.connect(ctx); err != nil {
+		return dispatch.Claimed{}, err
+	}
+	claimed, err := s.claim(ctx, q)
+	if err != nil {
+		return dispatch.Claimed{}, s.abandon("claim", err)
+	}
+	if len(claimed.Work) == 0 {
+		if err := s.settle(ctx, &dispatch.Settlement{}); err != nil {
+			return dispatch.Claimed{}, s.abandon("end an empty claim", err)
+		}
+	}
+	return claimed, nil
+}
+
+func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch.Claimed, err error) {
+	f, err := s.fly(ctx, func(p *pgconn.Pipeline) { s.queueClaim(p, q) })
+	if err != nil {
+		return claimed, err
+	}
+	defer func() {
+		if cerr := f.close(); err == nil {
+			err = cerr
+		}
+	}()
+	if err := f.skip(); err != nil { // BEGIN
+		return claimed, err
+	}
+	if q.Source == dispatch.SourceSweep {
+		if claimed.Xmin, claimed.Xmax, err = readSnapshot(f); err != nil {
+			return claimed, err
+		}
+	}
+	reader, err := f.next()
+	if err != nil {
+		return claimed, err
+	}
+	a := &arena{}
+	for reader.NextRow() {
+		w, err := s.readWork(reader.Values(), a, q.Source)
+		if err != nil {
+			return claimed, err
+		}
+		claimed.Work = append(claimed.Work, w)
+	}
+	if _, err := reader.Close(); err != nil {
+		return claimed, err
+	}
+	if q.Source == dispatch.SourceDue {
+		claimed.NextDue, err = readNextDue(f)
+	}
+	return claimed, err
+}
+
+func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
+	p.SendQueryPrepared(stmtBegin, nil, nil, nil)
+	switch q.Source {
+	case dispatch.SourceIDs:
+		s.params = appendInt8Array(s.params[:0], q.IDs)
+		p.SendQueryPrepared(stmtByIDs, [][]byte{s.params}, allBinary(), freshFormats())
+	case dispatch.SourceSweep:
+		p.SendQueryPrepared(stmtSnapshot, nil, nil, allBinary())
+		args := [][]byte{int8Param(q.After), int8Param(int64(q.Limit))}
+		name := stmtSweep
+		switch {
+		case len(q.Skip) > 0:
+			name, args = stmtSweepSkip, append(args, appendTextArray(nil, q.Skip))
+		case len(q.Only) > 0:
+			name, args = stmtSweepOnly, append(args, appendTextArray(nil, q.Only))
+		}
+		p.SendQueryPrepared(name, args, allBinary(), freshFormats())
+	case dispatch.SourceDue:
+		names, rooms := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
+		for name, room := range q.Wanted {
+			names, rooms = append(names, name), append(rooms, int64(room))
+		}
+		list := appendTextArray(nil, names)
+		p.SendQueryPrepared(stmtDue, [][]byte{list, appendInt8Array(nil, rooms)}, allBinary(), dueFormats())
+		p.SendQueryPrepared(stmtNextDue, [][]byte{list}, allBinary(), allBinary())
+	}
+}
+
+func allBinary() []int16 { return []int16{formatBinary} }
+
+// freshFormats asks for headers as text: jsonb has a version byte in binary.
+// Text and json are the same in both formats.
+func freshFormats() []int16 {
+	return []int16{formatBinary, formatText, formatText, formatText, formatText, formatText, formatBinary, formatBinary}
+}
+
+func dueFormats() []int16 { return append(freshFormats()[:7], formatText, formatBinary) }
+
+func readSnapshot(f *flight) (xmin, xmax uint64, err error) {
+	reader, err := f.next()
+	if err != nil {
+		return 0, 0, err
+	}
+	for reader.NextRow() {
+		values := reader.Values()
+		low, err := decodeInt8(values[0])
+		if err != nil {
+			return 0, 0, err
+		}
+		high, err := decodeInt8(values[1])
+		if err != nil {
+			return 0, 0, err
+		}
+		xmin, xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
+	}
+	_, err = reader.Close()
+	return xmin, xmax, err
+}
+
+func readNextDue(f *flight) (time.Duration, error) {
+	reader, err := f.next()
+	if err != nil {
+		return 0, err
+	}
+	next := time.Duration(-1)
+	for reader.NextRow() {
+		if raw := reader.Values()[0]; raw != nil {
+			us, err := decodeInt8(raw)
+			if err != nil {
+				return 0, err
+			}
+			next = max(0, time.Duration(us)*time.Microsecond)
+		}
+	}
+	_, err = reader.Close()
+	return next, err
+}
+
+// readWork reads one row of sqlFresh or sqlDue.
+func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w dispatch.Work, err error) {
+	if w.Event.ID, err = decodeInt8(values[0]); err != nil {
+		return w, err
+	}
+	if source == dispatch.SourceDue {
+		w.Destination = s.interned(values[7])
+		failures, err := decodeInt8(values[8])
+		if err != nil {
+			return w, err
+		}
+		w.Failures = int(failures)
+		if values[1] == nil {
+			w.Orphan = true
+			return w, nil
+		}
+	} else {
+		w.Fresh = true
+		if values[7] != nil {
+			us, err := decodeInt8(values[7])
+			if err != nil {
+				return w, err
+			}
+			w.Delay = max(0, time.Duration(us)*time.Microsecond)
+		}
+	}
+	w.Event.Type = s.interned(values[1])
+	w.Event.AggregateType = s.interned(values[2])
+	w.Event.AggregateID = string(values[3])
+	w.Event.Payload = a.keep(values[4])
+	if w.Event.Headers, err = decodeHeaders(values[5]); err != nil {
+		return w, fmt.Errorf("headers of event %d: %w", w.Event.ID, err)
+	}
+	w.Event.CreatedAt, err = decodeTime(values[6])
+	return w, err
+}
+
+// maxInterned bounds the table of names: event types and aggregate types are
+// few, and where they are not, sharing them is not worth the memory.
+const maxInterned = 4096
+
+// interned returns raw as a string, the same one for equal names.
+func (s *Session) interned(raw []byte) string {
+	if len(raw) == 0 {
+		return ""
+	}
+	if name, ok := s.intern[string(raw)]; ok { // the conversion does not allocate
+		return name
+	}
+	name := string(raw)
+	if len(s.intern) < maxInterned {
+		s.intern[name] = name
+	}
+	return name
+}
+
+// decodeHeaders reads an object. A value that is not a string, which only SQL
+// clients can write, is passed on as its JSON text.
+func decodeHeaders(raw []byte) (map[string]string, error) {
+	if len(raw) == 0 || string(raw) == "{}" {
+		return nil, nil
+	}
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &values); err != nil {
+		return nil, err
+	}
+	headers := make(map[string]string, len(values))
+	for name, value := range values {
+		var text string
+		if json.Unmarshal(value, &text) != nil {
+			text = string(value)
+		}
+		headers[name] = text
+	}
+	return headers, nil
+}
+
+// arena hands out copies of payloads from large blocks: one allocation for
+// many events. A block is never reused, because handlers may keep an event.
+type arena struct{ block []byte }
+
+// arenaBlock is the size of a block. A handler that keeps one event keeps its
+// block, so it is no larger than what makes the allocations cheap.
+const arenaBlock = 64 << 10
+
+func (a *arena) keep(raw []byte) []byte {
+	if len(raw) > arenaBlock/4 {
+		return append([]byte(nil), raw...)
+	}
+	if len(a.block)+len(raw) > cap(a.block) {
+		size := arenaBlock
+		if a.block == nil {
+			size = max(1<<10, len(raw)) // an idle relay claims one event at a time
+		}
+		a.block = make([]byte, 0, size)
+	}
+	start := len(a.block)
+	a.block = append(a.block, raw...)
+	return a.block[start:len(a.block):len(a.block)]
+}

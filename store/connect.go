@@ -1,0 +1,122 @@
+// Package store holds every statement that touches the tables of notifyd
+// after the insert: claiming, settling, leases, and what keeps house.
+package store
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Timeouts of the relay's own connections. All of them are far above what a
+// healthy server needs and bound how long a sick one can hold things up.
+const (
+	// connectTimeout bounds dialling, TLS and authentication together.
+	connectTimeout = 10 * time.Second
+	// roundTripTimeout bounds one flight of statements.
+	roundTripTimeout = 15 * time.Second
+	// statementTimeout makes the server give up before roundTripTimeout does.
+	statementTimeout = 10 * time.Second
+	// lockTimeout bounds waiting for a row that another relay is settling.
+	lockTimeout = 5 * time.Second
+	// idleInTransaction lets the server end the transaction of a relay that
+	// froze, so that its rows are free again. The lock budget is far below it.
+	idleInTransaction = 5 * time.Second
+	// closeTimeout bounds saying goodbye.
+	closeTimeout = time.Second
+)
+
+// Connector opens the relay's own connections. They never come from a pool:
+// each one has a session with settings and locks of its own.
+type Connector struct {
+	// Config is where to connect to. It is copied, never changed.
+	Config *pgx.ConnConfig
+	// Before, if set, may change the copy before each connect, to put in a
+	// fresh password for example.
+	Before func(ctx context.Context, c *pgx.ConnConfig) error
+	// Schema holds the tables; it becomes the search_path.
+	Schema string
+}
+
+// Connect opens a connection that shows as notifyd/<role> in pg_stat_activity.
+// The caller closes it, with [Close].
+func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no connection within the connect timeout of %v", connectTimeout))
+	defer cancel()
+	cfg := c.Config.Copy()
+	if c.Before != nil {
+		if err := c.Before(ctx, cfg); err != nil {
+			return nil, fmt.Errorf("prepare the connection: %w", err)
+		}
+	}
+	// A peer that vanished without a word is noticed after 5+2*3 seconds, not
+	// after the two hours of the kernel's defaults.
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}}
+	cfg.DialFunc = dialer.DialContext
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.prepare(ctx, conn, role); err != nil {
+		Close(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// prepare sets what the relay relies on, whatever the role or the database
+// have as defaults. One statement; not startup parameters, because poolers
+// refuse those that they do not know.
+func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) error {
+	settings := []string{
+		"application_name", "notifyd/" + role,
+		"search_path", pgx.Identifier{c.Schema}.Sanitize(),
+		"TimeZone", "UTC",
+		"default_transaction_isolation", "read committed",
+		"default_transaction_read_only", "off",
+		// A lost completion is a redelivery, never a loss. Writers are not touched.
+		"synchronous_commit", "off",
+		"statement_timeout", milliseconds(statementTimeout),
+		"lock_timeout", milliseconds(lockTimeout),
+		"idle_in_transaction_session_timeout", milliseconds(idleInTransaction),
+		"idle_session_timeout", "0", // a quiet night is no reason to lose the bell
+		// Plans are pinned: every statement has one good plan, by index, and
+		// must have it on an empty table and on one never analysed.
+		"plan_cache_mode", "force_generic_plan",
+		"enable_seqscan", "off",
+		"enable_bitmapscan", "off",
+		"enable_sort", "off",
+		"enable_hashjoin", "off",
+		"enable_mergejoin", "off",
+		"jit", "off",
+	}
+	names, values := make([]string, 0, len(settings)/2), make([]string, 0, len(settings)/2)
+	for i := 0; i < len(settings); i += 2 {
+		names, values = append(names, settings[i]), append(values, settings[i+1])
+	}
+	var inRecovery bool
+	err := conn.QueryRow(ctx, `SELECT bool_and(set_config(s.name, s.value, false) IS NOT NULL) AND pg_is_in_recovery()
+		FROM unnest($1::text[], $2::text[]) AS s(name, value)`, names, values).Scan(&inRecovery)
+	if err != nil {
+		return fmt.Errorf("prepare the session: %w", err)
+	}
+	if inRecovery {
+		return fmt.Errorf("connect as notifyd/%s: the server is a standby: %w", role, pgconn.ErrReadOnlyConnection)
+	}
+	return nil
+}
+
+// Close says goodbye within a short time of its own, even when the context of
+// the work has ended, and closes the socket in any case.
+func Close(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) //nolint:forbidigo // must work after the caller's context has ended
+	defer cancel()
+	_ = conn.Close(ctx) // the socket is closed either way; there is nothing left to tell
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

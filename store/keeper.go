@@ -1,0 +1,294 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// ownerSpace is 'ntfo' in ASCII: the upper half of the advisory lock by which
+// a relay shows that it lives. The lower half is the relay's own number.
+const ownerSpace = 0x6e74666f
+
+// Keeper looks after leases and everything else that no claim finds, on one
+// connection of its own. That connection holds the advisory lock by which
+// other relays see that this one lives: when it breaks, they take over. Keeper
+// implements dispatch.LeaseKeeper and dispatch.Housekeeper. It is safe for
+// several goroutines; whoever made it calls Close.
+type Keeper struct {
+	connector *Connector
+	options   Options
+
+	mu   sync.Mutex // guards conn, and with it the one session
+	conn *pgx.Conn
+}
+
+// NewOwner returns a number for a relay, to be used as Options.Owner. It is
+// random: relays have nobody to number them, and a name or process id may
+// occur twice.
+func NewOwner() int64 { return ownerSpace<<32 | int64(rand.Uint32()) } //nolint:gosec // tells relays apart, hides nothing
+
+// NewKeeper returns a keeper that connects when it is first used.
+func NewKeeper(c *Connector, o Options) *Keeper { return &Keeper{connector: c, options: o} }
+
+// Close ends the session; the relay then counts as gone.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closeConn()
+}
+
+func (k *Keeper) closeConn() {
+	if k.conn != nil {
+		Close(k.conn)
+		k.conn = nil
+	}
+}
+
+// do runs f on the connection, which it opens if need be. A connection on
+// which f failed is given up: with it goes any half-done transaction.
+func (k *Keeper) do(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	if k.conn == nil || k.conn.IsClosed() {
+		conn, err := k.connector.Connect(ctx, "keeper")
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		k.conn = conn
+		if err := k.holdOwner(ctx); err != nil {
+			k.closeConn()
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if err := f(ctx, k.conn); err != nil {
+		k.closeConn()
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// holdOwner takes the lock that shows life. After a broken connection the
+// server may still hold the old session for a moment; lock_timeout bounds the wait.
+func (k *Keeper) holdOwner(ctx context.Context) error {
+	_, err := k.conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, k.options.Owner)
+	if err != nil {
+		return fmt.Errorf("take the lock that shows life: %w", err)
+	}
+	return nil
+}
+
+// Hold connects, so that the relay counts as alive before it writes a lease.
+func (k *Keeper) Hold(ctx context.Context) error {
+	return k.do(ctx, "hold the relay's lock", func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
+}
+
+// Finish implements dispatch.LeaseKeeper.
+func (k *Keeper) Finish(ctx context.Context, done, put []dispatch.Entry) (fenced int, err error) {
+	err = k.do(ctx, "settle leased deliveries", func(ctx context.Context, c *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+			affected, err := k.finish(ctx, tx, done, put)
+			fenced = len(done) + len(put) - affected
+			return err
+		})
+	})
+	return fenced, err
+}
+
+// held is the condition under which a lease is still ours.
+const held = ` d.event_id = p.event_id AND d.destination = p.destination
+	AND d.state = 'running' AND d.lease_owner = $1 AND d.lease_token = p.token`
+
+func (k *Keeper) finish(ctx context.Context, tx pgx.Tx, done, put []dispatch.Entry) (affected int, err error) {
+	var ids []int64
+	if len(done) > 0 {
+		e, n, t := columns(done)
+		tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries AS d
+			USING unnest($2::bigint[], $3::text[], $4::bigint[]) AS p(event_id, destination, token) WHERE`+held,
+			k.options.Owner, e, n, t)
+		if err != nil {
+			return 0, err
+		}
+		affected += int(tag.RowsAffected())
+		ids = append(ids, e...)
+	}
+	if len(put) > 0 {
+		e, n, t := columns(put)
+		states, failures, delays := make([]string, len(put)), make([]int, len(put)), make([]int64, len(put))
+		classes, texts := make([]string, len(put)), make([]string, len(put))
+		for i, p := range put {
+			states[i], failures[i], delays[i] = string(p.State), p.Failures, delayMicroseconds(p.Delay)
+			classes[i], texts[i] = p.Class, errorText(p.Err)
+		}
+		tag, err := tx.Exec(ctx, `UPDATE outbox_deliveries AS d SET state = p.state, attempts = p.attempts,
+			available_at = clock_timestamp() + p.delay * interval '1 microsecond', updated_at = clock_timestamp(),
+			error_class = coalesce(nullif(p.error_class, ''), d.error_class), last_error = coalesce(nullif(p.last_error, ''), d.last_error),
+			lease_owner = NULL, lease_token = NULL, lease_until = NULL
+			FROM unnest($2::bigint[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::text[], $9::text[])
+			AS p(event_id, destination, token, state, attempts, delay, error_class, last_error) WHERE`+held,
+			k.options.Owner, e, n, t, states, failures, delays, classes, texts)
+		if err != nil {
+			return 0, err
+		}
+		affected += int(tag.RowsAffected())
+		ids = append(ids, e...)
+	}
+	return affected, k.finishEvents(ctx, tx, ids)
+}
+
+func columns(entries []dispatch.Entry) (ids []int64, names []string, tokens []int64) {
+	for _, e := range entries {
+		ids, names, tokens = append(ids, e.EventID), append(names, e.Destination), append(tokens, e.Token)
+	}
+	return ids, names, tokens
+}
+
+func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	if _, err := tx.Exec(ctx, sqlLock, ids); err != nil {
+		return err
+	}
+	if k.options.Delete {
+		if _, err := tx.Exec(ctx, sqlForget, ids); err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, sqlFinish, ids)
+	return err
+}
+
+// Renew implements dispatch.LeaseKeeper. A lease that somebody else has taken
+// is left alone: its settlement will be fenced off.
+func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
+	return k.do(ctx, "renew leases", func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
+			WHERE state = 'running' AND lease_owner = $1 AND lease_token = ANY($2)`,
+			k.options.Owner, tokens, k.options.Lease.Microseconds())
+		return err
+	})
+}
+
+// TakeOver implements dispatch.Housekeeper. A lease is taken over when its
+// time is up, or at once when its owner's advisory lock is free.
+func (k *Keeper) TakeOver(ctx context.Context) (n int, err error) {
+	err = k.do(ctx, "take over leases", func(ctx context.Context, c *pgx.Conn) error {
+		owners, err := k.otherOwners(ctx, c)
+		if err != nil {
+			return err
+		}
+		gone := []int64{}
+		if len(owners) > 0 {
+			if gone, err = goneOwners(ctx, c, owners); err != nil {
+				return err
+			}
+		}
+		tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
+			lease_owner = NULL, lease_token = NULL, lease_until = NULL,
+			error_class = 'ours', last_error = 'the relay that worked on it is gone, or did not renew its lease'
+			WHERE state = 'running' AND (lease_owner = ANY($1) OR lease_until < clock_timestamp())`, gone)
+		n = int(tag.RowsAffected())
+		return err
+	})
+	return n, err
+}
+
+// otherOwners returns who else holds leases, skipping from owner to owner in
+// the index instead of reading every lease.
+func (k *Keeper) otherOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
+	rows, err := c.Query(ctx, `WITH RECURSIVE o(owner) AS (
+			(SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT 1)
+			UNION ALL
+			SELECT (SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' AND lease_owner > o.owner ORDER BY lease_owner LIMIT 1)
+			FROM o WHERE o.owner IS NOT NULL)
+		SELECT owner FROM o WHERE owner <> $1`, k.options.Owner)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// goneOwners returns those of the owners whose lock nobody holds. pg_locks
+// shows a bigint key as its two halves.
+func goneOwners(ctx context.Context, c *pgx.Conn, owners []int64) ([]int64, error) {
+	rows, err := c.Query(ctx, `SELECT o.owner FROM unnest($1::bigint[]) AS o(owner)
+		WHERE NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND l.classid = (o.owner >> 32)::oid AND l.objid = (o.owner & 4294967295)::oid)`, owners)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// Reroute implements dispatch.Housekeeper.
+func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, err error) {
+	err = k.do(ctx, "look for unrouted events", func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `WITH RECURSIVE t(type) AS (
+				(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
+				UNION ALL
+				SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
+				FROM t WHERE t.type IS NOT NULL)
+			SELECT type FROM t WHERE type IS NOT NULL`)
+		if err != nil {
+			return err
+		}
+		types, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		routed := []string{}
+		for _, t := range types {
+			if match(t) {
+				routed = append(routed, t)
+			}
+		}
+		n = len(routed)
+		if n == 0 {
+			return nil
+		}
+		_, err = c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
+			error_class = NULL, last_error = NULL WHERE state = 'unrouted' AND event_type = ANY($1)`, routed)
+		return err
+	})
+	return n, err
+}
+
+// ErrNoProgress is returned by Purge for a batch size below 1.
+var ErrNoProgress = errors.New("purge batch must be at least 1")
+
+// Purge deletes up to batch delivered events that were done longer ago than
+// keep, oldest ids first, beginning behind the id after. It returns the id to
+// go on from, and false once it has met an event that is too young, or the end.
+// Events with dead letters stay.
+func (k *Keeper) Purge(ctx context.Context, after int64, keep time.Duration, batch int) (next int64, more bool, err error) {
+	if batch < 1 {
+		return after, false, ErrNoProgress
+	}
+	err = k.do(ctx, "purge delivered events", func(ctx context.Context, c *pgx.Conn) error {
+		// The batch is what was looked at, not what was deleted: rows that
+		// have to stay are stepped over once, not in every batch again.
+		return c.QueryRow(ctx, `WITH seen AS MATERIALIZED (
+				SELECT id, state = 'done' AND processed_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old,
+					state = 'done' AS done
+				FROM outbox_events WHERE id > $1 ORDER BY id LIMIT $3),
+			gone AS (
+				DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old AND e.state = 'done'
+				AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
+			SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old), false) FROM seen`,
+			after, keep.Microseconds(), batch).Scan(&next, &more)
+	})
+	return next, more, err
+}
+
+var (
+	_ dispatch.LeaseKeeper = (*Keeper)(nil)
+	_ dispatch.Housekeeper = (*Keeper)(nil)
+)

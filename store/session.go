@@ -1,0 +1,183 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Session claims and settles on a connection of its own, which it opens when
+// it is first needed and again after it was lost. It implements
+// dispatch.Session. One goroutine uses it; whoever made it calls Close.
+type Session struct {
+	connector *Connector
+	options   Options
+	conn      *pgx.Conn
+	intern    map[string]string
+	params    []byte // reused for the parameters of every flight
+}
+
+// Options say what becomes of settled events, and whose leases are written.
+type Options struct {
+	// Owner is the advisory lock of the relay, written into its leases.
+	Owner int64
+	// Lease is how long a lease lasts unless it is renewed.
+	Lease time.Duration
+	// Delete deletes delivered events at once instead of marking them done.
+	Delete bool
+}
+
+// NewSession returns a session that connects when it is first used.
+func NewSession(c *Connector, o Options) *Session {
+	return &Session{connector: c, options: o, intern: make(map[string]string)}
+}
+
+// Close ends the session. What it had claimed is unlocked.
+func (s *Session) Close() {
+	if s.conn != nil {
+		Close(s.conn)
+		s.conn = nil
+	}
+}
+
+// Names of the prepared statements.
+const (
+	stmtBegin     = "begin"
+	stmtCommit    = "commit"
+	stmtSnapshot  = "snapshot"
+	stmtByIDs     = "by_ids"
+	stmtSweep     = "sweep"
+	stmtSweepSkip = "sweep_skip"
+	stmtSweepOnly = "sweep_only"
+	stmtDue       = "due"
+	stmtNextDue   = "next_due"
+	stmtDone      = "done"
+	stmtDelete    = "delete"
+	stmtBury      = "bury"
+	stmtDefer     = "defer"
+	stmtPut       = "put"
+	stmtRemove    = "remove"
+	stmtLock      = "lock"
+	stmtFinish    = "finish"
+	stmtForget    = "forget"
+)
+
+func (s *Session) statements() map[string]string {
+	all := map[string]string{
+		stmtBegin: "BEGIN", stmtCommit: "COMMIT",
+		stmtSnapshot:  sqlSnapshot,
+		stmtByIDs:     sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
+		stmtSweep:     sqlFresh + ` AND id > $1::bigint ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`,
+		stmtSweepSkip: sqlFresh + ` AND id > $1::bigint AND event_type <> ALL($3::text[]) ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`,
+		stmtSweepOnly: sqlFresh + ` AND id > $1::bigint AND event_type = ANY($3::text[]) ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`,
+		stmtDue:       sqlDue,
+		stmtNextDue:   sqlNextDue,
+	}
+	for name, sql := range settleStatements() {
+		all[name] = sql
+	}
+	return all
+}
+
+// connect makes sure that there is a connection with all statements prepared.
+func (s *Session) connect(ctx context.Context) error {
+	if s.conn != nil && !s.conn.IsClosed() {
+		return nil
+	}
+	s.conn = nil
+	conn, err := s.connector.Connect(ctx, "claim")
+	if err != nil {
+		return err
+	}
+	if err := prepareAll(ctx, conn.PgConn(), s.statements()); err != nil {
+		Close(conn)
+		return err
+	}
+	s.conn = conn
+	return nil
+}
+
+// prepareAll prepares the statements in one flight.
+func prepareAll(ctx context.Context, conn *pgconn.PgConn, statements map[string]string) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
+	defer cancel()
+	p := conn.StartPipeline(ctx)
+	names := make([]string, 0, len(statements))
+	for name, sql := range statements {
+		names = append(names, name)
+		p.SendPrepare(name, sql, nil)
+	}
+	errs := []error{p.Sync()}
+	for _, name := range names {
+		if _, err := p.GetResults(); err != nil {
+			errs = append(errs, fmt.Errorf("prepare statement %s: %w", name, err))
+			break
+		}
+	}
+	return errors.Join(append(errs, p.Close())...)
+}
+
+// flight is one pipelined round trip: statements go out together, and their
+// answers are read in order.
+type flight struct {
+	pipeline *pgconn.Pipeline
+	cancel   context.CancelFunc
+}
+
+// fly sends the queued statements. The context bounds the round trip only: a
+// relay that stops lets a claim in flight come home.
+func (s *Session) fly(ctx context.Context, queue func(*pgconn.Pipeline)) (*flight, error) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTripTimeout,
+		fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	p := s.conn.PgConn().StartPipeline(ctx)
+	queue(p)
+	if err := p.Sync(); err != nil {
+		cancel()
+		return nil, errors.Join(err, p.Close())
+	}
+	return &flight{p, cancel}, nil
+}
+
+// next returns the answer of the next statement, to be read before the one after it.
+func (f *flight) next() (*pgconn.ResultReader, error) {
+	results, err := f.pipeline.GetResults()
+	if err != nil {
+		return nil, err
+	}
+	reader, ok := results.(*pgconn.ResultReader)
+	if !ok {
+		return nil, fmt.Errorf("expected rows, got %T", results)
+	}
+	return reader, nil
+}
+
+// skip reads the answer of a statement that returns nothing of interest.
+func (f *flight) skip() error {
+	reader, err := f.next()
+	if err != nil {
+		return err
+	}
+	_, err = reader.Close()
+	return err
+}
+
+func (f *flight) close() error {
+	defer f.cancel()
+	return f.pipeline.Close()
+}
+
+// abandon gives up the connection after an error, and with it the transaction
+// and all that it had locked. Reconnecting is rare and always right; picking
+// up a half-read pipeline is neither.
+func (s *Session) abandon(what string, err error) error {
+	s.Close()
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+var _ dispatch.Session = (*Session)(nil)
