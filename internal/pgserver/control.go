@@ -81,7 +81,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	if errors.Is(err, errDown) || errors.Is(err, errForced) {
 		err = nil
 	}
-	return errors.Join(err, os.RemoveAll(s.dir), s.dog.dismiss())
+	return errors.Join(err, s.freeMemory(), os.RemoveAll(s.dir), s.dog.dismiss())
 }
 
 // Halt takes the server down and keeps its data, for [Server.Start]. When ctx

@@ -105,6 +105,8 @@ func (s *Server) settings(cfg Config) (string, error) {
 	}
 	if !cfg.Durable {
 		ours["fsync"] = "off"
+		// In the data directory, where a killed server's leftovers go with it.
+		ours["dynamic_shared_memory_type"] = "mmap"
 	}
 	quote := strings.NewReplacer(`\`, `\\`, `'`, `''`)
 	var b strings.Builder
