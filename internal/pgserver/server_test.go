@@ -202,6 +202,14 @@ func TestOwnDirAndPort(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// A child that a parallel test is just forking still holds the socket.
+	eventually(t, "the port is free", func() bool {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr.String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
 	s := startServer(t, Config{Dir: dir, Port: port, Durable: true})
 	if s.Port() != port || s.Dir() != dir {
 		t.Errorf("port %d in %s, want %d in %s", s.Port(), s.Dir(), port, dir)
