@@ -146,7 +146,9 @@ func (s *Server) Kill(ctx context.Context) error {
 
 func (s *Server) kill(ctx context.Context) error {
 	// Sessions end by themselves when the postmaster is gone, but only at their
-	// next wait: a busy one could commit after the crash.
+	// next wait: a busy one could commit after the crash. A postmaster that is
+	// stopped makes no more of them. Whether it could be stopped does not matter.
+	_ = s.proc.signal(sigStop)
 	sessions, listErr := children(ctx, s.proc.pid)
 	err := s.proc.signal(sigKill)
 	for _, pid := range sessions {

@@ -61,7 +61,10 @@ func makeTop(dir string, acc account) (string, error) {
 	if len(entries) > 0 {
 		return "", fmt.Errorf("%s is not empty", dir)
 	}
-	return dir, acc.canEnter(dir)
+	if err := acc.canEnter(dir); err != nil {
+		return "", errors.Join(err, os.Remove(dir))
+	}
+	return dir, nil
 }
 
 // initdb makes the cluster and its configuration.

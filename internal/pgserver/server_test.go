@@ -223,6 +223,22 @@ func TestOwnDirAndPort(t *testing.T) {
 	}
 }
 
+// TestClosedDir is about root, who can enter what the server's account cannot.
+func TestClosedDir(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("the server runs as ourselves")
+	}
+	dir := filepath.Join(t.TempDir(), "server")
+	_, err := Start(t.Context(), Config{BinDir: requirePrograms(t), Dir: dir})
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "is closed to the account") {
+		t.Errorf("Start = %v, want that the directory is closed", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("stat %s after a failed Start: %v, want that it does not exist", dir, err)
+	}
+}
+
 func TestStartTellsWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]struct {
