@@ -45,7 +45,7 @@ lint: lint-format lint-mod lint-code ## check format, go.mod and code
 
 .PHONY: lint-format
 lint-format:
-	@files=$$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 -r gofmt -l); \
+	@files=$$(find . -path ./.cache -prune -o -name '*.go' -exec gofmt -l {} +); \
 	if [ -n "$$files" ]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
 
 .PHONY: lint-mod
