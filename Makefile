@@ -1,0 +1,70 @@
+# Everything a contributor needs. "make" alone lists the targets.
+
+GO ?= go
+# For "make demo": make demo ARGS="--duration 30s"
+ARGS ?=
+# For "make test": one package, a count, ...
+PKG ?= ./...
+TESTFLAGS ?=
+# Per package, and far above what any needs: it is there to get the stacks of a
+# test that hangs before CI gives up on the whole run.
+TEST_TIMEOUT ?= 10m
+# Per fuzz target.
+FUZZTIME ?= 20s
+
+# A release of golangci-lint is built with our own Go, below .cache, and built
+# again when this line changes.
+GOLANGCI_VERSION := v2.15.0
+CACHE := $(CURDIR)/.cache
+GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: ## show notifyd at work, with a PostgreSQL of its own
+	$(GO) run ./cmd/notifyd demo $(ARGS)
+
+.PHONY: build
+build: ## build bin/notifyd
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/notifyd ./cmd/notifyd
+
+.PHONY: setup
+setup: ## install what the tests need, where it is missing
+	./scripts/setup
+
+.PHONY: test
+test: setup ## run all tests with the race detector
+	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKG)
+
+.PHONY: lint
+lint: lint-format lint-mod lint-code ## check format, go.mod and code
+
+.PHONY: lint-format
+lint-format:
+	@files=$$(find . -path ./.cache -prune -o -name '*.go' -exec gofmt -l {} +); \
+	if [ -n "$$files" ]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
+
+.PHONY: lint-mod
+lint-mod:
+	$(GO) mod tidy -diff
+
+.PHONY: lint-code
+lint-code: $(GOLANGCI)
+	$(GOLANGCI) run --timeout 10m
+
+$(GOLANGCI):
+	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv $(CACHE)/bin/golangci-lint $@
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME each
+	./scripts/fuzz $(FUZZTIME)
+
+.PHONY: clean
+clean: ## remove what was built (the downloads in .cache stay)
+	rm -rf bin dist
+	$(GO) clean -testcache

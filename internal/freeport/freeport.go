@@ -1,0 +1,63 @@
+// Package freeport finds TCP ports for servers that are started on this
+// machine: for the private PostgreSQL and for the servers of tests.
+package freeport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Ports are taken from [first, first+count), below the ranges from which
+// Linux (32768 and up) and macOS (49152 and up) serve outgoing connections.
+// A port of those ranges can be lost while its server is down: a client that
+// keeps dialling it is one day given the same number as its own source port,
+// is then connected to itself, and the server finds its address in use.
+const (
+	first = 20000
+	count = 12000
+	// tries is generous: even with half of the ports taken, 64 misses in a row
+	// happen once in 2^64.
+	tries = 64
+	// answerWithin is for one connection within the machine.
+	answerWithin = 500 * time.Millisecond
+)
+
+// Pick returns a port of 127.0.0.1 on which nothing listens at the moment. It is
+// not reserved: whoever starts a server on it must be ready to pick again.
+//
+// It dials and does not listen. A socket that listens is copied into every child
+// that is just being forked, until that one's exec: the port would stay taken for
+// some milliseconds after the socket was closed here.
+func Pick(ctx context.Context) (int, error) {
+	for range tries {
+		port := first + rand.IntN(count) //nolint:gosec // a port number is no secret
+		free, err := refused(ctx, port)
+		if err != nil {
+			return 0, err
+		}
+		if free {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("no free port on 127.0.0.1 in %d tries", tries)
+}
+
+// refused reports whether nobody answers at port. A server that is too busy to
+// answer in time is there all the same.
+func refused(ctx context.Context, port int) (bool, error) {
+	d := net.Dialer{Timeout: answerWithin}
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err == nil {
+		return false, conn.Close()
+	}
+	if ctx.Err() != nil {
+		return false, fmt.Errorf("look for a free port: %w", context.Cause(ctx))
+	}
+	return errors.Is(err, syscall.ECONNREFUSED), nil
+}

@@ -1,0 +1,95 @@
+// Package testenv gives tests the real servers they run against.
+//
+// A package of integration tests calls [Main] from its TestMain; its tests then
+// ask for what they need:
+//
+//	func TestMain(m *testing.M) { testenv.Main(m) }
+//
+//	func TestSomething(t *testing.T) {
+//		pool := connect(t, testenv.Database(t))
+//		...
+//	}
+//
+// Where a server cannot be had, a test is skipped, so that a contributor can run
+// the others; with [EnvRequire] set, as in CI, it fails.
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/notifyd/notifyd/internal/freeport"
+)
+
+// EnvRequire names the environment variable that lists, separated by commas,
+// the servers that must be there: "postgres" for example, or "all".
+const EnvRequire = "NOTIFYD_TEST_REQUIRE"
+
+// cleanupWithin bounds what is tidied up after a test: dropping a database or
+// stopping a server takes well under a second on an idle machine.
+const cleanupWithin = time.Minute
+
+// Main runs the tests of a package, ends the shared servers, checks that no
+// goroutine is left, and exits. opts are for goroutines that are known to stay.
+func Main(m *testing.M, opts ...goleak.Option) {
+	code := m.Run()
+	ctx := context.Background() //nolint:forbidigo // a TestMain has no context to hand on
+	if err := postgres.stop(ctx); err != nil {
+		code = complain(code, err)
+	}
+	// A failed test leaves goroutines behind that would only distract from it.
+	if code == 0 {
+		if err := goleak.Find(opts...); err != nil {
+			code = complain(code, err)
+		}
+	}
+	os.Exit(code)
+}
+
+// complain reports what went wrong after the last test.
+func complain(code int, err error) int {
+	fmt.Fprintln(os.Stderr, "testenv:", err)
+	return max(code, 1)
+}
+
+// FreePort returns a port of 127.0.0.1 that is free at the moment.
+func FreePort(tb testing.TB) int {
+	tb.Helper()
+	port, err := freeport.Pick(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return port
+}
+
+// require ends the test when err says that the server called name is not to be
+// had: by failing where [EnvRequire] lists it, else by skipping.
+func require(tb testing.TB, name string, err error) {
+	tb.Helper()
+	if err == nil {
+		return
+	}
+	if required(os.Getenv(EnvRequire), name) {
+		tb.Fatalf("%s is required (%s): %v", name, EnvRequire, err)
+	}
+	tb.Skipf("no %s for this test: %v", name, err)
+}
+
+func required(list, name string) bool {
+	names := strings.Split(list, ",")
+	return slices.Contains(names, "all") || slices.Contains(names, name)
+}
+
+// afterwards returns the context for the cleanup of tb, whose own is done by
+// then.
+func afterwards(tb testing.TB) (context.Context, context.CancelFunc) {
+	tb.Helper()
+	return context.WithTimeout(context.WithoutCancel(tb.Context()), cleanupWithin)
+}
