@@ -1,0 +1,172 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/outbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func TestDeliveredThroughTheNotification(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+	id := e.insert("order.created", `{"total":  12.50}`)
+	got := h.next()
+	if got.ID != id || got.Type != "order.created" || string(got.Payload) != `{"total":  12.50}` || got.Attempt != 1 || got.Destination != "all" {
+		t.Errorf("handler got %+v", got)
+	}
+	e.untilState(id, "done")
+}
+
+func TestDeliveredThroughThePoller(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.exec(`DROP TRIGGER outbox_events_bell ON outbox_events`)
+	e.relay(handleAll(t, h))
+	id := e.insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("handler got event %d, want %d", got.ID, id)
+	}
+	e.untilState(id, "done")
+}
+
+func TestDeliveredByPollingAlone(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.relay(handleAll(t, h), notifyd.WithPollingOnly())
+	id := e.insert("order.created", `{}`)
+	h.next()
+	e.untilState(id, "done")
+	if n := scan[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('notifyd/listen', 'notifyd/bell')`); n != 0 {
+		t.Errorf("%d connections for a bell that is not to be heard", n)
+	}
+}
+
+func TestInsertedWhileTheRelayIsDown(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	first := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+	if err := first.end(); err != nil {
+		t.Fatal(err)
+	}
+	id := e.insert("order.created", `{}`)
+	e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+	if got := h.next(); got.ID != id {
+		t.Errorf("handler got event %d, want %d", got.ID, id)
+	}
+	e.untilState(id, "done")
+}
+
+func TestNothingLeavesForARollback(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.relay(handleAll(t, h))
+	undo := errors.New("undo")
+	err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
+		if err := outbox.Write(e.ctx, tx, outbox.Event{Type: "order.created", Payload: map[string]int{"id": 1}}); err != nil {
+			return err
+		}
+		return undo
+	})
+	if !errors.Is(err, undo) {
+		t.Fatal(err)
+	}
+	id := e.insert("order.created", `{}`) // committed later: once it is through, the other one is not coming
+	if got := h.next(); got.ID != id {
+		t.Errorf("handler got event %d, want %d only", got.ID, id)
+	}
+	e.untilDone()
+	if len(h.calls) != 0 {
+		t.Errorf("handler was called for %d more events", len(h.calls))
+	}
+}
+
+func TestEverythingAboutAnEventArrives(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.relay(handleAll(t, h))
+	event := outbox.Event{
+		Type: "order.created", AggregateType: "order", AggregateID: "1042",
+		Payload: map[string]any{"customer": "Ünal <o'neil@example.com>"},
+		Headers: map[string]string{"traceparent": "00-4bf9-00f0-01", "x": `"\`},
+	}
+	if err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error { return outbox.Write(e.ctx, tx, event) }); err != nil {
+		t.Fatal(err)
+	}
+	got := h.next()
+	if got.AggregateType != "order" || got.AggregateID != "1042" || got.Headers["traceparent"] != "00-4bf9-00f0-01" || got.Headers["x"] != `"\` {
+		t.Errorf("handler got %+v", got)
+	}
+	if want := scan[string](e, `SELECT payload::text FROM outbox_events`); string(got.Payload) != want {
+		t.Errorf("payload is %s, want %s", got.Payload, want)
+	}
+	if created := scan[bool](e, `SELECT created_at = $1 FROM outbox_events`, got.CreatedAt); !created {
+		t.Errorf("created_at is %v", got.CreatedAt)
+	}
+}
+
+func TestOtherSchema(t *testing.T) {
+	t.Parallel()
+	const schema = `My "shop"`
+	e, h := newEnv(t), newRecorder(t)
+	e.migrate(schema, outboxsql.BellKeep)
+	e.relay(handleAll(t, h), notifyd.WithSchema(schema), notifyd.WithPollInterval(never))
+	err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
+		return outbox.WriteTo(e.ctx, tx, schema, outbox.Event{Type: "order.created", Payload: 1})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.next()
+	e.until("event done", `SELECT state = 'done' FROM "My ""shop""".outbox_events`)
+}
+
+func TestBatchHandlerAnswersForEachEvent(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 500) n`)
+	bad := notifyd.Permanent(errors.New("seven is not allowed"))
+	h := notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
+		errs := make([]error, len(events))
+		for i, event := range events {
+			if strings.HasSuffix(string(event.Payload), "7") {
+				errs[i] = bad
+			}
+		}
+		return errs
+	})
+	e.relay(handleAll(t, h))
+	e.untilDone()
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 50 {
+		t.Errorf("%d dead letters, want 50", n)
+	}
+}
+
+func TestRetentionZeroDeletesAtOnce(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	h.answer = func(_ context.Context, event *notifyd.Event) error {
+		switch {
+		case event.Type == "bad":
+			return notifyd.Permanent(errors.New("no"))
+		case event.Type == "twice" && event.Attempt == 1:
+			return errors.New("once more")
+		}
+		return nil
+	}
+	e.relay(handleAll(t, h, quick()), notifyd.WithRetention(0, 1))
+	e.insert("good", `1`)
+	e.insert("twice", `1`)
+	e.insert("bad", `1`)
+	e.until("delivered events deleted", `SELECT array_agg(event_type || state) = '{baddone}' FROM outbox_events`)
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 1 {
+		t.Errorf("%d dead letters, want 1", n)
+	}
+}

@@ -1,0 +1,287 @@
+// Package integration proves the promises of notifyd from end to end, on real
+// servers that the tests start, kill and restart themselves.
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// never is a poll interval that no test outlives: what is delivered with it
+// was not found by polling.
+const never = time.Hour
+
+// patience bounds waiting for something that is to happen; no test expects it
+// to run out.
+const patience = 60 * time.Second
+
+// env is a database with the schema, and what a test does to it.
+type env struct {
+	t    *testing.T
+	ctx  context.Context //nolint:containedctx // the test's own
+	url  string
+	pool *pgxpool.Pool
+}
+
+// newEnv makes a database on the shared server and migrates it.
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	return envAt(t, testenv.Database(t))
+}
+
+func envAt(t *testing.T, url string) *env {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	e := &env{t: t, ctx: t.Context(), url: url, pool: pool}
+	e.migrate(outboxsql.DefaultSchema, outboxsql.BellKeep)
+	return e
+}
+
+func (e *env) migrate(schema string, bell outboxsql.Bell) {
+	e.t.Helper()
+	conn, err := e.pool.Acquire(e.ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := outboxsql.Migrate(e.ctx, conn.Conn(), schema, bell); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *env) exec(sql string, args ...any) {
+	e.t.Helper()
+	if _, err := e.pool.Exec(e.ctx, sql, args...); err != nil {
+		e.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// insert writes one event in a transaction of its own and returns its id.
+func (e *env) insert(eventType, payload string) (id int64) {
+	e.t.Helper()
+	return scan[int64](e, `INSERT INTO outbox_events (event_type, payload) VALUES ($1, $2) RETURNING id`, eventType, payload)
+}
+
+// scan returns the one value of a query.
+func scan[T any](e *env, sql string, args ...any) (value T) {
+	e.t.Helper()
+	if err := e.pool.QueryRow(e.ctx, sql, args...).Scan(&value); err != nil {
+		e.t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+// until waits for a query to return true. The database has no signal for what
+// other sessions do to it, so this asks again and again.
+func (e *env) until(what, sql string, args ...any) {
+	e.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		var ok bool
+		err := e.pool.QueryRow(e.ctx, sql, args...).Scan(&ok)
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			e.t.Fatalf("%s did not happen within %v (%v); the tables:\n%s", what, patience, err, e.dump())
+		}
+	}
+}
+
+// untilState waits for an event to reach a state.
+func (e *env) untilState(id int64, state string) {
+	e.t.Helper()
+	e.until(fmt.Sprintf("event %d %s", id, state), `SELECT state = $2 FROM outbox_events WHERE id = $1`, id, state)
+}
+
+// untilDone waits until nothing is left to do.
+func (e *env) untilDone() {
+	e.t.Helper()
+	e.until("everything done", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')`)
+}
+
+// dump shows the tables as far as they are not done.
+func (e *env) dump() string {
+	var b bytes.Buffer
+	for _, sql := range []string{
+		`SELECT e::text FROM (SELECT id, state, event_type FROM outbox_events WHERE state <> 'done' ORDER BY id LIMIT 10) e`,
+		`SELECT d::text FROM (SELECT * FROM outbox_deliveries ORDER BY event_id LIMIT 10) d`,
+		`SELECT state || ' ' || count(*) FROM outbox_events GROUP BY state`,
+		`SELECT application_name || ' ' || coalesce(state, '') || ' ' || left(query, 60) FROM pg_stat_activity WHERE datname = current_database()`,
+	} {
+		rows, err := e.pool.Query(context.WithoutCancel(e.ctx), sql)
+		if err != nil {
+			fmt.Fprintln(&b, err)
+			continue
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		fmt.Fprintln(&b, lines, err)
+	}
+	return b.String()
+}
+
+// running is a relay at work.
+type running struct {
+	*notifyd.Relay
+	t    *testing.T
+	stop context.CancelFunc
+	done chan error
+	log  *logBuffer
+}
+
+// relay starts a relay and waits until it is ready; register is called before
+// that with the relay, to add handlers. The end of the test stops it.
+func (e *env) relay(register func(r *notifyd.Relay), options ...notifyd.Option) *running {
+	e.t.Helper()
+	r := e.start(register, options...)
+	r.waitReady()
+	return r
+}
+
+// start is relay without waiting.
+func (e *env) start(register func(r *notifyd.Relay), options ...notifyd.Option) *running {
+	e.t.Helper()
+	log := &logBuffer{}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	relay, err := notifyd.New(e.pool, append([]notifyd.Option{notifyd.WithLogger(logger)}, options...)...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	register(relay)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
+	r := &running{Relay: relay, t: e.t, stop: cancel, done: make(chan error, 1), log: log}
+	go func() { r.done <- relay.Run(ctx) }()
+	e.t.Cleanup(func() {
+		if err := r.end(); err != nil {
+			e.t.Errorf("relay ended with: %v", err)
+		}
+		if e.t.Failed() {
+			e.t.Logf("log of the relay:\n%s", log.text())
+		}
+	})
+	return r
+}
+
+func (r *running) waitReady() {
+	r.t.Helper()
+	select {
+	case <-r.Ready():
+	case err := <-r.done:
+		r.done <- err
+		r.t.Fatalf("relay ended before it was ready: %v", err)
+	case <-time.After(patience):
+		r.t.Fatalf("relay is not ready; its log:\n%s", r.log.text())
+	}
+}
+
+// end stops the relay and returns what Run returned; it may be called again.
+func (r *running) end() error {
+	r.stop()
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return err
+	case <-time.After(patience):
+		return fmt.Errorf("relay does not stop; its log:\n%s", r.log.text())
+	}
+}
+
+// logBuffer collects a log from several goroutines.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// recorder is a handler that remembers what it was called with.
+type recorder struct {
+	t      *testing.T
+	answer func(ctx context.Context, e *notifyd.Event) error // nil: delivered
+	calls  chan *notifyd.Event
+
+	mu    sync.Mutex
+	count map[int64]int // calls by event
+}
+
+func newRecorder(t *testing.T) *recorder {
+	t.Helper()
+	return &recorder{t: t, calls: make(chan *notifyd.Event, 1<<18), count: make(map[int64]int)}
+}
+
+// Deliver implements notifyd.Handler.
+func (r *recorder) Deliver(ctx context.Context, e *notifyd.Event) error {
+	r.mu.Lock()
+	r.count[e.ID]++
+	r.mu.Unlock()
+	r.calls <- e
+	if r.answer == nil {
+		return nil
+	}
+	return r.answer(ctx, e)
+}
+
+// next returns the next call.
+func (r *recorder) next() *notifyd.Event {
+	r.t.Helper()
+	select {
+	case e := <-r.calls:
+		return e
+	case <-time.After(patience):
+		r.t.Fatal("handler was not called")
+		return nil
+	}
+}
+
+// times returns how often the event was delivered.
+func (r *recorder) times(id int64) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count[id]
+}
+
+// handleAll registers h for everything.
+func handleAll(t *testing.T, h notifyd.Handler, options ...notifyd.HandleOption) func(*notifyd.Relay) {
+	t.Helper()
+	return func(r *notifyd.Relay) {
+		if err := r.Handle("*", h, append([]notifyd.HandleOption{notifyd.Named("all")}, options...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// quick is a backoff that no test has to wait for.
+func quick() notifyd.HandleOption {
+	return notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2})
+}

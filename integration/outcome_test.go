@@ -1,0 +1,189 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/outbox"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func TestFailsTwiceThenSucceeds(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	h.answer = func(_ context.Context, event *notifyd.Event) error {
+		if event.Attempt < 3 {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	e.relay(handleAll(t, h, quick()), notifyd.WithPollInterval(never)) // retries need no poll
+	id := e.insert("order.created", `{}`)
+	for attempt := 1; attempt <= 3; attempt++ {
+		if got := h.next(); got.Attempt != attempt {
+			t.Errorf("attempt %d, want %d", got.Attempt, attempt)
+		}
+	}
+	e.untilState(id, "done")
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries left", n)
+	}
+}
+
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		answer   func() error
+		options  []notifyd.HandleOption
+		attempts int
+		text     string
+	}{
+		"permanent failure": {
+			answer: func() error { return notifyd.Permanent(errors.New("no such customer")) }, attempts: 1, text: "no such customer",
+		},
+		"attempts used up": {
+			answer: func() error { return errors.New("try again") }, options: []notifyd.HandleOption{notifyd.MaxAttempts(3)}, attempts: 3, text: "try again",
+		},
+		"panic": {
+			answer: func() error { panic("index out of luck") }, options: []notifyd.HandleOption{notifyd.MaxAttempts(2)}, attempts: 2, text: "index out of luck",
+		},
+		"timeout": {
+			answer: nil, options: []notifyd.HandleOption{notifyd.MaxAttempts(1), notifyd.Timeout(50 * time.Millisecond)}, attempts: 1, text: "delivery timeout of 50ms",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnv(t), newRecorder(t)
+			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+				if test.answer == nil {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return test.answer()
+			}
+			e.relay(handleAll(t, h, append(test.options, quick())...))
+			id := e.insert("order.created", `{}`)
+			e.untilState(id, "done")
+			if n := h.times(id); n != test.attempts {
+				t.Errorf("handler was called %d times, want %d", n, test.attempts)
+			}
+			text := scan[string](e, `SELECT state || ' ' || attempts || ' ' || error_class || ' ' || last_error FROM outbox_deliveries WHERE event_id = $1`, id)
+			if !strings.HasPrefix(text, "dead ") || !strings.Contains(text, " event ") || !strings.Contains(text, test.text) {
+				t.Errorf("dead letter is %q", text)
+			}
+		})
+	}
+}
+
+func TestFanOut(t *testing.T) {
+	t.Parallel()
+	e, good, bad, late := newEnv(t), newRecorder(t), newRecorder(t), newRecorder(t)
+	bad.answer = func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("never")) }
+	late.answer = func(_ context.Context, event *notifyd.Event) error {
+		if event.Attempt == 1 {
+			return errors.New("later")
+		}
+		return nil
+	}
+	e.relay(func(r *notifyd.Relay) {
+		err := errors.Join(r.Destination("good", good), r.Destination("bad", bad), r.Destination("late", late, quick()),
+			r.Route("order.*", "good", "bad", "late"))
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	id := e.insert("order.created", `{}`)
+	e.untilState(id, "done")
+	if g, b, l := good.times(id), bad.times(id), late.times(id); g != 1 || b != 1 || l != 2 {
+		t.Errorf("delivered %d, %d and %d times, want 1, 1 and 2", g, b, l)
+	}
+	if text := scan[string](e, `SELECT string_agg(destination || ' ' || state, ',') FROM outbox_deliveries`); text != "bad dead" {
+		t.Errorf("left in outbox_deliveries: %s", text)
+	}
+}
+
+func TestUnroutedEventsWaitForARoute(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	known := func(r *notifyd.Relay) {
+		if err := r.Handle("known", h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := e.relay(known)
+	for range 3 {
+		e.insert("unknown", `{}`)
+	}
+	e.until("three unrouted", `SELECT count(*) = 3 FROM outbox_deliveries WHERE state = 'unrouted' AND destination = ''`)
+	if n := strings.Count(first.log.text(), "no route matches"); n != 1 {
+		t.Errorf("reported %d times, want once", n)
+	}
+	if err := first.end(); err != nil {
+		t.Fatal(err)
+	}
+	e.relay(handleAll(t, h))
+	e.untilDone()
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 || len(h.calls) != 3 {
+		t.Errorf("%d delivered and %d left, want 3 and 0", len(h.calls), n)
+	}
+}
+
+func TestDelayedEvent(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+	err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
+		return outbox.Write(e.ctx, tx, outbox.Event{Type: "later", Payload: 1, AvailableAt: time.Now().Add(time.Second)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.until("event waits", `SELECT state = 'deferred' FROM outbox_events`)
+	h.next()
+	if early := scan[bool](e, `SELECT clock_timestamp() < available_at FROM outbox_events`); early {
+		t.Error("delivered before its time")
+	}
+	e.untilDone()
+}
+
+func TestOutageCountsNoAttempt(t *testing.T) {
+	t.Parallel()
+	e, h, other := newEnv(t), newRecorder(t), newRecorder(t)
+	up := make(chan struct{})
+	h.answer = func(context.Context, *notifyd.Event) error {
+		select {
+		case <-up:
+			return nil
+		default:
+			return notifyd.Unavailable(errors.New("connection refused"))
+		}
+	}
+	r := e.relay(func(r *notifyd.Relay) {
+		if err := errors.Join(r.Handle("mail", h, notifyd.MaxAttempts(1)), r.Handle("log", other)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 2000)`)
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 2000)`)
+	e.until("the other destination's events delivered", `SELECT count(*) = 2000 FROM outbox_events WHERE event_type = 'log' AND state = 'done'`)
+	for range 5 { // probes, one at a time
+		h.next()
+	}
+	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE event_type = 'mail' AND state = 'fresh'`); n != 2000 {
+		t.Errorf("%d events left where they were, want 2000", n)
+	}
+	close(up)
+	e.untilDone()
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries left", n)
+	}
+	if n := strings.Count(r.log.text(), "destination is unavailable"); n != 1 {
+		t.Errorf("outage was reported %d times, want once", n)
+	}
+}

@@ -1,0 +1,92 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+)
+
+// envVictim makes this test binary a relay on the given database, whose
+// handler never answers. Tests start it to kill it.
+const envVictim = "NOTIFYD_TEST_VICTIM_URL"
+
+// envVictimBudget is the lock budget of that relay.
+const envVictimBudget = "NOTIFYD_TEST_VICTIM_BUDGET"
+
+// victim runs the relay; it prints the id of each event that its handler gets.
+func victim(url string) {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		panic(err)
+	}
+	budget, err := time.ParseDuration(os.Getenv(envVictimBudget))
+	if err != nil {
+		panic(err)
+	}
+	relay, err := notifyd.New(pool, notifyd.WithLockBudget(budget))
+	if err != nil {
+		panic(err)
+	}
+	err = relay.Handle("*", notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+		fmt.Println(e.ID)
+		<-ctx.Done()
+		return ctx.Err()
+	}), notifyd.Named("all"), notifyd.Timeout(time.Hour))
+	if err != nil {
+		panic(err)
+	}
+	panic(relay.Run(ctx))
+}
+
+// startVictim starts such a process and returns it with the lines it prints.
+func (e *env) startVictim(budget time.Duration) (cmd *exec.Cmd, lines <-chan string) {
+	e.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	cmd = exec.CommandContext(e.ctx, self)
+	cmd.Env = append(os.Environ(), envVictim+"="+e.url, envVictimBudget+"="+budget.String())
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	ch := make(chan string, 100)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			ch <- s.Text()
+		}
+	}()
+	e.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-read
+		_ = cmd.Wait()
+	})
+	return cmd, ch
+}
+
+func waitLine(t *testing.T, lines <-chan string) string {
+	t.Helper()
+	select {
+	case line := <-lines:
+		return line
+	case <-time.After(patience):
+		t.Fatal("the relay that is to be killed printed nothing")
+		return ""
+	}
+}
