@@ -1,0 +1,403 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// holdsBell is true while a relay keeps the bell silent: 1853122162 is the
+// upper half of the advisory lock's number.
+const holdsBell = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
+	AND classid = 1853122162 AND objid = 'outbox_events'::regclass::oid
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+
+func TestKilledInTheMiddleOfAHandler(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		budget time.Duration
+		state  string // of the event while the handler runs
+	}{
+		// The claim's transaction is open: its locks end with the process.
+		"holding locks": {budget: 2 * time.Second, state: "fresh"},
+		// The lock budget is over: the lease ends with the process too.
+		"holding a lease": {budget: time.Millisecond, state: "deferred"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnv(t), newRecorder(t)
+			cmd, lines := e.startVictim(test.budget)
+			id := e.insert("order.created", `{}`)
+			if line := waitLine(t, lines); line != strconv.FormatInt(id, 10) {
+				t.Fatalf("the relay to be killed got event %s, want %d", line, id)
+			}
+			e.untilState(id, test.state)
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			e.relay(handleAll(t, h), notifyd.WithLease(time.Hour)) // not because a lease ran out
+			if got := h.next(); got.ID != id || got.Attempt != 1 {
+				t.Errorf("got event %d, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
+			}
+			e.untilDone()
+		})
+	}
+}
+
+func TestLeaseThatRunsOutIsClaimedAgain(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	id := e.insert("order.created", `{}`)
+	e.exec(`UPDATE outbox_events SET state = 'deferred'`)
+	// A relay that lives, as its lock says, but does not renew.
+	conn, err := e.pool.Acquire(e.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(e.ctx, `SELECT pg_advisory_lock(1853122159::bigint << 32 | 7)`); err != nil {
+		t.Fatal(err)
+	}
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+		VALUES ($1, 'all', 'order.created', 'running', 1853122159::bigint << 32 | 7, 1, clock_timestamp() + interval '300 ms')`, id)
+	e.relay(handleAll(t, h))
+	h.next()
+	e.untilDone()
+	if late := scan[bool](e, `SELECT clock_timestamp() > (SELECT created_at + interval '300 ms' FROM outbox_events)`); !late {
+		t.Error("claimed before the lease had run out")
+	}
+}
+
+func TestSlowHandlerHoldsNoTransactionOpen(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	release := make(chan struct{})
+	h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	e.relay(handleAll(t, h))
+	id := e.insert("order.created", `{}`)
+	h.next()
+	e.until("transaction ended, lease written", `SELECT NOT EXISTS (
+			SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND xact_start IS NOT NULL)
+		AND EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running' AND lease_until > clock_timestamp())`, id)
+	close(release)
+	e.untilState(id, "done")
+	if n := h.times(id); n != 1 {
+		t.Errorf("delivered %d times, want once", n)
+	}
+}
+
+func TestSlowDestinationDoesNotHoldBackAnother(t *testing.T) {
+	t.Parallel()
+	e, slow, fast := newEnv(t), newRecorder(t), newRecorder(t)
+	release := make(chan struct{})
+	slow.answer = func(ctx context.Context, _ *notifyd.Event) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	e.relay(func(r *notifyd.Relay) {
+		if err := r.Handle("slow", slow, notifyd.Concurrency(2)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Handle("fast", fast); err != nil {
+			t.Fatal(err)
+		}
+	})
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'slow', '1' FROM generate_series(1, 5000)`)
+	for range 2 {
+		slow.next()
+	}
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fast', '1' FROM generate_series(1, 5000)`)
+	e.until("fast ones delivered", `SELECT count(*) = 5000 FROM outbox_events WHERE event_type = 'fast' AND state = 'done'`)
+	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE event_type = 'slow' AND state = 'fresh'`); n < 4990 {
+		t.Errorf("only %d of the slow destination's events are left where they were", n)
+	}
+	close(release)
+	e.untilDone()
+}
+
+func TestTwoRelaysShareTheWork(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.relay(handleAll(t, h))
+	e.relay(handleAll(t, h))
+	const n = 3000
+	for i := range n / 10 {
+		if i%30 == 0 {
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, $1)`, n*9/100)
+		}
+		e.insert("n", `1`)
+	}
+	e.untilDone()
+	total := scan[int](e, `SELECT count(*) FROM outbox_events`)
+	if len(h.calls) != total {
+		t.Errorf("%d calls for %d events", len(h.calls), total)
+	}
+}
+
+func TestOneInsertOfAHundredThousandRows(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var count atomic.Int64
+	e.relay(handleAll(t, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+		count.Add(1)
+		return nil
+	})), notifyd.WithPollInterval(never))
+	heard := e.listen()
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 100000) n`)
+	e.untilDone()
+	if n := count.Load(); n != 100000 {
+		t.Errorf("%d deliveries, want 100000", n)
+	}
+	e.exec(`NOTIFY outbox_events, 'end'`)
+	if payloads := heard("end"); len(payloads) > 1 {
+		t.Errorf("%d notifications for one statement", len(payloads))
+	}
+}
+
+// listen listens beside the relay. The function that it returns gives the
+// payloads heard before the given one.
+func (e *env) listen() (until func(payload string) []string) {
+	e.t.Helper()
+	conn, err := pgx.Connect(e.ctx, e.url)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(e.ctx)) })
+	if _, err := conn.Exec(e.ctx, `LISTEN outbox_events`); err != nil {
+		e.t.Fatal(err)
+	}
+	return func(payload string) (before []string) {
+		e.t.Helper()
+		ctx, cancel := context.WithTimeout(e.ctx, patience)
+		defer cancel()
+		for {
+			n, err := conn.WaitForNotification(ctx)
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			if n.Payload == payload {
+				return before
+			}
+			before = append(before, n.Payload)
+		}
+	}
+}
+
+func TestWriterThatWasSilentCommitsLater(t *testing.T) {
+	t.Parallel()
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnv(t), newRecorder(t)
+			gate := make(chan struct{})
+			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+				select {
+				case <-gate:
+				case <-ctx.Done():
+				}
+				return ctx.Err()
+			}
+			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 5000)`)
+			e.until("bell silent", holdsBell)
+			heard := e.listen()
+			tx, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var id int64
+			if err := tx.QueryRow(e.ctx, `INSERT INTO outbox_events (event_type, payload) VALUES ('late', '1') RETURNING id`).Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			close(gate)
+			e.until("backlog done", `SELECT count(*) = 5000 FROM outbox_events WHERE state = 'done'`)
+			e.until("bell let go", `SELECT NOT (`+holdsBell+`)`)
+			if err := tx.Commit(e.ctx); err != nil {
+				t.Fatal(err)
+			}
+			e.untilState(id, "done")
+			e.exec(`NOTIFY outbox_events, 'end'`)
+			if payloads := heard("end"); len(payloads) != 0 {
+				t.Errorf("the writer was not silent, which proves nothing: %v", payloads)
+			}
+		})
+	}
+}
+
+func TestListenerTerminated(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+	// While the connection is gone, so is the notification: the look that
+	// follows each LISTEN has to find the event.
+	n := scan[int](e, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'notifyd/listen'`)
+	if n != 1 {
+		t.Fatalf("%d listening connections", n)
+	}
+	id := e.insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
+	e.until("listening again", `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+		AND application_name = 'notifyd/listen' AND query ILIKE 'listen%')`)
+	id = e.insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
+	e.untilDone()
+	if n := strings.Count(r.log.text(), "not listening"); n != 1 {
+		t.Errorf("the loss was reported %d times, want once", n)
+	}
+}
+
+func TestEveryConnectionTerminated(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.relay(handleAll(t, h))
+	for round := range 5 {
+		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
+		e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
+		e.insert("n", strconv.Itoa(round))
+		e.untilDone()
+	}
+	// At most what was in flight comes twice.
+	if n := len(h.calls); n < 2505 {
+		t.Errorf("%d deliveries for 2505 events", n)
+	}
+}
+
+func TestPostgresRestarted(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"restart", "kill"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnPostgres(t, map[string]string{"fsync": "on"})
+			e, h := envAt(t, server.URL("")), newRecorder(t)
+			r := e.relay(handleAll(t, h))
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 300)`)
+			h.next()
+			var err error
+			if how == "kill" {
+				if err = server.Kill(t.Context()); err == nil {
+					err = server.Start(t.Context())
+				}
+			} else {
+				err = server.Restart(t.Context(), pgserver.Immediate)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.pool.Reset()
+			id := e.insertWhenUp("n")
+			e.untilState(id, "done")
+			e.untilDone()
+			if n := strings.Count(r.log.text(), "database does not answer"); n > 1 {
+				t.Errorf("the outage was reported %d times", n)
+			}
+		})
+	}
+}
+
+// insertWhenUp inserts as soon as the server takes it.
+func (e *env) insertWhenUp(eventType string) (id int64) {
+	e.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
+		err := e.pool.QueryRow(e.ctx, `INSERT INTO outbox_events (event_type, payload) VALUES ($1, '1') RETURNING id`, eventType).Scan(&id)
+		if err == nil {
+			return id
+		}
+	}
+	e.t.Fatal("server did not come back")
+	return 0
+}
+
+func TestStartsBeforeTheDatabase(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, nil)
+	e, h := envAt(t, server.URL("")), newRecorder(t)
+	id := e.insert("order.created", `{}`)
+	if err := server.Halt(t.Context(), pgserver.Fast); err != nil {
+		t.Fatal(err)
+	}
+	r := e.start(handleAll(t, h))
+	for !strings.Contains(r.log.text(), "waiting for it") {
+		select {
+		case err := <-r.done:
+			t.Fatalf("relay did not wait: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.waitReady()
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
+}
+
+func TestStopsWithoutCountingAnAttempt(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+		<-ctx.Done()
+		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
+	}
+	r := e.relay(handleAll(t, h), notifyd.WithShutdownTimeout(50*time.Millisecond))
+	id := e.insert("order.created", `{}`)
+	h.next()
+	if err := r.end(); err != nil {
+		t.Fatal(err)
+	}
+	second := newRecorder(t)
+	e.relay(handleAll(t, second))
+	if got := second.next(); got.ID != id || got.Attempt != 1 {
+		t.Errorf("got event %d, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
+	}
+	e.untilDone()
+}
+
+func TestRunReturnsForASchemaThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ before, want string }{
+		"not migrated": {`DROP TABLE outbox_migrations`, "run `notifyd migrate up`"},
+		"too new":      {`INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')`, "upgrade notifyd"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.exec(test.before)
+			relay, err := notifyd.New(e.pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := relay.Run(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("Run returned %v, want a hint to %q", err, test.want)
+			}
+		})
+	}
+}
