@@ -1,0 +1,297 @@
+package notifyd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/outbox"
+)
+
+// A shop writes an order and its event in one transaction; the relay calls the
+// handler when it has been committed.
+func Example() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = relay.Handle("order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		fmt.Printf("%s %s: %s\n", e.Type, e.AggregateID, e.Payload)
+		stop() // one is enough for an example
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// ... INSERT INTO orders ...
+		return outbox.Write(ctx, tx, outbox.Event{
+			Type: "order.created", AggregateType: "order", AggregateID: "1042",
+			Payload: map[string]any{"total": "12.50", "email": "ann@example.com"},
+		})
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	if err := relay.Run(ctx); err != nil { // blocks until ctx ends
+		log.Fatal(err)
+	}
+	// Output:
+	// order.created 1042: {"email":"ann@example.com","total":"12.50"}
+}
+
+// The most exact pattern wins: the type itself, then the longest prefix, then
+// the star.
+func ExampleRelay_Handle() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	got := make(chan string, 3)
+	to := func(name string) notifyd.Handler {
+		return notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+			got <- e.Type + " -> " + name
+			return nil
+		})
+	}
+	err = errors.Join(
+		relay.Handle("order.created", to("mailer")),
+		relay.Handle("order.*", to("warehouse"), notifyd.Concurrency(2)),
+		relay.Handle("*", to("audit")),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(ctx, pool, "order.created")
+	write(ctx, pool, "order.shipped")
+	write(ctx, pool, "customer.moved")
+	run := start(ctx, relay)
+	printSorted(got, 3)
+	stop()
+	<-run
+	// Output:
+	// customer.moved -> audit
+	// order.created -> mailer
+	// order.shipped -> warehouse
+}
+
+// A route may name several destinations. Each has retries and dead letters of
+// its own: when one fails, the others are not called again.
+func ExampleRelay_Route() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	got := make(chan string, 3)
+	mail := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		got <- fmt.Sprintf("mail, attempt %d", e.Attempt)
+		if e.Attempt == 1 {
+			return notifyd.RetryAfter(0, errors.New("mailbox is busy"))
+		}
+		return nil
+	})
+	audit := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		got <- fmt.Sprintf("audit, attempt %d", e.Attempt)
+		return nil
+	})
+	err = errors.Join(
+		relay.Destination("mail", mail),
+		relay.Destination("audit", audit),
+		relay.Route("order.*", "mail", "audit"),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	printSorted(got, 3)
+	stop()
+	<-run
+	// Output:
+	// audit, attempt 1
+	// mail, attempt 1
+	// mail, attempt 2
+}
+
+// What cannot be cured by trying again is marked as permanent: the event
+// becomes a dead letter at once, and stays in outbox_deliveries for a person.
+func ExamplePermanent() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		return notifyd.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	fmt.Println(deadLetter(ctx, pool))
+	stop()
+	<-run
+	// Output:
+	// order.*: dead after 1 attempt(s): order 1042 has no customer
+}
+
+// A handler that was told when to come back says so; the backoff is for those
+// that were not.
+func ExampleRetryAfter() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	got := make(chan string, 2)
+	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		got <- fmt.Sprintf("attempt %d", e.Attempt)
+		if e.Attempt == 1 {
+			const retryAfter = 20 * millisecond // as the server's answer says
+			return notifyd.RetryAfter(retryAfter, errors.New("too many requests"))
+		}
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	fmt.Println(<-got)
+	fmt.Println(<-got)
+	stop()
+	<-run
+	// Output:
+	// attempt 1
+	// attempt 2
+}
+
+// A destination that is down is nobody's fault but its own: no attempt is
+// counted, its events wait, and one at a time probes it until it answers.
+func ExampleUnavailable() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	got := make(chan string, 2)
+	calls := 0
+	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		calls++
+		got <- fmt.Sprintf("call %d is attempt %d", calls, e.Attempt)
+		if calls == 1 {
+			return notifyd.Unavailable(errors.New("connection refused"))
+		}
+		return nil
+	}), notifyd.Concurrency(1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	fmt.Println(<-got)
+	fmt.Println(<-got)
+	stop()
+	<-run
+	// Output:
+	// call 1 is attempt 1
+	// call 2 is attempt 1
+}
+
+// Middleware wraps handlers; the first one added is the outermost.
+func ExampleRelay_Use() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	got := make(chan string, 5)
+	named := func(name string) notifyd.Middleware {
+		return func(next notifyd.Handler) notifyd.Handler {
+			return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+				got <- name + " in"
+				err := next.Deliver(ctx, e)
+				got <- name + " out"
+				return err
+			})
+		}
+	}
+	relay.Use(named("tracing"))
+	err = relay.Handle("order.*", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+		got <- "handler"
+		return nil
+	}), notifyd.With(named("metrics")))
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	for range 5 {
+		fmt.Println(<-got)
+	}
+	stop()
+	<-run
+	// Output:
+	// tracing in
+	// metrics in
+	// handler
+	// metrics out
+	// tracing out
+}
+
+// A handler that can take several events at once answers for each of them.
+func ExampleBatchHandlerFunc() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = relay.Handle("order.*", notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
+		errs := make([]error, len(events))
+		for i, e := range events {
+			if e.Type == "order.broken" {
+				errs[i] = notifyd.Permanent(errors.New("broken"))
+			}
+		}
+		return errs // the neighbours of a bad event are delivered
+	}), notifyd.BatchSize(500))
+	if err != nil {
+		log.Fatal(err)
+	}
+	write(ctx, pool, "order.created")
+	write(ctx, pool, "order.broken")
+	write(ctx, pool, "order.shipped")
+	run := start(ctx, relay)
+	fmt.Println(deadLetter(ctx, pool))
+	stop()
+	<-run
+	// Output:
+	// order.*: dead after 1 attempt(s): broken
+}
