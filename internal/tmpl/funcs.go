@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"net/mail"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ const presentFunc = "present"
 //	date LAYOUT T            T, a time or an RFC 3339 text, in the layout of Go's time package
 //	money AMOUNT CUR         an amount and its currency: "19.99 EUR". An integer counts minor
 //	                         units (cents); a text or a number with a point is a decimal amount
+//	address NAME EMAIL       "NAME" <EMAIL>, quoted so that a name cannot add a recipient
 //	int V                    a number or text as an integer, to compare or to count with
 //	fixed N V                a number with N digits after the point
 //
@@ -50,6 +52,7 @@ func funcs() map[string]any {
 		"join":      join,
 		"date":      date,
 		"money":     money,
+		"address":   address,
 		"int":       toInt,
 		"fixed":     fixed,
 		// Go's own, with a limit: in a loop they could eat the memory.
@@ -222,6 +225,22 @@ func date(layout string, v any) (string, error) {
 	default:
 		return "", funcErrorf("date: the value is neither a time nor an RFC 3339 text")
 	}
+}
+
+func address(name, email any) (string, error) {
+	n, err := toText(name)
+	if err != nil {
+		return "", err
+	}
+	e, err := toText(email)
+	if err != nil {
+		return "", err
+	}
+	a, err := mail.ParseAddress(e)
+	if err != nil || a.Name != "" {
+		return "", funcErrorf("address: the value is not one e-mail address such as a@example.com")
+	}
+	return (&mail.Address{Name: strings.Join(strings.Fields(n), " "), Address: a.Address}).String(), nil
 }
 
 func toInt(v any) (int64, error) {

@@ -59,6 +59,7 @@ func TestRender(t *testing.T) {
 		`{{money "19" "JPY"}} {{money 5 "KWD"}}`:                                           `19 JPY 0.005 KWD`,
 		`{{money -5 "EUR"}}`:                                                               `-0.05 EUR`,
 		`{{if gt (int .Payload.cents) 1000}}big{{end}}`:                                    `big`,
+		`{{address "Ada \"<x@y.z>, b\r\n" "a@example.com"}}`:                               `"Ada \"<x@y.z>, b" <a@example.com>`,
 		`{{fixed 1 .Payload.price}}`:                                                       `1.1`,
 		`{{trunc 3 "äöüß"}}`:                                                               `äöü`,
 		`{{range .Payload.tags}}[{{.}}]{{end}}`:                                            `[a][2]`,
@@ -94,7 +95,7 @@ func TestHTMLEscapes(t *testing.T) {
 func TestParseErrorsNamePlaceAndCure(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string][]string{
-		"a\n{{foo .Payload.x}}":                 {`"subject", line 2`, `"foo" not defined`, "use one of date, default"},
+		"a\n{{foo .Payload.x}}":                 {`"subject", line 2`, `"foo" not defined`, "use one of address, date"},
 		"{{.Payload.x":                          {"line 1", "unclosed action", "close every {{"},
 		"{{if .Payload.x}}":                     {"line 1", "unexpected EOF", "{{end}}"},
 		"a{{end}}":                              {"line 1", "unexpected {{end}}", "take it out"},
@@ -142,6 +143,7 @@ func TestExecutionErrorsNameFieldNotPayload(t *testing.T) {
 		`{{required "give a name" .Payload.none}}`:                     "give a name",
 		`{{join "," .Payload.o}}`:                                      "not a list",
 		`{{upper .Payload.l}}`:                                         "use json or join",
+		`{{address "x" .Payload.s}}`:                                   "not one e-mail address",
 		`{{int .Payload.n}}`:                                           "whole number",
 		`{{if eq .Payload.n 1}}x{{end}}`:                               "use int",
 		`{{fixed 2 "1e999999999"}}`:                                    "not a number",
