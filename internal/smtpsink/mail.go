@@ -40,7 +40,8 @@ type Message struct {
 	MediaType string
 	// Parts are the content types of its leaves, in their order.
 	Parts []string
-	// Text and HTML are the first parts of their type, with LF line ends.
+	// Text and HTML are the first parts of their type, with LF line ends and
+	// without the last one, which SMTP adds to every mail.
 	Text string
 	HTML string
 }
@@ -109,7 +110,7 @@ func (m *Message) part(contentType, encoding string, body io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("smtpsink: decoding a part: %w", err)
 	}
-	text := strings.ReplaceAll(string(data), "\r\n", "\n")
+	text := strings.TrimSuffix(strings.ReplaceAll(string(data), "\r\n", "\n"), "\n")
 	switch {
 	case media == "text/plain" && m.Text == "":
 		m.Text = text

@@ -101,7 +101,7 @@ func TestKeepsAMail(t *testing.T) {
 		t.Errorf("got %+v", m)
 	}
 	p, err := m.Parse()
-	if err != nil || p.Subject != "Grüße" || p.Text != "hello\n..dot\n" || p.MessageID != "<1@example.com>" {
+	if err != nil || p.Subject != "Grüße" || p.Text != "hello\n..dot" || p.MessageID != "<1@example.com>" {
 		t.Errorf("got %+v, %v", p, err)
 	}
 }
