@@ -1,0 +1,319 @@
+package email
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/mail"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// The words of [Config.TLS].
+const (
+	TLSMandatory     = "mandatory"
+	TLSOpportunistic = "opportunistic"
+	TLSImplicit      = "implicit"
+	TLSNone          = "none"
+)
+
+// The words of [Config.Auth].
+const (
+	AuthAuto        = "auto"
+	AuthPlain       = "plain"
+	AuthLogin       = "login"
+	AuthCRAMMD5     = "cram-md5"
+	AuthSCRAMSHA1   = "scram-sha-1"
+	AuthSCRAMSHA256 = "scram-sha-256"
+)
+
+// The words of [Config.MaybeSent].
+const (
+	MaybeSentRetry  = "retry"
+	MaybeSentAccept = "accept"
+)
+
+const (
+	// defaultConnections keeps two mails in flight: enough for some ten mails a
+	// second, and below the limit of any provider.
+	defaultConnections = 2
+	maxConnections     = 100
+	// defaultConnectTimeout covers TCP, greeting, TLS and AUTH. Servers that
+	// delay their greeting to tell spammers apart do so for a few seconds.
+	defaultConnectTimeout = 15 * time.Second
+	// defaultSendTimeout covers MAIL to the reply after the final dot, which
+	// servers give only after their content filters have run.
+	defaultSendTimeout = 60 * time.Second
+)
+
+// Config says how events become mails and where the mails go. Fields marked
+// "template" are templates over the event: .Event, .Payload and .Headers.
+type Config struct {
+	// Host is the mail server's name or address. Required.
+	Host string `json:"host" yaml:"host"`
+	// Port is its TCP port. The default is 587, with tls: implicit 465, with
+	// tls: none 25.
+	Port int `json:"port,omitempty" yaml:"port,omitempty"`
+	// Username and Password are given with AUTH. Set both or none.
+	Username string        `json:"username,omitempty" yaml:"username,omitempty"`
+	Password secret.String `json:"password,omitzero" yaml:"password,omitempty"`
+	// Auth is the mechanism: auto (default), plain, login, cram-md5,
+	// scram-sha-1 or scram-sha-256. auto takes the best that the server offers.
+	Auth string `json:"auth,omitempty" yaml:"auth,omitempty"`
+	// TLS is mandatory (STARTTLS, and no mail without it; the default),
+	// opportunistic (STARTTLS if it is offered), implicit (TLS from the first
+	// byte) or none.
+	TLS string `json:"tls,omitempty" yaml:"tls,omitempty"`
+	// CAFile is a file of PEM certificates to trust in place of the system's,
+	// relative to the configuration file.
+	CAFile string `json:"ca_file,omitempty" yaml:"ca_file,omitempty"`
+	// ServerName is the name in the server's certificate; the default is Host.
+	ServerName string `json:"server_name,omitempty" yaml:"server_name,omitempty"`
+	// HELO is the name to greet the server with; the default is the host name
+	// of this machine.
+	HELO string `json:"helo,omitempty" yaml:"helo,omitempty"`
+
+	// From is the sender (template): "Shop <shop@example.com>". Required.
+	From string `json:"from" yaml:"from"`
+	// To, Cc and Bcc are the recipients (templates): one text or a list. Each
+	// may yield several addresses with commas between them, or none at all, but
+	// all together at least one and at most 100. A name out of a payload is
+	// safe with the function address. A mail that one recipient is refused for
+	// is sent to none of them.
+	To  List `json:"to,omitempty" yaml:"to,omitempty"`
+	Cc  List `json:"cc,omitempty" yaml:"cc,omitempty"`
+	Bcc List `json:"bcc,omitempty" yaml:"bcc,omitempty"`
+	// ReplyTo is where answers go (template).
+	ReplyTo string `json:"reply_to,omitempty" yaml:"reply_to,omitempty"`
+	// Subject is the subject (template). Required. White space, line ends
+	// included, becomes single spaces.
+	Subject string `json:"subject" yaml:"subject"`
+	// Text and HTML are the bodies (templates). At least one is required; with
+	// both the reader's program chooses. Values in HTML are escaped.
+	Text string `json:"text,omitempty" yaml:"text,omitempty"`
+	HTML string `json:"html,omitempty" yaml:"html,omitempty"`
+	// TextFile and HTMLFile are files with the templates, in place of Text and
+	// HTML, relative to the configuration file.
+	TextFile string `json:"text_file,omitempty" yaml:"text_file,omitempty"`
+	HTMLFile string `json:"html_file,omitempty" yaml:"html_file,omitempty"`
+	// Headers are further headers (templates). One that yields "" is left out.
+	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty"`
+	// MessageIDDomain is the right half of the Message-ID; the default is the
+	// domain of From.
+	MessageIDDomain string `json:"message_id_domain,omitempty" yaml:"message_id_domain,omitempty"`
+
+	// Connections is how many connections there are at most, 1 to 100; the
+	// default is 2. Each sends one mail at a time.
+	Connections int `json:"connections,omitempty" yaml:"connections,omitempty"`
+	// ConnectTimeout bounds connecting: TCP, greeting, TLS and AUTH. The
+	// default is 15s.
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty"`
+	// SendTimeout bounds the sending of one mail. The default is 60s.
+	SendTimeout time.Duration `json:"send_timeout,omitempty" yaml:"send_timeout,omitempty"`
+	// MaybeSent says what to do where the connection was lost after the whole
+	// mail was written and before the server answered, so that nobody knows
+	// whether it was sent: retry (default; it may arrive twice, with the same
+	// Message-ID) or accept (it may not arrive at all).
+	MaybeSent string `json:"maybe_sent,omitempty" yaml:"maybe_sent,omitempty"`
+}
+
+// List is a list of texts that may be written as one text where there is but one.
+type List []string
+
+// UnmarshalText takes one text, in YAML.
+func (l *List) UnmarshalText(text []byte) error {
+	*l = List{string(text)}
+	return nil
+}
+
+// UnmarshalJSON takes a text or a list of them.
+func (l *List) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*l = List{one}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(l))
+}
+
+// withDefaults returns a copy with every default filled in.
+func (c Config) withDefaults() Config {
+	c.TLS = orDefault(c.TLS, TLSMandatory)
+	c.Auth = orDefault(c.Auth, AuthAuto)
+	c.MaybeSent = orDefault(c.MaybeSent, MaybeSentRetry)
+	c.ServerName = orDefault(c.ServerName, c.Host)
+	c.Connections = orDefault(c.Connections, defaultConnections)
+	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
+	c.SendTimeout = orDefault(c.SendTimeout, defaultSendTimeout)
+	if c.Port == 0 {
+		switch c.TLS {
+		case TLSImplicit:
+			c.Port = 465
+		case TLSNone:
+			c.Port = 25
+		default:
+			c.Port = 587
+		}
+	}
+	return c
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its
+// cure. It reads no files: [New] does.
+func (c Config) Validate() error {
+	_, err := parseTemplates(c)
+	return errors.Join(c.server(), c.security(), c.limits(), c.content(), err)
+}
+
+func (c Config) server() error {
+	var errs []error
+	switch {
+	case c.Host == "":
+		errs = append(errs, field.Errorf("host", "missing: name the mail server, such as smtp.example.com"))
+	case net.ParseIP(c.Host) != nil: // an IPv6 address has colons
+	case strings.ContainsAny(c.Host, "/: \t\r\n"):
+		errs = append(errs, field.Errorf("host", "must be a name or an address alone: put the port into port"))
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		errs = append(errs, field.Errorf("port", "must be 1 to 65535, not %d", c.Port))
+	}
+	if c.Port == 465 && (c.TLS == "" || c.TLS == TLSMandatory || c.TLS == TLSOpportunistic) {
+		errs = append(errs, field.Errorf("tls", "port 465 speaks TLS from the first byte: set tls: implicit, or port: 587"))
+	}
+	if strings.ContainsAny(c.HELO, " \t\r\n") {
+		errs = append(errs, field.Errorf("helo", "must be a host name without white space"))
+	}
+	if c.MessageIDDomain != "" && !isDotAtom(c.MessageIDDomain) {
+		errs = append(errs, field.Errorf("message_id_domain", "must be a domain such as example.com"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) security() error {
+	errs := []error{
+		word("tls", c.TLS, TLSMandatory, TLSOpportunistic, TLSImplicit, TLSNone),
+		word("auth", c.Auth, AuthAuto, AuthPlain, AuthLogin, AuthCRAMMD5, AuthSCRAMSHA1, AuthSCRAMSHA256),
+	}
+	switch {
+	case c.Username != "" && c.Password.IsZero():
+		errs = append(errs, field.Errorf("password", "missing: username needs one, such as ${env:SMTP_PASSWORD}"))
+	case c.Username == "" && !c.Password.IsZero():
+		errs = append(errs, field.Errorf("username", "missing: password needs one"))
+	case c.Username == "" && c.Auth != "" && c.Auth != AuthAuto:
+		errs = append(errs, field.Errorf("auth", "needs username and password: set them, or take auth out"))
+	}
+	clear := slices.Contains([]string{"", AuthAuto, AuthPlain, AuthLogin}, c.Auth)
+	if c.TLS == TLSNone && c.Username != "" && clear && !isLoopback(c.Host) {
+		errs = append(errs, field.Errorf("auth", "would send the password unencrypted: set tls: mandatory, or auth: %s", AuthSCRAMSHA256))
+	}
+	if c.TLS == TLSNone && c.CAFile != "" {
+		errs = append(errs, field.Errorf("ca_file", "is of no use with tls: none: take one of them out"))
+	}
+	if c.TLS == TLSNone && c.ServerName != "" {
+		errs = append(errs, field.Errorf("server_name", "is of no use with tls: none: take one of them out"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) limits() error {
+	var errs []error
+	if c.Connections < 0 || c.Connections > maxConnections {
+		errs = append(errs, field.Errorf("connections", "must be 1 to %d, not %d", maxConnections, c.Connections))
+	}
+	if c.ConnectTimeout < 0 {
+		errs = append(errs, field.Errorf("connect_timeout", "must be positive, such as %v", defaultConnectTimeout))
+	}
+	if c.SendTimeout < 0 {
+		errs = append(errs, field.Errorf("send_timeout", "must be positive, such as %v", defaultSendTimeout))
+	}
+	errs = append(errs, word("maybe_sent", c.MaybeSent, MaybeSentRetry, MaybeSentAccept))
+	return errors.Join(errs...)
+}
+
+func (c Config) content() error {
+	var errs []error
+	if c.From == "" {
+		errs = append(errs, field.Errorf("from", "missing: name the sender, such as Shop <shop@example.com>"))
+	}
+	if len(c.To)+len(c.Cc)+len(c.Bcc) == 0 {
+		errs = append(errs, field.Errorf("to", "missing: name a recipient, such as {{ .Payload.email }}"))
+	}
+	if c.Subject == "" {
+		errs = append(errs, field.Errorf("subject", "missing: write one, such as Order {{ .Event.AggregateID }}"))
+	}
+	if c.Text == "" && c.TextFile == "" && c.HTML == "" && c.HTMLFile == "" {
+		errs = append(errs, field.Errorf("text", "missing: write text, html, text_file or html_file"))
+	}
+	if c.Text != "" && c.TextFile != "" {
+		errs = append(errs, field.Errorf("text_file", "text is set too: take one of them out"))
+	}
+	if c.HTML != "" && c.HTMLFile != "" {
+		errs = append(errs, field.Errorf("html_file", "html is set too: take one of them out"))
+	}
+	for _, name := range sortedKeys(c.Headers) {
+		if cure := headerName(name); cure != "" {
+			errs = append(errs, field.Errorf("headers."+name, "%s", cure))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// word checks a setting that knows only some words; "" is the default.
+func word(path, got string, known ...string) error {
+	if got == "" || slices.Contains(known, got) {
+		return nil
+	}
+	return field.Errorf(path, "unknown word %q: use %s", got, strings.Join(known, ", "))
+}
+
+// headerName returns what is wrong with the name of an extra header, or "".
+func headerName(name string) string {
+	lower := strings.ToLower(name)
+	switch lower {
+	case "from", "to", "cc", "bcc", "reply-to", "subject", "message-id":
+		setting := strings.ReplaceAll(lower, "-", "_")
+		if lower == "message-id" {
+			setting = "message_id_domain"
+		}
+		return "is not set here: use " + setting
+	case "date", "sender", "return-path", "received", "mime-version":
+		return "is set by notifyd or by mail servers: take it out"
+	}
+	if strings.HasPrefix(lower, "content-") || strings.HasPrefix(lower, "x-notifyd-") {
+		return "is set by notifyd: take it out"
+	}
+	for _, r := range name {
+		if r <= ' ' || r >= 0x7f || r == ':' {
+			return "must be a header name of letters, digits and hyphens"
+		}
+	}
+	if name == "" || len(name) > 76 {
+		return "must be a header name of 1 to 76 letters"
+	}
+	return ""
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || (ip != nil && ip.IsLoopback())
+}
+
+// isDotAtom reports whether s may stand in a Message-ID.
+func isDotAtom(s string) bool {
+	a, err := mail.ParseAddress("x@" + s)
+	return err == nil && a.Address == "x@"+s && strings.IndexFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || r == '[' || r == '>'
+	}) < 0
+}

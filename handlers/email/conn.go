@@ -1,0 +1,125 @@
+package email
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/textproto"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	gomail "github.com/wneessen/go-mail"
+	"github.com/wneessen/go-mail/smtp"
+)
+
+// conn is one connection to the server. It is used by one goroutine at a time.
+type conn struct {
+	client  *gomail.Client
+	smtp    *smtp.Client
+	socket  *socket
+	replies replies
+	sent    int         // mails tried
+	timer   *time.Timer // closes it when idle; guarded by pool.mu
+}
+
+// closeWhenDone closes the socket when ctx is done. The function that it
+// returns ends that and reports whether the socket was left alone.
+func (c *conn) closeWhenDone(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, c.socket.close)
+}
+
+// quit says goodbye and closes. It must not be called amid a mail: go-mail
+// would end the mail with a dot and so have half of it sent.
+func (c *conn) quit() {
+	if c.socket.Conn.SetDeadline(time.Now().Add(quitTimeout)) == nil {
+		_ = c.smtp.Quit() // a courtesy
+	}
+	c.socket.close()
+}
+
+// socket is the TCP connection below go-mail and TLS.
+type socket struct {
+	net.Conn
+	broken atomic.Bool // whether a write has failed
+}
+
+// Write notes a failure: go-mail forgets that of the last write of a mail, and
+// with it whether the server can have seen all of the mail.
+func (s *socket) Write(p []byte) (int, error) {
+	n, err := s.Conn.Write(p)
+	if err != nil {
+		s.broken.Store(true)
+	}
+	return n, err
+}
+
+// SetDeadline does nothing. go-mail sets one deadline for everything, which
+// would end an idle connection and ignores ctx; closeWhenDone takes its place.
+func (*socket) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline does nothing, like SetDeadline.
+func (*socket) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline does nothing, like SetDeadline.
+func (*socket) SetWriteDeadline(time.Time) error { return nil }
+
+func (s *socket) close() { _ = s.Conn.Close() } // nothing is left to lose
+
+// replies writes down what the server refused. go-mail asks it about every
+// reply that is not the expected one, and it never has a better idea.
+type replies struct {
+	mu  sync.Mutex
+	all []refusal
+}
+
+type refusal struct {
+	command string // in lower case: "rcpt"
+	reply   *textproto.Error
+}
+
+// HandleError implements go-mail's ResponseErrorHandler.
+func (r *replies) HandleError(_, command string, _ *textproto.Conn, err error) error {
+	var reply *textproto.Error
+	if errors.As(err, &reply) {
+		r.mu.Lock()
+		r.all = append(r.all, refusal{command, reply})
+		r.mu.Unlock()
+	}
+	return err
+}
+
+func (r *replies) forget() {
+	r.mu.Lock()
+	r.all = nil
+	r.mu.Unlock()
+}
+
+// worst returns the reply to a command that decides: one that refuses for good,
+// else one that refuses for now, else 421. A server that refuses a few
+// recipients and then hangs up must not look as if it was down: the event would
+// be tried for ever.
+func (r *replies) worst(command string) *textproto.Error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	weight := func(code int) int {
+		switch {
+		case code/100 == 5:
+			return 2
+		case code != codeClosing:
+			return 1
+		default:
+			return 0
+		}
+	}
+	var worst *textproto.Error
+	for _, f := range r.all {
+		if f.command == command && (worst == nil || weight(f.reply.Code) > weight(worst.Code)) {
+			worst = f.reply
+		}
+	}
+	return worst
+}
+
+func portText(port int) string { return strconv.Itoa(port) }

@@ -1,0 +1,147 @@
+// Package email delivers events as mails over SMTP.
+//
+// An event is delivered once the server has answered 250 to the whole mail.
+// The Message-ID is made of the event's id and the destination's name, so a
+// mail that had to be sent again is recognised as the same one.
+package email
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	gomail "github.com/wneessen/go-mail"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Handler sends mails. It implements [dispatch.Handler] and io.Closer, and is
+// safe for concurrent use; more than Config.Connections deliveries at once wait
+// for each other.
+type Handler struct {
+	cfg  Config
+	tmpl *templates
+	pool *pool
+}
+
+// Option changes how [New] makes a handler.
+type Option func(*options)
+
+type options struct{ baseDir string }
+
+// WithBaseDir sets the directory that text_file, html_file and ca_file are
+// relative to; the default is the working directory.
+func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
+
+// New returns a handler for cfg. It reads the files that cfg names, and makes
+// no connection: a relay starts also while its mail server is down. The error
+// joins every mistake, each a field.Error. The caller closes the handler.
+func New(cfg Config, opts ...Option) (*Handler, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	ts, _ := parseTemplates(cfg) // Validate reports the error
+	cas, err := readCAs(cfg, o.baseDir)
+	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.baseDir), err); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, cas)}, nil
+}
+
+// Deliver sends the mail for e. What an error means:
+//
+//   - [dispatch.Permanent]: the mail cannot be built from this event, or the
+//     server refused a recipient or the mail for good (5xx).
+//   - [dispatch.Unavailable]: the server cannot be reached, times out, drops the
+//     connection, answers 421, or takes neither our password nor our sender.
+//   - any other: the server refused a recipient or the mail for now (4xx), or
+//     the connection was lost after the whole mail was written.
+//   - ctx's cause, if ctx was done first.
+func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+	msg, err := h.build(e)
+	if err != nil {
+		return classify(fmt.Errorf("email: %w", err), stageMessage)
+	}
+	if err := h.pool.acquire(ctx); err != nil {
+		return err
+	}
+	defer h.pool.release()
+	c := h.pool.reuse()
+	if c != nil {
+		f := h.send(ctx, c, msg)
+		if f == nil || !f.stale {
+			return h.verdict(ctx, f)
+		}
+		// A server closes idle connections when it likes. This one was closed
+		// before it took anything of this mail: a new one tells more.
+	}
+	c, f := h.pool.dial(ctx)
+	if f == nil {
+		f = h.send(ctx, c, msg)
+	}
+	return h.verdict(ctx, f)
+}
+
+// Close closes the idle connections, politely and for a second at most. A
+// Deliver that is under way finishes and closes its own. Closing again does
+// nothing; a later Deliver fails.
+func (h *Handler) Close() error {
+	h.pool.close()
+	return nil
+}
+
+// send sends one mail and gives the connection back or closes it.
+func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
+	sctx, cancel := context.WithTimeoutCause(ctx, h.cfg.SendTimeout,
+		fmt.Errorf("send_timeout of %v is over", h.cfg.SendTimeout))
+	defer cancel()
+	stop := c.closeWhenDone(sctx)
+	c.sent++
+	c.replies.forget()
+	err := c.client.SendWithSMTPClient(c.smtp, msg)
+	// IsDelivered, not err: a failure after the mail was accepted, such as that
+	// of a RSET, is an error to go-mail.
+	if msg.IsDelivered() {
+		h.pool.putBack(c, stop() && err == nil)
+		return nil
+	}
+	f := c.failed(err)
+	f.stale = c.sent > 1 && f.at == stageSender && (f.code == 0 || f.code == codeClosing) && sctx.Err() == nil
+	if f.code == 0 && sctx.Err() != nil {
+		f.err = context.Cause(sctx)
+		f.text = f.err.Error()
+	}
+	// After a refusal the connection is as good as new, but go-mail leaves the
+	// transaction open where DATA was refused. In every other case only closing
+	// is safe: a QUIT would end the mail that was being written with a dot.
+	alive := f.code != 0 && f.code != codeClosing && c.smtp.Reset() == nil
+	h.pool.putBack(c, stop() && alive)
+	return f
+}
+
+// verdict turns a failure into what Deliver returns.
+func (h *Handler) verdict(ctx context.Context, f *failure) error {
+	if f == nil {
+		return nil
+	}
+	lost := f.at == stageEnd && f.code == 0
+	if lost && h.cfg.MaybeSent == MaybeSentAccept {
+		return nil
+	}
+	f.text = h.pool.clean(f.text)
+	if f.code == 0 && ctx.Err() != nil {
+		what := f.at.String()
+		if lost {
+			what += ": maybe sent"
+		}
+		return fmt.Errorf("email: %s: %w", what, context.Cause(ctx))
+	}
+	at := f.at
+	if _, constant := h.tmpl.from.Constant(); at == stageSender && !constant {
+		// A sender made of the event can be wrong for this event alone.
+		at = stageOwnSender
+	}
+	return classify(f, at)
+}

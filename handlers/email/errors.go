@@ -1,0 +1,204 @@
+package email
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	gomail "github.com/wneessen/go-mail"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// stage is how far a delivery had come when it failed.
+type stage uint8
+
+const (
+	stageMessage   stage = iota // building the mail, before anything was sent
+	stageConnect                // TCP, greeting, EHLO, STARTTLS, AUTH
+	stageSender                 // MAIL, with a sender that is the same for every event
+	stageOwnSender              // MAIL, with a sender made of the event
+	stageRecipient              // RCPT
+	stageData                   // DATA, up to the final dot
+	stageEnd                    // the final dot is written
+)
+
+func (s stage) String() string {
+	switch s {
+	case stageMessage:
+		return "building the mail"
+	case stageConnect:
+		return "connecting"
+	case stageSender, stageOwnSender:
+		return "giving the sender"
+	case stageRecipient:
+		return "giving the recipients"
+	case stageData:
+		return "writing the mail"
+	case stageEnd:
+		return "the mail is written, but the answer to it"
+	default:
+		return fmt.Sprintf("stage(%d)", uint8(s))
+	}
+}
+
+// codeClosing is the server's "service not available, closing".
+const codeClosing = 421
+
+// maxReply is how much of a server's reply gets into an error.
+const maxReply = 300
+
+// classify marks err with whose fault it is. It is the one place where that is
+// decided.
+func classify(err error, at stage) error {
+	if err == nil {
+		return nil
+	}
+	code := 0
+	var f *failure
+	if errors.As(err, &f) {
+		code = f.code
+	}
+	switch {
+	case at == stageMessage:
+		return dispatch.Permanent(err)
+	case at == stageConnect:
+		return dispatch.Unavailable(err)
+	case at == stageEnd && code == 0:
+		return fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", err)
+	case code == 0, code == codeClosing, isOurs(code), at == stageSender:
+		return dispatch.Unavailable(err)
+	case code/100 == 5 && at != stageOwnSender:
+		return dispatch.Permanent(err)
+	default:
+		return err
+	}
+}
+
+// isOurs reports whether a reply is about the session and not about the mail,
+// wherever it comes: command or sequence refused, password wanted.
+func isOurs(code int) bool {
+	switch code {
+	case 502, 503, 530, 534, 535, 538:
+		return true
+	default:
+		return false
+	}
+}
+
+// failure is a delivery that failed once there was a server to talk to.
+type failure struct {
+	at    stage
+	code  int    // of the reply, 0 if there was none
+	text  string // one line: the reply, or what took its place
+	err   error  // what may be asked with errors.Is; nil if it could hold a secret
+	stale bool   // a reused connection that the server had closed
+}
+
+// Error returns one line.
+func (f *failure) Error() string { return fmt.Sprintf("email: %s: %s", f.at, f.text) }
+
+// Unwrap returns the network's error, or the cause of the timeout.
+func (f *failure) Unwrap() error { return f.err }
+
+// connectFailure describes why there is no connection.
+func connectFailure(ctx context.Context, addr string, err error) *failure {
+	f := &failure{at: stageConnect, text: err.Error()}
+	var reply *textproto.Error
+	switch {
+	case errors.As(err, &reply):
+		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
+		if strings.Contains(err.Error(), "AUTH") {
+			f.text = "AUTH: " + f.text
+		}
+	case ctx.Err() != nil:
+		f.err = context.Cause(ctx)
+		f.text = f.err.Error()
+	case isNetwork(err):
+		f.err = err
+	}
+	f.text = addr + ": " + f.text + connectCure(err, f.code)
+	return f
+}
+
+// connectCure returns what an operator can do, or "".
+func connectCure(err error, code int) string {
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &cert):
+		return " (check server_name, or name the authority's certificate with ca_file)"
+	case strings.Contains(err.Error(), "does not support STARTTLS"):
+		return " (set tls: implicit if the port expects TLS at once)"
+	case code == 535, code == 534:
+		return " (check username, password and auth)"
+	default:
+		return ""
+	}
+}
+
+func isNetwork(err error) bool {
+	var op *net.OpError
+	var cert *tls.CertificateVerificationError
+	return errors.As(err, &op) || errors.As(err, &cert)
+}
+
+// failed finds out how far a mail came. go-mail's error has no Unwrap and knows
+// the code of the last refused recipient only, so the replies that the
+// connection wrote down come first.
+func (c *conn) failed(err error) *failure {
+	f := &failure{at: stageSender, text: "no reply"}
+	var send *gomail.SendError
+	if !errors.As(err, &send) {
+		f.text = err.Error()
+		return f
+	}
+	command := ""
+	switch send.Reason {
+	case gomail.ErrSMTPMailFrom:
+		command = "mail"
+	case gomail.ErrSMTPRcptTo:
+		f.at, command = stageRecipient, "rcpt"
+	case gomail.ErrSMTPData:
+		f.at, command = stageData, "data"
+	case gomail.ErrWriteContent:
+		f.at = stageData
+	case gomail.ErrSMTPDataClose:
+		f.at = stageEnd
+		if c.socket.broken.Load() {
+			// go-mail does not report that the last bytes were not written.
+			f.at = stageData
+		}
+	case gomail.ErrGetSender, gomail.ErrGetRcpts, gomail.ErrNoUnencoded:
+		f.at = stageMessage
+	default: // ErrConnCheck: the connection was gone before
+	}
+	if reply := c.replies.worst(command); reply != nil {
+		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
+		return f
+	}
+	f.text = sendText(send)
+	if f.at == stageEnd {
+		f.code = send.ErrorCode()
+	}
+	return f
+}
+
+// sendText takes go-mail's own words off a SendError.
+func sendText(send *gomail.SendError) string {
+	text := strings.TrimPrefix(send.Error(), send.Reason.String()+": ")
+	text, _, _ = strings.Cut(text, ", affected ")
+	// net/textproto quotes replies.
+	if i := strings.IndexByte(text, '"'); i >= 0 {
+		if quoted, err := strconv.QuotedPrefix(text[i:]); err == nil {
+			if reply, err := strconv.Unquote(quoted); err == nil {
+				text = text[:i] + reply
+			}
+		}
+	}
+	return text
+}

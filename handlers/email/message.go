@@ -1,0 +1,213 @@
+package email
+
+import (
+	"errors"
+	"fmt"
+	"net/mail"
+	"strconv"
+	"strings"
+	"time"
+
+	gomail "github.com/wneessen/go-mail"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+const (
+	// maxRecipients is what every server has to take (RFC 5321, 4.5.3.1.8).
+	maxRecipients = 100
+	// maxAddress is the longest path that SMTP knows (RFC 5321, 4.5.3.1.3).
+	maxAddress = 254
+	// maxHeader bounds a header's value: a line may have 998 bytes (RFC 5322,
+	// 2.1.1), and a value without spaces cannot be folded.
+	maxHeader = 900
+)
+
+// build makes the mail for an event. Every error is about this event and
+// these templates: another attempt would end the same way.
+func (h *Handler) build(e *dispatch.Event) (*gomail.Msg, error) {
+	data, err := tmpl.NewData(e)
+	if err != nil {
+		return nil, err
+	}
+	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
+	from, err := h.setAddresses(msg, data)
+	if err != nil {
+		return nil, err
+	}
+	subject, err := header(h.tmpl.subject, data, true)
+	if err != nil {
+		return nil, err
+	}
+	msg.Subject(subject)
+	msg.SetDateWithValue(time.Now())
+	msg.SetMessageIDWithValue(messageID(e, orDefault(h.cfg.MessageIDDomain, domainOf(from))))
+	msg.SetGenHeader("Auto-Submitted", "auto-generated")
+	msg.SetGenHeader("X-Notifyd-Event-Id", strconv.FormatInt(e.ID, 10))
+	msg.SetGenHeader("X-Notifyd-Event-Type", oneLine(e.Type, maxHeader))
+	for _, name := range sortedKeys(h.tmpl.headers) {
+		value, err := header(h.tmpl.headers[name], data, false)
+		if err != nil {
+			return nil, err
+		}
+		if value != "" {
+			msg.SetGenHeader(gomail.Header(name), value)
+		}
+	}
+	return msg, h.setBody(msg, data)
+}
+
+// setAddresses sets sender and recipients and returns the sender.
+func (h *Handler) setAddresses(msg *gomail.Msg, data *tmpl.Data) (*mail.Address, error) {
+	from, err := addresses(data, h.tmpl.from)
+	if err != nil {
+		return nil, err
+	}
+	if len(from) != 1 {
+		return nil, fmt.Errorf("template %q yields %d addresses: it must yield one", "from", len(from))
+	}
+	msg.FromMailAddress(from[0])
+	to, err := addresses(data, h.tmpl.to...)
+	if err != nil {
+		return nil, err
+	}
+	cc, err := addresses(data, h.tmpl.cc...)
+	if err != nil {
+		return nil, err
+	}
+	bcc, err := addresses(data, h.tmpl.bcc...)
+	if err != nil {
+		return nil, err
+	}
+	replyTo, err := addresses(data, h.tmpl.replyTo)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool)
+	to, cc, bcc = unseen(to, seen), unseen(cc, seen), unseen(bcc, seen)
+	switch {
+	case len(seen) == 0:
+		return nil, errors.New("templates to, cc and bcc yield no recipient: mend the event, or the templates")
+	case len(seen) > maxRecipients:
+		return nil, fmt.Errorf("templates to, cc and bcc yield %d recipients: %d is the limit", len(seen), maxRecipients)
+	}
+	for _, h := range []struct {
+		list []*mail.Address
+		set  func(...*mail.Address)
+	}{
+		{to, msg.ToMailAddress},
+		{cc, msg.CcMailAddress},
+		{bcc, msg.BccMailAddress},
+		{replyTo, msg.ReplyToMailAddress},
+	} {
+		if len(h.list) > 0 { // go-mail would write a header without a value
+			h.set(h.list...)
+		}
+	}
+	return from[0], nil
+}
+
+// addresses renders templates and parses what they yield. A nil template
+// yields nothing.
+func addresses(data *tmpl.Data, ts ...*tmpl.Template) ([]*mail.Address, error) {
+	var all []*mail.Address
+	for _, t := range ts {
+		if t == nil {
+			continue
+		}
+		text, err := t.Render(data)
+		if err != nil {
+			return nil, err
+		}
+		list, err := parseAddresses(text)
+		if err != nil {
+			return nil, fmt.Errorf("what template %q yields %w", t.Name(), err)
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
+
+// unseen leaves out who gets the mail already.
+func unseen(list []*mail.Address, seen map[string]bool) []*mail.Address {
+	var fresh []*mail.Address
+	for _, a := range list {
+		if !seen[a.Address] {
+			seen[a.Address] = true
+			fresh = append(fresh, a)
+		}
+	}
+	return fresh
+}
+
+// header renders a header's value: one line, single spaces. go-mail folds at
+// spaces, and where there are many in a row it writes lines of nothing but
+// spaces, which some servers take for the end of the headers.
+func header(t *tmpl.Template, data *tmpl.Data, lineEnds bool) (string, error) {
+	text, err := t.Render(data)
+	if err != nil {
+		return "", err
+	}
+	text = strings.TrimSpace(text)
+	if !lineEnds && strings.ContainsFunc(text, isControl) {
+		return "", fmt.Errorf("what template %q yields holds a line end or another control character: a header has one line", t.Name())
+	}
+	text = oneLine(text, len(text))
+	if len(text) > maxHeader {
+		return "", fmt.Errorf("what template %q yields has more than %d bytes: shorten it with trunc", t.Name(), maxHeader)
+	}
+	return text, nil
+}
+
+// setBody sets text, HTML, or both as alternatives.
+func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
+	set := msg.SetBodyString
+	for _, part := range []struct {
+		kind gomail.ContentType
+		tmpl *tmpl.Template
+	}{{gomail.TypeTextPlain, h.tmpl.text}, {gomail.TypeTextHTML, h.tmpl.html}} {
+		if part.tmpl == nil {
+			continue
+		}
+		body, err := part.tmpl.Render(data)
+		if err != nil {
+			return err
+		}
+		set(part.kind, body)
+		set = msg.AddAlternativeString
+	}
+	return nil
+}
+
+// messageID is the same for every attempt, so that servers and readers know a
+// mail that is sent again. The destination is in it because two destinations
+// may send different mails for one event.
+func messageID(e *dispatch.Event, domain string) string {
+	return fmt.Sprintf("notifyd.%d.%s@%s", e.ID, strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, orDefault(e.Destination, "email")), domain)
+}
+
+// domainOf returns the domain of an address, or one that does not exist where
+// it cannot stand in a Message-ID.
+func domainOf(a *mail.Address) string {
+	domain := a.Address[strings.LastIndexByte(a.Address, '@')+1:]
+	if !isDotAtom(domain) {
+		return "notifyd.invalid"
+	}
+	return domain
+}
+
+// oneLine makes white space and control characters single spaces and cuts what
+// is longer than limit bytes.
+func oneLine(s string, limit int) string {
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return isControl(r) || r == ' ' }), " ")
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "..."
+}

@@ -1,0 +1,261 @@
+package email
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	gomail "github.com/wneessen/go-mail"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+const (
+	// idleTimeout is how long a connection waits for the next mail. Servers
+	// give up after a minute or more, and some count open connections.
+	idleTimeout = 30 * time.Second
+	// maxMails is how many mails one connection carries. Servers have limits of
+	// 100 and more, and a new connection meets a new member of a cluster.
+	maxMails = 100
+	// quitTimeout bounds the goodbye, which is a courtesy.
+	quitTimeout = time.Second
+)
+
+// pool holds connections to one server: at most as many as it has slots, idle
+// ones included.
+type pool struct {
+	cfg   Config
+	cas   *x509.CertPool
+	idle  time.Duration
+	mails int
+	slots chan struct{}
+	done  chan struct{}  // closed by close
+	quits sync.WaitGroup // goodbyes under way
+
+	mu    sync.Mutex
+	conns []*conn // idle, the one used last at the end
+	shut  bool
+}
+
+func newPool(cfg Config, cas *x509.CertPool) *pool {
+	return &pool{
+		cfg: cfg, cas: cas, idle: idleTimeout, mails: maxMails,
+		slots: make(chan struct{}, cfg.Connections), done: make(chan struct{}),
+	}
+}
+
+// acquire waits for a slot. release gives it back.
+func (p *pool) acquire(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	closed := dispatch.Unavailable(errors.New("email: the handler is closed"))
+	select {
+	case <-p.done:
+		return closed
+	default:
+	}
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	case <-p.done:
+		return closed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *pool) release() { <-p.slots }
+
+// reuse takes an idle connection, nil if there is none.
+func (p *pool) reuse() *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.conns) - 1
+	if n < 0 {
+		return nil
+	}
+	c := p.conns[n]
+	p.conns = p.conns[:n]
+	c.timer.Stop()
+	return c
+}
+
+// putBack makes c idle, or closes it. An unusable one is closed without a word.
+func (p *pool) putBack(c *conn, usable bool) {
+	if !usable {
+		c.socket.close()
+		return
+	}
+	p.mu.Lock()
+	keep := !p.shut && c.sent < p.mails
+	if keep {
+		c.timer = time.AfterFunc(p.idle, func() { p.expire(c) })
+		p.conns = append(p.conns, c)
+	}
+	p.mu.Unlock()
+	if !keep {
+		c.quit()
+	}
+}
+
+// expire closes c if it is still idle.
+func (p *pool) expire(c *conn) {
+	p.mu.Lock()
+	i := slices.Index(p.conns, c)
+	if i >= 0 {
+		p.conns = slices.Delete(p.conns, i, i+1)
+		p.quits.Add(1)
+	}
+	p.mu.Unlock()
+	if i >= 0 {
+		c.quit()
+		p.quits.Done()
+	}
+}
+
+// close closes what is idle, and makes acquire fail.
+func (p *pool) close() {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns = nil
+	if !p.shut {
+		p.shut = true
+		close(p.done)
+	}
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.timer.Stop()
+		p.quits.Go(c.quit)
+	}
+	p.quits.Wait() // each takes quitTimeout at most
+}
+
+// dial opens a connection, up to and including AUTH.
+func (p *pool) dial(ctx context.Context) (*conn, *failure) {
+	dctx, cancel := context.WithTimeoutCause(ctx, p.cfg.ConnectTimeout,
+		errors.New("connect_timeout of "+p.cfg.ConnectTimeout.String()+" is over"))
+	defer cancel()
+	c := &conn{}
+	var stop func() bool
+	dialer := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		c.socket = &socket{Conn: raw}
+		// go-mail minds ctx while it dials and at no time later.
+		stop = c.closeWhenDone(dctx)
+		if p.cfg.TLS != TLSImplicit {
+			return c.socket, nil
+		}
+		encrypted := tls.Client(c.socket, p.tls())
+		return encrypted, encrypted.HandshakeContext(ctx)
+	}
+	addr := net.JoinHostPort(p.cfg.Host, portText(p.cfg.Port))
+	client, err := p.client(dialer, &c.replies)
+	if err == nil {
+		c.client = client
+		c.smtp, err = client.DialToSMTPClientWithContext(dctx)
+	}
+	if stop != nil && !stop() && err == nil {
+		err = context.Cause(dctx)
+	}
+	if err != nil {
+		if c.socket != nil {
+			c.socket.close() // go-mail forgets it where EHLO, STARTTLS or AUTH fails
+		}
+		return nil, connectFailure(dctx, addr, err)
+	}
+	return c, nil
+}
+
+// client makes a go-mail client for one connection. It is not shared: dialling
+// writes to the client under a lock for readers, and a sender holds that lock
+// twice.
+func (p *pool) client(dial gomail.DialContextFunc, r *replies) (*gomail.Client, error) {
+	cfg := p.cfg
+	opts := []gomail.Option{
+		gomail.WithPort(cfg.Port),
+		gomail.WithTimeout(cfg.ConnectTimeout),
+		gomail.WithTLSConfig(p.tls()),
+		gomail.WithDialContextFunc(dial),
+		// go-mail would ask NOOP before each mail, NOOP and RSET after it. A
+		// dead connection shows at MAIL as well, and DATA ends a transaction.
+		gomail.WithoutNoop(),
+		gomail.WithoutRset(),
+	}
+	switch cfg.TLS {
+	case TLSImplicit:
+		opts = append(opts, gomail.WithSSL())
+	case TLSOpportunistic:
+		opts = append(opts, gomail.WithTLSPolicy(gomail.TLSOpportunistic))
+	case TLSNone:
+		opts = append(opts, gomail.WithTLSPolicy(gomail.NoTLS))
+	default:
+		opts = append(opts, gomail.WithTLSPolicy(gomail.TLSMandatory))
+	}
+	if cfg.HELO != "" {
+		opts = append(opts, gomail.WithHELO(cfg.HELO))
+	}
+	if cfg.Username != "" {
+		opts = append(opts, gomail.WithUsername(cfg.Username), gomail.WithPassword(cfg.Password.Reveal()), p.auth())
+	}
+	client, err := gomail.NewClient(cfg.Host, opts...)
+	if err != nil {
+		return nil, err
+	}
+	client.ErrorHandlerRegistry.SetDefaultHandler(r)
+	return client, nil
+}
+
+// auth chooses the mechanism. go-mail's own choice prefers NTLM, and does not
+// know that a dialler of ours made the connection safe.
+func (p *pool) auth() gomail.Option {
+	plain, login := gomail.SMTPAuthPlain, gomail.SMTPAuthLogin
+	if p.cfg.TLS == TLSNone { // Validate has seen to it that it is the loopback
+		plain, login = gomail.SMTPAuthPlainNoEnc, gomail.SMTPAuthLoginNoEnc
+	}
+	switch p.cfg.Auth {
+	case AuthPlain:
+		return gomail.WithSMTPAuth(plain)
+	case AuthLogin:
+		return gomail.WithSMTPAuth(login)
+	case AuthCRAMMD5:
+		return gomail.WithSMTPAuth(gomail.SMTPAuthCramMD5)
+	case AuthSCRAMSHA1:
+		return gomail.WithSMTPAuth(gomail.SMTPAuthSCRAMSHA1)
+	case AuthSCRAMSHA256:
+		return gomail.WithSMTPAuth(gomail.SMTPAuthSCRAMSHA256)
+	default:
+		return gomail.WithOpportunisticSMTPAuth(gomail.SMTPAuthSCRAMSHA256, gomail.SMTPAuthSCRAMSHA1,
+			plain, login, gomail.SMTPAuthCramMD5)
+	}
+}
+
+func (p *pool) tls() *tls.Config {
+	return &tls.Config{ServerName: p.cfg.ServerName, RootCAs: p.cas, MinVersion: tls.VersionTLS12}
+}
+
+// clean makes a text fit for an error: one line, not long, and without the
+// password, should a server repeat what it was sent.
+func (p *pool) clean(text string) string {
+	if password := p.cfg.Password.Reveal(); password != "" {
+		for _, form := range []string{
+			password,
+			base64.StdEncoding.EncodeToString([]byte(password)),
+			base64.StdEncoding.EncodeToString([]byte("\x00" + p.cfg.Username + "\x00" + password)),
+		} {
+			text = strings.ReplaceAll(text, form, secret.Redacted)
+		}
+	}
+	return oneLine(text, maxReply)
+}

@@ -1,0 +1,100 @@
+package smtpsink
+
+import (
+	"fmt"
+	"time"
+)
+
+// Stage is a point of an SMTP conversation.
+type Stage string
+
+// The stages, in their order. All but Connect and DataEnd are named after the
+// command that the fault answers.
+const (
+	Connect Stage = "CONNECT" // in place of the greeting
+	Ehlo    Stage = "EHLO"    // EHLO and HELO
+	STLS    Stage = "STARTTLS"
+	Auth    Stage = "AUTH"
+	MailCmd Stage = "MAIL"
+	Rcpt    Stage = "RCPT"
+	Data    Stage = "DATA"
+	DataEnd Stage = "DATA END" // in place of the reply to the final dot
+	Rset    Stage = "RSET"
+	Noop    Stage = "NOOP"
+)
+
+// Always is for [Fault.Times].
+const Always = -1
+
+// Fault is something that goes wrong at one stage.
+//
+// A fault with a Code at DataEnd refuses the mail. Every other fault at DataEnd
+// accepts and records it: with Drop the client never hears of it.
+type Fault struct {
+	// Stage is where it happens.
+	Stage Stage
+	// Code is the reply, 451 for example; 0 gives the usual one. 421 closes the
+	// connection too.
+	Code int
+	// Text follows the code; it may have several lines.
+	Text string
+	// Delay passes before anything is answered.
+	Delay time.Duration
+	// Drop closes the connection, after the reply if there is a Code, else
+	// instead of it.
+	Drop bool
+	// Hang answers nothing until the server or the client closes.
+	Hang bool
+	// Match, if set, makes the fault apply only to lines that contain it, such
+	// as one recipient's address. At DataEnd it looks at the whole mail.
+	Match string
+	// Times is how often it happens: 0 is once, [Always] is what it says.
+	Times int
+}
+
+// Fail adds faults. At each stage the first one that fits is taken.
+func (s *Sink) Fail(faults ...Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, faults...)
+}
+
+// Heal forgets all faults that are left.
+func (s *Sink) Heal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = nil
+}
+
+// take returns the fault for a stage and uses it up.
+func (s *Sink) take(stage Stage, text string) (Fault, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.faults {
+		f := s.faults[i]
+		if f.Stage != stage || !contains(text, f.Match) {
+			continue
+		}
+		switch {
+		case f.Times == Always:
+		case f.Times > 1:
+			s.faults[i].Times--
+		default:
+			s.faults = append(s.faults[:i:i], s.faults[i+1:]...)
+		}
+		return f, true
+	}
+	return Fault{}, false
+}
+
+// reply returns the lines of the fault's answer, "" if it has none.
+func (f Fault) reply() string {
+	if f.Code == 0 {
+		return ""
+	}
+	text := f.Text
+	if text == "" {
+		text = fmt.Sprintf("%d.0.0 scripted fault at %s", f.Code/100, f.Stage)
+	}
+	return formatReply(f.Code, text)
+}

@@ -1,0 +1,107 @@
+package tmpl
+
+import (
+	"errors"
+	"fmt"
+	htmltemplate "html/template"
+	"regexp"
+	"strconv"
+	"strings"
+	texttemplate "text/template"
+)
+
+// funcError is an error that one of our own functions wrote. Its text holds
+// nothing from the payload, so it may be shown.
+type funcError struct{ text string }
+
+func (e *funcError) Error() string { return e.text }
+
+func funcErrorf(format string, args ...any) error {
+	return &funcError{fmt.Sprintf(format, args...)}
+}
+
+// parseError rewrites what the template packages say into: which template,
+// which line, what is wrong, what to do.
+func parseError(name string, err error) error {
+	var bad *htmltemplate.Error
+	if errors.As(err, &bad) {
+		return fmt.Errorf("template %q, line %d: %s: close the tag, quote or comment that is open where the value stands",
+			name, max(bad.Line, 1), bad.Description)
+	}
+	msg := strings.TrimPrefix(err.Error(), "template: ")
+	msg = strings.TrimPrefix(msg, name+":")
+	line := 1
+	if number, rest, ok := strings.Cut(msg, ": "); ok {
+		if n, err := strconv.Atoi(number); err == nil {
+			line, msg = n, rest
+		}
+	}
+	return fmt.Errorf("template %q, line %d: %s: %s", name, line, msg, parseCure(msg))
+}
+
+func parseCure(msg string) string {
+	switch {
+	case strings.Contains(msg, "not defined"):
+		return "use one of " + strings.Join(FuncNames(), ", ")
+	case strings.Contains(msg, "undefined variable"):
+		return "declare it before with {{ $x := ... }}"
+	case strings.Contains(msg, "unexpected EOF"):
+		return "close every {{if}}, {{range}}, {{with}} and {{define}} with {{end}}"
+	case strings.Contains(msg, "unexpected {{end}}"), strings.Contains(msg, "unexpected {{else}}"):
+		return "take it out, or open an {{if}}, {{range}} or {{with}} before it"
+	default:
+		return `close every {{ with }} and write text in double quotes, as in {{ date "2006-01-02" .Event.CreatedAt }}`
+	}
+}
+
+// where finds the place in the text of an execution error:
+// `template: NAME:LINE:COL: executing "NAME" at <.Payload.x>: REASON`.
+func where() *regexp.Regexp {
+	return regexp.MustCompile(`(?s):(\d+):\d+: executing .*? at <(.*?)>: (.*)$`)
+}
+
+// execError says which template and which field, and lets through only the
+// reasons that are known not to quote a value.
+func execError(name string, err error) error {
+	var own *funcError
+	isOwn := errors.As(err, &own)
+	var exec texttemplate.ExecError
+	if !errors.As(err, &exec) {
+		if isOwn {
+			return fmt.Errorf("template %q: %w", name, own)
+		}
+		return fmt.Errorf("template %q cannot be executed", name)
+	}
+	m := where().FindStringSubmatch(exec.Err.Error())
+	if m == nil {
+		if isOwn {
+			return fmt.Errorf("template %q: %w", name, own)
+		}
+		return fmt.Errorf("template %q cannot be executed", name)
+	}
+	line, node, reason := m[1], m[2], m[3]
+	if isOwn {
+		return fmt.Errorf("template %q, line %s, at {{ %s }}: %w", name, line, node, own)
+	}
+	return fmt.Errorf("template %q, line %s, at {{ %s }}: %s", name, line, node, execReason(reason))
+}
+
+func execReason(reason string) string {
+	switch {
+	case strings.HasPrefix(reason, "map has no entry for key"):
+		return "the event has no such field: mend the event, or use get and default for a field that may be absent"
+	case strings.Contains(reason, "nil pointer evaluating"), strings.Contains(reason, "nil data"):
+		return "the field above it is null or absent: mend the event, or use get and default for a field that may be absent"
+	case strings.HasPrefix(reason, "can't evaluate field"):
+		return "the value above it is not an object with that field"
+	case strings.HasPrefix(reason, "range can't iterate over"):
+		return "the value is not a list or an object"
+	case strings.HasPrefix(reason, "wrong type for value"), strings.HasPrefix(reason, "error calling eq"),
+		strings.HasPrefix(reason, "error calling lt"), strings.HasPrefix(reason, "error calling gt"),
+		strings.HasPrefix(reason, "error calling le"), strings.HasPrefix(reason, "error calling ge"),
+		strings.HasPrefix(reason, "error calling ne"):
+		return "the value has another type than is needed there: for a number from the payload use int"
+	default:
+		return "the value does not fit what the template does with it"
+	}
+}

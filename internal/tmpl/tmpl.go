@@ -1,0 +1,169 @@
+// Package tmpl renders text and HTML out of an event.
+//
+// A template is Go's text/template, or html/template where the result is HTML,
+// over three values:
+//
+//	.Event     ID, Type, AggregateType, AggregateID, CreatedAt, Attempt, Destination
+//	.Payload   the decoded JSON; a number keeps the text that it was written in
+//	.Headers   the event's headers
+//
+// A path that leads nowhere is an error, and so is one that leads to null: a
+// mail that greets "<no value>" is worse than one that was not sent. Where a
+// value may be absent, ask with get: {{ get .Payload "user.name" | default "friend" }}.
+//
+// Templates come from the operator's configuration and are trusted as such;
+// payloads are not. Neither can make a template run or grow without end, see
+// [MaxOutput] and [MaxSteps], and no error repeats a value from the payload.
+package tmpl
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	htmltemplate "html/template"
+	"io"
+	texttemplate "text/template"
+	"text/template/parse"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+const (
+	// MaxOutput is the size in bytes that the result of one template may have.
+	// Mail servers commonly refuse messages of more than 10 MiB, and Gmail
+	// shows about 100 KiB of one: 1 MiB is far from both.
+	MaxOutput = 1 << 20
+	// MaxSteps bounds what one execution may do: each piece of text, each
+	// printed value and each turn of a range is a step. A table of 5,000 rows
+	// with 20 columns has about 200,000.
+	MaxSteps = 500_000
+)
+
+// Template is one parsed template. It is safe for concurrent use.
+type Template struct {
+	name     string
+	exec     func(w io.Writer, data any) error
+	constant bool
+	text     string
+}
+
+// Event is what a template sees as .Event.
+type Event struct {
+	ID            int64
+	Type          string
+	AggregateType string
+	AggregateID   string
+	CreatedAt     time.Time
+	Attempt       int
+	Destination   string
+}
+
+// Data is what a template sees as its dot. It may be used for any number of
+// templates, but for none of them concurrently with a change.
+type Data struct {
+	Event   Event
+	Payload any
+	Headers map[string]string
+}
+
+// NewData decodes the payload of e. It fails if the payload is not JSON.
+func NewData(e *dispatch.Event) (*Data, error) {
+	d := &Data{
+		Event: Event{
+			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
+			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Destination: e.Destination,
+		},
+		Headers: e.Headers,
+	}
+	dec := json.NewDecoder(bytes.NewReader(e.Payload))
+	dec.UseNumber()
+	if err := dec.Decode(&d.Payload); err != nil {
+		// The decoder's own text can quote the payload.
+		return nil, fmt.Errorf("the payload is not JSON (near byte %d)", dec.InputOffset())
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("the payload has more than one JSON value (at byte %d)", dec.InputOffset())
+	}
+	return d, nil
+}
+
+// Text parses a template whose result is plain text. The name appears in every
+// error: take the setting's path.
+func Text(name, text string) (*Template, error) {
+	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
+	if err != nil {
+		return nil, parseError(name, err)
+	}
+	trees := make(map[string]*parse.Tree)
+	for _, sub := range t.Templates() {
+		trees[sub.Name()] = sub.Tree
+	}
+	if err := prepare(name, trees); err != nil {
+		return nil, err
+	}
+	return finish(name, text, t.Tree, t.Execute), nil
+}
+
+// HTML parses a template whose result is HTML. Values are escaped for the place
+// in the document where they stand.
+func HTML(name, text string) (*Template, error) {
+	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
+	if err != nil {
+		return nil, parseError(name, err)
+	}
+	trees := make(map[string]*parse.Tree)
+	for _, sub := range t.Templates() {
+		trees[sub.Name()] = sub.Tree
+	}
+	if err := prepare(name, trees); err != nil {
+		return nil, err
+	}
+	parsed := finish(name, text, t.Tree, t.Execute)
+	// html/template looks at the context of each value only when it first
+	// runs. Mistakes in it must show when the configuration is read.
+	var bad *htmltemplate.Error
+	if err := t.Execute(&limitWriter{}, &Data{}); errors.As(err, &bad) {
+		return nil, parseError(name, bad)
+	}
+	return parsed, nil
+}
+
+func finish(name, text string, tree *parse.Tree, exec func(io.Writer, any) error) *Template {
+	return &Template{name: name, text: text, exec: exec, constant: isConstant(tree)}
+}
+
+// Name returns the name that the template was parsed with.
+func (t *Template) Name() string { return t.name }
+
+// Constant reports whether the template has no actions, so that its result is
+// its text whatever the event, and returns that text.
+func (t *Template) Constant() (string, bool) { return t.text, t.constant }
+
+// Render executes the template. The error names the template and the field.
+func (t *Template) Render(d *Data) (string, error) {
+	var w limitWriter
+	if err := t.exec(&w, d); err != nil {
+		return "", execError(t.name, err)
+	}
+	return w.buf.String(), nil
+}
+
+// limitWriter holds the result and stops the template at a limit. Every step of
+// a template ends in a Write, if only an empty one: see prepare.
+type limitWriter struct {
+	buf   bytes.Buffer
+	steps int
+}
+
+func (w *limitWriter) Write(p []byte) (int, error) {
+	w.steps++
+	if w.steps > MaxSteps {
+		return 0, funcErrorf("it takes more than %d steps: range over fewer elements", MaxSteps)
+	}
+	if w.buf.Len()+len(p) > MaxOutput {
+		return 0, funcErrorf("its result has more than %d bytes: leave something out, or send a link", MaxOutput)
+	}
+	return w.buf.Write(p)
+}

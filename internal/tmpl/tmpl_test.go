@@ -1,0 +1,237 @@
+package tmpl_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func event(payload string) *dispatch.Event {
+	return &dispatch.Event{
+		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
+		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme"},
+		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 2, Destination: "mail",
+	}
+}
+
+func data(t *testing.T, payload string) *tmpl.Data {
+	t.Helper()
+	d, err := tmpl.NewData(event(payload))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	const payload = `{"name":" ada lovelace ","n":12345678901234567890,"price":1.10,"tags":["a",2],
+		"cents":1999,"empty":"","none":null,"deep":{"list":[{"x":1}]},"at":"2026-01-02T03:04:05+01:00","html":"<b>&\""}`
+	for in, want := range map[string]string{
+		`{{.Event.ID}} {{.Event.Type}} {{.Event.AggregateType}}/{{.Event.AggregateID}} {{.Event.Attempt}} {{.Event.Destination}}`: `42 order.created order/A-7 2 mail`,
+		`{{.Headers.tenant}}`:                                                              `acme`,
+		`{{.Payload.n}} {{.Payload.price}}`:                                                `12345678901234567890 1.10`,
+		`{{.Payload.name | trim | title}}`:                                                 `Ada Lovelace`,
+		`{{upper "a"}}{{lower "B"}}`:                                                       `Ab`,
+		`{{title "o'neil go-mail"}}`:                                                       `O'neil Go-Mail`,
+		`{{json .Payload.deep}}`:                                                           `{"list":[{"x":1}]}`,
+		`{{json .Payload.html}}`:                                                           `"<b>&\""`,
+		`{{get .Payload "a.b" | default "friend"}}`:                                        `friend`,
+		`{{get .Payload "deep.list.0.x" | default "no"}}`:                                  `1`,
+		`{{get .Headers "x" | default "none"}}`:                                            `none`,
+		`{{default "d" .Payload.empty}}`:                                                   `d`,
+		`{{default "d" .Payload.none}}`:                                                    `d`,
+		`{{required "name it" .Payload.cents}}`:                                            `1999`,
+		`{{join ", " .Payload.tags}}`:                                                      `a, 2`,
+		`{{date "2006-01-02" .Event.CreatedAt}}`:                                           `2026-03-04`,
+		`{{date "02.01.2006 15:04" .Payload.at}}`:                                          `02.01.2026 03:04`,
+		`{{money .Payload.cents "eur"}}`:                                                   `19.99 EUR`,
+		`{{money .Payload.price "USD"}}`:                                                   `1.10 USD`,
+		`{{money "19" "JPY"}} {{money 5 "KWD"}}`:                                           `19 JPY 0.005 KWD`,
+		`{{money -5 "EUR"}}`:                                                               `-0.05 EUR`,
+		`{{if gt (int .Payload.cents) 1000}}big{{end}}`:                                    `big`,
+		`{{address "Ada \"<x@y.z>, b\r\n" "a@example.com"}}`:                               `"Ada \"<x@y.z>, b" <a@example.com>`,
+		`{{fixed 1 .Payload.price}}`:                                                       `1.1`,
+		`{{trunc 3 "äöüß"}}`:                                                               `äöü`,
+		`{{range .Payload.tags}}[{{.}}]{{end}}`:                                            `[a][2]`,
+		`{{range $i, $t := .Payload.tags}}{{if $i}},{{end}}{{$t}}{{end}}`:                  `a,2`,
+		`{{with .Payload.deep}}{{len .list}}{{end}}`:                                       `1`,
+		`{{define "row"}}<{{.}}>{{end}}{{range .Payload.tags}}{{template "row" .}}{{end}}`: `<a><2>`,
+		`{{printf "%03d" (int .Payload.cents)}}`:                                           `1999`,
+	} {
+		tpl, err := tmpl.Text("subject", in)
+		if err != nil {
+			t.Errorf("%s: %v", in, err)
+			continue
+		}
+		if got, err := tpl.Render(data(t, payload)); err != nil || got != want {
+			t.Errorf("%s\n got %q, %v\nwant %q", in, got, err, want)
+		}
+	}
+}
+
+func TestHTMLEscapes(t *testing.T) {
+	t.Parallel()
+	tpl, err := tmpl.HTML("html", `<p title="{{.Payload.x}}">{{.Payload.x}}</p><a href="{{.Payload.u}}">x</a>`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := tpl.Render(data(t, `{"x":"<b>\"&","u":"javascript:alert(1)"}`))
+	want := `<p title="&lt;b&gt;&#34;&amp;">&lt;b&gt;&#34;&amp;</p><a href="#ZgotmplZ">x</a>`
+	if err != nil || got != want {
+		t.Errorf("got %s, %v\nwant %s", got, err, want)
+	}
+}
+
+func TestParseErrorsNamePlaceAndCure(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string][]string{
+		"a\n{{foo .Payload.x}}":                 {`"subject", line 2`, `"foo" not defined`, "use one of address, date"},
+		"{{.Payload.x":                          {"line 1", "unclosed action", "close every {{"},
+		"{{if .Payload.x}}":                     {"line 1", "unexpected EOF", "{{end}}"},
+		"a{{end}}":                              {"line 1", "unexpected {{end}}", "take it out"},
+		"{{$x}}":                                {"line 1", "undefined variable", "declare it"},
+		"{{.Paylod.x}}":                         {`"subject"`, "no .Paylod", ".Event, .Payload and .Headers"},
+		"{{if (.Event.Name)}}x{{end}}":          {"no .Event.Name", "AggregateID"},
+		`{{define "a"}}{{template "a"}}{{end}}`: {"calls itself"},
+		`{{template "subject" .}}`:              {"calls itself"},
+	} {
+		_, err := tmpl.Text("subject", in)
+		if err == nil {
+			t.Errorf("%q: no error", in)
+			continue
+		}
+		for _, w := range want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%q: %v\nlacks %q", in, err, w)
+			}
+		}
+	}
+	if _, err := tmpl.HTML("html", "<p>\n<a href='{{.Payload.x}}"); err == nil ||
+		!strings.Contains(err.Error(), `template "html", line`) {
+		t.Errorf("unclosed attribute: %v", err)
+	}
+}
+
+func TestExecutionErrorsNameFieldNotPayload(t *testing.T) {
+	t.Parallel()
+	const payload = `{"s":"hunter2","n":1.5,"l":["hunter2"],"o":{"k":"hunter2"},"none":null,"big":9223372036854775807}`
+	for in, want := range map[string]string{
+		"{{.Payload.customer}}":                                        ".Payload.customer",
+		"a\n{{.Payload.o.name}}":                                       "line 2",
+		"{{.Payload.none}}":                                            "null or absent",
+		"{{.Payload.none.x}}":                                          ".Payload.none.x",
+		"{{.Payload.s.x}}":                                             "not an object",
+		"{{.Headers.nope}}":                                            ".Headers.nope",
+		`{{get .Payload "x"}}`:                                         "null or absent",
+		`{{index .Payload "x"}}`:                                       "null or absent",
+		"{{range .Payload.s}}x{{end}}":                                 "not a list",
+		"{{range .Payload.n}}x{{end}}":                                 "not a list",
+		`{{date "2006" .Payload.s}}`:                                   "RFC 3339",
+		`{{money .Payload.s "EUR"}}`:                                   "not a number",
+		`{{money 1 .Payload.s}}`:                                       "three letters",
+		`{{money "1.999" "EUR"}}`:                                      "more than 2 digits",
+		`{{required "give a name" .Payload.none}}`:                     "give a name",
+		`{{join "," .Payload.o}}`:                                      "not a list",
+		`{{upper .Payload.l}}`:                                         "use json or join",
+		`{{address "x" .Payload.s}}`:                                   "not one e-mail address",
+		`{{int .Payload.n}}`:                                           "whole number",
+		`{{if eq .Payload.n 1}}x{{end}}`:                               "use int",
+		`{{fixed 2 "1e999999999"}}`:                                    "not a number",
+		`{{range int .Payload.big}}{{end}}`:                            "steps",
+		`{{range 2000}}{{printf "%1000d" 1}}{{end}}`:                   "bytes",
+		`{{$x := "aaaaaaaa"}}{{range 100}}{{$x = print $x $x}}{{end}}`: "bytes",
+		`{{index .Payload.l 7}}`:                                       ".Payload.l",
+		`{{slice .Payload.s 90}}`:                                      ".Payload.s",
+	} {
+		for name, parse := range map[string]func(string, string) (*tmpl.Template, error){"text": tmpl.Text, "html": tmpl.HTML} {
+			tpl, err := parse("body", in)
+			if err != nil {
+				t.Errorf("%s %s: %v", name, in, err)
+				continue
+			}
+			got, err := tpl.Render(data(t, payload))
+			if err == nil || got != "" {
+				t.Errorf("%s %s: got %q and no error", name, in, got)
+				continue
+			}
+			if msg := err.Error(); !strings.Contains(msg, want) || !strings.Contains(msg, `template "body"`) ||
+				strings.Contains(msg, "hunter2") || strings.Contains(msg, presentName) {
+				t.Errorf("%s %s: %v\nwant %q", name, in, err, want)
+			}
+		}
+	}
+}
+
+const presentName = "| present"
+
+func TestPayloadMustBeJSON(t *testing.T) {
+	t.Parallel()
+	for _, payload := range []string{"", "{", "hunter2", `{"a":1} {"b":2}`, "1 x"} {
+		if _, err := tmpl.NewData(event(payload)); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", payload, err)
+		}
+	}
+}
+
+func TestConstant(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]bool{"": true, "a@example.com": true, "a{{.Event.ID}}": false, "{{if true}}x{{end}}": false} {
+		tpl, err := tmpl.Text("to", in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, ok := tpl.Constant(); ok != want || text != in {
+			t.Errorf("%q: %q, %v", in, text, ok)
+		}
+	}
+}
+
+func FuzzParseAndRender(f *testing.F) {
+	f.Add(`{{.Payload.a}} {{range .Payload.l}}{{.}}{{end}}`, `{"a":1,"l":[1,2]}`)
+	f.Add(`{{define "x"}}{{.}}{{end}}{{template "x" .Payload}}`, `null`)
+	f.Add(`{{range int .Payload}}{{end}}`, `9e15`)
+	f.Add(`<a href="{{.Payload}}" onclick="{{json .Payload}}">`, `{"a":[]}`)
+	f.Add(`{{money .Payload "EUR"}}{{fixed 3 .Payload}}{{date "" .Event.CreatedAt}}`, `"1e64"`)
+	f.Add(`{{range $k, $v := .Payload}}{{$k}}{{break}}{{else}}{{trunc 3 "x"}}{{end}}`, `{}`)
+	f.Fuzz(func(t *testing.T, text, payload string) {
+		d, err := tmpl.NewData(event(payload))
+		if err != nil {
+			return
+		}
+		for _, parse := range []func(string, string) (*tmpl.Template, error){tmpl.Text, tmpl.HTML} {
+			tpl, err := parse("t", text)
+			if err != nil {
+				continue
+			}
+			out, err := tpl.Render(d)
+			if len(out) > tmpl.MaxOutput || (err != nil && out != "") {
+				t.Errorf("%d bytes, %v", len(out), err)
+			}
+		}
+	})
+}
+
+func Example() {
+	tpl, err := tmpl.Text("subject", `{{.Payload.name | title}}, your order {{.Event.AggregateID}}: {{money .Payload.total "EUR"}}`)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err := tmpl.NewData(&dispatch.Event{AggregateID: "A-7", Payload: []byte(`{"name":"ada","total":1999}`)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(tpl.Render(d))
+	// Output: Ada, your order A-7: 19.99 EUR <nil>
+}
