@@ -200,8 +200,8 @@ func (r *Relay) add(hs handleSettings, h Handler) error {
 	return nil
 }
 
-// Ready is closed once the relay listens and has looked through the table for
-// the first time: from then on an event is delivered as soon as it is committed.
+// Ready is closed once the relay listens and has begun to work off the table:
+// from then on an event is delivered as soon as it is committed.
 func (r *Relay) Ready() <-chan struct{} { return r.ready }
 
 // Run delivers events until ctx ends. It waits for a database that is down,

@@ -181,7 +181,7 @@ func (d *Dispatcher) Wake(id int64) { d.sched.hint(id) }
 // Look takes word that notifications may have been missed. It never blocks.
 func (d *Dispatcher) Look() { d.sched.look() }
 
-// Ready is closed after the table has been looked through for the first time.
+// Ready is closed after the table has been looked at for the first time.
 func (d *Dispatcher) Ready() <-chan struct{} { return d.sched.ready }
 
 // Run claims and delivers until ctx ends, then stops in order: nothing more is

@@ -37,7 +37,7 @@ type scheduler struct {
 	dueAt       time.Time // zero: nothing known
 	nextDuePoll time.Time // deliveries that another relay left behind
 
-	ready   chan struct{} // closed after the first complete look at the table
+	ready   chan struct{} // closed after the first sweep
 	isReady bool
 }
 
@@ -327,7 +327,7 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 		s.bell.ring()
 	case bellLeave:
 	}
-	if !s.isReady && !s.sweep.active {
+	if !s.isReady {
 		s.isReady = true
 		close(s.ready)
 	}
