@@ -34,17 +34,15 @@ func (d *decoder) decode(n *node, v reflect.Value, r rule, path string) {
 		v.Set(fresh)
 		return
 	}
-	if d.decodeSpecial(n, v, path) {
-		return
-	}
-	switch v.Kind() {
-	case reflect.Struct:
+	switch k := v.Kind(); {
+	case d.decodeSpecial(n, v, path):
+	case k == reflect.Struct:
 		d.decodeStruct(n, path, settingsOf(v))
-	case reflect.Slice:
+	case k == reflect.Slice:
 		d.decodeList(n, v, r, path)
-	case reflect.Map:
+	case k == reflect.Map:
 		d.decodeMap(n, v, path)
-	case reflect.Interface:
+	case k == reflect.Interface:
 		v.Set(reflect.ValueOf(d.plain(n, path)))
 	default:
 		d.decodeScalar(n, v, r, path)
@@ -149,23 +147,23 @@ func (d *decoder) decodeMap(n *node, v reflect.Value, path string) {
 
 // plain returns n as what encoding/json would make of it.
 func (d *decoder) plain(n *node, path string) any {
-	switch n.kind {
-	case kindList:
+	switch {
+	case n.kind == kindList:
 		list := make([]any, len(n.items))
 		for i, item := range n.items {
 			list[i] = d.plain(item, fmt.Sprintf("%s.%d", path, i))
 		}
 		return list
-	case kindMap:
+	case n.kind == kindMap:
 		m := make(map[string]any, len(n.entries))
 		for _, e := range n.entries {
 			m[e.name] = d.plain(e.value, join(path, e.name))
 		}
 		return m
-	case kindScalar:
-		if n.hidden {
-			(*d.origins)[path] = n.raw
-		}
+	case n.kind == kindScalar && n.hidden:
+		(*d.origins)[path] = n.raw
+		return n.text
+	case n.kind == kindScalar:
 		return plainScalar(n)
 	default:
 		return nil

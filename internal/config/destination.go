@@ -66,7 +66,7 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 	shareDefaults(fields)
 	d.decodeStruct(n, path, fields)
 	dest.Type = header.Type
-	d.validate(dest.Lane.validate(), n, path)
+	d.validate(dest.validateLane(), n, path)
 	d.validate(dest.Settings.Validate(), n, path)
 	return dest, true
 }

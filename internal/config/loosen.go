@@ -13,8 +13,12 @@ import (
 // scalar.
 const expansionPattern = `\$\{(env|file):`
 
+// orNull is the type that a setting may have in place of its own, unless it is
+// required or an element of a list.
+const orNull = "null"
+
 // loosen completes the schema of the setting v, whose value is the default.
-func loosen(s *jsonschema.Schema, v reflect.Value, required bool) error {
+func loosen(s *jsonschema.Schema, v reflect.Value, or ...string) error {
 	if v.Kind() == reflect.Pointer {
 		v = reflect.New(v.Type().Elem()).Elem()
 	}
@@ -22,15 +26,13 @@ func loosen(s *jsonschema.Schema, v reflect.Value, required bool) error {
 	if err != nil || types == nil {
 		return err
 	}
-	if !required {
-		types = append(types, "null")
-	}
+	types = append(types, or...)
 	if len(s.Enum) > 0 {
 		words := &jsonschema.Schema{Enum: s.Enum}
 		expanded := &jsonschema.Schema{Type: "string", Pattern: expansionPattern}
 		s.Type, s.Enum, s.AnyOf = "", nil, []*jsonschema.Schema{words, expanded}
-		if !required {
-			s.AnyOf = append(s.AnyOf, &jsonschema.Schema{Type: "null"})
+		for _, t := range or {
+			s.AnyOf = append(s.AnyOf, &jsonschema.Schema{Type: t})
 		}
 	} else {
 		setTypes(s, types)
@@ -46,20 +48,19 @@ func loosenType(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
 		s.Minimum, s.Maximum = "0", "0" // for numbers: only 0 needs no unit
 		return []string{"string", "integer"}, nil
 	}
-	if s.Type == "string" {
+	switch k := v.Kind(); {
+	case s.Type == "string":
 		return []string{"string"}, nil
-	}
-	switch v.Kind() {
-	case reflect.Interface:
+	case k == reflect.Interface:
 		return nil, nil
-	case reflect.Struct:
+	case k == reflect.Struct:
 		return []string{"object"}, loosenStruct(s, v)
-	case reflect.Map:
+	case k == reflect.Map:
 		if s.AdditionalProperties != nil {
-			return []string{"object"}, loosen(s.AdditionalProperties, reflect.Zero(v.Type().Elem()), false)
+			return []string{"object"}, loosen(s.AdditionalProperties, reflect.Zero(v.Type().Elem()), orNull)
 		}
 		return []string{"object"}, nil
-	case reflect.Slice:
+	case k == reflect.Slice:
 		return loosenSlice(s, v)
 	default:
 		s.Pattern = expansionPattern // for strings: the number comes from elsewhere
@@ -76,7 +77,7 @@ func loosenSlice(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
 	if elem.Kind() == reflect.String {
 		types = append(types, "string") // one string stands for a list of it
 	}
-	return types, loosen(s.Items, elem, true)
+	return types, loosen(s.Items, elem)
 }
 
 func setTypes(s *jsonschema.Schema, types []string) {
@@ -97,14 +98,11 @@ func defaultOf(v reflect.Value) any {
 	if v.IsZero() || v.Type() == reflect.TypeFor[secret.String]() {
 		return nil
 	}
-	if d, ok := v.Interface().(time.Duration); ok {
+	if d, ok := reflect.TypeAssert[time.Duration](v); ok {
 		return formatDuration(d)
 	}
-	switch v.Kind() {
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Float32, reflect.Float64:
+	if k := v.Kind(); k == reflect.String || k == reflect.Bool || v.CanInt() || v.CanUint() || v.CanFloat() {
 		return v.Interface()
-	default:
-		return nil
 	}
+	return nil
 }

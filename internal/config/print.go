@@ -76,29 +76,32 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 		}
 		return p.encode(v.Elem(), path)
 	}
-	if n := p.encodeSpecial(v, path); n != nil {
-		return n
-	}
-	switch v.Kind() {
-	case reflect.Struct:
+	special := p.encodeSpecial(v, path)
+	switch k := v.Kind(); {
+	case special != nil:
+		return special
+	case k == reflect.Struct:
 		m := mapping()
 		for _, s := range settingsOf(v) {
 			add(m, s.name, p.encode(s.targets[0], join(path, s.name)))
 		}
 		return m
-	case reflect.Map:
+	case k == reflect.Map:
 		return p.encodeMap(v, path)
-	case reflect.Slice:
+	case k == reflect.Slice:
 		list := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Style: yaml.FlowStyle}
 		for i := range v.Len() {
 			n := p.encode(v.Index(i), fmt.Sprintf("%s.%d", path, i))
-			if n != nil && n.Kind != yaml.ScalarNode {
+			if n == nil {
+				n = bare("null") // leaving it out would move the others
+			}
+			if n.Kind != yaml.ScalarNode {
 				list.Style = 0
 			}
 			list.Content = append(list.Content, n)
 		}
 		return list
-	case reflect.String:
+	case k == reflect.String:
 		return text(p.visible(v.String(), path))
 	default:
 		return bare(fmt.Sprint(v.Interface()))

@@ -7,8 +7,12 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// keywordPassword matches the password in libpq's keyword form, quoted or not.
-var keywordPassword = regexp.MustCompile(`(?is)(password\s*=\s*)('(?:[^'\\]|\\.)*(?:'|$)|(?:\\.|\S)+)`)
+var (
+	// keywordPassword matches the password in libpq's keyword form, quoted or not.
+	keywordPassword = regexp.MustCompile(`(?is)(password\s*=\s*)('(?:[^'\\]|\\.)*(?:'|$)|(?:\\.|\S)+)`)
+	// queryPassword matches the parameters of a URL that tell secrets.
+	queryPassword = regexp.MustCompile(`(?is)([?&][^=&]*(?:passw|secret|token|api_?key)[^=&]*=)[^&]*`)
+)
 
 // redactConnection returns a connection string without its password.
 func redactConnection(s string) string {
@@ -32,37 +36,10 @@ func redactURL(s string) string {
 	if !ok {
 		return s
 	}
-	rest, query, hasQuery := strings.Cut(rest, "?")
-	if strings.Contains(query, "@") && !strings.Contains(rest, "@") {
-		rest, query, hasQuery = rest+"?"+query, "", false // the ? was part of the password
-	}
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
 		if user, _, ok := strings.Cut(rest[:i], ":"); ok {
 			rest = user + ":" + secret.Redacted + rest[i:]
 		}
 	}
-	if !hasQuery {
-		return scheme + "://" + rest
-	}
-	return scheme + "://" + rest + "?" + redactQuery(query)
-}
-
-func redactQuery(query string) string {
-	parts := strings.Split(query, "&")
-	for i, part := range parts {
-		if key, _, ok := strings.Cut(part, "="); ok && tellsSecret(key) {
-			parts[i] = key + "=" + secret.Redacted
-		}
-	}
-	return strings.Join(parts, "&")
-}
-
-func tellsSecret(key string) bool {
-	key = strings.ToLower(key)
-	for _, word := range []string{"password", "passwd", "secret", "token", "apikey", "api_key"} {
-		if strings.Contains(key, word) {
-			return true
-		}
-	}
-	return false
+	return scheme + "://" + queryPassword.ReplaceAllString(rest, "${1}"+secret.Redacted)
 }

@@ -55,19 +55,18 @@ func (d *decoder) decodeDuration(n *node, target *time.Duration, path string) {
 }
 
 func (d *decoder) decodeScalar(n *node, v reflect.Value, r rule, path string) {
-	switch v.Kind() {
-	case reflect.String:
+	switch {
+	case v.Kind() == reflect.String:
 		d.decodeString(n, v, r, path)
-	case reflect.Bool:
+	case v.Kind() == reflect.Bool:
 		if b, ok := parseBool(n); ok {
 			v.SetBool(b)
 			return
 		}
 		d.wrongScalar(n, path, "true or false")
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case v.CanInt() || v.CanUint():
 		d.decodeInt(n, v, r, path)
-	case reflect.Float32, reflect.Float64:
+	case v.CanFloat():
 		f, ok := parseFloat(n)
 		if !ok {
 			d.wrongScalar(n, path, "a number")
@@ -124,7 +123,7 @@ func (d *decoder) decodeInt(n *node, v reflect.Value, r rule, path string) {
 		return
 	}
 	switch {
-	case v.CanUint() && (i < 0 || v.OverflowUint(uint64(i))): //nolint:gosec // the sign is tested first
+	case v.CanUint() && (i < 0 || v.OverflowUint(uint64(i))):
 		d.list.add(n.at, path, "%s: %s is out of range", path, show(n))
 	case v.CanUint():
 		v.SetUint(uint64(i)) //nolint:gosec // the case above refuses negative numbers
@@ -206,9 +205,6 @@ func parseBool(n *node) (value, ok bool) {
 
 // plainScalar returns a scalar as the Go type that YAML gives it.
 func plainScalar(n *node) any {
-	if n.hidden {
-		return n.text
-	}
 	if i, err := parseInt(n); err == nil {
 		return i
 	}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/invopop/jsonschema"
@@ -118,13 +118,16 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 }
 
 func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
-	required := strings.Join(s.Required, " ") + " "
 	for _, f := range settingsOf(v) {
 		p := property(s, f.name)
 		if p == nil {
 			return fmt.Errorf("%s: %s: %w", v.Type(), f.name, errNoTag)
 		}
-		if err := loosen(p, f.targets[0], strings.Contains(required, f.name+" ")); err != nil {
+		or := []string{orNull}
+		if slices.Contains(s.Required, f.name) {
+			or = nil
+		}
+		if err := loosen(p, f.targets[0], or...); err != nil {
 			return err
 		}
 	}

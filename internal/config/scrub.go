@@ -9,7 +9,7 @@ import (
 
 // shortest is the length from which a text is looked for inside a message. A
 // shorter one would hit ordinary words; it is only recognised as a whole word.
-const shortest = 4
+const shortest = 3
 
 // scrub removes from a message, written by a handler's Validate or by a parser
 // that it called, every trace of the given values: the value itself, and every

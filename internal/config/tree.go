@@ -241,19 +241,16 @@ func (t *tree) mergeable(y *yaml.Node, path string) []*node {
 
 // describe names what a node is without giving away what it says.
 func describe(n *node) string {
-	switch n.kind {
-	case kindList:
+	switch {
+	case n.kind == kindList:
 		return "a list"
-	case kindMap:
+	case n.kind == kindMap:
 		return "a mapping"
-	case kindNull:
+	case n.kind == kindNull:
 		return "nothing"
-	default:
-	}
-	switch n.tag {
-	case "!!int", "!!float":
+	case n.tag == "!!int", n.tag == "!!float":
 		return "a number"
-	case "!!bool":
+	case n.tag == "!!bool":
 		return "true or false"
 	default:
 		return "text"

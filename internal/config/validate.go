@@ -31,7 +31,7 @@ func (r Relay) checkLease() error {
 		formatDuration(r.Lease), formatDuration(r.LockBudget))
 }
 
-func (l Lane) validate() error {
+func (l Lane) validateLane() error {
 	return errors.Join(
 		positive("timeout", l.Timeout),
 		positive("backoff.initial", l.Backoff.Initial),
