@@ -27,7 +27,7 @@ func Schema(registry Registry) ([]byte, error) {
 		return nil, err
 	}
 	version := property(root, "version")
-	version.Const = supportedVersion
+	version.Const, version.Pattern, version.Extras = supportedVersion, "", nil // not even by an expansion
 	destinations := property(root, "destinations")
 	destinations.PropertyNames = &jsonschema.Schema{Pattern: destinationName}
 	destinations.AdditionalProperties = &jsonschema.Schema{}
