@@ -7,22 +7,38 @@ import "log/slog"
 const Redacted = "[redacted]"
 
 // String is a text that hides itself from fmt, slog, JSON and YAML. The zero
-// value is the empty secret, which prints as "".
-type String struct{ value string }
+// value is the empty secret, which prints as "". Compare what Reveal returns,
+// not the Strings.
+type String struct {
+	// value is a pointer because fmt does not always ask the methods below:
+	// not for %d, and not inside a value that a verb does not fit. It then
+	// prints the fields, and of a pointer only the address.
+	value *string
+}
 
 // New returns the secret s.
-func New(s string) String { return String{s} }
+func New(s string) String {
+	if s == "" {
+		return String{}
+	}
+	return String{&s}
+}
 
 // Reveal returns the text. Call it only where the text is handed to the one
 // library that needs it.
-func (s String) Reveal() string { return s.value }
+func (s String) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
 
 // IsZero reports whether the secret is empty.
-func (s String) IsZero() bool { return s.value == "" }
+func (s String) IsZero() bool { return s.value == nil }
 
 // String returns [Redacted], or "" for the empty secret.
 func (s String) String() string {
-	if s.value == "" {
+	if s.IsZero() {
 		return ""
 	}
 	return Redacted
@@ -39,6 +55,6 @@ func (s String) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (s *String) UnmarshalText(text []byte) error {
-	s.value = string(text)
+	*s = New(string(text))
 	return nil
 }

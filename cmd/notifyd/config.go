@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+func newConfigCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Write, show and describe the configuration file",
+	}
+	cmd.AddCommand(newConfigInitCmd(a), newConfigPrintCmd(a), newConfigSchemaCmd(a))
+	return cmd
+}
+
+func newConfigPrintCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "print",
+		Short: "Print the effective configuration, without secrets",
+		Long: `print shows the configuration with all defaults filled in. Secrets are shown as
+[redacted]; text that comes from ${env:NAME} or ${file:PATH} is shown as it
+stands in the file.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, _, err := a.load()
+			if err != nil {
+				return err
+			}
+			return config.Print(cmd.OutOrStdout(), c)
+		},
+	}
+}
+
+func newConfigSchemaCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "schema",
+		Short:   "Print the JSON Schema of the configuration file, for editors",
+		Example: "  notifyd config schema > notifyd.schema.json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			schema, err := config.Schema(a.registry)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(schema)
+			return err
+		},
+	}
+}
+
+func newConfigInitCmd(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "init [file]",
+		Short: "Write a configuration file to start from",
+		Long: `init writes a commented configuration file: to the given file, else to that of
+--config, else to notifyd.yaml. The file - is standard output.`,
+		Example: "  notifyd config init\n  notifyd config init -",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := "notifyd.yaml"
+			if a.configPath != "" {
+				path = a.configPath
+			}
+			if len(args) == 1 {
+				path = args[0]
+			}
+			if path == "-" {
+				return config.Init(cmd.OutOrStdout())
+			}
+			flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+			if force {
+				flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+			}
+			if err := writeStarter(path, flags); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.ErrOrStderr(), "wrote %s: edit it, then run \"notifyd check-config\"\n", path)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite the file if it exists")
+	return cmd
+}
+
+// writeStarter writes the starter file, readable by its owner only: sooner or
+// later somebody writes a password into it.
+func writeStarter(path string, flags int) error {
+	var starter bytes.Buffer
+	if err := config.Init(&starter); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, flags, 0o600) //nolint:gosec // the operator names the file
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists: --force overwrites it, - prints to standard output", path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(starter.Bytes())
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,14 @@
+// Command notifyd delivers events from a PostgreSQL outbox table to
+// destinations, and has the tools around that.
+package main
+
+import (
+	"context"
+	"os"
+)
+
+//go:generate sh -c "go run . config schema > ../../docs/notifyd.schema.json"
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr, os.LookupEnv))
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+// app is what the commands share.
+type app struct {
+	lookup   config.LookupEnv
+	registry config.Registry
+
+	// The values of the flags that every command has.
+	configPath string
+	logLevel   oneOf
+	logFormat  oneOf
+
+	// started is set once a command's own code runs. An error before that is a
+	// mistake in the command line.
+	started bool
+}
+
+// run executes a command line and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer, lookup config.LookupEnv) int {
+	a := &app{
+		lookup:    lookup,
+		registry:  registry(),
+		logLevel:  oneOf{words: []string{"debug", "info", "warn", "error"}},
+		logFormat: oneOf{words: []string{"auto", "text", "json"}},
+	}
+	root := newRootCmd(a)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd() // after SetOut, which it looks at
+	a.strict(root)
+	cmd, err := root.ExecuteContextC(ctx)
+	return a.report(cmd, err)
+}
+
+// newRootCmd builds the tree of commands. A new command is a file with a
+// constructor like the ones below, and a line here.
+func newRootCmd(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "notifyd",
+		Short:         "Deliver events from a PostgreSQL outbox table",
+		Long:          "notifyd delivers the events that applications insert into a PostgreSQL table\nto queues, mailboxes, webhooks and other destinations.",
+		SilenceErrors: true, // run prints them
+		SilenceUsage:  true,
+	}
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default: $"+config.EnvPath+", ./notifyd.yaml, $XDG_CONFIG_HOME/notifyd/config.yaml, /etc/notifyd/config.yaml)")
+	flags.Var(&a.logLevel, "log-level", "debug, info, warn or error, in place of log.level of the file")
+	flags.Var(&a.logFormat, "log-format", "auto, text or json, in place of log.format of the file")
+	root.AddCommand(
+		newCheckConfigCmd(a),
+		newConfigCmd(a),
+		newVersionCmd(),
+	)
+	return root
+}
+
+// load reads the configuration and applies the flags on top of it.
+func (a *app) load() (*config.Config, string, error) {
+	path, err := config.Find(a.configPath, a.lookup)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := config.Load(path, a.registry, a.lookup)
+	if err != nil {
+		return nil, path, err
+	}
+	if a.logLevel.value != "" {
+		c.Log.Level = a.logLevel.value
+	}
+	if a.logFormat.value != "" {
+		c.Log.Format = a.logFormat.value
+	}
+	return c, path, nil
+}
+
+// strict closes two holes that cobra leaves: a command that only holds others
+// prints its help and succeeds whatever follows it, and a command that says
+// nothing about arguments accepts any.
+func (a *app) strict(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		a.strict(sub)
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = needsCommand
+	} else if cmd.Args == nil && cmd.Name() != "help" { // whose arguments are commands
+		cmd.Args = cobra.NoArgs
+	}
+	if runE := cmd.RunE; runE != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			a.started = true
+			return runE(cmd, args)
+		}
+	}
+}
+
+// needsCommand is run by a command that only holds others.
+func needsCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		if !cmd.HasParent() {
+			return cmd.Help()
+		}
+		return usageErrorf("%s needs a command", cmd.CommandPath())
+	}
+	cmd.SuggestionsMinimumDistance = 2 // cobra's own default, which it sets too late for us
+	hint := ""
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
+	}
+	return usageErrorf("unknown command %q for %s%s", args[0], cmd.CommandPath(), hint)
+}
+
+// oneOf is a flag that takes one of a few words. Empty means not given.
+type oneOf struct {
+	words []string
+	value string
+}
+
+// String implements pflag.Value.
+func (o *oneOf) String() string { return o.value }
+
+// Type implements pflag.Value; it is what the help shows in place of a value.
+func (*oneOf) Type() string { return "word" }
+
+// Set implements pflag.Value.
+func (o *oneOf) Set(s string) error {
+	if !slices.Contains(o.words, s) {
+		return fmt.Errorf("must be one of %s", strings.Join(o.words, ", "))
+	}
+	o.value = s
+	return nil
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// notifyd runs a command line in an environment of its own.
+func notifyd(t *testing.T, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	nothing := func(string) (string, bool) { return "", false }
+	code := run(t.Context(), args, &stdout, &stderr, nothing)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+func file(t *testing.T, data string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notifyd.yaml")
+	if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const good = "version: 1\ndestinations: {a: {type: log}, b: {type: log}}\nroutes: [{match: '*', to: [a, b]}]\n"
+
+func TestCheckConfig(t *testing.T) {
+	t.Parallel()
+	path := file(t, good)
+	if got, want := notifyd(t, "check-config", "-c", path), (result{0, path + ": ok, 2 destinations, 1 route\n", ""}); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	path = file(t, "version: 1\nrelay: {batch: 0}\nlogs: {}\n")
+	want := result{78, "", path + ":2:16: relay.batch: \"0\" is too small: the least is 1\n" +
+		path + ":3:1: unknown key \"logs\" (did you mean \"log\"?)\n"}
+	if got := notifyd(t, "check-config", "--config="+path); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	path = file(t, "version: 1\ndestinations:\n  a: {type: log}\n")
+	want = result{0, path + ": ok, 1 destination, 0 routes\n", path + ":3:3: warning: no route leads to the destination \"a\"\n"}
+	if got := notifyd(t, "check-config", "-c", path); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	want = result{78, "", "/not/there: cannot be read: no such file or directory\n"}
+	if got := notifyd(t, "check-config", "-c", "/not/there"); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		args string
+		want string
+	}{
+		{"--nope", "notifyd: unknown flag: --nope\nsee notifyd --help\n"},
+		{"nope", "notifyd: unknown command \"nope\" for notifyd\nsee notifyd --help\n"},
+		{"confg print", "notifyd: unknown command \"confg\" for notifyd (did you mean config?)\nsee notifyd --help\n"},
+		{"check-config --nope", "notifyd: unknown flag: --nope\nsee notifyd check-config --help\n"},
+		{"check-config more", "notifyd: unknown command \"more\" for \"notifyd check-config\"\nsee notifyd check-config --help\n"},
+		{"check-config --config", "notifyd: flag needs an argument: --config\nsee notifyd check-config --help\n"},
+		{"config", "notifyd: notifyd config needs a command\nsee notifyd config --help\n"},
+		{"config prin", "notifyd: unknown command \"prin\" for notifyd config (did you mean print?)\nsee notifyd config --help\n"},
+		{"config init a b", "notifyd: accepts at most 1 arg(s), received 2\nsee notifyd config init --help\n"},
+		{"version --log-level=loud", "notifyd: invalid argument \"loud\" for \"--log-level\" flag: must be one of debug, info, warn, error\nsee notifyd version --help\n"},
+		{"completion nope", "notifyd: unknown command \"nope\" for notifyd completion\nsee notifyd completion --help\n"},
+	}
+	for _, c := range cases {
+		t.Run(c.args, func(t *testing.T) {
+			t.Parallel()
+			if got, want := notifyd(t, strings.Fields(c.args)...), (result{2, "", c.want}); got != want {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"config", "--help"}, {"help", "config", "init"}, {"completion", "bash"}} {
+		if got := notifyd(t, args...); got.code != 0 || got.stdout == "" || got.stderr != "" {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+}
+
+func TestConfigInit(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "new.yaml")
+	if got := notifyd(t, "config", "init", path); got.code != 0 || !strings.HasPrefix(got.stderr, "wrote "+path) {
+		t.Fatalf("init: %+v", got)
+	}
+	if got := notifyd(t, "check-config", "-c", path); got != (result{0, path + ": ok, 1 destination, 2 routes\n", ""}) {
+		t.Errorf("check-config: %+v", got)
+	}
+	if got := notifyd(t, "config", "init", path); got.code != 1 || !strings.Contains(got.stderr, "exists: --force overwrites it") {
+		t.Errorf("second init: %+v", got)
+	}
+	if err := os.WriteFile(path, []byte(strings.Repeat("x", 10000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := notifyd(t, "config", "init", "--force", "-c", path); got.code != 0 {
+		t.Errorf("init --force: %+v", got)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := notifyd(t, "config", "init", "-"); got != (result{0, string(data), ""}) {
+		t.Errorf("init -: %+v", got)
+	}
+	if got := notifyd(t, "config", "init", "/not/there/x.yaml"); got.code != 1 {
+		t.Errorf("init to nowhere: %+v", got)
+	}
+}
+
+func TestConfigPrint(t *testing.T) {
+	t.Parallel()
+	path := file(t, good+"database: {url: 'postgres://u:hunter2@h/db'}\n")
+	got := notifyd(t, "config", "print", "-c", path, "--log-level", "debug", "--log-format=json")
+	for _, want := range []string{"url: postgres://u:[redacted]@h/db\n", "  level: debug\n  format: json\n", "    output: stdout\n"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing in %+v", want, got)
+		}
+	}
+	if got.code != 0 || strings.Contains(got.stdout, "hunter2") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	if got := notifyd(t, "version"); got.code != 0 || !strings.HasPrefix(got.stdout, "notifyd ") || !strings.Contains(got.stdout, "go1.") {
+		t.Errorf("%+v", got)
+	}
+	var info buildInfo
+	if got := notifyd(t, "version", "--json"); json.Unmarshal([]byte(got.stdout), &info) != nil || info.Go == "" || info.Version == "" {
+		t.Errorf("%+v", got)
+	}
+	b := buildInfo{Version: "v1.2.3", Commit: "abc", Modified: true, Go: "go1.26", Platform: "linux/amd64"}
+	if got := b.String(); got != "notifyd v1.2.3 (commit abc, modified, go1.26, linux/amd64)" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	yaml "go.yaml.in/yaml/v4"
+
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+const (
+	root          = "../../"
+	schemaFile    = root + "docs/notifyd.schema.json"
+	referenceFile = root + "docs/configuration.md"
+)
+
+func TestCommittedSchemaIsCurrent(t *testing.T) {
+	t.Parallel()
+	committed, err := os.ReadFile(schemaFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := notifyd(t, "config", "schema"); got.code != 0 || got.stdout != string(committed) {
+		t.Errorf("docs/notifyd.schema.json is not what \"notifyd config schema\" prints: run go generate ./cmd/notifyd")
+	}
+}
+
+// TestExamples holds every configuration that we publish to the schema and to
+// the parser: the files called notifyd*.yaml, the complete ones in the
+// documentation, and what "config init" writes.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	schema := compile(t)
+	for name, data := range examples(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := schema.Validate(instance(t, data)); err != nil {
+				t.Errorf("schema: %v", err)
+			}
+			c, err := config.Parse(name, data, registry(), anything)
+			if err != nil {
+				t.Fatalf("parse: %v", err)
+			}
+			if len(c.Warnings) > 0 {
+				t.Errorf("warnings: %v", c.Warnings)
+			}
+		})
+	}
+}
+
+// anything has every variable that an example may name.
+func anything(name string) (string, bool) {
+	if strings.Contains(name, "URL") {
+		return "postgres://localhost/app", true
+	}
+	return "1", true
+}
+
+func examples(t *testing.T) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{"init": []byte(notifyd(t, "config", "init", "-").stdout)}
+	for _, folder := range []string{"examples", "deploy"} {
+		err := filepath.WalkDir(root+folder, func(path string, d fs.DirEntry, err error) error {
+			if match, _ := filepath.Match("notifyd*.yaml", filepath.Base(path)); err != nil || d.IsDir() || !match {
+				return err
+			}
+			all[path], err = os.ReadFile(path)
+			return err
+		})
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	doc, err := os.ReadFile(referenceFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, block := range strings.Split(string(doc), "```yaml\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		if strings.HasPrefix(block, "version: ") {
+			all[referenceFile+string(rune('a'+i))] = []byte(block)
+		}
+	}
+	if len(all) < 2 {
+		t.Fatal("the documentation has no example")
+	}
+	return all
+}
+
+func compile(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(notifyd(t, "config", "schema").stdout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("notifyd.schema.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("notifyd.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// instance is a file as an editor hands it to the schema.
+func instance(t *testing.T, data []byte) any {
+	t.Helper()
+	var v any
+	if err := yaml.Load(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// TestReferenceNamesEveryKey, so that a new setting cannot stay undocumented.
+func TestReferenceNamesEveryKey(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile(referenceFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema any
+	if err := json.Unmarshal([]byte(notifyd(t, "config", "schema").stdout), &schema); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys(schema, nil) {
+		if !bytes.Contains(doc, []byte("`"+key+"`")) && !bytes.Contains(doc, []byte("."+key+"`")) {
+			t.Errorf("docs/configuration.md does not name %q", key)
+		}
+	}
+}
+
+// keys collects the names of all properties in a schema.
+func keys(schema any, all []string) []string {
+	switch s := schema.(type) {
+	case map[string]any:
+		if properties, ok := s["properties"].(map[string]any); ok {
+			for name := range properties {
+				all = append(all, name)
+			}
+		}
+		for _, v := range s {
+			all = keys(v, all)
+		}
+	case []any:
+		for _, v := range s {
+			all = keys(v, all)
+		}
+	}
+	return all
+}

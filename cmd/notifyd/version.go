@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version and commit are set by the release build with -ldflags "-X
+// main.version=v1.2.3 -X main.commit=..."; other builds know them from the
+// module and the repository they were built in.
+var version, commit string //nolint:gochecknoglobals // the linker writes to nothing else
+
+// buildInfo is what "notifyd version --json" prints.
+type buildInfo struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"`
+	Modified bool   `json:"modified"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// readBuildInfo describes the running binary.
+func readBuildInfo() buildInfo {
+	b := buildInfo{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		b.fill(info)
+	}
+	if version != "" {
+		b.Version = version
+	}
+	if commit != "" {
+		b.Commit = commit
+	}
+	return b
+}
+
+func (b *buildInfo) fill(info *debug.BuildInfo) {
+	if info.Main.Version != "" {
+		b.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+}
+
+// String returns the line that "notifyd version" prints.
+func (b buildInfo) String() string {
+	revision := b.Commit
+	switch {
+	case revision == "":
+		revision = "unknown"
+	case b.Modified:
+		revision += ", modified"
+	}
+	return fmt.Sprintf("notifyd %s (commit %s, %s, %s)", b.Version, revision, b.Go, b.Platform)
+}
+
+func newVersionCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			info := readBuildInfo()
+			if asJSON {
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(info)
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), info)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	return cmd
+}

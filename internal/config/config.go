@@ -1,0 +1,128 @@
+package config
+
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// supportedVersion is the only value that the key "version" may have.
+const supportedVersion = 1
+
+// Config is the content of notifyd.yaml, with the defaults filled in.
+type Config struct {
+	Version      int          `yaml:"version" jsonschema:"required" jsonschema_description:"Version of the file format. Always 1."`
+	Database     Database     `yaml:"database" jsonschema_description:"The PostgreSQL database that holds the outbox."`
+	Relay        Relay        `yaml:"relay" jsonschema_description:"How events are taken from the outbox."`
+	Retention    Retention    `yaml:"retention" jsonschema_description:"How long delivered events are kept."`
+	Log          Log          `yaml:"log" jsonschema_description:"What notifyd writes to its log."`
+	Destinations Destinations `yaml:"destinations" jsonschema_description:"Where events go, by a name of your choice."`
+	Routes       []Route      `yaml:"routes" jsonschema_description:"Which events go to which destinations."`
+
+	// Warnings are about things that are allowed but probably not meant.
+	Warnings []Mistake `yaml:"-"`
+
+	// origins is a pointer so that %+v of a Config does not print it.
+	origins *origins
+}
+
+// origins maps the path of each value that was expanded to its text in the
+// file, which is what [Print] shows in place of the value.
+type origins map[string]string
+
+// Database says how to reach PostgreSQL.
+type Database struct {
+	URL       secret.String `yaml:"url" jsonschema_description:"Connection string, postgres://user:password@host:5432/db. Falls back to $DATABASE_URL, then to the PG* variables of libpq."`
+	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string for LISTEN where url leads through a transaction pooler, which LISTEN does not survive. Falls back to url."`
+	Schema    string        `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
+}
+
+// Relay holds the limits of the relay.
+type Relay struct {
+	Connections     int           `yaml:"connections" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Connections that claim events. Fetching and settling overlap between them."`
+	Batch           int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events taken by one claim."`
+	LockBudget      time.Duration `yaml:"lock_budget" jsonschema_description:"Longest time that a transaction stays open over a delivery. Slower deliveries continue under a lease."`
+	Lease           time.Duration `yaml:"lease" jsonschema_description:"How long a slow delivery belongs to the relay that started it. Must be longer than lock_budget."`
+	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay looks at the table for what no notification announced."`
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema_description:"How long running deliveries may take to finish after SIGTERM."`
+}
+
+// Retention says what happens to events that are done.
+type Retention struct {
+	Keep  time.Duration `yaml:"keep" jsonschema_description:"How long delivered events are kept; 0 deletes them at once."`
+	Batch int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events deleted by one statement."`
+}
+
+// Log says what is logged, and how.
+type Log struct {
+	Level  string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error" jsonschema_description:"Lowest level that is written."`
+	Format string `yaml:"format" jsonschema:"enum=auto,enum=text,enum=json" jsonschema_description:"text or json; auto means text on a terminal, json elsewhere."`
+}
+
+// Destinations are the destinations in the order of the file.
+type Destinations []Destination
+
+// Destination is one place that events go to.
+type Destination struct {
+	// Name is the destination's key in the file.
+	Name string
+	// Type is the word that chose Settings from the [Registry].
+	Type string
+	Lane
+	// Settings is the pointer that the registry's [Type] returned, filled.
+	Settings Settings
+}
+
+// Lane holds the settings that destinations of every type have.
+type Lane struct {
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000" jsonschema_description:"Deliveries that run at the same time."`
+	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events given to a destination in one go, if its type can take several."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one delivery may take."`
+	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
+	Backoff     Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
+}
+
+// Backoff is the growth of the pause between attempts. The actual pause is a
+// random part of it, so that what failed together does not return together.
+type Backoff struct {
+	Initial    time.Duration `yaml:"initial" jsonschema_description:"Pause after the first failure."`
+	Max        time.Duration `yaml:"max" jsonschema_description:"The pause does not grow beyond this."`
+	Multiplier float64       `yaml:"multiplier" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Factor by which the pause grows with each failure."`
+}
+
+// Route sends the events whose type matches to one or more destinations.
+type Route struct {
+	Match string   `yaml:"match" jsonschema:"required" jsonschema_description:"An event type, a prefix like order.*, or * for every event. The most specific match wins."`
+	To    []string `yaml:"to" jsonschema:"required,minItems=1" jsonschema_description:"Names of destinations."`
+}
+
+// defaults returns the settings of an empty file: the one place where the
+// default of a setting is written down.
+func defaults() *Config {
+	return &Config{
+		Database: Database{Schema: "public"},
+		Relay: Relay{
+			Connections:     4,
+			Batch:           1000,
+			LockBudget:      100 * time.Millisecond,
+			Lease:           30 * time.Second,
+			PollInterval:    time.Second,
+			ShutdownTimeout: 20 * time.Second, // below the 30 s after which Kubernetes kills
+		},
+		Retention: Retention{Keep: 7 * day, Batch: 1000},
+		Log:       Log{Level: "info", Format: "auto"},
+		origins:   &origins{},
+	}
+}
+
+// defaultLane returns the lane of a destination that sets nothing. Fifteen
+// attempts with these pauses spread over about an hour.
+func defaultLane() Lane {
+	return Lane{
+		Concurrency: 4,
+		Batch:       100,
+		Timeout:     30 * time.Second,
+		MaxAttempts: 15,
+		Backoff:     Backoff{Initial: time.Second, Max: 10 * time.Minute, Multiplier: 2},
+	}
+}

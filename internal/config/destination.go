@@ -1,0 +1,127 @@
+package config
+
+import (
+	"reflect"
+	"regexp"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// destinationName keeps the names usable in metrics, logs and file names.
+const destinationName = `^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`
+
+var destinationNameRegexp = regexp.MustCompile(destinationName)
+
+// fileDecoder is the decoder of a whole file: destinations need the registry.
+type fileDecoder struct {
+	decoder
+	registry Registry
+}
+
+// destinations fills the list from the mapping under the key "destinations".
+func (d *fileDecoder) destinations(n *node) Destinations {
+	const path = "destinations"
+	if n == nil || n.kind == kindNull {
+		return nil
+	}
+	if n.kind != kindMap {
+		d.wrong(n, path, "a mapping of names and destinations")
+		return nil
+	}
+	var all Destinations
+	for _, e := range n.entries {
+		at := join(path, e.name)
+		if !destinationNameRegexp.MatchString(e.name) {
+			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . and start with a letter or digit", showKey(e.name))
+		}
+		if dest, ok := d.destination(e.name, e.value, at); ok {
+			all = append(all, dest)
+		}
+	}
+	return all
+}
+
+// destination decodes one destination, and validates it even if keys had
+// mistakes: the others may have some too.
+func (d *fileDecoder) destination(name string, n *node, path string) (Destination, bool) {
+	dest := Destination{Name: name, Lane: defaultLane()}
+	if n.kind == kindNull {
+		d.list.add(n.key, path, `the key "type" is missing in %s%s`, path, suggest("", d.registry.names()))
+		return dest, false
+	}
+	if n.kind != kindMap {
+		d.wrong(n, path, "a mapping of keys and values")
+		return dest, false
+	}
+	fresh, ok := d.typeOf(n, path)
+	if !ok {
+		return dest, false
+	}
+	dest.Settings = fresh()
+	header := struct {
+		Type string `yaml:"type"`
+	}{}
+	fields := settingsOf(reflect.ValueOf(&header).Elem(), reflect.ValueOf(&dest.Lane).Elem(),
+		reflect.Indirect(reflect.ValueOf(dest.Settings)))
+	shareDefaults(fields)
+	d.decodeStruct(n, path, fields)
+	dest.Type = header.Type
+	d.validate(dest.validateLane(), n, path)
+	d.validate(dest.Settings.Validate(), n, path)
+	return dest, true
+}
+
+// typeOf looks up the type of a destination in the registry.
+func (d *fileDecoder) typeOf(n *node, path string) (Type, bool) {
+	at := join(path, "type")
+	t := n.get("type")
+	switch {
+	case t == nil || t.kind == kindNull:
+		d.list.add(n.key, at, `the key "type" is missing in %s%s`, path, suggest("", d.registry.names()))
+		return nil, false
+	case t.hidden:
+		d.list.add(t.at, at, "%s: write the type out: it decides which other keys there are", at)
+		return nil, false
+	}
+	word, ok := d.text(t, at)
+	if !ok {
+		return nil, false
+	}
+	fresh, ok := d.registry[word]
+	if !ok {
+		d.list.add(t.at, at, "unknown destination type %s in %s%s", quote(word), path, suggest(word, d.registry.names()))
+	}
+	return fresh, ok
+}
+
+// shareDefaults settles on one default where a destination type has a setting
+// that lanes have as well: that of the type, unless it leaves it at zero.
+func shareDefaults(fields []setting) {
+	for _, f := range fields {
+		if len(f.targets) != 2 || f.targets[0].Type() != f.targets[1].Type() {
+			continue
+		}
+		lane, own := f.targets[0], f.targets[1]
+		if own.IsZero() {
+			own.Set(lane)
+		} else {
+			lane.Set(own)
+		}
+	}
+}
+
+// validate reports the mistakes in err, which are relative to n, unless the
+// decoder has reported the same setting: then its value is not the file's.
+func (d *fileDecoder) validate(err error, n *node, path string) {
+	for _, e := range field.Split(err) {
+		relative := field.Path(e)
+		at := path
+		if relative != "" {
+			at = join(path, relative)
+		}
+		if relative != "" && d.list.explains(at) {
+			continue
+		}
+		d.list.add(locate(n, relative), at, "%s%s", prefix(at), d.scrub(oneLine(message(e))))
+	}
+}

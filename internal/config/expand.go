@@ -1,0 +1,132 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// LookupEnv returns an environment variable and whether it is set, as
+// os.LookupEnv does.
+type LookupEnv func(name string) (string, bool)
+
+// maxFile bounds what "${file:PATH}" reads: a secret or a template, not a disk.
+const maxFile = 1 << 20
+
+var (
+	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+	// The messages do not repeat the text: "${" may be part of a password.
+	errUnknownExpansion = errors.New("only ${env:NAME}, ${env:NAME:-default} and ${file:PATH} are expanded: write $$ for a dollar sign")
+	errOpenExpansion    = errors.New("${ without a closing brace: write $$ for a dollar sign")
+	errNestedExpansion  = errors.New("an expansion inside an expansion is not supported")
+	errEnvName          = errors.New("the name in ${env:NAME} must be letters, digits and underscores")
+	errFileName         = errors.New("${file:PATH} names no file")
+)
+
+// expander replaces "${env:NAME}" and "${file:PATH}" in the values of a file.
+type expander struct {
+	lookup LookupEnv
+	// dir is the folder of the configuration file: relative paths start there,
+	// wherever the daemon was started.
+	dir string
+	// values are the texts that expansions produced, which no message may show.
+	values []string
+}
+
+func (x *expander) keep(value string) {
+	if value != "" {
+		x.values = append(x.values, value)
+	}
+}
+
+// expand returns s with its expansions replaced, and whether there were any.
+// What an expansion yields is not looked at again.
+func (x *expander) expand(s string) (text string, used bool, errs []error) {
+	var b strings.Builder
+	for {
+		i := strings.IndexByte(s, '$')
+		if i < 0 || i+1 == len(s) {
+			b.WriteString(s)
+			return b.String(), used, errs
+		}
+		b.WriteString(s[:i])
+		switch s[i+1] {
+		case '$':
+			b.WriteByte('$')
+			s = s[i+2:]
+		case '{':
+			end := strings.IndexByte(s[i:], '}')
+			if end < 0 {
+				return b.String(), used, append(errs, errOpenExpansion)
+			}
+			value, err := x.value(s[i+2 : i+end])
+			if err != nil {
+				errs = append(errs, err)
+			}
+			b.WriteString(value)
+			used = true
+			s = s[i+end+1:]
+		default:
+			b.WriteByte('$')
+			s = s[i+1:]
+		}
+	}
+}
+
+// value returns what stands between the braces stands for.
+func (x *expander) value(inner string) (string, error) {
+	if strings.Contains(inner, "${") {
+		return "", errNestedExpansion
+	}
+	if name, ok := strings.CutPrefix(inner, "env:"); ok {
+		return x.env(name)
+	}
+	if path, ok := strings.CutPrefix(inner, "file:"); ok {
+		return x.file(path)
+	}
+	return "", errUnknownExpansion
+}
+
+func (x *expander) env(name string) (string, error) {
+	name, fallback, hasFallback := strings.Cut(name, ":-")
+	if !envName.MatchString(name) {
+		return "", errEnvName
+	}
+	value, ok := x.lookup(name)
+	switch {
+	case hasFallback && value == "":
+		return fallback, nil
+	case !ok:
+		return "", fmt.Errorf("the environment variable %s is not set: set it, or write ${env:%s:-default}", name, name)
+	default:
+		return value, nil
+	}
+}
+
+func (x *expander) file(path string) (string, error) {
+	if path == "" {
+		return "", errFileName
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(x.dir, path)
+	}
+	f, err := os.Open(path) //nolint:gosec // the operator's own file names it, that is the feature
+	if err != nil {
+		return "", fmt.Errorf("cannot read the file of ${file:}: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return "", fmt.Errorf("cannot read the file of ${file:}: %w", err)
+	}
+	if len(data) > maxFile {
+		return "", fmt.Errorf("the file %s is larger than 1 MiB", path)
+	}
+	text := strings.TrimSuffix(string(data), "\n")
+	return strings.TrimSuffix(text, "\r"), nil
+}

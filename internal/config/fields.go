@@ -1,0 +1,95 @@
+package config
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// setting is a key of a mapping and the field, or the fields, it is decoded into.
+type setting struct {
+	name    string
+	targets []reflect.Value
+	rule    rule
+}
+
+// rule is what the jsonschema tag of a field demands, so that the file and the
+// schema cannot disagree about it.
+type rule struct {
+	required bool
+	enum     []string
+	min, max *float64
+}
+
+// settingsOf lists the keys that the given structs have together.
+func settingsOf(structs ...reflect.Value) []setting {
+	var all []setting
+	for _, s := range structs {
+		for field, value := range s.Fields() {
+			if !field.IsExported() {
+				continue
+			}
+			name, inline := keyOf(field)
+			if inline {
+				all = append(all, settingsOf(reflect.Indirect(value))...)
+				continue
+			}
+			if name != "" {
+				all = merge(all, setting{name, []reflect.Value{value}, ruleOf(field.Tag.Get("jsonschema"))})
+			}
+		}
+	}
+	return all
+}
+
+func merge(all []setting, s setting) []setting {
+	for i := range all {
+		if all[i].name == s.name {
+			all[i].targets = append(all[i].targets, s.targets...)
+			return all
+		}
+	}
+	return append(all, s)
+}
+
+// keyOf returns the key of a field, "" if it has none, and whether the field is
+// a struct whose own fields stand in its place.
+func keyOf(f reflect.StructField) (name string, inline bool) {
+	tag, hasTag := f.Tag.Lookup("yaml")
+	name, options, _ := strings.Cut(tag, ",")
+	switch {
+	case name == "-":
+		return "", false
+	case f.Type.Kind() == reflect.Struct && (options == "inline" || f.Anonymous && !hasTag):
+		return "", true
+	case name == "":
+		return strings.ToLower(f.Name), false
+	default:
+		return name, false
+	}
+}
+
+func ruleOf(tag string) rule {
+	var r rule
+	for word := range strings.SplitSeq(tag, ",") {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "required":
+			r.required = true
+		case "enum":
+			r.enum = append(r.enum, value)
+		case "minimum":
+			r.min = number(value)
+		case "maximum":
+			r.max = number(value)
+		}
+	}
+	return r
+}
+
+func number(s string) *float64 {
+	if f, err := strconv.ParseFloat(s, 64); err == nil {
+		return &f
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package config
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDurations(t *testing.T) {
+	t.Parallel()
+	cases := map[string]time.Duration{
+		"0": 0, "0s": 0, "30s": 30 * time.Second, "7d": 7 * day, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour,
+		"1h30m": 90 * time.Minute, "100ms": 100 * time.Millisecond, "5µs": 5 * time.Microsecond, "1ns": 1,
+	}
+	for in, want := range cases {
+		got, err := parseDuration(in)
+		if err != nil || got != want {
+			t.Errorf("parseDuration(%q) = %s, %v", in, got, err)
+		}
+		if again, err := parseDuration(formatDuration(want)); err != nil || again != want {
+			t.Errorf("%s is printed as %q, which reads back as %s, %v", want, formatDuration(want), again, err)
+		}
+	}
+	for _, in := range []string{"", "5", "-5s", "5 s", "1w", "s", "1e3s", "99999999d", "99999999999h", "106751d106751d", ".5s"} {
+		if got, err := parseDuration(in); err == nil {
+			t.Errorf("parseDuration(%q) = %s", in, got)
+		}
+	}
+}
+
+func TestMatchGrammar(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"*", "order.created", "order.*", "a.b.*", "a", "Größe/x:1", ".", "a..*"} {
+		if err := checkMatch(good); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	for _, bad := range []string{"", "**", "order*", "*.created", "a.*.b", ".*", "a.**", "a b", "a\n", "\x00", "*a"} {
+		if err := checkMatch(bad); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+func TestSuggestions(t *testing.T) {
+	t.Parallel()
+	cases := []struct{ word, want string }{
+		{"topcis", ` (did you mean "topics"?)`},
+		{"TOPICS", ` (did you mean "topics"?)`},
+		{"batc", ` (did you mean "batch"?)`},
+		{"zzzzzzzz", " (known: topics, batch)"},
+		{strings.Repeat("x", 1000), " (known: topics, batch)"},
+	}
+	for _, c := range cases {
+		if got := suggest(c.word, []string{"topics", "batch"}); got != c.want {
+			t.Errorf("suggest(%.20q) = %q", c.word, got)
+		}
+	}
+	if got := suggest("x", nil); got != "" {
+		t.Errorf("without candidates: %q", got)
+	}
+}
+
+func TestRedactConnection(t *testing.T) {
+	t.Parallel()
+	cases := map[string]string{
+		"":                                   "",
+		"postgres://u:p@h:5432/db":           "postgres://u:[redacted]@h:5432/db",
+		"postgres://u@h/db":                  "postgres://u@h/db",
+		"postgres://h/db":                    "postgres://h/db",
+		"postgres://u:p@w@h/db":              "postgres://u:[redacted]@h/db",
+		"postgres://u:p/w@h/db":              "postgres://u:[redacted]@h/db",
+		"postgres://u:1/w@h/db":              "postgres://u:[redacted]@h/db",
+		"postgres://u:p?w@h/db":              "postgres://u:[redacted]@h/db",
+		"postgres://u:p#w@h/db":              "postgres://u:[redacted]@h/db",
+		"postgres://h/db?password=p&x=1":     "postgres://h/db?password=[redacted]&x=1",
+		"host=h password=p dbname=d":         "host=h password=[redacted] dbname=d",
+		"host=h PASSWORD = 'p q' dbname=d":   "host=h PASSWORD = [redacted] dbname=d",
+		`password='a\' b' host=h`:            "password=[redacted] host=h",
+		`password=a\ b host=h`:               "password=[redacted] host=h",
+		"password='open secret":              "password=[redacted]",
+		"sslpassword=p host=h":               "sslpassword=[redacted] host=h",
+		"just a password":                    "[redacted]",
+		"postgres://u:p?w@h/db?password=two": "postgres://u:[redacted]@h/db?password=[redacted]",
+	}
+	for in, want := range cases {
+		if got := redactConnection(in); got != want {
+			t.Errorf("redactConnection(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestScrub(t *testing.T) {
+	t.Parallel()
+	values := []string{"smtp://u:hunter2@h:99x", "ab", "two words", "q\"uote"}
+	cases := map[string]string{
+		`parse "smtp://u:hunter2@h:99x": bad`: `parse "[redacted]": bad`,
+		`invalid port ":99x" after host`:      `invalid port ":[redacted]" after host`,
+		"unknown host hunter2.":               "unknown host [redacted].",
+		"ab is not about":                     "[redacted] is not about",
+		"two words are two":                   "[redacted] are [redacted]",
+		`the value "q\"uote" is bad`:          `the value "[redacted]" is bad`,
+		"nothing here":                        "nothing here",
+	}
+	for in, want := range cases {
+		got := scrub(in, values)
+		if got != want {
+			t.Errorf("scrub(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzExpand(f *testing.F) {
+	for _, seed := range []string{"", "$", "$$", "${", "${env:A}", "a${env:B:-c}$$d", "${file:/etc/hostname}", "${A}", "${env:A:-${env:B}}"} {
+		f.Add(seed, "value")
+	}
+	f.Fuzz(func(t *testing.T, in, value string) {
+		x := &expander{dir: t.TempDir(), lookup: func(string) (string, bool) { return value, true }}
+		in = strings.ReplaceAll(in, "file:", "f:")
+		out, used, errs := x.expand(in)
+		if !used && len(errs) == 0 && !strings.Contains(in, "$$") && out != in {
+			t.Errorf("%q became %q", in, out)
+		}
+		if escaped, _, errs := x.expand(escape(in)); len(errs) == 0 && strings.Contains(in, "${") && escaped != in {
+			t.Errorf("escape(%q) reads back as %q", in, escaped)
+		}
+	})
+}
+
+func FuzzDuration(f *testing.F) {
+	f.Add(int64(0))
+	f.Add(int64(math.MaxInt64))
+	f.Add(int64(90 * time.Minute))
+	f.Fuzz(func(t *testing.T, n int64) {
+		d := time.Duration(n & math.MaxInt64)
+		if got, err := parseDuration(formatDuration(d)); err != nil || got != d {
+			t.Errorf("%d: %q reads back as %d, %v", d, formatDuration(d), got, err)
+		}
+	})
+}

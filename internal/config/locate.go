@@ -1,0 +1,67 @@
+package config
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// message returns what a mistake says beside its path.
+func message(err error) string {
+	if fe, ok := err.(*field.Error); ok { //nolint:errorlint // only where nothing is wrapped around it
+		return fe.Err.Error()
+	}
+	if fe, ok := errors.AsType[*field.Error](err); ok && strings.HasPrefix(err.Error(), fe.Path+": ") {
+		return strings.TrimPrefix(err.Error(), fe.Path+": ")
+	}
+	return err.Error()
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// locate returns the position of the setting at path inside n: of its value if
+// that is a scalar, else of the key of the innermost part that is there.
+func locate(n *node, path string) pos {
+	n = find(n, path)
+	if n.kind == kindScalar {
+		return n.at
+	}
+	return n.key
+}
+
+// find returns the node at path, or the innermost one on the way that is there.
+func find(n *node, path string) *node {
+	for path != "" {
+		next, rest := step(n, path)
+		if next == nil {
+			return n
+		}
+		n, path = next, rest
+	}
+	return n
+}
+
+// step takes the first part off a path. Keys of a map may contain dots, so the
+// longest key that fits wins.
+func step(n *node, path string) (next *node, rest string) {
+	if n.kind == kindList {
+		index, rest, _ := strings.Cut(path, ".")
+		i, err := strconv.Atoi(index)
+		if err != nil || i < 0 || i >= len(n.items) {
+			return nil, ""
+		}
+		return n.items[i], rest
+	}
+	longest := -1
+	for _, e := range n.entries {
+		after, ok := strings.CutPrefix(path, e.name)
+		if !ok || after != "" && after[0] != '.' || len(e.name) <= longest {
+			continue
+		}
+		longest = len(e.name)
+		next, rest = e.value, strings.TrimPrefix(after, ".")
+	}
+	return next, rest
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/invopop/jsonschema"
+
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// expansionPattern matches a text with an expansion, which may stand for any
+// scalar.
+const expansionPattern = `\$\{(env|file):`
+
+// orNull is the type that a setting may have in place of its own, unless it is
+// required or an element of a list.
+const orNull = "null"
+
+// loosen completes the schema of the setting v, whose value is the default.
+func loosen(s *jsonschema.Schema, v reflect.Value, or ...string) error {
+	if v.Kind() == reflect.Pointer {
+		v = reflect.New(v.Type().Elem()).Elem()
+	}
+	types, err := loosenType(s, v)
+	if err != nil || types == nil {
+		return err
+	}
+	types = append(types, or...)
+	if len(s.Enum) > 0 {
+		words := &jsonschema.Schema{Enum: s.Enum}
+		expanded := &jsonschema.Schema{Type: "string", Pattern: expansionPattern}
+		s.Type, s.Enum, s.AnyOf = "", nil, []*jsonschema.Schema{words, expanded}
+		for _, t := range or {
+			s.AnyOf = append(s.AnyOf, &jsonschema.Schema{Type: t})
+		}
+	} else {
+		setTypes(s, types)
+	}
+	s.Default = defaultOf(v)
+	return nil
+}
+
+// loosenType returns the JSON types that the file may use for v, nil for any.
+func loosenType(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
+	if v.Type() == reflect.TypeFor[time.Duration]() {
+		s.Pattern = durationPattern + "|" + expansionPattern
+		s.Minimum, s.Maximum = "0", "0" // for numbers: only 0 needs no unit
+		return []string{"string", "integer"}, nil
+	}
+	switch k := v.Kind(); {
+	case s.Type == "string":
+		return []string{"string"}, nil
+	case k == reflect.Interface:
+		return nil, nil
+	case k == reflect.Struct:
+		return []string{"object"}, loosenStruct(s, v)
+	case k == reflect.Map:
+		if s.AdditionalProperties != nil {
+			return []string{"object"}, loosen(s.AdditionalProperties, reflect.Zero(v.Type().Elem()), orNull)
+		}
+		return []string{"object"}, nil
+	case k == reflect.Slice:
+		return loosenSlice(s, v)
+	default:
+		s.Pattern = expansionPattern // for strings: the number comes from elsewhere
+		return []string{s.Type, "string"}, nil
+	}
+}
+
+func loosenSlice(s *jsonschema.Schema, v reflect.Value) ([]string, error) {
+	if s.Items == nil { // the destinations, which are written as a mapping
+		return []string{"object"}, nil
+	}
+	elem := reflect.New(v.Type().Elem()).Elem()
+	types := []string{"array"}
+	if elem.Kind() == reflect.String {
+		types = append(types, "string") // one string stands for a list of it
+	}
+	return types, loosen(s.Items, elem)
+}
+
+func setTypes(s *jsonschema.Schema, types []string) {
+	if len(types) == 1 {
+		s.Type = types[0]
+		return
+	}
+	s.Type = ""
+	if s.Extras == nil {
+		s.Extras = map[string]any{}
+	}
+	s.Extras["type"] = types
+}
+
+// defaultOf returns the default as the file would say it, nil if there is none
+// worth telling.
+func defaultOf(v reflect.Value) any {
+	if v.IsZero() || v.Type() == reflect.TypeFor[secret.String]() {
+		return nil
+	}
+	if d, ok := reflect.TypeAssert[time.Duration](v); ok {
+		return formatDuration(d)
+	}
+	if k := v.Kind(); k == reflect.String || k == reflect.Bool || v.CanInt() || v.CanUint() || v.CanFloat() {
+		return v.Interface()
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// Parse reads a configuration from memory. The name stands in the messages, and
+// relative paths in "${file:PATH}" start at its folder. The error, if any, is an
+// [*Error] with every mistake that could be found.
+func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Config, error) {
+	list := newMistakes(name)
+	expand := &expander{lookup: lookup, dir: filepath.Dir(name)}
+	root := parseTree(data, list, expand)
+	if root == nil {
+		return nil, list.err()
+	}
+	c := defaults()
+	d := &fileDecoder{decoder{list, expand, c.origins}, registry}
+	d.decodeStruct(root, "", topLevel(c))
+	if root.kind == kindMap {
+		c.Destinations = d.destinations(root.get("destinations"))
+		d.checkVersion(root, c.Version)
+		d.fillURL(c, lookup)
+		d.checkWhole(root, c)
+	}
+	if err := list.err(); err != nil {
+		return nil, err
+	}
+	c.warn(root, name)
+	return c, nil
+}
+
+// topLevel lists the keys of the file. The destinations are known, so that the
+// key is not a mistake, and decoded into nothing: [fileDecoder] does that.
+func topLevel(c *Config) []setting {
+	all := settingsOf(reflect.ValueOf(c).Elem())
+	for i := range all {
+		if all[i].name == "destinations" {
+			all[i].targets = nil
+		}
+	}
+	return all
+}
+
+func (d *fileDecoder) checkVersion(root *node, version int) {
+	const path = "version"
+	n := root.get(path)
+	switch {
+	case n == nil || d.list.explains(path):
+	case n.hidden:
+		d.list.add(n.at, path, "version: write the version out: version: %d", supportedVersion)
+	case n.kind == kindScalar && version != supportedVersion:
+		d.list.add(n.at, path, "version %d is not supported: this notifyd reads version %d", version, supportedVersion)
+	}
+}
+
+// checkWhole checks what one setting demands of another.
+func (d *fileDecoder) checkWhole(root *node, c *Config) {
+	d.validate(c.validate(), root, "")
+	var names []string
+	if n := root.get("destinations"); n != nil {
+		for _, e := range n.entries { // also those with mistakes: they are there
+			names = append(names, e.name)
+		}
+	}
+	line := func(path string) int { return locate(root, path).line }
+	d.validate(checkRoutes(c.Routes, names, line), root, "")
+}
+
+// fillURL falls back to $DATABASE_URL. Without it the URL stays empty, which
+// makes pgx look at the PG* variables, as psql does.
+func (d *fileDecoder) fillURL(c *Config, lookup LookupEnv) {
+	const path = "database.url"
+	value, ok := lookup("DATABASE_URL")
+	if !ok || !c.Database.URL.IsZero() || d.list.explains(path) {
+		return
+	}
+	c.Database.URL = secret.New(value)
+	d.expand.keep(value)
+	if err := checkURL(path, c.Database.URL); err != nil {
+		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, is %s", path, message(err))
+	}
+}
+
+// warn notes what is allowed and probably not meant.
+func (c *Config) warn(root *node, file string) {
+	routed := map[string]bool{}
+	for _, r := range c.Routes {
+		for _, name := range r.To {
+			routed[name] = true
+		}
+	}
+	add := func(path, format string, args ...any) {
+		at := locate(root, path)
+		c.Warnings = append(c.Warnings, Mistake{file, at.line, at.col, "warning: " + fmt.Sprintf(format, args...)})
+	}
+	for _, dest := range c.Destinations {
+		if !routed[dest.Name] {
+			add("destinations."+dest.Name, "no route leads to the destination %q", dest.Name)
+		}
+	}
+	if len(c.Destinations) == 0 {
+		add("destinations", "there are no destinations: nothing will be delivered")
+	}
+	sortMistakes(c.Warnings)
+}

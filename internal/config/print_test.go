@@ -1,0 +1,125 @@
+package config_test
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+func printed(t *testing.T, c *config.Config) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := config.Print(&b, c); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestPrintShowsTheEffectiveConfiguration(t *testing.T) {
+	t.Parallel()
+	c := mustParse(t, head+`database:
+  url: postgres://app:s3cret@db:5432/app?sslpassword=k3y&sslmode=require
+  listen_url: host=db password='a b' user=app
+destinations:
+  mail:
+    type: email
+    host: ${env:HOST}
+    port: ${env:PORT}
+    password: ${env:PASS}
+    from: a$${b@example.com
+    to: ${env:TO}
+    headers: {Authorization: "Bearer ${env:TOKEN}", Plain: text}
+    extra: {url: "https://u:pw@h/x", n: ["${env:TOKEN}"]}
+routes: [{match: order.*, to: mail}]
+`, "HOST=mail.example.com", "PORT=587", "PASS=hunter2", "TO=x@example.com", "TOKEN=t0ken")
+	compareLines(t, printed(t, c), `version: 1
+database:
+  url: postgres://app:[redacted]@db:5432/app?sslpassword=[redacted]&sslmode=require
+  listen_url: host=db password=[redacted] user=app
+  schema: public
+relay:
+  connections: 4
+  batch: 1000
+  lock_budget: 100ms
+  lease: 30s
+  poll_interval: 1s
+  shutdown_timeout: 20s
+retention:
+  keep: 7d
+  batch: 1000
+log:
+  level: info
+  format: auto
+destinations:
+  mail:
+    type: email
+    concurrency: 4
+    batch: 100
+    timeout: 1m
+    max_attempts: 15
+    backoff:
+      initial: 1s
+      max: 10m
+      multiplier: 2
+    host: ${env:HOST}
+    port: 587
+    password: '[redacted]'
+    from: a$${b@example.com
+    to: ['${env:TO}']
+    wait: 0
+    tls:
+      mode: starttls
+      limits: []
+    headers:
+      Authorization: Bearer ${env:TOKEN}
+      Plain: text
+    tokens: {}
+    ratio: 0
+    extra:
+      n: ['${env:TOKEN}']
+      url: https://u:[redacted]@h/x
+    small: 0
+    level: ''
+routes:
+- match: order.*
+  to: [mail]
+`)
+}
+
+// TestPrintCanBeReadBack without the secrets, which are gone.
+func TestPrintCanBeReadBack(t *testing.T) {
+	t.Parallel()
+	in := strings.NewReplacer("database: {url: \"postgres://app:s3cret@db/app\", schema: outbox}\n", "",
+		"    password: hunter2\n", "", "    tokens: {api: t0ken}\n", "").Replace(full)
+	c := mustParse(t, in)
+	again := mustParse(t, printed(t, c))
+	again.Destinations[0].Settings.(*mailSettings).Tokens = nil //nolint:forcetypeassert // a panic fails the test as well
+	c.Warnings, again.Warnings = nil, nil
+	if !reflect.DeepEqual(c, again) {
+		t.Errorf("got  %+v\nwant %+v", again, c)
+	}
+}
+
+func TestInitParses(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	if err := config.Init(&b); err != nil {
+		t.Fatal(err)
+	}
+	c := mustParse(t, b.String())
+	if len(c.Warnings) != 0 || len(c.Destinations) != 1 || len(c.Routes) != 2 {
+		t.Errorf("%+v", c)
+	}
+	var settings int
+	for line := range strings.Lines(b.String()) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			settings++
+		}
+	}
+	if settings < 10 || settings > 25 {
+		t.Errorf("%d lines of settings", settings)
+	}
+}

@@ -1,0 +1,135 @@
+package config
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/invopop/jsonschema"
+
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// schemaID is where editors find the committed copy of the schema.
+const schemaID = "https://raw.githubusercontent.com/notifyd/notifyd/main/docs/notifyd.schema.json"
+
+// Schema returns the JSON Schema of notifyd.yaml for the given destination
+// types, for editors. What it refuses, [Parse] refuses as well; what one setting
+// demands of another, only Parse knows.
+func Schema(registry Registry) ([]byte, error) {
+	c := defaults()
+	root, err := schemaOf(reflect.ValueOf(c).Elem())
+	if err != nil {
+		return nil, err
+	}
+	version := property(root, "version")
+	version.Const, version.Pattern, version.Extras = supportedVersion, "", nil // not even by an expansion
+	destinations := property(root, "destinations")
+	destinations.PropertyNames = &jsonschema.Schema{Pattern: destinationName}
+	destinations.AdditionalProperties = &jsonschema.Schema{}
+	for _, name := range registry.names() {
+		branch, err := branchOf(name, registry[name]())
+		if err != nil {
+			return nil, fmt.Errorf("destination type %s: %w", name, err)
+		}
+		destinations.AdditionalProperties.OneOf = append(destinations.AdditionalProperties.OneOf, branch)
+	}
+	root.Version, root.ID = jsonschema.Version, schemaID
+	root.Title = "notifyd configuration"
+	out, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("config: schema: %w", err)
+	}
+	return append(out, '\n'), nil
+}
+
+// branchOf returns the schema of a destination of one type: the type, the
+// handler's settings and those of every lane.
+func branchOf(name string, settings Settings) (*jsonschema.Schema, error) {
+	lane := defaultLane()
+	own, common := reflect.Indirect(reflect.ValueOf(settings)), reflect.ValueOf(&lane).Elem()
+	shareDefaults(settingsOf(common, own))
+	branch, err := schemaOf(own)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := schemaOf(common)
+	if err != nil {
+		return nil, err
+	}
+	for pair := rest.Properties.Oldest(); pair != nil; pair = pair.Next() {
+		if property(branch, pair.Key) == nil {
+			branch.Properties.Set(pair.Key, pair.Value)
+		}
+	}
+	branch.Properties.Set("type", &jsonschema.Schema{Const: name, Description: "What kind of destination this is."})
+	if err := branch.Properties.MoveToFront("type"); err != nil {
+		return nil, err
+	}
+	branch.Required = append([]string{"type"}, branch.Required...)
+	branch.Title = "destination of type " + name
+	return branch, nil
+}
+
+func property(s *jsonschema.Schema, name string) *jsonschema.Schema {
+	p, _ := s.Properties.Get(name)
+	return p
+}
+
+// schemaOf reflects a struct and then loosens each setting by what the file may
+// say in place of its type: an expansion, or nothing at all.
+func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
+	defer func() { // the library panics at a type that it does not know
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%s: %v", v.Type(), r)
+		}
+	}()
+	r := jsonschema.Reflector{
+		FieldNameTag:               "yaml",
+		Anonymous:                  true,
+		DoNotReference:             true,
+		RequiredFromJSONSchemaTags: true,
+		Mapper:                     mapType,
+	}
+	s = r.ReflectFromType(v.Type())
+	s.Version = ""
+	return s, loosenStruct(s, v)
+}
+
+var errNoTag = errors.New("the field needs a yaml tag")
+
+// mapType gives the types that the file writes as text, and the mapping of
+// destinations, whose values depend on their type.
+func mapType(t reflect.Type) *jsonschema.Schema {
+	switch {
+	case t == reflect.TypeFor[Destinations]():
+		return &jsonschema.Schema{Type: "object"}
+	case t == reflect.TypeFor[time.Duration](), t == reflect.TypeFor[secret.String]():
+		return &jsonschema.Schema{Type: "string"}
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t.Kind() != reflect.Slice:
+		return &jsonschema.Schema{Type: "string"}
+	default:
+		return nil
+	}
+}
+
+func loosenStruct(s *jsonschema.Schema, v reflect.Value) error {
+	for _, f := range settingsOf(v) {
+		p := property(s, f.name)
+		if p == nil {
+			return fmt.Errorf("%s: %s: %w", v.Type(), f.name, errNoTag)
+		}
+		or := []string{orNull}
+		if slices.Contains(s.Required, f.name) {
+			or = nil
+		}
+		if err := loosen(p, f.targets[0], or...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

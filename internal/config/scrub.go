@@ -1,0 +1,43 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// shortest is the length from which a text is looked for inside a message. A
+// shorter one would hit ordinary words; it is only recognised as a whole word.
+const shortest = 3
+
+// scrub removes from a message, written by a handler's Validate or by a parser
+// that it called, every trace of the given values: the value itself, and every
+// word that is part of one, for parsers quote the part that they stumbled on.
+func scrub(message string, values []string) string {
+	for _, v := range values {
+		if len(v) < shortest {
+			continue
+		}
+		message = strings.ReplaceAll(message, v, secret.Redacted)
+		quoted := strconv.Quote(v)
+		message = strings.ReplaceAll(message, quoted[1:len(quoted)-1], secret.Redacted)
+	}
+	words := strings.Split(message, " ")
+	for i, word := range words {
+		bare := strings.Trim(word, "\"'`.,:;()[]<>")
+		if bare != "" && partOf(bare, values) {
+			words[i] = strings.Replace(word, bare, secret.Redacted, 1)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func partOf(word string, values []string) bool {
+	for _, v := range values {
+		if word == v || len(word) >= shortest && strings.Contains(v, word) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,88 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// quote quotes text of the file for a message, shortened if it is long.
+func quote(s string) string {
+	const long = 60
+	if r := []rune(s); len(r) > long {
+		s = string(r[:long]) + "..."
+	}
+	return strconv.Quote(s)
+}
+
+// addSyntaxError notes what the YAML library could not read.
+func addSyntaxError(list *mistakes, data []byte, err error) {
+	var all *yaml.LoadErrors
+	if errors.As(err, &all) && len(all.Errors) > 0 {
+		for _, e := range all.Errors {
+			addSyntaxError(list, data, e)
+		}
+		return
+	}
+	var one *yaml.LoadError
+	if !errors.As(err, &one) {
+		list.add(pos{1, 1}, "", "not valid YAML")
+		return
+	}
+	at := pos{one.Mark.Line, one.Mark.Column}
+	if at.line < 1 || at.col < 1 {
+		at = offset(data, one.Mark.Index)
+	}
+	list.add(at, "", "not valid YAML: %s%s", syntaxMessage(one), syntaxHint(data, at))
+}
+
+// offset returns the position of a byte.
+func offset(data []byte, index int) pos {
+	before := data[:min(max(index, 0), len(data))]
+	return pos{bytes.Count(before, []byte("\n")) + 1, len(before) - (bytes.LastIndexByte(before, '\n') + 1) + 1}
+}
+
+// syntaxMessage returns what the library says, unless that repeats text of the
+// file: an unquoted password that starts with * is "an unknown anchor".
+func syntaxMessage(e *yaml.LoadError) string {
+	if strings.HasPrefix(e.Message, "unknown anchor") {
+		return "this alias has no anchor (text that starts with * must be in quotes)"
+	}
+	message := e.Message
+	if strings.ContainsAny(message, "\"`") {
+		message = "cannot be read"
+	}
+	if e.ContextMsg != "" {
+		message += " " + e.ContextMsg
+		if e.ContextMark.Line > 0 && e.ContextMark.Line != e.Mark.Line {
+			message += " that starts on line " + strconv.Itoa(e.ContextMark.Line)
+		}
+	}
+	return message
+}
+
+// syntaxHint names the usual reason for the character at the position.
+func syntaxHint(data []byte, at pos) string {
+	lines := bytes.Split(data, []byte("\n"))
+	if at.line > len(lines) {
+		return ""
+	}
+	line := lines[at.line-1]
+	if at.col > len(line) {
+		return ""
+	}
+	switch line[at.col-1] {
+	case '\t':
+		return " (indent with spaces, not with tabs)"
+	case '@', '`', '%':
+		return " (text that starts with this character must be in quotes)"
+	case '{', '}':
+		if bytes.Contains(line, []byte("${")) {
+			return " (inside { } and [ ], put ${...} in quotes)"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,88 @@
+package config
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// validate checks what the types and tags of the common settings cannot say.
+func (c *Config) validate() error {
+	return errors.Join(
+		checkURL("database.url", c.Database.URL),
+		checkURL("database.listen_url", c.Database.ListenURL),
+		checkSchema("database.schema", c.Database.Schema),
+		positive("relay.lock_budget", c.Relay.LockBudget),
+		positive("relay.poll_interval", c.Relay.PollInterval),
+		positive("relay.shutdown_timeout", c.Relay.ShutdownTimeout),
+		c.Relay.checkLease(),
+	)
+}
+
+func (r Relay) checkLease() error {
+	if r.Lease > r.LockBudget {
+		return nil
+	}
+	return field.Errorf("relay.lease", "%s is not longer than relay.lock_budget (%s): a delivery would be given away before it is leased",
+		formatDuration(r.Lease), formatDuration(r.LockBudget))
+}
+
+func (l Lane) validateLane() error {
+	return errors.Join(
+		positive("timeout", l.Timeout),
+		positive("backoff.initial", l.Backoff.Initial),
+		l.Backoff.checkMax(),
+	)
+}
+
+func (b Backoff) checkMax() error {
+	if b.Max >= b.Initial {
+		return nil
+	}
+	return field.Errorf("backoff.max", "%s is shorter than backoff.initial (%s)", formatDuration(b.Max), formatDuration(b.Initial))
+}
+
+func positive(path string, d time.Duration) error {
+	if d > 0 {
+		return nil
+	}
+	return field.Errorf(path, "must be longer than 0")
+}
+
+// checkSchema applies PostgreSQL's limits on names.
+func checkSchema(path, name string) error {
+	const longest = 63
+	switch {
+	case name == "":
+		return field.Errorf(path, "must not be empty: the default is public")
+	case len(name) > longest:
+		return field.Errorf(path, "PostgreSQL names have at most %d bytes", longest)
+	case strings.ContainsRune(name, 0):
+		return field.Errorf(path, "must not contain a zero byte")
+	default:
+		return nil
+	}
+}
+
+// checkURL finds what is plainly no connection string. It says nothing about
+// the text: all of it may be a secret.
+func checkURL(path string, s secret.String) error {
+	text := s.Reveal()
+	scheme, _, isURL := strings.Cut(text, "://")
+	switch {
+	case text == "":
+		return nil
+	case !isURL && strings.Contains(text, "="):
+		return nil // libpq's other form: host=... dbname=...
+	case !isURL || scheme != "postgres" && scheme != "postgresql":
+		return field.Errorf(path, "not a PostgreSQL connection string: write postgres://user:password@host:5432/database")
+	}
+	if _, err := url.Parse(text); err != nil {
+		return field.Errorf(path, "not a valid URL: write special characters of the password as %%40 and the like")
+	}
+	return nil
+}
