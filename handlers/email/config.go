@@ -124,20 +124,20 @@ type Config struct {
 // List is a list of texts that may be written as one text where there is but one.
 type List []string
 
-// UnmarshalText takes one text, in YAML.
-func (l *List) UnmarshalText(text []byte) error {
-	*l = List{string(text)}
-	return nil
+// UnmarshalYAML takes a text or a list of them. This form of the method needs
+// no import of a YAML package.
+func (l *List) UnmarshalYAML(decode func(any) error) error {
+	var one string
+	if decode(&one) == nil {
+		*l = List{one}
+		return nil
+	}
+	return decode((*[]string)(l))
 }
 
 // UnmarshalJSON takes a text or a list of them.
 func (l *List) UnmarshalJSON(data []byte) error {
-	var one string
-	if json.Unmarshal(data, &one) == nil {
-		*l = List{one}
-		return nil
-	}
-	return json.Unmarshal(data, (*[]string)(l))
+	return l.UnmarshalYAML(func(v any) error { return json.Unmarshal(data, v) })
 }
 
 // withDefaults returns a copy with every default filled in.

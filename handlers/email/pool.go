@@ -250,9 +250,9 @@ func (p *pool) tls() *tls.Config {
 func (p *pool) clean(text string) string {
 	if password := p.cfg.Password.Reveal(); password != "" {
 		for _, form := range []string{
-			password,
-			base64.StdEncoding.EncodeToString([]byte(password)),
 			base64.StdEncoding.EncodeToString([]byte("\x00" + p.cfg.Username + "\x00" + password)),
+			base64.StdEncoding.EncodeToString([]byte(password)),
+			password,
 		} {
 			text = strings.ReplaceAll(text, form, secret.Redacted)
 		}

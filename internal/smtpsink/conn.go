@@ -171,7 +171,10 @@ func (c *lineConn) pause(f Fault) error {
 		return nil
 	}
 	var timeout <-chan time.Time
-	if !f.Hang {
+	if f.Hang {
+		c.sink.hang(1)
+		defer c.sink.hang(-1)
+	} else {
 		t := time.NewTimer(f.Delay)
 		defer t.Stop()
 		timeout = t.C

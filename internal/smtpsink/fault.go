@@ -98,3 +98,11 @@ func (f Fault) reply() string {
 	}
 	return formatReply(f.Code, text)
 }
+
+// hang counts the connections that are held up.
+func (s *Sink) hang(by int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hanging += by
+	s.announce()
+}

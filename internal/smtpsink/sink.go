@@ -62,6 +62,7 @@ type Sink struct {
 	served   chan struct{} // closed when Serve has returned
 	conns    map[*lineConn]struct{}
 	accepted int
+	hanging  int
 	mails    []Mail
 	faults   []Fault
 	changed  chan struct{} // closed and replaced at every change that is waited for
@@ -210,6 +211,11 @@ func (s *Sink) WaitOpen(ctx context.Context, n int) error {
 // WaitAccepted waits until there have been at least n connections.
 func (s *Sink) WaitAccepted(ctx context.Context, n int) error {
 	return s.until(ctx, func() bool { return s.accepted >= n })
+}
+
+// WaitHanging waits until n connections are held up by a [Fault] with Hang.
+func (s *Sink) WaitHanging(ctx context.Context, n int) error {
+	return s.until(ctx, func() bool { return s.hanging == n })
 }
 
 // until waits for done, which is called with mu held.

@@ -1,0 +1,291 @@
+package email
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+func mustText(t *testing.T, text string) *tmpl.Template {
+	t.Helper()
+	tpl, err := tmpl.Text("text", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tpl
+}
+
+func TestConnectionsAreReused(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	h := newHandler(t, config(s))
+	for range 5 {
+		deliverOne(t, h, s, event(ada))
+	}
+	if n := s.Accepted(); n != 1 {
+		t.Errorf("%d connections for 5 mails", n)
+	}
+	// A refused mail costs no connection, not even where DATA was refused and
+	// go-mail leaves the transaction open.
+	for _, stage := range []smtpsink.Stage{smtpsink.MailCmd, smtpsink.Rcpt, smtpsink.Data, smtpsink.DataEnd} {
+		s.Fail(smtpsink.Fault{Stage: stage, Code: 550})
+		if err := h.Deliver(testContext(t), event(ada)); err == nil {
+			t.Errorf("%s: delivered", stage)
+		}
+		deliverOne(t, h, s, event(ada))
+	}
+	if n := s.Accepted(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+func TestDeadReusedConnectionIsReplaced(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	h := newHandler(t, config(s))
+	deliverOne(t, h, s, event(ada))
+	// The server restarts: it has closed the idle connection.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	deliverOne(t, h, s, event(ada))
+	// It says good-bye to an idle one.
+	s.Fail(smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 421, Text: "4.4.2 idle for too long"})
+	deliverOne(t, h, s, event(ada))
+	if n := s.Accepted(); n != 3 {
+		t.Errorf("%d connections", n)
+	}
+	// But only once: a server that says so to a new one too is down.
+	s.Fail(smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 421, Times: smtpsink.Always})
+	if err := h.Deliver(testContext(t), event(ada)); class(err) != "unavailable" {
+		t.Errorf("got %v", err)
+	}
+	if n := s.Accepted(); n != 4 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	cfg := config(s)
+	cfg.Connections = 3
+	h := newHandler(t, cfg)
+	s.Fail(smtpsink.Fault{Stage: smtpsink.DataEnd, Delay: 20 * time.Millisecond, Times: 3})
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() {
+			if err := h.Deliver(testContext(t), event(ada)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.Accepted(); n > 3 {
+		t.Errorf("%d connections", n)
+	}
+	if n := len(s.Mails()); n != 30 {
+		t.Errorf("%d mails", n)
+	}
+}
+
+func TestWaitingForAConnectionObeysCtx(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	cfg := config(s)
+	cfg.Connections = 1
+	h := newHandler(t, cfg)
+	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Hang: true})
+	first, cancelFirst := context.WithCancelCause(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Deliver(first, event(ada)) }()
+	if err := s.WaitHanging(testContext(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("no time")
+	second, cancel := context.WithCancelCause(t.Context())
+	go cancel(cause)
+	if err := h.Deliver(second, event(ada)); !errors.Is(err, cause) || class(err) != "retry" {
+		t.Errorf("got %v", err)
+	}
+	// Close ends the wait, and waits for nobody.
+	third := make(chan error, 1)
+	go func() { third <- h.Deliver(t.Context(), event(ada)) }()
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-third; class(err) != "unavailable" {
+		t.Errorf("got %v", err)
+	}
+	cancelFirst(cause)
+	if err := <-done; !errors.Is(err, cause) {
+		t.Errorf("got %v", err)
+	}
+	if err := s.WaitOpen(testContext(t), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	h := newHandler(t, config(s))
+	h.pool.idle = 10 * time.Millisecond
+	deliverOne(t, h, s, event(ada))
+	if err := s.WaitOpen(testContext(t), 0); err != nil {
+		t.Fatal(err)
+	}
+	deliverOne(t, h, s, event(ada))
+}
+
+func TestConnectionCarriesSoManyMails(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	h := newHandler(t, config(s))
+	h.pool.mails = 2
+	for range 5 {
+		deliverOne(t, h, s, event(ada))
+	}
+	if n := s.Accepted(); n != 3 {
+		t.Errorf("%d connections for 5 mails", n)
+	}
+	if err := s.WaitOpen(testContext(t), 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestIdleLongerThanAnyTimeout: go-mail's deadline counts from the last mail,
+// so that with it a connection idle for longer than that looks dead.
+func TestIdleLongerThanAnyTimeout(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	cfg := config(s)
+	cfg.ConnectTimeout, cfg.SendTimeout = 250*time.Millisecond, 250*time.Millisecond
+	h := newHandler(t, cfg)
+	deliverOne(t, h, s, event(ada))
+	timer := time.NewTimer(400 * time.Millisecond)
+	defer timer.Stop()
+	<-timer.C
+	deliverOne(t, h, s, event(ada))
+	if n := s.Accepted(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// TestCloseDoesNotWaitForASilentServer: the good-bye has a limit.
+func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatal(l.Addr())
+	}
+	cfg := config(startSink(t, smtpsink.Options{}))
+	cfg.Port, cfg.ConnectTimeout = addr.Port, 200*time.Millisecond
+	h := newHandler(t, cfg)
+	// It accepts TCP, in the kernel at that, and never greets.
+	if err := h.Deliver(testContext(t), event(ada)); class(err) != "unavailable" || !strings.Contains(err.Error(), "connect_timeout of 200ms") {
+		t.Errorf("got %v", err)
+	}
+	ours, theirs := net.Pipe()
+	defer func() { _ = theirs.Close() }()
+	s := startSink(t, smtpsink.Options{})
+	h2 := newHandler(t, config(s))
+	deliverOne(t, h2, s, event(ada))
+	h2.pool.conns[0].socket.Conn = &splitConn{Conn: h2.pool.conns[0].socket.Conn, to: ours}
+	start := time.Now()
+	if err := h2.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(start); d > 5*quitTimeout {
+		t.Errorf("Close took %v", d)
+	}
+	_ = ours.Close()
+}
+
+// splitConn writes into a pipe that nobody reads.
+type splitConn struct {
+	net.Conn
+	to net.Conn
+}
+
+func (c *splitConn) Write(p []byte) (int, error) { return c.to.Write(p) }
+
+func (c *splitConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.Conn.SetDeadline(t), c.to.SetDeadline(t))
+}
+
+func TestTLSAndAuth(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name string
+		sink smtpsink.TLS
+		tls  string
+		auth string
+		tlsd bool
+	}{
+		{"STARTTLS, auto", smtpsink.StartTLS, TLSMandatory, AuthAuto, true},
+		{"STARTTLS, plain", smtpsink.StartTLS, TLSMandatory, AuthPlain, true},
+		{"STARTTLS, login", smtpsink.StartTLS, TLSMandatory, AuthLogin, true},
+		{"opportunistic, offered", smtpsink.StartTLS, TLSOpportunistic, AuthAuto, true},
+		{"opportunistic, not offered", smtpsink.NoTLS, TLSOpportunistic, AuthAuto, false},
+		{"implicit, auto", smtpsink.ImplicitTLS, TLSImplicit, AuthAuto, true},
+		{"implicit, login", smtpsink.ImplicitTLS, TLSImplicit, AuthLogin, true},
+		{"none on the loopback", smtpsink.NoTLS, TLSNone, AuthAuto, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			s := startSink(t, smtpsink.Options{TLS: row.sink, Username: "u", Password: "p4ssw0rd"})
+			dir := t.TempDir()
+			writeFile(t, dir, "ca.pem", s.CertPEM())
+			cfg := config(s)
+			cfg.TLS, cfg.Auth, cfg.Username, cfg.Password = row.tls, row.auth, "u", secret.New("p4ssw0rd")
+			if row.tls != TLSNone {
+				cfg.CAFile = "ca.pem"
+			}
+			h := newHandler(t, cfg, WithBaseDir(dir))
+			for range 2 {
+				if m, _ := deliverOne(t, h, s, event(ada)); m.TLS != row.tlsd || m.User != "u" {
+					t.Errorf("got TLS %v, user %q", m.TLS, m.User)
+				}
+			}
+		})
+	}
+}
+
+// TestFailedLoginsLeakNoConnections: go-mail forgets a connection whose EHLO,
+// STARTTLS or AUTH failed, and leaves it open.
+func TestFailedLoginsLeakNoConnections(t *testing.T) {
+	t.Parallel()
+	s := startSink(t, smtpsink.Options{})
+	s.Fail(
+		smtpsink.Fault{Stage: smtpsink.Ehlo, Code: 550, Times: 2},
+		smtpsink.Fault{Stage: smtpsink.STLS, Code: 454},
+	)
+	cfg := config(s)
+	cfg.TLS = TLSMandatory // and the certificate is not trusted
+	h := newHandler(t, cfg)
+	for range 3 {
+		if err := h.Deliver(testContext(t), event(ada)); class(err) != "unavailable" {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := s.WaitOpen(testContext(t), 0); err != nil || s.Accepted() != 3 {
+		t.Errorf("%d of %d connections are open: %v", s.Open(), s.Accepted(), err)
+	}
+}

@@ -1,0 +1,167 @@
+// Package log delivers events as lines of JSON, to standard output unless told
+// otherwise. It is the first destination that a newcomer sees, and with a log
+// collector behind it one for production too.
+package log
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Config says what is in a line.
+type Config struct {
+	// Payload says whether the payload is in the line; the default is true.
+	// Leave it out where payloads must not get into logs.
+	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty"`
+}
+
+// Validate returns nil: every Config is valid.
+func (Config) Validate() error { return nil }
+
+// Handler writes lines. It implements [dispatch.BatchHandler] and is safe for
+// concurrent use; it holds nothing that must be closed.
+type Handler struct {
+	payload bool
+
+	mu   sync.Mutex // one write at a time: a line must not break another
+	out  io.Writer
+	torn bool // the last write ended amid a line
+}
+
+// Option changes how [New] makes a handler.
+type Option func(*Handler)
+
+// WithWriter sets where the lines go; the default is os.Stdout. The caller
+// closes w. Each batch is one Write.
+func WithWriter(w io.Writer) Option { return func(h *Handler) { h.out = w } }
+
+// New returns a handler for cfg.
+func New(cfg Config, opts ...Option) (*Handler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	h := &Handler{out: os.Stdout, payload: cfg.Payload == nil || *cfg.Payload}
+	for _, opt := range opts {
+		opt(h)
+	}
+	if h.out == nil {
+		return nil, errors.New("log: the writer is nil")
+	}
+	return h, nil
+}
+
+// line is one event. The names are those of the outbox table.
+type line struct {
+	EventID       int64             `json:"event_id"`
+	EventType     string            `json:"event_type"`
+	AggregateType string            `json:"aggregate_type,omitempty"`
+	AggregateID   string            `json:"aggregate_id,omitempty"`
+	CreatedAt     time.Time         `json:"created_at"`
+	Attempt       int               `json:"attempt"`
+	Destination   string            `json:"destination"`
+	Headers       map[string]string `json:"headers,omitempty"`
+}
+
+// Deliver writes the line for e. The error is [dispatch.Permanent] if the
+// payload is not JSON, [dispatch.Unavailable] if the write failed, and ctx's
+// cause if ctx was done before the write. A write itself cannot be interrupted.
+func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); len(errs) > 0 {
+		return errs[0]
+	}
+	return nil
+}
+
+// DeliverBatch writes the lines for events, in their order and in one Write.
+// An event whose payload is not JSON fails alone.
+func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+	var (
+		buf   bytes.Buffer
+		errs  = make([]error, len(events))
+		fails bool
+		ends  = make([]int, len(events)) // where each event's line ends
+	)
+	for i, e := range events {
+		before := buf.Len()
+		if err := h.append(&buf, e); err != nil {
+			buf.Truncate(before)
+			errs[i], fails = dispatch.Permanent(err), true
+		}
+		ends[i] = buf.Len()
+	}
+	written, err := h.write(ctx, buf.Bytes())
+	if err != nil {
+		for i := range errs {
+			// A line that is out in full is delivered, also if a later one is not.
+			if errs[i] == nil && ends[i] > written {
+				errs[i], fails = err, true
+			}
+		}
+	}
+	if !fails {
+		return nil
+	}
+	return errs
+}
+
+// write writes data in one go and returns how much of it is out.
+func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	if len(data) == 0 {
+		return 0, nil
+	}
+	if h.torn {
+		// Close what is left of a line, so that it does not spoil the next one.
+		if _, err := h.out.Write([]byte("\n")); err != nil {
+			return 0, dispatch.Unavailable(fmt.Errorf("log: %w", err))
+		}
+		h.torn = false
+	}
+	n, err := h.out.Write(data)
+	if err == nil && n < len(data) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		h.torn = n > 0 && data[n-1] != '\n'
+		return n, dispatch.Unavailable(fmt.Errorf("log: %w", err))
+	}
+	return n, nil
+}
+
+// append appends the line for e.
+func (h *Handler) append(buf *bytes.Buffer, e *dispatch.Event) error {
+	head, err := json.Marshal(line{
+		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
+		CreatedAt: e.CreatedAt, Attempt: e.Attempt, Destination: e.Destination, Headers: e.Headers,
+	})
+	if err != nil {
+		return fmt.Errorf("log: event %d: %w", e.ID, err) // a time beyond the year 9999
+	}
+	if !h.payload {
+		buf.Write(head)
+		buf.WriteByte('\n')
+		return nil
+	}
+	buf.Write(head[:len(head)-1])
+	buf.WriteString(`,"payload":`)
+	// Compact, and not Marshal: numbers, order and doubled keys stay as they are.
+	if err := json.Compact(buf, e.Payload); err != nil {
+		// The decoder's own text can quote the payload.
+		return fmt.Errorf("log: event %d: the payload is not JSON: mend the writer of the event", e.ID)
+	}
+	buf.WriteString("}\n")
+	return nil
+}

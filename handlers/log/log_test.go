@@ -1,0 +1,223 @@
+package log_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/log"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var _ dispatch.BatchHandler = (*log.Handler)(nil)
+
+func event(id int64, payload string) *dispatch.Event {
+	return &dispatch.Event{
+		ID: id, Type: "order.created", Payload: json.RawMessage(payload),
+		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "audit",
+	}
+}
+
+func handler(t *testing.T, w io.Writer, cfg log.Config) *log.Handler {
+	t.Helper()
+	h, err := log.New(cfg, log.WithWriter(w))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestPayloadIsCompactAndOtherwiseAsItWas(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	h := handler(t, &out, log.Config{})
+	for payload, want := range map[string]string{
+		"{\n \"b\" : 1.10,\r\n\t\"a\": 12345678901234567890, \"a\": \" x\\n \"}\n": `{"b":1.10,"a":12345678901234567890,"a":" x\n "}`,
+		" null ":         "null",
+		"\"\u2028 <&>\"": "\"\u2028 <&>\"",
+		"[ 1 ,\n2 ]":     "[1,2]",
+	} {
+		out.Reset()
+		if err := h.Deliver(t.Context(), event(1, payload)); err != nil {
+			t.Error(err)
+		}
+		got := out.String()
+		if !strings.HasSuffix(got, `,"payload":`+want+"}\n") || strings.Count(got, "\n") != 1 || !json.Valid([]byte(got)) {
+			t.Errorf("%q: got %q", payload, got)
+		}
+	}
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	var cfg log.Config
+	if err := yaml.Unmarshal([]byte("payload: false"), &cfg); err != nil {
+		t.Fatal(err)
+	}
+	e := event(9, `{"secret":1}`)
+	e.AggregateType, e.AggregateID, e.Headers = "order\n", "A-7", map[string]string{"k\n": "v"}
+	if err := handler(t, &out, cfg).Deliver(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"event_id":9,"event_type":"order.created","aggregate_type":"order\n","aggregate_id":"A-7",` +
+		`"created_at":"2026-03-04T05:06:07Z","attempt":1,"destination":"audit","headers":{"k\n":"v"}}` + "\n"
+	if out.String() != want {
+		t.Errorf("got %s", out.String())
+	}
+}
+
+func TestBatchIsOneWrite(t *testing.T) {
+	t.Parallel()
+	w := &countWriter{}
+	h := handler(t, w, log.Config{})
+	errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(1, "{}"), event(2, "hunter2"), event(3, "{}")})
+	if len(errs) != 3 || errs[0] != nil || errs[2] != nil || !dispatch.IsPermanent(errs[1]) || strings.Contains(errs[1].Error(), "hunter2") {
+		t.Errorf("got %v", errs)
+	}
+	if w.writes != 1 || strings.Count(w.String(), "\n") != 2 || strings.Contains(w.String(), "hunter2") {
+		t.Errorf("%d writes: %s", w.writes, w.String())
+	}
+	if errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(4, "1"), event(5, "2")}); errs != nil {
+		t.Errorf("got %v", errs)
+	}
+	if errs := h.DeliverBatch(t.Context(), nil); errs != nil || w.writes != 2 {
+		t.Errorf("got %v after %d writes", errs, w.writes)
+	}
+}
+
+type countWriter struct {
+	bytes.Buffer
+	writes int
+}
+
+func (w *countWriter) Write(p []byte) (int, error) {
+	w.writes++
+	return w.Buffer.Write(p)
+}
+
+// fullWriter takes so many bytes and no more.
+type fullWriter struct {
+	left int
+	err  error
+}
+
+func (w *fullWriter) Write(p []byte) (int, error) {
+	n := min(len(p), w.left)
+	w.left -= n
+	if n < len(p) {
+		return n, w.err
+	}
+	return n, nil
+}
+
+// tornWriter fails once, after so many bytes.
+type tornWriter struct {
+	bytes.Buffer
+	left int
+}
+
+func (w *tornWriter) Write(p []byte) (int, error) {
+	if n := w.left; n > 0 && n < len(p) {
+		w.left = 0
+		_, _ = w.Buffer.Write(p[:n])
+		return n, io.ErrShortWrite
+	}
+	return w.Buffer.Write(p)
+}
+
+func TestFailedWriteIsTheDestinations(t *testing.T) {
+	t.Parallel()
+	full := errors.New("no space left")
+	var one bytes.Buffer
+	if err := handler(t, &one, log.Config{}).Deliver(t.Context(), event(1, "{}")); err != nil {
+		t.Fatal(err)
+	}
+	for _, cause := range []error{full, nil} { // nil: a writer that breaks its contract
+		h := handler(t, &fullWriter{left: one.Len() + 3, err: cause}, log.Config{})
+		errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(1, "{}"), event(2, "{}"), event(3, "x")})
+		if len(errs) != 3 || errs[0] != nil || !dispatch.IsUnavailable(errs[1]) || !dispatch.IsPermanent(errs[2]) {
+			t.Errorf("got %v", errs)
+		}
+	}
+	// What is left of a line does not spoil the next one.
+	w := &tornWriter{left: 5}
+	h := handler(t, w, log.Config{})
+	first, second := h.Deliver(t.Context(), event(1, "{}")), h.Deliver(t.Context(), event(2, "{}"))
+	if !dispatch.IsUnavailable(first) || second != nil || !strings.HasPrefix(w.String(), "{\"eve\n{\"event_id\":2,") {
+		t.Errorf("%v, %v, %q", first, second, w.String())
+	}
+	if err := handler(t, &fullWriter{err: full}, log.Config{}).Deliver(t.Context(), event(1, "{}")); !errors.Is(err, full) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := log.New(log.Config{}, log.WithWriter(nil)); err == nil {
+		t.Error("a nil writer is accepted")
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	cause := errors.New("stopping")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	err := handler(t, &out, log.Config{}).Deliver(ctx, event(1, "{}"))
+	if !errors.Is(err, cause) || dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) || out.Len() != 0 {
+		t.Errorf("got %v and %q", err, out.String())
+	}
+}
+
+func TestLinesOfManyGoroutinesStayWhole(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	h := handler(t, &out, log.Config{})
+	var wg sync.WaitGroup
+	for i := range int64(50) {
+		wg.Go(func() {
+			if err := h.Deliver(t.Context(), event(i, `{"n":1}`)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 50 {
+		t.Errorf("%d lines", len(lines))
+	}
+	for _, l := range lines {
+		if !json.Valid([]byte(l)) {
+			t.Errorf("broken: %s", l)
+		}
+	}
+}
+
+func Example() {
+	h, err := log.New(log.Config{}, log.WithWriter(os.Stdout))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = h.Deliver(context.Background(), &dispatch.Event{
+		ID: 7, Type: "order.created", AggregateType: "order", AggregateID: "A-1",
+		Payload: []byte("{\n  \"total\": 19.90\n}"), CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC),
+		Attempt: 1, Destination: "log",
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// {"event_id":7,"event_type":"order.created","aggregate_type":"order","aggregate_id":"A-1","created_at":"2026-03-04T05:06:07Z","attempt":1,"destination":"log","payload":{"total":19.90}}
+}
