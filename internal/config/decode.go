@@ -162,6 +162,7 @@ func (d *decoder) plain(n *node, path string) any {
 		return m
 	case n.kind == kindScalar && n.hidden:
 		(*d.origins)[path] = n.raw
+		d.expand.keep(n.text)
 		return n.text
 	case n.kind == kindScalar:
 		return plainScalar(n)

@@ -34,7 +34,8 @@ type expander struct {
 	// dir is the folder of the configuration file: relative paths start there,
 	// wherever the daemon was started.
 	dir string
-	// values are the texts that expansions produced, which no message may show.
+	// values are secrets and expanded texts, which no message may show. Numbers
+	// and the like are not among them: a 1 would blot out every 1.
 	values []string
 }
 

@@ -84,3 +84,18 @@ func TestDatabaseURLComesFromTheEnvironment(t *testing.T) {
 		t.Errorf("with url: %q", got)
 	}
 }
+
+func TestDatabaseURLForms(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{
+		"postgres://u:p@h1:1,h2:2/db", "postgresql://%2Fvar%2Frun%2Fpostgresql/db", "postgres:///db?host=/tmp",
+		"postgres://u:p%40x@[::1]:5432/db", "host=/tmp dbname=db", "postgres://",
+	} {
+		mustParse(t, head+"database: {url: '"+good+"', listen_url: '"+good+"'}\n")
+	}
+	for _, bad := range []string{"localhost", "mysql://h/db", "postgres//h/db", "postgres://u:50%@h/db"} {
+		if _, err := parse(t, head+"database: {url: '"+bad+"'}\n"); err == nil || strings.Contains(err.Error(), bad) {
+			t.Errorf("%s: err = %v", bad, err)
+		}
+	}
+}

@@ -28,6 +28,9 @@ func (d *decoder) text(n *node, path string) (string, bool) {
 	case n.tag == "!!int" || n.tag == "!!float" || n.tag == "!!bool":
 		d.list.add(n.at, path, "%s: expected text, got %s: put it in quotes", path, describe(n))
 	default:
+		if n.hidden {
+			d.expand.keep(n.text)
+		}
 		return n.text, true
 	}
 	return "", false

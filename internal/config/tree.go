@@ -171,7 +171,6 @@ func (t *tree) fillScalar(n *node, y *yaml.Node, path string) {
 	n.text = text
 	if used {
 		n.hidden, n.raw, n.tag = true, y.Value, "!!str"
-		t.expand.keep(text)
 	}
 }
 

@@ -81,8 +81,9 @@ func checkURL(path string, s secret.String) error {
 	case !isURL || scheme != "postgres" && scheme != "postgresql":
 		return field.Errorf(path, "not a PostgreSQL connection string: write postgres://user:password@host:5432/database")
 	}
-	if _, err := url.Parse(text); err != nil {
-		return field.Errorf(path, "not a valid URL: write special characters of the password as %%40 and the like")
+	// Not url.Parse: PostgreSQL accepts more, several hosts or %2F in one.
+	if _, err := url.PathUnescape(text); err != nil {
+		return field.Errorf(path, "not a valid URL: write a percent sign as %%25, and other special characters of the password likewise")
 	}
 	return nil
 }
