@@ -19,6 +19,11 @@ type claimer struct {
 // run claims until the scheduler is stopped. What is claimed then is brought
 // to its end: the batch is never left waiting for longer than the lock budget.
 func (c *claimer) run(ctx context.Context) {
+	// A claim of nothing connects, prepares and plans, so that the first event
+	// does not wait for it. Without a database there is time for that later.
+	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
+	c.d.health.report(err)
+	c.d.sched.warmed()
 	pause := reconnectPauses()
 	for {
 		q, ok := c.d.sched.next()

@@ -37,8 +37,10 @@ type scheduler struct {
 	dueAt       time.Time // zero: nothing known
 	nextDuePoll time.Time // deliveries that another relay left behind
 
-	ready   chan struct{} // closed after the first sweep
+	ready   chan struct{} // closed after the first sweep, once all claimers are warm
 	isReady bool
+	swept   bool
+	cold    int // claimers that have not tried to connect
 }
 
 // bellControl is how the scheduler works the bell; see bellringer.
@@ -48,7 +50,7 @@ type bellControl interface {
 }
 
 func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
-	s := &scheduler{cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), ready: make(chan struct{}), dueNow: true}
+	s := &scheduler{cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims}
 	s.cond = sync.NewCond(&s.mu)
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle = settleTime
@@ -327,7 +329,20 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 		s.bell.ring()
 	case bellLeave:
 	}
-	if !s.isReady {
+	s.swept = true
+	s.readyLocked()
+}
+
+// warmed takes word that a claimer has connected, or tried to.
+func (s *scheduler) warmed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cold--
+	s.readyLocked()
+}
+
+func (s *scheduler) readyLocked() {
+	if s.swept && s.cold == 0 && !s.isReady {
 		s.isReady = true
 		close(s.ready)
 	}

@@ -44,7 +44,7 @@ func newConfigSchemaCmd(a *app) *cobra.Command {
 		Short:   "Print the JSON Schema of the configuration file, for editors",
 		Example: "  notifyd config schema > notifyd.schema.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			schema, err := config.Schema(a.registry)
+			schema, err := config.Schema(registry("", a.stdout, a.stderr))
 			if err != nil {
 				return err
 			}

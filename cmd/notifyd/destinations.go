@@ -1,18 +1,92 @@
 package main
 
-import "github.com/notifyd/notifyd/internal/config"
+import (
+	"io"
+	"os"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/email"
+	logsink "github.com/notifyd/notifyd/handlers/log"
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+// destination is what every entry of the registry makes: settings that can
+// open the handler they describe.
+type destination interface {
+	config.Settings
+	// open makes the handler, without contacting anything. Whoever opens it
+	// closes it, if it is an io.Closer.
+	open() (dispatch.Handler, error)
+}
 
 // registry lists the destination types by the word in a destination's "type".
-func registry() config.Registry {
+// Files that a configuration names are relative to baseDir; lines of the type
+// "log" go to stdout or stderr.
+func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 	return config.Registry{
-		"log": func() config.Settings { return &logSettings{Output: "stdout"} },
+		"email": func() config.Settings {
+			return &emailSettings{baseDir: baseDir, Concurrency: 4, Timeout: 90 * time.Second}
+		},
+		"log": func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
 	}
+}
+
+// emailSettings are the settings of the type "email".
+type emailSettings struct {
+	email.Config
+	// Deliveries at once, each with a connection unless connections says
+	// otherwise; and time for connecting and sending together.
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Mails sent at the same time, each on a connection of its own."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one mail may take, connecting included."`
+
+	baseDir string
+}
+
+// Validate tries to make the handler: that reads the template files, and
+// contacts nothing.
+func (s *emailSettings) Validate() error {
+	if err := s.Config.Validate(); err != nil {
+		return err
+	}
+	h, err := s.open()
+	if err != nil {
+		return err
+	}
+	return h.(io.Closer).Close() //nolint:forcetypeassert // email.Handler is one
+}
+
+func (s *emailSettings) open() (dispatch.Handler, error) {
+	cfg := s.Config
+	if cfg.Connections == 0 {
+		cfg.Connections = max(s.Concurrency, 1)
+	}
+	return email.New(cfg, email.WithBaseDir(s.baseDir))
 }
 
 // logSettings are the settings of the type "log".
 type logSettings struct {
+	logsink.Config
 	Output string `yaml:"output" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Where the lines go."`
+
+	stdout, stderr io.Writer
 }
 
 // Validate has nothing to add to what the tags say.
-func (logSettings) Validate() error { return nil }
+func (s *logSettings) Validate() error { return s.Config.Validate() }
+
+func (s *logSettings) open() (dispatch.Handler, error) {
+	out := s.stdout
+	if s.Output == "stderr" {
+		out = s.stderr
+	}
+	if out == nil {
+		out = os.Stdout
+	}
+	return logsink.New(s.Config, logsink.WithWriter(out))
+}
+
+var (
+	_ destination = (*emailSettings)(nil)
+	_ destination = (*logSettings)(nil)
+)

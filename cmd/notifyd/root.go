@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,8 +15,8 @@ import (
 
 // app is what the commands share.
 type app struct {
-	lookup   config.LookupEnv
-	registry config.Registry
+	lookup         config.LookupEnv
+	stdout, stderr io.Writer
 
 	// The values of the flags that every command has.
 	configPath string
@@ -31,7 +32,8 @@ type app struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, lookup config.LookupEnv) int {
 	a := &app{
 		lookup:    lookup,
-		registry:  registry(),
+		stdout:    stdout,
+		stderr:    stderr,
 		logLevel:  oneOf{words: []string{"debug", "info", "warn", "error"}},
 		logFormat: oneOf{words: []string{"auto", "text", "json"}},
 	}
@@ -61,6 +63,10 @@ func newRootCmd(a *app) *cobra.Command {
 	flags.Var(&a.logLevel, "log-level", "debug, info, warn or error, in place of log.level of the file")
 	flags.Var(&a.logFormat, "log-format", "auto, text or json, in place of log.format of the file")
 	root.AddCommand(
+		newRunCmd(a),
+		newDemoCmd(a),
+		newMigrateCmd(a),
+		newPublishCmd(a),
 		newCheckConfigCmd(a),
 		newConfigCmd(a),
 		newVersionCmd(),
@@ -74,7 +80,7 @@ func (a *app) load() (*config.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := config.Load(path, a.registry, a.lookup)
+	c, err := config.Load(path, registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
 	if err != nil {
 		return nil, path, err
 	}

@@ -27,7 +27,7 @@ func TestCommittedSchemaIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := notifyd(t, "config", "schema"); got.code != 0 || got.stdout != string(committed) {
+	if got := command(t, "config", "schema"); got.code != 0 || got.stdout != string(committed) {
 		t.Errorf("docs/notifyd.schema.json is not what \"notifyd config schema\" prints: run go generate ./cmd/notifyd")
 	}
 }
@@ -44,7 +44,7 @@ func TestExamples(t *testing.T) {
 			if err := schema.Validate(instance(t, data)); err != nil {
 				t.Errorf("schema: %v", err)
 			}
-			c, err := config.Parse(name, data, registry(), anything)
+			c, err := config.Parse(name, data, registry("", nil, nil), anything)
 			if err != nil {
 				t.Fatalf("parse: %v", err)
 			}
@@ -65,7 +65,7 @@ func anything(name string) (string, bool) {
 
 func examples(t *testing.T) map[string][]byte {
 	t.Helper()
-	all := map[string][]byte{"init": []byte(notifyd(t, "config", "init", "-").stdout)}
+	all := map[string][]byte{"init": []byte(command(t, "config", "init", "-").stdout)}
 	for _, folder := range []string{"examples", "deploy"} {
 		err := filepath.WalkDir(root+folder, func(path string, d fs.DirEntry, err error) error {
 			if match, _ := filepath.Match("notifyd*.yaml", filepath.Base(path)); err != nil || d.IsDir() || !match {
@@ -96,7 +96,7 @@ func examples(t *testing.T) map[string][]byte {
 
 func compile(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(notifyd(t, "config", "schema").stdout))
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(command(t, "config", "schema").stdout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	var schema any
-	if err := json.Unmarshal([]byte(notifyd(t, "config", "schema").stdout), &schema); err != nil {
+	if err := json.Unmarshal([]byte(command(t, "config", "schema").stdout), &schema); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range keys(schema, nil) {

@@ -55,7 +55,7 @@ func TestYAMLOddities(t *testing.T) {
 		"negative duration":  {head + "relay: {lease: -5s}\n", `relay.lease: "-5s": not a duration`},
 		"zero timeout":       {head + "destinations: {a: {type: log, timeout: 0}}\n", "destinations.a.timeout: must be longer than 0"},
 		"long duration":      {head + "retention: {keep: 9999999d}\n", "duration is too long"},
-		"max below initial":  {head + "destinations: {a: {type: log, backoff: {initial: 2h}}}\n", "destinations.a.backoff.max: 10m is shorter than backoff.initial (2h)"},
+		"max below initial":  {head + "destinations: {a: {type: log, backoff: {initial: 2h}}}\n", "destinations.a.backoff.max: 1h is shorter than backoff.initial (2h)"},
 		"missing space":      {head + "database: {url:hunter2}\n", `unknown key "url:" (is a space missing after the colon?) in database`},
 		"control in match":   {head + "routes: [{match: \"a\\tb\", to: x}]\n", "contains a space"},
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -96,18 +97,19 @@ type Route struct {
 	To    []string `yaml:"to" jsonschema:"required,minItems=1" jsonschema_description:"Names of destinations."`
 }
 
-// defaults returns the settings of an empty file: the one place where the
-// default of a setting is written down.
+// defaults returns the settings of an empty file. Those of the relay and its
+// lanes are the library's own.
 func defaults() *Config {
+	relay := dispatch.DefaultConfig()
 	return &Config{
 		Database: Database{Schema: "public"},
 		Relay: Relay{
-			Connections:     4,
-			Batch:           1000,
-			LockBudget:      100 * time.Millisecond,
-			Lease:           30 * time.Second,
-			PollInterval:    time.Second,
-			ShutdownTimeout: 20 * time.Second, // below the 30 s after which Kubernetes kills
+			Connections:     relay.Claims,
+			Batch:           relay.Batch,
+			LockBudget:      relay.LockBudget,
+			Lease:           relay.Lease,
+			PollInterval:    relay.PollInterval,
+			ShutdownTimeout: relay.ShutdownTimeout,
 		},
 		Retention: Retention{Keep: 7 * day, Batch: 1000},
 		Log:       Log{Level: "info", Format: "auto"},
@@ -115,14 +117,14 @@ func defaults() *Config {
 	}
 }
 
-// defaultLane returns the lane of a destination that sets nothing. Fifteen
-// attempts with these pauses spread over about an hour.
+// defaultLane returns the lane of a destination that sets nothing.
 func defaultLane() Lane {
+	lane := dispatch.DefaultLaneConfig()
 	return Lane{
-		Concurrency: 4,
-		Batch:       100,
-		Timeout:     30 * time.Second,
-		MaxAttempts: 15,
-		Backoff:     Backoff{Initial: time.Second, Max: 10 * time.Minute, Multiplier: 2},
+		Concurrency: lane.Concurrency,
+		Batch:       lane.Batch,
+		Timeout:     lane.Timeout,
+		MaxAttempts: lane.MaxAttempts,
+		Backoff:     Backoff{Initial: lane.Backoff.Initial, Max: lane.Backoff.Max, Multiplier: lane.Backoff.Multiplier},
 	}
 }

@@ -59,7 +59,7 @@ func TestParseFillsEverything(t *testing.T) {
 		t.Fatalf("destinations = %+v", c.Destinations)
 	}
 	mail := c.Destinations[0]
-	if mail.Concurrency != 9 || mail.Backoff.Multiplier != 1.5 || mail.MaxAttempts != 15 {
+	if mail.Concurrency != 9 || mail.Backoff.Multiplier != 1.5 || mail.MaxAttempts != 20 {
 		t.Errorf("lane = %+v", mail.Lane)
 	}
 	if mail.Timeout != time.Minute {

@@ -56,13 +56,13 @@ log:
 destinations:
   mail:
     type: email
-    concurrency: 4
+    concurrency: 8
     batch: 100
     timeout: 1m
-    max_attempts: 15
+    max_attempts: 20
     backoff:
       initial: 1s
-      max: 10m
+      max: 1h
       multiplier: 2
     host: ${env:HOST}
     port: 587

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+func newMigrateCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Make or update the tables and the trigger",
+		Long: `migrate makes the tables outbox_events and outbox_deliveries and the trigger that
+rings for new events, or brings them up to date. Versions only go up. Several
+relays or deployments may run it at once.`,
+	}
+	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
+	cmd.Args = cobra.NoArgs
+	up := newMigrateUpCmd(a)
+	// "notifyd migrate --bell always" is "notifyd migrate up --bell always".
+	cmd.Flags().AddFlagSet(up.Flags())
+	cmd.RunE = up.RunE
+	return cmd
+}
+
+func newMigrateUpCmd(a *app) *cobra.Command {
+	var db databaseFlags
+	var bell string
+	cmd := &cobra.Command{
+		Use:     "up",
+		Short:   "Apply what is missing",
+		Example: "  notifyd migrate up\n  notifyd migrate up --bell always --database-url postgres://owner@localhost/app",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			mode := outboxsql.Bell(bell)
+			if err := mode.Validate(); err != nil {
+				return usageErrorf("--bell: %w", err)
+			}
+			return migrateUp(cmd.Context(), a, &db, mode, cmd.OutOrStdout())
+		},
+	}
+	db.register(cmd)
+	registerBell(cmd, &bell)
+	return cmd
+}
+
+func registerBell(cmd *cobra.Command, bell *string) {
+	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
+}
+
+func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Bell, out io.Writer) error {
+	conn, err := db.connect(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer store.Close(conn)
+	applied, err := outboxsql.Migrate(ctx, conn, db.schema, bell)
+	if err != nil {
+		return err
+	}
+	for _, v := range applied {
+		fmt.Fprintf(out, "applied version %d: %s\n", v.Number, v.Name)
+	}
+	state, err := outboxsql.ReadState(ctx, conn, db.schema)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "schema %s is at version %d, bell %s\n", db.schema, state.Current, state.Bell)
+	return nil
+}
+
+func newMigrateStatusCmd(a *app) *cobra.Command {
+	var db databaseFlags
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the versions and the bell",
+		Long:  "status shows which versions are applied and when the trigger notifies. It exits\nwith 1 if this notifyd would not run with the schema as it is.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := db.connect(cmd.Context(), a)
+			if err != nil {
+				return err
+			}
+			defer store.Close(conn)
+			state, err := outboxsql.ReadState(cmd.Context(), conn, db.schema)
+			if err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "VERSION\tNAME\tAPPLIED")
+			for _, v := range state.Versions {
+				at := "no"
+				if !v.AppliedAt.IsZero() {
+					at = v.AppliedAt.UTC().Format(time.RFC3339)
+				}
+				fmt.Fprintf(w, "%d\t%s\t%s\n", v.Number, v.Name, at)
+			}
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "bell: %s\n", state.Bell)
+			return outboxsql.Check(cmd.Context(), conn, db.schema)
+		},
+	}
+	db.register(cmd)
+	return cmd
+}
+
+func newMigratePrintCmd(a *app) *cobra.Command {
+	var db databaseFlags
+	var bell string
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Print the SQL, for those who apply it by other means",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			db.url = first(db.url, "unused") // printing connects to nothing
+			if err := db.resolve(a); err != nil {
+				return err
+			}
+			script, err := outboxsql.Script(db.schema, outboxsql.Bell(bell))
+			if err != nil {
+				return usageErrorf("%w", err)
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), script)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&db.schema, "schema", "", "schema of the tables, in place of database.schema of the file")
+	registerBell(cmd, &bell)
+	return cmd
+}

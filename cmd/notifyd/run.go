@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+func newRunCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "run",
+		Short: "Deliver events until told to stop",
+		Long: `run delivers the events of the outbox table to the destinations of the
+configuration file. It waits for a database or a destination that is down.
+
+SIGTERM and SIGINT stop it in order: running deliveries may finish within
+relay.shutdown_timeout, what is left is given back. A second signal ends it at
+once. It exits with 0 after a clean stop, 1 after a failure, and 78 if the
+configuration is wrong.`,
+		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, path, err := a.load()
+			if err != nil {
+				return err
+			}
+			log := newLogger(cmd.ErrOrStderr(), c.Log)
+			for _, w := range c.Warnings {
+				log.Warn("configuration", "warning", w.String())
+			}
+			ctx, stop := untilSignal(cmd.Context(), log)
+			defer stop()
+			return runRelay(ctx, c, path, log)
+		},
+	}
+}
+
+// runRelay builds the relay that the configuration describes, and runs it.
+func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logger) (err error) {
+	poolConfig, err := parsePool(c)
+	if err != nil {
+		return err
+	}
+	options, err := relayOptions(c, log)
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
+	if err != nil {
+		return fmt.Errorf("database.url: %w", err)
+	}
+	defer pool.Close()
+	relay, err := notifyd.New(pool, options...)
+	if err != nil {
+		return err
+	}
+	closers, err := addDestinations(relay, c)
+	defer func() { err = errors.Join(err, closeAll(closers)) }()
+	if err != nil {
+		return err
+	}
+	log.Info("notifyd starts", "version", readBuildInfo().Version, "config", path,
+		"destinations", len(c.Destinations), "routes", len(c.Routes))
+	return relay.Run(ctx)
+}
+
+func relayOptions(c *config.Config, log *slog.Logger) ([]notifyd.Option, error) {
+	options := []notifyd.Option{
+		notifyd.WithSchema(c.Database.Schema),
+		notifyd.WithLogger(log),
+		notifyd.WithClaims(c.Relay.Connections),
+		notifyd.WithClaimBatch(c.Relay.Batch),
+		notifyd.WithLockBudget(c.Relay.LockBudget),
+		notifyd.WithLease(c.Relay.Lease),
+		notifyd.WithPollInterval(c.Relay.PollInterval),
+		notifyd.WithShutdownTimeout(c.Relay.ShutdownTimeout),
+		notifyd.WithRetention(c.Retention.Keep, c.Retention.Batch),
+	}
+	if url := c.Database.ListenURL.Reveal(); url != "" {
+		listen, err := pgx.ParseConfig(url)
+		if err != nil {
+			return nil, badURL("database.listen_url", err)
+		}
+		options = append(options, notifyd.WithListenConfig(listen))
+	}
+	return options, nil
+}
+
+// addDestinations opens the handlers and registers them with their routes. The
+// closers are to be closed even if there is an error.
+func addDestinations(relay *notifyd.Relay, c *config.Config) (closers []io.Closer, err error) {
+	for _, d := range c.Destinations {
+		opener, ok := d.Settings.(destination)
+		if !ok {
+			return closers, fmt.Errorf("destination %q: type %q cannot be opened", d.Name, d.Type)
+		}
+		h, err := opener.open()
+		if err != nil {
+			return closers, fmt.Errorf("destination %q: %w", d.Name, err)
+		}
+		if closer, ok := h.(io.Closer); ok {
+			closers = append(closers, closer)
+		}
+		err = relay.Destination(d.Name, h,
+			notifyd.Concurrency(d.Concurrency), notifyd.BatchSize(d.Batch), notifyd.Timeout(d.Timeout), notifyd.MaxAttempts(d.MaxAttempts),
+			notifyd.WithBackoff(notifyd.Backoff{Initial: d.Backoff.Initial, Max: d.Backoff.Max, Multiplier: d.Backoff.Multiplier}))
+		if err != nil {
+			return closers, err
+		}
+	}
+	for _, r := range c.Routes {
+		if err := relay.Route(r.Match, r.To...); err != nil {
+			return closers, err
+		}
+	}
+	return closers, nil
+}
+
+func closeAll(closers []io.Closer) error {
+	var errs []error
+	for _, c := range closers {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT; the
+// second one ends the process. stop gives the signals back.
+func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	done := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case s := <-signals:
+				if n > 0 {
+					log.Error("second signal, exiting at once", "signal", s.String())
+					os.Exit(exitFailure)
+				}
+				log.Info("stopping; a second signal exits at once", "signal", s.String())
+				cancel()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
+	}
+}
+
+// newLogger returns the logger that the configuration asks for.
+func newLogger(w io.Writer, c config.Log) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
+		level = slog.LevelInfo // the configuration was checked
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if c.Format == "text" || c.Format == "auto" && isTerminal(w) {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// isTerminal reports whether a person is watching.
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

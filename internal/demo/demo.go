@@ -1,0 +1,226 @@
+// Package demo shows notifyd at work: a shop that places orders in real
+// transactions, a relay, and a mail server that takes the confirmations.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers/email"
+	logsink "github.com/notifyd/notifyd/handlers/log"
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Options of [Run].
+type Options struct {
+	// Orders is how many orders are to be committed, at least 1.
+	Orders int
+	// DatabaseURL is the database to use, in a schema of its own that is
+	// dropped at the end. Empty: a private PostgreSQL, installed if need be.
+	DatabaseURL string
+	// Keep leaves everything running after the last order until ctx ends.
+	Keep bool
+	// Out takes what a person reads; Live says that it is a terminal and can
+	// show a progress line.
+	Out  io.Writer
+	Live bool
+	// Log takes the relay's log.
+	Log *slog.Logger
+}
+
+// settleWithin is how long after the last commit a delivery may take before it
+// counts as lost. Deliveries take milliseconds; a busy machine may take longer.
+const settleWithin = 30 * time.Second
+
+// Run runs the demo. It returns an error if it could not be run; events that
+// were lost are in the result.
+func Run(ctx context.Context, o Options) (Result, error) {
+	if o.Orders < 1 {
+		return Result{}, fmt.Errorf("orders must be at least 1, not %d", o.Orders)
+	}
+	dir, err := os.MkdirTemp("", "notifyd-demo-")
+	if err != nil {
+		return Result{}, fmt.Errorf("make a directory for the demo: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // nothing of value is in it
+	d := &demo{Options: o, dir: dir, seen: newSightings(), schema: outboxsql.DefaultSchema}
+	result, err := d.run(ctx)
+	return result, errors.Join(err, d.close())
+}
+
+// demo is what a run has open.
+type demo struct {
+	Options
+	dir     string
+	schema  string
+	seen    *sightings
+	shop    *shop
+	sink    *smtpsink.Sink
+	pool    *pgxpool.Pool
+	cleanup []func() error
+}
+
+func (d *demo) run(ctx context.Context) (Result, error) {
+	if err := d.open(ctx); err != nil {
+		return Result{}, err
+	}
+	relay, err := d.relay()
+	if err != nil {
+		return Result{}, err
+	}
+	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(relayCtx) }()
+	defer stopRelay()
+	select {
+	case <-relay.Ready():
+	case err := <-ended:
+		return Result{}, fmt.Errorf("the relay ended early: %w", err)
+	case <-ctx.Done():
+		stopRelay()
+		return Result{}, errors.Join(context.Cause(ctx), <-ended)
+	}
+	if err := d.place(ctx); err != nil {
+		stopRelay()
+		return Result{}, errors.Join(err, <-ended)
+	}
+	d.settle(ctx)
+	result := d.result()
+	d.report(result)
+	if d.Keep {
+		d.invite()
+		<-ctx.Done()
+	}
+	stopRelay()
+	if err := <-ended; err != nil {
+		return result, fmt.Errorf("stop the relay: %w", err)
+	}
+	return result, nil
+}
+
+// open starts the servers and makes the tables.
+func (d *demo) open(ctx context.Context) error {
+	url := d.DatabaseURL
+	if url == "" {
+		server, err := pgserver.Start(ctx, pgserver.Config{Durable: true, Log: d.Out})
+		if err != nil {
+			return fmt.Errorf("start a private PostgreSQL: %w", err)
+		}
+		d.cleanup = append(d.cleanup, func() error { return server.Stop(context.WithoutCancel(ctx)) })
+		url = server.URL("")
+		fmt.Fprintf(d.Out, "PostgreSQL %s, private, on port %d\n", server.Version(), server.Port())
+	} else {
+		d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
+	}
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return fmt.Errorf("database url: %w", err)
+	}
+	d.pool = pool
+	d.cleanup = append(d.cleanup, func() error { pool.Close(); return nil })
+	if err := d.migrate(ctx); err != nil {
+		return err
+	}
+	d.sink, err = smtpsink.Start(smtpsink.Options{})
+	if err != nil {
+		return fmt.Errorf("start a mail server: %w", err)
+	}
+	d.cleanup = append(d.cleanup, d.sink.Close)
+	fmt.Fprintf(d.Out, "mail server on %s, STARTTLS\n", d.sink.Addr())
+	d.shop = newShop(pool, d.schema)
+	return d.shop.open(ctx)
+}
+
+func (d *demo) migrate(ctx context.Context) error {
+	return d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.BellKeep); err != nil {
+			return err
+		}
+		if d.DatabaseURL != "" {
+			d.cleanup = append(d.cleanup, func() error {
+				_, err := d.pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA "+pgx.Identifier{d.schema}.Sanitize()+" CASCADE")
+				return err
+			})
+		}
+		return nil
+	})
+}
+
+// relay wires the three destinations of the demo: a mail, a line in a log and
+// a function in Go.
+func (d *demo) relay() (*notifyd.Relay, error) {
+	ca := filepath.Join(d.dir, "ca.pem")
+	if err := os.WriteFile(ca, d.sink.CertPEM(), 0o600); err != nil {
+		return nil, fmt.Errorf("write the mail server's certificate: %w", err)
+	}
+	mailer, err := email.New(mailConfig(d.sink.Host(), d.sink.Port(), ca))
+	if err != nil {
+		return nil, fmt.Errorf("mail handler: %w", err)
+	}
+	d.cleanup = append(d.cleanup, mailer.Close)
+	journal, err := logsink.New(logsink.Config{}, logsink.WithWriter(d.seen.journal()))
+	if err != nil {
+		return nil, fmt.Errorf("log handler: %w", err)
+	}
+	relay, err := notifyd.New(d.pool, notifyd.WithSchema(d.schema), notifyd.WithLogger(d.Log))
+	if err != nil {
+		return nil, err
+	}
+	return relay, errors.Join(
+		relay.Destination("mail", mailer, notifyd.Concurrency(2)),
+		relay.Destination("log", journal),
+		relay.Destination("warehouse", notifyd.HandlerFunc(d.warehouse)),
+		relay.Route(orderPlaced, "mail", "log"),
+		relay.Route("stock.*", "warehouse", "log"),
+	)
+}
+
+// warehouse is the custom handler: it is told of each reservation, and takes
+// the time since its commit.
+func (d *demo) warehouse(_ context.Context, e *notifyd.Event) error {
+	d.seen.reserved(e.AggregateID, time.Now())
+	return nil
+}
+
+// settle waits until everything committed has arrived, or long enough.
+func (d *demo) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
+	_, _ = d.sink.Wait(ctx, d.shop.committed()) // what is missing is counted afterwards
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		d.progress()
+		var left bool
+		err := d.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+pgx.Identifier{d.schema, "outbox_events"}.Sanitize()+" WHERE state <> 'done')").Scan(&left)
+		if err == nil && !left {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// close closes everything in reverse order.
+func (d *demo) close() error {
+	var errs []error
+	for i := len(d.cleanup) - 1; i >= 0; i-- {
+		errs = append(errs, d.cleanup[i]())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,157 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/handlers/email"
+	"github.com/notifyd/notifyd/outbox"
+)
+
+// The event types of the shop.
+const (
+	orderPlaced   = "order.placed"
+	stockReserved = "stock.reserved"
+)
+
+// eventsPerOrder are written in the order's transaction.
+const eventsPerOrder = 2
+
+// shop places orders. Every order and its events are one transaction; some of
+// them are rolled back, as happens when a card is refused.
+type shop struct {
+	pool   *pgxpool.Pool
+	schema string
+
+	mu         sync.Mutex
+	placed     map[string]time.Time // committed orders, and when
+	rolledBack map[string]bool
+}
+
+func newShop(pool *pgxpool.Pool, schema string) *shop {
+	return &shop{pool: pool, schema: schema, placed: make(map[string]time.Time), rolledBack: make(map[string]bool)}
+}
+
+func (s *shop) table() string { return pgx.Identifier{s.schema, "demo_orders"}.Sanitize() }
+
+func (s *shop) open(ctx context.Context) error {
+	_, err := s.pool.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+s.table()+
+		" (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total_cents int NOT NULL)")
+	if err != nil {
+		return fmt.Errorf("make the shop's table: %w", err)
+	}
+	return nil
+}
+
+// errCardRefused rolls an order back.
+var errCardRefused = errors.New("card refused")
+
+// order places one order; it is rolled back if refuse is true.
+func (s *shop) order(ctx context.Context, refuse bool) error {
+	var id string
+	total := 500 + rand.IntN(20000) //nolint:gosec // an order of the demo
+	customer := fmt.Sprintf("customer%d@example.com", rand.IntN(1000))
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after the commit
+	var number int64
+	err = tx.QueryRow(ctx, "INSERT INTO "+s.table()+" (customer, total_cents) VALUES ($1, $2) RETURNING id", customer, total).Scan(&number)
+	if err != nil {
+		return fmt.Errorf("insert an order: %w", err)
+	}
+	id = strconv.FormatInt(number, 10)
+	err = outbox.WriteTo(ctx, tx, s.schema,
+		outbox.Event{
+			Type: orderPlaced, AggregateType: "order", AggregateID: id,
+			Payload: map[string]any{"order": number, "email": customer, "total_cents": total},
+		},
+		outbox.Event{
+			Type: stockReserved, AggregateType: "order", AggregateID: id,
+			Payload: map[string]any{"order": number, "items": 1 + total%3},
+		})
+	if err != nil {
+		return err
+	}
+	if refuse {
+		s.note(id, time.Time{})
+		return errCardRefused
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("commit an order: %w", err)
+	}
+	s.note(id, time.Now())
+	return nil
+}
+
+// note remembers an order: when it was committed, or that it never was.
+func (s *shop) note(id string, committed time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if committed.IsZero() {
+		s.rolledBack[id] = true
+	} else {
+		s.placed[id] = committed
+	}
+}
+
+func (s *shop) committed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.placed)
+}
+
+func (s *shop) refused() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.rolledBack)
+}
+
+const (
+	// meanPause is the mean time between orders.
+	meanPause = 40 * time.Millisecond
+	// refusedShare of the orders are rolled back.
+	refusedShare = 0.15
+)
+
+// place places orders at random intervals, until as many as wished are
+// committed. The second one is always rolled back, so that even a short demo
+// shows what becomes of such an order: nothing.
+func (d *demo) place(ctx context.Context) error {
+	for n := 0; d.shop.committed() < d.Orders; n++ {
+		pause := time.NewTimer(time.Duration(rand.ExpFloat64() * float64(meanPause))) //nolint:gosec // an interval of the demo
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return context.Cause(ctx)
+		case <-pause.C:
+		}
+		refuse := n == 1 || rand.Float64() < refusedShare //nolint:gosec // the same
+		if err := d.shop.order(ctx, refuse); err != nil && !errors.Is(err, errCardRefused) {
+			return err
+		}
+		d.progress()
+	}
+	return nil
+}
+
+// mailConfig is what stands under destinations in a configuration file.
+func mailConfig(host string, port int, ca string) email.Config {
+	return email.Config{
+		Host: host, Port: port, CAFile: ca,
+		From:    "Corner Shop <shop@example.com>",
+		To:      email.List{"{{ .Payload.email }}"},
+		Subject: "Your order {{ .Payload.order }}",
+		Text:    "Thank you for order {{ .Payload.order }}.\n\nTotal: {{ money .Payload.total_cents \"EUR\" }}\n",
+		HTML:    "<p>Thank you for order <b>{{ .Payload.order }}</b>.</p><p>Total: {{ money .Payload.total_cents \"EUR\" }}</p>",
+	}
+}
