@@ -3,6 +3,7 @@ package email
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/textproto"
 	"strconv"
@@ -43,6 +44,22 @@ func (c *conn) quit() {
 type socket struct {
 	net.Conn
 	broken atomic.Bool // whether a write has failed
+	heard  int         // bytes read for this mail
+}
+
+// maxHeard is how much a server may say while one connection is opened, or one
+// mail is sent. Real ones say a few kilobytes; net/textproto would keep an
+// endless reply in memory.
+const maxHeard = 1 << 20
+
+// Read gives up on a server that does not stop talking.
+func (s *socket) Read(p []byte) (int, error) {
+	if s.heard > maxHeard {
+		return 0, fmt.Errorf("the server says more than %d bytes", maxHeard)
+	}
+	n, err := s.Conn.Read(p)
+	s.heard += n
+	return n, err
 }
 
 // Write notes a failure: go-mail forgets that of the last write of a mail, and
@@ -65,7 +82,7 @@ func (*socket) SetReadDeadline(time.Time) error { return nil }
 // SetWriteDeadline does nothing, like SetDeadline.
 func (*socket) SetWriteDeadline(time.Time) error { return nil }
 
-func (s *socket) close() { _ = s.Conn.Close() } // nothing is left to lose
+func (s *socket) close() { _ = s.Close() } // nothing is left to lose
 
 // replies writes down what the server refused. go-mail asks it about every
 // reply that is not the expected one, and it never has a better idea.
@@ -81,8 +98,7 @@ type refusal struct {
 
 // HandleError implements go-mail's ResponseErrorHandler.
 func (r *replies) HandleError(_, command string, _ *textproto.Conn, err error) error {
-	var reply *textproto.Error
-	if errors.As(err, &reply) {
+	if reply, ok := errors.AsType[*textproto.Error](err); ok {
 		r.mu.Lock()
 		r.all = append(r.all, refusal{command, reply})
 		r.mu.Unlock()

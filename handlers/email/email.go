@@ -99,12 +99,17 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	defer cancel()
 	stop := c.closeWhenDone(sctx)
 	c.sent++
+	c.socket.heard = 0
 	c.replies.forget()
 	err := c.client.SendWithSMTPClient(c.smtp, msg)
 	// IsDelivered, not err: a failure after the mail was accepted, such as that
 	// of a RSET, is an error to go-mail.
 	if msg.IsDelivered() {
-		h.pool.putBack(c, stop() && err == nil)
+		if stop() && err == nil {
+			h.pool.putBack(c)
+		} else {
+			c.socket.close()
+		}
 		return nil
 	}
 	f := c.failed(err)
@@ -116,8 +121,12 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	// After a refusal the connection is as good as new, but go-mail leaves the
 	// transaction open where DATA was refused. In every other case only closing
 	// is safe: a QUIT would end the mail that was being written with a dot.
-	alive := f.code != 0 && f.code != codeClosing && c.smtp.Reset() == nil
-	h.pool.putBack(c, stop() && alive)
+	if f.code != 0 && f.code != codeClosing && c.smtp.Reset() == nil && stop() {
+		h.pool.putBack(c)
+	} else {
+		stop()
+		c.socket.close()
+	}
 	return f
 }
 

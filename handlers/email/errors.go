@@ -60,8 +60,7 @@ func classify(err error, at stage) error {
 		return nil
 	}
 	code := 0
-	var f *failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*failure](err); ok {
 		code = f.code
 	}
 	switch {
@@ -175,7 +174,9 @@ func (c *conn) failed(err error) *failure {
 		}
 	case gomail.ErrGetSender, gomail.ErrGetRcpts, gomail.ErrNoUnencoded:
 		f.at = stageMessage
-	default: // ErrConnCheck: the connection was gone before
+	case gomail.ErrConnCheck, gomail.ErrSMTPReset, gomail.ErrAmbiguous:
+		// The connection was gone before. The other two do not come here: the
+		// mail is out by the time of a RSET, and there is one mail at a time.
 	}
 	if reply := c.replies.worst(command); reply != nil {
 		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg

@@ -36,18 +36,18 @@ func (h *Handler) build(e *dispatch.Event) (*gomail.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	subject, err := header(h.tmpl.subject, data, true)
+	title, err := subject(h.tmpl.subject, data)
 	if err != nil {
 		return nil, err
 	}
-	msg.Subject(subject)
+	msg.Subject(title)
 	msg.SetDateWithValue(time.Now())
 	msg.SetMessageIDWithValue(messageID(e, orDefault(h.cfg.MessageIDDomain, domainOf(from))))
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	msg.SetGenHeader("X-Notifyd-Event-Id", strconv.FormatInt(e.ID, 10))
 	msg.SetGenHeader("X-Notifyd-Event-Type", oneLine(e.Type, maxHeader))
 	for _, name := range sortedKeys(h.tmpl.headers) {
-		value, err := header(h.tmpl.headers[name], data, false)
+		value, err := header(h.tmpl.headers[name], data)
 		if err != nil {
 			return nil, err
 		}
@@ -141,18 +141,31 @@ func unseen(list []*mail.Address, seen map[string]bool) []*mail.Address {
 	return fresh
 }
 
-// header renders a header's value: one line, single spaces. go-mail folds at
-// spaces, and where there are many in a row it writes lines of nothing but
-// spaces, which some servers take for the end of the headers.
-func header(t *tmpl.Template, data *tmpl.Data, lineEnds bool) (string, error) {
+// header renders a header's value, which must be one line.
+func header(t *tmpl.Template, data *tmpl.Data) (string, error) {
 	text, err := t.Render(data)
 	if err != nil {
 		return "", err
 	}
-	text = strings.TrimSpace(text)
-	if !lineEnds && strings.ContainsFunc(text, isControl) {
+	if text = strings.TrimSpace(text); strings.ContainsFunc(text, isControl) {
 		return "", fmt.Errorf("what template %q yields holds a line end or another control character: a header has one line", t.Name())
 	}
+	return fit(t, text)
+}
+
+// subject renders the subject, and makes one line of it.
+func subject(t *tmpl.Template, data *tmpl.Data) (string, error) {
+	text, err := t.Render(data)
+	if err != nil {
+		return "", err
+	}
+	return fit(t, text)
+}
+
+// fit makes a text fit for a header: single spaces, and not too long. go-mail
+// folds at spaces, and where there are many in a row it writes lines of nothing
+// but spaces, which some servers take for the end of the headers.
+func fit(t *tmpl.Template, text string) (string, error) {
 	text = oneLine(text, len(text))
 	if len(text) > maxHeader {
 		return "", fmt.Errorf("what template %q yields has more than %d bytes: shorten it with trunc", t.Name(), maxHeader)

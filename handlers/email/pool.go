@@ -89,12 +89,8 @@ func (p *pool) reuse() *conn {
 	return c
 }
 
-// putBack makes c idle, or closes it. An unusable one is closed without a word.
-func (p *pool) putBack(c *conn, usable bool) {
-	if !usable {
-		c.socket.close()
-		return
-	}
+// putBack makes c idle, or closes it if it has carried enough.
+func (p *pool) putBack(c *conn) {
 	p.mu.Lock()
 	keep := !p.shut && c.sent < p.mails
 	if keep {

@@ -124,13 +124,8 @@ func (c *lineConn) command(line string) (pass bool, err error) {
 	if err != nil || answered {
 		return false, err
 	}
-	switch stage {
-	case Ehlo:
-		c.ehlo = true
-	case STLS:
-		if c.tls || c.sink.opts.TLS != StartTLS {
-			break
-		}
+	c.ehlo = stage == Ehlo
+	if stage == STLS && !c.tls && c.sink.opts.TLS == StartTLS {
 		if _, err := io.WriteString(c.Conn, "220 2.0.0 Ready to start TLS\r\n"); err != nil {
 			return false, err
 		}

@@ -23,8 +23,7 @@ func funcErrorf(format string, args ...any) error {
 // parseError rewrites what the template packages say into: which template,
 // which line, what is wrong, what to do.
 func parseError(name string, err error) error {
-	var bad *htmltemplate.Error
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*htmltemplate.Error](err); ok {
 		return fmt.Errorf("template %q, line %d: %s: close the tag, quote or comment that is open where the value stands",
 			name, max(bad.Line, 1), bad.Description)
 	}

@@ -20,12 +20,12 @@ const presentFunc = "present"
 // funcs returns the functions that a template may use beside those that Go's
 // text/template has:
 //
-//	json V                   V as compact JSON
+//	json V                   compact JSON
 //	get V "a.b"              the value at a path, or nothing if it is absent
 //	default D V              D if V is absent, null or ""
 //	required "message" V     V, or an error with the message if V is absent, null or ""
-//	upper, lower, title S    S in capitals, in small letters, with a capital for each word
-//	trim S                   S without white space around it
+//	upper, lower, title S    a text in capitals, in small letters, with a capital for each word
+//	trim S                   a text without white space around it
 //	trunc N S                the first N characters of S
 //	join SEP LIST            the elements of a list with SEP between them
 //	date LAYOUT T            T, a time or an RFC 3339 text, in the layout of Go's time package

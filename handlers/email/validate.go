@@ -1,0 +1,159 @@
+package email
+
+import (
+	"errors"
+	"net"
+	"net/mail"
+	"slices"
+	"strings"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its
+// cure. It reads no files: [New] does.
+func (c Config) Validate() error {
+	_, err := parseTemplates(c)
+	return errors.Join(c.server(), c.security(), c.limits(), c.content(), err)
+}
+
+func (c Config) server() error {
+	var errs []error
+	switch {
+	case c.Host == "":
+		errs = append(errs, field.Errorf("host", "missing: name the mail server, such as smtp.example.com"))
+	case net.ParseIP(c.Host) != nil: // an IPv6 address has colons
+	case strings.ContainsAny(c.Host, "/: \t\r\n"):
+		errs = append(errs, field.Errorf("host", "must be a name or an address alone: put the port into port"))
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		errs = append(errs, field.Errorf("port", "must be 1 to 65535, not %d", c.Port))
+	}
+	if c.Port == 465 && (c.TLS == "" || c.TLS == TLSMandatory || c.TLS == TLSOpportunistic) {
+		errs = append(errs, field.Errorf("tls", "port 465 speaks TLS from the first byte: set tls: implicit, or port: 587"))
+	}
+	if strings.ContainsAny(c.HELO, " \t\r\n") {
+		errs = append(errs, field.Errorf("helo", "must be a host name without white space"))
+	}
+	if c.MessageIDDomain != "" && !isDotAtom(c.MessageIDDomain) {
+		errs = append(errs, field.Errorf("message_id_domain", "must be a domain such as example.com"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) security() error {
+	errs := []error{
+		word("tls", c.TLS, TLSMandatory, TLSOpportunistic, TLSImplicit, TLSNone),
+		word("auth", c.Auth, AuthAuto, AuthPlain, AuthLogin, AuthCRAMMD5, AuthSCRAMSHA1, AuthSCRAMSHA256),
+	}
+	switch {
+	case c.Username != "" && c.Password.IsZero():
+		errs = append(errs, field.Errorf("password", "missing: username needs one, such as ${env:SMTP_PASSWORD}"))
+	case c.Username == "" && !c.Password.IsZero():
+		errs = append(errs, field.Errorf("username", "missing: password needs one"))
+	case c.Username == "" && c.Auth != "" && c.Auth != AuthAuto:
+		errs = append(errs, field.Errorf("auth", "needs username and password: set them, or take auth out"))
+	}
+	readable := slices.Contains([]string{"", AuthAuto, AuthPlain, AuthLogin}, c.Auth)
+	if c.TLS == TLSNone && c.Username != "" && readable && !isLoopback(c.Host) {
+		errs = append(errs, field.Errorf("auth", "would send the password unencrypted: set tls: mandatory, or auth: %s", AuthSCRAMSHA256))
+	}
+	if c.TLS == TLSNone && c.CAFile != "" {
+		errs = append(errs, field.Errorf("ca_file", "is of no use with tls: none: take one of them out"))
+	}
+	if c.TLS == TLSNone && c.ServerName != "" {
+		errs = append(errs, field.Errorf("server_name", "is of no use with tls: none: take one of them out"))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) limits() error {
+	var errs []error
+	if c.Connections < 0 || c.Connections > maxConnections {
+		errs = append(errs, field.Errorf("connections", "must be 1 to %d, not %d", maxConnections, c.Connections))
+	}
+	if c.ConnectTimeout < 0 {
+		errs = append(errs, field.Errorf("connect_timeout", "must be positive, such as %v", defaultConnectTimeout))
+	}
+	if c.SendTimeout < 0 {
+		errs = append(errs, field.Errorf("send_timeout", "must be positive, such as %v", defaultSendTimeout))
+	}
+	errs = append(errs, word("maybe_sent", c.MaybeSent, MaybeSentRetry, MaybeSentAccept))
+	return errors.Join(errs...)
+}
+
+func (c Config) content() error {
+	var errs []error
+	if c.From == "" {
+		errs = append(errs, field.Errorf("from", "missing: name the sender, such as Shop <shop@example.com>"))
+	}
+	if len(c.To)+len(c.Cc)+len(c.Bcc) == 0 {
+		errs = append(errs, field.Errorf("to", "missing: name a recipient, such as {{ .Payload.email }}"))
+	}
+	if c.Subject == "" {
+		errs = append(errs, field.Errorf("subject", "missing: write one, such as Order {{ .Event.AggregateID }}"))
+	}
+	if c.Text == "" && c.TextFile == "" && c.HTML == "" && c.HTMLFile == "" {
+		errs = append(errs, field.Errorf("text", "missing: write text, html, text_file or html_file"))
+	}
+	if c.Text != "" && c.TextFile != "" {
+		errs = append(errs, field.Errorf("text_file", "text is set too: take one of them out"))
+	}
+	if c.HTML != "" && c.HTMLFile != "" {
+		errs = append(errs, field.Errorf("html_file", "html is set too: take one of them out"))
+	}
+	for _, name := range sortedKeys(c.Headers) {
+		if cure := headerName(name); cure != "" {
+			errs = append(errs, field.Errorf("headers."+name, "%s", cure))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// word checks a setting that knows only some words; "" is the default.
+func word(path, got string, known ...string) error {
+	if got == "" || slices.Contains(known, got) {
+		return nil
+	}
+	return field.Errorf(path, "unknown word %q: use %s", got, strings.Join(known, ", "))
+}
+
+// headerName returns what is wrong with the name of an extra header, or "".
+func headerName(name string) string {
+	lower := strings.ToLower(name)
+	switch lower {
+	case "from", "to", "cc", "bcc", "reply-to", "subject", "message-id":
+		setting := strings.ReplaceAll(lower, "-", "_")
+		if lower == "message-id" {
+			setting = "message_id_domain"
+		}
+		return "is not set here: use " + setting
+	case "date", "sender", "return-path", "received", "mime-version":
+		return "is set by notifyd or by mail servers: take it out"
+	}
+	if strings.HasPrefix(lower, "content-") || strings.HasPrefix(lower, "x-notifyd-") {
+		return "is set by notifyd: take it out"
+	}
+	for _, r := range name {
+		if r <= ' ' || r >= 0x7f || r == ':' {
+			return "must be a header name of letters, digits and hyphens"
+		}
+	}
+	if name == "" || len(name) > 76 {
+		return "must be a header name of 1 to 76 letters"
+	}
+	return ""
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || (ip != nil && ip.IsLoopback())
+}
+
+// isDotAtom reports whether s may stand in a Message-ID.
+func isDotAtom(s string) bool {
+	a, err := mail.ParseAddress("x@" + s)
+	return err == nil && a.Address == "x@"+s && strings.IndexFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || r == '[' || r == '>'
+	}) < 0
+}
