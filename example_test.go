@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,7 +20,7 @@ func Example() {
 
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	err = relay.Handle("order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		fmt.Printf("%s %s: %s\n", e.Type, e.AggregateID, e.Payload)
@@ -29,7 +28,7 @@ func Example() {
 		return nil
 	}))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -40,11 +39,11 @@ func Example() {
 		})
 	})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	if err := relay.Run(ctx); err != nil { // blocks until ctx ends
-		log.Fatal(err)
+		panic(err)
 	}
 	// Output:
 	// order.created 1042: {"email":"ann@example.com","total":"12.50"}
@@ -58,7 +57,7 @@ func ExampleRelay_Handle() {
 	defer pool.Close()
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	got := make(chan string, 3)
 	to := func(name string) notifyd.Handler {
@@ -73,7 +72,7 @@ func ExampleRelay_Handle() {
 		relay.Handle("*", to("audit")),
 	)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	write(ctx, pool, "order.created")
 	write(ctx, pool, "order.shipped")
@@ -96,7 +95,7 @@ func ExampleRelay_Route() {
 	defer pool.Close()
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	got := make(chan string, 3)
 	mail := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
@@ -116,7 +115,7 @@ func ExampleRelay_Route() {
 		relay.Route("order.*", "mail", "audit"),
 	)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	write(ctx, pool, "order.created")
 	run := start(ctx, relay)
@@ -137,13 +136,13 @@ func ExamplePermanent() {
 	defer pool.Close()
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		return notifyd.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
 	}))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	write(ctx, pool, "order.created")
 	run := start(ctx, relay)
@@ -162,7 +161,7 @@ func ExampleRetryAfter() {
 	defer pool.Close()
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	got := make(chan string, 2)
 	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
@@ -174,7 +173,7 @@ func ExampleRetryAfter() {
 		return nil
 	}))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	write(ctx, pool, "order.created")
 	run := start(ctx, relay)
@@ -195,7 +194,7 @@ func ExampleUnavailable() {
 	defer pool.Close()
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	got := make(chan string, 2)
 	calls := 0
@@ -208,7 +207,7 @@ func ExampleUnavailable() {
 		return nil
 	}), notifyd.Concurrency(1))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	write(ctx, pool, "order.created")
 	run := start(ctx, relay)
@@ -228,7 +227,7 @@ func ExampleRelay_Use() {
 	defer pool.Close()
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	got := make(chan string, 5)
 	named := func(name string) notifyd.Middleware {
@@ -247,7 +246,7 @@ func ExampleRelay_Use() {
 		return nil
 	}), notifyd.With(named("metrics")))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	write(ctx, pool, "order.created")
 	run := start(ctx, relay)
@@ -271,7 +270,7 @@ func ExampleBatchHandlerFunc() {
 	defer pool.Close()
 	relay, err := notifyd.New(pool)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	err = relay.Handle("order.*", notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
 		errs := make([]error, len(events))
@@ -283,7 +282,7 @@ func ExampleBatchHandlerFunc() {
 		return errs // the neighbours of a bad event are delivered
 	}), notifyd.BatchSize(500))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	write(ctx, pool, "order.created")
 	write(ctx, pool, "order.broken")

@@ -22,13 +22,13 @@ func (r *Relay) prepare(ctx context.Context) error {
 		switch {
 		case err == nil:
 			if waited {
-				r.log.Info("database answers")
+				r.log.InfoContext(ctx, "database answers")
 			}
 			return nil
 		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew):
 			return fmt.Errorf("notifyd: %w", err)
 		case !waited && ctx.Err() == nil:
-			r.log.Warn("database does not answer, waiting for it", "err", err)
+			r.log.WarnContext(ctx, "database does not answer, waiting for it", "err", err)
 		}
 		timer := time.NewTimer(pause.NextBackOff())
 		select {
@@ -45,7 +45,7 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close(conn)
+	defer store.Close(ctx, conn)
 	if err := outboxsql.Check(ctx, conn, r.settings.schema); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { r.purge(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
-	r.log.Info("relay started", "schema", r.settings.schema)
+	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
 	err := r.dispatcher.Run(ctx)
 	outside.Wait()
@@ -75,11 +75,11 @@ func (r *Relay) run(ctx context.Context) error {
 	inside.Wait()
 	if err == nil { // otherwise a handler may still be at work with a session
 		for _, s := range r.sessions {
-			s.Close()
+			s.Close(ctx)
 		}
 	}
-	r.keeper.Close()
-	r.log.Info("relay stopped", "err", err)
+	r.keeper.Close(ctx)
+	r.log.InfoContext(ctx, "relay stopped", "err", err)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -123,7 +123,7 @@ func (r *Relay) purge(ctx context.Context) {
 			after, wait = 0, purgeEvery
 		}
 		if err != nil && ctx.Err() == nil {
-			r.log.Warn("delivered events could not be purged", "err", err)
+			r.log.WarnContext(ctx, "delivered events could not be purged", "err", err)
 		}
 	}
 }

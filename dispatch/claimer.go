@@ -93,7 +93,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement) error {
 	if err == nil {
 		return nil
 	}
-	c.log.Warn("claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
+	c.log.WarnContext(ctx, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
 	c.d.sched.salvage(+1)
 	defer c.d.sched.salvage(-1)
 	pause := reconnectPauses()

@@ -192,7 +192,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer d.cancelWork(errStopping)
 	for _, l := range d.lanes {
-		l.ctx = d.workCtx
+		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
 	}
 	// Three circles, stopped from the outside in: who claims, who delivers,
 	// who writes late answers and keeps leases.
@@ -278,13 +278,13 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 	for ctx.Err() == nil {
 		n, err := d.parts.Housekeeper.TakeOver(ctx)
 		if err == nil && n > 0 {
-			d.log.Warn("took over deliveries of a relay that is gone", "deliveries", n)
+			d.log.WarnContext(ctx, "took over deliveries of a relay that is gone", "deliveries", n)
 			d.sched.due()
 		}
 		if err == nil {
 			n, err = d.parts.Housekeeper.Reroute(ctx, d.Routed)
 			if err == nil && n > 0 {
-				d.log.Info("event types that had no route have one now", "event_types", n)
+				d.log.InfoContext(ctx, "event types that had no route have one now", "event_types", n)
 				d.sched.due()
 			}
 		}

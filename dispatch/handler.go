@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -91,8 +92,8 @@ type Middleware func(Handler) Handler
 
 // Chain wraps h in the given middleware; the first one is the outermost.
 func Chain(h Handler, mw ...Middleware) Handler {
-	for i := len(mw) - 1; i >= 0; i-- {
-		h = mw[i](h)
+	for _, wrap := range slices.Backward(mw) {
+		h = wrap(h)
 	}
 	return h
 }

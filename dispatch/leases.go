@@ -105,7 +105,7 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
 	defer cancel()
 	if err := ls.flush(ctx); err != nil {
-		ls.log.Error("answers of leased deliveries could not be written, they will be delivered again", "err", err)
+		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written, they will be delivered again", "err", err)
 	}
 }
 
@@ -139,7 +139,7 @@ func (ls *leases) flush(ctx context.Context) error {
 		return err
 	}
 	if fenced > 0 {
-		ls.log.Warn("answers came after their leases were taken over, and were refused", "deliveries", fenced)
+		ls.log.WarnContext(ctx, "answers came after their leases were taken over, and were refused", "deliveries", fenced)
 	}
 	for _, e := range put {
 		if e.State == EntryRetry {
@@ -155,7 +155,7 @@ func (ls *leases) renew(ctx context.Context) {
 	now := time.Now()
 	for token, l := range ls.held {
 		if now.After(l.until) {
-			ls.log.Error("a handler ignores the end of its context; its lease is given up", "token", token)
+			ls.log.ErrorContext(ctx, "a handler ignores the end of its context; its lease is given up", "token", token)
 			delete(ls.held, token)
 			continue
 		}

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -53,7 +54,7 @@ func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *s
 	s := &scheduler{cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims}
 	s.cond = sync.NewCond(&s.mu)
 	s.wake = time.AfterFunc(time.Hour, s.poke)
-	s.sweep.low.settle = settleTime
+	s.sweep.low.settle, s.sweep.poll = settleTime, cfg.PollInterval
 	s.sweep.begin(sweepFull)
 	return s
 }
@@ -247,14 +248,7 @@ func (s *scheduler) lagQueryLocked() (Query, bool) {
 		if room == 0 {
 			continue
 		}
-		only := s.route.types(func(lanes []*lane) bool {
-			for _, other := range lanes {
-				if other == l {
-					return true
-				}
-			}
-			return false
-		})
+		only := s.route.types(func(lanes []*lane) bool { return slices.Contains(lanes, l) })
 		if len(only) == 0 { // too many types to remember: the common sweep has to find them
 			delete(s.lag, l)
 			s.sweep.begin(sweepFull)
@@ -296,11 +290,13 @@ func (s *scheduler) claimed(q Query, c *Claimed, err error) {
 
 // failedLocked remembers what has to be looked for again.
 func (s *scheduler) failedLocked(q Query) {
-	if q.Source == SourceDue {
+	switch q.Source {
+	case SourceDue:
 		s.claimingDue = false
-	} else if q.Source == SourceSweep {
+	case SourceSweep:
 		s.sweeping = false
 		s.sweep.lane = nil
+	case SourceIDs:
 	}
 	s.dueNow = true
 	s.sweep.begin(sweepFull)
@@ -322,7 +318,7 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 		}
 		return
 	}
-	switch s.sweep.swept(now, last, full, len(c.Work), c, s.cfg) {
+	switch s.sweep.swept(now, q, c) {
 	case bellSilence:
 		s.bell.silence()
 	case bellRing:

@@ -100,6 +100,7 @@ func (w *watermark) runEnded() {
 // Cursors and marks are there for speed only: what is behind all of them is
 // found by the full sweep.
 type sweep struct {
+	poll   time.Duration // the poll interval
 	mode   mode
 	lane   *lane     // whose own sweep is in flight, nil for the common one
 	active bool      // a run is under way: go on until a claim comes back short
@@ -185,27 +186,30 @@ func (s *sweep) start(now time.Time) {
 func (s *sweep) rest(now time.Time, d time.Duration) { s.next = now.Add(jittered(d)) }
 
 // swept takes what a claim of the common sweep found, and returns what the bell is to do.
-func (s *sweep) swept(now time.Time, last int64, full bool, n int, c *Claimed, cfg Config) bellOrder {
+func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
+	n := len(c.Work)
 	s.xmin = c.Xmin
-	s.cursor = max(last, s.cursor)
+	if n > 0 {
+		s.cursor = max(s.cursor, c.Work[n-1].Event.ID)
+	}
 	s.found += n
 	// Not the head of now: ids may have been drawn and claimed since the
 	// snapshot, beside others whose transactions it does not know.
 	s.near.propose(now, s.before, c.Xmax)
 	s.low.propose(now, s.before, c.Xmax)
-	if full {
+	if n >= q.Limit {
 		if s.mode != awake {
 			s.mode, s.emptyFrom = awake, time.Time{}
 			return bellSilence
 		}
 		return bellLeave
 	}
-	return s.ended(now, max(0, now.Sub(s.began)-time.Duration(n)*rowCost), cfg)
+	return s.ended(now, max(0, now.Sub(s.began)-time.Duration(n)*rowCost))
 }
 
 // ended closes a run: there was nothing more to claim. cost is how long it
 // took to find that out.
-func (s *sweep) ended(now time.Time, cost time.Duration, cfg Config) bellOrder {
+func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 	s.active = false
 	stretch := time.Duration(float64(cost) / sweepShare)
 	if s.kind >= sweepNear {
@@ -216,11 +220,11 @@ func (s *sweep) ended(now time.Time, cost time.Duration, cfg Config) bellOrder {
 	}
 	if s.kind >= sweepLow {
 		s.low.runEnded()
-		s.rest(now, max(cfg.PollInterval, stretch))
+		s.rest(now, max(s.poll, stretch))
 	}
 	if s.kind == sweepFull {
-		s.nextFull = now.Add(cfg.PollInterval)
-		if stretch > cfg.PollInterval {
+		s.nextFull = now.Add(s.poll)
+		if stretch > s.poll {
 			s.nextFull = now.Add(max(fullSweepEvery, stretch))
 		}
 	}
@@ -228,10 +232,10 @@ func (s *sweep) ended(now time.Time, cost time.Duration, cfg Config) bellOrder {
 	case awake:
 		return s.stayAwake(now)
 	case drowsy:
-		s.doze(now, cfg)
+		s.doze(now)
 	case ringing:
 	case asleep:
-		s.pollFaster(now, cfg)
+		s.pollFaster(now)
 	}
 	return bellLeave
 }
@@ -260,22 +264,22 @@ func (s *sweep) rang(now time.Time, xid uint64) {
 
 // doze falls asleep once nobody is left who wrote silently: the snapshot was
 // taken before the sweep, so what had ended by then the sweep has seen.
-func (s *sweep) doze(now time.Time, cfg Config) {
+func (s *sweep) doze(now time.Time) {
 	if s.found == 0 && s.xmin >= s.xid {
 		s.mode = asleep
 		return
 	}
-	s.next = now.Add(min(s.pause, cfg.PollInterval))
+	s.next = now.Add(min(s.pause, s.poll))
 	s.pause *= 2
 }
 
 // pollFaster shortens the poll while it finds what nobody announced: a frozen
 // relay may be keeping the bell silent, or there is no bell.
-func (s *sweep) pollFaster(now time.Time, cfg Config) {
+func (s *sweep) pollFaster(now time.Time) {
 	if s.found > 0 {
 		s.fastUntil = now.Add(fastPollFor)
 	}
 	if now.Before(s.fastUntil) {
-		s.next = now.Add(min(fastPoll, cfg.PollInterval))
+		s.next = now.Add(min(fastPoll, s.poll))
 	}
 }

@@ -155,14 +155,14 @@ func (l *lane) judge(ctx context.Context, j *job, err error) outcome {
 	}
 	failures++
 	if IsPermanent(err) || failures >= l.cfg.MaxAttempts {
-		log.Error("event is a dead letter", "class", ClassEvent, "permanent", IsPermanent(err), "err", err)
+		log.ErrorContext(ctx, "event is a dead letter", "class", ClassEvent, "permanent", IsPermanent(err), "err", err)
 		return outcome{verdict: dead, failures: failures, class: ClassEvent, err: err}
 	}
 	delay, ok := retryDelay(err)
 	if !ok {
 		delay = l.cfg.Backoff.wait(failures)
 	}
-	log.Warn("delivery failed", "class", ClassEvent, "retry_in", delay, "err", err)
+	log.WarnContext(ctx, "delivery failed", "class", ClassEvent, "retry_in", delay, "err", err)
 	return outcome{verdict: failed, failures: failures, delay: delay, class: ClassEvent, err: err}
 }
 

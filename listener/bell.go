@@ -74,7 +74,7 @@ func (b *Bell) Ring(ctx context.Context) (uint64, error) {
 
 // Run works the bell until ctx ends, and returns the cause of that.
 func (b *Bell) Run(ctx context.Context) error {
-	defer b.closeConn()
+	defer b.closeConn(ctx)
 	retry := time.NewTimer(0)
 	if !retry.Stop() {
 		<-retry.C
@@ -164,30 +164,30 @@ func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) e
 		b.held = false
 		conn, err := b.connect(ctx)
 		if err != nil {
-			b.log.Debug("no connection for the bell", "err", err)
+			b.log.DebugContext(ctx, "no connection for the bell", "err", err)
 			return err
 		}
 		b.conn = conn
 		if _, err := conn.Exec(ctx, `SELECT set_config('lock_timeout', $1, false)`, queueFor.String()); err != nil {
-			b.closeConn()
+			b.closeConn(ctx)
 			return err
 		}
 	}
 	err := f(ctx, b.conn)
 	if err != nil {
-		b.log.Debug("the bell's connection is given up", "err", err)
-		b.closeConn()
+		b.log.DebugContext(ctx, "the bell's connection is given up", "err", err)
+		b.closeConn(ctx)
 	}
 	return err
 }
 
 // closeConn ends the session, and with it the silence.
-func (b *Bell) closeConn() {
+func (b *Bell) closeConn(ctx context.Context) {
 	b.held = false
 	if b.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) //nolint:forbidigo // must work after the caller's context has ended
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = b.conn.Close(ctx) // the socket is closed either way
 	b.conn = nil

@@ -110,7 +110,7 @@ func (l *Listener) lost(ctx context.Context, err error) {
 		return
 	}
 	l.down = true
-	l.log.Warn("not listening; events are found by polling until the connection is back", "channel", l.channel, "err", err)
+	l.log.WarnContext(ctx, "not listening; events are found by polling until the connection is back", "channel", l.channel, "err", err)
 }
 
 // handler runs on the listening connection.

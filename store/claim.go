@@ -48,11 +48,11 @@ func (s *Session) Claim(ctx context.Context, q dispatch.Query) (dispatch.Claimed
 	}
 	claimed, err := s.claim(ctx, q)
 	if err != nil {
-		return dispatch.Claimed{}, s.abandon("claim", err)
+		return dispatch.Claimed{}, s.abandon(ctx, "claim", err)
 	}
 	if len(claimed.Work) == 0 {
 		if err := s.settle(ctx, &dispatch.Settlement{}); err != nil {
-			return dispatch.Claimed{}, s.abandon("end an empty claim", err)
+			return dispatch.Claimed{}, s.abandon(ctx, "end an empty claim", err)
 		}
 	}
 	return claimed, nil
@@ -109,9 +109,9 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 		name := stmtSweep
 		switch {
 		case len(q.Skip) > 0:
-			name, args = stmtSweepSkip, append(args, appendTextArray(nil, q.Skip))
+			name, args = stmtSweepSkip, append(args, textArray(q.Skip))
 		case len(q.Only) > 0:
-			name, args = stmtSweepOnly, append(args, appendTextArray(nil, q.Only))
+			name, args = stmtSweepOnly, append(args, textArray(q.Only))
 		}
 		p.SendQueryPrepared(name, args, allBinary(), freshFormats())
 	case dispatch.SourceDue:
@@ -119,7 +119,7 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 		for name, room := range q.Wanted {
 			names, rooms = append(names, name), append(rooms, int64(room))
 		}
-		list := appendTextArray(nil, names)
+		list := textArray(names)
 		p.SendQueryPrepared(stmtDue, [][]byte{list, appendInt8Array(nil, rooms)}, allBinary(), dueFormats())
 		p.SendQueryPrepared(stmtNextDue, [][]byte{list}, allBinary(), allBinary())
 	}

@@ -63,7 +63,7 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 		return nil, err
 	}
 	if err := c.prepare(ctx, conn, role); err != nil {
-		Close(conn)
+		Close(ctx, conn)
 		return nil, err
 	}
 	return conn, nil
@@ -73,31 +73,31 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 // have as defaults. One statement; not startup parameters, because poolers
 // refuse those that they do not know.
 func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) error {
-	settings := []string{
-		"application_name", "notifyd/" + role,
-		"search_path", pgx.Identifier{c.Schema}.Sanitize(),
-		"TimeZone", "UTC",
-		"default_transaction_isolation", "read committed",
-		"default_transaction_read_only", "off",
+	settings := [][2]string{
+		{"application_name", "notifyd/" + role},
+		{"search_path", pgx.Identifier{c.Schema}.Sanitize()},
+		{"TimeZone", "UTC"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
 		// A lost completion is a redelivery, never a loss. Writers are not touched.
-		"synchronous_commit", "off",
-		"statement_timeout", milliseconds(statementTimeout),
-		"lock_timeout", milliseconds(lockTimeout),
-		"idle_in_transaction_session_timeout", milliseconds(idleInTransaction),
-		"idle_session_timeout", "0", // a quiet night is no reason to lose the bell
+		{"synchronous_commit", "off"},
+		{"statement_timeout", milliseconds(statementTimeout)},
+		{"lock_timeout", milliseconds(lockTimeout)},
+		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
+		{"idle_session_timeout", "0"}, // a quiet night is no reason to lose the bell
 		// Plans are pinned: every statement has one good plan, by index, and
 		// must have it on an empty table and on one never analysed.
-		"plan_cache_mode", "force_generic_plan",
-		"enable_seqscan", "off",
-		"enable_bitmapscan", "off",
-		"enable_sort", "off",
-		"enable_hashjoin", "off",
-		"enable_mergejoin", "off",
-		"jit", "off",
+		{"plan_cache_mode", "force_generic_plan"},
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"enable_sort", "off"},
+		{"enable_hashjoin", "off"},
+		{"enable_mergejoin", "off"},
+		{"jit", "off"},
 	}
-	names, values := make([]string, 0, len(settings)/2), make([]string, 0, len(settings)/2)
-	for i := 0; i < len(settings); i += 2 {
-		names, values = append(names, settings[i]), append(values, settings[i+1])
+	names, values := make([]string, len(settings)), make([]string, len(settings))
+	for i, s := range settings {
+		names[i], values[i] = s[0], s[1]
 	}
 	var inRecovery bool
 	err := conn.QueryRow(ctx, `SELECT bool_and(set_config(s.name, s.value, false) IS NOT NULL) AND pg_is_in_recovery()
@@ -111,10 +111,10 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 	return nil
 }
 
-// Close says goodbye within a short time of its own, even when the context of
-// the work has ended, and closes the socket in any case.
-func Close(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout) //nolint:forbidigo // must work after the caller's context has ended
+// Close says goodbye within a short time of its own, even when ctx has ended,
+// and closes the socket in any case.
+func Close(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the socket is closed either way; there is nothing left to tell
 }

@@ -36,9 +36,9 @@ func appendInt8Array(b []byte, ids []int64) []byte {
 	return b
 }
 
-// appendTextArray encodes list as a binary text[].
-func appendTextArray(b []byte, list []string) []byte {
-	b = appendArrayHeader(b, oidText, len(list))
+// textArray encodes list as a binary text[].
+func textArray(list []string) []byte {
+	b := appendArrayHeader(nil, oidText, len(list))
 	for _, s := range list {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(s))) //nolint:gosec // names of types and destinations
 		b = append(b, s...)

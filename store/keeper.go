@@ -38,16 +38,16 @@ func NewOwner() int64 { return ownerSpace<<32 | int64(rand.Uint32()) } //nolint:
 // NewKeeper returns a keeper that connects when it is first used.
 func NewKeeper(c *Connector, o Options) *Keeper { return &Keeper{connector: c, options: o} }
 
-// Close ends the session; the relay then counts as gone.
-func (k *Keeper) Close() {
+// Close ends the session, also after ctx has ended; the relay then counts as gone.
+func (k *Keeper) Close(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.closeConn()
+	k.closeConn(ctx)
 }
 
-func (k *Keeper) closeConn() {
+func (k *Keeper) closeConn(ctx context.Context) {
 	if k.conn != nil {
-		Close(k.conn)
+		Close(ctx, k.conn)
 		k.conn = nil
 	}
 }
@@ -66,12 +66,12 @@ func (k *Keeper) do(ctx context.Context, what string, f func(context.Context, *p
 		}
 		k.conn = conn
 		if err := k.holdOwner(ctx); err != nil {
-			k.closeConn()
+			k.closeConn(ctx)
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
 	if err := f(ctx, k.conn); err != nil {
-		k.closeConn()
+		k.closeConn(ctx)
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,10 +39,11 @@ func NewSession(c *Connector, o Options) *Session {
 	return &Session{connector: c, options: o, intern: make(map[string]string)}
 }
 
-// Close ends the session. What it had claimed is unlocked.
-func (s *Session) Close() {
+// Close ends the session, also after ctx has ended. What it had claimed is
+// unlocked.
+func (s *Session) Close(ctx context.Context) {
 	if s.conn != nil {
-		Close(s.conn)
+		Close(ctx, s.conn)
 		s.conn = nil
 	}
 }
@@ -79,9 +81,7 @@ func (s *Session) statements() map[string]string {
 		stmtDue:       sqlDue,
 		stmtNextDue:   sqlNextDue,
 	}
-	for name, sql := range settleStatements() {
-		all[name] = sql
-	}
+	maps.Copy(all, settleStatements())
 	return all
 }
 
@@ -96,7 +96,7 @@ func (s *Session) connect(ctx context.Context) error {
 		return err
 	}
 	if err := prepareAll(ctx, conn.PgConn(), s.statements()); err != nil {
-		Close(conn)
+		Close(ctx, conn)
 		return err
 	}
 	s.conn = conn
@@ -175,8 +175,8 @@ func (f *flight) close() error {
 // abandon gives up the connection after an error, and with it the transaction
 // and all that it had locked. Reconnecting is rare and always right; picking
 // up a half-read pipeline is neither.
-func (s *Session) abandon(what string, err error) error {
-	s.Close()
+func (s *Session) abandon(ctx context.Context, what string, err error) error {
+	s.Close(ctx)
 	return fmt.Errorf("%s: %w", what, err)
 }
 

@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"sort"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -69,7 +69,7 @@ func (s *Session) Settle(ctx context.Context, settlement *dispatch.Settlement) e
 		return s.salvage(ctx, settlement)
 	}
 	if err := s.settle(ctx, settlement); err != nil {
-		return s.abandon("settle", err)
+		return s.abandon(ctx, "settle", err)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (s *Session) salvage(ctx context.Context, settlement *dispatch.Settlement) 
 		err = s.settle(ctx, rest)
 	}
 	if err != nil {
-		return s.abandon("settle after the claim was lost", err)
+		return s.abandon(ctx, "settle after the claim was lost", err)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 	}
 	if len(settlement.Remove) > 0 {
 		ids, names := splitRefs(settlement.Remove)
-		send(stmtRemove, appendInt8Array(nil, ids), appendTextArray(nil, names))
+		send(stmtRemove, appendInt8Array(nil, ids), textArray(names))
 	}
 	if len(settlement.Put) > 0 {
 		send(stmtPut, append(entryParams(settlement.Put), int8Param(s.options.Owner), int8Param(s.options.Lease.Microseconds()))...)
@@ -172,7 +172,7 @@ func finished(settlement *dispatch.Settlement) []int64 {
 			ids = append(ids, e.EventID)
 		}
 	}
-	sort.Slice(ids, func(i, j int) bool { return ids[i] < ids[j] })
+	slices.Sort(ids)
 	return ids
 }
 
@@ -193,8 +193,8 @@ func entryParams(entries []dispatch.Entry) [][]byte {
 		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, errorText(e.Err)
 	}
 	return [][]byte{
-		appendInt8Array(nil, ids), appendTextArray(nil, names), appendTextArray(nil, types), appendTextArray(nil, states),
-		appendInt8Array(nil, attempts), appendInt8Array(nil, delays), appendTextArray(nil, classes), appendTextArray(nil, texts),
+		appendInt8Array(nil, ids), textArray(names), textArray(types), textArray(states),
+		appendInt8Array(nil, attempts), appendInt8Array(nil, delays), textArray(classes), textArray(texts),
 		appendInt8Array(nil, tokens),
 	}
 }

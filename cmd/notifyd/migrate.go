@@ -59,7 +59,7 @@ func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Be
 	if err != nil {
 		return err
 	}
-	defer store.Close(conn)
+	defer store.Close(ctx, conn)
 	applied, err := outboxsql.Migrate(ctx, conn, db.schema, bell)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func newMigrateStatusCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer store.Close(conn)
+			defer store.Close(cmd.Context(), conn)
 			state, err := outboxsql.ReadState(cmd.Context(), conn, db.schema)
 			if err != nil {
 				return err

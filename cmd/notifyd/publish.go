@@ -113,7 +113,7 @@ func publish(ctx context.Context, a *app, db *databaseFlags, e outbox.Event) (id
 	if err != nil {
 		return 0, err
 	}
-	defer store.Close(conn)
+	defer store.Close(ctx, conn)
 	query, args, err := outbox.Statement(db.schema, e)
 	if err != nil {
 		return 0, err

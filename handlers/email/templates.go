@@ -151,7 +151,7 @@ func readFile(baseDir, name string) (string, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(baseDir, name)
 	}
-	f, err := os.Open(name) //nolint:gosec // the operator names the file
+	f, err := os.Open(name)
 	if err != nil {
 		return "", fmt.Errorf("cannot be read: %w", err)
 	}

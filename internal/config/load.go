@@ -13,7 +13,7 @@ const EnvPath = "NOTIFYD_CONFIG"
 
 // Load reads the configuration file at path. The error, if any, is an [*Error].
 func Load(path string, registry Registry, lookup LookupEnv) (*Config, error) {
-	data, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, &Error{[]Mistake{{File: path, Message: "cannot be read: " + reason(err)}}}
 	}
