@@ -381,13 +381,19 @@ func (s *scheduler) again() {
 	s.cond.Broadcast()
 }
 
-// armLocked sets the timer for whatever is to be done next.
+// armLocked sets the timer for whatever is to be done next. What is in flight
+// wakes everybody when it is back, and needs no timer.
 func (s *scheduler) armLocked(now time.Time) {
-	at := s.sweep.next
-	if !s.dueAt.IsZero() && s.dueAt.Before(at) {
+	var at time.Time
+	if !s.sweeping {
+		at = s.sweep.next
+	}
+	if !s.claimingDue && !s.dueAt.IsZero() && (at.IsZero() || s.dueAt.Before(at)) {
 		at = s.dueAt
 	}
-	s.wake.Reset(max(0, at.Sub(now)))
+	if !at.IsZero() {
+		s.wake.Reset(max(0, at.Sub(now)))
+	}
 }
 
 // jittered spreads d over a tenth of it to both sides, so that relays which
