@@ -39,22 +39,24 @@ func (c *claimer) run(ctx context.Context) {
 		}
 		pause.Reset()
 		if len(claimed.Work) > 0 {
-			c.deliver(ctx, claimed.Work)
+			c.deliver(ctx, &claimed)
 		}
 	}
 }
 
 // deliver brings a claim to its end.
-func (c *claimer) deliver(ctx context.Context, work []Work) {
-	b := c.d.plan(work)
+func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
+	b := c.d.plan(claimed.Work)
 	leased := c.await(b)
 	s, left := b.settlement()
 	err := c.settle(ctx, s)
 	if len(leased) > 0 {
 		c.d.leases.written(leased, err)
 	}
-	if err != nil {
+	if err != nil || claimed.Cut {
 		c.d.sched.again()
+	}
+	if err != nil {
 		return
 	}
 	for i := range s.Put {

@@ -32,6 +32,8 @@ type scheduler struct {
 	sweep    sweep
 	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
 
+	eventBytes int // of a payload, on average
+
 	claimingDue bool // a claim of due deliveries is in flight
 	dueNow      bool
 	dueBlocked  bool      // a lane had no room when last asked
@@ -159,13 +161,13 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if len(s.ids) > 0 {
 		ids := s.ids
 		s.ids = nil
-		return Query{Source: SourceIDs, IDs: ids}, true
+		return Query{Source: SourceIDs, IDs: ids, Bytes: s.cfg.Bytes}, true
 	}
 	if !s.claimingDue && (s.dueNow || !s.dueAt.IsZero() && !now.Before(s.dueAt)) {
 		s.dueNow, s.dueBlocked, s.dueAt = false, false, time.Time{}
 		if wanted := s.wantedLocked(); len(wanted) > 0 {
 			s.claimingDue = true
-			return Query{Source: SourceDue, Wanted: wanted}, true
+			return Query{Source: SourceDue, Wanted: wanted, Bytes: s.cfg.Bytes}, true
 		}
 	}
 	if s.sweeping {
@@ -181,7 +183,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
 		}
 		s.sweeping = true
-		q := Query{Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Skip: s.skipLocked()}
+		q := Query{Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Bytes: s.cfg.Bytes, Skip: s.skipLocked()}
 		if q.Limit > 0 {
 			return q, true
 		}
@@ -212,7 +214,8 @@ func (s *scheduler) wantedLocked() map[string]int {
 }
 
 // limitLocked is as much as the roomiest lane can take: what the others cannot
-// is put back, and swept for them alone later.
+// is put back, and swept for them alone later. Half of the bytes are aimed at,
+// because what does not fit is read in vain.
 func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {
@@ -223,7 +226,7 @@ func (s *scheduler) limitLocked() int {
 	if len(s.lanes) == 0 {
 		most = s.cfg.Batch // everything is unrouted, and has to be told so
 	}
-	return min(most, s.cfg.Batch)
+	return min(most, s.cfg.Batch, max(1, s.cfg.Bytes/2/max(1, s.eventBytes)))
 }
 
 // skipLocked lists the event types all of whose lanes lag behind.
@@ -255,7 +258,7 @@ func (s *scheduler) lagQueryLocked() (Query, bool) {
 			continue
 		}
 		s.sweep.lane = l
-		return Query{Source: SourceSweep, After: after, Limit: room, Only: only}, true
+		return Query{Source: SourceSweep, After: after, Limit: room, Bytes: s.cfg.Bytes, Only: only}, true
 	}
 	return Query{}, false
 }
@@ -268,6 +271,9 @@ func (s *scheduler) claimed(q Query, c *Claimed, err error) {
 	if err != nil {
 		s.failedLocked(q)
 		return
+	}
+	if n := len(c.Work); n > 0 {
+		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
 	}
 	switch q.Source {
 	case SourceIDs:
@@ -304,7 +310,7 @@ func (s *scheduler) failedLocked(q Query) {
 
 func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 	now := time.Now()
-	last, full := q.After, len(c.Work) >= q.Limit
+	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
 	if len(c.Work) > 0 {
 		last = c.Work[len(c.Work)-1].Event.ID
 		s.sweep.head = max(s.sweep.head, last)
@@ -371,8 +377,7 @@ func (s *scheduler) passedOver(l *lane, id int64) {
 	s.cond.Signal()
 }
 
-// again takes word that the rows of a claim are free again though nothing is
-// wrong with them.
+// again takes word that rows of a claim are free again, as they were.
 func (s *scheduler) again() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -197,7 +197,7 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 	// snapshot, beside others whose transactions it does not know.
 	s.near.propose(now, s.before, c.Xmax)
 	s.low.propose(now, s.before, c.Xmax)
-	if n >= q.Limit {
+	if c.Cut || n >= q.Limit {
 		if s.mode != awake {
 			s.mode, s.emptyFrom = awake, time.Time{}
 			return bellSilence

@@ -21,6 +21,9 @@ const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, 
 	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint
 FROM outbox_events WHERE state = 'fresh'`
 
+// payloadColumn is the place of the payload in sqlFresh and sqlDue.
+const payloadColumn = 4
+
 // sqlDue takes from each destination what it has room for, longest due first.
 // The outer join keeps a delivery whose event was deleted by hand in view, so
 // that it is removed instead of being met for ever.
@@ -82,11 +85,17 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 	}
 	a := &arena{}
 	for reader.NextRow() {
-		w, err := s.readWork(reader.Values(), a, q.Source)
+		values := reader.Values()
+		size := len(values[payloadColumn])
+		if len(claimed.Work) > 0 && claimed.Bytes+size > q.Bytes && q.Bytes > 0 {
+			claimed.Cut = true // read on, but keep nothing more
+			continue
+		}
+		w, err := s.readWork(values, a, q.Source)
 		if err != nil {
 			return claimed, err
 		}
-		claimed.Work = append(claimed.Work, w)
+		claimed.Work, claimed.Bytes = append(claimed.Work, w), claimed.Bytes+size
 	}
 	if _, err := reader.Close(); err != nil {
 		return claimed, err

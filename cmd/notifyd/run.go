@@ -82,6 +82,7 @@ func relayOptions(c *config.Config, log *slog.Logger) ([]notifyd.Option, error) 
 		notifyd.WithLogger(log),
 		notifyd.WithClaims(c.Relay.Connections),
 		notifyd.WithClaimBatch(c.Relay.Batch),
+		notifyd.WithClaimBytes(c.Relay.BatchBytes),
 		notifyd.WithLockBudget(c.Relay.LockBudget),
 		notifyd.WithLease(c.Relay.Lease),
 		notifyd.WithPollInterval(c.Relay.PollInterval),
