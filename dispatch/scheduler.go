@@ -370,11 +370,20 @@ func (s *scheduler) again() {
 	s.cond.Broadcast()
 }
 
-// armLocked sets the timer for whatever is to be done next.
+// armLocked sets the timer for whatever is to be done next. What is in flight
+// needs none: its end is told to everybody, and a time that has passed while it
+// is under way would let the others look again without a break.
 func (s *scheduler) armLocked(now time.Time) {
-	at := s.sweep.next
-	if !s.dueAt.IsZero() && s.dueAt.Before(at) {
+	var at time.Time
+	if !s.sweeping {
+		at = s.sweep.next
+	}
+	if !s.claimingDue && !s.dueAt.IsZero() && (s.sweeping || s.dueAt.Before(at)) {
 		at = s.dueAt
+	}
+	if at.IsZero() {
+		s.wake.Stop()
+		return
 	}
 	s.wake.Reset(max(0, at.Sub(now)))
 }
