@@ -247,10 +247,10 @@ func (db *fakeDB) row(id int64, dest string) (fakeRow, bool) {
 	return fakeRow{}, false
 }
 
-func (db *fakeDB) state(id int64) string {
+func (db *fakeDB) event(id int64) fakeEvent {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return db.events[id].state
+	return *db.events[id]
 }
 
 // fakeBell is one relay's hand on the bell.

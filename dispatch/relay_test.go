@@ -116,18 +116,28 @@ func (r *relay) stop() error {
 	return err
 }
 
-// bubble runs f with a relay in a bubble of virtual time, and stops it after f.
-func bubble(t *testing.T, f func(t *testing.T, db *fakeDB, r *relay)) {
+// bubble is a test in virtual time, with a relay that is yet to be started.
+type bubble struct {
+	*testing.T
+
+	db *fakeDB
+	r  *relay
+}
+
+// inBubble runs f with a relay in a bubble of virtual time, and stops it after f.
+func inBubble(t *testing.T, f func(t *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		db := newFakeDB()
 		r := newRelay(t, db, 1, testConfig())
-		f(t, db, r)
-		if r.cancel != nil {
-			if err := r.stop(); err != nil {
-				t.Errorf("Run: %v", err)
+		defer func() {
+			if r.cancel != nil {
+				if err := r.stop(); err != nil {
+					t.Errorf("Run: %v", err)
+				}
 			}
-		}
+		}()
+		f(&bubble{t, db, r})
 		for _, text := range db.broken {
 			t.Error(text)
 		}
@@ -141,7 +151,7 @@ func after(d time.Duration) {
 }
 
 // eventually lets virtual time pass until ok, a minute at most.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for range 60_000 {
 		if ok() {
@@ -214,7 +224,7 @@ func (c *calls) delivered() map[int64]int {
 }
 
 // once fails the test unless each event was acknowledged exactly once.
-func (c *calls) once(t *testing.T, ids []int64) {
+func (c *calls) once(t testing.TB, ids []int64) {
 	t.Helper()
 	acks := c.delivered()
 	for _, id := range ids {

@@ -31,13 +31,9 @@ type outcome struct {
 	err      error
 }
 
-// work delivers from the queue until it is empty.
-func (l *lane) work() {
-	var buf []*job
-	for {
-		if buf = l.take(buf); buf == nil {
-			return
-		}
+// work delivers what it is given, then from the queue until it is empty.
+func (l *lane) work(buf []*job) {
+	for ; buf != nil; buf = l.take(buf) {
 		if l.batch != nil {
 			l.deliverBatch(buf)
 		} else {
