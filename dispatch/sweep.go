@@ -109,6 +109,7 @@ type sweep struct {
 
 	cursor int64     // the run goes on behind this id
 	head   int64     // the highest id ever claimed
+	before int64     // head when the claim in flight began
 	near   watermark // trails head by the transactions under way
 	low    watermark // trails it by a while more
 	xmin   uint64    // of the last snapshot
@@ -150,7 +151,7 @@ func (s *sweep) due(now time.Time) bool {
 
 // start chooses where the next claim begins.
 func (s *sweep) start(now time.Time) {
-	s.began = now
+	s.began, s.before = now, s.head
 	if s.active && (!s.asked || s.wanted <= s.kind) {
 		return // what was asked for follows when this run has ended
 	}
@@ -188,8 +189,10 @@ func (s *sweep) swept(now time.Time, last int64, full bool, n int, c *Claimed, c
 	s.xmin = c.Xmin
 	s.cursor = max(last, s.cursor)
 	s.found += n
-	s.near.propose(now, s.head, c.Xmax)
-	s.low.propose(now, s.head, c.Xmax)
+	// Not the head of now: its id may be younger than the snapshot, and so may
+	// be a transaction that has drawn a lower one.
+	s.near.propose(now, s.before, c.Xmax)
+	s.low.propose(now, s.before, c.Xmax)
 	if full {
 		if s.mode != awake {
 			s.mode, s.emptyFrom = awake, time.Time{}
