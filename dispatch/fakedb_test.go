@@ -247,6 +247,12 @@ func (db *fakeDB) row(id int64, dest string) (fakeRow, bool) {
 	return fakeRow{}, false
 }
 
+func (db *fakeDB) claimed() int {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.claims
+}
+
 func (db *fakeDB) event(id int64) fakeEvent {
 	db.mu.Lock()
 	defer db.mu.Unlock()

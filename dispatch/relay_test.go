@@ -212,6 +212,12 @@ func (c *calls) all() []call {
 
 func (c *calls) n() int { return len(c.all()) }
 
+func (c *calls) atOnce() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most
+}
+
 // delivered counts the acknowledged calls of each event.
 func (c *calls) delivered() map[int64]int {
 	acks := make(map[int64]int)

@@ -102,7 +102,7 @@ func (l *lane) callBatch(ctx context.Context, events []*Event) (errs []error) {
 		errs = l.batch.DeliverBatch(ctx, events)
 	}()
 	if err == nil && errs != nil && len(errs) != len(events) {
-		err = fmt.Errorf("the handler answered %d of %d events", len(errs), len(events))
+		err = miscounted(len(errs), len(events))
 	}
 	if err == nil {
 		return errs
