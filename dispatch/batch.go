@@ -26,6 +26,19 @@ func (b *batch) complete() bool {
 	return b.unanswered == 0
 }
 
+// overdue returns the lanes that keep the batch waiting.
+func (b *batch) overdue() map[*lane]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lanes := make(map[*lane]bool)
+	for i := range b.jobs {
+		if j := &b.jobs[i]; j.fast && !j.answered {
+			lanes[j.lane] = true
+		}
+	}
+	return lanes
+}
+
 // plan is what routing made of a work.
 type plan struct {
 	from, to int        // its jobs are batch.jobs[from:to]

@@ -69,7 +69,7 @@ func (c *claimer) await(b *batch) (leased []*job) {
 		select {
 		case <-b.ready:
 		case <-budget.C:
-			for _, l := range b.lanes {
+			for l := range b.overdue() {
 				l.observe(c.d.cfg.LockBudget)
 			}
 		}
