@@ -132,7 +132,9 @@ func (b *batch) settlement() (s *Settlement, left []int) {
 				s.Deferred = append(s.Deferred, w.Event.ID)
 			}
 			s.Put = append(s.Put, Entry{Ref: Ref{EventID: w.Event.ID}, EventType: w.Event.Type, State: p.state, Delay: w.Delay})
-		case !b.touched(p):
+		// A due delivery without a destination is split up in any case: left
+		// alone, it would be claimed without end while other lanes have room.
+		case !b.touched(p) && (w.Fresh || w.Destination != ""):
 			left = append(left, i)
 		default:
 			b.settleWork(s, w, p)

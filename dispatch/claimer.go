@@ -219,7 +219,8 @@ func (d *Dispatcher) passOver(b *batch, left []int) {
 	for _, i := range left {
 		w := &b.work[i]
 		if !w.Fresh {
-			continue // still due; the lanes' onRoom leads back to it
+			d.sched.due() // now, or when its lane has room
+			continue
 		}
 		for _, l := range d.lanesOf(w) {
 			d.sched.passedOver(l, w.Event.ID)

@@ -221,7 +221,8 @@ func TestRunProbesWithADueDeliveryAfterThePause(t *testing.T) {
 		r := newRelay(t, db, 2, cfg)
 		var c calls
 		var n atomic.Int32
-		r.to(t, "a", c.handler(func(context.Context, *Event) error {
+		r.to(t, "a", c.handler(func(ctx context.Context, _ *Event) error {
+			sleep(ctx, 10*time.Millisecond) // long enough for others to look in vain
 			switch n.Add(1) {
 			case 1:
 				return RetryAfter(time.Second, errors.New("once"))
