@@ -307,6 +307,10 @@ func (l *lane) drop() []*job {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
+	return l.emptyLocked()
+}
+
+func (l *lane) emptyLocked() []*job {
 	gone := append([]*job(nil), l.queue[l.head:]...)
 	l.queue, l.head = nil, 0
 	l.load -= len(gone)
@@ -320,8 +324,17 @@ func (l *lane) finished(n int, elapsed time.Duration, healthy bool) {
 	l.load -= n
 	l.observeLocked(elapsed / time.Duration(n))
 	closed := healthy && l.breaker.reset()
+	var gone []*job
+	if l.breaker.open() {
+		// What had been queued before it opened. There is no probe among it:
+		// one is granted only when nothing else is under way.
+		gone = l.emptyLocked()
+	}
 	call := l.wakeLocked()
 	l.mu.Unlock()
+	for _, j := range gone {
+		j.batch.answer(j, outcome{verdict: released, failures: j.batch.work[j.work].Failures})
+	}
 	if closed {
 		l.log.Info("destination answers again")
 	}

@@ -178,7 +178,9 @@ func TestMarksPassNoOpenTransaction(t *testing.T) {
 					m.s.head = max(m.s.head, id)
 				}
 			},
-			"time":  func(t *rapid.T) { m.now = m.now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond) },
+			"time": func(t *rapid.T) {
+				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
+			},
 			"wake":  func(*rapid.T) { m.s.wake() },
 			"look":  func(*rapid.T) { m.s.begin(sweepFull) },
 			"rings": func(*rapid.T) { m.s.rang(m.now, m.xid) },

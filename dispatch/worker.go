@@ -48,7 +48,7 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 
 // deliverEach delivers a chunk, one event at a time. The chunk shares one
 // timeout: it holds more than one job only while a call takes microseconds,
-// and is cut short by the first call that does not.
+// and is cut short by the first call that does not, or finds the destination down.
 func (l *lane) deliverEach(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
@@ -58,7 +58,7 @@ func (l *lane) deliverEach(jobs []*job) {
 		err := l.call(ctx, j.event)
 		now := time.Now()
 		healthy = l.answer(ctx, j, err) || healthy
-		if rest := jobs[i+1:]; now.Sub(last) > slowCall && len(rest) > 0 {
+		if rest := jobs[i+1:]; len(rest) > 0 && (now.Sub(last) > slowCall || err != nil && l.down()) {
 			l.mu.Lock()
 			l.untake(rest)
 			l.mu.Unlock()
