@@ -264,8 +264,11 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	return buf
 }
 
-// untake puts back what a worker took and did not start.
+// untake puts back what a worker took and did not start. They need more
+// workers now than when their calls were expected to be short.
 func (l *lane) untake(jobs []*job) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, j := range jobs {
 		j.started = false
 	}
@@ -275,6 +278,9 @@ func (l *lane) untake(jobs []*job) {
 		l.head = 0
 	}
 	copy(l.queue[l.head:], jobs)
+	if !l.breaker.open() {
+		l.employLocked()
+	}
 }
 
 // withdraw takes the queued jobs of b out of the queue and returns them; those

@@ -88,3 +88,18 @@ func TestLaneTakesNoMoreThanItBeginsWithWhileSlow(t *testing.T) {
 		l.workers.Wait()
 	})
 }
+
+func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c calls
+		l := newTestLane(c.handler(takes(time.Second)), testLane())
+		l.pace = time.Microsecond // one worker takes them all
+		begin := time.Now()
+		claimOf(l, 64)
+		l.workers.Wait()
+		if took := time.Since(begin); c.n() != 64 || took > 9*time.Second {
+			t.Errorf("%d calls of a second, 8 at once, took %v", c.n(), took)
+		}
+	})
+}

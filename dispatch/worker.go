@@ -59,9 +59,7 @@ func (l *lane) deliverEach(jobs []*job) {
 		now := time.Now()
 		healthy = l.answer(ctx, j, err) || healthy
 		if rest := jobs[i+1:]; len(rest) > 0 && (now.Sub(last) > slowCall || err != nil && l.down()) {
-			l.mu.Lock()
 			l.untake(rest)
-			l.mu.Unlock()
 			l.finished(i+1, now.Sub(begin), healthy)
 			return
 		}
