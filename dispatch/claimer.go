@@ -44,7 +44,8 @@ func (c *claimer) deliver(ctx context.Context, work []Work) {
 	b := c.d.plan(work)
 	leased := c.await(b)
 	s, left := b.settlement()
-	err := c.settle(ctx, s)
+	// The answers of a relay that stops are written like any others.
+	err := c.settle(context.WithoutCancel(ctx), s)
 	if len(leased) > 0 {
 		c.d.leases.written(leased, err)
 	}
