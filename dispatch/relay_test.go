@@ -153,11 +153,14 @@ func after(d time.Duration) {
 // eventually lets virtual time pass until ok, a minute at most.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 60_000 {
+	for step, begin := time.Millisecond, time.Now(); time.Since(begin) < time.Minute; {
 		if ok() {
 			return
 		}
-		sleep(context.Background(), time.Millisecond)
+		if time.Since(begin) > 100*time.Millisecond {
+			step = 20 * time.Millisecond
+		}
+		sleep(context.Background(), step)
 	}
 	t.Fatalf("not within a minute: %s", what)
 }

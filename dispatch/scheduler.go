@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ type scheduler struct {
 	sweeping bool    // a sweep is in flight
 	sweep    sweep
 	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
+	lagTurn  bool            // the last sweep was the common one
 
 	claimingDue bool // a claim of due deliveries is in flight
 	dueNow      bool
@@ -168,12 +170,20 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if s.sweeping {
 		return Query{}, false
 	}
-	if q, ok := s.lagQueryLocked(); ok {
-		s.sweeping = true
-		return q, true
+	common := s.sweep.due(now)
+	if s.lagTurn || !common {
+		if q, ok := s.lagQueryLocked(); ok {
+			s.sweeping, s.lagTurn = true, false
+			return q, true
+		}
 	}
-	if s.sweep.due(now) {
-		s.sweep.start(now)
+	if common {
+		s.lagTurn = true
+		if s.sweep.start(now) && s.sweep.kind == sweepFull {
+			for l := range s.lag {
+				s.lag[l] = 0 // events may have come up behind these, too
+			}
+		}
 		if !now.Before(s.nextDuePoll) {
 			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
 		}
@@ -186,6 +196,10 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		// sweep finds; onRoom brings us back here.
 		s.sweeping = false
 		s.sweep.rest(now, s.cfg.PollInterval)
+		if q, ok := s.lagQueryLocked(); ok {
+			s.sweeping = true
+			return q, true
+		}
 	}
 	return Query{}, false
 }
@@ -238,6 +252,10 @@ func (s *scheduler) skipLocked() []string {
 	})
 }
 
+// caughtUp stands for the id behind which a lane lags while its sweep is in
+// flight, so that what older claims give back meanwhile is told apart.
+const caughtUp = math.MaxInt64
+
 // lagQueryLocked sweeps for a lane that was passed over and has room again.
 func (s *scheduler) lagQueryLocked() (Query, bool) {
 	for l, after := range s.lag {
@@ -258,7 +276,7 @@ func (s *scheduler) lagQueryLocked() (Query, bool) {
 			s.sweep.begin(sweepFull)
 			continue
 		}
-		s.sweep.lane = l
+		s.sweep.lane, s.lag[l] = l, caughtUp
 		return Query{Source: SourceSweep, After: after, Limit: room, Only: only}, true
 	}
 	return Query{}, false
@@ -298,6 +316,9 @@ func (s *scheduler) failedLocked(q Query) {
 		s.claimingDue = false
 	} else if q.Source == SourceSweep {
 		s.sweeping = false
+		if l := s.sweep.lane; l != nil {
+			s.lag[l] = min(s.lag[l], q.After)
+		}
 		s.sweep.lane = nil
 	}
 	s.dueNow = true
@@ -314,9 +335,9 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 	if l := s.sweep.lane; l != nil {
 		s.sweep.lane = nil
 		if full {
-			s.lag[l] = last
-		} else {
-			delete(s.lag, l) // caught up
+			s.lag[l] = min(s.lag[l], last)
+		} else if s.lag[l] == caughtUp {
+			delete(s.lag, l)
 		}
 		return
 	}
