@@ -239,3 +239,44 @@ func TestRunProbesWithADueDeliveryAfterThePause(t *testing.T) {
 		}
 	})
 }
+
+func TestRunIsReadyWithABacklogForADestinationThatIsDown(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		p := &place{}
+		p.down.Store(true)
+		r.to(t, "a", p.handler(), testLane(), "x")
+		db.write("x", 3000)
+		r.start()
+		after(5 * time.Second)
+		select {
+		case <-r.Ready():
+		default:
+			t.Error("not ready: the sweep waits for the destination")
+		}
+	})
+}
+
+func TestRunFindsLateCommitsWhileALaneLags(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		cfg := testLane()
+		cfg.Concurrency = 1
+		r.to(t, "a", c.handler(takes(100*time.Millisecond)), cfg, "x")
+		r.start()
+		late := db.begin()
+		id := late.insert("x", 0)
+		db.write("x", 300)
+		after(5 * time.Second)
+		db.set(func() { db.mute = true })
+		late.commit()
+		begin := time.Now()
+		eventually(t, "the late event is delivered", func() bool { return c.delivered()[id] > 0 })
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("it took %v, with %d others left", took, db.unfinished())
+		}
+	})
+}

@@ -196,6 +196,12 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		// sweep finds; onRoom brings us back here.
 		s.sweeping = false
 		s.sweep.rest(now, s.cfg.PollInterval)
+		if len(s.lag) == len(s.lanes) {
+			// Or all lag behind: their own sweeps see to it, and this one
+			// would wait for the slowest of them.
+			s.sweep.leave(now, s.cfg)
+			s.readyLocked()
+		}
 		if q, ok := s.lagQueryLocked(); ok {
 			s.sweeping = true
 			return q, true
@@ -348,7 +354,13 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 		s.bell.ring()
 	case bellLeave:
 	}
-	if !s.isReady && !s.sweep.active {
+	if !s.sweep.active {
+		s.readyLocked()
+	}
+}
+
+func (s *scheduler) readyLocked() {
+	if !s.isReady {
 		s.isReady = true
 		close(s.ready)
 	}

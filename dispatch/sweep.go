@@ -182,6 +182,14 @@ func (s *sweep) start(now time.Time) bool {
 	return true
 }
 
+// leave gives up a run; the marks stay where they are.
+func (s *sweep) leave(now time.Time, cfg Config) {
+	s.active = false
+	if s.kind == sweepFull {
+		s.nextFull = now.Add(cfg.PollInterval)
+	}
+}
+
 // rest puts off the next sweep.
 func (s *sweep) rest(now time.Time, d time.Duration) { s.next = now.Add(jittered(d)) }
 
