@@ -247,6 +247,12 @@ func (db *fakeDB) row(id int64, dest string) (fakeRow, bool) {
 	return fakeRow{}, false
 }
 
+func (db *fakeDB) isSettled(ref Ref) bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.settled[ref]
+}
+
 func (db *fakeDB) claimed() int {
 	db.mu.Lock()
 	defer db.mu.Unlock()
