@@ -49,7 +49,8 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	b := c.d.plan(claimed.Work)
 	leased := c.await(b)
 	s, left := b.settlement()
-	err := c.settle(ctx, s)
+	// The answers of a relay that stops are written like any others.
+	err := c.settle(context.WithoutCancel(ctx), s)
 	if len(leased) > 0 {
 		c.d.leases.written(leased, err)
 	}
@@ -76,7 +77,7 @@ func (c *claimer) await(b *batch) (leased []*job) {
 		select {
 		case <-b.ready:
 		case <-budget.C:
-			for _, l := range b.lanes {
+			for l := range b.overdue() {
 				l.observe(c.d.cfg.LockBudget)
 			}
 		}
@@ -226,7 +227,8 @@ func (d *Dispatcher) passOver(b *batch, left []int) {
 	for _, i := range left {
 		w := &b.work[i]
 		if !w.Fresh {
-			continue // still due; the lanes' onRoom leads back to it
+			d.sched.due() // now, or when its lane has room
+			continue
 		}
 		for _, l := range d.lanesOf(w) {
 			d.sched.passedOver(l, w.Event.ID)

@@ -104,7 +104,11 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
 	defer cancel()
-	if err := ls.flush(ctx); err != nil {
+	err := ls.flush(ctx)
+	for pause.Reset(); err != nil && ctx.Err() == nil; err = ls.flush(ctx) {
+		sleep(ctx, pause.NextBackOff()) // most broken connections come back at once
+	}
+	if err != nil {
 		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written, they will be delivered again", "err", err)
 	}
 }

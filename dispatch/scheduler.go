@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -31,6 +32,7 @@ type scheduler struct {
 	sweeping bool    // a sweep is in flight
 	sweep    sweep
 	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
+	lagTurn  bool            // the last sweep was the common one
 
 	eventBytes int // of a payload, on average
 
@@ -173,12 +175,20 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if s.sweeping {
 		return Query{}, false
 	}
-	if q, ok := s.lagQueryLocked(); ok {
-		s.sweeping = true
-		return q, true
+	common := s.sweep.due(now)
+	if s.lagTurn || !common {
+		if q, ok := s.lagQueryLocked(); ok {
+			s.sweeping, s.lagTurn = true, false
+			return q, true
+		}
 	}
-	if s.sweep.due(now) {
-		s.sweep.start(now)
+	if common {
+		s.lagTurn = true
+		if s.sweep.start(now) && s.sweep.kind == sweepFull {
+			for l := range s.lag {
+				s.lag[l] = 0 // events may have come up behind these, too
+			}
+		}
 		if !now.Before(s.nextDuePoll) {
 			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
 		}
@@ -191,6 +201,17 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		// sweep finds; onRoom brings us back here.
 		s.sweeping = false
 		s.sweep.rest(now, s.cfg.PollInterval)
+		if len(s.lag) == len(s.lanes) {
+			// Or all lag behind: their own sweeps see to it, and this one
+			// would wait for the slowest of them.
+			s.sweep.leave(now)
+			s.swept = true
+			s.readyLocked()
+		}
+		if q, ok := s.lagQueryLocked(); ok {
+			s.sweeping = true
+			return q, true
+		}
 	}
 	return Query{}, false
 }
@@ -244,6 +265,10 @@ func (s *scheduler) skipLocked() []string {
 	})
 }
 
+// caughtUp stands for the id behind which a lane lags while its sweep is in
+// flight, so that what older claims give back meanwhile is told apart.
+const caughtUp = math.MaxInt64
+
 // lagQueryLocked sweeps for a lane that was passed over and has room again.
 func (s *scheduler) lagQueryLocked() (Query, bool) {
 	for l, after := range s.lag {
@@ -257,7 +282,7 @@ func (s *scheduler) lagQueryLocked() (Query, bool) {
 			s.sweep.begin(sweepFull)
 			continue
 		}
-		s.sweep.lane = l
+		s.sweep.lane, s.lag[l] = l, caughtUp
 		return Query{Source: SourceSweep, After: after, Limit: room, Bytes: s.cfg.Bytes, Only: only}, true
 	}
 	return Query{}, false
@@ -301,6 +326,9 @@ func (s *scheduler) failedLocked(q Query) {
 		s.claimingDue = false
 	case SourceSweep:
 		s.sweeping = false
+		if l := s.sweep.lane; l != nil {
+			s.lag[l] = min(s.lag[l], q.After)
+		}
 		s.sweep.lane = nil
 	case SourceIDs:
 	}
@@ -318,9 +346,9 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 	if l := s.sweep.lane; l != nil {
 		s.sweep.lane = nil
 		if full {
-			s.lag[l] = last
-		} else {
-			delete(s.lag, l) // caught up
+			s.lag[l] = min(s.lag[l], last)
+		} else if s.lag[l] == caughtUp {
+			delete(s.lag, l)
 		}
 		return
 	}
@@ -387,18 +415,21 @@ func (s *scheduler) again() {
 }
 
 // armLocked sets the timer for whatever is to be done next. What is in flight
-// wakes everybody when it is back, and needs no timer.
+// needs none: its end is told to everybody, and a time that has passed while it
+// is under way would let the others look again without a break.
 func (s *scheduler) armLocked(now time.Time) {
 	var at time.Time
 	if !s.sweeping {
 		at = s.sweep.next
 	}
-	if !s.claimingDue && !s.dueAt.IsZero() && (at.IsZero() || s.dueAt.Before(at)) {
+	if !s.claimingDue && !s.dueAt.IsZero() && (s.sweeping || s.dueAt.Before(at)) {
 		at = s.dueAt
 	}
-	if !at.IsZero() {
-		s.wake.Reset(max(0, at.Sub(now)))
+	if at.IsZero() {
+		s.wake.Stop()
+		return
 	}
+	s.wake.Reset(max(0, at.Sub(now)))
 }
 
 // jittered spreads d over a tenth of it to both sides, so that relays which
