@@ -107,7 +107,10 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]V
 		return nil, err
 	}
 	var applied []Version
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	// Under a stricter default the snapshot would be older than the lock, and
+	// hide what another migration did before it let go.
+	isolation := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+	err := pgx.BeginTxFunc(ctx, conn, isolation, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`,
 			lockSpace, schema); err != nil {
 			return fmt.Errorf("lock the schema: %w", err)
