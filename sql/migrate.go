@@ -123,7 +123,17 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]V
 			return tooNew(schema, state)
 		}
 		applied = state.Versions[state.Current:]
-		_, err = tx.Exec(ctx, script(schema, state.Current, bell), pgx.QueryExecModeSimpleProtocol)
+		statements := script(schema, state.Current, bell)
+		// Even IF NOT EXISTS wants a privilege on the database, which whoever
+		// was given a schema to work in may not have.
+		var exists bool
+		if err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{schema}.Sanitize()).Scan(&exists); err != nil {
+			return fmt.Errorf("look for the schema: %w", err)
+		}
+		if !exists {
+			statements = createSchema(schema) + statements
+		}
+		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 	if err != nil {
@@ -138,16 +148,21 @@ func Script(schema string, bell Bell) (string, error) {
 	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
 		return "", err
 	}
-	return "BEGIN;\n" + script(schema, 0, bell) + "COMMIT;\n", nil
+	create := ""
+	if schema != DefaultSchema {
+		create = createSchema(schema)
+	}
+	return "BEGIN;\n" + create + script(schema, 0, bell) + "COMMIT;\n", nil
+}
+
+func createSchema(schema string) string {
+	return "SET LOCAL client_min_messages = warning;\nCREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{schema}.Sanitize() + ";\n"
 }
 
 // script returns the statements that lead from version current to the newest.
 func script(schema string, current int, bell Bell) string {
 	var b strings.Builder
 	ident := pgx.Identifier{schema}.Sanitize()
-	if schema != DefaultSchema {
-		fmt.Fprintf(&b, "CREATE SCHEMA IF NOT EXISTS %s;\n", ident)
-	}
 	// IF NOT EXISTS is chatty; what it skips is no news.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
 	fmt.Fprintf(&b, "SET LOCAL notifyd.bell = '%s';\n", bell)
