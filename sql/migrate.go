@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -266,8 +267,8 @@ func ValidateSchema(schema string) error {
 		return errors.New("schema has no name: use public, or leave the setting out")
 	case len(schema) > maxSchemaBytes:
 		return fmt.Errorf("schema name %q has %d bytes, at most %d fit into a notification channel", schema, len(schema), maxSchemaBytes)
-	case strings.ContainsRune(schema, 0):
-		return fmt.Errorf("schema name %q contains a zero byte", schema)
+	case strings.ContainsRune(schema, 0) || !utf8.ValidString(schema):
+		return fmt.Errorf("schema name %q is not UTF-8 text without zero bytes", schema)
 	}
 	return nil
 }
