@@ -91,7 +91,8 @@ type migration struct {
 }
 
 // migrations returns all versions in order; the first one is version 1.
-// Released versions are never edited: a change is a new entry, and a new file.
+// Released versions are never edited: a change is a new entry, and a new file,
+// which records itself in outbox_migrations under the same number and name.
 func migrations() []migration {
 	return []migration{
 		{name: "events and deliveries", sql: schemaSQL},
@@ -167,16 +168,10 @@ func script(schema string, current int, bell Bell) string {
 	// IF NOT EXISTS is chatty; what it skips is no news.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
 	fmt.Fprintf(&b, "SET LOCAL notifyd.bell = '%s';\n", bell)
-	// The trigger asks the table of versions whether it is the first time, so
-	// the versions are written after it.
-	var record strings.Builder
-	for i, m := range migrations()[current:] {
+	for _, m := range migrations()[current:] {
 		b.WriteString(m.sql)
-		fmt.Fprintf(&record, "INSERT INTO outbox_migrations (version, name) VALUES (%d, '%s') ON CONFLICT DO NOTHING;\n",
-			current+i+1, strings.ReplaceAll(m.name, "'", "''"))
 	}
 	b.WriteString(triggersSQL)
-	b.WriteString(record.String())
 	return b.String()
 }
 

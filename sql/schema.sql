@@ -116,3 +116,5 @@ COMMENT ON COLUMN outbox_deliveries.lease_owner IS
     'The relay that works on it: the number of the advisory lock that the relay holds while it lives.';
 COMMENT ON COLUMN outbox_deliveries.lease_token IS 'Changes with every lease. A relay whose token is no longer here may not settle the delivery.';
 COMMENT ON COLUMN outbox_deliveries.lease_until IS 'Another relay takes the delivery over after this time.';
+
+INSERT INTO outbox_migrations (version, name) VALUES (1, 'events and deliveries') ON CONFLICT DO NOTHING;
