@@ -70,6 +70,7 @@ COMMENT ON FUNCTION outbox_bell_always() IS
 DO $install$
 DECLARE
     events  CONSTANT regclass := 'outbox_events'::regclass;
+    -- A trigger that was disabled does not ring: the mode in place is off.
     current text := (SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
                      WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D');
     mode    text := coalesce(nullif(current_setting('notifyd.bell', true), ''),
