@@ -29,7 +29,9 @@ CREATE TABLE IF NOT EXISTS outbox_events (
     payload         json        NOT NULL,
     headers         jsonb,
     CONSTRAINT outbox_events_state_known   CHECK (state IN ('fresh', 'deferred', 'done')),
-    CONSTRAINT outbox_events_type_given    CHECK (event_type <> ''),
+    -- The upper bound keeps the type within an index entry: a longer one could
+    -- never be put into outbox_deliveries.
+    CONSTRAINT outbox_events_type_given    CHECK (octet_length(event_type) BETWEEN 1 AND 255),
     CONSTRAINT outbox_events_headers_named CHECK (jsonb_typeof(headers) = 'object')
 );
 
