@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -205,9 +204,7 @@ func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w
 	w.Event.AggregateType = s.interned(values[2])
 	w.Event.AggregateID = string(values[3])
 	w.Event.Payload = a.keep(values[4])
-	if w.Event.Headers, err = decodeHeaders(values[5]); err != nil {
-		return w, fmt.Errorf("headers of event %d: %w", w.Event.ID, err)
-	}
+	w.Event.Headers = decodeHeaders(values[5])
 	w.Event.CreatedAt, err = decodeTime(values[6])
 	return w, err
 }
@@ -231,25 +228,30 @@ func (s *Session) interned(raw []byte) string {
 	return name
 }
 
+// unreadableHeaders is the name of a header that holds all of them.
+const unreadableHeaders = "notifyd-unreadable-headers"
+
 // decodeHeaders reads an object. A value that is not a string, which only SQL
-// clients can write, is passed on as its JSON text.
-func decodeHeaders(raw []byte) (map[string]string, error) {
+// clients can write, is passed on as its JSON text. PostgreSQL nests deeper
+// than encoding/json reads; such an object is passed on as a whole, because an
+// error would hold up everything that is claimed with it.
+func decodeHeaders(raw []byte) map[string]string {
 	if len(raw) == 0 || string(raw) == "{}" {
-		return nil, nil
+		return nil
 	}
 	var values map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &values); err != nil {
-		return nil, err
+	if json.Unmarshal(raw, &values) != nil {
+		return map[string]string{unreadableHeaders: string(raw)}
 	}
 	headers := make(map[string]string, len(values))
 	for name, value := range values {
-		var text string
-		if json.Unmarshal(value, &text) != nil {
-			text = string(value)
+		text := string(value)
+		if value[0] == '"' {
+			_ = json.Unmarshal(value, &text) // a string, as its first byte says
 		}
 		headers[name] = text
 	}
-	return headers, nil
+	return headers
 }
 
 // arena hands out copies of payloads from large blocks: one allocation for
