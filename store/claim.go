@@ -16,27 +16,32 @@ const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_cur
 
 // sqlFresh names its columns in the order in which readFresh reads them. The
 // condition is the index's own, word for word, so that the index always fits.
+// The wait is bounded here, because neither infinity nor the ends of
+// PostgreSQL's calendar can be subtracted or fit into a duration.
 const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
-	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint
+	CASE WHEN available_at > clock_timestamp() THEN
+		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END
 FROM outbox_events WHERE state = 'fresh'`
 
 // sqlDue takes from each destination what it has room for, longest due first.
 // The outer join keeps a delivery whose event was deleted by hand in view, so
-// that it is removed instead of being met for ever.
+// that it is removed instead of being met for ever. The time is that of BEGIN,
+// the same as in sqlNextDue: what becomes due between the two statements must
+// not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
 	d.destination, d.attempts::bigint
 FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
 CROSS JOIN LATERAL (
 	SELECT event_id, destination, attempts FROM outbox_deliveries
-	WHERE state = 'retry' AND destination = want.destination AND available_at <= statement_timestamp()
+	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
 
-const sqlNextDue = `SELECT (extract(epoch FROM min(d.available_at) - clock_timestamp()) * 1000000)::bigint
+const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
 FROM unnest($1::text[]) AS want(destination)
 CROSS JOIN LATERAL (
 	SELECT available_at FROM outbox_deliveries
-	WHERE state = 'retry' AND destination = want.destination AND available_at > statement_timestamp()
+	WHERE state = 'retry' AND destination = want.destination AND available_at > now()
 	ORDER BY available_at LIMIT 1) AS d`
 
 // Claim implements dispatch.Session. It begins the transaction that Settle
