@@ -8,7 +8,16 @@
 -- DESIGN.md has the protocol and its proof.
 --
 -- SET notifyd.bell = 'auto' | 'always' | 'off' before running this file chooses
--- the mode; without it the mode in place is kept, and auto is the first one.
+-- the mode, for this once; without it the mode in place is kept, and auto is
+-- the first one.
+
+DO $first$
+BEGIN
+    IF to_regprocedure('outbox_bell_auto()') IS NULL AND coalesce(current_setting('notifyd.bell', true), '') = '' THEN
+        SET notifyd.bell = 'auto';
+    END IF;
+END
+$first$;
 
 -- What to say is in two functions rather than in one with a switch: the
 -- trigger runs in every transaction that writes an event.
@@ -62,11 +71,11 @@ COMMENT ON FUNCTION outbox_bell_always() IS
 DO $install$
 DECLARE
     events  CONSTANT regclass := 'outbox_events'::regclass;
+    -- A trigger that was disabled does not ring: the mode in place is off.
     current text := (SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-                     WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell');
-    first   boolean := NOT EXISTS (SELECT FROM outbox_migrations);
-    mode    text := COALESCE(NULLIF(current_setting('notifyd.bell', true), ''),
-                             CASE WHEN first THEN 'auto' ELSE COALESCE(substring(current FROM '^outbox_bell_(.*)$'), 'off') END);
+                     WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D');
+    mode    text := coalesce(nullif(current_setting('notifyd.bell', true), ''),
+                             substring(current FROM '^outbox_bell_(.*)$'), 'off');
 BEGIN
     IF mode NOT IN ('auto', 'always', 'off') THEN
         RAISE EXCEPTION 'unknown bell mode %', quote_literal(mode) USING HINT = 'Use auto, always or off.';
@@ -83,3 +92,5 @@ BEGIN
     END IF;
 END
 $install$;
+
+RESET notifyd.bell;

@@ -266,8 +266,9 @@ var ErrNoProgress = errors.New("purge batch must be at least 1")
 
 // Purge deletes up to batch delivered events that were done longer ago than
 // keep, oldest ids first, beginning behind the id after. It returns the id to
-// go on from, and false once it has met an event that is too young, or the end.
-// Events with dead letters stay.
+// go on from, and false at the end, or where it has met delivered events that
+// are too young and none that is old. What has to stay is stepped over: events
+// with something left to do, and those with dead letters.
 func (k *Keeper) Purge(ctx context.Context, after int64, keep time.Duration, batch int) (next int64, more bool, err error) {
 	if batch < 1 {
 		return after, false, ErrNoProgress
@@ -282,7 +283,7 @@ func (k *Keeper) Purge(ctx context.Context, after int64, keep time.Duration, bat
 			gone AS (
 				DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old AND e.state = 'done'
 				AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
-			SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old), false) FROM seen`,
+			SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`,
 			after, keep.Microseconds(), batch).Scan(&next, &more)
 	})
 	return next, more, err
