@@ -299,7 +299,7 @@ func TestDelayedEvents(t *testing.T) {
 			put.Delay = claimed.Work[0].Delay
 			d.settle(s, &dispatch.Settlement{Deferred: []int64{int64(id)}, Put: []dispatch.Entry{put}})
 		}
-		s.Close()
+		s.Close(t.Context())
 	}
 	c := d.claim(d.session(options()), due(""))
 	if got := ids(c); !slices.Equal(got, []int64{0, 1, 2}) || c.NextDue < 59*time.Minute || c.NextDue > time.Hour {
@@ -321,7 +321,7 @@ func TestOddTimesOfDeliveries(t *testing.T) {
 		if err != nil || len(c.Work) != 1 || c.NextDue < time.Hour {
 			t.Errorf("%s: claimed %v, next due in %v, %v", at, ids(c), c.NextDue, err)
 		}
-		s.Close()
+		s.Close(t.Context())
 	}
 }
 

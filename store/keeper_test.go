@@ -190,7 +190,7 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("%d taken over from the one that is back", n)
 	}
 	// A relay that stops in order is gone at once.
-	alive.Close()
+	alive.Close(t.Context())
 	d.exec(`SELECT pg_advisory_lock($1)`, a.Owner) // waits for the server to notice
 	d.exec(`SELECT pg_advisory_unlock($1)`, a.Owner)
 	if n := d.takeOver(other); n != 1 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,7 +34,7 @@ func newDB(tb testing.TB) *db {
 	if d.conn, err = pgx.Connect(tb.Context(), url); err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { Close(d.conn) })
+	tb.Cleanup(func() { Close(context.WithoutCancel(tb.Context()), d.conn) })
 	if _, err := outboxsql.Migrate(tb.Context(), d.conn, "public", outboxsql.BellAuto); err != nil {
 		tb.Fatal(err)
 	}
@@ -94,13 +95,13 @@ func options() Options { return Options{Owner: NewOwner(), Lease: time.Minute} }
 
 func (d *db) session(o Options) *Session {
 	s := NewSession(d.Connector, o)
-	d.Cleanup(s.Close)
+	d.Cleanup(func() { s.Close(context.WithoutCancel(d.Context())) })
 	return s
 }
 
 func (d *db) keeper(o Options) *Keeper {
 	k := NewKeeper(d.Connector, o)
-	d.Cleanup(k.Close)
+	d.Cleanup(func() { k.Close(context.WithoutCancel(d.Context())) })
 	return k
 }
 

@@ -170,8 +170,8 @@ func TestPlansAsRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Close()
-		k.Close()
+		s.Close(t.Context())
+		k.Close(t.Context())
 		mu.Lock()
 		defer mu.Unlock()
 		if len(plans) < 15 {

@@ -289,7 +289,7 @@ func TestConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer Close(conn)
+	defer Close(t.Context(), conn)
 	var got string
 	if err := conn.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('application_name'), current_setting('transaction_isolation'),
 		current_setting('synchronous_commit'), current_schema(), current_setting('TimeZone'), current_setting('plan_cache_mode'))`).Scan(&got); err != nil {
@@ -308,13 +308,13 @@ func TestStandby(t *testing.T) {
 	c := connector(t, server.URL(""))
 	conn, err := c.Connect(t.Context(), "claim")
 	if err == nil {
-		Close(conn)
+		Close(t.Context(), conn)
 	}
 	if !errors.Is(err, pgconn.ErrReadOnlyConnection) || !strings.Contains(err.Error(), "standby") {
 		t.Errorf("connected to a standby: %v", err)
 	}
 	s := NewSession(c, options())
-	defer s.Close()
+	defer s.Close(t.Context())
 	if _, err := s.Claim(t.Context(), due("x")); !errors.Is(err, pgconn.ErrReadOnlyConnection) {
 		t.Errorf("claimed from a standby: %v", err)
 	}
