@@ -41,7 +41,7 @@ func (c *claimer) run(ctx context.Context) {
 
 // deliver brings a claim to its end.
 func (c *claimer) deliver(ctx context.Context, work []Work) {
-	b := c.d.plan(work)
+	b := c.d.plan(work) //nolint:contextcheck // deliveries may outlive their claim
 	leased := c.await(b)
 	s, left := b.settlement()
 	// The answers of a relay that stops are written like any others.
