@@ -46,11 +46,15 @@ func (c *claimer) run(ctx context.Context) {
 
 // deliver brings a claim to its end.
 func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
-	b := c.d.plan(claimed.Work)
+	b := c.d.plan(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
 	leased := c.await(b)
 	s, left := b.settlement()
 	// The answers of a relay that stops are written like any others.
-	err := c.settle(context.WithoutCancel(ctx), s)
+	err := c.settle(context.WithoutCancel(ctx), s, func() *Settlement {
+		c.d.leases.reclaim(leased)
+		s, _ := b.settlement()
+		return s
+	})
 	if len(leased) > 0 {
 		c.d.leases.written(leased, err)
 	}
@@ -90,8 +94,9 @@ func (c *claimer) await(b *batch) (leased []*job) {
 }
 
 // settle writes the settlement. If the claim was lost with its connection,
-// what was delivered is still written, before anybody claims again.
-func (c *claimer) settle(ctx context.Context, s *Settlement) error {
+// what was delivered is still written, before anybody claims again; update
+// adds what has been delivered meanwhile.
+func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Settlement) error {
 	err := c.session.Settle(ctx, s)
 	if err == nil {
 		return nil
@@ -101,7 +106,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement) error {
 	defer c.d.sched.salvage(-1)
 	pause := reconnectPauses()
 	for tries := 1; ; tries++ {
-		again := c.session.Settle(ctx, s)
+		again := c.session.Settle(ctx, update())
 		if again == nil {
 			// The answers are safe; the leases and retries are not, and their
 			// events will be met again.

@@ -57,6 +57,21 @@ func (ls *leases) written(jobs []*job, err error) {
 	}
 }
 
+// reclaim takes back leases that could not be written: those deliveries that
+// have been answered meanwhile are answers of their claim again.
+func (ls *leases) reclaim(jobs []*job) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, j := range jobs {
+		if j.lateOut == nil {
+			continue
+		}
+		j.batch.mu.Lock()
+		j.out, j.answered, j.leased = *j.lateOut, true, false
+		j.batch.mu.Unlock()
+	}
+}
+
 // answered takes the answer of a leased job.
 func (ls *leases) answered(j *job, out outcome) {
 	ls.mu.Lock()

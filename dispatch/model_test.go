@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -125,7 +126,10 @@ func (m *model) handler(dest string) Handler {
 		m.mu.Lock()
 		s := m.byID[e.ID].scripts[dest]
 		m.running[ref]++
-		m.check(ref, e, settled)
+		if settled {
+			m.breaks("%v is delivered again after its delivery was settled", ref)
+		}
+		m.check(ref, e)
 		m.mu.Unlock()
 		class := ClassEvent
 		defer func() {
@@ -172,10 +176,7 @@ func (m *model) handler(dest string) Handler {
 }
 
 // check judges the beginning of a call.
-func (m *model) check(ref Ref, e *Event, settled bool) {
-	if settled {
-		m.breaks("%v is delivered again after its delivery was settled", ref)
-	}
+func (m *model) check(ref Ref, e *Event) {
 	if e.Attempt < 1 || e.Attempt > modelAttempts || e.Attempt > 1 && !m.failed[ref][e.Attempt-1] {
 		m.breaks("%v: attempt %d without a failure before it", ref, e.Attempt)
 	}
@@ -280,7 +281,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		close(until)
 		relays.Wait()
 		m.judge()
-		broken = append(m.broken, m.db.broken...)
+		broken = slices.Concat(m.broken, m.db.broken)
 	})
 	return broken
 }

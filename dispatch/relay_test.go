@@ -151,8 +151,8 @@ func after(d time.Duration) {
 }
 
 // eventually lets virtual time pass until ok, a minute at most.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	for step, begin := time.Millisecond, time.Now(); time.Since(begin) < time.Minute; {
 		if ok() {
 			return
@@ -162,7 +162,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 		sleep(context.Background(), step)
 	}
-	t.Fatalf("not within a minute: %s", what)
+	tb.Fatalf("not within a minute: %s", what)
 }
 
 func (db *fakeDB) empty() bool { return db.unfinished() == 0 }
@@ -233,12 +233,12 @@ func (c *calls) delivered() map[int64]int {
 }
 
 // once fails the test unless each event was acknowledged exactly once.
-func (c *calls) once(t testing.TB, ids []int64) {
-	t.Helper()
+func (c *calls) once(tb testing.TB, ids []int64) {
+	tb.Helper()
 	acks := c.delivered()
 	for _, id := range ids {
 		if acks[id] != 1 {
-			t.Errorf("event %d was delivered %d times", id, acks[id])
+			tb.Errorf("event %d was delivered %d times", id, acks[id])
 		}
 	}
 }

@@ -13,10 +13,11 @@ func (b *silentBell) ring()    { b.last = bellRing }
 
 // newTestScheduler has two lanes: slow takes type s, fast takes type f, and
 // both have been met. The first full sweep is over.
-func newTestScheduler(t *testing.T) (s *scheduler, slow, fast *lane) {
+func newTestScheduler(t *testing.T) (s *scheduler, slow *lane) {
 	t.Helper()
 	cfg := testLane()
-	slow, fast = newTestLane(nil, cfg), newTestLane(nil, cfg)
+	slow = newTestLane(nil, cfg)
+	fast := newTestLane(nil, cfg)
 	slow.name, fast.name = "slow", "fast"
 	r := newRouter()
 	r.exact["s"], r.exact["f"] = []*lane{slow}, []*lane{fast}
@@ -30,7 +31,7 @@ func newTestScheduler(t *testing.T) (s *scheduler, slow, fast *lane) {
 	s.claimed(q, &Claimed{Xmin: 1, Xmax: 1}, nil)
 	q = s.pick(t)
 	s.claimed(q, &Claimed{NextDue: -1}, nil)
-	return s, slow, fast
+	return s, slow
 }
 
 func (s *scheduler) pick(t *testing.T) Query {
@@ -68,7 +69,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, slow, _ := newTestScheduler(t)
+			s, slow := newTestScheduler(t)
 			slow.pace = time.Millisecond
 			s.passedOver(slow, 11)
 			q := s.pick(t)
@@ -99,7 +100,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 
 func TestSchedulerFullSweepIncludesLanesThatLag(t *testing.T) {
 	t.Parallel()
-	s, slow, _ := newTestScheduler(t)
+	s, slow := newTestScheduler(t)
 	slow.load = slow.capacityLocked() // full
 	s.passedOver(slow, 1000)
 	s.again() // the rows of a lost claim are free again, and may be anywhere
@@ -117,7 +118,7 @@ func TestSchedulerFullSweepIncludesLanesThatLag(t *testing.T) {
 
 func TestSchedulerTakesTurnsBetweenSweeps(t *testing.T) {
 	t.Parallel()
-	s, slow, _ := newTestScheduler(t)
+	s, slow := newTestScheduler(t)
 	s.passedOver(slow, 11)
 	s.sweep.wake()
 	lane, common := 0, 0
