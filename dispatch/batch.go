@@ -70,7 +70,7 @@ type leaseState uint8
 const (
 	leaseUnknown leaseState = iota // being written, or none
 	leaseHeld
-	leaseLost
+	leaseUnsure // its transaction failed, or was not heard of again
 )
 
 // answer takes the outcome of a job. Its worker calls it, once.

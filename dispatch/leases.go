@@ -45,9 +45,13 @@ func (ls *leases) written(jobs []*job, err error) {
 	for _, j := range jobs {
 		switch {
 		case err != nil:
-			// The rows are free and will be claimed again; fencing keeps this
-			// delivery from being settled besides.
-			j.lease = leaseLost
+			// Most likely the rows are free and will be claimed again. If the
+			// commit was lost on its way back, the leases exist: so the answers
+			// are written all the same, and fenced off where they do not.
+			j.lease = leaseUnsure
+			if j.leased && j.lateOut != nil {
+				ls.addLocked(j)
+			}
 		case j.lateOut != nil:
 			ls.addLocked(j)
 		default:
@@ -78,12 +82,10 @@ func (ls *leases) answered(j *job, out outcome) {
 	defer ls.mu.Unlock()
 	j.lateOut = &out
 	switch j.lease {
-	case leaseLost:
-		ls.log.Warn("lease was never written, the event will be delivered again", "event_id", j.event.ID, "destination", j.lane.name)
-	case leaseHeld:
+	case leaseHeld, leaseUnsure:
 		delete(ls.held, j.token)
 		ls.addLocked(j)
-	default: // the transaction that writes the lease is still under way
+	case leaseUnknown: // the transaction that writes the lease is still under way
 	}
 }
 
