@@ -192,7 +192,8 @@ func (k *Keeper) TakeOver(ctx context.Context) (n int, err error) {
 		}
 		tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
 			lease_owner = NULL, lease_token = NULL, lease_until = NULL,
-			error_class = 'ours', last_error = 'the relay that worked on it is gone, or did not renew its lease'
+			error_class = coalesce(error_class, 'ours'),
+			last_error = coalesce(last_error, 'the relay that worked on it is gone, or did not renew its lease')
 			WHERE state = 'running' AND (lease_owner = ANY($1) OR lease_until < clock_timestamp())`, gone)
 		n = int(tag.RowsAffected())
 		return err
