@@ -52,27 +52,48 @@ func (k *Keeper) closeConn(ctx context.Context) {
 	}
 }
 
-// do runs f on the connection, which it opens if need be. A connection on
-// which f failed is given up: with it goes any half-done transaction.
+// do runs f on the connection, which it opens if need be. The connection is
+// given up only where it is broken, or left in a transaction: with it goes the
+// lock that shows life, and then others deliver again what this relay is
+// delivering. For the same reason a statement that is under way comes home
+// even if the caller is gone; its deadline is kept to.
 func (k *Keeper) do(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
-	defer cancel()
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
 	if k.conn == nil || k.conn.IsClosed() {
-		conn, err := k.connector.Connect(ctx, "keeper")
-		if err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		k.conn = conn
-		if err := k.holdOwner(ctx); err != nil {
-			k.closeConn(ctx)
+		if err := k.connect(ctx); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
+	late := time.Now().Add(roundTripTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(late) {
+		late = deadline
+	}
+	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), late, errors.New("the database did not answer in time"))
+	defer cancel()
 	if err := f(ctx, k.conn); err != nil {
-		k.closeConn(ctx)
+		if k.conn.IsClosed() || k.conn.PgConn().TxStatus() != 'I' {
+			k.closeConn(ctx)
+		}
 		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func (k *Keeper) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	conn, err := k.connector.Connect(ctx, "keeper")
+	if err != nil {
+		return err
+	}
+	k.conn = conn
+	if err := k.holdOwner(ctx); err != nil {
+		k.closeConn(ctx)
+		return err
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -335,4 +336,48 @@ func TestKeeperReconnects(t *testing.T) {
 	}
 	d.hold(k)
 	d.expect("alive again", fmt.Sprintf(`SELECT (NOT pg_try_advisory_lock(%d))::text`, o.Owner), "true")
+}
+
+// TestKeeperStaysAlive: neither an error of the server nor a caller who gives
+// up makes a relay look dead while it works on leased deliveries.
+func TestKeeperStaysAlive(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	o := options()
+	k := d.keeper(o)
+	d.hold(k)
+	alive := fmt.Sprintf(`SELECT (NOT (pg_try_advisory_lock(%[1]d) AND pg_advisory_unlock(%[1]d)))::text`, o.Owner)
+
+	d.exec(`ALTER TABLE outbox_events RENAME TO elsewhere`)
+	if _, _, err := k.Purge(t.Context(), 0, 0, 1); err == nil {
+		t.Error("purged a table that is not there")
+	}
+	if _, err := k.Finish(t.Context(), []dispatch.Entry{entry(1, "x", dispatch.EntryRunning)}, nil); err == nil {
+		t.Error("settled in a table that is not there")
+	}
+	d.expect("after an error", alive, "true")
+	d.exec(`ALTER TABLE elsewhere RENAME TO outbox_events`)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d.exec(`BEGIN`)
+	d.exec(`LOCK TABLE outbox_events`)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := k.Purge(ctx, 0, 0, 1)
+		done <- err
+	}()
+	for one[int](d, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox_events'::regclass`) == 0 {
+		continue
+	}
+	cancel()
+	d.exec(`COMMIT`)
+	if err := <-done; err != nil {
+		t.Errorf("the statement under way was given up: %v", err)
+	}
+	d.expect("after the caller gave up", alive, "true")
+	if _, _, err := k.Purge(ctx, 0, 0, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("purged for a caller who had given up: %v", err)
+	}
+	d.expect("after that", alive, "true")
 }
