@@ -101,7 +101,7 @@ func readPayload(arg string, stdin io.Reader) ([]byte, error) {
 	case arg == "-":
 		return io.ReadAll(stdin)
 	case isFile:
-		return os.ReadFile(path) //nolint:gosec // the file that the user names
+		return os.ReadFile(path)
 	default:
 		return []byte(arg), nil
 	}

@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, lookup co
 		logLevel:  oneOf{words: []string{"debug", "info", "warn", "error"}},
 		logFormat: oneOf{words: []string{"auto", "text", "json"}},
 	}
-	root := newRootCmd(a)
+	root := newRootCmd(a) //nolint:contextcheck // ExecuteContextC hands ctx to the commands
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -55,6 +55,7 @@ func newRootCmd(a *app) *cobra.Command {
 		Use:           "notifyd",
 		Short:         "Deliver events from a PostgreSQL outbox table",
 		Long:          "notifyd delivers the events that applications insert into a PostgreSQL table\nto queues, mailboxes, webhooks and other destinations.",
+		Example:       "  notifyd demo             # see it work, nothing else is needed\n  notifyd config init      # then edit notifyd.yaml\n  notifyd migrate\n  notifyd run",
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
