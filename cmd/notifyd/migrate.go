@@ -24,7 +24,6 @@ relays or deployments may run it at once. Without a command it is "migrate up".`
 		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate status",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
-	cmd.Args = cobra.NoArgs
 	up := newMigrateUpCmd(a)
 	// "notifyd migrate --bell always" is "notifyd migrate up --bell always".
 	cmd.Flags().AddFlagSet(up.Flags())
@@ -135,13 +134,17 @@ func newMigratePrintCmd(a *app) *cobra.Command {
 		Short:   "Print the SQL, for those who apply it by other means",
 		Example: "  notifyd migrate print | psql app\n  notifyd migrate print --schema shop --bell always > migrations/0042_notifyd.sql",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			mode := outboxsql.Bell(bell)
+			if err := mode.Validate(); err != nil {
+				return usageErrorf("--bell: %w", err)
+			}
 			db.url = first(db.url, "unused") // printing connects to nothing
 			if err := db.resolve(a); err != nil {
 				return err
 			}
-			script, err := outboxsql.Script(db.schema, outboxsql.Bell(bell))
+			script, err := outboxsql.Script(db.schema, mode)
 			if err != nil {
-				return usageErrorf("%w", err)
+				return err
 			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), script)
 			return err

@@ -101,10 +101,13 @@ func (a *app) strict(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.strict(sub)
 	}
-	if cmd.HasSubCommands() && !cmd.Runnable() {
+	switch {
+	case cmd.HasSubCommands() && !cmd.Runnable():
 		cmd.Args = cobra.ArbitraryArgs
 		cmd.RunE = needsCommand
-	} else if cmd.Args == nil && cmd.Name() != "help" { // whose arguments are commands
+	case cmd.HasSubCommands():
+		cmd.Args = onlyCommands
+	case cmd.Args == nil && cmd.Name() != "help": // whose arguments are commands
 		cmd.Args = cobra.NoArgs
 	}
 	if runE := cmd.RunE; runE != nil {
@@ -122,6 +125,14 @@ func needsCommand(cmd *cobra.Command, args []string) error {
 			return cmd.Help()
 		}
 		return usageErrorf("%s needs a command", cmd.CommandPath())
+	}
+	return onlyCommands(cmd, args)
+}
+
+// onlyCommands refuses arguments: they were meant to be commands.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
 	cmd.SuggestionsMinimumDistance = 2 // cobra's own default, which it sets too late for us
 	hint := ""
