@@ -2,9 +2,12 @@ package demo
 
 import (
 	"encoding/json"
+	"net/smtp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
 func TestPercentile(t *testing.T) {
@@ -123,5 +126,32 @@ func TestResultKeys(t *testing.T) {
 	want := `{"orders":1,"rolled_back":2,"events":3,"mails":4,"lost":5,"duplicates":6,"p50_ms":0.5,"p99_ms":9}`
 	if string(line) != want || strings.Contains(string(line), "10") {
 		t.Errorf("got %s", line)
+	}
+}
+
+// TestPhantoms: whatever arrives for an order that was rolled back shows.
+func TestPhantoms(t *testing.T) {
+	t.Parallel()
+	sink, err := smtpsink.Start(smtpsink.Options{TLS: smtpsink.NoTLS})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sink.Close() }()
+	d := &demo{seen: newSightings(), shop: newShop(nil, "public"), sink: sink}
+	d.shop.note("2", time.Time{})
+	if r := d.result(); r.Phantoms != 0 || r.RolledBack != 1 || !r.OK() {
+		t.Errorf("got %+v", r)
+	}
+	d.seen.reserved("2", time.Now())
+	line := `{"event_type":"` + orderPlaced + `","aggregate_id":"2"}` + "\n"
+	if _, err := d.seen.journal().Write([]byte(line)); err != nil {
+		t.Fatal(err)
+	}
+	message := "Subject: " + subjectPrefix + "2\r\n\r\nThank you\r\n"
+	if err := smtp.SendMail(sink.Addr(), nil, "shop@example.com", []string{"ann@example.com"}, []byte(message)); err != nil {
+		t.Fatal(err)
+	}
+	if r := d.result(); r.Phantoms != 3 || r.OK() || r.Lost != 0 {
+		t.Errorf("got %+v", r)
 	}
 }
