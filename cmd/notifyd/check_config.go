@@ -19,6 +19,12 @@ database nor a destination.`,
 			if err != nil {
 				return err
 			}
+			if _, err := parsePool(c, path); err != nil {
+				return err
+			}
+			if _, err := parseListen(c, path); err != nil {
+				return err
+			}
 			for _, w := range c.Warnings {
 				cmd.PrintErrln(w)
 			}

@@ -14,8 +14,9 @@ import (
 
 func newConfigCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Write, show and describe the configuration file",
+		Use:     "config",
+		Short:   "Write, show and describe the configuration file",
+		Example: "  notifyd config init\n  notifyd config print",
 	}
 	cmd.AddCommand(newConfigInitCmd(a), newConfigPrintCmd(a), newConfigSchemaCmd(a))
 	return cmd
@@ -28,6 +29,7 @@ func newConfigPrintCmd(a *app) *cobra.Command {
 		Long: `print shows the configuration with all defaults filled in. Secrets are shown as
 [redacted]; text that comes from ${env:NAME} or ${file:PATH} is shown as it
 stands in the file.`,
+		Example: "  notifyd config print\n  notifyd config print -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := a.load()
 			if err != nil {
@@ -96,7 +98,7 @@ func writeStarter(path string, flags int) error {
 	if err := config.Init(&starter); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, flags, 0o600) //nolint:gosec // the operator names the file
+	f, err := os.OpenFile(path, flags, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists: --force overwrites it, - prints to standard output", path)
 	}

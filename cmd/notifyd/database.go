@@ -2,8 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,27 +19,44 @@ import (
 type databaseFlags struct {
 	url    string
 	schema string
+	place  string // where url stands, for messages
 }
+
+const databaseFlag = "--database-url"
 
 func (f *databaseFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url of the file")
+	f.registerSchema(cmd)
+}
+
+func (f *databaseFlags) registerSchema(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.schema, "schema", "", "schema of the tables, in place of database.schema of the file")
 }
 
 // resolve fills in from the configuration file what the flags leave open, and
 // from the environment where there is no file.
 func (f *databaseFlags) resolve(a *app) error {
+	if f.schema != "" {
+		if err := outboxsql.ValidateSchema(f.schema); err != nil {
+			return usageErrorf("--schema: %w", err)
+		}
+	}
+	if f.url != "" {
+		f.place = databaseFlag
+	}
 	if f.url == "" || f.schema == "" {
-		c, _, err := a.load()
+		c, path, err := a.load()
 		switch {
 		case err == nil:
-			f.url, f.schema = first(f.url, c.Database.URL.Reveal()), first(f.schema, c.Database.Schema)
+			f.url, f.place = first(f.url, c.Database.URL.Reveal()), first(f.place, path+": database.url")
+			f.schema = first(f.schema, c.Database.Schema)
 		case a.configPath != "" || !isMissing(err, a):
 			return err
 		}
 	}
 	if f.url == "" {
 		f.url, _ = a.lookup("DATABASE_URL")
+		f.place = "$DATABASE_URL"
 	}
 	f.schema = first(f.schema, outboxsql.DefaultSchema)
 	return outboxsql.ValidateSchema(f.schema)
@@ -65,28 +83,82 @@ func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) 
 	if err := f.resolve(a); err != nil {
 		return nil, err
 	}
-	cfg, err := pgx.ParseConfig(f.url)
+	cfg, err := parseURL(f.place, f.url, pgx.ParseConfig)
 	if err != nil {
-		return nil, badURL("the connection string", err)
+		return nil, err
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the database: %w", err)
+		return nil, connectError(err)
 	}
 	return conn, nil
 }
 
+// connectError is what pgx says, on one line: it has a line for each address
+// and each way of encryption, and most of them are the same.
+func connectError(err error) error {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	text := strings.Join(lines, "; ")
+	return fmt.Errorf("%s: start the server, or mend the connection string", strings.Replace(text, ":; ", ": ", 1))
+}
+
 // parsePool reads the connection string of a relay.
-func parsePool(c *config.Config) (*pgxpool.Config, error) {
-	pool, err := pgxpool.ParseConfig(c.Database.URL.Reveal())
+func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {
+	pool, err := parseURL(path+": database.url", c.Database.URL.Reveal(), pgxpool.ParseConfig)
 	if err != nil {
-		return nil, badURL("database.url", err)
+		return nil, err
 	}
 	pool.MaxConns = 1 // the relay opens connections of its own
 	return pool, nil
 }
 
-// badURL is a mistake in the configuration, and says so by its exit code.
-func badURL(what string, err error) error {
-	return &config.Error{Mistakes: []config.Mistake{{File: what, Message: errors.Unwrap(fmt.Errorf("%w", err)).Error()}}}
+// parseListen reads the connection string for LISTEN, nil if there is none.
+func parseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
+	url := c.Database.ListenURL.Reveal()
+	if url == "" {
+		return nil, nil //nolint:nilnil // none is what most configurations have
+	}
+	return parseURL(path+": database.listen_url", url, pgx.ParseConfig)
+}
+
+// parseURL reads the connection string that stands at place. The error repeats
+// nothing of it: whatever is misspelt, a part of it may be a password.
+func parseURL[C any](place, text string, parse func(string) (C, error)) (C, error) {
+	var none C
+	if scheme, rest, isURL := strings.Cut(text, "://"); isURL && strings.HasPrefix(scheme, "postgres") {
+		// What follows the first @ would be taken for the host, and logged.
+		if before, _, _ := strings.Cut(rest, "?"); strings.Count(before, "@") > 1 {
+			return none, badURL(place, "it has more than one @")
+		}
+	}
+	cfg, err := parse(text)
+	if err == nil {
+		return cfg, nil
+	}
+	if text == "" {
+		place = "the environment variables PG*"
+	}
+	// pgx writes: cannot parse `the string without what it takes for the
+	// password`: reason (detail).
+	reason := "it cannot be parsed"
+	if at := strings.LastIndex(err.Error(), "`: "); at >= 0 {
+		reason = err.Error()[at+len("`: "):]
+	}
+	return none, badURL(place, reason)
+}
+
+// badURL is a mistake in the command line if the string stands there, else one
+// in the configuration, and says so by its exit code.
+func badURL(place, reason string) error {
+	message := "not a connection string: " + reason +
+		": write postgres://user:password@host:5432/database, with special characters of the password in percent form (%40 for @)"
+	if place == databaseFlag {
+		return usageErrorf("%s: %s", place, message)
+	}
+	return &config.Error{Mistakes: []config.Mistake{{File: place, Message: message}}}
 }

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
+	"os"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/demo"
@@ -36,16 +40,26 @@ one. It exits with 1 if anything was lost.`,
 			if asJSON {
 				out = cmd.ErrOrStderr() // standard output is for the result alone
 			}
+			if database != "" {
+				if _, err := parseURL(databaseFlag, database, pgxpool.ParseConfig); err != nil {
+					return err
+				}
+			}
 			log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.value, "warn"), Format: first(a.logFormat.value, "auto")})
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
 			result, err := demo.Run(ctx, demo.Options{
-				Orders: orders, DatabaseURL: database, Keep: keep, Out: out, Live: isTerminal(out) && canRewrite(a), Log: log,
+				Orders: orders, DatabaseURL: database, Keep: keep, Out: out, Width: widthOf(out, a), Log: log,
 			})
 			if err != nil {
-				return err
+				return demoError(ctx, err)
 			}
-			return finish(cmd.OutOrStdout(), result, asJSON)
+			if asJSON {
+				if err := printJSON(cmd.OutOrStdout(), result); err != nil {
+					return err
+				}
+			}
+			return verdict(result)
 		},
 	}
 	cmd.Flags().IntVar(&orders, "orders", 50, "`number` of orders to commit")
@@ -55,27 +69,48 @@ one. It exits with 1 if anything was lost.`,
 	return cmd
 }
 
-// canRewrite reports whether a line can be written over: not on a dumb terminal.
-func canRewrite(a *app) bool {
-	term, _ := a.lookup("TERM")
-	return term != "dumb"
+// demoError says what ended a demo early.
+func demoError(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return errors.New("the demo was interrupted")
+	}
+	if refused, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return connectError(refused)
+	}
+	return err
+}
+
+// widthOf returns how to ask for the width of a terminal, nil for what is none
+// or cannot write over a line.
+func widthOf(out any, a *app) func() int {
+	f, ok := out.(*os.File)
+	if kind, _ := a.lookup("TERM"); !ok || kind == "dumb" || !isTerminal(f) {
+		return nil
+	}
+	return func() int {
+		width, _, err := term.GetSize(int(f.Fd()))
+		if err != nil || width < 1 {
+			return 80 // a terminal that does not tell
+		}
+		return width
+	}
 }
 
 // errDemo is returned after a demo that shows that something is wrong.
 var errDemo = errors.New("not everything arrived as it should have")
 
-func finish(stdout io.Writer, result demo.Result, asJSON bool) error {
-	if asJSON {
-		line, err := json.Marshal(result)
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintln(stdout, string(line)); err != nil {
-			return err
-		}
-	}
+func verdict(result demo.Result) error {
 	if !result.OK() {
 		return errDemo
 	}
 	return nil
+}
+
+func printJSON(w io.Writer, result demo.Result) error {
+	line, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
 }

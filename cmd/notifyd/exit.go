@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -38,10 +39,11 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		cmd.PrintErrln(list)
 		return exitConfig
 	}
+	text := strings.TrimPrefix(err.Error(), "notifyd: ") // the relay's errors have the prefix already
 	if _, ok := errors.AsType[*usageError](err); ok || !a.started {
-		cmd.PrintErrf("notifyd: %v\nsee %s --help\n", err, cmd.CommandPath())
+		cmd.PrintErrf("notifyd: %s\nsee %s --help\n", text, cmd.CommandPath())
 		return exitUsage
 	}
-	cmd.PrintErrf("notifyd: %v\n", err)
+	cmd.PrintErrf("notifyd: %s\n", text)
 	return exitFailure
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -19,10 +20,10 @@ func newMigrateCmd(a *app) *cobra.Command {
 		Short: "Make or update the tables and the trigger",
 		Long: `migrate makes the tables outbox_events and outbox_deliveries and the trigger that
 rings for new events, or brings them up to date. Versions only go up. Several
-relays or deployments may run it at once.`,
+relays or deployments may run it at once. Without a command it is "migrate up".`,
+		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate status",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
-	cmd.Args = cobra.NoArgs
 	up := newMigrateUpCmd(a)
 	// "notifyd migrate --bell always" is "notifyd migrate up --bell always".
 	cmd.Flags().AddFlagSet(up.Flags())
@@ -64,23 +65,26 @@ func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Be
 	if err != nil {
 		return err
 	}
-	for _, v := range applied {
-		fmt.Fprintf(out, "applied version %d: %s\n", v.Number, v.Name)
-	}
 	state, err := outboxsql.ReadState(ctx, conn, db.schema)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "schema %s is at version %d, bell %s\n", db.schema, state.Current, state.Bell)
-	return nil
+	var text strings.Builder
+	for _, v := range applied {
+		fmt.Fprintf(&text, "applied version %d: %s\n", v.Number, v.Name)
+	}
+	fmt.Fprintf(&text, "schema %s is at version %d, bell %s\n", db.schema, state.Current, state.Bell)
+	_, err = io.WriteString(out, text.String())
+	return err
 }
 
 func newMigrateStatusCmd(a *app) *cobra.Command {
 	var db databaseFlags
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the versions and the bell",
-		Long:  "status shows which versions are applied and when the trigger notifies. It exits\nwith 1 if this notifyd would not run with the schema as it is.",
+		Use:     "status",
+		Short:   "Show the versions and the bell",
+		Long:    "status shows which versions are applied and when the trigger notifies. It exits\nwith 1 if this notifyd would not run with the schema as it is.",
+		Example: "  notifyd migrate status\n  notifyd migrate status -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, err := db.connect(cmd.Context(), a)
 			if err != nil {
@@ -91,19 +95,9 @@ func newMigrateStatusCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "VERSION\tNAME\tAPPLIED")
-			for _, v := range state.Versions {
-				at := "no"
-				if !v.AppliedAt.IsZero() {
-					at = v.AppliedAt.UTC().Format(time.RFC3339)
-				}
-				fmt.Fprintf(w, "%d\t%s\t%s\n", v.Number, v.Name, at)
-			}
-			if err := w.Flush(); err != nil {
+			if err := printState(cmd.OutOrStdout(), state); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "bell: %s\n", state.Bell)
 			return outboxsql.Check(cmd.Context(), conn, db.schema)
 		},
 	}
@@ -111,26 +105,52 @@ func newMigrateStatusCmd(a *app) *cobra.Command {
 	return cmd
 }
 
+func printState(out io.Writer, state outboxsql.State) error {
+	var text strings.Builder
+	text.WriteString("VERSION\tNAME\tAPPLIED\n")
+	for _, v := range state.Versions {
+		at := "no"
+		if !v.AppliedAt.IsZero() {
+			at = v.AppliedAt.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(&text, "%d\t%s\t%s\n", v.Number, v.Name, at)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if _, err := io.WriteString(w, text.String()); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "bell: %s\n", state.Bell)
+	return err
+}
+
 func newMigratePrintCmd(a *app) *cobra.Command {
 	var db databaseFlags
 	var bell string
 	cmd := &cobra.Command{
-		Use:   "print",
-		Short: "Print the SQL, for those who apply it by other means",
+		Use:     "print",
+		Short:   "Print the SQL, for those who apply it by other means",
+		Example: "  notifyd migrate print | psql app\n  notifyd migrate print --schema shop --bell always > migrations/0042_notifyd.sql",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			mode := outboxsql.Bell(bell)
+			if err := mode.Validate(); err != nil {
+				return usageErrorf("--bell: %w", err)
+			}
 			db.url = first(db.url, "unused") // printing connects to nothing
 			if err := db.resolve(a); err != nil {
 				return err
 			}
-			script, err := outboxsql.Script(db.schema, outboxsql.Bell(bell))
+			script, err := outboxsql.Script(db.schema, mode)
 			if err != nil {
-				return usageErrorf("%w", err)
+				return err
 			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), script)
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&db.schema, "schema", "", "schema of the tables, in place of database.schema of the file")
+	db.registerSchema(cmd)
 	registerBell(cmd, &bell)
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/outbox"
@@ -67,6 +68,12 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 	if err != nil {
 		return e, err
 	}
+	if eventType == "" {
+		return e, usageErrorf("TYPE is empty: name the event, such as order.created")
+	}
+	if !json.Valid(text) {
+		return e, usageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
+	}
 	e.Payload = json.RawMessage(text)
 	if f.aggregate != "" {
 		var ok bool
@@ -91,7 +98,7 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 		e.AvailableAt = time.Now().Add(f.delay)
 	}
 	if _, _, err := outbox.Statement(outbox.DefaultSchema, e); err != nil {
-		return e, usageErrorf("%w", err)
+		return e, usageErrorf("%s", strings.TrimPrefix(err.Error(), "event 0: ")) // there is but one
 	}
 	return e, nil
 }
@@ -101,7 +108,7 @@ func readPayload(arg string, stdin io.Reader) ([]byte, error) {
 	case arg == "-":
 		return io.ReadAll(stdin)
 	case isFile:
-		return os.ReadFile(path) //nolint:gosec // the file that the user names
+		return os.ReadFile(path)
 	default:
 		return []byte(arg), nil
 	}
@@ -119,11 +126,13 @@ func publish(ctx context.Context, a *app, db *databaseFlags, e outbox.Event) (id
 		return 0, err
 	}
 	err = conn.QueryRow(ctx, query+" RETURNING id", args...).Scan(&id)
-	if state, ok := errors.AsType[interface {
-		error
-		SQLState() string
-	}](err); ok && state.SQLState() == "42P01" {
-		return 0, fmt.Errorf("schema %s has no outbox_events: run `notifyd migrate up` first: %w", db.schema, err)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch refused.Code {
+		case "42P01", "3F000": // no such table or schema
+			return 0, fmt.Errorf("schema %s has no outbox_events: run `notifyd migrate up` first", db.schema)
+		case "23505":
+			return 0, fmt.Errorf("there is an event of type %q with the idempotency key %q already", e.Type, e.IdempotencyKey)
+		}
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, errors.New("the event was not inserted")

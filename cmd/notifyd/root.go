@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, lookup co
 		logLevel:  oneOf{words: []string{"debug", "info", "warn", "error"}},
 		logFormat: oneOf{words: []string{"auto", "text", "json"}},
 	}
-	root := newRootCmd(a)
+	root := newRootCmd(a) //nolint:contextcheck // ExecuteContextC hands ctx to the commands
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -55,6 +55,7 @@ func newRootCmd(a *app) *cobra.Command {
 		Use:           "notifyd",
 		Short:         "Deliver events from a PostgreSQL outbox table",
 		Long:          "notifyd delivers the events that applications insert into a PostgreSQL table\nto queues, mailboxes, webhooks and other destinations.",
+		Example:       "  notifyd demo             # see it work, nothing else is needed\n  notifyd config init      # then edit notifyd.yaml\n  notifyd migrate\n  notifyd run",
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
@@ -100,10 +101,13 @@ func (a *app) strict(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.strict(sub)
 	}
-	if cmd.HasSubCommands() && !cmd.Runnable() {
+	switch {
+	case cmd.HasSubCommands() && !cmd.Runnable():
 		cmd.Args = cobra.ArbitraryArgs
 		cmd.RunE = needsCommand
-	} else if cmd.Args == nil && cmd.Name() != "help" { // whose arguments are commands
+	case cmd.HasSubCommands():
+		cmd.Args = onlyCommands
+	case cmd.Args == nil && cmd.Name() != "help": // whose arguments are commands
 		cmd.Args = cobra.NoArgs
 	}
 	if runE := cmd.RunE; runE != nil {
@@ -121,6 +125,14 @@ func needsCommand(cmd *cobra.Command, args []string) error {
 			return cmd.Help()
 		}
 		return usageErrorf("%s needs a command", cmd.CommandPath())
+	}
+	return onlyCommands(cmd, args)
+}
+
+// onlyCommands refuses arguments: they were meant to be commands.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
 	cmd.SuggestionsMinimumDistance = 2 // cobra's own default, which it sets too late for us
 	hint := ""

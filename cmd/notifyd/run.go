@@ -38,7 +38,7 @@ configuration is wrong.`,
 			}
 			log := newLogger(cmd.ErrOrStderr(), c.Log)
 			for _, w := range c.Warnings {
-				log.Warn("configuration", "warning", w.String())
+				log.WarnContext(cmd.Context(), "configuration", "warning", w.String())
 			}
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
@@ -49,11 +49,11 @@ configuration is wrong.`,
 
 // runRelay builds the relay that the configuration describes, and runs it.
 func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logger) (err error) {
-	poolConfig, err := parsePool(c)
+	poolConfig, err := parsePool(c, path)
 	if err != nil {
 		return err
 	}
-	options, err := relayOptions(c, log)
+	listen, err := parseListen(c, path)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logg
 		return fmt.Errorf("database.url: %w", err)
 	}
 	defer pool.Close()
-	relay, err := notifyd.New(pool, options...)
+	relay, err := notifyd.New(pool, relayOptions(c, listen, log)...)
 	if err != nil {
 		return err
 	}
@@ -71,12 +71,23 @@ func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	log.Info("notifyd starts", "version", readBuildInfo().Version, "config", path,
-		"destinations", len(c.Destinations), "routes", len(c.Routes))
+	logStart(ctx, c, path, poolConfig.ConnConfig, log)
 	return relay.Run(ctx)
 }
 
-func relayOptions(c *config.Config, log *slog.Logger) ([]notifyd.Option, error) {
+// logStart says what is about to run, one line for each fact.
+func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnConfig, log *slog.Logger) {
+	log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", path)
+	log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", c.Database.Schema)
+	for _, d := range c.Destinations {
+		log.InfoContext(ctx, "destination", "name", d.Name, "type", d.Type, "concurrency", d.Concurrency, "max_attempts", d.MaxAttempts)
+	}
+	for _, r := range c.Routes {
+		log.InfoContext(ctx, "route", "match", r.Match, "to", r.To)
+	}
+}
+
+func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []notifyd.Option {
 	options := []notifyd.Option{
 		notifyd.WithSchema(c.Database.Schema),
 		notifyd.WithLogger(log),
@@ -89,14 +100,10 @@ func relayOptions(c *config.Config, log *slog.Logger) ([]notifyd.Option, error) 
 		notifyd.WithShutdownTimeout(c.Relay.ShutdownTimeout),
 		notifyd.WithRetention(c.Retention.Keep, c.Retention.Batch),
 	}
-	if url := c.Database.ListenURL.Reveal(); url != "" {
-		listen, err := pgx.ParseConfig(url)
-		if err != nil {
-			return nil, badURL("database.listen_url", err)
-		}
+	if listen != nil {
 		options = append(options, notifyd.WithListenConfig(listen))
 	}
-	return options, nil
+	return options
 }
 
 // addDestinations opens the handlers and registers them with their routes. The
@@ -149,10 +156,10 @@ func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, 
 			select {
 			case s := <-signals:
 				if n > 0 {
-					log.Error("second signal, exiting at once", "signal", s.String())
+					log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
 					os.Exit(exitFailure)
 				}
-				log.Info("stopping; a second signal exits at once", "signal", s.String())
+				log.InfoContext(ctx, "stopping; a second signal exits at once", "signal", s.String())
 				cancel()
 			case <-done:
 				return

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 type result struct {
@@ -91,6 +93,30 @@ func TestHelp(t *testing.T) {
 		if got := command(t, args...); got.code != 0 || got.stdout == "" || got.stderr != "" {
 			t.Errorf("%q: %+v", args, got)
 		}
+	}
+}
+
+// TestExamplesInHelp: every command shows how it is used, in lines that begin
+// with the command itself.
+func TestExamplesInHelp(t *testing.T) {
+	t.Parallel()
+	var check func(*cobra.Command)
+	check = func(cmd *cobra.Command) {
+		for line := range strings.Lines(cmd.Example) {
+			if !strings.HasPrefix(line, "  notifyd ") || cmd.HasParent() && !strings.HasPrefix(line, "  "+cmd.CommandPath()) {
+				t.Errorf("%s has the example %q", cmd.CommandPath(), line)
+			}
+		}
+		if cmd.Example == "" {
+			t.Errorf("%s has no example", cmd.CommandPath())
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	check(newRootCmd(&app{}))
+	if got := command(t); got.code != 0 || got.stdout != command(t, "--help").stdout || !strings.Contains(got.stdout, "\nExamples:\n  notifyd demo ") {
+		t.Errorf("notifyd alone: %+v", got)
 	}
 }
 

@@ -67,8 +67,9 @@ func (b buildInfo) String() string {
 func newVersionCmd() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  notifyd version\n  notifyd version --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := readBuildInfo()
 			if asJSON {

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,10 +34,11 @@ type Options struct {
 	DatabaseURL string
 	// Keep leaves everything running after the last order until ctx ends.
 	Keep bool
-	// Out takes what a person reads; Live says that it is a terminal and can
-	// show a progress line.
-	Out  io.Writer
-	Live bool
+	// Out takes what a person reads. Width returns how many columns it shows,
+	// if it is a terminal that can rewrite a line: then there is a progress
+	// line. It is nil for everything else.
+	Out   io.Writer
+	Width func() int
 	// Log takes the relay's log.
 	Log *slog.Logger
 }
@@ -73,6 +75,10 @@ type demo struct {
 	cleanup []func() error
 }
 
+// say tells the person who watches. That nobody listens any more, as behind
+// "| head", is no reason to stop before everything is cleaned up.
+func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.Out, format, args...) }
+
 func (d *demo) run(ctx context.Context) (Result, error) {
 	if err := d.open(ctx); err != nil {
 		return Result{}, err
@@ -98,6 +104,10 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 		return Result{}, errors.Join(err, <-ended)
 	}
 	d.settle(ctx)
+	if ctx.Err() != nil { // nobody waited long enough to call anything lost
+		stopRelay()
+		return Result{}, errors.Join(context.Cause(ctx), <-ended)
+	}
 	result := d.result()
 	d.report(result)
 	if d.Keep {
@@ -121,25 +131,28 @@ func (d *demo) open(ctx context.Context) error {
 		}
 		d.cleanup = append(d.cleanup, func() error { return server.Stop(context.WithoutCancel(ctx)) })
 		url = server.URL("")
-		fmt.Fprintf(d.Out, "PostgreSQL %s, private, on port %d\n", server.Version(), server.Port())
+		d.say("PostgreSQL %s, private, on port %d\n", server.Version(), server.Port())
 	} else {
 		d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
 	}
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
-		return fmt.Errorf("database url: %w", err)
+		return err
 	}
 	d.pool = pool
 	d.cleanup = append(d.cleanup, func() error { pool.Close(); return nil })
 	if err := d.migrate(ctx); err != nil {
 		return err
 	}
-	d.sink, err = smtpsink.Start(smtpsink.Options{})
+	if d.DatabaseURL != "" {
+		d.say("schema %s, dropped at the end\n", d.schema)
+	}
+	d.sink, err = smtpsink.Start(smtpsink.Options{}) //nolint:contextcheck // it runs until it is closed
 	if err != nil {
 		return fmt.Errorf("start a mail server: %w", err)
 	}
 	d.cleanup = append(d.cleanup, d.sink.Close)
-	fmt.Fprintf(d.Out, "mail server on %s, STARTTLS\n", d.sink.Addr())
+	d.say("mail server on %s, STARTTLS\n", d.sink.Addr())
 	d.shop = newShop(pool, d.schema)
 	return d.shop.open(ctx)
 }
@@ -151,7 +164,9 @@ func (d *demo) migrate(ctx context.Context) error {
 		}
 		if d.DatabaseURL != "" {
 			d.cleanup = append(d.cleanup, func() error {
-				_, err := d.pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA "+pgx.Identifier{d.schema}.Sanitize()+" CASCADE")
+				dropCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+				defer cancel()
+				_, err := d.pool.Exec(dropCtx, "DROP SCHEMA "+pgx.Identifier{d.schema}.Sanitize()+" CASCADE")
 				return err
 			})
 		}
@@ -219,8 +234,8 @@ func (d *demo) settle(ctx context.Context) {
 // close closes everything in reverse order.
 func (d *demo) close() error {
 	var errs []error
-	for i := len(d.cleanup) - 1; i >= 0; i-- {
-		errs = append(errs, d.cleanup[i]())
+	for _, undo := range slices.Backward(d.cleanup) {
+		errs = append(errs, undo())
 	}
 	return errors.Join(errs...)
 }

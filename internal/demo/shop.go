@@ -54,11 +54,12 @@ func (s *shop) open(ctx context.Context) error {
 // errCardRefused rolls an order back.
 var errCardRefused = errors.New("card refused")
 
-// order places one order; it is rolled back if refuse is true.
-func (s *shop) order(ctx context.Context, refuse bool) error {
+// order places one order. The card is asked before the commit; if it refuses,
+// the order is rolled back, and its events with it.
+func (s *shop) order(ctx context.Context, card func() error) error {
 	var id string
-	total := 500 + rand.IntN(20000) //nolint:gosec // an order of the demo
-	customer := fmt.Sprintf("customer%d@example.com", rand.IntN(1000))
+	total := 500 + rand.IntN(20000)                                    //nolint:gosec // an order of the demo
+	customer := fmt.Sprintf("customer%d@example.com", rand.IntN(1000)) //nolint:gosec // the same
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return err
@@ -82,9 +83,9 @@ func (s *shop) order(ctx context.Context, refuse bool) error {
 	if err != nil {
 		return err
 	}
-	if refuse {
+	if err := card(); err != nil {
 		s.note(id, time.Time{})
-		return errCardRefused
+		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("commit an order: %w", err)
@@ -135,8 +136,13 @@ func (d *demo) place(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-pause.C:
 		}
-		refuse := n == 1 || rand.Float64() < refusedShare //nolint:gosec // the same
-		if err := d.shop.order(ctx, refuse); err != nil && !errors.Is(err, errCardRefused) {
+		card := func() error {
+			if n == 1 || rand.Float64() < refusedShare { //nolint:gosec // the same
+				return errCardRefused
+			}
+			return nil
+		}
+		if err := d.shop.order(ctx, card); err != nil && !errors.Is(err, errCardRefused) {
 			return err
 		}
 		d.progress()
@@ -144,13 +150,16 @@ func (d *demo) place(ctx context.Context) error {
 	return nil
 }
 
+// subjectPrefix is what a mail's subject says before the number of the order.
+const subjectPrefix = "Your order "
+
 // mailConfig is what stands under destinations in a configuration file.
 func mailConfig(host string, port int, ca string) email.Config {
 	return email.Config{
 		Host: host, Port: port, CAFile: ca,
 		From:    "Corner Shop <shop@example.com>",
 		To:      email.List{"{{ .Payload.email }}"},
-		Subject: "Your order {{ .Payload.order }}",
+		Subject: subjectPrefix + "{{ .Payload.order }}",
 		Text:    "Thank you for order {{ .Payload.order }}.\n\nTotal: {{ money .Payload.total_cents \"EUR\" }}\n",
 		HTML:    "<p>Thank you for order <b>{{ .Payload.order }}</b>.</p><p>Total: {{ money .Payload.total_cents \"EUR\" }}</p>",
 	}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestRun is the whole way: an order becomes a mail and a line on standard
+// output.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())))
+	d.stderr.await(t, `"relay started"`)
+	for _, want := range []string{
+		`"msg":"notifyd starts","version":`, `"msg":"database","host":`,
+		`"msg":"destination","name":"mail","type":"email","concurrency":4,"max_attempts":20}`,
+		`"msg":"destination","name":"audit","type":"log"`, `"msg":"route","match":"order.placed","to":["mail","audit"]}`,
+	} {
+		if !strings.Contains(d.stderr.text(), want) {
+			t.Errorf("%s is not said at the start", want)
+		}
+	}
+	publishTo(t, url, "order.placed", order, "--aggregate", "order/7")
+	m, err := mails(t, sink, 1)[0].Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Subject != "Order 7, attempt 1" || m.To != "<ann@example.com>" || m.Text != "Thank you for order 7." {
+		t.Errorf("got the mail %+v", m)
+	}
+	d.stdout.await(t, "\n")
+	var line struct {
+		EventID     int64  `json:"event_id"`
+		EventType   string `json:"event_type"`
+		Destination string
+		Payload     json.RawMessage
+	}
+	if err := json.Unmarshal([]byte(d.stdout.text()), &line); err != nil {
+		t.Fatal(err)
+	}
+	if line.EventID != 1 || line.EventType != "order.placed" || line.Destination != "audit" || string(line.Payload) != `{"order":7,"email":"ann@example.com"}` {
+		t.Errorf("got the line %s", d.stdout.text())
+	}
+	until(t, url, "SELECT state = 'done' FROM outbox_events")
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
+	}
+}
+
+// TestTermFinishesDelivery stops a process while the server takes its time to
+// answer the mail.
+func TestTermFinishesDelivery(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	slow := startGate(t, sink.Addr())
+	p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, slow.port)))
+	publishTo(t, url, "order.placed", order)
+	mails(t, sink, 1)
+	p.signal(t, syscall.SIGTERM)
+	p.stderr.await(t, `"stopping; a second signal exits at once"`)
+	close(slow.open)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, p.stderr.text())
+	}
+	if !query[bool](t, url, "SELECT state = 'done' FROM outbox_events") || len(sink.Mails()) != 1 {
+		t.Errorf("%d mails; the delivery was not finished:\n%s", len(sink.Mails()), p.stderr.text())
+	}
+}
+
+func TestSecondSignalExitsAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, second := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(second.String(), func(t *testing.T) {
+			t.Parallel()
+			url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			slow := startGate(t, sink.Addr()) // never opens
+			p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, slow.port)))
+			publishTo(t, url, "order.placed", order)
+			mails(t, sink, 1)
+			p.signal(t, syscall.SIGTERM)
+			p.stderr.await(t, `"stopping; a second signal exits at once"`)
+			p.signal(t, second)
+			if code := p.wait(t); code != 1 || !strings.Contains(p.stderr.text(), `"second signal, exiting at once"`) {
+				t.Errorf("exit code %d:\n%s", code, p.stderr.text())
+			}
+			if query[bool](t, url, "SELECT state = 'done' FROM outbox_events") {
+				t.Error("what was not answered is done")
+			}
+		})
+	}
+}
+
+// TestRunWaitsForDatabase starts before PostgreSQL does.
+func TestRunWaitsForDatabase(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, nil)
+	url := server.URL("")
+	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if err := server.Halt(t.Context(), pgserver.Fast); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, testenv.FreePort(t))))
+	const waits = `"database does not answer, waiting for it"`
+	p.stderr.await(t, waits)
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr.await(t, `"database answers"`)
+	publishTo(t, url, "order.placed", order)
+	p.stdout.await(t, `"destination":"audit"`)
+	p.signal(t, syscall.SIGTERM)
+	if code := p.wait(t); code != 0 || strings.Count(p.stderr.text(), waits) != 1 {
+		t.Errorf("exit code %d:\n%s", code, p.stderr.text())
+	}
+}
+
+// TestRunWaitsForMailServer starts before the mail server does.
+func TestRunWaitsForMailServer(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	if err := sink.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())))
+	publishTo(t, url, "order.placed", order)
+	publishTo(t, url, "order.placed", order)
+	d.stderr.await(t, `"destination is still unavailable"`) // in the debug log: the probe failed too
+	if err := sink.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for _, mail := range mails(t, sink, 2) {
+		if m, err := mail.Parse(); err != nil || m.Subject != "Order 7, attempt 1" {
+			t.Errorf("an attempt was counted: %+v, %v", m, err)
+		}
+	}
+	until(t, url, "SELECT bool_and(state = 'done') FROM outbox_events")
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, once := range []string{`"destination is unavailable; its events wait, no attempt is counted"`, `"destination answers again"`} {
+		if n := strings.Count(d.stderr.text(), once); n != 1 {
+			t.Errorf("%s was said %d times:\n%s", once, n, d.stderr.text())
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/demo"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// lastLine returns the last line of what was printed, as JSON.
+func lastLine(t *testing.T, stdout string) (line map[string]float64) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &line); err != nil {
+		t.Fatalf("%v in %q", err, stdout)
+	}
+	return line
+}
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	testenv.Postgres(t) // or skip: the demo would install one
+	got := command(t, "demo", "--orders", "3", "--json")
+	line := lastLine(t, got.stdout)
+	want := []string{"duplicates", "events", "lost", "mails", "orders", "p50_ms", "p99_ms", "rolled_back"}
+	if keys := slices.Sorted(maps.Keys(line)); !slices.Equal(keys, want) {
+		t.Errorf("got the keys %v, want %v", keys, want)
+	}
+	if got.code != 0 || line["orders"] != 3 || line["mails"] != 3 || line["events"] != 6 || line["rolled_back"] < 1 || line["lost"] != 0 {
+		t.Errorf("got %+v", got)
+	}
+	if strings.Count(got.stdout, "\n") != 1 {
+		t.Errorf("with --json, standard output has more than the result: %s", got.stdout)
+	}
+}
+
+func TestDemoLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	const schemas = `SELECT string_agg(nspname, ' ' ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'`
+	before := query[string](t, url, schemas)
+	got := command(t, "demo", "--orders", "3", "--database-url", url)
+	if got.code != 0 || got.stderr != "" {
+		t.Errorf("got %+v", got)
+	}
+	for _, want := range []string{
+		"schema notifyd_demo_", "\nthe first mail, as received:\n\n    ", "    Subject: Your order ",
+		"\norders            3\n", "\nmails             3\n", "\nlost              0\n", "\nlost=0 duplicates=0 mails=3 orders=3\n",
+	} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing in:\n%s", want, got.stdout)
+		}
+	}
+	if strings.ContainsAny(got.stdout, "\x1b\r") {
+		t.Errorf("control characters where there is no terminal: %q", got.stdout)
+	}
+	if after := query[string](t, url, schemas); after != before {
+		t.Errorf("schemas before: %s\nand after: %s", before, after)
+	}
+	if !query[bool](t, url, "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace)") {
+		t.Error("tables are left in the schema public")
+	}
+}
+
+// TestDemoTellsLoss gives the demo a database that swallows events.
+func TestDemoTellsLoss(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	execute(t, url, `
+		CREATE FUNCTION public.swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+		CREATE FUNCTION public.sabotage() RETURNS event_trigger LANGUAGE plpgsql AS $$
+		DECLARE made record;
+		BEGIN
+			FOR made IN SELECT schema_name FROM pg_event_trigger_ddl_commands() WHERE object_identity LIKE '%.demo_orders' LOOP
+				EXECUTE format('CREATE TRIGGER swallow BEFORE INSERT ON %I.outbox_events FOR EACH ROW
+					WHEN (NEW.event_type = ''stock.reserved'') EXECUTE FUNCTION public.swallow()', made.schema_name);
+			END LOOP;
+		END $$;
+		CREATE EVENT TRIGGER sabotage ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.sabotage()`)
+	got := command(t, "demo", "--orders", "2", "--json", "--database-url", url)
+	line := lastLine(t, got.stdout)
+	if got.code != 1 || line["lost"] != 4 || line["mails"] != 2 { // two handler calls and two lines in the log
+		t.Errorf("got %+v", got)
+	}
+	if !strings.HasSuffix(got.stderr, "\nnotifyd: not everything arrived as it should have\n") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestDemoVerdict(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		r    demo.Result
+		want error
+	}{
+		{demo.Result{Orders: 2, Mails: 2}, nil},
+		{demo.Result{Orders: 2, Mails: 2, Lost: 1}, errDemo},
+		{demo.Result{Orders: 2, Mails: 2, Phantoms: 1}, errDemo},
+	} {
+		if got := verdict(c.r); got != c.want { //nolint:errorlint // it is returned as it is
+			t.Errorf("%+v: got %v", c.r, got)
+		}
+	}
+}
+
+func TestDemoKeep(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	d := startDaemon(t, nil, "demo", "--keep", "--orders", "1", "--database-url", url)
+	d.stdout.await(t, "LIMIT 5\"\n\n")
+	// The invitation holds: an event of one's own becomes a mail.
+	_, insert, _ := strings.Cut(d.stdout.text(), ` -c "`)
+	insert, _, _ = strings.Cut(insert, "\"\n")
+	execute(t, url, strings.ReplaceAll(insert, `\"`, `"`))
+	until(t, url, "SELECT bool_and(state = 'done') AND count(*) = 3 FROM "+strings.Fields(insert)[2])
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, d.stderr.text())
+	}
+}
+
+func TestDemoInterrupted(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t, nil, "demo", "--orders", "1000000", "--database-url", testenv.Database(t))
+	d.stdout.await(t, "mail server on")
+	if code := d.end(t); code != 1 || d.stderr.text() != "notifyd: the demo was interrupted\n" {
+		t.Errorf("exit code %d: %s", code, d.stderr.text())
+	}
+}
+
+func TestDemoMistakes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args string
+		want result
+	}{
+		{"--orders 0", result{2, "", "notifyd: --orders 0 is below 1\nsee notifyd demo --help\n"}},
+		{"--database-url nonsense", result{2, "", "notifyd: --database-url: " + notURL("failed to parse as keyword/value (invalid keyword/value)") + "\nsee notifyd demo --help\n"}},
+		{"--database-url postgres://u:marker@127.0.0.1:1/db", result{1, "", "notifyd: failed to connect to `user=u database=db`: " +
+			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or mend the connection string\n"}},
+	} {
+		if got := command(t, append([]string{"demo"}, strings.Fields(c.args)...)...); got != c.want {
+			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, c.want)
+		}
+	}
+}
+
+// TestWidth: a file is no terminal.
+func TestWidth(t *testing.T) {
+	t.Parallel()
+	f, err := os.Create(t.TempDir() + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if widthOf(f, &app{lookup: vars{"TERM": "xterm"}.lookup}) != nil {
+		t.Error("a file has a width")
+	}
+}

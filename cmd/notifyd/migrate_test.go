@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	got := command(t, "migrate", "status", "--database-url", url)
+	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\nbell: off\n" ||
+		!strings.Contains(got.stderr, "run `notifyd migrate up`") {
+		t.Errorf("status before: %+v", got)
+	}
+	want := result{0, "applied version 1: events and deliveries\nschema public is at version 1, bell auto\n", ""}
+	if got := command(t, "migrate", "--database-url", url); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	for _, c := range []struct{ args, bell string }{
+		{"migrate --bell always", "always"}, // also without "up"
+		{"migrate up --bell off", "off"},
+		{"migrate up", "off"}, // as it is
+		{"migrate", "off"},
+		{"migrate --bell=auto", "auto"},
+	} {
+		want := result{0, "schema public is at version 1, bell " + c.bell + "\n", ""}
+		if got := commandIn(t, vars{"DATABASE_URL": url}, strings.Fields(c.args)...); got != want {
+			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, want)
+		}
+	}
+	if got := command(t, "migrate", "status", "--database-url", url); got.code != 0 || !strings.HasSuffix(got.stdout, "Z\nbell: auto\n") {
+		t.Errorf("status after: %+v", got)
+	}
+}
+
+// TestMigrateSchema takes URL and schema from the file, and a flag over it.
+func TestMigrateSchema(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s', schema: shop}\n", url))
+	for schema, args := range map[string][]string{
+		"shop": {"migrate", "-c", path}, "other": {"migrate", "up", "-c", path, "--schema", "other"},
+	} {
+		want := result{0, "applied version 1: events and deliveries\nschema " + schema + " is at version 1, bell auto\n", ""}
+		if got := command(t, args...); got != want {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+		if got := command(t, "publish", "x", "-c", path, "--schema", schema); got != (result{0, "1\n", ""}) {
+			t.Errorf("publish into %s: %+v", schema, got)
+		}
+	}
+}
+
+func TestMigratePrint(t *testing.T) {
+	t.Parallel()
+	got := command(t, "migrate", "print", "--schema", "shop", "--bell", "always")
+	for _, want := range []string{"BEGIN;\nCREATE SCHEMA IF NOT EXISTS \"shop\";\n", "SET LOCAL notifyd.bell = 'always';", "\nCOMMIT;\n"} {
+		if !strings.Contains(got.stdout, want) || got.code != 0 {
+			t.Errorf("%q is missing in %+v", want, got)
+		}
+	}
+	url := testenv.Database(t)
+	execute(t, url, got.stdout)
+	if got := command(t, "migrate", "status", "--database-url", url, "--schema", "shop"); got.code != 0 || !strings.Contains(got.stdout, "bell: always") {
+		t.Errorf("status after the printed SQL: %+v", got)
+	}
+}
+
+func TestMigrateMistakes(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 64)
+	for _, c := range []struct{ args, want string }{
+		{"migrate --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate --help\n"},
+		{"migrate up --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate up --help\n"},
+		{"migrate print --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate print --help\n"},
+		{"migrate --schema " + long, "notifyd: --schema: schema name \"" + long + "\" has 64 bytes, at most 49 fit into a notification channel\nsee notifyd migrate --help\n"},
+		{"migrate stauts", "notifyd: unknown command \"stauts\" for notifyd migrate (did you mean status?)\nsee notifyd migrate --help\n"},
+	} {
+		if got := command(t, strings.Fields(c.args)...); got != (result{2, "", c.want}) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", c.args, got, c.want)
+		}
+	}
+}

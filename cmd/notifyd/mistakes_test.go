@@ -1,0 +1,289 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// notURL is the message about a connection string that cannot be read.
+func notURL(reason string) string {
+	return "not a connection string: " + reason +
+		": write postgres://user:password@host:5432/database, with special characters of the password in percent form (%40 for @)"
+}
+
+// mailWith is a configuration with one mail destination that lacks something.
+func mailWith(settings string) string {
+	return "version: 1\ndestinations:\n  mail:\n    type: email\n    host: localhost\n    from: shop@example.com\n" +
+		settings + "routes: [{match: '*', to: mail}]\n"
+}
+
+// TestConfigMistakes: every mistake is told with its place and its cure, by
+// check-config and by run alike, before anything is contacted.
+func TestConfigMistakes(t *testing.T) {
+	t.Parallel()
+	const to, subject, text = "    to: ann@example.com\n", "    subject: Hello\n", "    text: Hello\n"
+	const cure = "close every {{ with }} and write text in double quotes, as in {{ date \"2006-01-02\" .Event.CreatedAt }}"
+	for name, c := range map[string]struct{ yaml, want string }{
+		"malformed": {
+			"version: 1\ndestinations:\n  mail: {type: log\nroutes: []\n",
+			":4:7: not valid YAML: did not find expected ',' or '}' while parsing a flow mapping that starts on line 3",
+		},
+		"tab": {
+			"version: 1\ndestinations:\n\tmail: {type: log}\n",
+			":3:1: not valid YAML: found character that cannot start any token while scanning for the next token (indent with spaces, not with tabs)",
+		},
+		"unknown key": {
+			mailWith(to + subject + text + "    topcis: x\n"),
+			":10:5: unknown key \"topcis\" in destinations.mail",
+		},
+		"unknown type": {
+			"version: 1\ndestinations:\n  mail:\n    type: emial\nroutes: [{match: '*', to: mail}]\n",
+			":4:11: unknown destination type \"emial\" in destinations.mail (did you mean \"email\"?)",
+		},
+		"unknown destination": {
+			"version: 1\ndestinations:\n  mail: {type: log}\nroutes:\n  - {match: a, to: mail}\n  - {match: b, to: mial}\n",
+			":6:20: routes.1.to.0: there is no destination \"mial\" (did you mean \"mail\"?)",
+		},
+		"template of a subject": {
+			mailWith(to + "    subject: 'Order {{ .Payload.order'\n" + text),
+			":8:14: destinations.mail.subject: template \"subject\", line 1: unclosed action: " + cure,
+		},
+		"template of a text": {
+			mailWith(to + subject + "    text: |\n      one\n      {{ if .Payload.x }}\n"),
+			":9:11: destinations.mail.text: template \"text\", line 3: unexpected EOF: close every {{if}}, {{range}}, {{with}} and {{define}} with {{end}}",
+		},
+		"template of a body in HTML": {
+			mailWith(to + subject + "    html: '<a href=\"{{ .Payload.x }}'\n"),
+			":9:11: destinations.mail.html: template \"html\", line 1: ",
+		},
+		"no recipient": {
+			mailWith(subject + text),
+			":3:3: destinations.mail.to: missing: name a recipient, such as {{ .Payload.email }}",
+		},
+		"empty recipient": {
+			mailWith("    to: ' '\n" + subject + text),
+			":7:9: destinations.mail.to: is empty: name a recipient, or take it out",
+		},
+		"recipient without address": {
+			mailWith("    to: ann\n" + subject + text),
+			":7:9: destinations.mail.to: is no e-mail address: write a@example.com, or Name <a@example.com>, with commas between several",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := file(t, c.yaml)
+			got := command(t, "check-config", "-c", path)
+			if got.code != 78 || got.stdout != "" || !strings.HasPrefix(got.stderr, path+c.want) || strings.Count(got.stderr, "\n") != 1 {
+				t.Errorf("got  %+v\nwant %s", got, c.want)
+			}
+			if again := command(t, "run", "-c", path); again != got {
+				t.Errorf("run says something else: %+v", again)
+			}
+		})
+	}
+}
+
+// TestTemplateFile: the mistake is in another file, and the message says where
+// that is named.
+func TestTemplateFile(t *testing.T) {
+	t.Parallel()
+	path := file(t, mailWith("    to: ann@example.com\n    subject: Hello\n    text_file: order.txt\n"))
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "order.txt"), []byte("one\n{{ end }}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := path + ":9:16: destinations.mail.text_file: template \"text_file\", line 2: unexpected {{end}}: take it out, or open an {{if}}, {{range}} or {{with}} before it\n"
+	if got := command(t, "check-config", "-c", path); got != (result{78, "", want}) {
+		t.Errorf("got  %+v\nwant %s", got, want)
+	}
+}
+
+// TestEventMistakes: an event that a mail cannot be made of is a dead letter
+// that says why.
+func TestEventMistakes(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	yaml := shopConfig(url, sink.Port())
+	maybe := strings.Replace(yaml, "{{ .Payload.email }}", "{{ get .Payload `email` | default `` }}", 1)
+	d := startDaemon(t, nil, "run", "-c", file(t, yaml))
+	absent := ": the event has no such field: mend the event, or use get and default for a field that may be absent"
+	for _, c := range []struct{ payload, want string }{
+		{`{"email": "ann@example.com"}`, `email: template "subject", line 1, at {{ .Payload.order }}` + absent},
+		{`{"order": 7}`, `email: template "to", line 1, at {{ .Payload.email }}` + absent},
+		{`{"order": 7, "email": "ann"}`, `email: what template "to" yields is no e-mail address: write a@example.com, or Name <a@example.com>, with commas between several`},
+		{`{"order": 7, "email": ""}`, "email: templates to, cc and bcc yield no recipient: mend the event, or the templates"},
+	} {
+		if got := deadLetter(t, url, publishTo(t, url, "order.placed", c.payload)); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.payload, got, c.want)
+		}
+	}
+	d.end(t)
+	startDaemon(t, nil, "run", "-c", file(t, maybe))
+	if got := deadLetter(t, url, publishTo(t, url, "order.placed", `{"order": 7}`)); got != "email: templates to, cc and bcc yield no recipient: mend the event, or the templates" {
+		t.Errorf("got %s", got)
+	}
+	if n := len(sink.Mails()); n != 0 {
+		t.Errorf("%d mails were sent", n)
+	}
+}
+
+// TestBadURL: each command says where the connection string stands, and
+// nothing of what is in it.
+func TestBadURL(t *testing.T) {
+	t.Parallel()
+	const spaces = "failed to parse as URL (unexpected spaces found in password, use percent-encoded spaces (%20) instead)"
+	for _, c := range []struct{ key, url, reason string }{
+		{"url", "postgres://u:marker@h:54x/db", "invalid port"},
+		{"url", "postgres://u:mar@ker@h/db", "it has more than one @"},
+		{"url", "postgres://u:mar@ker/x@h/db?sslmode=disable", "it has more than one @"},
+		{"url", "postgres://u:mar ker@h/db", spaces},
+		{"url", "postgres://u:marker@h/db?sslmode=loud", "failed to configure TLS (sslmode is invalid)"},
+		{"url", "host=h password=mar ker", "failed to parse as keyword/value (invalid keyword/value)"},
+		{"url", "postgres://u:marker@h/db?pool_max_conns=x", `cannot parse pool_max_conns (strconv.ParseInt: parsing "x": invalid syntax)`},
+		{"listen_url", "postgres://u:marker@h:54x/db", "invalid port"},
+	} {
+		path := file(t, fmt.Sprintf("%sdatabase: {%s: \"%s\"}\n", good, c.key, c.url))
+		want := result{78, "", path + ": database." + c.key + ": " + notURL(c.reason) + "\n"}
+		for _, args := range [][]string{{"run"}, {"check-config"}} {
+			if got := command(t, append(args, "-c", path)...); got != want {
+				t.Errorf("%s: %s:\ngot  %+v\nwant %+v", args, c.url, got, want)
+			}
+		}
+	}
+	path := file(t, `{version: 1, database: {url: "postgres://u:marker@h:x/db"}}`)
+	for _, args := range [][]string{{"migrate"}, {"migrate", "status"}, {"publish", "x"}} {
+		want := result{78, "", path + ": database.url: " + notURL("invalid port") + "\n"}
+		if got := command(t, append(args, "-c", path)...); got != want {
+			t.Errorf("%s: got %+v", args, got)
+		}
+		want = result{78, "", "$DATABASE_URL: " + notURL("invalid port") + "\n"}
+		if got := commandIn(t, vars{"DATABASE_URL": "postgres://u:marker@h:x/db"}, args...); got != want {
+			t.Errorf("%s: got %+v", args, got)
+		}
+		got := command(t, append(args, "--database-url", "postgres://u:marker@h:x/db")...)
+		if got.code != 2 || !strings.HasPrefix(got.stderr, "notifyd: --database-url: "+notURL("invalid port")+"\nsee notifyd ") {
+			t.Errorf("%s: got %+v", args, got)
+		}
+	}
+}
+
+// TestUnreachable: run waits, and the other commands fail.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	url := fmt.Sprintf("postgres://u:marker@127.0.0.1:%d/db", testenv.FreePort(t))
+	d := startDaemon(t, nil, "run", "-c", file(t, fmt.Sprintf("{version: 1, database: {url: '%s'}}", url)))
+	d.stderr.await(t, "connection refused")
+	got := command(t, "migrate", "--database-url", url)
+	if got.code != 1 || !strings.HasPrefix(got.stderr, "notifyd: failed to connect to `user=u database=db`: ") ||
+		!strings.HasSuffix(got.stderr, "connection refused: start the server, or mend the connection string\n") || strings.Count(got.stderr, "\n") != 1 {
+		t.Errorf("got %+v", got)
+	}
+	if code := d.end(t); code != 0 || strings.Count(d.stderr.text(), "does not answer") != 1 {
+		t.Errorf("exit code %d: %s", code, d.stderr.text())
+	}
+	if all := d.stderr.text() + got.stderr; strings.Contains(all, "marker") {
+		t.Errorf("the password is shown:\n%s", all)
+	}
+}
+
+func TestSchemaMistakes(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: \"%s\"}\n", url))
+	said := func(args ...string) string {
+		t.Helper()
+		got := command(t, append(args, "-c", path)...)
+		if got.code != 1 {
+			t.Errorf("%s: %+v", args, got)
+		}
+		lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
+		return lines[len(lines)-1]
+	}
+	if got, want := said("run"), "notifyd: schema \"public\" is at version 0, this notifyd needs 1: run `notifyd migrate up`: schema is not migrated"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	command(t, "migrate", "-c", path)
+	execute(t, url, "INSERT INTO outbox_migrations (version, name) VALUES (2, 'from the future')")
+	newer := "schema \"public\" is at version 2, this notifyd knows 1: upgrade notifyd: schema is newer than this notifyd"
+	for _, c := range []struct{ args, want string }{
+		{"run", "notifyd: " + newer}, {"migrate status", "notifyd: " + newer},
+		{"migrate", "notifyd: migrate schema \"public\": " + newer},
+	} {
+		if got := said(strings.Fields(c.args)...); got != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.args, got, c.want)
+		}
+	}
+}
+
+// TestSecrets lets everything fail that has a password, at the lowest log
+// level, and looks for the passwords.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, nil) // takes any password
+	open := startSink(t, smtpsink.Options{Username: "u", Password: "marker-smtp", Faults: []smtpsink.Fault{
+		{Stage: smtpsink.Rcpt, Code: 550, Text: "5.1.1 no, marker-smtp", Times: smtpsink.Always},
+	}})
+	locked := startSink(t, smtpsink.Options{Username: "u", Password: "another", Faults: []smtpsink.Fault{
+		{Stage: smtpsink.Auth, Code: 535, Text: "5.7.8 AUTH failed for marker-smtp", Times: smtpsink.Always},
+	}})
+	destination := func(name string, sink *smtpsink.Sink, text string) string {
+		ca := filepath.Join(t.TempDir(), "ca.pem")
+		if err := os.WriteFile(ca, sink.CertPEM(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("  %s: {type: email, host: 127.0.0.1, port: %d, username: u, password: '${env:SMTP_PASSWORD}', ca_file: %s,\n"+
+			"    from: shop@example.com, to: ann@example.com, subject: Hello, text: '%s'}\n", name, sink.Port(), ca, text)
+	}
+	path := file(t, fmt.Sprintf("version: 1\ndatabase:\n  url: postgres://postgres:marker-url@127.0.0.1:%d/postgres\n", server.Port())+
+		fmt.Sprintf("  listen_url: host=127.0.0.1 port=%d user=postgres password=marker-listen dbname=postgres\n", server.Port())+
+		"log: {level: debug, format: json}\ndestinations:\n"+
+		destination("refused", open, "Hello ${env:TOKEN}")+
+		destination("failing", open, "{{ .Payload.absent }} ${env:TOKEN}")+
+		destination("locked", locked, "Hello ${env:TOKEN}")+
+		"routes: [{match: '*', to: [refused, failing, locked]}]\n")
+	env := vars{"SMTP_PASSWORD": "marker-smtp", "TOKEN": "marker-token"}
+
+	var all strings.Builder
+	for _, args := range []string{"check-config", "config print", "migrate", "migrate status", "publish order.placed"} {
+		got := commandIn(t, env, append(strings.Fields(args), "-c", path)...)
+		if got.code != 0 {
+			t.Errorf("%s: %+v", args, got)
+		}
+		all.WriteString(got.stdout + got.stderr)
+	}
+	d := startDaemon(t, env, "run", "-c", path, "--log-level", "debug")
+	d.stderr.await(t, `"destination is unavailable; its events wait, no attempt is counted"`)
+	url := server.URL("")
+	until(t, url, "SELECT count(*) = 2 FROM outbox_deliveries WHERE state = 'dead'")
+	all.WriteString(query[string](t, url, "SELECT string_agg(d::text, E'\n') FROM outbox_deliveries d"))
+	if err := server.Halt(t.Context(), pgserver.Immediate); err != nil {
+		t.Fatal(err)
+	}
+	d.stderr.await(t, `"database does not answer, trying again until it does"`)
+	d.stderr.await(t, `"not listening; events are found by polling until the connection is back"`)
+	for _, args := range []string{"migrate", "publish order.placed"} {
+		got := commandIn(t, env, append(strings.Fields(args), "-c", path)...)
+		if got.code != 1 {
+			t.Errorf("%s: %+v", args, got)
+		}
+		all.WriteString(got.stdout + got.stderr)
+	}
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	all.WriteString(d.stdout.text() + d.stderr.text())
+	// base64 of marker-smtp, and of NUL u NUL marker-smtp, as in AUTH.
+	for _, secret := range []string{"marker", "bWFya2VyLXNtdHA", "AHUAbWFya2VyLXNtdHA"} {
+		for line := range strings.Lines(all.String()) {
+			if strings.Contains(line, secret) {
+				t.Errorf("%s is shown: %s", secret, line)
+			}
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestPublish(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	payload := filepath.Join(t.TempDir(), "order.json")
+	if err := os.WriteFile(payload, []byte("{\"from\": \"file\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	row := func(id string) string {
+		t.Helper()
+		return query[string](t, url, `SELECT concat_ws('|', event_type, trim(E'\n' from payload::text), aggregate_type, aggregate_id, headers,
+			idempotency_key, available_at > now() + interval '50 min') FROM outbox_events WHERE id = $1::text::bigint`, id)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"a.b"}, "a.b|{}"},
+		{[]string{"a.b", order}, "a.b|" + order},
+		{[]string{"a.b", "@" + payload}, `a.b|{"from": "file"}`},
+		{[]string{"a.b", "[1]", "--aggregate", "order/7/8"}, "a.b|[1]|order|7/8"},
+		{[]string{"a.b", "--header", "x=1", "--header", "y=2=3"}, `a.b|{}|{"x": "1", "y": "2=3"}`},
+		{[]string{"a.b", "--idempotency-key", "k", "--delay", "1h"}, "a.b|{}|k|t"},
+	} {
+		if got := row(publishTo(t, url, c.args...)); got != c.want {
+			t.Errorf("%q: got %s, want %s", c.args, got, c.want)
+		}
+	}
+	got := command(t, "publish", "a.b", "--idempotency-key", "k", "--database-url", url)
+	if want := "notifyd: there is an event of type \"a.b\" with the idempotency key \"k\" already\n"; got != (result{1, "", want}) {
+		t.Errorf("the same key again: %+v", got)
+	}
+	p := startProcess(t, `{"from": "stdin"}`, "publish", "a.b", "-", "--database-url", url)
+	if code := p.wait(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.stderr.text())
+	}
+	if got := row(strings.TrimSpace(p.stdout.text())); got != `a.b|{"from": "stdin"}` {
+		t.Errorf("from standard input: %s", got)
+	}
+}
+
+func TestPublishMistakes(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	for _, c := range []struct {
+		code int
+		args []string
+		want string
+	}{
+		{2, []string{"x", "{"}, "notifyd: PAYLOAD is not JSON"},
+		{2, []string{"x", ""}, "notifyd: PAYLOAD is not JSON"},
+		{2, []string{""}, "notifyd: TYPE"},
+		{2, []string{"x", "--aggregate", "order"}, `notifyd: --aggregate "order" is not TYPE/ID`},
+		{2, []string{"x", "--header", "order"}, `notifyd: --header "order" is not NAME=VALUE`},
+		{2, []string{"x", "--delay", "-1s"}, "notifyd: --delay -1s is negative"},
+		{2, nil, "notifyd: accepts between 1 and 2 arg(s), received 0"},
+		{1, []string{"x", "@/not/there"}, "notifyd: open /not/there: no such file or directory\n"},
+		{1, []string{"x"}, "notifyd: schema public has no outbox_events: run `notifyd migrate up` first\n"},
+		{1, []string{"x", "--schema", "none"}, "notifyd: schema none has no outbox_events: run `notifyd migrate up` first\n"},
+	} {
+		got := command(t, append([]string{"publish", "--database-url", url}, c.args...)...)
+		if got.code != c.code || got.stdout != "" || !strings.HasPrefix(got.stderr, c.want) {
+			t.Errorf("%q: got %+v, want %d %q", c.args, got, c.code, c.want)
+		}
+	}
+}
