@@ -14,6 +14,8 @@ const (
 	// retryLock is the pause between attempts to get the lock while another
 	// relay has it. That relay's being awake is as good as ours.
 	retryLock = 100 * time.Millisecond
+	// checkHeld is how often a held lock is looked after.
+	checkHeld = time.Second
 	// queueFor bounds queueing for the lock behind writers, who hold it for
 	// microseconds: past that, a relay must have got it in between.
 	queueFor = 200 * time.Millisecond
@@ -97,7 +99,11 @@ func (b *Bell) Run(ctx context.Context) error {
 			xid, err := b.letGo(ctx)
 			answer <- ring{xid, err}
 		}
-		if wanting && !b.tryHold(ctx) {
+		switch {
+		case !wanting:
+		case b.tryHold(ctx):
+			retry.Reset(checkHeld)
+		default:
 			retry.Reset(retryLock)
 		}
 	}
@@ -105,8 +111,12 @@ func (b *Bell) Run(ctx context.Context) error {
 
 // tryHold takes the lock unless another relay has it.
 func (b *Bell) tryHold(ctx context.Context) bool {
-	if b.held && !b.conn.IsClosed() {
-		return true
+	if b.held {
+		// The lock dies with its session, and nobody tells.
+		_ = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
+		if b.held {
+			return true
+		}
 	}
 	err := b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+bellKey+`)`).Scan(&b.held)
