@@ -82,6 +82,10 @@ func WithClaims(n int) Option { return func(s *settings) { s.dispatch.Claims = n
 // default, at least 1.
 func WithClaimBatch(n int) Option { return func(s *settings) { s.dispatch.Batch = n } }
 
+// WithClaimBytes bounds the payloads of one claim together; 8 MiB by default,
+// at least 1. Claims times this bounds what the relay keeps in memory.
+func WithClaimBytes(n int) Option { return func(s *settings) { s.dispatch.Bytes = n } }
+
 // WithLockBudget sets how long a claim's transaction may stay open while
 // handlers run; 100 ms by default, between 1 ms and 2 s. Deliveries that take
 // longer go on under a lease.

@@ -49,10 +49,13 @@ func (b Backoff) base(failures int) time.Duration {
 	return time.Duration(wait)
 }
 
+// longestWait keeps a wait that is spread to twice its length within a Duration.
+const longestWait = 100 * 365 * 24 * time.Hour
+
 // wait returns the spread wait after the given number of failures. It needs
 // no memory of earlier waits: the number of failures is stored with the delivery.
 func (b Backoff) wait(failures int) time.Duration {
-	base := b.base(failures)
+	base := min(b.base(failures), longestWait)
 	return backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(base),
 		backoff.WithMaxInterval(base),

@@ -26,6 +26,19 @@ func (b *batch) complete() bool {
 	return b.unanswered == 0
 }
 
+// overdue returns the lanes that keep the batch waiting.
+func (b *batch) overdue() map[*lane]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lanes := make(map[*lane]bool)
+	for i := range b.jobs {
+		if j := &b.jobs[i]; j.fast && !j.answered {
+			lanes[j.lane] = true
+		}
+	}
+	return lanes
+}
+
 // plan is what routing made of a work.
 type plan struct {
 	from, to int        // its jobs are batch.jobs[from:to]
@@ -57,7 +70,7 @@ type leaseState uint8
 const (
 	leaseUnknown leaseState = iota // being written, or none
 	leaseHeld
-	leaseLost
+	leaseUnsure // its transaction failed, or was not heard of again
 )
 
 // answer takes the outcome of a job. Its worker calls it, once.
@@ -119,7 +132,9 @@ func (b *batch) settlement() (s *Settlement, left []int) {
 				s.Deferred = append(s.Deferred, w.Event.ID)
 			}
 			s.Put = append(s.Put, Entry{Ref: Ref{EventID: w.Event.ID}, EventType: w.Event.Type, State: p.state, Delay: w.Delay})
-		case !b.touched(p):
+		// A due delivery without a destination is split up in any case: left
+		// alone, it would be claimed without end while other lanes have room.
+		case !b.touched(p) && (w.Fresh || w.Destination != ""):
 			left = append(left, i)
 		default:
 			b.settleWork(s, w, p)

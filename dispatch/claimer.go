@@ -39,22 +39,29 @@ func (c *claimer) run(ctx context.Context) {
 		}
 		pause.Reset()
 		if len(claimed.Work) > 0 {
-			c.deliver(ctx, claimed.Work)
+			c.deliver(ctx, &claimed)
 		}
 	}
 }
 
 // deliver brings a claim to its end.
-func (c *claimer) deliver(ctx context.Context, work []Work) {
-	b := c.d.plan(work)
+func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
+	b := c.d.plan(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
 	leased := c.await(b)
 	s, left := b.settlement()
-	err := c.settle(ctx, s)
+	// The answers of a relay that stops are written like any others.
+	err := c.settle(context.WithoutCancel(ctx), s, func() *Settlement {
+		c.d.leases.reclaim(leased)
+		s, _ := b.settlement()
+		return s
+	})
 	if len(leased) > 0 {
 		c.d.leases.written(leased, err)
 	}
-	if err != nil {
+	if err != nil || claimed.Cut {
 		c.d.sched.again()
+	}
+	if err != nil {
 		return
 	}
 	for i := range s.Put {
@@ -74,7 +81,7 @@ func (c *claimer) await(b *batch) (leased []*job) {
 		select {
 		case <-b.ready:
 		case <-budget.C:
-			for _, l := range b.lanes {
+			for l := range b.overdue() {
 				l.observe(c.d.cfg.LockBudget)
 			}
 		}
@@ -87,8 +94,9 @@ func (c *claimer) await(b *batch) (leased []*job) {
 }
 
 // settle writes the settlement. If the claim was lost with its connection,
-// what was delivered is still written, before anybody claims again.
-func (c *claimer) settle(ctx context.Context, s *Settlement) error {
+// what was delivered is still written, before anybody claims again; update
+// adds what has been delivered meanwhile.
+func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Settlement) error {
 	err := c.session.Settle(ctx, s)
 	if err == nil {
 		return nil
@@ -98,7 +106,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement) error {
 	defer c.d.sched.salvage(-1)
 	pause := reconnectPauses()
 	for tries := 1; ; tries++ {
-		again := c.session.Settle(ctx, s)
+		again := c.session.Settle(ctx, update())
 		if again == nil {
 			// The answers are safe; the leases and retries are not, and their
 			// events will be met again.
@@ -224,7 +232,8 @@ func (d *Dispatcher) passOver(b *batch, left []int) {
 	for _, i := range left {
 		w := &b.work[i]
 		if !w.Fresh {
-			continue // still due; the lanes' onRoom leads back to it
+			d.sched.due() // now, or when its lane has room
+			continue
 		}
 		for _, l := range d.lanesOf(w) {
 			d.sched.passedOver(l, w.Event.ID)

@@ -16,6 +16,9 @@ type Config struct {
 	Claims int
 	// Batch is the largest number of events in one claim.
 	Batch int
+	// Bytes bounds the payloads of one claim together, so that Claims times
+	// Bytes bounds what is in memory. A larger event is claimed alone.
+	Bytes int
 	// LockBudget is how long a claim's transaction may wait for handlers.
 	LockBudget time.Duration
 	// Lease is how long the lease of a slower delivery lasts without renewal.
@@ -30,7 +33,7 @@ type Config struct {
 // DefaultConfig returns the limits of a relay that sets none.
 func DefaultConfig() Config {
 	return Config{
-		Claims: 4, Batch: 1000, LockBudget: 100 * time.Millisecond, Lease: 30 * time.Second,
+		Claims: 4, Batch: 1000, Bytes: 8 << 20, LockBudget: 100 * time.Millisecond, Lease: 30 * time.Second,
 		PollInterval: time.Second, ShutdownTimeout: 20 * time.Second,
 	}
 }
@@ -43,6 +46,9 @@ func (c Config) Validate() error {
 	}
 	if c.Batch < 1 {
 		errs = append(errs, fmt.Errorf("batch of %d is below 1", c.Batch))
+	}
+	if c.Bytes < 1 {
+		errs = append(errs, fmt.Errorf("batch bytes of %d are below 1", c.Bytes))
 	}
 	if c.LockBudget < time.Millisecond || c.LockBudget > maxLockBudget {
 		errs = append(errs, fmt.Errorf("lock budget of %v is not between 1ms and %v", c.LockBudget, maxLockBudget))

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -75,10 +76,20 @@ type BatchHandlerFunc func(ctx context.Context, events []*Event) []error
 
 // Deliver calls f with the one event.
 func (f BatchHandlerFunc) Deliver(ctx context.Context, e *Event) error {
-	if errs := f(ctx, []*Event{e}); len(errs) > 0 {
+	errs := f(ctx, []*Event{e})
+	switch {
+	case errs == nil:
+		return nil
+	case len(errs) != 1:
+		return miscounted(len(errs), 1)
+	default:
 		return errs[0]
 	}
-	return nil
+}
+
+// miscounted is the error of a batch handler that did not answer for each event.
+func miscounted(answers, events int) error {
+	return fmt.Errorf("the handler gave %d answers for %d events", answers, events)
 }
 
 // DeliverBatch calls f(ctx, events).

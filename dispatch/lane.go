@@ -145,14 +145,31 @@ func (l *lane) roomLocked(now time.Time) int {
 		}
 		return 1
 	}
-	return max(0, l.capacityLocked()-l.load)
+	room := l.capacityLocked() - l.load
+	if l.slowLocked() {
+		// Nobody waits for what a worker does not begin with at once: it
+		// would be withdrawn, and claimed again, without end.
+		room = min(room, l.idleLocked()*l.perCall()-(len(l.queue)-l.head))
+	}
+	return max(0, room)
 }
 
-// capacityLocked is at least one call for each worker.
-func (l *lane) capacityLocked() int {
-	parallel := l.cfg.Concurrency
+// perCall is how many events a worker begins with together.
+func (l *lane) perCall() int {
 	if l.batch != nil {
-		parallel *= l.cfg.Batch
+		return l.cfg.Batch
+	}
+	return 1
+}
+
+// idleLocked is how many more workers there may be.
+func (l *lane) idleLocked() int { return l.cfg.Concurrency - l.running }
+
+// capacityLocked is at least one call for each worker, and no more if the lane is slow.
+func (l *lane) capacityLocked() int {
+	parallel := l.cfg.Concurrency * l.perCall()
+	if l.slowLocked() {
+		return parallel
 	}
 	if l.pace <= 0 {
 		return max(maxQueued, parallel)
@@ -165,8 +182,10 @@ func (l *lane) capacityLocked() int {
 func (l *lane) slow() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pace > l.window/slowShare
+	return l.slowLocked()
 }
+
+func (l *lane) slowLocked() bool { return l.pace > l.window/slowShare }
 
 // slowShare makes a lane slow from a fifth of its window on: 10 ms with the
 // default lock budget of 100 ms. A lease costs the database a fraction of a
@@ -187,29 +206,48 @@ func (l *lane) push(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, jobs...)
-	per := 1
-	if l.batch != nil {
-		per = l.cfg.Batch
-	} else if l.pace < chunkTime/maxChunk {
+	l.employLocked()
+}
+
+// employLocked starts the workers that the queue is worth. Each is handed its
+// first jobs here: before it runs, the claim may have stopped waiting and
+// withdrawn what nobody had begun with.
+func (l *lane) employLocked() {
+	per := l.perCall()
+	if l.batch == nil && l.pace < chunkTime/maxChunk {
 		per = maxChunk // a worker more would only wait for the lock
 	}
-	wanted := min(l.cfg.Concurrency, (len(l.queue)-l.head+per-1)/per)
-	for l.running < wanted {
-		l.running++
-		l.workers.Go(l.work)
+	wanted := min(l.cfg.Concurrency, l.running+(len(l.queue)-l.head+per-1)/per)
+	started := max(0, wanted-l.running)
+	l.running += started
+	for range started {
+		first := l.takeLocked(nil)
+		if len(first) == 0 {
+			l.running--
+			continue
+		}
+		l.workers.Go(func() { l.work(first) })
 	}
 }
 
 // take returns what a worker does next, nil if it is not needed any more.
 func (l *lane) take(buf []*job) []*job {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	waiting := len(l.queue) - l.head
-	if waiting == 0 {
+	buf = l.takeLocked(buf)
+	call := func() {}
+	if len(buf) == 0 {
+		buf = nil
 		l.running--
 		l.queue, l.head = l.queue[:0], 0
-		return nil
+		call = l.wakeLocked() // a slow lane has room only while a worker is missing
 	}
+	l.mu.Unlock()
+	call()
+	return buf
+}
+
+func (l *lane) takeLocked(buf []*job) []*job {
+	waiting := len(l.queue) - l.head
 	n := 1
 	if l.batch != nil {
 		n = l.cfg.Batch
@@ -226,8 +264,11 @@ func (l *lane) take(buf []*job) []*job {
 	return buf
 }
 
-// untake puts back what a worker took and did not start.
+// untake puts back what a worker took and did not start. They need more
+// workers now than when their calls were expected to be short.
 func (l *lane) untake(jobs []*job) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, j := range jobs {
 		j.started = false
 	}
@@ -237,6 +278,9 @@ func (l *lane) untake(jobs []*job) {
 		l.head = 0
 	}
 	copy(l.queue[l.head:], jobs)
+	if !l.breaker.open() {
+		l.employLocked()
+	}
 }
 
 // withdraw takes the queued jobs of b out of the queue and returns them; those
@@ -269,6 +313,10 @@ func (l *lane) drop() []*job {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
+	return l.emptyLocked()
+}
+
+func (l *lane) emptyLocked() []*job {
 	gone := append([]*job(nil), l.queue[l.head:]...)
 	l.queue, l.head = nil, 0
 	l.load -= len(gone)
@@ -282,8 +330,17 @@ func (l *lane) finished(n int, elapsed time.Duration, healthy bool) {
 	l.load -= n
 	l.observeLocked(elapsed / time.Duration(n))
 	closed := healthy && l.breaker.reset()
+	var gone []*job
+	if l.breaker.open() {
+		// What had been queued before it opened. There is no probe among it:
+		// one is granted only when nothing else is under way.
+		gone = l.emptyLocked()
+	}
 	call := l.wakeLocked()
 	l.mu.Unlock()
+	for _, j := range gone {
+		j.batch.answer(j, outcome{verdict: released, failures: j.batch.work[j.work].Failures})
+	}
 	if closed {
 		l.log.Info("destination answers again")
 	}

@@ -45,9 +45,13 @@ func (ls *leases) written(jobs []*job, err error) {
 	for _, j := range jobs {
 		switch {
 		case err != nil:
-			// The rows are free and will be claimed again; fencing keeps this
-			// delivery from being settled besides.
-			j.lease = leaseLost
+			// Most likely the rows are free and will be claimed again. If the
+			// commit was lost on its way back, the leases exist: so the answers
+			// are written all the same, and fenced off where they do not.
+			j.lease = leaseUnsure
+			if j.leased && j.lateOut != nil {
+				ls.addLocked(j)
+			}
 		case j.lateOut != nil:
 			ls.addLocked(j)
 		default:
@@ -57,18 +61,31 @@ func (ls *leases) written(jobs []*job, err error) {
 	}
 }
 
+// reclaim takes back leases that could not be written: those deliveries that
+// have been answered meanwhile are answers of their claim again.
+func (ls *leases) reclaim(jobs []*job) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, j := range jobs {
+		if j.lateOut == nil {
+			continue
+		}
+		j.batch.mu.Lock()
+		j.out, j.answered, j.leased = *j.lateOut, true, false
+		j.batch.mu.Unlock()
+	}
+}
+
 // answered takes the answer of a leased job.
 func (ls *leases) answered(j *job, out outcome) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	j.lateOut = &out
 	switch j.lease {
-	case leaseLost:
-		ls.log.Warn("lease was never written, the event will be delivered again", "event_id", j.event.ID, "destination", j.lane.name)
-	case leaseHeld:
+	case leaseHeld, leaseUnsure:
 		delete(ls.held, j.token)
 		ls.addLocked(j)
-	default: // the transaction that writes the lease is still under way
+	case leaseUnknown: // the transaction that writes the lease is still under way
 	}
 }
 
@@ -104,7 +121,11 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
 	defer cancel()
-	if err := ls.flush(ctx); err != nil {
+	err := ls.flush(ctx)
+	for pause.Reset(); err != nil && ctx.Err() == nil; err = ls.flush(ctx) {
+		sleep(ctx, pause.NextBackOff()) // most broken connections come back at once
+	}
+	if err != nil {
 		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written, they will be delivered again", "err", err)
 	}
 }

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -31,6 +32,9 @@ type scheduler struct {
 	sweeping bool    // a sweep is in flight
 	sweep    sweep
 	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
+	lagTurn  bool            // the last sweep was the common one
+
+	eventBytes int // of a payload, on average
 
 	claimingDue bool // a claim of due deliveries is in flight
 	dueNow      bool
@@ -159,29 +163,37 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if len(s.ids) > 0 {
 		ids := s.ids
 		s.ids = nil
-		return Query{Source: SourceIDs, IDs: ids}, true
+		return Query{Source: SourceIDs, IDs: ids, Bytes: s.cfg.Bytes}, true
 	}
 	if !s.claimingDue && (s.dueNow || !s.dueAt.IsZero() && !now.Before(s.dueAt)) {
 		s.dueNow, s.dueBlocked, s.dueAt = false, false, time.Time{}
 		if wanted := s.wantedLocked(); len(wanted) > 0 {
 			s.claimingDue = true
-			return Query{Source: SourceDue, Wanted: wanted}, true
+			return Query{Source: SourceDue, Wanted: wanted, Bytes: s.cfg.Bytes}, true
 		}
 	}
 	if s.sweeping {
 		return Query{}, false
 	}
-	if q, ok := s.lagQueryLocked(); ok {
-		s.sweeping = true
-		return q, true
+	common := s.sweep.due(now)
+	if s.lagTurn || !common {
+		if q, ok := s.lagQueryLocked(); ok {
+			s.sweeping, s.lagTurn = true, false
+			return q, true
+		}
 	}
-	if s.sweep.due(now) {
-		s.sweep.start(now)
+	if common {
+		s.lagTurn = true
+		if s.sweep.start(now) && s.sweep.kind == sweepFull {
+			for l := range s.lag {
+				s.lag[l] = 0 // events may have come up behind these, too
+			}
+		}
 		if !now.Before(s.nextDuePoll) {
 			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
 		}
 		s.sweeping = true
-		q := Query{Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Skip: s.skipLocked()}
+		q := Query{Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Bytes: s.cfg.Bytes, Skip: s.skipLocked()}
 		if q.Limit > 0 {
 			return q, true
 		}
@@ -189,6 +201,17 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		// sweep finds; onRoom brings us back here.
 		s.sweeping = false
 		s.sweep.rest(now, s.cfg.PollInterval)
+		if len(s.lag) == len(s.lanes) {
+			// Or all lag behind: their own sweeps see to it, and this one
+			// would wait for the slowest of them.
+			s.sweep.leave(now)
+			s.swept = true
+			s.readyLocked()
+		}
+		if q, ok := s.lagQueryLocked(); ok {
+			s.sweeping = true
+			return q, true
+		}
 	}
 	return Query{}, false
 }
@@ -212,7 +235,8 @@ func (s *scheduler) wantedLocked() map[string]int {
 }
 
 // limitLocked is as much as the roomiest lane can take: what the others cannot
-// is put back, and swept for them alone later.
+// is put back, and swept for them alone later. Half of the bytes are aimed at,
+// because what does not fit is read in vain.
 func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {
@@ -223,7 +247,7 @@ func (s *scheduler) limitLocked() int {
 	if len(s.lanes) == 0 {
 		most = s.cfg.Batch // everything is unrouted, and has to be told so
 	}
-	return min(most, s.cfg.Batch)
+	return min(most, s.cfg.Batch, max(1, s.cfg.Bytes/2/max(1, s.eventBytes)))
 }
 
 // skipLocked lists the event types all of whose lanes lag behind.
@@ -241,6 +265,10 @@ func (s *scheduler) skipLocked() []string {
 	})
 }
 
+// caughtUp stands for the id behind which a lane lags while its sweep is in
+// flight, so that what older claims give back meanwhile is told apart.
+const caughtUp = math.MaxInt64
+
 // lagQueryLocked sweeps for a lane that was passed over and has room again.
 func (s *scheduler) lagQueryLocked() (Query, bool) {
 	for l, after := range s.lag {
@@ -254,8 +282,8 @@ func (s *scheduler) lagQueryLocked() (Query, bool) {
 			s.sweep.begin(sweepFull)
 			continue
 		}
-		s.sweep.lane = l
-		return Query{Source: SourceSweep, After: after, Limit: room, Only: only}, true
+		s.sweep.lane, s.lag[l] = l, caughtUp
+		return Query{Source: SourceSweep, After: after, Limit: room, Bytes: s.cfg.Bytes, Only: only}, true
 	}
 	return Query{}, false
 }
@@ -268,6 +296,9 @@ func (s *scheduler) claimed(q Query, c *Claimed, err error) {
 	if err != nil {
 		s.failedLocked(q)
 		return
+	}
+	if n := len(c.Work); n > 0 {
+		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
 	}
 	switch q.Source {
 	case SourceIDs:
@@ -295,6 +326,9 @@ func (s *scheduler) failedLocked(q Query) {
 		s.claimingDue = false
 	case SourceSweep:
 		s.sweeping = false
+		if l := s.sweep.lane; l != nil {
+			s.lag[l] = min(s.lag[l], q.After)
+		}
 		s.sweep.lane = nil
 	case SourceIDs:
 	}
@@ -304,7 +338,7 @@ func (s *scheduler) failedLocked(q Query) {
 
 func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 	now := time.Now()
-	last, full := q.After, len(c.Work) >= q.Limit
+	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
 	if len(c.Work) > 0 {
 		last = c.Work[len(c.Work)-1].Event.ID
 		s.sweep.head = max(s.sweep.head, last)
@@ -312,9 +346,9 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 	if l := s.sweep.lane; l != nil {
 		s.sweep.lane = nil
 		if full {
-			s.lag[l] = last
-		} else {
-			delete(s.lag, l) // caught up
+			s.lag[l] = min(s.lag[l], last)
+		} else if s.lag[l] == caughtUp {
+			delete(s.lag, l)
 		}
 		return
 	}
@@ -371,8 +405,7 @@ func (s *scheduler) passedOver(l *lane, id int64) {
 	s.cond.Signal()
 }
 
-// again takes word that the rows of a claim are free again though nothing is
-// wrong with them.
+// again takes word that rows of a claim are free again, as they were.
 func (s *scheduler) again() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -382,18 +415,21 @@ func (s *scheduler) again() {
 }
 
 // armLocked sets the timer for whatever is to be done next. What is in flight
-// wakes everybody when it is back, and needs no timer.
+// needs none: its end is told to everybody, and a time that has passed while it
+// is under way would let the others look again without a break.
 func (s *scheduler) armLocked(now time.Time) {
 	var at time.Time
 	if !s.sweeping {
 		at = s.sweep.next
 	}
-	if !s.claimingDue && !s.dueAt.IsZero() && (at.IsZero() || s.dueAt.Before(at)) {
+	if !s.claimingDue && !s.dueAt.IsZero() && (s.sweeping || s.dueAt.Before(at)) {
 		at = s.dueAt
 	}
-	if !at.IsZero() {
-		s.wake.Reset(max(0, at.Sub(now)))
+	if at.IsZero() {
+		s.wake.Stop()
+		return
 	}
+	s.wake.Reset(max(0, at.Sub(now)))
 }
 
 // jittered spreads d over a tenth of it to both sides, so that relays which

@@ -26,6 +26,8 @@ type Query struct {
 	After int64
 	// Limit bounds the number of events. SourceSweep only.
 	Limit int
+	// Bytes bounds the sum of the payloads; one event is always taken.
+	Bytes int
 	// Skip lists event types to leave alone, Only those to take and no others.
 	// At most one of them is set. SourceSweep only.
 	Skip, Only []string
@@ -53,6 +55,11 @@ type Work struct {
 // Claimed is the answer to a [Query]. Its rows stay locked until Settle.
 type Claimed struct {
 	Work []Work
+	// Cut says that there were rows beyond the bytes asked for. They stay
+	// locked until Settle as well, and are free after it.
+	Cut bool
+	// Bytes is the sum of the payloads.
+	Bytes int
 	// Xmin and Xmax are the bounds of a snapshot taken before the rows were
 	// read: all transactions below Xmin had ended, none from Xmax on had begun.
 	// SourceSweep only.

@@ -150,11 +150,11 @@ func (s *sweep) due(now time.Time) bool {
 	return s.active || s.asked || s.mode == awake || !now.Before(s.next)
 }
 
-// start chooses where the next claim begins.
-func (s *sweep) start(now time.Time) {
+// start chooses where the next claim begins. It reports whether that is a new run.
+func (s *sweep) start(now time.Time) bool {
 	s.began, s.before = now, s.head
 	if s.active && (!s.asked || s.wanted <= s.kind) {
-		return // what was asked for follows when this run has ended
+		return false // what was asked for follows when this run has ended
 	}
 	kind := sweepOn
 	switch {
@@ -180,6 +180,15 @@ func (s *sweep) start(now time.Time) {
 	case sweepOn:
 		s.cursor = s.head
 	}
+	return true
+}
+
+// leave gives up a run; the marks stay where they are.
+func (s *sweep) leave(now time.Time) {
+	s.active = false
+	if s.kind == sweepFull {
+		s.nextFull = now.Add(s.poll)
+	}
 }
 
 // rest puts off the next sweep.
@@ -197,7 +206,7 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 	// snapshot, beside others whose transactions it does not know.
 	s.near.propose(now, s.before, c.Xmax)
 	s.low.propose(now, s.before, c.Xmax)
-	if n >= q.Limit {
+	if c.Cut || n >= q.Limit {
 		if s.mode != awake {
 			s.mode, s.emptyFrom = awake, time.Time{}
 			return bellSilence

@@ -31,13 +31,9 @@ type outcome struct {
 	err      error
 }
 
-// work delivers from the queue until it is empty.
-func (l *lane) work() {
-	var buf []*job
-	for {
-		if buf = l.take(buf); buf == nil {
-			return
-		}
+// work delivers what it is given, then from the queue until it is empty.
+func (l *lane) work(buf []*job) {
+	for ; buf != nil; buf = l.take(buf) {
 		if l.batch != nil {
 			l.deliverBatch(buf)
 		} else {
@@ -52,7 +48,7 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 
 // deliverEach delivers a chunk, one event at a time. The chunk shares one
 // timeout: it holds more than one job only while a call takes microseconds,
-// and is cut short by the first call that does not.
+// and is cut short by the first call that does not, or finds the destination down.
 func (l *lane) deliverEach(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
@@ -62,10 +58,8 @@ func (l *lane) deliverEach(jobs []*job) {
 		err := l.call(ctx, j.event)
 		now := time.Now()
 		healthy = l.answer(ctx, j, err) || healthy
-		if rest := jobs[i+1:]; now.Sub(last) > slowCall && len(rest) > 0 {
-			l.mu.Lock()
+		if rest := jobs[i+1:]; len(rest) > 0 && (now.Sub(last) > slowCall || err != nil && l.down()) {
 			l.untake(rest)
-			l.mu.Unlock()
 			l.finished(i+1, now.Sub(begin), healthy)
 			return
 		}
@@ -106,7 +100,7 @@ func (l *lane) callBatch(ctx context.Context, events []*Event) (errs []error) {
 		errs = l.batch.DeliverBatch(ctx, events)
 	}()
 	if err == nil && errs != nil && len(errs) != len(events) {
-		err = fmt.Errorf("the handler answered %d of %d events", len(errs), len(events))
+		err = miscounted(len(errs), len(events))
 	}
 	if err == nil {
 		return errs

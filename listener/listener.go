@@ -51,7 +51,7 @@ type Listener struct {
 	pauses  *backoff.ExponentialBackOff
 
 	// Used by the goroutine of Run only.
-	connected time.Time // when the last connection was made, zero before the first
+	connected time.Time // when the connection was made, zero while there is none
 	down      bool      // the loss of the connection has been reported
 	onListen  func()
 }
@@ -85,10 +85,12 @@ func (l *Listener) Run(ctx context.Context) error {
 
 // reconnect waits as long as the last connection deserves, and connects.
 func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
-	if time.Since(l.connected) >= steady {
+	lost := !l.connected.IsZero()
+	if lost && time.Since(l.connected) >= steady {
 		l.pauses.Reset()
 	}
-	if !l.connected.IsZero() || l.down {
+	l.connected = time.Time{} // it has been given credit for
+	if lost || l.down {
 		timer := time.NewTimer(l.pauses.NextBackOff())
 		defer timer.Stop()
 		select {

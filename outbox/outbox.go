@@ -16,9 +16,13 @@ import (
 	"unicode/utf8"
 )
 
-// maxTypeBytes keeps event types readable in metrics and logs; nothing in the
-// database depends on it.
+// maxTypeBytes keeps event types readable in metrics and logs, and within an
+// index entry; the table checks it too.
 const maxTypeBytes = 255
+
+// maxNameBytes bounds what stands in an index: with the type beside it, an
+// entry stays below the 2704 bytes that PostgreSQL can take.
+const maxNameBytes = 1024
 
 // Event is an event to be written. Type and Payload are mandatory.
 type Event struct {
@@ -29,7 +33,7 @@ type Event struct {
 	// any other value is encoded with encoding/json.
 	Payload any
 	// AggregateType and AggregateID name the thing the event is about, "order"
-	// and "1042" for example. Both or neither.
+	// and "1042" for example, up to 1024 bytes each. Both or neither.
 	AggregateType string
 	AggregateID   string
 	// Headers travel with the event. Names are like those of HTTP: letters,
@@ -37,9 +41,10 @@ type Event struct {
 	Headers map[string]string
 	// IdempotencyKey lets at most one event of its type with this key be
 	// inserted: a second one fails with a unique violation (SQLSTATE 23505).
-	// Empty: no such check.
+	// Up to 1024 bytes. Empty: no such check.
 	IdempotencyKey string
-	// AvailableAt delays the delivery until that time. Zero: deliver at once.
+	// AvailableAt delays the delivery until that time, to the microsecond and
+	// up to the year 9999. Zero: deliver at once.
 	AvailableAt time.Time
 }
 
@@ -50,7 +55,8 @@ var ErrInvalid = errors.New("invalid event")
 // encode checks e and returns its payload as JSON text.
 func (e *Event) encode() (json.RawMessage, error) {
 	payload, err := encodePayload(e.Payload)
-	if err := errors.Join(err, checkType(e.Type), e.checkAggregate(), checkHeaders(e.Headers), checkText("idempotency key", e.IdempotencyKey)); err != nil {
+	if err := errors.Join(err, checkType(e.Type), e.checkAggregate(), checkHeaders(e.Headers),
+		checkName("idempotency key", e.IdempotencyKey), checkTime(e.AvailableAt)); err != nil {
 		return nil, err
 	}
 	return payload, nil
@@ -72,6 +78,9 @@ func encodePayload(payload any) (json.RawMessage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("payload cannot be encoded: %w", err)
 		}
+		if !utf8.Valid(text) { // a json.RawMessage or json.Marshaler within it
+			return nil, errors.New("payload is not valid JSON in UTF-8")
+		}
 		return text, nil
 	}
 }
@@ -79,7 +88,7 @@ func encodePayload(payload any) (json.RawMessage, error) {
 func checkType(name string) error {
 	switch {
 	case name == "":
-		return errors.New("type is empty")
+		return errors.New(`type is empty: say what has happened, "order.created" for example`)
 	case len(name) > maxTypeBytes:
 		return fmt.Errorf("type %.20q... has %d bytes, at most %d are allowed", name, len(name), maxTypeBytes)
 	case strings.ContainsAny(name, "* \t\r\n\v\f"):
@@ -92,25 +101,44 @@ func (e *Event) checkAggregate() error {
 	if (e.AggregateType == "") != (e.AggregateID == "") {
 		return errors.New("aggregate type and aggregate id belong together: set both or neither")
 	}
-	return errors.Join(checkText("aggregate type", e.AggregateType), checkText("aggregate id", e.AggregateID))
+	return errors.Join(checkName("aggregate type", e.AggregateType), checkName("aggregate id", e.AggregateID))
 }
 
 func checkHeaders(headers map[string]string) error {
 	var errs []error
 	for name, value := range headers {
 		if !isToken(name) {
-			errs = append(errs, fmt.Errorf("header name %q is not a token: use letters, digits and !#$%%&'*+-.^_`|~", name))
+			errs = append(errs, fmt.Errorf("header name %.40q is not a token: use letters, digits and !#$%%&'*+-.^_`|~", name))
 		}
-		errs = append(errs, checkText("value of header "+name, value))
+		if !isText(value) { // which may be a secret, and is not shown
+			errs = append(errs, fmt.Errorf("value of header %.40q is not UTF-8 text without zero bytes", name))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkText refuses what PostgreSQL cannot store in a text or jsonb column:
-// finding it here spares the caller an aborted transaction.
+func checkName(what, s string) error {
+	if len(s) > maxNameBytes {
+		return fmt.Errorf("%s %.20q... has %d bytes, at most %d are allowed", what, s, len(s), maxNameBytes)
+	}
+	return checkText(what, s)
+}
+
 func checkText(what, s string) error {
-	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-		return fmt.Errorf("%s %q is not UTF-8 text without zero bytes", what, s)
+	if !isText(s) {
+		return fmt.Errorf("%s %.40q is not UTF-8 text without zero bytes", what, s)
+	}
+	return nil
+}
+
+// isText reports whether PostgreSQL can store s in a text or jsonb column:
+// finding out here spares the caller an aborted transaction.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// checkTime keeps to the years that every client can read.
+func checkTime(t time.Time) error {
+	if year := t.UTC().Year(); year < 1 || year > 9999 {
+		return fmt.Errorf("available at a time in the year %d: use the years 1 to 9999", year)
 	}
 	return nil
 }

@@ -146,21 +146,35 @@ func several(rows []row, payloads []json.RawMessage) (string, []any, error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("encode columns: %w", err)
 	}
-	// Not through json.Marshal: it would compact the payloads, which are to
-	// arrive byte for byte.
-	list := make([]byte, 0, 64*len(payloads))
-	for i, p := range payloads {
-		list = append(list, "[,"[min(i, 1)])
-		list = append(list, p...)
-	}
-	list = append(list, ']')
-	if len(payloads) == 0 {
-		list = []byte("[]")
-	}
 	return `SELECT e.event_type, e.aggregate_type, e.aggregate_id, e.idempotency_key, e.available_at, e.headers, e.payload ` +
 		`FROM ROWS FROM (json_to_recordset($1::text::json) AS (event_type text, aggregate_type text, aggregate_id text, ` +
-		`idempotency_key text, available_at timestamptz, headers jsonb), json_array_elements($2::text::json)) WITH ORDINALITY ` +
-		`AS e(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, n) ORDER BY e.n`, []any{string(columns), string(list)}, nil
+		`idempotency_key text, available_at timestamptz, headers jsonb), unnest($2::text::json[])) WITH ORDINALITY ` +
+		`AS e(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, n) ORDER BY e.n`, []any{string(columns), array(payloads)}, nil
+}
+
+// array returns the payloads as text of a json[]. A list in JSON would lose the
+// white space around its elements, and they are to arrive byte for byte.
+func array(payloads []json.RawMessage) string {
+	size := 2
+	for _, p := range payloads {
+		size += len(p) + len(p)/4 + 3
+	}
+	list := make([]byte, 0, size)
+	list = append(list, '{')
+	for i, p := range payloads {
+		if i > 0 {
+			list = append(list, ',')
+		}
+		list = append(list, '"')
+		for _, c := range p {
+			if c == '"' || c == '\\' {
+				list = append(list, '\\')
+			}
+			list = append(list, c)
+		}
+		list = append(list, '"')
+	}
+	return string(append(list, '}'))
 }
 
 func null(s string) any {

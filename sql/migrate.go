@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -90,7 +91,8 @@ type migration struct {
 }
 
 // migrations returns all versions in order; the first one is version 1.
-// Released versions are never edited: a change is a new entry, and a new file.
+// Released versions are never edited: a change is a new entry, and a new file,
+// which records itself in outbox_migrations under the same number and name.
 func migrations() []migration {
 	return []migration{
 		{name: "events and deliveries", sql: schemaSQL},
@@ -107,7 +109,10 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]V
 		return nil, err
 	}
 	var applied []Version
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	// Under a stricter default the snapshot would be older than the lock, and
+	// hide what another migration did before it let go.
+	isolation := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+	err := pgx.BeginTxFunc(ctx, conn, isolation, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`,
 			lockSpace, schema); err != nil {
 			return fmt.Errorf("lock the schema: %w", err)
@@ -120,7 +125,17 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]V
 			return tooNew(schema, state)
 		}
 		applied = state.Versions[state.Current:]
-		_, err = tx.Exec(ctx, script(schema, state.Current, bell), pgx.QueryExecModeSimpleProtocol)
+		statements := script(schema, state.Current, bell)
+		// Even IF NOT EXISTS wants a privilege on the database, which whoever
+		// was given a schema to work in may not have.
+		var exists bool
+		if err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{schema}.Sanitize()).Scan(&exists); err != nil {
+			return fmt.Errorf("look for the schema: %w", err)
+		}
+		if !exists {
+			statements = createSchema(schema) + statements
+		}
+		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
 	if err != nil {
@@ -135,29 +150,28 @@ func Script(schema string, bell Bell) (string, error) {
 	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
 		return "", err
 	}
-	return "BEGIN;\n" + script(schema, 0, bell) + "COMMIT;\n", nil
+	create := ""
+	if schema != DefaultSchema {
+		create = createSchema(schema)
+	}
+	return "BEGIN;\n" + create + script(schema, 0, bell) + "COMMIT;\n", nil
+}
+
+func createSchema(schema string) string {
+	return "SET LOCAL client_min_messages = warning;\nCREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{schema}.Sanitize() + ";\n"
 }
 
 // script returns the statements that lead from version current to the newest.
 func script(schema string, current int, bell Bell) string {
 	var b strings.Builder
 	ident := pgx.Identifier{schema}.Sanitize()
-	if schema != DefaultSchema {
-		fmt.Fprintf(&b, "CREATE SCHEMA IF NOT EXISTS %s;\n", ident)
-	}
 	// IF NOT EXISTS is chatty; what it skips is no news.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
 	fmt.Fprintf(&b, "SET LOCAL notifyd.bell = '%s';\n", bell)
-	// The trigger asks the table of versions whether it is the first time, so
-	// the versions are written after it.
-	var record strings.Builder
-	for i, m := range migrations()[current:] {
+	for _, m := range migrations()[current:] {
 		b.WriteString(m.sql)
-		fmt.Fprintf(&record, "INSERT INTO outbox_migrations (version, name) VALUES (%d, '%s') ON CONFLICT DO NOTHING;\n",
-			current+i+1, strings.ReplaceAll(m.name, "'", "''"))
 	}
 	b.WriteString(triggersSQL)
-	b.WriteString(record.String())
 	return b.String()
 }
 
@@ -248,8 +262,8 @@ func ValidateSchema(schema string) error {
 		return errors.New("schema has no name: use public, or leave the setting out")
 	case len(schema) > maxSchemaBytes:
 		return fmt.Errorf("schema name %q has %d bytes, at most %d fit into a notification channel", schema, len(schema), maxSchemaBytes)
-	case strings.ContainsRune(schema, 0):
-		return fmt.Errorf("schema name %q contains a zero byte", schema)
+	case strings.ContainsRune(schema, 0) || !utf8.ValidString(schema):
+		return fmt.Errorf("schema name %q is not UTF-8 text without zero bytes", schema)
 	}
 	return nil
 }

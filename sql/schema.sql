@@ -13,7 +13,10 @@ CREATE TABLE IF NOT EXISTS outbox_migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE outbox_migrations IS
-    'Schema versions that notifyd migrate has applied here. Versions only go up.';
+    'Versions of the schema that have been applied here. Versions only go up.';
+COMMENT ON COLUMN outbox_migrations.version IS 'Number of the version, beginning with 1.';
+COMMENT ON COLUMN outbox_migrations.name IS 'What the version is about.';
+COMMENT ON COLUMN outbox_migrations.applied_at IS 'When it was applied.';
 
 -- Fixed-width columns first: no padding between them.
 CREATE TABLE IF NOT EXISTS outbox_events (
@@ -29,7 +32,9 @@ CREATE TABLE IF NOT EXISTS outbox_events (
     payload         json        NOT NULL,
     headers         jsonb,
     CONSTRAINT outbox_events_state_known   CHECK (state IN ('fresh', 'deferred', 'done')),
-    CONSTRAINT outbox_events_type_given    CHECK (event_type <> ''),
+    -- The upper bound keeps the type within an index entry: a longer one could
+    -- never be put into outbox_deliveries.
+    CONSTRAINT outbox_events_type_given    CHECK (octet_length(event_type) BETWEEN 1 AND 255),
     CONSTRAINT outbox_events_headers_named CHECK (jsonb_typeof(headers) = 'object')
 );
 
@@ -108,6 +113,8 @@ COMMENT ON COLUMN outbox_deliveries.state IS
     'retry: due at available_at. running: a relay holds the lease. parked: waits for an earlier event of its aggregate. unrouted: no route matches its type. dead: given up, kept for a person to look at.';
 COMMENT ON COLUMN outbox_deliveries.attempts IS 'Failed attempts counted so far. Faults of the destination or of the relay are not counted.';
 COMMENT ON COLUMN outbox_deliveries.available_at IS 'State retry: not before this time.';
+COMMENT ON COLUMN outbox_deliveries.created_at IS 'When the event was first put here.';
+COMMENT ON COLUMN outbox_deliveries.updated_at IS 'When its state last changed. Renewing a lease does not count.';
 COMMENT ON COLUMN outbox_deliveries.event_type IS 'Copied from outbox_events.';
 COMMENT ON COLUMN outbox_deliveries.ordering_key IS 'Aggregate of the event where order per aggregate applies.';
 COMMENT ON COLUMN outbox_deliveries.error_class IS 'Whose fault the last failure was: event, destination or ours.';
@@ -116,3 +123,5 @@ COMMENT ON COLUMN outbox_deliveries.lease_owner IS
     'The relay that works on it: the number of the advisory lock that the relay holds while it lives.';
 COMMENT ON COLUMN outbox_deliveries.lease_token IS 'Changes with every lease. A relay whose token is no longer here may not settle the delivery.';
 COMMENT ON COLUMN outbox_deliveries.lease_until IS 'Another relay takes the delivery over after this time.';
+
+INSERT INTO outbox_migrations (version, name) VALUES (1, 'events and deliveries') ON CONFLICT DO NOTHING;

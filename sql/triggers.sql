@@ -8,7 +8,16 @@
 -- DESIGN.md has the protocol and its proof.
 --
 -- SET notifyd.bell = 'auto' | 'always' | 'off' before running this file chooses
--- the mode; without it the mode in place is kept, and auto is the first one.
+-- the mode, for this once; without it the mode in place is kept, and auto is
+-- the first one.
+
+DO $first$
+BEGIN
+    IF to_regprocedure('outbox_bell_auto()') IS NULL AND coalesce(current_setting('notifyd.bell', true), '') = '' THEN
+        SET notifyd.bell = 'auto';
+    END IF;
+END
+$first$;
 
 -- What to say is in two functions rather than in one with a switch: the
 -- trigger runs in every transaction that writes an event.
@@ -16,15 +25,16 @@ CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger
     LANGUAGE plpgsql AS $bell$
 DECLARE
     -- 1853122162 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
-    bell    CONSTANT bigint := (1853122162::bigint << 32) | TG_RELID::bigint;
-    channel CONSTANT text   := CASE TG_TABLE_SCHEMA
-        WHEN 'public' THEN 'outbox_events' ELSE TG_TABLE_SCHEMA || '.outbox_events' END;
+    -- Nothing else is computed before the test: this much every writer pays.
+    bell    CONSTANT bigint := 1853122162::bigint << 32 | TG_RELID::bigint;
+    channel text;
     ids     bigint[];
 BEGIN
     -- Taken and given back in one expression: a long transaction must not hold
     -- it. Not got: a relay is awake and will see the rows without being told.
     -- Locks are not subject to snapshots, so this is right at every isolation level.
     IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell) THEN
+        channel := CASE TG_TABLE_SCHEMA WHEN 'public' THEN 'outbox_events' ELSE TG_TABLE_SCHEMA || '.outbox_events' END;
         SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
         IF pg_catalog.array_length(ids, 1) > 64 THEN
             -- Too many to name: look at the table.
@@ -61,11 +71,11 @@ COMMENT ON FUNCTION outbox_bell_always() IS
 DO $install$
 DECLARE
     events  CONSTANT regclass := 'outbox_events'::regclass;
+    -- A trigger that was disabled does not ring: the mode in place is off.
     current text := (SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-                     WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell');
-    first   boolean := NOT EXISTS (SELECT FROM outbox_migrations);
-    mode    text := COALESCE(NULLIF(current_setting('notifyd.bell', true), ''),
-                             CASE WHEN first THEN 'auto' ELSE COALESCE(substring(current FROM '^outbox_bell_(.*)$'), 'off') END);
+                     WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D');
+    mode    text := coalesce(nullif(current_setting('notifyd.bell', true), ''),
+                             substring(current FROM '^outbox_bell_(.*)$'), 'off');
 BEGIN
     IF mode NOT IN ('auto', 'always', 'off') THEN
         RAISE EXCEPTION 'unknown bell mode %', quote_literal(mode) USING HINT = 'Use auto, always or off.';
@@ -82,3 +92,5 @@ BEGIN
     END IF;
 END
 $install$;
+
+RESET notifyd.bell;

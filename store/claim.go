@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,27 +16,35 @@ const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_cur
 
 // sqlFresh names its columns in the order in which readFresh reads them. The
 // condition is the index's own, word for word, so that the index always fits.
+// The wait is bounded here, because neither infinity nor the ends of
+// PostgreSQL's calendar can be subtracted or fit into a duration.
 const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
-	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint
+	CASE WHEN available_at > clock_timestamp() THEN
+		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END
 FROM outbox_events WHERE state = 'fresh'`
+
+// payloadColumn is the place of the payload in sqlFresh and sqlDue.
+const payloadColumn = 4
 
 // sqlDue takes from each destination what it has room for, longest due first.
 // The outer join keeps a delivery whose event was deleted by hand in view, so
-// that it is removed instead of being met for ever.
+// that it is removed instead of being met for ever. The time is that of BEGIN,
+// the same as in sqlNextDue: what becomes due between the two statements must
+// not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
 	d.destination, d.attempts::bigint
 FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
 CROSS JOIN LATERAL (
 	SELECT event_id, destination, attempts FROM outbox_deliveries
-	WHERE state = 'retry' AND destination = want.destination AND available_at <= statement_timestamp()
+	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
 
-const sqlNextDue = `SELECT (extract(epoch FROM min(d.available_at) - clock_timestamp()) * 1000000)::bigint
+const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
 FROM unnest($1::text[]) AS want(destination)
 CROSS JOIN LATERAL (
 	SELECT available_at FROM outbox_deliveries
-	WHERE state = 'retry' AND destination = want.destination AND available_at > statement_timestamp()
+	WHERE state = 'retry' AND destination = want.destination AND available_at > now()
 	ORDER BY available_at LIMIT 1) AS d`
 
 // Claim implements dispatch.Session. It begins the transaction that Settle
@@ -82,11 +89,17 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 	}
 	a := &arena{}
 	for reader.NextRow() {
-		w, err := s.readWork(reader.Values(), a, q.Source)
+		values := reader.Values()
+		size := len(values[payloadColumn])
+		if len(claimed.Work) > 0 && claimed.Bytes+size > q.Bytes && q.Bytes > 0 {
+			claimed.Cut = true // read on, but keep nothing more
+			continue
+		}
+		w, err := s.readWork(values, a, q.Source)
 		if err != nil {
 			return claimed, err
 		}
-		claimed.Work = append(claimed.Work, w)
+		claimed.Work, claimed.Bytes = append(claimed.Work, w), claimed.Bytes+size
 	}
 	if _, err := reader.Close(); err != nil {
 		return claimed, err
@@ -205,9 +218,7 @@ func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w
 	w.Event.AggregateType = s.interned(values[2])
 	w.Event.AggregateID = string(values[3])
 	w.Event.Payload = a.keep(values[4])
-	if w.Event.Headers, err = decodeHeaders(values[5]); err != nil {
-		return w, fmt.Errorf("headers of event %d: %w", w.Event.ID, err)
-	}
+	w.Event.Headers = decodeHeaders(values[5])
 	w.Event.CreatedAt, err = decodeTime(values[6])
 	return w, err
 }
@@ -231,25 +242,30 @@ func (s *Session) interned(raw []byte) string {
 	return name
 }
 
+// unreadableHeaders is the name of a header that holds all of them.
+const unreadableHeaders = "notifyd-unreadable-headers"
+
 // decodeHeaders reads an object. A value that is not a string, which only SQL
-// clients can write, is passed on as its JSON text.
-func decodeHeaders(raw []byte) (map[string]string, error) {
+// clients can write, is passed on as its JSON text. PostgreSQL nests deeper
+// than encoding/json reads; such an object is passed on as a whole, because an
+// error would hold up everything that is claimed with it.
+func decodeHeaders(raw []byte) map[string]string {
 	if len(raw) == 0 || string(raw) == "{}" {
-		return nil, nil
+		return nil
 	}
 	var values map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &values); err != nil {
-		return nil, err
+	if json.Unmarshal(raw, &values) != nil {
+		return map[string]string{unreadableHeaders: string(raw)}
 	}
 	headers := make(map[string]string, len(values))
 	for name, value := range values {
-		var text string
-		if json.Unmarshal(value, &text) != nil {
-			text = string(value)
+		text := string(value)
+		if value[0] == '"' {
+			_ = json.Unmarshal(value, &text) // a string, as its first byte says
 		}
 		headers[name] = text
 	}
-	return headers, nil
+	return headers
 }
 
 // arena hands out copies of payloads from large blocks: one allocation for

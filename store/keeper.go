@@ -52,27 +52,48 @@ func (k *Keeper) closeConn(ctx context.Context) {
 	}
 }
 
-// do runs f on the connection, which it opens if need be. A connection on
-// which f failed is given up: with it goes any half-done transaction.
+// do runs f on the connection, which it opens if need be. The connection is
+// given up only where it is broken, or left in a transaction: with it goes the
+// lock that shows life, and then others deliver again what this relay is
+// delivering. For the same reason a statement that is under way comes home
+// even if the caller is gone; its deadline is kept to.
 func (k *Keeper) do(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
-	defer cancel()
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
 	if k.conn == nil || k.conn.IsClosed() {
-		conn, err := k.connector.Connect(ctx, "keeper")
-		if err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		k.conn = conn
-		if err := k.holdOwner(ctx); err != nil {
-			k.closeConn(ctx)
+		if err := k.connect(ctx); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
+	late := time.Now().Add(roundTripTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(late) {
+		late = deadline
+	}
+	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), late, errors.New("the database did not answer in time"))
+	defer cancel()
 	if err := f(ctx, k.conn); err != nil {
-		k.closeConn(ctx)
+		if k.conn.IsClosed() || k.conn.PgConn().TxStatus() != 'I' {
+			k.closeConn(ctx)
+		}
 		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func (k *Keeper) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	conn, err := k.connector.Connect(ctx, "keeper")
+	if err != nil {
+		return err
+	}
+	k.conn = conn
+	if err := k.holdOwner(ctx); err != nil {
+		k.closeConn(ctx)
+		return err
 	}
 	return nil
 }
@@ -192,7 +213,8 @@ func (k *Keeper) TakeOver(ctx context.Context) (n int, err error) {
 		}
 		tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
 			lease_owner = NULL, lease_token = NULL, lease_until = NULL,
-			error_class = 'ours', last_error = 'the relay that worked on it is gone, or did not renew its lease'
+			error_class = coalesce(error_class, 'ours'),
+			last_error = coalesce(last_error, 'the relay that worked on it is gone, or did not renew its lease')
 			WHERE state = 'running' AND (lease_owner = ANY($1) OR lease_until < clock_timestamp())`, gone)
 		n = int(tag.RowsAffected())
 		return err
@@ -266,8 +288,9 @@ var ErrNoProgress = errors.New("purge batch must be at least 1")
 
 // Purge deletes up to batch delivered events that were done longer ago than
 // keep, oldest ids first, beginning behind the id after. It returns the id to
-// go on from, and false once it has met an event that is too young, or the end.
-// Events with dead letters stay.
+// go on from, and false at the end, or where it has met delivered events that
+// are too young and none that is old. What has to stay is stepped over: events
+// with something left to do, and those with dead letters.
 func (k *Keeper) Purge(ctx context.Context, after int64, keep time.Duration, batch int) (next int64, more bool, err error) {
 	if batch < 1 {
 		return after, false, ErrNoProgress
@@ -282,7 +305,7 @@ func (k *Keeper) Purge(ctx context.Context, after int64, keep time.Duration, bat
 			gone AS (
 				DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old AND e.state = 'done'
 				AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
-			SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old), false) FROM seen`,
+			SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`,
 			after, keep.Microseconds(), batch).Scan(&next, &more)
 	})
 	return next, more, err

@@ -93,6 +93,7 @@ func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []
 		notifyd.WithLogger(log),
 		notifyd.WithClaims(c.Relay.Connections),
 		notifyd.WithClaimBatch(c.Relay.Batch),
+		notifyd.WithClaimBytes(c.Relay.BatchBytes),
 		notifyd.WithLockBudget(c.Relay.LockBudget),
 		notifyd.WithLease(c.Relay.Lease),
 		notifyd.WithPollInterval(c.Relay.PollInterval),

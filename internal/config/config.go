@@ -42,6 +42,7 @@ type Database struct {
 type Relay struct {
 	Connections     int           `yaml:"connections" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Connections that claim events. Fetching and settling overlap between them."`
 	Batch           int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events taken by one claim."`
+	BatchBytes      int           `yaml:"batch_bytes" jsonschema:"minimum=1" jsonschema_description:"Most bytes of payloads taken by one claim; a larger event is taken alone."`
 	LockBudget      time.Duration `yaml:"lock_budget" jsonschema_description:"Longest time that a transaction stays open over a delivery. Slower deliveries continue under a lease."`
 	Lease           time.Duration `yaml:"lease" jsonschema_description:"How long a slow delivery belongs to the relay that started it. Must be longer than lock_budget."`
 	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay looks at the table for what no notification announced."`
@@ -106,6 +107,7 @@ func defaults() *Config {
 		Relay: Relay{
 			Connections:     relay.Claims,
 			Batch:           relay.Batch,
+			BatchBytes:      relay.Bytes,
 			LockBudget:      relay.LockBudget,
 			Lease:           relay.Lease,
 			PollInterval:    relay.PollInterval,

@@ -43,6 +43,7 @@ database:
 relay:
   connections: 4
   batch: 1000
+  batch_bytes: 8388608
   lock_budget: 100ms
   lease: 30s
   poll_interval: 1s

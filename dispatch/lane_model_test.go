@@ -1,0 +1,151 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// laneModel drives the accounting of a lane, with the test as its workers.
+type laneModel struct {
+	l       *lane
+	claims  []*batch
+	granted int
+	queued  []*job
+	taken   [][]*job // by the workers at work
+	next    int64
+}
+
+// jobs returns n new jobs of one of the claims.
+func (m *laneModel) jobs(t *rapid.T, n int) []*job {
+	b := rapid.SampledFrom(m.claims).Draw(t, "claim")
+	jobs := make([]*job, n)
+	for i := range jobs {
+		m.next++
+		jobs[i] = &job{batch: b, lane: m.l, token: m.next}
+	}
+	return jobs
+}
+
+func (m *laneModel) check(t *rapid.T) {
+	load := m.granted + len(m.queued)
+	for _, jobs := range m.taken {
+		load += len(jobs)
+	}
+	if m.l.load != load || load < 0 {
+		t.Fatalf("load %d, and there are %d", m.l.load, load)
+	}
+	if got := m.l.queue[m.l.head:]; !slices.Equal(got, m.queued) {
+		t.Fatalf("%d jobs queued, want %d, or others", len(got), len(m.queued))
+	}
+	for _, j := range m.l.queue[:m.l.head] {
+		if j != nil {
+			t.Fatal("what is gone is still held in memory")
+		}
+	}
+	if room := m.l.roomy(); room > max(0, m.l.capacityLocked()-load) { // which may shrink below the load
+		t.Fatalf("room for %d beside %d", room, load)
+	}
+}
+
+func (m *laneModel) worker(t *rapid.T) int {
+	if len(m.taken) == 0 {
+		t.Skip("nobody is at work")
+	}
+	return rapid.IntRange(0, len(m.taken)-1).Draw(t, "worker")
+}
+
+func (m *laneModel) leave(i int) {
+	m.taken = slices.Delete(m.taken, i, i+1)
+}
+
+func (m *laneModel) actions() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"": m.check,
+		"grant": func(t *rapid.T) {
+			n := rapid.IntRange(1, 200).Draw(t, "wanted")
+			got := m.l.grant(n)
+			if got < 0 || got > n {
+				t.Fatalf("granted %d of %d", got, n)
+			}
+			m.granted += got
+		},
+		"push": func(t *rapid.T) {
+			jobs := m.jobs(t, rapid.IntRange(0, m.granted).Draw(t, "jobs"))
+			m.l.push(jobs)
+			m.queued, m.granted = append(m.queued, jobs...), m.granted-len(jobs)
+		},
+		"give back": func(t *rapid.T) {
+			n := rapid.IntRange(0, m.granted).Draw(t, "granted")
+			m.l.giveBack(n)
+			m.granted -= n
+		},
+		"take": func(t *rapid.T) {
+			if len(m.queued) == 0 {
+				t.Skip("nothing is queued")
+			}
+			jobs := m.l.take(nil)
+			if len(jobs) == 0 || !slices.Equal(jobs, m.queued[:len(jobs)]) {
+				t.Fatalf("took %d jobs, or not the first", len(jobs))
+			}
+			m.queued = slices.Clone(m.queued[len(jobs):])
+			m.taken = append(m.taken, jobs)
+		},
+		"put back": func(t *rapid.T) {
+			i := m.worker(t)
+			jobs := m.taken[i]
+			n := rapid.IntRange(1, len(jobs)).Draw(t, "called")
+			rest := slices.Clone(jobs[n:])
+			m.l.untake(rest)
+			m.queued = append(rest, m.queued...)
+			m.l.finished(n, time.Duration(n)*time.Microsecond, true)
+			m.leave(i)
+		},
+		"finish": func(t *rapid.T) {
+			i := m.worker(t)
+			each := time.Duration(rapid.IntRange(1, 9000).Draw(t, "us each")) * time.Microsecond
+			m.l.finished(len(m.taken[i]), each*time.Duration(len(m.taken[i])), true)
+			m.leave(i)
+		},
+		"withdraw": func(t *rapid.T) {
+			b := rapid.SampledFrom(m.claims).Draw(t, "claim")
+			var gone, kept []*job
+			for _, j := range m.queued {
+				if j.batch == b {
+					gone = append(gone, j)
+				} else {
+					kept = append(kept, j)
+				}
+			}
+			if got := m.l.withdraw(b); !slices.Equal(got, gone) {
+				t.Fatalf("withdrew %d jobs, want %d", len(got), len(gone))
+			}
+			m.queued = kept
+		},
+		"drop": func(t *rapid.T) {
+			if rapid.IntRange(0, 9).Draw(t, "stop") > 0 {
+				t.Skip("not yet")
+			}
+			if got := m.l.drop(); !slices.Equal(got, m.queued) {
+				t.Fatalf("dropped %d jobs of %d", len(got), len(m.queued))
+			}
+			m.queued = nil
+			if m.l.grant(1) != 0 {
+				t.Fatal("a stopped lane takes more")
+			}
+		},
+	}
+}
+
+func TestLaneLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := testLane()
+		m := &laneModel{l: newTestLane(nil, cfg), claims: []*batch{{}, {}, {}}}
+		m.l.running = cfg.Concurrency // as many as there may be: push starts none
+		m.l.pace = time.Duration(rapid.IntRange(1, 5000).Draw(t, "pace in us")) * time.Microsecond
+		t.Repeat(m.actions())
+	})
+}

@@ -1,0 +1,105 @@
+package dispatch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func newTestLane(h Handler, cfg LaneConfig) *lane {
+	l := newLane("a", h, cfg, 50*time.Millisecond, slog.New(slog.DiscardHandler))
+	l.ctx, l.onRoom = context.Background(), func() {}
+	return l
+}
+
+// claimOf hands n fresh events to the lane as one claim would.
+func claimOf(l *lane, n int) *batch {
+	b := &batch{work: make([]Work, n), plans: make([]plan, n), lanes: []*lane{l}, ready: make(chan struct{}, 1), late: &leases{}}
+	b.jobs = make([]job, n)
+	jobs := make([]*job, n)
+	for i := range b.jobs {
+		b.work[i] = Work{Event: Event{ID: int64(i + 1), Type: "x"}, Fresh: true}
+		b.plans[i] = plan{from: i, to: i + 1}
+		b.jobs[i] = job{batch: b, work: i, lane: l, event: &b.work[i].Event, fast: true}
+		jobs[i] = &b.jobs[i]
+	}
+	b.fast, b.waiting, b.unanswered = n, n, n
+	if l.grant(n) != n {
+		panic("no room")
+	}
+	l.push(jobs)
+	return b
+}
+
+func TestLaneBeginsEvenIfTheClaimStopsWaitingAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c calls
+		l := newTestLane(c.handler(takes(time.Second)), testLane())
+		l.pace = time.Second
+		b := claimOf(l, 8)
+		b.late.held = make(map[int64]lease)
+		if leased := b.detach(func() int64 { return 1 }); len(leased) != 8 {
+			t.Errorf("%d of 8 deliveries go on under a lease", len(leased))
+		}
+		l.workers.Wait()
+		if c.n() != 8 {
+			t.Errorf("%d calls", c.n())
+		}
+	})
+}
+
+func TestLaneStartsAWorkerBesideBusyOnes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c calls
+		l := newTestLane(c.handler(takes(time.Second)), testLane())
+		claimOf(l, 1)
+		synctest.Wait()
+		claimOf(l, 1)
+		synctest.Wait()
+		if c.n() != 2 {
+			t.Errorf("%d of 2 deliveries run, with room for 8", c.n())
+		}
+		l.workers.Wait()
+	})
+}
+
+func TestLaneTakesNoMoreThanItBeginsWithWhileSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var once sync.Once
+		woken := make(chan struct{})
+		var c calls
+		l := newTestLane(c.handler(takes(20*time.Millisecond)), testLane())
+		l.onRoom = func() { once.Do(func() { close(woken) }) }
+		l.pace = 20 * time.Millisecond // a window of 50 ms holds 20, for 8 workers
+		claimOf(l, 8)
+		if n := l.roomy(); n != 0 {
+			t.Errorf("room for %d more while all workers are at work", n)
+		}
+		<-woken
+		if n := l.roomy(); n == 0 {
+			t.Error("woken without room")
+		}
+		l.workers.Wait()
+	})
+}
+
+func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c calls
+		l := newTestLane(c.handler(takes(time.Second)), testLane())
+		l.pace = time.Microsecond // one worker takes them all
+		begin := time.Now()
+		claimOf(l, 64)
+		l.workers.Wait()
+		if took := time.Since(begin); c.n() != 64 || took > 12*time.Second {
+			t.Errorf("%d calls of a second, 8 at once, took %v", c.n(), took)
+		}
+	})
+}

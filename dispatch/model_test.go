@@ -1,0 +1,323 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// The model test draws a plan first, plays it in a bubble of virtual time, and
+// judges it afterwards.
+
+// script is how one destination behaves towards one event.
+type script struct {
+	fails     int // attempts that fail
+	permanent bool
+	panics    bool
+	slow      time.Duration
+	wait      time.Duration // asked for by RetryAfter, if not zero
+}
+
+type modelPlan struct {
+	events  []modelEvent
+	outages []outage
+	faults  map[string]faultKind // by operation and its number: "settle 3"
+	stops   []relayStop
+}
+
+type modelEvent struct {
+	typ     string
+	at      time.Duration // when it is inserted
+	commit  time.Duration // how much later it is committed
+	delay   time.Duration // available_at
+	scripts map[string]script
+}
+
+type outage struct {
+	dest     string
+	from, to time.Duration
+}
+
+type relayStop struct {
+	relay int
+	at    time.Duration
+	pause time.Duration
+}
+
+var modelRoutes = map[string][]string{"one": {"a"}, "two": {"a", "b"}, "three": {"a", "b", "c"}, "c": {"c"}}
+
+const modelAttempts = 3
+
+func drawPlan(t *rapid.T) *modelPlan {
+	ms := func(most int, label string) time.Duration {
+		return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * time.Millisecond
+	}
+	p := &modelPlan{faults: make(map[string]faultKind)}
+	for range rapid.IntRange(1, 40).Draw(t, "events") {
+		e := modelEvent{typ: rapid.SampledFrom([]string{"one", "two", "three", "c"}).Draw(t, "type"), at: ms(5000, "at"), scripts: make(map[string]script)}
+		if rapid.IntRange(0, 4).Draw(t, "late commit") == 0 {
+			e.commit = ms(3000, "commit")
+		}
+		if rapid.IntRange(0, 4).Draw(t, "delayed") == 0 {
+			e.delay = ms(3000, "delay")
+		}
+		for _, dest := range modelRoutes[e.typ] {
+			var s script
+			switch rapid.IntRange(0, 9).Draw(t, "behaviour") {
+			case 0, 1:
+				s.fails = rapid.IntRange(1, modelAttempts).Draw(t, "fails")
+				s.panics = rapid.Bool().Draw(t, "panics")
+			case 2:
+				s.fails, s.permanent = 1, true
+			case 3:
+				s.slow = ms(1500, "slow")
+			case 4:
+				s.fails, s.slow, s.wait = 1, ms(300, "slow"), time.Millisecond+ms(2000, "wait")
+			}
+			e.scripts[dest] = s
+		}
+		p.events = append(p.events, e)
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "outages") {
+		from := ms(5000, "from")
+		p.outages = append(p.outages, outage{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from, from + ms(4000, "length")})
+	}
+	for range rapid.IntRange(0, 6).Draw(t, "faults") {
+		op := rapid.SampledFrom([]string{"claim", "settle", "settle", "finish", "renew", "ring", "takeover"}).Draw(t, "op")
+		kind := rapid.SampledFrom([]faultKind{lostBefore, lostAfter, refused}).Draw(t, "kind")
+		p.faults[fmt.Sprint(op, " ", rapid.IntRange(1, 40).Draw(t, "which"))] = kind
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "stops") {
+		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(3000, "pause")})
+	}
+	return p
+}
+
+// model plays a plan.
+type model struct {
+	t     *testing.T
+	plan  *modelPlan
+	db    *fakeDB
+	begin time.Time
+
+	mu      sync.Mutex // taken after the database's
+	byID    map[int64]*modelEvent
+	running map[Ref]int
+	acks    map[Ref]int
+	failed  map[Ref]map[int]bool // attempts that failed by fault of the event
+	broken  []string
+}
+
+func (m *model) breaks(format string, args ...any) {
+	m.broken = append(m.broken, fmt.Sprintf(format, args...))
+}
+
+func (m *model) handler(dest string) Handler {
+	return HandlerFunc(func(ctx context.Context, e *Event) (err error) {
+		ref := Ref{e.ID, dest}
+		settled := m.db.isSettled(ref)
+		m.mu.Lock()
+		s := m.byID[e.ID].scripts[dest]
+		m.running[ref]++
+		if settled {
+			m.breaks("%v is delivered again after its delivery was settled", ref)
+		}
+		m.check(ref, e)
+		m.mu.Unlock()
+		class := ClassEvent
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.running[ref]--
+			p := recover()
+			switch {
+			case err == nil && p == nil:
+				m.acks[ref]++
+			case class == ClassEvent:
+				if m.failed[ref] == nil {
+					m.failed[ref] = make(map[int]bool)
+				}
+				m.failed[ref][e.Attempt] = true
+			}
+			if p != nil {
+				panic(p)
+			}
+		}()
+		sleep(ctx, s.slow)
+		now := time.Since(m.begin)
+		for _, o := range m.plan.outages {
+			if o.dest == dest && now >= o.from && now < o.to {
+				class = ClassDestination
+				return Unavailable(errors.New("down"))
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			class = ClassOurs
+			return ctx.Err()
+		case e.Attempt > s.fails:
+			return nil
+		case s.panics:
+			panic("scripted")
+		case s.permanent:
+			return Permanent(errors.New("rejected"))
+		case s.wait > 0:
+			return RetryAfter(s.wait, errors.New("busy"))
+		}
+		return errors.New("failed")
+	})
+}
+
+// check judges the beginning of a call.
+func (m *model) check(ref Ref, e *Event) {
+	if e.Attempt < 1 || e.Attempt > modelAttempts || e.Attempt > 1 && !m.failed[ref][e.Attempt-1] {
+		m.breaks("%v: attempt %d without a failure before it", ref, e.Attempt)
+	}
+	if e.Destination != ref.Destination {
+		m.breaks("%v: called as %q", ref, e.Destination)
+	}
+}
+
+// inflight returns how many deliveries a fault may cause to be made again.
+func (m *model) inflight() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, k := range m.running {
+		n += k
+	}
+	for ref := range m.acks {
+		if !m.db.settled[ref] { // the database's lock is held
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) newRelay(owner int64) *relay {
+	cfg := testConfig()
+	cfg.Claims, cfg.Lease, cfg.ShutdownTimeout = 2, time.Second, time.Second
+	r := newRelay(m.t, m.db, owner, cfg)
+	lane := testLane()
+	lane.Concurrency, lane.MaxAttempts = 3, modelAttempts
+	lane.Backoff = Backoff{Initial: 50 * time.Millisecond, Max: time.Second, Multiplier: 2}
+	for _, dest := range []string{"a", "b", "c"} {
+		r.to(m.t, dest, m.handler(dest), lane)
+	}
+	for typ, dests := range modelRoutes {
+		r.fanOut(m.t, typ, dests...)
+	}
+	return r
+}
+
+func (m *model) write(e *modelEvent) {
+	sleep(context.Background(), e.at)
+	w := m.db.begin()
+	id := w.insert(e.typ, e.delay)
+	m.mu.Lock()
+	m.byID[id] = e
+	m.mu.Unlock()
+	sleep(context.Background(), e.commit)
+	w.commit()
+}
+
+// keep runs a relay, and stops and starts it again as the plan says.
+func (m *model) keep(i int, until <-chan struct{}) {
+	owner := int64(i + 1)
+	r := m.newRelay(owner)
+	r.start()
+	for _, s := range m.plan.stops {
+		if s.relay != i {
+			continue
+		}
+		sleep(context.Background(), s.at-time.Since(m.begin))
+		if err := r.stop(); err != nil {
+			m.t.Error(err)
+		}
+		sleep(context.Background(), s.pause)
+		owner += 10
+		r = m.newRelay(owner)
+		r.start()
+	}
+	<-until
+	if err := r.stop(); err != nil {
+		m.t.Error(err)
+	}
+}
+
+// play runs the plan to its end and returns what was wrong.
+func play(t *testing.T, plan *modelPlan) (broken []string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := &model{
+			t: t, plan: plan, db: newFakeDB(), begin: time.Now(), byID: make(map[int64]*modelEvent),
+			running: make(map[Ref]int), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool),
+		}
+		m.db.inflight = m.inflight
+		ops := make(map[string]int)
+		m.db.faults = func(op string) faultKind {
+			ops[op]++
+			return plan.faults[fmt.Sprint(op, " ", ops[op])]
+		}
+		var writers, relays sync.WaitGroup
+		for i := range plan.events {
+			writers.Go(func() { m.write(&plan.events[i]) })
+		}
+		until := make(chan struct{})
+		for i := range 2 {
+			relays.Go(func() { m.keep(i, until) })
+		}
+		writers.Wait()
+		for begin := time.Now(); m.db.unfinished() > 0 && time.Since(begin) < 3*time.Minute; {
+			sleep(context.Background(), 100*time.Millisecond)
+		}
+		close(until)
+		relays.Wait()
+		m.judge()
+		broken = slices.Concat(m.broken, m.db.broken)
+	})
+	return broken
+}
+
+// judge compares what became of all events with what had to.
+func (m *model) judge() {
+	again := 0
+	for id, e := range m.byID {
+		if state := m.db.events[id].state; state != "done" {
+			m.breaks("event %d (%s) is %s in the end", id, e.typ, state)
+		}
+		for dest, s := range e.scripts {
+			ref := Ref{id, dest}
+			row := m.db.rows[ref]
+			dies := s.permanent || s.fails >= modelAttempts
+			switch {
+			case dies && (row == nil || row.State != EntryDead || m.acks[ref] > 0):
+				m.breaks("%v should be a dead letter: %d acknowledged, row %+v", ref, m.acks[ref], row)
+			case dies && row.Failures != min(s.fails, modelAttempts):
+				m.breaks("%v died after %d failures of %d", ref, row.Failures, s.fails)
+			case !dies && (row != nil || m.acks[ref] == 0):
+				m.breaks("%v should be delivered: %d acknowledged, row %+v", ref, m.acks[ref], row)
+			}
+			again += max(0, m.acks[ref]-1)
+		}
+	}
+	if again > m.db.excused {
+		m.breaks("%d duplicates, the faults explain %d", again, m.db.excused)
+	}
+}
+
+func TestModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		if broken := play(t, drawPlan(rt)); len(broken) > 0 {
+			rt.Fatalf("%d violations:\n%s", len(broken), broken[0])
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package dispatch
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestCheckPattern(t *testing.T) {
+	t.Parallel()
+	for pattern, ok := range map[string]bool{
+		"*": true, "order": true, "order.created": true, "order.*": true, "a.b.*": true, "ünïcode.*": true,
+		"": false, ".*": false, "order*": false, "*.created": false, "order.*.x": false, "**": false, "order.**": false,
+		"a b": false, "a\tb": false, "a\n": false, " a": false, "order.* ": false,
+	} {
+		if err := CheckPattern(pattern); (err == nil) != ok || err != nil && !errors.Is(err, ErrPattern) {
+			t.Errorf("%q: %v", pattern, err)
+		}
+	}
+}
+
+func newTestRouter(tb testing.TB, patterns ...string) *router {
+	tb.Helper()
+	r := newRouter()
+	for _, p := range patterns {
+		if err := r.add(p, []*lane{{name: p}}); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return r
+}
+
+func TestRouterTakesTheMostExactPattern(t *testing.T) {
+	t.Parallel()
+	r := newTestRouter(t, "*", "order.*", "order.line.*", "order.line.added", "order")
+	for typ, want := range map[string]string{
+		"order.line.added": "order.line.added", "order.line.gone": "order.line.*", "order.created": "order.*",
+		"order": "order", "order.": "order.*", "orders": "*", "": "*", "order.line": "order.*", "*": "*",
+	} {
+		for range 2 { // the second time from the cache
+			if lanes, _ := r.route(typ); lanes[0].name != want {
+				t.Errorf("%q goes to %q, want %q", typ, lanes[0].name, want)
+			}
+		}
+	}
+	for _, p := range []string{"*", "order.*", "order"} {
+		if err := r.add(p, []*lane{{}}); !errors.Is(err, ErrPattern) {
+			t.Errorf("a second %q: %v", p, err)
+		}
+	}
+}
+
+func TestRouterTellsTheFirstTime(t *testing.T) {
+	t.Parallel()
+	r := newTestRouter(t, "a")
+	for _, typ := range []string{"a", "none"} {
+		if _, first := r.route(typ); !first {
+			t.Errorf("%q: not the first time", typ)
+		}
+		if _, first := r.route(typ); first {
+			t.Errorf("%q: again the first time", typ)
+		}
+	}
+	if names := r.types(func([]*lane) bool { return true }); len(names) != 1 || names[0] != "a" {
+		t.Errorf("types with a route: %v", names)
+	}
+}
+
+func TestRouterCacheIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newTestRouter(t, "*")
+	for i := range maxSeen + 100 {
+		if lanes, _ := r.route(fmt.Sprint("type-", i)); lanes == nil {
+			t.Fatal("no route")
+		}
+	}
+	if n := len(r.seen); n != maxSeen {
+		t.Errorf("%d types remembered", n)
+	}
+	if _, first := r.route("one-more"); first {
+		t.Error("types beyond the bound are reported each time")
+	}
+}
+
+// naive is the rule of routing, said in another way.
+func naive(patterns []string, typ string) (best string) {
+	for _, p := range patterns {
+		prefix := strings.TrimSuffix(p, "*")
+		switch {
+		case p == typ && !strings.HasSuffix(p, "*"):
+			return p
+		case strings.HasSuffix(p, "*") && strings.HasPrefix(typ, prefix) && len(p) > len(best):
+			best = p
+		}
+	}
+	return best
+}
+
+func TestRouterMatchesLikeANaiveOne(t *testing.T) {
+	t.Parallel()
+	word := rapid.StringMatching(`[ab]{0,2}(\.[ab]{0,2}){0,2}`)
+	pattern := rapid.OneOf(word, rapid.Map(word, func(s string) string { return s + ".*" }), rapid.Just("*"))
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRouter()
+		var patterns []string
+		for _, p := range rapid.SliceOfDistinct(pattern, rapid.ID[string]).Draw(t, "patterns") {
+			if CheckPattern(p) != nil {
+				continue
+			}
+			patterns = append(patterns, p)
+			if err := r.add(p, []*lane{{name: p}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		typ := word.Draw(t, "type")
+		got, want := "", naive(patterns, typ)
+		if lanes, _ := r.route(typ); lanes != nil {
+			got = lanes[0].name
+		}
+		if got != want {
+			t.Fatalf("%q goes to %q, want %q of %q", typ, got, want, patterns)
+		}
+	})
+}
+
+func FuzzPattern(f *testing.F) {
+	for _, seed := range []string{"*", "order.*", "order.created", "", ".*", "a b", "..*", "ä.*"} {
+		f.Add(seed, "order.created")
+	}
+	f.Fuzz(func(t *testing.T, pattern, typ string) {
+		if CheckPattern(pattern) != nil {
+			return
+		}
+		r := newRouter()
+		if err := r.add(pattern, []*lane{{}}); err != nil {
+			t.Fatalf("%q is checked and cannot be added: %v", pattern, err)
+		}
+		if got, want := r.find(typ) != nil, naive([]string{pattern}, typ) != ""; got != want {
+			t.Fatalf("%q matches %q: %t, want %t", pattern, typ, got, want)
+		}
+		if !strings.HasSuffix(pattern, "*") && r.find(pattern) == nil {
+			t.Fatalf("%q does not match itself", pattern)
+		}
+	})
+}

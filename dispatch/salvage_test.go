@@ -1,0 +1,118 @@
+package dispatch
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+)
+
+func TestRunSavesWhatWasDeliveredWhenTheDatabaseGoes(t *testing.T) {
+	t.Parallel()
+	for name, length := range map[string]time.Duration{"for a moment": 100 * time.Millisecond, "for a minute": 40 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *bubble) {
+				db, r := t.db, t.r
+				var c calls
+				r.to(t, "a", c.handler(takes(5*time.Millisecond)), testLane(), "x")
+				r.start()
+				<-r.Ready()
+				ids := db.write("x", 200)
+				after(time.Millisecond)
+				db.set(func() { db.down = true })
+				after(length)
+				if db.unfinished() == 0 {
+					t.Fatal("nothing was under way")
+				}
+				db.set(func() { db.down = false })
+				eventually(t, "all delivered", db.empty)
+				c.once(t, ids)
+			})
+		})
+	}
+}
+
+func TestRunGivesUpOnASettlementThatIsRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		r.to(t, "a", c.handler(nil), testLane(), "x")
+		refusals := 0
+		db.set(func() {
+			db.faults = func(op string) faultKind {
+				if op == "settle" && refusals <= salvageTries {
+					refusals++
+					return refused
+				}
+				return noFault
+			}
+		})
+		r.start()
+		ids := db.write("x", 1)
+		eventually(t, "delivered in the end", db.empty)
+		if n := c.delivered()[ids[0]]; n != 2 {
+			t.Errorf("delivered %d times", n)
+		}
+	})
+}
+
+func TestRunFencesALostLease(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c, other calls
+		r.to(t, "a", c.handler(takes(8*time.Second)), testLane(), "x")
+		r.start()
+		id := db.write("x", 1)[0]
+		after(time.Second)
+		db.set(func() { // the connection that shows life is gone: others see a dead relay
+			delete(db.alive, r.owner)
+			db.ears = nil
+			db.faults = func(op string) faultKind {
+				if op == "renew" {
+					return lostBefore
+				}
+				return noFault
+			}
+		})
+		next := newRelay(t, db, 2, testConfig())
+		next.to(t, "a", other.handler(nil), testLane(), "x")
+		next.start()
+		eventually(t, "taken over", func() bool { return other.n() == 1 && db.empty() })
+		after(20 * time.Second)
+		if err := next.stop(); err != nil {
+			t.Error(err)
+		}
+		if row, ok := db.row(id, "a"); ok || r.log.count("were refused") != 1 {
+			t.Errorf("the late answer was not fenced off: %+v", row)
+		}
+	})
+}
+
+func TestIsDown(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"no answer":      {io.EOF, true},
+		"an answer":      {refusal{}, false},
+		"wrapped answer": {errors.Join(errors.New("settle"), refusal{}), false},
+		"shutting down":  {state("57P01"), true},
+		"no connection":  {state("08006"), true},
+		"disk full":      {state("53100"), true},
+		"read only":      {state("25006"), false},
+		"no code":        {state(""), false},
+	} {
+		if got := isDown(tc.err); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+type state string
+
+func (s state) Error() string    { return "state " + string(s) }
+func (s state) SQLState() string { return string(s) }

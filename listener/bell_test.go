@@ -1,0 +1,214 @@
+package listener
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// silent says whether a relay keeps the bell silent, as the trigger finds out.
+const silent = `SELECT NOT (pg_try_advisory_lock_shared(` + bellKey + `) AND pg_advisory_unlock_shared(` + bellKey + `))`
+
+func newBell(tb testing.TB, url string) (*Bell, *dialer, func()) {
+	tb.Helper()
+	d := &dialer{url: url}
+	b := NewBell(d.connect, slog.New(&logbook{}))
+	return b, d, start(tb, b.Run)
+}
+
+// until asks until the answer is as wanted; go test's timeout bounds it.
+func until(tb testing.TB, conn *pgx.Conn, query string, want bool) {
+	tb.Helper()
+	for value[bool](tb, conn, query) != want {
+		if tb.Context().Err() != nil {
+			tb.Fatal(tb.Context().Err())
+		}
+	}
+}
+
+// held says whether a session holds the lock. Unlike a try it does not get
+// into anybody's way.
+const held = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND objsubid = 1
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	AND classid = 1853122162::oid AND objid = 'outbox_events'::regclass::oid)`
+
+func mustRing(tb testing.TB, b *Bell) uint64 {
+	tb.Helper()
+	xid, err := b.Ring(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return xid
+}
+
+func TestBell(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	b, d, stop := newBell(t, url)
+	until(t, conn, silent, false)
+	if xid := mustRing(t, b); xid == 0 {
+		t.Error("no transaction id from a bell that was never silent")
+	}
+	for range 3 {
+		b.Silence()
+		b.Silence()
+		until(t, conn, held, true)
+		if !value[bool](t, conn, silent) {
+			t.Error("the trigger is not silent")
+		}
+		exec(t, conn, `BEGIN`)
+		exec(t, conn, insert, 1)
+		before := value[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`)
+		xid := mustRing(t, b)
+		if value[bool](t, conn, held) || value[bool](t, conn, silent) {
+			t.Error("silent after the ring")
+		}
+		after := value[uint64](t, connect(t, url), `SELECT pg_current_xact_id()::text::bigint`)
+		if xid <= before || xid >= after {
+			t.Errorf("ring returned %d between %d, silent, and %d, later", xid, before, after)
+		}
+		exec(t, conn, `COMMIT`)
+	}
+	// Its session ends: the bell rings by itself, and the next ring knows.
+	b.Silence()
+	until(t, conn, held, true)
+	d.terminate(t, conn)
+	if value[bool](t, conn, silent) {
+		t.Error("silent although the session is gone")
+	}
+	for {
+		if xid, err := b.Ring(t.Context()); err == nil {
+			if before := value[uint64](t, conn, `SELECT pg_current_xact_id()::text::bigint`); xid == 0 || xid >= before {
+				t.Errorf("ring returned %d before %d", xid, before)
+			}
+			break
+		}
+	}
+	b.Silence()
+	until(t, conn, held, true)
+	stop()
+	until(t, conn, held, false)
+}
+
+// TestRingEndsWithItsContext also where Run does not run.
+func TestRingEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	b := NewBell((&dialer{}).connect, slog.New(&logbook{}))
+	b.Silence()
+	b.Silence() // never blocks
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Ring(ctx); err == nil {
+		t.Error("rang")
+	}
+}
+
+// TestRunOfTheBellEnds while it waits for the lock.
+func TestRunOfTheBellEnds(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	// A writer that never lets go, so that the bell queues again and again.
+	exec(t, conn, `SELECT pg_advisory_lock_shared(`+bellKey+`)`)
+	b, _, stop := newBell(t, url)
+	b.Silence()
+	until(t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, true)
+	stop()
+}
+
+// TestTwoBells: the second one does not wait for the first, and takes over.
+func TestTwoBells(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	first, d1, _ := newBell(t, url)
+	second, d2, _ := newBell(t, url)
+	first.Silence()
+	until(t, conn, held, true)
+	second.Silence()
+	until(t, conn, `SELECT true`, true)
+	// The second one answers at any time, and its ring takes nothing from the first.
+	for range 5 {
+		second.Silence()
+		mustRing(t, second)
+	}
+	if !value[bool](t, conn, held) {
+		t.Error("the ring of the second bell ended the silence of the first")
+	}
+	holder := func() int64 {
+		return value[int64](t, conn, `SELECT coalesce(max(pid), 0)::bigint FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted
+			AND classid = 1853122162::oid AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	}
+	pid := func(d *dialer) int64 {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.pids[len(d.pids)-1]
+	}
+	if holder() != pid(d1) {
+		t.Error("the first bell does not hold the lock")
+	}
+	mustRing(t, first)
+	second.Silence()
+	until(t, conn, held, true)
+	if holder() != pid(d2) {
+		t.Error("the second bell did not take over")
+	}
+	// And back, by the death of the second, whoever had asked in the meantime.
+	first.Silence()
+	d2.terminate(t, conn)
+	until(t, conn, held, true)
+	if holder() != pid(d1) {
+		t.Error("the first bell did not take over from the dead")
+	}
+}
+
+// TestBellUnderLoad: writers test the lock by taking it for a moment, all the
+// time; silence must come all the same, and ring must name an id above those of
+// all who were silent.
+func TestBellUnderLoad(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	b, _, _ := newBell(t, url)
+	exec(t, conn, `CREATE TABLE said (id bigint, xid bigint, silent boolean)`)
+	var rounds atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 16 {
+		writer := connect(t, url)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				// The test of the trigger, beside the transaction's own id. It
+				// comes last, so that what it finds was so when it has the id.
+				if _, err := writer.Exec(t.Context(), `WITH x AS MATERIALIZED (SELECT pg_current_xact_id()::text::bigint AS xid)
+					INSERT INTO said SELECT $1::bigint, xid, NOT (pg_try_advisory_lock_shared(`+bellKey+`) AND pg_advisory_unlock_shared(`+bellKey+`)) FROM x`,
+					rounds.Load()); err != nil {
+					t.Errorf("writer: %v", err)
+					return
+				}
+			}
+		})
+	}
+	quiet := 0
+	for round := range 20 {
+		rounds.Store(int64(round))
+		b.Silence()
+		until(t, conn, held, true)
+		xid := mustRing(t, b)
+		// Those below xid may still be open; those that are above were not silent,
+		// unless a later silence made them so.
+		until(t, conn, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > `+strconv.FormatUint(xid, 10), true)
+		if n := value[int](t, conn, `SELECT count(*) FROM said WHERE silent AND xid >= $1::bigint`, int64(xid)); n != 0 {
+			t.Fatalf("round %d: %d writers were silent with an id above the ring's", round, n)
+		}
+		quiet = value[int](t, conn, `SELECT count(*) FROM said WHERE silent`)
+	}
+	cancel()
+	wg.Wait()
+	if quiet == 0 {
+		t.Error("nobody was ever silent")
+	}
+}

@@ -1,0 +1,223 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ears takes hints, in order: "look" or an id.
+type ears chan string
+
+func (e ears) Wake(id int64) { e <- strconv.FormatInt(id, 10) }
+func (e ears) Look()         { e <- "look" }
+
+func (e ears) expect(tb testing.TB, want ...string) {
+	tb.Helper()
+	for _, w := range want {
+		if got := <-e; got != w {
+			tb.Fatalf("heard %s, want %s", got, w)
+		}
+	}
+}
+
+const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, $1::int)`
+
+func TestListen(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	d, heard, log := &dialer{url: url}, make(ears, 1000), &logbook{}
+	listens := 0
+	l := New(d.connect, "outbox_events", heard, slog.New(log), func() { listens++ })
+	stop := start(t, l.Run)
+	heard.expect(t, "look")
+
+	exec(t, conn, insert, 3)
+	heard.expect(t, "1", "2", "3")
+	exec(t, conn, insert, 100)
+	heard.expect(t, "look")
+	exec(t, conn, `NOTIFY outbox_events, 'what?'`)
+	exec(t, conn, `NOTIFY other, '1'`)
+	exec(t, conn, `NOTIFY outbox_events, '42'`)
+	heard.expect(t, "look", "42")
+
+	for range 3 {
+		d.terminate(t, conn)
+		// Committed while nobody listens, or just then: the look finds it.
+		exec(t, conn, insert, 65)
+		heard.expect(t, "look")
+		exec(t, conn, `NOTIFY outbox_events, '43'`)
+		for got := range heard { // the 65 may have been heard besides
+			if got == "43" {
+				break
+			}
+		}
+	}
+	stop()
+	if listens != 4 {
+		t.Errorf("listened %d times, want 4", listens)
+	}
+	want := []string{}
+	for range 3 {
+		want = append(want, "WARN not listening", "INFO listening again")
+	}
+	log.expect(t, want...)
+}
+
+// TestListensBeforeItLooks: what is committed during the look is heard. The
+// look of this test commits something itself, and on the first connection as
+// on every later one.
+func TestListensBeforeItLooks(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	d, heard := &dialer{url: url}, make(ears, 1000)
+	l := New(d.connect, "outbox_events", lookers{heard, func() { exec(t, conn, `NOTIFY outbox_events, '7'`) }}, slog.New(&logbook{}), nil)
+	stop := start(t, l.Run)
+	admin := connect(t, url)
+	for range 3 {
+		heard.expect(t, "look", "7")
+		d.terminate(t, admin)
+	}
+	heard.expect(t, "look", "7")
+	stop()
+}
+
+// lookers does something when it is told to look.
+type lookers struct {
+	ears
+	look func()
+}
+
+func (l lookers) Look() {
+	l.ears.Look()
+	l.look()
+}
+
+// TestChannelOfAnotherSchema: names are quoted, and no other channel is heard.
+func TestChannelOfAnotherSchema(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	heard := make(ears, 1000)
+	channel := `Odd "name".outbox_events`
+	start(t, New((&dialer{url: url}).connect, channel, heard, slog.New(&logbook{}), nil).Run)
+	heard.expect(t, "look")
+	exec(t, conn, `SELECT pg_notify('outbox_events', '1'), pg_notify($1, '2')`, channel)
+	heard.expect(t, "2")
+}
+
+// TestReportsOnce however often it tries, also before the first connection.
+func TestReportsOnce(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	d, heard, log := &dialer{url: url}, make(ears, 1000), &logbook{}
+	refusals := 5
+	stop := start(t, New(func(ctx context.Context) (*pgx.Conn, error) {
+		if refusals > 0 {
+			refusals--
+			return nil, errors.New("connection refused")
+		}
+		return d.connect(ctx)
+	}, "outbox_events", heard, slog.New(log), nil).Run)
+	heard.expect(t, "look")
+	exec(t, conn, insert, 1)
+	heard.expect(t, "1")
+	stop()
+	log.expect(t, "WARN not listening", "INFO listening again")
+}
+
+// TestPauses: a database that is down is asked more and more rarely, whether or
+// not it was ever there, and one that was there for a while quickly at first.
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	for _, before := range []time.Duration{-1, 0, time.Hour} {
+		t.Run(before.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var tries []time.Time
+				l := New(func(context.Context) (*pgx.Conn, error) {
+					tries = append(tries, time.Now())
+					return nil, errors.New("connection refused")
+				}, "c", make(ears, 1), slog.New(&logbook{}), nil)
+				if before >= 0 { // as if it had been connected then, after trouble
+					for range 20 {
+						l.pauses.NextBackOff()
+					}
+					l.connected = time.Now()
+					<-time.After(before)
+				}
+				begin := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+				defer cancel()
+				if err := l.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Run returned %v", err)
+				}
+				if n := len(tries); n < 40 || n > 200 {
+					t.Errorf("%d tries in 5 minutes", n)
+				}
+				// A connection that lasted is tried again quickly, one that
+				// broke at once is not.
+				if quick := tries[0].Sub(begin) <= 2*firstReconnect; quick != (before != 0) {
+					t.Errorf("first try after %v", tries[0].Sub(begin))
+				}
+			})
+		})
+	}
+}
+
+func TestRunEndsWhileItWaits(t *testing.T) {
+	t.Parallel()
+	connecting := make(chan struct{})
+	once := sync.OnceFunc(func() { close(connecting) })
+	stop := start(t, New(func(ctx context.Context) (*pgx.Conn, error) {
+		once()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, "c", make(ears, 1), slog.New(&logbook{}), nil).Run)
+	<-connecting
+	stop()
+}
+
+func TestParsePayload(t *testing.T) {
+	t.Parallel()
+	for payload, want := range map[string]int64{
+		"0": 0, "1": 1, "1042": 1042, "-1": -1, "9223372036854775807": math.MaxInt64, "-9223372036854775808": math.MinInt64,
+	} {
+		if id, ok := ParsePayload(payload); !ok || id != want {
+			t.Errorf("%q is %d, %t", payload, id, ok)
+		}
+	}
+	for _, payload := range []string{
+		"", " ", "+1", "01", "-0", "00", " 1", "1 ", "1\n", "1_000", "0x10", "1.0", "1e3", "NaN", "٣", "1\x00", "-", "--1", "1-2/3",
+		"9223372036854775808", "-9223372036854775809", "99999999999999999999999",
+	} {
+		if id, ok := ParsePayload(payload); ok {
+			t.Errorf("%q is an id: %d", payload, id)
+		}
+	}
+}
+
+// FuzzPayload: a payload is an id exactly where it is how the id is written.
+func FuzzPayload(f *testing.F) {
+	for _, seed := range []string{"", "0", "-1", "+1", "01", " 1", "9223372036854775807", "9223372036854775808"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, payload string) {
+		id, ok := ParsePayload(payload)
+		if ok != (fmt.Sprint(id) == payload) && (ok || payload != "0") {
+			t.Errorf("%q: %d, %t", payload, id, ok)
+		}
+		n, err := strconv.Atoi(payload)
+		if canonical := err == nil && strconv.Itoa(n) == payload; canonical != ok || ok && int64(n) != id {
+			t.Errorf("%q: %d, %t; want %d, %t", payload, id, ok, n, canonical)
+		}
+	})
+}

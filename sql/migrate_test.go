@@ -1,0 +1,394 @@
+package outboxsql_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func TestMigrateTwice(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	s := state(t, conn, "public")
+	if s.Current != 0 || s.Latest < 1 || len(s.Versions) != s.Latest || s.Bell != outboxsql.BellOff || !s.Versions[0].AppliedAt.IsZero() {
+		t.Errorf("before: %+v", s)
+	}
+	err := outboxsql.Check(t.Context(), conn, "public")
+	if !errors.Is(err, outboxsql.ErrNotMigrated) || !strings.Contains(err.Error(), "notifyd migrate up") {
+		t.Errorf("before: %v, want ErrNotMigrated with the cure", err)
+	}
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != s.Latest || applied[0].Number != 1 || applied[0].Name == "" {
+		t.Errorf("applied %+v at first", applied)
+	}
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 0 {
+		t.Errorf("applied %+v the second time", applied)
+	}
+	names := s.Versions
+	s = state(t, conn, "public")
+	for i, v := range s.Versions {
+		if v.Name != names[i].Name || v.Number != i+1 {
+			t.Errorf("the file of version %d records version %d, %q; want %q", i+1, v.Number, v.Name, names[i].Name)
+		}
+	}
+	if s.Current != s.Latest || len(s.Versions) != s.Latest || s.Bell != outboxsql.BellAuto || s.Versions[0].AppliedAt.IsZero() {
+		t.Errorf("after: %+v", s)
+	}
+	if err := outboxsql.Check(t.Context(), conn, "public"); err != nil {
+		t.Errorf("after: %v", err)
+	}
+}
+
+// TestMigrateAtOnce also runs where sessions begin with a stricter isolation
+// level: a snapshot older than the lock must not hide what the winner did.
+func TestMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
+		t.Run(isolation, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			first := connect(t, url)
+			exec(t, first, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_isolation = %s",
+				pgx.Identifier{first.Config().Database}.Sanitize(), "'"+isolation+"'"))
+			conns := make([]*pgx.Conn, 8)
+			for i := range conns {
+				conns[i] = connect(t, url)
+			}
+			var wg sync.WaitGroup
+			applied, errs := make([]int, len(conns)), make([]error, len(conns))
+			for i, conn := range conns {
+				wg.Go(func() {
+					var versions []outboxsql.Version
+					versions, errs[i] = outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellKeep)
+					applied[i] = len(versions)
+				})
+			}
+			wg.Wait()
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(applied)
+			if applied[6] != 0 || applied[7] == 0 {
+				t.Errorf("versions applied by each: %v, want by one alone", applied)
+			}
+		})
+	}
+}
+
+func TestMigrateIntoSchema(t *testing.T) {
+	t.Parallel()
+	for _, schema := range []string{"relay", `Odd "name"; it's`, "pg", "näme", strings.Repeat("x", 49)} {
+		t.Run(schema, func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, testenv.Database(t))
+			before := value[string](t, conn, "SHOW search_path")
+			migrate(t, conn, schema, outboxsql.BellAuto)
+			migrate(t, conn, schema, outboxsql.BellAuto)
+			if err := outboxsql.Check(t.Context(), conn, schema); err != nil {
+				t.Error(err)
+			}
+			tables := values[string](t, conn, `SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY 1`,
+				pgx.Identifier{schema}.Sanitize())
+			if want := []string{"outbox_deliveries", "outbox_events", "outbox_migrations"}; !slices.Equal(tables, want) {
+				t.Errorf("tables %v, want %v", tables, want)
+			}
+			if n := value[int](t, conn, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {
+				t.Errorf("%d relations in public", n)
+			}
+			if after := value[string](t, conn, "SHOW search_path"); after != before {
+				t.Errorf("search_path is %s after it, was %s", after, before)
+			}
+			if len(outboxsql.Channel(schema)) > 63 {
+				t.Errorf("channel %s is too long", outboxsql.Channel(schema))
+			}
+			exec(t, conn, "LISTEN "+pgx.Identifier{outboxsql.Channel(schema)}.Sanitize())
+			id := value[int64](t, conn, "INSERT INTO "+pgx.Identifier{schema, "outbox_events"}.Sanitize()+
+				" (event_type, payload) VALUES ('a', '1') RETURNING id")
+			n, err := conn.WaitForNotification(t.Context())
+			if err != nil || n.Channel != outboxsql.Channel(schema) || n.Payload != fmt.Sprint(id) {
+				t.Errorf("notification %+v, %v; want %d on %s", n, err, id, outboxsql.Channel(schema))
+			}
+		})
+	}
+}
+
+func TestTwoSchemasInOneDatabase(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "one", outboxsql.BellAlways)
+	migrate(t, conn, "two", outboxsql.BellOff)
+	if s := state(t, conn, "one"); s.Bell != outboxsql.BellAlways {
+		t.Errorf("bell of one is %s", s.Bell)
+	}
+	if s := state(t, conn, "two"); s.Bell != outboxsql.BellOff || s.Current != s.Latest {
+		t.Errorf("two: %+v", s)
+	}
+	if err := outboxsql.Check(t.Context(), conn, "public"); !errors.Is(err, outboxsql.ErrNotMigrated) {
+		t.Errorf("public: %v", err)
+	}
+}
+
+func TestRefusedSettings(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	for _, c := range []struct {
+		schema string
+		bell   outboxsql.Bell
+		want   string
+	}{
+		{"", outboxsql.BellAuto, "no name"},
+		{strings.Repeat("x", 50), outboxsql.BellAuto, "at most 49"},
+		{"a\x00b", outboxsql.BellAuto, "zero bytes"},
+		{"a\xffb", outboxsql.BellAuto, "UTF-8"},
+		{"public", "loud", "use auto, always or off"},
+		{"public", "auto'; DROP TABLE x; --", "unknown bell mode"},
+	} {
+		if _, err := outboxsql.Migrate(t.Context(), conn, c.schema, c.bell); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Migrate(%q, %q) = %v, want %q", c.schema, c.bell, err, c.want)
+		}
+		if _, err := outboxsql.Script(c.schema, c.bell); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Script(%q, %q) = %v, want %q", c.schema, c.bell, err, c.want)
+		}
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM pg_class WHERE relname LIKE 'outbox%'`); n != 0 {
+		t.Errorf("%d relations were made", n)
+	}
+}
+
+func TestTooNew(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAlways)
+	exec(t, conn, `INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')`)
+	before := catalog(t, conn, "public")
+	_, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellOff)
+	for _, err := range []error{err, outboxsql.Check(t.Context(), conn, "public")} {
+		if !errors.Is(err, outboxsql.ErrTooNew) || !strings.Contains(err.Error(), "999") || !strings.Contains(err.Error(), "upgrade notifyd") {
+			t.Errorf("%v, want ErrTooNew with the cure", err)
+		}
+	}
+	if after := catalog(t, conn, "public"); !slices.Equal(before, after) {
+		t.Errorf("changed from\n%s\nto\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+	}
+	s := state(t, conn, "public")
+	if last := s.Versions[len(s.Versions)-1]; s.Current != 999 || last.Number != 999 || last.Name != "from the future" {
+		t.Errorf("state %+v", s)
+	}
+}
+
+// catalog describes everything in a schema, one line per thing.
+func catalog(tb testing.TB, conn *pgx.Conn, schema string) []string {
+	tb.Helper()
+	return values[string](tb, conn, `
+		WITH r AS (SELECT oid, relname FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r')
+		SELECT format('column %s.%s %s %s %s %s %s', relname, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
+			pg_get_expr(adbin, adrelid), col_description(r.oid, attnum)) AS line
+		FROM r JOIN pg_attribute a ON attrelid = r.oid AND attnum > 0 LEFT JOIN pg_attrdef d ON adrelid = r.oid AND adnum = attnum
+		UNION ALL SELECT format('table %s %s', relname, obj_description(oid, 'pg_class')) FROM r
+		UNION ALL SELECT format('index %s', replace(pg_get_indexdef(indexrelid), quote_ident($1::name::text) || '.', '')) FROM pg_index JOIN r ON r.oid = indrelid
+		UNION ALL SELECT format('constraint %s %s %s', relname, conname, pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN r ON r.oid = conrelid
+		UNION ALL SELECT format('trigger %s %s', replace(pg_get_triggerdef(t.oid), quote_ident($1::name::text) || '.', ''), tgenabled)
+			FROM pg_trigger t JOIN r ON r.oid = tgrelid WHERE NOT tgisinternal
+		UNION ALL SELECT format('function %s %s %s', proname, prosrc, obj_description(oid, 'pg_proc')) FROM pg_proc WHERE pronamespace = $1::regnamespace
+		ORDER BY 1`, schema)
+}
+
+// TestWaysToMigrate compares what Migrate makes with what its script makes,
+// and with the two files run by hand.
+func TestWaysToMigrate(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	for _, bell := range []outboxsql.Bell{outboxsql.BellKeep, outboxsql.BellAuto, outboxsql.BellAlways, outboxsql.BellOff} {
+		migrated, scripted, byHand := "m"+string(bell), "s"+string(bell), "h"+string(bell)
+		migrate(t, conn, migrated, bell)
+		script, err := outboxsql.Script(scripted, bell)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := conn.PgConn().Exec(t.Context(), script).ReadAll(); err != nil {
+				t.Fatalf("script: %v", err)
+			}
+		}
+		hand := connect(t, conn.Config().ConnString())
+		exec(t, hand, "CREATE SCHEMA "+byHand)
+		exec(t, hand, "SET search_path = "+byHand)
+		if bell != outboxsql.BellKeep {
+			exec(t, hand, "SET notifyd.bell = '"+string(bell)+"'")
+		}
+		runFiles(t, hand)
+		runFiles(t, hand)
+
+		want := catalog(t, conn, migrated)
+		for _, schema := range []string{scripted, byHand} {
+			if got := catalog(t, conn, schema); !slices.Equal(got, want) {
+				t.Errorf("%s differs from %s:\n%s\nwant\n%s", schema, migrated, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+			if err := outboxsql.Check(t.Context(), conn, schema); err != nil {
+				t.Errorf("%s: %v", schema, err)
+			}
+			if got, want := state(t, conn, schema).Bell, state(t, conn, migrated).Bell; got != want {
+				t.Errorf("%s: bell %s, want %s", schema, got, want)
+			}
+			if got, want := state(t, conn, schema).Versions[0].Name, state(t, conn, migrated).Versions[0].Name; got != want {
+				t.Errorf("%s: version 1 is called %q, want %q", schema, got, want)
+			}
+			if applied := migrate(t, conn, schema, outboxsql.BellKeep); len(applied) != 0 {
+				t.Errorf("%s: %d versions left to apply", schema, len(applied))
+			}
+		}
+	}
+}
+
+// runFiles runs the files as psql -f does: each statement by itself.
+func runFiles(tb testing.TB, conn *pgx.Conn) {
+	tb.Helper()
+	for _, name := range []string{"schema.sql", "triggers.sql"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for _, statement := range statements(string(text)) {
+			if _, err := conn.PgConn().Exec(tb.Context(), statement).ReadAll(); err != nil {
+				tb.Fatalf("%s: %v\n%s", name, err, statement)
+			}
+		}
+	}
+}
+
+// statements splits a file of ours: a statement ends with a line that ends in
+// a semicolon, outside of a body between lines of dollar quotes.
+func statements(text string) []string {
+	var list []string
+	var b strings.Builder
+	inBody := false
+	for line := range strings.Lines(text) {
+		b.WriteString(line)
+		if strings.Count(line, "$")%4 == 2 {
+			inBody = !inBody
+		}
+		if !inBody && strings.HasSuffix(strings.TrimSpace(line), ";") {
+			list = append(list, b.String())
+			b.Reset()
+		}
+	}
+	return list
+}
+
+func TestBellModes(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	const drop = `DROP TRIGGER outbox_events_bell ON outbox_events`
+	for i, c := range []struct {
+		before     string
+		bell, want outboxsql.Bell
+	}{
+		{"", outboxsql.BellKeep, outboxsql.BellAuto},
+		{"", outboxsql.BellAlways, outboxsql.BellAlways},
+		{"", outboxsql.BellKeep, outboxsql.BellAlways},
+		{"", outboxsql.BellOff, outboxsql.BellOff},
+		{"", outboxsql.BellKeep, outboxsql.BellOff},
+		{"", outboxsql.BellOff, outboxsql.BellOff},
+		{"", outboxsql.BellAuto, outboxsql.BellAuto},
+		{drop, outboxsql.BellKeep, outboxsql.BellOff},
+		{"", outboxsql.BellAuto, outboxsql.BellAuto},
+		{`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`, outboxsql.BellKeep, outboxsql.BellOff},
+		{"", outboxsql.BellAuto, outboxsql.BellAuto},
+		{`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`, outboxsql.BellOff, outboxsql.BellOff},
+		{"", outboxsql.BellAlways, outboxsql.BellAlways},
+	} {
+		if c.before != "" {
+			exec(t, conn, c.before)
+		}
+		migrate(t, conn, "public", c.bell)
+		if got := state(t, conn, "public").Bell; got != c.want {
+			t.Errorf("step %d: bell is %q after %q, want %q", i, got, c.bell, c.want)
+		}
+	}
+	// A mistake in a run by hand is refused as well.
+	exec(t, conn, `SET notifyd.bell = 'loud'`)
+	text, err := os.ReadFile("triggers.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.PgConn().Exec(t.Context(), string(text)).ReadAll(); err == nil || !strings.Contains(err.Error(), "unknown bell mode 'loud'") {
+		t.Errorf("triggers.sql with an unknown mode: %v", err)
+	}
+	if got := state(t, conn, "public").Bell; got != outboxsql.BellAlways {
+		t.Errorf("bell is %q after a refusal", got)
+	}
+}
+
+// TestKeepTakesNoLock: a second migration must not wait for writers.
+func TestKeepTakesNoLock(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn, writer := connect(t, url), connect(t, url)
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	exec(t, writer, `BEGIN`)
+	exec(t, writer, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
+	exec(t, conn, `SET lock_timeout = '100ms'`)
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	migrate(t, conn, "public", outboxsql.BellKeep)
+}
+
+func TestEverythingHasAComment(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	silent := values[string](t, conn, `
+		SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'
+			AND coalesce(obj_description(c.oid, 'pg_class'), '') = ''
+		UNION ALL
+		SELECT c.relname || '.' || a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+			WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND coalesce(col_description(c.oid, a.attnum), '') = ''
+		UNION ALL
+		SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace AND coalesce(obj_description(p.oid, 'pg_proc'), '') = ''
+		ORDER BY 1`)
+	if len(silent) > 0 {
+		t.Errorf("no comment on %v", silent)
+	}
+}
+
+// TestRefusedRows: what the relay could not deal with does not get in.
+func TestRefusedRows(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	for name, insert := range map[string]string{
+		"no type":        `(payload) VALUES ('1')`,
+		"empty type":     `(event_type, payload) VALUES ('', '1')`,
+		"endless type":   `(event_type, payload) SELECT string_agg(md5(i::text), ''), '1' FROM generate_series(1, 200) i`,
+		"no payload":     `(event_type) VALUES ('a')`,
+		"headers a list": `(event_type, payload, headers) VALUES ('a', '1', '[]')`,
+		"headers null":   `(event_type, payload, headers) VALUES ('a', '1', 'null')`,
+		"unknown state":  `(event_type, payload, state) VALUES ('a', '1', 'new')`,
+	} {
+		_, err := conn.Exec(t.Context(), `INSERT INTO outbox_events `+insert)
+		if code := sqlState(err); code != "23502" && code != "23514" {
+			t.Errorf("%s: %v, want a violated constraint", name, err)
+		}
+	}
+}
+
+// TestMigrateAsOwnerOfTheSchema: a role that was given a schema needs no more.
+func TestMigrateAsOwnerOfTheSchema(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	role := role(t, conn)
+	exec(t, conn, "CREATE SCHEMA relay AUTHORIZATION "+role)
+	exec(t, conn, "SET ROLE "+role)
+	migrate(t, conn, "relay", outboxsql.BellKeep)
+	migrate(t, conn, "relay", outboxsql.BellKeep)
+	if err := outboxsql.Check(t.Context(), conn, "relay"); err != nil {
+		t.Error(err)
+	}
+}
