@@ -24,7 +24,11 @@ func startGate(t *testing.T, to string) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{port: l.Addr().(*net.TCPAddr).Port, open: make(chan struct{}), end: make(chan struct{}), to: to}
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("%v is no TCP address", l.Addr())
+	}
+	g := &gate{port: addr.Port, open: make(chan struct{}), end: make(chan struct{}), to: to}
 	g.all.Go(func() {
 		for {
 			client, err := l.Accept()
