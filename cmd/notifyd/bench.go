@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/bench"
 	"github.com/notifyd/notifyd/internal/config"
 )
@@ -42,7 +43,7 @@ docs/performance.md says how each figure is got.`,
 	flags.BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON on standard output")
 	flags.StringVar(&f.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")
 	flags.StringVar(&f.memProfile, "memprofile", "", "write a profile of this process's allocations to this `file`")
-	cmd.AddCommand(newBenchLatencyCmd(a, f))
+	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f))
 	return cmd
 }
 
@@ -68,6 +69,39 @@ row in SQL. It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Events, "events", 2000, "`number` of events to measure")
 	cmd.Flags().IntVar(&o.Rate, "rate", 500, "transactions per `second`")
+	return cmd
+}
+
+func newBenchDrainCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.DrainOptions
+	to := oneOf{words: []string{"noop"}, value: "noop"}
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Speed of working off a backlog",
+		Long: `drain inserts a backlog and takes the time that a relay needs to deliver all of it,
+from its start until everything is settled; and the time that the same
+statements need for an equal backlog without a relay around them, on as many
+connections. It exits with 1 if an event was lost.`,
+		Example: "  notifyd bench drain\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "events", "batch", "workers", "payload"); err != nil {
+				return err
+			}
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.DrainResult, error) {
+				o.Options = common
+				return bench.Drain(ctx, o)
+			})
+		},
+	}
+	defaults := dispatch.DefaultConfig()
+	flags := cmd.Flags()
+	flags.IntVar(&o.Events, "events", 200_000, "`number` of events in the backlog")
+	flags.IntVar(&o.Payload, "payload", 256, "`bytes` per payload")
+	flags.BoolVar(&o.Delete, "delete", false, "delete delivered events instead of keeping them")
+	flags.IntVar(&o.Batch, "batch", defaults.Batch, "largest `number` of events in one claim")
+	flags.IntVar(&o.Workers, "workers", defaults.Claims, "`number` of claims in flight, each with a connection")
+	flags.Var(&to, "to", "destination: noop, a Go function that does nothing")
+	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	return cmd
 }
 

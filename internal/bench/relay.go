@@ -30,7 +30,7 @@ func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
 		return nil
 	case err := <-r.ended:
 		r.ended <- nil // for stop
-		return errors.Join(errors.New("the relay ended early"), err)
+		return errors.Join(errEndedEarly, err)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -41,6 +41,9 @@ func (r *running) stop() error {
 	r.cancel()
 	return <-r.ended
 }
+
+// errEndedEarly is returned for a relay that did not wait for its end.
+var errEndedEarly = errors.New("the relay ended early")
 
 // together runs tasks at once, ends them all with the first error, and
 // returns that.

@@ -2,7 +2,7 @@ package bench
 
 import (
 	"context"
-	encoding "encoding/binary"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -30,7 +30,7 @@ func fly(ctx context.Context, conn *pgx.Conn, statements ...statement) (err erro
 	defer func() { err = errors.Join(err, p.Close()) }()
 	for i := range statements {
 		s := &statements[i]
-		p.SendQueryPrepared(s.name, s.params, binary(), s.formats)
+		p.SendQueryPrepared(s.name, s.params, inBinary(), s.formats)
 	}
 	if err := p.Sync(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func fly(ctx context.Context, conn *pgx.Conn, statements ...statement) (err erro
 	return nil
 }
 
-func binary() []int16 { return []int16{1} }
+func inBinary() []int16 { return []int16{1} }
 
 // prepare prepares statements, name to text.
 func prepare(ctx context.Context, conn *pgx.Conn, statements map[string]string) error {
@@ -122,17 +122,17 @@ func closeAll(ctx context.Context, conns []*pgx.Conn) {
 func int8Param(v int64) []byte { return binaryAppend(nil, v) }
 
 func binaryAppend(b []byte, v int64) []byte {
-	return encoding.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // the bits are what is meant
+	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // the bits are what is meant
 }
 
 // int8Array is a bigint[] in binary.
 func int8Array(b []byte, ids []int64) []byte {
 	const oidInt8 = 20
 	for _, v := range []uint32{1, 0, oidInt8, uint32(len(ids)), 1} { //nolint:gosec // a batch is small
-		b = encoding.BigEndian.AppendUint32(b, v)
+		b = binary.BigEndian.AppendUint32(b, v)
 	}
 	for _, id := range ids {
-		b = encoding.BigEndian.AppendUint32(b, 8)
+		b = binary.BigEndian.AppendUint32(b, 8)
 		b = binaryAppend(b, id)
 	}
 	return b
