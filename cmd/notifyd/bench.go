@@ -43,7 +43,7 @@ docs/performance.md says how each figure is got.`,
 	flags.BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON on standard output")
 	flags.StringVar(&f.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")
 	flags.StringVar(&f.memProfile, "memprofile", "", "write a profile of this process's allocations to this `file`")
-	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f))
+	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f), newBenchInsertCmd(a, f), newBenchSoakCmd(a, f), newBenchRelayCmd(a))
 	return cmd
 }
 
@@ -103,6 +103,69 @@ connections. It exits with 1 if an event was lost.`,
 	flags.Var(&to, "to", "destination: noop, a Go function that does nothing")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	return cmd
+}
+
+func newBenchInsertCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.InsertOptions
+	cmd := &cobra.Command{
+		Use:   "insert",
+		Short: "What the trigger costs the writers",
+		Long: `insert lets writers commit one event after the other, as fast as they can, and
+counts: without a trigger; with the bell as it is by default and a relay at
+work; with the bell silent and no relay, which is what the trigger alone costs;
+and with a notification of every event. The four take turns.`,
+		Example: "  notifyd bench insert\n  notifyd bench insert --writers 64 --seconds 15 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "writers", "seconds"); err != nil {
+				return err
+			}
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.InsertResult, error) {
+				o.Options = common
+				return bench.Insert(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
+	return cmd
+}
+
+func newBenchSoakCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.SoakOptions
+	cmd := &cobra.Command{
+		Use:   "soak",
+		Short: "Latency, table size and CPU time over a while at a fixed rate",
+		Long: `soak writes events at a fixed rate, each in a transaction of its own, and takes
+the time from the moment at which an event was due to be written to the call of
+the handler; how dead tuples and the table grow; and the CPU time of the relay.
+It exits with 1 if an event was lost.`,
+		Example: "  notifyd bench soak\n  notifyd bench soak --rate 1000 --seconds 3600 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
+				return err
+			}
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.SoakResult, error) {
+				o.Options = common
+				return bench.Soak(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Rate, "rate", 5000, "transactions per `second`")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 60, "`seconds` to write for")
+	return cmd
+}
+
+// newBenchRelayCmd is the relay that insert and soak start as a process.
+func newBenchRelayCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    "relay",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.value, "warn"), Format: first(a.logFormat.value, "auto")})
+			order, _ := a.lookup(bench.EnvRelay)
+			return bench.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), log, order)
+		},
+	}
 }
 
 // atLeastOne refuses numbers below 1.

@@ -97,3 +97,11 @@ func (h *histogram) percentile(p float64) time.Duration {
 	}
 	return h.max
 }
+
+// extremes returns the lowest and the highest one.
+func extremes(values []float64) (low, high float64) {
+	if len(values) == 0 {
+		return 0, 0
+	}
+	return slices.Min(values), slices.Max(values)
+}
