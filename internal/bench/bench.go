@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -184,13 +185,14 @@ func (e *env) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupWithin)
 	defer cancel()
 	var errs []error
-	for i := len(e.cleanup) - 1; i >= 0; i-- {
-		errs = append(errs, e.cleanup[i](ctx))
+	for _, f := range slices.Backward(e.cleanup) {
+		errs = append(errs, f(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-func (e *env) printf(format string, args ...any) { fmt.Fprintf(e.Out, format, args...) }
+// printf writes for people. Whoever has closed the other end does not read it.
+func (e *env) printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, format, args...) }
 
 // table is the quoted name of a schema's table of events.
 func table(schema string) string { return pgx.Identifier{schema, "outbox_events"}.Sanitize() }

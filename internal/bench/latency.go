@@ -217,7 +217,7 @@ func (l *latency) write(ctx context.Context, conns []*pgx.Conn) error {
 	}
 	tasks := []func(context.Context) error{func(ctx context.Context) error {
 		defer func() { _ = closeSleep() }() // it holds nothing back
-		return pace(ctx, l.start, len(l.tickets), func(i int) time.Duration { return l.tickets[i].at }, due, sleep)
+		return pace(ctx, schedule{l.start, len(l.tickets), func(i int) time.Duration { return l.tickets[i].at }}, due, sleep)
 	}}
 	data := []byte(payload(payloadBytes))
 	for _, conn := range conns {

@@ -21,13 +21,22 @@ func sleepTimer(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// pace sends the numbers from 0 to n-1, each at its time after start, and
-// closes due. The schedule is fixed beforehand: one that falls behind catches
-// up, and what is late because of it is measured as late.
-func pace(ctx context.Context, start time.Time, n int, at func(int) time.Duration, due chan<- int, sleep sleeper) error {
+// schedule says when each of n events is due, in time after start.
+type schedule struct {
+	start time.Time
+	n     int
+	at    func(int) time.Duration
+}
+
+func (s schedule) due(i int) time.Time { return s.start.Add(s.at(i)) }
+
+// pace sends the numbers of the events, each when it is due, and closes the
+// channel. The schedule is fixed beforehand: whoever falls behind catches up,
+// and what is late because of it is measured as late.
+func pace(ctx context.Context, s schedule, due chan<- int, sleep sleeper) error {
 	defer close(due)
-	for i := range n {
-		if wait := time.Until(start.Add(at(i))); wait > 0 {
+	for i := range s.n {
+		if wait := time.Until(s.due(i)); wait > 0 {
 			if err := sleep(ctx, wait); err != nil {
 				return err
 			}

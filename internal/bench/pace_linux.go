@@ -18,7 +18,7 @@ func newSleeper() (sleep sleeper, closeIt func() error, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a timer: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "timerfd") //nolint:gosec // a file descriptor is not negative
+	f := os.NewFile(uintptr(fd), "timerfd")
 	var expirations [8]byte
 	sleep = func(ctx context.Context, d time.Duration) error {
 		stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Now()) })

@@ -85,7 +85,7 @@ func TestPace(t *testing.T) {
 		due := make(chan int)
 		begin := time.Now()
 		ended := make(chan error, 1)
-		go func() { ended <- pace(t.Context(), begin, 5, steadily(10), due, sleepTimer) }()
+		go func() { ended <- pace(t.Context(), schedule{begin, 5, steadily(10)}, due, sleepTimer) }()
 		var at []time.Duration
 		for i := range due {
 			at = append(at, time.Since(begin))
@@ -110,7 +110,7 @@ func TestPaceEnds(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			due := make(chan int, buffer)
 			ended := make(chan error, 1)
-			go func() { ended <- pace(ctx, time.Now(), 5, steadily(1), due, sleepTimer) }()
+			go func() { ended <- pace(ctx, schedule{time.Now(), 5, steadily(1)}, due, sleepTimer) }()
 			synctest.Wait()
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -137,15 +137,15 @@ func (s *soak) write(ctx context.Context, events int) (took time.Duration, err e
 	defer func() { _ = closeSleep() }() // it holds nothing back
 	defer s.progress(fmt.Sprintf("%s events at %s/s", number(float64(events)), number(float64(s.want.Rate))), int64(events), s.written.Load)()
 
-	at, begin := steadily(s.want.Rate), time.Now()
+	plan := schedule{time.Now(), events, steadily(s.want.Rate)}
 	due := make(chan int, s.want.Rate) // a second; whoever is later is measured as late all the same
-	sampling := start(ctx, func(ctx context.Context) error { return s.sample(ctx, begin) })
-	tasks := []func(context.Context) error{func(ctx context.Context) error { return pace(ctx, begin, events, at, due, sleep) }}
+	sampling := start(ctx, func(ctx context.Context) error { return s.sample(ctx, plan.start) })
+	tasks := []func(context.Context) error{func(ctx context.Context) error { return pace(ctx, plan, due, sleep) }}
 	for _, conn := range conns {
 		tasks = append(tasks, func(ctx context.Context) error {
 			data := duePayload(payloadBytes)
 			for i := range due {
-				setDue(data, begin.Add(at(i)))
+				setDue(data, plan.due(i))
 				if res := conn.PgConn().ExecPrepared(ctx, "insert", [][]byte{data}, inBinary(), nil).Read(); res.Err != nil {
 					return fmt.Errorf("write an event: %w", res.Err)
 				}
@@ -155,7 +155,7 @@ func (s *soak) write(ctx context.Context, events int) (took time.Duration, err e
 		})
 	}
 	err = together(ctx, tasks...)
-	took = time.Since(begin)
+	took = time.Since(plan.start)
 	return took, errors.Join(err, sampling.stop())
 }
 

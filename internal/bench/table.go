@@ -27,7 +27,7 @@ func (g grid) row(name string, cells ...string) {
 	for _, cell := range cells {
 		fmt.Fprintf(&b, "%*s", otherColumn, cell)
 	}
-	fmt.Fprintln(g.out, strings.TrimRight(b.String(), " "))
+	_, _ = fmt.Fprintln(g.out, strings.TrimRight(b.String(), " ")) // as env.printf
 }
 
 // times writes percentiles in milliseconds.
