@@ -66,6 +66,7 @@ func newRootCmd(a *app) *cobra.Command {
 	root.AddCommand(
 		newRunCmd(a),
 		newDemoCmd(a),
+		newBenchCmd(a),
 		newMigrateCmd(a),
 		newPublishCmd(a),
 		newCheckConfigCmd(a),

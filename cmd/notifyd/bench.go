@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/pprof"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/bench"
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+// benchFlags are those that every bench has.
+type benchFlags struct {
+	database   string
+	force      bool
+	asJSON     bool
+	cpuProfile string
+	memProfile string
+}
+
+func newBenchCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure notifyd on this machine",
+		Long: `bench measures how fast notifyd is here, beside what the database alone can do in
+the same run. Each bench starts a private PostgreSQL that flushes to disk like
+one in production, and installs one where there is none. With --database-url it
+uses that one, in schemas of its own that are dropped at the end.
+
+docs/performance.md says how each figure is got.`,
+	}
+	f := &benchFlags{}
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.database, "database-url", "", "use this database, in schemas of their own that are dropped at the end")
+	flags.BoolVar(&f.force, "force", false, "use it even if it holds events")
+	flags.BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON on standard output")
+	flags.StringVar(&f.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")
+	flags.StringVar(&f.memProfile, "memprofile", "", "write a profile of this process's allocations to this `file`")
+	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f), newBenchInsertCmd(a, f), newBenchSoakCmd(a, f), newBenchRelayCmd(a))
+	return cmd
+}
+
+func newBenchLatencyCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.LatencyOptions
+	cmd := &cobra.Command{
+		Use:   "latency",
+		Short: "Time from a commit to the call of the handler",
+		Long: `latency writes events at a fixed rate, each in a transaction of its own, and takes
+the time from the return of COMMIT to the call of the handler. In turns with
+that it measures the floor: a bare connection that listens, and a claim of the
+row in SQL. It exits with 1 if an event was lost.`,
+		Example: "  notifyd bench latency\n  notifyd bench latency --rate 2000 --events 8000 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "events", "rate"); err != nil {
+				return err
+			}
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.LatencyResult, error) {
+				o.Options = common
+				return bench.Latency(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Events, "events", 2000, "`number` of events to measure")
+	cmd.Flags().IntVar(&o.Rate, "rate", 500, "transactions per `second`")
+	return cmd
+}
+
+func newBenchDrainCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.DrainOptions
+	to := oneOf{words: []string{"noop"}, value: "noop"}
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Speed of working off a backlog",
+		Long: `drain inserts a backlog and takes the time that a relay needs to deliver all of it,
+from its start until everything is settled; and the time that the same
+statements need for an equal backlog without a relay around them, on as many
+connections. It exits with 1 if an event was lost.`,
+		Example: "  notifyd bench drain\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "events", "batch", "workers", "payload"); err != nil {
+				return err
+			}
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.DrainResult, error) {
+				o.Options = common
+				return bench.Drain(ctx, o)
+			})
+		},
+	}
+	defaults := dispatch.DefaultConfig()
+	flags := cmd.Flags()
+	flags.IntVar(&o.Events, "events", 200_000, "`number` of events in the backlog")
+	flags.IntVar(&o.Payload, "payload", 256, "`bytes` per payload")
+	flags.BoolVar(&o.Delete, "delete", false, "delete delivered events instead of keeping them")
+	flags.IntVar(&o.Batch, "batch", defaults.Batch, "largest `number` of events in one claim")
+	flags.IntVar(&o.Workers, "workers", defaults.Claims, "`number` of claims in flight, each with a connection")
+	flags.Var(&to, "to", "destination: noop, a Go function that does nothing")
+	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
+	return cmd
+}
+
+func newBenchInsertCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.InsertOptions
+	cmd := &cobra.Command{
+		Use:   "insert",
+		Short: "What the trigger costs the writers",
+		Long: `insert lets writers commit one event after the other, as fast as they can, and
+counts: without a trigger; with the bell as it is by default and a relay at
+work; with the bell silent and no relay, which is what the trigger alone costs;
+and with a notification of every event. The four take turns.`,
+		Example: "  notifyd bench insert\n  notifyd bench insert --writers 64 --seconds 15 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "writers", "seconds"); err != nil {
+				return err
+			}
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.InsertResult, error) {
+				o.Options = common
+				return bench.Insert(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
+	return cmd
+}
+
+func newBenchSoakCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.SoakOptions
+	cmd := &cobra.Command{
+		Use:   "soak",
+		Short: "Latency, table size and CPU time over a while at a fixed rate",
+		Long: `soak writes events at a fixed rate, each in a transaction of its own, and takes
+the time from the moment at which an event was due to be written to the call of
+the handler; how dead tuples and the table grow; and the CPU time of the relay.
+It exits with 1 if an event was lost.`,
+		Example: "  notifyd bench soak\n  notifyd bench soak --rate 1000 --seconds 3600 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
+				return err
+			}
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.SoakResult, error) {
+				o.Options = common
+				return bench.Soak(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Rate, "rate", 5000, "transactions per `second`")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 60, "`seconds` to write for")
+	return cmd
+}
+
+// newBenchRelayCmd is the relay that insert and soak start as a process.
+func newBenchRelayCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    "relay",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.value, "warn"), Format: first(a.logFormat.value, "auto")})
+			order, _ := a.lookup(bench.EnvRelay)
+			return bench.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), log, order)
+		},
+	}
+}
+
+// atLeastOne refuses numbers below 1.
+func atLeastOne(cmd *cobra.Command, names ...string) error {
+	for _, name := range names {
+		if n, err := cmd.Flags().GetInt(name); err != nil || n < 1 {
+			return usageErrorf("--%s %s is below 1", name, cmd.Flag(name).Value)
+		}
+	}
+	return nil
+}
+
+// errBench is returned after a bench that shows that something is wrong.
+var errBench = errors.New("events were lost")
+
+// runBench runs a bench with what all have in common and prints its result.
+func runBench[R interface{ OK() bool }](cmd *cobra.Command, a *app, f *benchFlags, measure func(context.Context, bench.Options) (R, error)) error {
+	out := cmd.OutOrStdout()
+	if f.asJSON {
+		out = cmd.ErrOrStderr() // standard output is for the result alone
+	}
+	log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.value, "warn"), Format: first(a.logFormat.value, "auto")})
+	ctx, stop := untilSignal(cmd.Context(), log)
+	defer stop()
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	var result R
+	err = f.profiled(func() (err error) {
+		result, err = measure(ctx, bench.Options{
+			DatabaseURL: f.database, Force: f.force, Out: out, Live: isTerminal(out) && canRewrite(a), Log: log,
+			Relay: []string{self, "bench", "relay"},
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if f.asJSON {
+		line, err := json.Marshal(result)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(line)); err != nil {
+			return err
+		}
+	}
+	if !result.OK() {
+		return errBench
+	}
+	return nil
+}
+
+// profiled runs f and writes the profiles that were asked for.
+func (f *benchFlags) profiled(run func() error) (err error) {
+	if f.cpuProfile != "" {
+		file, err := os.Create(f.cpuProfile)
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return errors.Join(err, file.Close())
+		}
+		defer func() {
+			pprof.StopCPUProfile()
+			err = errors.Join(err, file.Close())
+		}()
+	}
+	if f.memProfile == "" {
+		return run()
+	}
+	if err := run(); err != nil {
+		return err
+	}
+	file, err := os.Create(f.memProfile)
+	if err != nil {
+		return err
+	}
+	runtime.GC() // counts what was freed up to now
+	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
+}

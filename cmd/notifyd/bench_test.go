@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/bench"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestMain is also the relay that a bench starts as a process: it starts this
+// test binary with the same arguments as the program.
+func TestMain(m *testing.M) {
+	if os.Getenv(bench.EnvRelay) != "" {
+		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr, os.LookupEnv))
+	}
+	testenv.Main(m)
+}
+
+// Programs read these keys.
+func TestBenchJSON(t *testing.T) {
+	t.Parallel()
+	for args, keys := range map[string]string{
+		"latency --events 20 --rate 100": "p50_ms, p90_ms, p99_ms, max_ms, floor_p50_ms, floor_p99_ms, lost",
+		"drain --events 100":             "events_per_second, sql_per_second, ratio, lost, duplicates, wal_bytes_per_event, peak_rss_mib",
+		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": "events_per_second, sql_per_second, ratio, lost, duplicates, wal_bytes_per_event, peak_rss_mib",
+		"insert --writers 2 --seconds 1": "none, auto, silent, always, auto_ratio, trigger_ratio",
+		"soak --rate 50 --seconds 1":     "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			got := command(t, append(append([]string{"bench"}, strings.Fields(args)...), "--json", "--database-url", testenv.Database(t))...)
+			if got.code != 0 || !strings.HasPrefix(got.stderr, "PostgreSQL ") {
+				t.Fatalf("exit code %d, %s", got.code, got.stderr)
+			}
+			var values map[string]float64
+			if err := json.Unmarshal([]byte(got.stdout), &values); err != nil || strings.Count(got.stdout, "\n") != 1 {
+				t.Fatalf("standard output %q: %v", got.stdout, err)
+			}
+			want := strings.Split(keys, ", ")
+			slices.Sort(want)
+			if have := slices.Sorted(maps.Keys(values)); !slices.Equal(have, want) {
+				t.Errorf("keys %v, want %v", have, want)
+			}
+		})
+	}
+}
+
+func TestBenchForPeople(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cpu, mem := filepath.Join(dir, "cpu"), filepath.Join(dir, "mem")
+	got := command(t, "bench", "drain", "--events", "100", "--database-url", testenv.Database(t), "--cpuprofile", cpu, "--memprofile", mem)
+	if got.code != 0 || !strings.Contains(got.stdout, "events per second") || !strings.Contains(got.stdout, "settings: ") {
+		t.Errorf("got %+v", got)
+	}
+	for _, path := range []string{cpu, mem} {
+		if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+			t.Errorf("profile %s: %v", path, err)
+		}
+	}
+}
+
+// Without --database-url there is a server for the bench alone.
+func TestBenchPrivate(t *testing.T) {
+	t.Parallel()
+	testenv.Postgres(t) // skips where there is none
+	got := command(t, "bench", "drain", "--events", "100")
+	if got.code != 0 || !strings.Contains(got.stdout, "private, durable") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestBenchUsage(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"":                       "notifyd: notifyd bench needs a command\nsee notifyd bench --help\n",
+		"latency --rate 0":       "notifyd: --rate 0 is below 1\nsee notifyd bench latency --help\n",
+		"drain --workers -1":     "notifyd: --workers -1 is below 1\nsee notifyd bench drain --help\n",
+		"drain --to kafka":       "notifyd: invalid argument \"kafka\" for \"--to\" flag: must be one of noop\nsee notifyd bench drain --help\n",
+		"insert --writers 0":     "notifyd: --writers 0 is below 1\nsee notifyd bench insert --help\n",
+		"soak --seconds 0":       "notifyd: --seconds 0 is below 1\nsee notifyd bench soak --help\n",
+		"soak --blocked-keys 10": "notifyd: unknown flag: --blocked-keys\nsee notifyd bench soak --help\n",
+	} {
+		if got := command(t, append([]string{"bench"}, strings.Fields(args)...)...); got != (result{exitUsage, "", want}) {
+			t.Errorf("bench %s: got %+v, want %q", args, got, want)
+		}
+	}
+	if got := command(t, "bench", "relay"); got.code != exitFailure || !strings.Contains(got.stderr, "not by hand") {
+		t.Errorf("bench relay by hand: %+v", got)
+	}
+}

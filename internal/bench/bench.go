@@ -1,0 +1,198 @@
+// Package bench measures notifyd: how fast it hears of an event, how fast it
+// works off a backlog, what its trigger costs the writers, and how it keeps up
+// over time. Beside each figure it measures what the database alone can do,
+// in the same run, because no other comparison survives a busy machine.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Options are what all benches have in common.
+type Options struct {
+	// DatabaseURL is the database to use, in schemas of their own that are
+	// dropped at the end. Empty: a private PostgreSQL, installed if need be.
+	DatabaseURL string
+	// Force uses the database even if it holds events, in other schemas.
+	Force bool
+	// Out takes what a person reads; Live says that it is a terminal and can
+	// show a progress bar.
+	Out  io.Writer
+	Live bool
+	// Log takes the relay's log.
+	Log *slog.Logger
+	// Relay is the command line of a process that calls [Serve]. Insert and
+	// Soak run the relay apart from the writers, so that what each uses of the
+	// CPU can be told.
+	Relay []string
+}
+
+// ErrInUse is returned for a database that holds events.
+var ErrInUse = errors.New("the database holds events, and a bench would slow down whoever waits for them")
+
+const (
+	// settleWithin is how long after the last commit a delivery may take
+	// before it counts as lost, and how long a drain may stand still.
+	settleWithin = 30 * time.Second
+	// cleanupWithin bounds dropping the schemas and stopping the server.
+	cleanupWithin = time.Minute
+	// maxConns of the pool: what looks at the tables, not what is measured.
+	maxConns = 4
+)
+
+// privateSettings are those of a server of our own: production's durability,
+// and enough log that no checkpoint falls into a run of seconds.
+func privateSettings() map[string]string {
+	return map[string]string{
+		"shared_buffers":     "256MB",
+		"max_wal_size":       "4GB",
+		"min_wal_size":       "1GB",
+		"checkpoint_timeout": "15min",
+		"max_connections":    "300",
+	}
+}
+
+// env is what a run has open.
+type env struct {
+	Options
+	url     string
+	prefix  string // of the schemas
+	pool    *pgxpool.Pool
+	cleanup []func(context.Context) error
+}
+
+// within opens the database, runs f, and closes everything.
+func within(ctx context.Context, o Options, f func(context.Context, *env) error) error {
+	e := &env{Options: o, prefix: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
+	err := e.open(ctx)
+	if err == nil {
+		err = f(ctx, e)
+	}
+	return errors.Join(err, e.close(ctx))
+}
+
+func (e *env) open(ctx context.Context) error {
+	e.url = e.DatabaseURL
+	if e.url == "" {
+		server, err := pgserver.Start(ctx, pgserver.Config{Durable: true, Log: e.Out, Settings: privateSettings()})
+		if err != nil {
+			return fmt.Errorf("start a private PostgreSQL: %w", err)
+		}
+		e.cleanup = append(e.cleanup, server.Stop)
+		e.url = server.URL("")
+	}
+	cfg, err := pgxpool.ParseConfig(e.url)
+	if err != nil {
+		return fmt.Errorf("database url: %w", err)
+	}
+	cfg.MaxConns = maxConns
+	if e.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return fmt.Errorf("database url: %w", err)
+	}
+	e.cleanup = append(e.cleanup, func(context.Context) error { e.pool.Close(); return nil })
+	if !e.Force {
+		if err := e.refuseUsed(ctx); err != nil {
+			return err
+		}
+	}
+	return e.describe(ctx)
+}
+
+// refuseUsed returns an error if any outbox of the database holds events.
+func (e *env) refuseUsed(ctx context.Context) error {
+	rows, err := e.pool.Query(ctx, `SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relname = 'outbox_events' AND c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'SELECT')
+		AND has_schema_privilege(n.oid, 'USAGE')`)
+	if err != nil {
+		return fmt.Errorf("look for events: %w", err)
+	}
+	schemas, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for events: %w", err)
+	}
+	for _, schema := range schemas {
+		var used bool
+		if err := e.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+table(schema)+")").Scan(&used); err != nil {
+			return fmt.Errorf("look for events: %w", err)
+		}
+		if used {
+			return fmt.Errorf("%w: %s is not empty (--force measures all the same, in a schema of its own)", ErrInUse, table(schema))
+		}
+	}
+	return nil
+}
+
+// migrate makes a schema of our own with the tables, to be dropped at the end.
+func (e *env) migrate(ctx context.Context, name string, bell outboxsql.Bell) (schema string, err error) {
+	schema = e.prefix + "_" + name
+	err = e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		_, err := outboxsql.Migrate(ctx, c.Conn(), schema, bell)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	e.cleanup = append(e.cleanup, func(ctx context.Context) error {
+		_, err := e.pool.Exec(ctx, "DROP SCHEMA "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
+		return err
+	})
+	return schema, nil
+}
+
+// connect opens a connection as an application would; close gives it back.
+func (e *env) connect(ctx context.Context) (*pgx.Conn, error) {
+	cfg := e.pool.Config().ConnConfig.Copy()
+	cfg.RuntimeParams["application_name"] = benchName
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
+// benchName is what connections that are not the relay's show in
+// pg_stat_activity.
+const benchName = "notifyd/bench"
+
+// connectMany opens n connections and runs prepare on each.
+func (e *env) connectMany(ctx context.Context, n int, prepare func(*pgx.Conn) error) ([]*pgx.Conn, error) {
+	conns := make([]*pgx.Conn, 0, n)
+	for range n {
+		conn, err := e.connect(ctx)
+		if err == nil {
+			conns = append(conns, conn)
+			err = prepare(conn)
+		}
+		if err != nil {
+			closeAll(ctx, conns)
+			return nil, err
+		}
+	}
+	return conns, nil
+}
+
+// close closes everything in reverse order, also after ctx has ended.
+func (e *env) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupWithin)
+	defer cancel()
+	var errs []error
+	for _, f := range slices.Backward(e.cleanup) {
+		errs = append(errs, f(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// printf writes for people. Whoever has closed the other end does not read it.
+func (e *env) printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, format, args...) }
+
+// table is the quoted name of a schema's table of events.
+func table(schema string) string { return pgx.Identifier{schema, "outbox_events"}.Sanitize() }

@@ -1,0 +1,227 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// options are for the database at url; out is what a person would read.
+func options(t *testing.T, url string) (o Options, out *bytes.Buffer) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out = &bytes.Buffer{}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("output:\n%s", out)
+		}
+	})
+	return Options{DatabaseURL: url, Out: out, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Relay: []string{self}}, out
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// checkEmpty fails the test if anything of a bench is left.
+func checkEmpty(t *testing.T, url string) {
+	t.Helper()
+	rows, err := connect(t, url).Query(t.Context(), `SELECT nspname FROM pg_namespace WHERE nspname LIKE 'notifyd%'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(left) > 0 {
+		t.Errorf("schemas left behind: %v, %v", left, err)
+	}
+}
+
+func TestLatency(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, out := options(t, url)
+	r, err := Latency(t.Context(), LatencyOptions{Options: o, Events: 60, Rate: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Lost != 0 || !r.OK() || r.P50 > r.P90 || r.P90 > r.P99 || r.P99 > r.Max || r.FloorP50 > r.FloorP99 || r.Max <= 0 {
+		t.Errorf("result %+v", r)
+	}
+	if !strings.Contains(out.String(), "floor lost=0") {
+		t.Error("the floor lost events, or does not say")
+	}
+	checkEmpty(t, url)
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]DrainOptions{
+		"kept":          {Events: 3000, Payload: 256},
+		"deleted":       {Events: 3000, Payload: 2, Delete: true, Batch: 100, Workers: 2},
+		"held snapshot": {Events: 500, Payload: 5000, HeldSnapshot: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			want.Options, _ = options(t, url)
+			r, err := Drain(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Lost != 0 || r.Duplicates != 0 || r.EventsPerSecond <= 0 || r.SQLPerSecond <= 0 || r.Ratio <= 0 || r.WALBytesPerEvent <= 0 || r.PeakRSSMiB <= 0 {
+				t.Errorf("result %+v", r)
+			}
+			checkEmpty(t, url)
+		})
+	}
+}
+
+func TestInsert(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, _ := options(t, url)
+	r, err := Insert(t.Context(), InsertOptions{Options: o, Writers: 2, Seconds: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.None <= 0 || r.Auto <= 0 || r.Silent <= 0 || r.Always <= 0 || r.AutoRatio <= 0 || r.TriggerRatio <= 0 || !r.OK() {
+		t.Errorf("result %+v", r)
+	}
+	checkEmpty(t, url)
+}
+
+func TestSoak(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, _ := options(t, url)
+	r, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 100, Seconds: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Events != 100 || r.Lost != 0 || r.Duplicates != 0 || r.P50 <= 0 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max || r.TableMiB <= 0 {
+		t.Errorf("result %+v", r)
+	}
+	checkEmpty(t, url)
+}
+
+func TestUsedDatabase(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn := connect(t, url)
+	if _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellAuto); err != nil {
+		t.Fatal(err)
+	}
+	o, _ := options(t, url)
+	want := DrainOptions{Options: o, Events: 10, Payload: 10}
+	if _, err := Drain(t.Context(), want); err != nil {
+		t.Errorf("tables without events: %v", err)
+	}
+	if _, err := conn.Exec(t.Context(), `INSERT INTO shop.outbox_events (event_type, payload) VALUES ('order', '1')`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Drain(t.Context(), want); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), `"shop"."outbox_events"`) {
+		t.Errorf("got error %v, want %v with the name of the table", err, ErrInUse)
+	}
+	checkEmpty(t, url)
+	want.Force = true
+	if _, err := Drain(t.Context(), want); err != nil {
+		t.Errorf("forced: %v", err)
+	}
+	var state string
+	if err := conn.QueryRow(t.Context(), `SELECT state FROM shop.outbox_events`).Scan(&state); err != nil || state != "fresh" {
+		t.Errorf("the event that was there is %q now (%v)", state, err)
+	}
+	checkEmpty(t, url)
+}
+
+// Whoever presses Ctrl-C gets his database back as it was.
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, out := options(t, url)
+	for name, bench := range map[string]func(context.Context) error{
+		"latency": func(ctx context.Context) error {
+			_, err := Latency(ctx, LatencyOptions{Options: o, Events: 1_000_000, Rate: 10})
+			return err
+		},
+		"soak": func(ctx context.Context) error {
+			_, err := Soak(ctx, SoakOptions{Options: o, Rate: 10, Seconds: 1_000_000})
+			return err
+		},
+		"insert": func(ctx context.Context) error {
+			_, err := Insert(ctx, InsertOptions{Options: o, Writers: 2, Seconds: 1_000_000})
+			return err
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- bench(ctx) }()
+		waitForEvents(t, url)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: got error %v, want %v", name, err, context.Canceled)
+		}
+		checkEmpty(t, url)
+	}
+	if strings.Contains(out.String(), "lost") {
+		t.Error("a cancelled bench reports")
+	}
+}
+
+// waitForEvents waits until a bench has begun to write.
+func waitForEvents(t *testing.T, url string) {
+	t.Helper()
+	conn := connect(t, url)
+	for {
+		// Written, and not only made: the size needs no name of a schema.
+		var written bool
+		err := conn.QueryRow(t.Context(), `SELECT coalesce(max(pg_relation_size(oid)), 0) > 0 FROM pg_class WHERE relname = 'outbox_events'`).Scan(&written)
+		if written {
+			return
+		}
+		// The tables may go between the list and the question; only a dead
+		// connection would not come back.
+		if err != nil && conn.IsClosed() {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	o := Options{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Out: &bytes.Buffer{}}
+	for name, bench := range map[string]func() error{
+		"latency": func() error { _, err := Latency(t.Context(), LatencyOptions{Options: o}); return err },
+		"drain":   func() error { _, err := Drain(t.Context(), DrainOptions{Options: o}); return err },
+		"insert":  func() error { _, err := Insert(t.Context(), InsertOptions{Options: o}); return err },
+		"soak":    func() error { _, err := Soak(t.Context(), SoakOptions{Options: o}); return err },
+		"no server": func() error {
+			_, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 1, Seconds: 1})
+			return err
+		},
+		"no order":  func() error { return Serve(t.Context(), nil, nil, nil, "") },
+		"bad order": func() error { return Serve(t.Context(), nil, nil, nil, "{") },
+	} {
+		if bench() == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

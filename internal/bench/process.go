@@ -1,0 +1,233 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+)
+
+// EnvRelay holds the order for a process that is to call [Serve]. It is not on
+// the command line, because it holds a connection string.
+const EnvRelay = "NOTIFYD_BENCH_RELAY"
+
+// ErrNoOrder is returned by [Serve] to whoever started it by hand.
+var ErrNoOrder = errors.New("this is started by notifyd bench, not by hand")
+
+// order is what a relay's process is told.
+type order struct {
+	URL    string `json:"url"`
+	Schema string `json:"schema"`
+	// Events with ids from 1 to this number will be written; 0: any number.
+	Events int `json:"events"`
+}
+
+// account is what a relay's process tells at its end.
+type account struct {
+	Handled    int64         `json:"handled"`
+	Lost       int64         `json:"lost"`
+	Duplicates int64         `json:"duplicates"`
+	CPU        time.Duration `json:"cpu"`
+	P50        time.Duration `json:"p50"`
+	P99        time.Duration `json:"p99"`
+	P999       time.Duration `json:"p999"`
+	Max        time.Duration `json:"max"`
+}
+
+const (
+	// readyWord is the line that a relay's process writes once it listens.
+	readyWord = "ready"
+	// stopWithin bounds the end of a relay's process.
+	stopWithin = 30 * time.Second
+)
+
+// Serve runs a relay until stdin ends, as the process that Insert and Soak
+// start; the environment variable [EnvRelay] is its order. When the bench
+// dies, its end of the pipe closes and the relay ends too.
+func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Logger, encoded string) (err error) {
+	if encoded == "" {
+		return ErrNoOrder
+	}
+	var o order
+	if err := json.Unmarshal([]byte(encoded), &o); err != nil {
+		return fmt.Errorf("%s: %w", EnvRelay, err)
+	}
+	pool, err := pgxpool.New(ctx, o.URL)
+	if err != nil {
+		return fmt.Errorf("database url: %w", err)
+	}
+	defer pool.Close()
+	relay, err := notifyd.New(pool, notifyd.WithSchema(o.Schema), notifyd.WithLogger(log))
+	if err != nil {
+		return err
+	}
+	ledger := &ledger{seen: newSightings(o.Events)}
+	if err := relay.Handle("*", notifyd.HandlerFunc(ledger.deliver)); err != nil {
+		return err
+	}
+	r := start(ctx, relay.Run)
+	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := r.ready(ctx, relay.Ready()); err != nil {
+		return err
+	}
+	cpu := ownCPU()
+	if _, err := fmt.Fprintln(stdout, readyWord); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, stdin); err != nil {
+		return err
+	}
+	return json.NewEncoder(stdout).Encode(ledger.close(ownCPU() - cpu))
+}
+
+// ledger takes the deliveries of a relay's process.
+type ledger struct {
+	seen *sightings
+
+	mu      sync.Mutex
+	handled int64
+	times   histogram
+}
+
+func (l *ledger) deliver(_ context.Context, e *notifyd.Event) error {
+	due, timed := readDue(e.Payload)
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handled++
+	if l.seen.n > 0 {
+		l.seen.note(e.ID)
+	}
+	if timed {
+		l.times.add(now.Sub(due))
+	}
+	return nil
+}
+
+func (l *ledger) close(cpu time.Duration) account {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := &l.times
+	return account{
+		Handled: l.handled, Lost: l.seen.missing(), Duplicates: l.seen.duplicates.Load() + l.seen.unknown.Load(), CPU: cpu,
+		P50: h.percentile(0.5), P99: h.percentile(0.99), P999: h.percentile(0.999), Max: h.max,
+	}
+}
+
+// The payload of an event that is to be timed begins with the time at which it
+// was due to be written. The relay's process compares with its own clock,
+// which is the same: both run on this machine.
+const (
+	duePrefix = `{"due":`
+	dueDigits = 19
+)
+
+// duePayload is a payload of n bytes at least, with the digits of the time to
+// be filled in by [setDue].
+func duePayload(n int) []byte {
+	fixed := len(duePrefix) + dueDigits + len(`,"fill":}`)
+	return []byte(duePrefix + string(bytes.Repeat([]byte("1"), dueDigits)) + `,"fill":` + payload(n-fixed) + `}`)
+}
+
+func setDue(data []byte, due time.Time) {
+	strconv.AppendInt(data[len(duePrefix):len(duePrefix)], due.UnixNano(), 10)
+}
+
+func readDue(data []byte) (due time.Time, ok bool) {
+	rest, found := bytes.CutPrefix(data, []byte(duePrefix))
+	if !found || len(rest) < dueDigits {
+		return time.Time{}, false
+	}
+	ns, err := strconv.ParseInt(string(rest[:dueDigits]), 10, 64)
+	return time.Unix(0, ns), err == nil
+}
+
+// process is a relay in a process of its own.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	out   *bufio.Reader
+	// sessions are the server's processes that work for the relay; known only
+	// where the server is ours.
+	sessions []int
+}
+
+// startProcess starts a relay and returns once it listens. Whoever calls it
+// calls stop, also after an error of ctx.
+func (e *env) startProcess(ctx context.Context, schema string, events int) (p *process, err error) {
+	if len(e.Relay) == 0 {
+		return nil, errors.New("the command line of the relay is missing")
+	}
+	encoded, err := json.Marshal(order{URL: e.url, Schema: schema, Events: events})
+	if err != nil {
+		return nil, err
+	}
+	p = &process{cmd: exec.CommandContext(context.WithoutCancel(ctx), e.Relay[0], e.Relay[1:]...)}
+	p.cmd.Env = append(os.Environ(), EnvRelay+"="+string(encoded))
+	p.cmd.Stderr = os.Stderr
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = bufio.NewReader(stdout)
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the relay: %w", err)
+	}
+	// A relay that waits for the database would not notice the end of stdin.
+	interrupted := context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })
+	line, err := p.out.ReadString('\n')
+	interrupted()
+	if err == nil && line != readyWord+"\n" {
+		err = fmt.Errorf("it said %q", line)
+	}
+	if err == nil && e.DatabaseURL == "" {
+		p.sessions, err = e.relaySessions(ctx)
+	}
+	if err != nil {
+		_ = p.cmd.Process.Kill() // it may have ended by itself, and has written why to stderr
+		_ = p.cmd.Wait()
+		return nil, errors.Join(fmt.Errorf("start the relay: %w", err), context.Cause(ctx))
+	}
+	return p, nil
+}
+
+// relaySessions returns the server's processes that work for the relay.
+func (e *env) relaySessions(ctx context.Context) ([]int, error) {
+	rows, err := e.pool.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND application_name <> $1`, benchName)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int])
+}
+
+// stop ends the relay and returns what it has to tell.
+func (p *process) stop() (a account, err error) {
+	kill := time.AfterFunc(stopWithin, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	err = p.stdin.Close()
+	line, readErr := p.out.ReadBytes('\n')
+	if readErr == nil {
+		readErr = json.Unmarshal(line, &a)
+	}
+	if err = errors.Join(err, readErr, p.cmd.Wait()); err != nil {
+		return a, fmt.Errorf("the relay's process: %w", err)
+	}
+	return a, nil
+}

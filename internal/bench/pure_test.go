@@ -1,0 +1,244 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestPercentile(t *testing.T) {
+	t.Parallel()
+	ten := make([]time.Duration, 10)
+	for i := range ten {
+		ten[i] = time.Duration(i + 1)
+	}
+	for p, want := range map[float64]time.Duration{0: 1, 0.1: 1, 0.5: 5, 0.51: 6, 0.9: 9, 0.99: 10, 1: 10} {
+		if got := percentile(ten, p); got != want {
+			t.Errorf("percentile %v of 1 to 10 is %d, want %d", p, got, want)
+		}
+	}
+	if got := percentile(nil, 0.5); got != 0 {
+		t.Errorf("percentile of nothing is %d", got)
+	}
+}
+
+func TestMedian(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		of   []float64
+		want float64
+	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1}, 5}, {[]float64{9, 1, 2}, 2}} {
+		given := slices.Clone(c.of)
+		if got := median(c.of); got != c.want || !slices.Equal(given, c.of) {
+			t.Errorf("median of %v is %v, want %v; after it %v", given, got, c.want, c.of)
+		}
+	}
+}
+
+// A percentile of the histogram is at most 1 % above the exact one.
+func TestHistogram(t *testing.T) {
+	t.Parallel()
+	var h histogram
+	if got := h.percentile(0.5); got != 0 {
+		t.Errorf("percentile of nothing is %d", got)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	var exact []time.Duration
+	for range 10_000 {
+		d := time.Duration(random.Int64()) >> random.IntN(63)
+		exact = append(exact, d)
+		h.add(d)
+	}
+	slices.Sort(exact)
+	for _, p := range []float64{0, 0.01, 0.5, 0.9, 0.99, 0.999, 1} {
+		want, got := percentile(exact, p), h.percentile(p)
+		if got < want || float64(got-want) > 0.01*float64(want) {
+			t.Errorf("percentile %v is %d, exactly %d", p, got, want)
+		}
+	}
+	h.add(-1) // a clock that was set back
+	if got := h.percentile(0); got != 0 {
+		t.Errorf("a negative time is counted as %d", got)
+	}
+}
+
+func TestSteadily(t *testing.T) {
+	t.Parallel()
+	at := steadily(3)
+	for i, want := range map[int]time.Duration{0: 0, 1: time.Second / 3, 3: time.Second, 3_000_000_000: 1_000_000_000 * time.Second} {
+		if got := at(i); got != want {
+			t.Errorf("event %d is at %v, want %v", i, got, want)
+		}
+	}
+}
+
+// The schedule does not wait for whoever is slow: what could not be taken in
+// time comes at once afterwards.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		due := make(chan int)
+		begin := time.Now()
+		ended := make(chan error, 1)
+		go func() { ended <- pace(t.Context(), schedule{begin, 5, steadily(10)}, due, sleepTimer) }()
+		var at []time.Duration
+		for i := range due {
+			at = append(at, time.Since(begin))
+			if i == 1 {
+				time.Sleep(250 * time.Millisecond) //nolint:forbidigo // a slow writer, in a bubble's time
+			}
+		}
+		const tenth = 100 * time.Millisecond
+		if want := []time.Duration{0, tenth, 350 * time.Millisecond, 350 * time.Millisecond, 4 * tenth}; !slices.Equal(at, want) {
+			t.Errorf("events at %v, want %v", at, want)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPaceEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, buffer := range []int{0, 10} { // waiting for a taker, and for the time
+			ctx, cancel := context.WithCancel(t.Context())
+			due := make(chan int, buffer)
+			ended := make(chan error, 1)
+			go func() { ended <- pace(ctx, schedule{time.Now(), 5, steadily(1)}, due, sleepTimer) }()
+			synctest.Wait()
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want %v", err, context.Canceled)
+			}
+		}
+	})
+}
+
+// The system's own timer waits and can be interrupted.
+func TestSleeper(t *testing.T) {
+	t.Parallel()
+	sleep, closeIt, err := newSleeper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := closeIt(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const d = 3 * time.Millisecond
+	for range 3 {
+		begin := time.Now()
+		if err := sleep(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took < d {
+			t.Errorf("woke up after %v, before %v were over", took, d)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := sleep(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}
+
+func TestBlocks(t *testing.T) {
+	t.Parallel()
+	tickets := blocks(1000, 400) // blocks of 100
+	var measured, all [sides]int
+	turns, last := 0, -1
+	for i, ticket := range tickets {
+		all[ticket.side]++
+		if ticket.measure {
+			measured[ticket.side]++
+		}
+		if ticket.side != last {
+			turns++
+			last = ticket.side
+		}
+		if i > 0 && ticket.at-tickets[i-1].at < time.Second/400-1 {
+			t.Errorf("ticket %d is at %v, the one before it at %v", i, ticket.at, tickets[i-1].at)
+		}
+	}
+	if measured != [sides]int{1000, 1000} || all != [sides]int{1100, 1100} || turns != 22 {
+		t.Errorf("measured %v of %v in %d turns, want 1000 of 1100 each in 22", measured, all, turns)
+	}
+	if got := blocks(1, 1); len(got) != 4 || got[0].measure || !got[3].measure {
+		t.Errorf("one event: %+v", got)
+	}
+}
+
+func TestSightings(t *testing.T) {
+	t.Parallel()
+	s := newSightings(64)
+	for id := int64(1); id <= 63; id++ {
+		s.note(id)
+	}
+	s.note(1)
+	s.note(0)
+	s.note(65)
+	if s.missing() != 1 || s.duplicates.Load() != 1 || s.unknown.Load() != 2 {
+		t.Errorf("missing %d, duplicates %d, unknown %d", s.missing(), s.duplicates.Load(), s.unknown.Load())
+	}
+	select {
+	case <-s.all:
+		t.Error("complete without the last one")
+	default:
+	}
+	s.note(64)
+	<-s.all
+	if s.missing() != 0 {
+		t.Errorf("missing %d", s.missing())
+	}
+}
+
+func TestPayload(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 3, 256, 100_000} {
+		if got := payload(n); len(got) != n || !json.Valid([]byte(got)) {
+			t.Errorf("payload of %d bytes: %.20q with %d", n, got, len(got))
+		}
+	}
+	data := duePayload(256)
+	due := time.Unix(1_795_000_000, 123_456_789)
+	setDue(data, due)
+	got, ok := readDue(data)
+	if !ok || !got.Equal(due) || len(data) != 256 || !json.Valid(data) {
+		t.Errorf("got %v, %v, want %v from %s", got, ok, due, data)
+	}
+	if _, ok := readDue([]byte(payload(256))); ok {
+		t.Error("a time was found where none is")
+	}
+}
+
+func TestBar(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		total, done int64
+		want        string
+	}{
+		{0, 0, "draining, 3 s"},
+		{8, 2, "[=======                       ]  25 % draining"},
+		{8, 9, "[==============================] 100 % draining"},
+	} {
+		if got := bar("draining", c.total, c.done, 3*time.Second); got != c.want {
+			t.Errorf("got  %q\nwant %q", got, c.want)
+		}
+	}
+}
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[float64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000", -100: "-100"} {
+		if got := number(n); got != want {
+			t.Errorf("number(%v) = %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// running is a relay, or what stands in for one, at work in this process.
+type running struct {
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// start runs what ends cleanly when its context does; the caller calls stop.
+func start(ctx context.Context, run func(context.Context) error) *running {
+	// Not with the end of ctx: what is on its way then would count as lost.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r := &running{cancel: cancel, ended: make(chan error, 1)}
+	go func() { r.ended <- run(ctx) }()
+	return r
+}
+
+// ready waits for the channel to be closed.
+func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
+	select {
+	case <-is:
+		return nil
+	case err := <-r.ended:
+		r.ended <- nil // for stop
+		return errors.Join(errEndedEarly, err)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// stop ends it and returns when everything is settled.
+func (r *running) stop() error {
+	r.cancel()
+	return <-r.ended
+}
+
+// errEndedEarly is returned for a relay that did not wait for its end.
+var errEndedEarly = errors.New("the relay ended early")
+
+// together runs tasks at once, ends them all with the first error, and
+// returns that.
+func together(ctx context.Context, tasks ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		running sync.WaitGroup
+		once    sync.Once
+		first   error
+	)
+	for _, task := range tasks {
+		running.Go(func() {
+			if err := task(ctx); err != nil {
+				once.Do(func() { first = err })
+				cancel(err)
+			}
+		})
+	}
+	running.Wait()
+	return first
+}
+
+// sightings remembers which events were handled: a bit for each of the ids
+// from 1 to n, so that a million costs 125 kB.
+type sightings struct {
+	seen       []uint64
+	distinct   atomic.Int64
+	duplicates atomic.Int64
+	unknown    atomic.Int64 // ids that nobody has inserted
+	all        chan struct{}
+	n          int64
+}
+
+func newSightings(n int) *sightings {
+	return &sightings{seen: make([]uint64, n/64+1), all: make(chan struct{}), n: int64(n)}
+}
+
+// note takes a delivery of an event.
+func (s *sightings) note(id int64) {
+	if id < 1 || id > s.n {
+		s.unknown.Add(1)
+		return
+	}
+	bit := uint64(1) << (id % 64)
+	if atomic.OrUint64(&s.seen[id/64], bit)&bit != 0 {
+		s.duplicates.Add(1)
+		return
+	}
+	if s.distinct.Add(1) == s.n {
+		close(s.all)
+	}
+}
+
+// missing counts the ids that were not handled.
+func (s *sightings) missing() int64 {
+	var seen int
+	for i := range s.seen {
+		seen += bits.OnesCount64(atomic.LoadUint64(&s.seen[i]))
+	}
+	return s.n - int64(seen)
+}

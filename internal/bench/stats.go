@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+)
+
+// percentile returns the smallest value that at least the share p of all is
+// not above, 0 of none.
+func percentile(sorted []time.Duration, p float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	// The subtraction undoes what 0.9*10 is above 9.
+	i := int(math.Ceil(float64(len(sorted))*p-1e-9)) - 1
+	return sorted[min(max(i, 0), len(sorted)-1)]
+}
+
+// median returns the middle one, or the mean of the two in the middle.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	mid := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[mid]
+	}
+	return (sorted[mid-1] + sorted[mid]) / 2
+}
+
+// ratio is a/b, 0 where there is no b.
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// round keeps so many decimals: more would claim a precision that is not there.
+func round(v float64, decimals int) float64 {
+	scale := math.Pow10(decimals)
+	return math.Round(v*scale) / scale
+}
+
+// ms is d in milliseconds, to the microsecond.
+func ms(d time.Duration) float64 { return round(milliseconds(d), 3) }
+
+// histogram counts times in buckets that are 1/128 of their value wide, so
+// that a run may last for hours. Its zero value is empty.
+type histogram struct {
+	counts [(64 - subBits + 1) << subBits]uint32
+	total  uint64
+	max    time.Duration
+}
+
+// subBits is the logarithm of the number of buckets per power of two.
+const subBits = 7
+
+func (h *histogram) add(d time.Duration) {
+	d = max(d, 0)
+	h.counts[bucket(d)]++
+	h.total++
+	h.max = max(h.max, d)
+}
+
+// bucket returns where d is counted: as it is while it is small, else by its
+// highest bit and the subBits below that.
+func bucket(d time.Duration) int {
+	v := uint64(d) //nolint:gosec // add has made it positive
+	shift := bits.Len64(v) - subBits - 1
+	if shift <= 0 {
+		return int(v) //nolint:gosec // below 2^(subBits+1)
+	}
+	return shift<<subBits + int(v>>shift) //nolint:gosec // below 2^(subBits+1)
+}
+
+// highest returns the largest value that is counted in bucket i.
+func highest(i int) time.Duration {
+	shift := i>>subBits - 1
+	if shift <= 0 {
+		return time.Duration(i)
+	}
+	return time.Duration((i-shift<<subBits+1)<<shift - 1)
+}
+
+// percentile is never below the true one, and above it by less than 1 %.
+func (h *histogram) percentile(p float64) time.Duration {
+	rank := max(1, uint64(math.Ceil(float64(h.total)*p-1e-9)))
+	var seen uint64
+	for i, n := range h.counts {
+		if seen += uint64(n); seen >= rank {
+			return min(highest(i), h.max)
+		}
+	}
+	return h.max
+}
+
+// extremes returns the lowest and the highest one.
+func extremes(values []float64) (low, high float64) {
+	if len(values) == 0 {
+		return 0, 0
+	}
+	return slices.Min(values), slices.Max(values)
+}
