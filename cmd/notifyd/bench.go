@@ -197,7 +197,7 @@ func runBench[R interface{ OK() bool }](cmd *cobra.Command, a *app, f *benchFlag
 	var result R
 	err = f.profiled(func() (err error) {
 		result, err = measure(ctx, bench.Options{
-			DatabaseURL: f.database, Force: f.force, Out: out, Live: isTerminal(out) && canRewrite(a), Log: log,
+			DatabaseURL: f.database, Force: f.force, Out: out, Live: widthOf(out, a) != nil, Log: log,
 			Relay: []string{self, "bench", "relay"},
 		})
 		return err

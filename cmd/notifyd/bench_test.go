@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"os"
@@ -10,18 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/bench"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
-
-// TestMain is also the relay that a bench starts as a process: it starts this
-// test binary with the same arguments as the program.
-func TestMain(m *testing.M) {
-	if os.Getenv(bench.EnvRelay) != "" {
-		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr, os.LookupEnv))
-	}
-	testenv.Main(m)
-}
 
 // Programs read these keys.
 func TestBenchJSON(t *testing.T) {
