@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,23 +56,33 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestTermFinishesDelivery stops a process while the server takes its time to
-// answer the mail.
-func TestTermFinishesDelivery(t *testing.T) {
+// TestSignalFinishesDelivery stops a process while the server takes its time
+// to answer the mail.
+func TestSignalFinishesDelivery(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
-	slow := startGate(t, sink.Addr())
-	p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, slow.port)))
-	publishTo(t, url, "order.placed", order)
-	mails(t, sink, 1)
-	p.signal(t, syscall.SIGTERM)
-	p.stderr.await(t, `"stopping; a second signal exits at once"`)
-	close(slow.open)
-	if code := p.wait(t); code != 0 {
-		t.Errorf("exit code %d:\n%s", code, p.stderr.text())
-	}
-	if !query[bool](t, url, "SELECT state = 'done' FROM outbox_events") || len(sink.Mails()) != 1 {
-		t.Errorf("%d mails; the delivery was not finished:\n%s", len(sink.Mails()), p.stderr.text())
+	for _, signals := range [][]os.Signal{{syscall.SIGTERM}, {syscall.SIGHUP, syscall.SIGHUP}} {
+		t.Run(signals[0].String(), func(t *testing.T) {
+			t.Parallel()
+			if signal.Ignored(signals[0]) {
+				t.Skip("this process was started with nohup, and so are its children")
+			}
+			url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			slow := startGate(t, sink.Addr())
+			p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, slow.port)))
+			publishTo(t, url, "order.placed", order)
+			mails(t, sink, 1)
+			for _, s := range signals {
+				p.signal(t, s)
+				p.stderr.await(t, `"stopping; a second signal exits at once"`)
+			}
+			close(slow.open)
+			if code := p.wait(t); code != 0 {
+				t.Errorf("exit code %d:\n%s", code, p.stderr.text())
+			}
+			if !query[bool](t, url, "SELECT state = 'done' FROM outbox_events") || len(sink.Mails()) != 1 {
+				t.Errorf("%d mails; the delivery was not finished:\n%s", len(sink.Mails()), p.stderr.text())
+			}
+		})
 	}
 }
 

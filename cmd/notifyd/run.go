@@ -26,9 +26,9 @@ func newRunCmd(a *app) *cobra.Command {
 		Long: `run delivers the events of the outbox table to the destinations of the
 configuration file. It waits for a database or a destination that is down.
 
-SIGTERM and SIGINT stop it in order: running deliveries may finish within
-relay.shutdown_timeout, what is left is given back. A second signal ends it at
-once. It exits with 0 after a clean stop, 1 after a failure, and 78 if the
+SIGTERM, SIGINT and SIGHUP stop it in order: running deliveries may finish within
+relay.shutdown_timeout, what is left is given back. A second SIGTERM or SIGINT
+ends it at once. It exits with 0 after a clean stop, 1 after a failure, and 78 if the
 configuration is wrong.`,
 		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -144,17 +144,24 @@ func closeAll(closers []io.Closer) error {
 	return errors.Join(errs...)
 }
 
-// untilSignal returns a context that ends with the first SIGTERM or SIGINT; the
-// second one ends the process. stop gives the signals back.
+// untilSignal returns a context that ends with the first SIGTERM, SIGINT or
+// SIGHUP; a second one ends the process, except for SIGHUP, of which a terminal
+// that is closed may send several. stop gives the signals back.
 func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	done := make(chan struct{})
 	go func() {
 		for n := 0; ; n++ {
 			select {
 			case s := <-signals:
+				if n > 0 && s == syscall.SIGHUP {
+					continue
+				}
 				if n > 0 {
 					log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
 					os.Exit(exitFailure)
