@@ -77,20 +77,40 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 // what has none by then.
 func (c *claimer) await(b *batch) (leased []*job) {
 	if b.fast > 0 {
-		budget := time.NewTimer(c.d.cfg.LockBudget)
-		select {
-		case <-b.ready:
-		case <-budget.C:
-			for l := range b.overdue() {
-				l.observe(c.d.cfg.LockBudget)
-			}
-		}
-		budget.Stop()
+		c.wait(b)
 	}
 	if b.complete() {
 		return nil
 	}
 	return b.detach(c.d.leases.token)
+}
+
+// hurryAfter is how long a claim waits for its handlers even while others have
+// nobody to claim them: below it a lease would cost more than it brings.
+const hurryAfter = time.Millisecond
+
+// wait returns when the fast lanes have answered, when the lock budget is used
+// up, or when this claimer is needed elsewhere: an event that has just been
+// named must not wait for the handlers of another.
+func (c *claimer) wait(b *batch) {
+	begin := time.Now()
+	budget := time.NewTimer(c.d.cfg.LockBudget)
+	defer budget.Stop()
+	hurry := c.d.sched.hurry
+	for {
+		select {
+		case <-b.ready:
+			return
+		case <-hurry:
+			hurry = nil
+			budget.Reset(max(0, min(hurryAfter, c.d.cfg.LockBudget)-time.Since(begin)))
+		case <-budget.C:
+			for l := range b.overdue() {
+				l.observe(min(time.Since(begin), c.d.cfg.LockBudget))
+			}
+			return
+		}
+	}
 }
 
 // settle writes the settlement. If the claim was lost with its connection,

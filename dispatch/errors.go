@@ -39,6 +39,9 @@ func (c Class) String() string {
 	}
 }
 
+// MarshalText implements encoding.TextMarshaler, for logs.
+func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
 // Permanent marks err as a failure that no further attempt can cure: the event
 // becomes a dead letter at once. Permanent(nil) is nil.
 func Permanent(err error) error {

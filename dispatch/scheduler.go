@@ -26,7 +26,9 @@ type scheduler struct {
 	wake *time.Timer
 
 	stopped   bool
-	salvaging int // claimers that have answers to write first
+	idle      int           // claimers that wait for something to claim
+	hurry     chan struct{} // capacity 1: somebody should come who waits for handlers
+	salvaging int           // claimers that have answers to write first
 
 	ids      []int64 // named by the bell, not yet claimed
 	sweeping bool    // a sweep is in flight
@@ -55,7 +57,7 @@ type bellControl interface {
 }
 
 func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
-	s := &scheduler{cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims}
+	s := &scheduler{cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), hurry: make(chan struct{}, 1), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims}
 	s.cond = sync.NewCond(&s.mu)
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle, s.sweep.poll = settleTime, cfg.PollInterval
@@ -90,6 +92,12 @@ func (s *scheduler) hint(id int64) {
 	s.ids = append(s.ids, id)
 	if len(s.ids) >= pressure {
 		s.wakeUpLocked()
+	}
+	if s.idle == 0 {
+		select {
+		case s.hurry <- struct{}{}:
+		default:
+		}
 	}
 	s.cond.Signal()
 }
@@ -152,7 +160,9 @@ func (s *scheduler) next() (Query, bool) {
 			}
 			s.armLocked(now)
 		}
+		s.idle++
 		s.cond.Wait()
+		s.idle--
 	}
 	return Query{}, false
 }

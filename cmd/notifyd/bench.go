@@ -27,8 +27,9 @@ type benchFlags struct {
 
 func newBenchCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure notifyd on this machine",
+		Use:     "bench",
+		Short:   "Measure notifyd on this machine",
+		Example: "  notifyd bench latency --rate 2000\n  notifyd bench drain --events 1000000 --payload 1024",
 		Long: `bench measures how fast notifyd is here, beside what the database alone can do in
 the same run. Each bench starts a private PostgreSQL that flushes to disk like
 one in production, and installs one where there is none. With --database-url it
