@@ -205,6 +205,13 @@ func (l *lane) giveBack(n int) {
 func (l *lane) push(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.head > 0 && len(l.queue)+len(jobs) > cap(l.queue) {
+		// Under load the queue is never empty: without this it would grow for
+		// ever at its end, however little is in it.
+		n := copy(l.queue, l.queue[l.head:])
+		clear(l.queue[n:])
+		l.queue, l.head = l.queue[:n], 0
+	}
 	l.queue = append(l.queue, jobs...)
 	l.employLocked()
 }

@@ -103,3 +103,20 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 		}
 	})
 }
+
+func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
+	t.Parallel()
+	l := newTestLane(HandlerFunc(func(context.Context, *Event) error { return nil }), testLane())
+	l.running = l.cfg.Concurrency // nobody is hired, the test takes
+	for range 100_000 {
+		l.push([]*job{{}, {}})
+		l.mu.Lock()
+		for len(l.queue)-l.head > 10 {
+			l.takeLocked(nil)
+		}
+		l.mu.Unlock()
+	}
+	if n := cap(l.queue); n > 100 {
+		t.Errorf("the queue of 10 jobs has grown to %d", n)
+	}
+}
