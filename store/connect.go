@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -60,7 +61,7 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 	cfg.DialFunc = dialer.DialContext
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, err
+		return nil, &connectError{err}
 	}
 	if err := c.prepare(ctx, conn, role); err != nil {
 		Close(ctx, conn)
@@ -68,6 +69,13 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 	}
 	return conn, nil
 }
+
+// connectError puts what pgx spreads over several lines, one for each address
+// that was tried, on the one that a log has for it.
+type connectError struct{ error }
+
+func (e *connectError) Error() string { return strings.Join(strings.Fields(e.error.Error()), " ") }
+func (e *connectError) Unwrap() error { return e.error }
 
 // prepare sets what the relay relies on, whatever the role or the database
 // have as defaults. One statement; not startup parameters, because poolers
