@@ -27,7 +27,7 @@ func (b *bench) drainRound(ctx context.Context, r *result, all []variant, i int)
 		r.Drain = make([]drainResult, len(all))
 	}
 	d := &r.Drain[i]
-	d.System, d.Settings = v.name, v.settings
+	d.System, d.Settings, d.CommitOff = v.name, v.settings, v.commitOff
 	d.EachPerSecond = append(d.EachPerSecond, float64(b.events)/took.Seconds())
 	d.Repeats += repeats
 	b.say("drain    %-8s %9.0f events/s  %s", v.name, float64(b.events)/took.Seconds(), v.settings)

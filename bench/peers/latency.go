@@ -28,7 +28,7 @@ func (b *bench) latencyRound(ctx context.Context, r *result, all []variant, i in
 		r.Latency = make([]latencyResult, len(all))
 	}
 	l := &r.Latency[i]
-	l.System, l.Settings = v.name, v.settings
+	l.System, l.Settings, l.CommitOff = v.name, v.settings, v.commitOff
 	l.Each = append(l.Each, s)
 	b.say("latency  %-8s p50 %7.2f ms  p99 %7.2f ms  %s", v.name, s.P50, s.P99, v.settings)
 	return nil

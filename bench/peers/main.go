@@ -24,6 +24,7 @@ func main() {
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 	case errors.Is(err, errUsage):
+		fmt.Fprintf(os.Stderr, "peers: %v\n", err)
 		os.Exit(2)
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "peers: %v\n", err)
@@ -31,8 +32,8 @@ func main() {
 	}
 }
 
-// errUsage is a mistake in the command line that has been printed.
-var errUsage = errors.New("usage")
+// errUsage is a mistake in the command line.
+var errUsage = errors.New("wrong use")
 
 // options are the flags.
 type options struct {
@@ -63,8 +64,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("%w: %w", errUsage, err)
 	}
 	if flags.NArg() > 0 || o.events < 0 || o.latencyEvents < 0 || o.rate < 1 || o.rounds < 1 {
-		fmt.Fprintln(stderr, "peers: rate and rounds must be at least 1, numbers of events at least 0, and there are no arguments; see -help")
-		return o, errUsage
+		return o, fmt.Errorf("%w: rate and rounds must be at least 1, numbers of events at least 0, and there are no arguments; see -help", errUsage)
 	}
 	return o, nil
 }

@@ -30,9 +30,10 @@ type tables struct {
 
 // variant is a peer with what is printed about it.
 type variant struct {
-	name     string
-	settings string
-	peer     peer
+	name      string
+	settings  string
+	commitOff bool // synchronous_commit = off on its own connections
+	peer      peer
 }
 
 // event is what both systems carry, and both decode for each call of the

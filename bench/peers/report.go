@@ -35,6 +35,7 @@ type server struct {
 type drainResult struct {
 	System        string    `json:"system"`
 	Settings      string    `json:"settings"`
+	CommitOff     bool      `json:"synchronous_commit_off"`
 	PerSecond     float64   `json:"events_per_second"`
 	EachPerSecond []float64 `json:"each"`
 	Repeats       int64     `json:"repeats"` // calls beyond one per event, in all rounds
@@ -43,10 +44,11 @@ type drainResult struct {
 }
 
 type latencyResult struct {
-	System   string    `json:"system"`
-	Settings string    `json:"settings"`
-	Median   summary   `json:"median"`
-	Each     []summary `json:"each"`
+	System    string    `json:"system"`
+	Settings  string    `json:"settings"`
+	CommitOff bool      `json:"synchronous_commit_off"`
+	Median    summary   `json:"median"`
+	Each      []summary `json:"each"`
 	// RatioP50 and RatioP99 are this system's latency by notifyd's.
 	RatioP50 float64 `json:"ratio_p50"`
 	RatioP99 float64 `json:"ratio_p99"`
@@ -93,34 +95,64 @@ func (r *result) print(out io.Writer) error {
 	if r.Private {
 		where = "private"
 	}
-	fmt.Fprintf(out, "notifyd (this tree) and River %s, %s, %d CPUs, PostgreSQL %s (%s): synchronous_commit %s, fsync %s, shared_buffers %s\n",
+	var head, rows, tail strings.Builder
+	fmt.Fprintf(&head, "notifyd (this tree) and River %s, %s, %d CPUs, PostgreSQL %s (%s): synchronous_commit %s, fsync %s, shared_buffers %s\n",
 		r.River, r.Go, r.CPUs, r.Server.Version, where, r.Server.SynchronousCommit, r.Server.Fsync, r.Server.SharedBuffers)
-	fmt.Fprintf(out, "median of %d round(s); writers as the server has it; sync_commit below is about the systems' own connections\n\n", r.Rounds)
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(&head, "median of %d round(s); writers as the server has it; sync_commit below is about the systems' own connections\n\n", r.Rounds)
 	if len(r.Drain) > 0 {
-		fmt.Fprintf(table, "DRAIN of %d events\tevents/s\tnotifyd is\teach round\tsettings\n", r.Events)
-		for _, d := range r.Drain {
-			fmt.Fprintf(table, "%s\t%.0f\t%.1fx\t%s\t%s\n", d.System, d.PerSecond, d.Ratio, join(d.EachPerSecond), d.Settings)
-		}
-		fmt.Fprintln(table, "\t\t\t\t")
+		r.drainRows(&rows)
+		r.verdict(&tail)
 	}
 	if len(r.Latency) > 0 {
-		fmt.Fprintf(table, "LATENCY at %d/s, ms\tp50 / p99\tto notifyd\tp95 / max / write p50\tsettings\n", r.Rate)
-		for _, l := range r.Latency {
-			m := l.Median
-			fmt.Fprintf(table, "%s\t%.2f / %.2f\t%.1fx / %.1fx\t%.2f / %.1f / %.2f\t%s\n",
-				l.System, m.P50, m.P99, l.RatioP50, l.RatioP99, m.P95, m.Max, m.WriteP50, l.Settings)
-		}
+		r.latencyRows(&rows)
+	}
+	table := tabwriter.NewWriter(&head, 0, 0, 2, ' ', 0)
+	if _, err := io.WriteString(table, rows.String()); err != nil {
+		return err
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	_, err := io.WriteString(out, head.String()+"\n"+tail.String())
+	return err
+}
+
+func (r *result) drainRows(rows *strings.Builder) {
+	fmt.Fprintf(rows, "DRAIN of %d events\tevents/s\tnotifyd is\teach round\tsettings\n", r.Events)
 	for _, d := range r.Drain {
-		if d.Repeats > 0 {
-			fmt.Fprintf(out, "%s (%s) called the handler %d times too often\n", d.System, d.Settings, d.Repeats)
+		fmt.Fprintf(rows, "%s\t%.0f\t%.1fx\t%s\t%s\n", d.System, d.PerSecond, d.Ratio, join(d.EachPerSecond), d.Settings)
+	}
+	fmt.Fprintln(rows, "\t\t\t\t")
+}
+
+func (r *result) latencyRows(rows *strings.Builder) {
+	fmt.Fprintf(rows, "LATENCY at %d/s, ms\tp50 / p99\tto notifyd\tp95 / max / write p50\tsettings\n", r.Rate)
+	for _, l := range r.Latency {
+		m := l.Median
+		fmt.Fprintf(rows, "%s\t%.2f / %.2f\t%.1fx / %.1fx\t%.2f / %.1f / %.2f\t%s\n",
+			l.System, m.P50, m.P99, l.RatioP50, l.RatioP99, m.P95, m.Max, m.WriteP50, l.Settings)
+	}
+}
+
+// verdict names River's best settings.
+func (r *result) verdict(tail *strings.Builder) {
+	for _, commitOff := range []bool{false, true} {
+		best := -1
+		for i, d := range r.Drain {
+			if i > 0 && d.CommitOff == commitOff && (best < 0 || d.PerSecond > r.Drain[best].PerSecond) {
+				best = i
+			}
+		}
+		if best > 0 {
+			d := r.Drain[best]
+			fmt.Fprintf(tail, "River's best drain: %.0f/s with %s; notifyd is %.1fx\n", d.PerSecond, d.Settings, d.Ratio)
 		}
 	}
-	return nil
+	for _, d := range r.Drain {
+		if d.Repeats > 0 {
+			fmt.Fprintf(tail, "%s (%s) called the handler %d times too often\n", d.System, d.Settings, d.Repeats)
+		}
+	}
 }
 
 func join(rates []float64) string {
