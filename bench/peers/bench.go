@@ -56,15 +56,15 @@ func (b *bench) measure(ctx context.Context) (result, error) {
 		return result{}, err
 	}
 	for round := range b.rounds {
-		for _, i := range drainOrder(round, len(drains)) {
+		for _, i := range order(round, len(drains)) {
 			if err := b.drainRound(ctx, &r, drains, i); err != nil {
 				return result{}, err
 			}
 		}
 	}
 	for round := range b.rounds {
-		for i := range latencies {
-			if err := b.latencyRound(ctx, &r, latencies, inTurn(round, i, len(latencies))); err != nil {
+		for _, i := range order(round, len(latencies)) {
+			if err := b.latencyRound(ctx, &r, latencies, i); err != nil {
 				return result{}, err
 			}
 		}
@@ -73,18 +73,18 @@ func (b *bench) measure(ctx context.Context) (result, error) {
 	return r, nil
 }
 
-// drainOrder lets notifyd, the first of n, run before every second variant of
-// River: its drain is the shortest, and a burst of other work on the machine
-// would decide a single one.
-func drainOrder(round, n int) []int {
-	var order []int
+// order lets notifyd, the first of n, run before every second variant of River:
+// every other ratio has its figure in it, and its drain is so short that a
+// burst of other work on the machine would decide a single one.
+func order(round, n int) []int {
+	var turns []int
 	for i := range n - 1 {
 		if i%2 == 0 {
-			order = append(order, 0)
+			turns = append(turns, 0)
 		}
-		order = append(order, 1+inTurn(round, i, n-1))
+		turns = append(turns, 1+inTurn(round, i, n-1))
 	}
-	return order
+	return turns
 }
 
 // inTurn goes backwards in every second round, against whatever drifts.
