@@ -1,7 +1,7 @@
 # Everything a contributor needs. "make" alone lists the targets.
 
 GO ?= go
-# For "make demo": make demo ARGS="--duration 30s"
+# For "make demo" and "make bench-peers": make demo ARGS="--duration 30s"
 ARGS ?=
 # For "make test": one package, a count, ...
 PKG ?= ./...
@@ -22,7 +22,7 @@ GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: ## show notifyd at work, with a PostgreSQL of its own
@@ -63,6 +63,11 @@ $(GOLANGCI):
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each
 	./scripts/fuzz $(FUZZTIME)
+
+# A module of its own, which "make test" and "make lint" pass by.
+.PHONY: bench-peers
+bench-peers: ## compare with River on the same PostgreSQL (ARGS="--rounds 1")
+	cd bench/peers && $(GO) run . $(ARGS)
 
 .PHONY: clean
 clean: ## remove what was built (the downloads in .cache stay)

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// drainWithin bounds one drain. 200,000 events take seconds.
+	drainWithin = 15 * time.Minute
+	// settleEvery is how often the table is looked at once all were handled.
+	settleEvery = 2 * time.Millisecond
+)
+
+func (b *bench) drainRound(ctx context.Context, r *result, all []variant, i int) error {
+	if b.events == 0 {
+		return nil
+	}
+	v := all[i]
+	took, repeats, err := b.drain(ctx, v)
+	if err != nil {
+		return fmt.Errorf("drain, %s (%s): %w", v.name, v.settings, err)
+	}
+	if r.Drain == nil {
+		r.Drain = make([]drainResult, len(all))
+	}
+	d := &r.Drain[i]
+	d.System, d.Settings, d.CommitOff = v.name, v.settings, v.commitOff
+	d.EachPerSecond = append(d.EachPerSecond, float64(b.events)/took.Seconds())
+	d.Repeats += repeats
+	b.say("drain    %-8s %9.0f events/s  %s", v.name, float64(b.events)/took.Seconds(), v.settings)
+	return nil
+}
+
+// drain takes the time from the start of the system on a full table until the
+// last event is marked as done there, and counts calls of the handler beyond
+// one per event.
+func (b *bench) drain(ctx context.Context, v variant) (took time.Duration, repeats int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, drainWithin)
+	defer cancel()
+	if err := b.fill(ctx, v); err != nil {
+		return 0, 0, err
+	}
+	var calls atomic.Int64
+	total, handled := int64(b.events), make(chan struct{})
+	begin := time.Now()
+	stop, err := v.peer.start(ctx, func(int) {
+		if calls.Add(1) == total {
+			close(handled)
+		}
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("start: %w", err)
+	}
+	select {
+	case <-handled:
+		err = b.settled(ctx, v)
+	case <-ctx.Done():
+		err = fmt.Errorf("%d of %d events handled: %w", calls.Load(), total, context.Cause(ctx))
+	}
+	took = time.Since(begin)
+	if stopErr := stop(); err == nil && stopErr != nil {
+		err = fmt.Errorf("stop: %w", stopErr)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	return took, calls.Load() - total, b.verify(ctx, v, total)
+}
+
+func (b *bench) fill(ctx context.Context, v variant) error {
+	if err := b.clear(ctx, v); err != nil {
+		return err
+	}
+	if err := v.peer.preload(ctx, b.events); err != nil {
+		return err
+	}
+	return b.calm(ctx, v)
+}
+
+// settled waits until nothing is left to do in the tables.
+func (b *bench) settled(ctx context.Context, v variant) error {
+	query := v.peer.tables().left
+	tick := time.NewTicker(settleEvery)
+	defer tick.Stop()
+	for {
+		var left bool
+		if err := b.pool.QueryRow(ctx, query).Scan(&left); err != nil {
+			return err
+		}
+		if !left {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (b *bench) verify(ctx context.Context, v variant, want int64) error {
+	var done int64
+	if err := b.pool.QueryRow(ctx, v.peer.tables().done).Scan(&done); err != nil {
+		return err
+	}
+	if done != want {
+		return fmt.Errorf("%d events are marked as done, not %d", done, want)
+	}
+	return nil
+}
