@@ -15,7 +15,7 @@ const (
 )
 
 // progress shows a bar on a terminal until stop is called. done returns how
-// much of total is done; where total is 0 the bar shows the time only.
+// much of total is done; where it is nil the bar shows the time only.
 func (e *env) progress(label string, total int64, done func() int64) (stop func()) {
 	if !e.Live {
 		return func() {}
@@ -33,7 +33,11 @@ func (e *env) progress(label string, total int64, done func() int64) (stop func(
 				return
 			case <-tick.C:
 				if took := time.Since(start); took > barAfter {
-					e.printf("\r\x1b[K%s", bar(label, total, done(), took))
+					var so int64
+					if done != nil {
+						so = done()
+					}
+					e.printf("\r\x1b[K%s", bar(label, total, so, took))
 				}
 			}
 		}

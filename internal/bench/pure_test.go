@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,6 +233,26 @@ func TestBar(t *testing.T) {
 			t.Errorf("got  %q\nwant %q", got, c.want)
 		}
 	}
+}
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		e := &env{Options: Options{Out: &out, Live: true}}
+		stop := e.progress("inserting", 0, nil)
+		time.Sleep(barAfter + barEvery + time.Millisecond) //nolint:forbidigo // in a bubble's time
+		stop()
+		stop = e.progress("draining", 2, func() int64 { return 1 })
+		time.Sleep(barAfter + barEvery + time.Millisecond) //nolint:forbidigo // the same
+		stop()
+		e.Live = false
+		e.progress("nothing", 0, nil)()
+		want := "\r\x1b[Kinserting, 1 s\r\x1b[K\r\x1b[K[===============               ]  50 % draining\r\x1b[K"
+		if out.String() != want {
+			t.Errorf("got  %q\nwant %q", out.String(), want)
+		}
+	})
 }
 
 func TestNumber(t *testing.T) {
