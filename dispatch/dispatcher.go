@@ -118,9 +118,9 @@ func New(cfg Config, parts Parts) (*Dispatcher, error) {
 		cfg: cfg, parts: parts, log: parts.Log, byName: make(map[string][]*lane), router: newRouter(),
 		health: &health{log: parts.Log}, stopping: make(chan struct{}),
 	}
-	d.ringer = &ringer{bell: parts.Bell, health: d.health, orders: make(chan bellOrder, 1)}
+	d.ringer = &ringer{bell: parts.Bell, health: d.health, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
 	d.sched = newScheduler(cfg, nil, d.router, d.ringer)
-	d.ringer.rang = d.sched.rang
+	d.ringer.rang, d.ringer.queued = d.sched.rang, d.sched.queued
 	d.leases = &leases{
 		keeper: parts.LeaseKeeper, length: cfg.Lease, log: parts.Log, health: d.health,
 		retryIn: d.sched.dueIn, wake: make(chan struct{}, 1), held: make(map[int64]lease),

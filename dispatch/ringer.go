@@ -1,6 +1,9 @@
 package dispatch
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // ringer works the bell for the scheduler, which must not wait for it. Only
 // the newest order counts.
@@ -8,7 +11,9 @@ type ringer struct {
 	bell   Bell // nil: nobody is ever silent
 	health *health
 	rang   func(xid uint64)
+	queued func(rate float64)
 	orders chan bellOrder // capacity 1
+	rates  chan float64   // capacity 1: it is to be looked whether writers queue up
 }
 
 func (r *ringer) silence() { r.order(bellSilence) }
@@ -24,11 +29,44 @@ func (r *ringer) order(o bellOrder) {
 	r.orders <- o
 }
 
+// watch asks to look whether writers queue up to ring. It never blocks.
+func (r *ringer) watch(rate float64) {
+	select {
+	case r.rates <- rate:
+	default:
+	}
+}
+
+const (
+	// queueLength is how many waiting writers make a queue.
+	queueLength = 2
+	// queueAgain is after how long there must be a queue still: two commits may
+	// always meet.
+	queueAgain = 5 * time.Millisecond
+)
+
+// look tells the scheduler if writers queue up.
+func (r *ringer) look(ctx context.Context, rate float64) {
+	watcher, ok := r.bell.(QueueWatcher)
+	if !ok {
+		return
+	}
+	for range 2 {
+		if n, err := watcher.Queued(ctx); err != nil || n < queueLength {
+			return // the bell finds out by itself what ails its connection
+		}
+		sleep(ctx, queueAgain)
+	}
+	r.queued(rate)
+}
+
 func (r *ringer) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case rate := <-r.rates:
+			r.look(ctx, rate)
 		case o := <-r.orders:
 			switch {
 			case o == bellSilence && r.bell != nil:

@@ -30,8 +30,10 @@ type scheduler struct {
 	hurry     chan struct{} // capacity 1: somebody should come who waits for handlers
 	salvaging int           // claimers that have answers to write first
 
-	ids      []int64 // named by the bell, not yet claimed
-	sweeping bool    // a sweep is in flight
+	ids      []int64   // named by the bell, not yet claimed
+	heard    int       // ids named since heardAt
+	heardAt  time.Time // zero: not counting
+	sweeping bool      // a sweep is in flight
 	sweep    sweep
 	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
 	lagTurn  bool            // the last sweep was the common one
@@ -54,6 +56,7 @@ type scheduler struct {
 type bellControl interface {
 	silence()
 	ring()
+	watch(rate float64)
 }
 
 func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
@@ -90,6 +93,7 @@ func (s *scheduler) hint(id int64) {
 		return // the sweep will meet it
 	}
 	s.ids = append(s.ids, id)
+	s.countLocked()
 	if len(s.ids) >= pressure {
 		s.wakeUpLocked()
 	}
@@ -100,6 +104,42 @@ func (s *scheduler) hint(id int64) {
 		}
 	}
 	s.cond.Signal()
+}
+
+const (
+	// listenFor is over how long the rate of named ids is measured.
+	listenFor = 50 * time.Millisecond
+	// watchFrom is the rate from which it is looked whether writers queue up.
+	watchFrom = 100.0
+)
+
+// countLocked measures how many ids are named per second. Writers that have to
+// ring commit one after the other: the rate alone does not tell whether they
+// would be faster in silence, so above a little it is looked after.
+func (s *scheduler) countLocked() {
+	now := time.Now()
+	took := now.Sub(s.heardAt)
+	if took < listenFor {
+		s.heard++
+		return
+	}
+	if rate := float64(s.heard) / took.Seconds(); rate >= watchFrom && took < 2*listenFor {
+		s.bell.watch(rate)
+	}
+	s.heard, s.heardAt = 1, now
+}
+
+// queued takes word that writers queue up to ring, at the given rate: silence
+// is worth while if more is found in it.
+func (s *scheduler) queued(rate float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sweep.awake() {
+		return
+	}
+	s.wakeUpLocked()
+	s.sweep.floor = rate * silencePays
+	s.cond.Broadcast()
 }
 
 // look takes word that there may be anything: the whole table is swept.
@@ -431,6 +471,9 @@ func (s *scheduler) armLocked(now time.Time) {
 	var at time.Time
 	if !s.sweeping {
 		at = s.sweep.next
+		if s.sweep.awake() && s.sweep.restUntil.Before(at) {
+			at = s.sweep.restUntil
+		}
 	}
 	if !s.claimingDue && !s.dueAt.IsZero() && (s.sweeping || s.dueAt.Before(at)) {
 		at = s.dueAt

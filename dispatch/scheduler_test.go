@@ -9,6 +9,8 @@ import (
 type silentBell struct{ last bellOrder }
 
 func (b *silentBell) silence() { b.last = bellSilence }
+func (*silentBell) watch(float64) {}
+
 func (b *silentBell) ring()    { b.last = bellRing }
 
 // newTestScheduler has two lanes: slow takes type s, fast takes type f, and

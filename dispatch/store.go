@@ -160,3 +160,9 @@ type Bell interface {
 	// wrote silently has a smaller one.
 	Ring(ctx context.Context) (xid uint64, err error)
 }
+
+// QueueWatcher is implemented by a [Bell] that can tell how many writers are
+// waiting for one another in order to ring.
+type QueueWatcher interface {
+	Queued(ctx context.Context) (writers int, err error)
+}

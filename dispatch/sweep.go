@@ -7,9 +7,18 @@ const (
 	// to sweeping, where one claim takes hundreds. Above the number of claimers,
 	// so that a handful of events at once is not yet a backlog.
 	pressure = 8
-	// awakeFor is how long an awake relay sweeps in vain before it falls
-	// asleep. Falling asleep and waking up cost a few round trips each.
-	awakeFor = 2 * time.Millisecond
+	// awakeFor is over how long an awake relay measures what it finds, before
+	// it stays awake or falls asleep.
+	awakeFor = 20 * time.Millisecond
+	// awakePause is between the sweeps of an awake relay that has caught up:
+	// sweeping in vain would take the writers' processors from them.
+	awakePause = 500 * time.Microsecond
+	// idleRate is the number of events per second that a relay claims as well
+	// by their ids, asleep, and with less delay.
+	idleRate = 2500
+	// silencePays is how much more writers must get done in silence for it to
+	// be worth while, where they had queued up for the bell.
+	silencePays = 1.2
 	// drowsyFirst is the first pause between the sweeps of a relay that falls
 	// asleep; each pause is twice as long as the one before.
 	drowsyFirst = time.Millisecond
@@ -121,7 +130,10 @@ type sweep struct {
 	fastUntil time.Time
 	began     time.Time     // of the claim in flight
 	found     int           // events in this run so far
-	emptyFrom time.Time     // awake: sweeping in vain since
+	floor     float64       // awake: stay so above this many events per second
+	since     time.Time     // awake: counting what is found since
+	count     int           // awake: found since then
+	restUntil time.Time     // awake: until the next sweep
 	pause     time.Duration // drowsy: until the next sweep
 	xid       uint64        // drowsy: silent writers are below it
 }
@@ -141,13 +153,18 @@ func (s *sweep) wake() bool {
 	if s.mode == awake {
 		return false
 	}
-	s.mode, s.emptyFrom = awake, time.Time{}
+	s.rise()
 	return true
+}
+
+// rise begins to be awake.
+func (s *sweep) rise() {
+	s.mode, s.floor, s.since, s.count = awake, idleRate, time.Time{}, 0
 }
 
 // due reports whether a sweep should be in flight.
 func (s *sweep) due(now time.Time) bool {
-	return s.active || s.asked || s.mode == awake || !now.Before(s.next)
+	return s.active || s.asked || s.mode == awake && !now.Before(s.restUntil) || !now.Before(s.next)
 }
 
 // start chooses where the next claim begins. It reports whether that is a new run.
@@ -192,7 +209,10 @@ func (s *sweep) leave(now time.Time) {
 }
 
 // rest puts off the next sweep.
-func (s *sweep) rest(now time.Time, d time.Duration) { s.next = now.Add(jittered(d)) }
+func (s *sweep) rest(now time.Time, d time.Duration) {
+	s.next = now.Add(jittered(d))
+	s.restUntil = s.next // an awake relay sets an earlier time where it is to go on
+}
 
 // swept takes what a claim of the common sweep found, and returns what the bell is to do.
 func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
@@ -208,7 +228,7 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 	s.low.propose(now, s.before, c.Xmax)
 	if c.Cut || n >= q.Limit {
 		if s.mode != awake {
-			s.mode, s.emptyFrom = awake, time.Time{}
+			s.rise()
 			return bellSilence
 		}
 		return bellLeave
@@ -249,18 +269,25 @@ func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 	return bellLeave
 }
 
-// stayAwake goes on sweeping for a while after the last find.
+// stayAwake counts what is found, and falls asleep when it has become little.
 func (s *sweep) stayAwake(now time.Time) bellOrder {
-	switch {
-	case s.found > 0:
-		s.emptyFrom = time.Time{}
-	case s.emptyFrom.IsZero():
-		s.emptyFrom = now
-	case now.Sub(s.emptyFrom) >= awakeFor:
-		s.mode = ringing
-		return bellRing
+	s.restUntil = now.Add(awakePause)
+	s.count += s.found
+	if s.since.IsZero() {
+		s.since = now
+		return bellLeave
 	}
-	return bellLeave
+	took := now.Sub(s.since)
+	if took < awakeFor {
+		return bellLeave
+	}
+	rate := float64(s.count) / took.Seconds()
+	s.since, s.count = now, 0
+	if rate >= s.floor {
+		return bellLeave
+	}
+	s.mode = ringing
+	return bellRing
 }
 
 // rang begins the drowsy time: whoever wrote silently has an id below xid.

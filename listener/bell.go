@@ -33,8 +33,14 @@ type Bell struct {
 	log     *slog.Logger
 	wanted  chan struct{} // capacity 1: silence is asked for
 	rings   chan chan ring
+	counts  chan chan count
 	conn    *pgx.Conn // used by the goroutine of Run only, as is the next one
 	held    bool
+}
+
+type count struct {
+	writers int
+	err     error
 }
 
 type ring struct {
@@ -44,7 +50,7 @@ type ring struct {
 
 // NewBell returns a bell; it does nothing until Run runs.
 func NewBell(connect Connect, log *slog.Logger) *Bell {
-	return &Bell{connect: connect, log: log, wanted: make(chan struct{}, 1), rings: make(chan chan ring)}
+	return &Bell{connect: connect, log: log, wanted: make(chan struct{}, 1), rings: make(chan chan ring), counts: make(chan chan count)}
 }
 
 // Silence asks for silence and returns at once.
@@ -74,6 +80,33 @@ func (b *Bell) Ring(ctx context.Context) (uint64, error) {
 	}
 }
 
+// Queued returns how many transactions, of the whole server, wait for others
+// to finish ringing: a transaction that notifies holds one lock, "database 0",
+// through its flush to disk.
+func (b *Bell) Queued(ctx context.Context) (writers int, err error) {
+	answer := make(chan count, 1)
+	select {
+	case b.counts <- answer:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	select {
+	case c := <-answer:
+		return c.writers, c.err
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+func (b *Bell) count(ctx context.Context) (c count) {
+	c.err = b.session(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND NOT granted
+			AND database = 0 AND classid = 'pg_catalog.pg_database'::regclass AND objid = 0`).Scan(&c.writers)
+	})
+	c.err = wrap("look who waits to ring", c.err)
+	return c
+}
+
 // Run works the bell until ctx ends, and returns the cause of that.
 func (b *Bell) Run(ctx context.Context) error {
 	defer b.closeConn(ctx)
@@ -90,6 +123,8 @@ func (b *Bell) Run(ctx context.Context) error {
 		case <-b.wanted:
 			wanting = true
 		case <-retry.C:
+		case answer := <-b.counts:
+			answer <- b.count(ctx)
 		case answer := <-b.rings:
 			wanting = false
 			select {
