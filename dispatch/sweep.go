@@ -266,7 +266,7 @@ func (s *sweep) stayAwake(now time.Time) bellOrder {
 // rang begins the drowsy time: whoever wrote silently has an id below xid.
 func (s *sweep) rang(now time.Time, xid uint64) {
 	if s.mode == ringing {
-		s.mode, s.xid, s.pause = drowsy, xid, drowsyFirst
+		s.mode, s.xid, s.pause = drowsy, xid, min(drowsyFirst, s.poll)
 		s.next = now
 	}
 }
@@ -278,8 +278,8 @@ func (s *sweep) doze(now time.Time) {
 		s.mode = asleep
 		return
 	}
-	s.next = now.Add(min(s.pause, s.poll))
-	s.pause *= 2
+	s.next = now.Add(s.pause)
+	s.pause = min(2*s.pause, s.poll) // doubled without end, it would run over
 }
 
 // pollFaster shortens the poll while it finds what nobody announced: a frozen

@@ -292,3 +292,20 @@ func (m *markModel) check(t *rapid.T) {
 		t.Fatalf("the low mark is at %d, event %d is yet to come", m.s.low.low, lowest)
 	}
 }
+
+// TestSweepStaysDrowsyForLong: a transaction that stays open for hours keeps
+// the relay drowsy, and must not make it sweep without a break.
+func TestSweepStaysDrowsyForLong(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := &sweep{poll: testConfig().PollInterval}
+	s.mode = ringing
+	s.rang(now, 12)
+	for i := range 100 {
+		s.sweptIn(now, 0, 0, Claimed{Xmin: 11, Xmax: 13})
+		if s.mode != drowsy || s.due(now) {
+			t.Fatalf("mode %d and due %t at once after %d sweeps, want drowsy and a pause", s.mode, s.due(now), i+1)
+		}
+		now = s.next
+	}
+}
