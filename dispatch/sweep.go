@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// pressure is how many ids may wait for a claimer before the relay turns
@@ -29,6 +32,10 @@ const (
 
 // cheapSweep is what looking back may cost without being rationed.
 const cheapSweep = time.Millisecond
+
+// beforeAll is the id behind which a full sweep begins: writers may choose ids
+// of their own, and negative ones are among them.
+const beforeAll = math.MinInt64
 
 // rowCost is taken off the duration of a sweep for each event that it found:
 // the rest is what looking in vain cost.
@@ -172,7 +179,7 @@ func (s *sweep) start(now time.Time) bool {
 	s.low.runBegins(now, s.xmin)
 	switch kind {
 	case sweepFull:
-		s.cursor = 0
+		s.cursor = beforeAll
 	case sweepLow:
 		s.cursor = s.low.low
 	case sweepNear:
