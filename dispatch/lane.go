@@ -205,6 +205,12 @@ func (l *lane) giveBack(n int) {
 func (l *lane) push(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.head > len(l.queue)/2 {
+		// Under load the queue is never empty: what is gone has to make room.
+		n := copy(l.queue, l.queue[l.head:])
+		clear(l.queue[n:])
+		l.queue, l.head = l.queue[:n], 0
+	}
 	l.queue = append(l.queue, jobs...)
 	l.employLocked()
 }

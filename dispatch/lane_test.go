@@ -103,3 +103,22 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 		}
 	})
 }
+
+// TestLaneQueueStaysSmall: under load there is always something in the queue,
+// which must not keep the place of all that has ever gone through it.
+func TestLaneQueueStaysSmall(t *testing.T) {
+	t.Parallel()
+	l := newTestLane(nil, testLane())
+	l.running = l.cfg.Concurrency // the test is the worker
+	l.pace = startPace
+	for range 10_000 {
+		l.push([]*job{{}, {}})
+		l.take(nil)
+		if len(l.queue)-l.head > 10 {
+			l.take(nil)
+		}
+	}
+	if n := cap(l.queue); n > 1000 {
+		t.Errorf("the queue has room for %d jobs, with %d waiting", n, len(l.queue)-l.head)
+	}
+}
