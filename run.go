@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -107,8 +108,8 @@ const (
 
 // purge deletes delivered events in small batches until ctx ends.
 func (r *Relay) purge(ctx context.Context) {
-	wait := purgeEvery / 10 // soon after the start, but not first thing
-	var after int64
+	wait := purgeEvery / 10         // soon after the start, but not first thing
+	var after int64 = math.MinInt64 // writers may have chosen negative ids
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -120,7 +121,7 @@ func (r *Relay) purge(ctx context.Context) {
 		next, more, err := r.keeper.Purge(ctx, after, r.settings.keep, r.settings.purgeBatch)
 		after, wait = next, purgePause
 		if !more || err != nil {
-			after, wait = 0, purgeEvery
+			after, wait = math.MinInt64, purgeEvery
 		}
 		if err != nil && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "delivered events could not be purged", "err", err)

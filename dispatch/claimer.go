@@ -144,6 +144,9 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Sett
 // tried again; one that the database is not there for is tried until it is.
 const salvageTries = 3
 
+// lockNotAvailable is the SQLSTATE of a lock_timeout.
+const lockNotAvailable = "55P03"
+
 // isDown reports whether err says that the database could not be reached, as
 // opposed to an answer from it.
 func isDown(err error) bool {
@@ -154,6 +157,8 @@ func isDown(err error) bool {
 	switch class := answer.SQLState(); {
 	case len(class) < 2:
 		return false
+	case class == lockNotAvailable: // somebody has locked the table for a while
+		return true
 	default: // connection exception, insufficient resources, operator intervention
 		return class[:2] == "08" || class[:2] == "53" || class[:2] == "57"
 	}

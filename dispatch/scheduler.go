@@ -236,7 +236,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		s.lagTurn = true
 		if s.sweep.start(now) && s.sweep.kind == sweepFull {
 			for l := range s.lag {
-				s.lag[l] = 0 // events may have come up behind these, too
+				s.lag[l] = beforeAll // events may have come up behind these, too
 			}
 		}
 		if !now.Before(s.nextDuePoll) {
@@ -272,7 +272,7 @@ func (s *scheduler) wantedLocked() map[string]int {
 	most := 0
 	for _, l := range s.lanes {
 		if room := l.roomy(); room > 0 {
-			wanted[l.name] = min(room, s.cfg.Batch)
+			wanted[l.name] = min(room, s.batchLocked())
 			most = max(most, wanted[l.name])
 		} else {
 			s.dueBlocked = true
@@ -297,7 +297,12 @@ func (s *scheduler) limitLocked() int {
 	if len(s.lanes) == 0 {
 		most = s.cfg.Batch // everything is unrouted, and has to be told so
 	}
-	return min(most, s.cfg.Batch, max(1, s.cfg.Bytes/2/max(1, s.eventBytes)))
+	return min(most, s.batchLocked())
+}
+
+// batchLocked is how many events a claim may ask for.
+func (s *scheduler) batchLocked() int {
+	return min(s.cfg.Batch, max(1, s.cfg.Bytes/2/max(1, s.eventBytes)))
 }
 
 // skipLocked lists the event types all of whose lanes lag behind.
@@ -322,7 +327,7 @@ const caughtUp = math.MaxInt64
 // lagQueryLocked sweeps for a lane that was passed over and has room again.
 func (s *scheduler) lagQueryLocked() (Query, bool) {
 	for l, after := range s.lag {
-		room := min(l.roomy(), s.cfg.Batch)
+		room := min(l.roomy(), s.batchLocked())
 		if room == 0 {
 			continue
 		}
@@ -371,6 +376,8 @@ func (s *scheduler) claimed(q Query, c *Claimed, err error) {
 
 // failedLocked remembers what has to be looked for again.
 func (s *scheduler) failedLocked(q Query) {
+	// Perhaps it was too much to read in time; claims that succeed correct this.
+	s.eventBytes = min(4*max(s.eventBytes, 1<<10), s.cfg.Bytes)
 	switch q.Source {
 	case SourceDue:
 		s.claimingDue = false

@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// pressure is how many ids may wait for a claimer before the relay turns
@@ -38,6 +41,10 @@ const (
 
 // cheapSweep is what looking back may cost without being rationed.
 const cheapSweep = time.Millisecond
+
+// beforeAll is the id behind which a full sweep begins: writers may choose ids
+// of their own, and negative ones are among them.
+const beforeAll = math.MinInt64
 
 // rowCost is taken off the duration of a sweep for each event that it found:
 // the rest is what looking in vain cost.
@@ -189,7 +196,7 @@ func (s *sweep) start(now time.Time) bool {
 	s.low.runBegins(now, s.xmin)
 	switch kind {
 	case sweepFull:
-		s.cursor = 0
+		s.cursor = beforeAll
 	case sweepLow:
 		s.cursor = s.low.low
 	case sweepNear:
@@ -293,7 +300,7 @@ func (s *sweep) stayAwake(now time.Time) bellOrder {
 // rang begins the drowsy time: whoever wrote silently has an id below xid.
 func (s *sweep) rang(now time.Time, xid uint64) {
 	if s.mode == ringing {
-		s.mode, s.xid, s.pause = drowsy, xid, drowsyFirst
+		s.mode, s.xid, s.pause = drowsy, xid, min(drowsyFirst, s.poll)
 		s.next = now
 	}
 }
@@ -305,8 +312,8 @@ func (s *sweep) doze(now time.Time) {
 		s.mode = asleep
 		return
 	}
-	s.next = now.Add(min(s.pause, s.poll))
-	s.pause *= 2
+	s.next = now.Add(s.pause)
+	s.pause = min(2*s.pause, s.poll) // doubled without end, it would run over
 }
 
 // pollFaster shortens the poll while it finds what nobody announced: a frozen

@@ -113,13 +113,13 @@ func TestSweepLooksAgainAfterTheRunUnderWay(t *testing.T) {
 		t.Fatal("nothing follows")
 	}
 	s.start(now)
-	if s.kind != sweepFull || s.cursor != 0 {
+	if s.kind != sweepFull || s.cursor != beforeAll {
 		t.Errorf("what follows is of kind %d from %d", s.kind, s.cursor)
 	}
 	lesser := &sweep{active: true, kind: sweepNear, cursor: 70}
 	lesser.begin(sweepFull)
 	lesser.start(now)
-	if lesser.kind != sweepFull || lesser.cursor != 0 {
+	if lesser.kind != sweepFull || lesser.cursor != beforeAll {
 		t.Errorf("a lesser run goes on: kind %d from %d", lesser.kind, lesser.cursor)
 	}
 }
@@ -251,7 +251,7 @@ func (m *markModel) read() {
 		return
 	}
 	m.ids = nil
-	for id := m.s.cursor + 1; id <= m.id && len(m.ids) < 3; id++ {
+	for id := max(m.s.cursor, 0) + 1; id <= m.id && len(m.ids) < 3; id++ {
 		if m.fresh[id] {
 			m.ids = append(m.ids, id)
 			delete(m.fresh, id)
@@ -290,5 +290,22 @@ func (m *markModel) check(t *rapid.T) {
 	}
 	if m.s.low.low >= lowest {
 		t.Fatalf("the low mark is at %d, event %d is yet to come", m.s.low.low, lowest)
+	}
+}
+
+// TestSweepStaysDrowsyForLong: a transaction that stays open for hours keeps
+// the relay drowsy, and must not make it sweep without a break.
+func TestSweepStaysDrowsyForLong(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := &sweep{poll: testConfig().PollInterval}
+	s.mode = ringing
+	s.rang(now, 12)
+	for i := range 100 {
+		s.sweptIn(now, 0, 0, Claimed{Xmin: 11, Xmax: 13})
+		if s.mode != drowsy || s.due(now) {
+			t.Fatalf("mode %d and due %t at once after %d sweeps, want drowsy and a pause", s.mode, s.due(now), i+1)
+		}
+		now = s.next
 	}
 }
