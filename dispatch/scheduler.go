@@ -167,6 +167,7 @@ func (s *scheduler) room() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dueNow = s.dueNow || s.dueBlocked
+	s.sweep.restUntil = time.Time{}
 	s.cond.Broadcast()
 }
 
@@ -250,7 +251,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		// Every lane is full or paused. Nothing could be done with what a
 		// sweep finds; onRoom brings us back here.
 		s.sweeping = false
-		s.sweep.rest(now, s.cfg.PollInterval)
+		s.sweep.wait(now)
 		if len(s.lag) == len(s.lanes) {
 			// Or all lag behind: their own sweeps see to it, and this one
 			// would wait for the slowest of them.

@@ -8,10 +8,10 @@ import (
 // silentBell notes what the scheduler asked of the bell last.
 type silentBell struct{ last bellOrder }
 
-func (b *silentBell) silence() { b.last = bellSilence }
+func (b *silentBell) silence()    { b.last = bellSilence }
 func (*silentBell) watch(float64) {}
 
-func (b *silentBell) ring()    { b.last = bellRing }
+func (b *silentBell) ring() { b.last = bellRing }
 
 // newTestScheduler has two lanes: slow takes type s, fast takes type f, and
 // both have been met. The first full sweep is over.

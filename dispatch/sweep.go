@@ -218,7 +218,14 @@ func (s *sweep) leave(now time.Time) {
 // rest puts off the next sweep.
 func (s *sweep) rest(now time.Time, d time.Duration) {
 	s.next = now.Add(jittered(d))
-	s.restUntil = s.next // an awake relay sets an earlier time where it is to go on
+}
+
+// wait puts off the next sweep of a relay that has nowhere to put what it would
+// find. Room is told of; that an awake relay looks again by itself is for the
+// case that there was room before anybody could be told.
+func (s *sweep) wait(now time.Time) {
+	s.rest(now, s.poll)
+	s.restUntil = now.Add(min(fastPoll, s.poll))
 }
 
 // swept takes what a claim of the common sweep found, and returns what the bell is to do.
