@@ -190,7 +190,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		s.lagTurn = true
 		if s.sweep.start(now) && s.sweep.kind == sweepFull {
 			for l := range s.lag {
-				s.lag[l] = 0 // events may have come up behind these, too
+				s.lag[l] = beginning // events may have come up behind these, too
 			}
 		}
 		if !now.Before(s.nextDuePoll) {

@@ -65,7 +65,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 		"before a full claim":   {5, func(q Query) *Claimed { return sweptIDs(11, 10+int64(q.Limit)) }, 4},
 		"behind a full claim":   {99999, func(q Query) *Claimed { return sweptIDs(11, 10+int64(q.Limit)) }, 60},
 		"before an empty claim": {15, func(Query) *Claimed { return sweptIDs(1, 0) }, 14},
-		"within a lost claim":   {15, func(Query) *Claimed { return nil }, 0},
+		"within a lost claim":   {15, func(Query) *Claimed { return nil }, beginning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,7 +111,7 @@ func TestSchedulerFullSweepIncludesLanesThatLag(t *testing.T) {
 	}
 	s.claimed(q, &Claimed{Xmin: 1, Xmax: 1}, nil)
 	slow.load = 0
-	if q := s.pick(t); len(q.Only) != 1 || q.After != 0 {
+	if q := s.pick(t); len(q.Only) != 1 || q.After != beginning {
 		t.Errorf("the lane goes on with %+v", q)
 	}
 }

@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// pressure is how many ids may wait for a claimer before the relay turns
@@ -33,6 +36,10 @@ const cheapSweep = time.Millisecond
 // rowCost is taken off the duration of a sweep for each event that it found:
 // the rest is what looking in vain cost.
 const rowCost = 10 * time.Microsecond
+
+// beginning is behind no id: identities count from 1, but an application may
+// give its own.
+const beginning = math.MinInt64
 
 // sweepKind says where a run of sweeps begins.
 type sweepKind uint8
@@ -172,7 +179,7 @@ func (s *sweep) start(now time.Time) bool {
 	s.low.runBegins(now, s.xmin)
 	switch kind {
 	case sweepFull:
-		s.cursor = 0
+		s.cursor = beginning
 	case sweepLow:
 		s.cursor = s.low.low
 	case sweepNear:

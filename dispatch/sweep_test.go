@@ -113,13 +113,13 @@ func TestSweepLooksAgainAfterTheRunUnderWay(t *testing.T) {
 		t.Fatal("nothing follows")
 	}
 	s.start(now)
-	if s.kind != sweepFull || s.cursor != 0 {
+	if s.kind != sweepFull || s.cursor != beginning {
 		t.Errorf("what follows is of kind %d from %d", s.kind, s.cursor)
 	}
 	lesser := &sweep{active: true, kind: sweepNear, cursor: 70}
 	lesser.begin(sweepFull)
 	lesser.start(now)
-	if lesser.kind != sweepFull || lesser.cursor != 0 {
+	if lesser.kind != sweepFull || lesser.cursor != beginning {
 		t.Errorf("a lesser run goes on: kind %d from %d", lesser.kind, lesser.cursor)
 	}
 }
@@ -251,7 +251,7 @@ func (m *markModel) read() {
 		return
 	}
 	m.ids = nil
-	for id := m.s.cursor + 1; id <= m.id && len(m.ids) < 3; id++ {
+	for id := max(m.s.cursor, 0) + 1; id <= m.id && len(m.ids) < 3; id++ {
 		if m.fresh[id] {
 			m.ids = append(m.ids, id)
 			delete(m.fresh, id)
