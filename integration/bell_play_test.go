@@ -83,13 +83,18 @@ type player struct {
 	calls map[int64]int // by event
 }
 
-// play executes a plan on an empty table and returns what went wrong.
-func play(e *env, p plan, patience, poll time.Duration) (err error) {
+func newPlayer(e *env, patience time.Duration) *player {
 	ctx, stop := context.WithCancel(e.ctx)
 	y := &player{env: e, ctx: ctx, patience: patience, stop: stop, gates: map[string]*gate{}, calls: map[int64]int{}}
 	for _, event := range eventTypes {
 		y.gates[event] = newGate()
 	}
+	return y
+}
+
+// play executes a plan on an empty table and returns what went wrong.
+func play(e *env, p plan, patience, poll time.Duration) (err error) {
+	y := newPlayer(e, patience)
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, y.dump())
@@ -101,7 +106,7 @@ func play(e *env, p plan, patience, poll time.Duration) (err error) {
 			}
 		}
 	}()
-	if _, err := y.pool.Exec(ctx, `TRUNCATE outbox_events, outbox_deliveries RESTART IDENTITY`); err != nil {
+	if _, err := y.pool.Exec(y.ctx, `TRUNCATE outbox_events, outbox_deliveries RESTART IDENTITY`); err != nil {
 		return err
 	}
 	for range p.relays {
