@@ -17,48 +17,6 @@ import (
 // eventTypes have a destination each, with a gate each.
 var eventTypes = []string{"a", "b"}
 
-// gate lets a handler answer while it is open.
-type gate struct {
-	mu  sync.Mutex
-	way chan struct{} // closed while the gate is open
-}
-
-func newGate() *gate {
-	g := &gate{way: make(chan struct{})}
-	close(g.way)
-	return g
-}
-
-// pass is closed once the gate is open.
-func (g *gate) pass() <-chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.way
-}
-
-func (g *gate) isOpen() bool {
-	select {
-	case <-g.pass():
-		return true
-	default:
-		return false
-	}
-}
-
-func (g *gate) open() {
-	if !g.isOpen() {
-		close(g.way) // the player is the only one who opens and shuts
-	}
-}
-
-func (g *gate) shut() {
-	if g.isOpen() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.way = make(chan struct{})
-	}
-}
-
 // session is a writer with at most one transaction open.
 type session struct {
 	*pgx.Conn
