@@ -36,6 +36,7 @@ type scheduler struct {
 	sweeping bool      // a sweep is in flight
 	sweep    sweep
 	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
+	lagLow   map[*lane]int64 // the low mark when they were
 	lagTurn  bool            // the last sweep was the common one
 
 	eventBytes int // of a payload, on average
@@ -60,7 +61,10 @@ type bellControl interface {
 }
 
 func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
-	s := &scheduler{cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), hurry: make(chan struct{}, 1), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims}
+	s := &scheduler{
+		cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), lagLow: make(map[*lane]int64),
+		hurry: make(chan struct{}, 1), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims,
+	}
 	s.cond = sync.NewCond(&s.mu)
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle, s.sweep.poll = settleTime, cfg.PollInterval
@@ -407,6 +411,7 @@ func (s *scheduler) sweptLocked(q Query, c *Claimed) {
 			s.lag[l] = min(s.lag[l], last)
 		} else if s.lag[l] == caughtUp {
 			delete(s.lag, l)
+			s.sweep.rewind(s.lagLow[l])
 		}
 		return
 	}
@@ -457,7 +462,11 @@ func (s *scheduler) wakeUpLocked() {
 func (s *scheduler) passedOver(l *lane, id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if after, lags := s.lag[l]; !lags || id <= after {
+	after, lags := s.lag[l]
+	if !lags {
+		s.lagLow[l] = s.sweep.low.low
+	}
+	if !lags || id <= after {
 		s.lag[l] = id - 1
 	}
 	s.cond.Signal()

@@ -215,6 +215,16 @@ func (s *sweep) leave(now time.Time) {
 	}
 }
 
+// rewind looks again behind low, where the marks may be ahead of a lane that
+// lagged: the common sweep has skipped its types and its own sweep goes on from
+// where it was, so that neither has seen who committed late.
+func (s *sweep) rewind(low int64) {
+	for _, w := range []*watermark{&s.near, &s.low} {
+		w.low, w.over = min(w.low, low), false
+	}
+	s.begin(sweepLow)
+}
+
 // rest puts off the next sweep.
 func (s *sweep) rest(now time.Time, d time.Duration) {
 	s.next = now.Add(jittered(d))

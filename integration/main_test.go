@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -11,6 +12,12 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(envVictim); url != "" {
 		victim(url) // this process is there to be killed
 		return
+	}
+	// Each plan takes some 50 ms. The command line has the last word.
+	for name, value := range map[string]string{"rapid.checks": "40", "rapid.shrinktime": "2m"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
 	}
 	testenv.Main(m)
 }

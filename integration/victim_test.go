@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"testing"
@@ -21,6 +22,9 @@ const envVictim = "NOTIFYD_TEST_VICTIM_URL"
 // envVictimBudget is the lock budget of that relay.
 const envVictimBudget = "NOTIFYD_TEST_VICTIM_BUDGET"
 
+// envVictimAnswers, if set, lets the handler answer once the standard input ends.
+const envVictimAnswers = "NOTIFYD_TEST_VICTIM_ANSWERS"
+
 // victim runs the relay; it prints the id of each event that its handler gets.
 func victim(url string) {
 	ctx := context.Background()
@@ -32,14 +36,25 @@ func victim(url string) {
 	if err != nil {
 		panic(err)
 	}
+	answer := make(chan struct{})
+	if os.Getenv(envVictimAnswers) != "" {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			close(answer)
+		}()
+	}
 	relay, err := notifyd.New(pool, notifyd.WithLockBudget(budget))
 	if err != nil {
 		panic(err)
 	}
 	err = relay.Handle("*", notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
 		fmt.Println(e.ID)
-		<-ctx.Done()
-		return ctx.Err()
+		select {
+		case <-answer:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}), notifyd.Named("all"), notifyd.Timeout(time.Hour))
 	if err != nil {
 		panic(err)
@@ -50,13 +65,26 @@ func victim(url string) {
 // startVictim starts such a process and returns it with the lines it prints.
 func (e *env) startVictim(budget time.Duration) (cmd *exec.Cmd, lines <-chan string) {
 	e.t.Helper()
+	cmd = e.victim(budget)
+	return cmd, e.run(cmd)
+}
+
+// victim makes the command of such a process.
+func (e *env) victim(budget time.Duration) *exec.Cmd {
+	e.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	cmd = exec.CommandContext(e.ctx, self)
+	cmd := exec.CommandContext(e.ctx, self)
 	cmd.Env = append(os.Environ(), envVictim+"="+e.url, envVictimBudget+"="+budget.String())
 	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// run starts a victim. Its last lines are lost if nobody takes them.
+func (e *env) run(cmd *exec.Cmd) (lines <-chan string) {
+	e.t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		e.t.Fatal(err)
@@ -69,7 +97,10 @@ func (e *env) startVictim(budget time.Duration) (cmd *exec.Cmd, lines <-chan str
 	go func() {
 		defer close(read)
 		for s := bufio.NewScanner(out); s.Scan(); {
-			ch <- s.Text()
+			select {
+			case ch <- s.Text():
+			default: // the first ones are enough
+			}
 		}
 	}()
 	e.t.Cleanup(func() {
@@ -77,7 +108,7 @@ func (e *env) startVictim(budget time.Duration) (cmd *exec.Cmd, lines <-chan str
 		<-read
 		_ = cmd.Wait()
 	})
-	return cmd, ch
+	return ch
 }
 
 func waitLine(t *testing.T, lines <-chan string) string {

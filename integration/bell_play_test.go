@@ -1,0 +1,273 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd"
+)
+
+// eventTypes have a destination each, with a gate each.
+var eventTypes = []string{"a", "b"}
+
+// session is a writer with at most one transaction open.
+type session struct {
+	*pgx.Conn
+	open  bool
+	saves int // savepoints
+}
+
+// player executes a plan. Its methods return errors instead of failing the
+// test: rapid has to learn of a failure in its own way.
+type player struct {
+	*env
+	ctx      context.Context //nolint:containedctx // of one plan
+	patience time.Duration
+	gates    map[string]*gate
+	sessions []*session
+	reserved []int64
+	relays   []chan error
+	stop     context.CancelFunc
+	logs     []*logBuffer
+
+	mu    sync.Mutex
+	calls map[int64]int // by event
+}
+
+func newPlayer(e *env, patience time.Duration) *player {
+	ctx, stop := context.WithCancel(e.ctx)
+	y := &player{env: e, ctx: ctx, patience: patience, stop: stop, gates: map[string]*gate{}, calls: map[int64]int{}}
+	for _, event := range eventTypes {
+		y.gates[event] = newGate()
+	}
+	return y
+}
+
+// play executes a plan on an empty table and returns what went wrong.
+func play(e *env, p plan, patience, poll time.Duration) (err error) {
+	y := newPlayer(e, patience)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, y.dump())
+		}
+		err = errors.Join(err, y.end())
+		for i, log := range y.logs {
+			if text := log.text(); err != nil {
+				err = fmt.Errorf("%w\nlog of relay %d:\n%s", err, i, text[max(0, len(text)-2000):])
+			}
+		}
+	}()
+	if _, err := y.pool.Exec(y.ctx, `TRUNCATE outbox_events, outbox_deliveries RESTART IDENTITY`); err != nil {
+		return err
+	}
+	for range p.relays {
+		if err := y.startRelay(poll); err != nil {
+			return err
+		}
+	}
+	for range slots {
+		if err := y.connect(); err != nil {
+			return err
+		}
+	}
+	for i, s := range p.steps {
+		if err := y.step(s); err != nil {
+			return fmt.Errorf("step %d, %v: %w", i, s, err)
+		}
+	}
+	return y.finish()
+}
+
+// finish lets the relays fall asleep before the last transactions commit, and
+// compares what was committed with what was delivered.
+func (y *player) finish() error {
+	if err := y.rouse(); err != nil {
+		return err
+	}
+	for _, s := range y.sessions {
+		if s.open {
+			if err := y.endTx(s, "COMMIT"); err != nil {
+				return err
+			}
+		}
+	}
+	if err := y.await(); err != nil {
+		return err
+	}
+	rows, err := y.pool.Query(y.ctx, `SELECT id FROM outbox_events`)
+	if err != nil {
+		return err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return err
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, id := range ids {
+		if n := y.calls[id]; n != 1 {
+			return fmt.Errorf("event %d was delivered %d times", id, n)
+		}
+	}
+	if len(ids) != len(y.calls) {
+		return fmt.Errorf("%d events were delivered, %d are committed", len(y.calls), len(ids))
+	}
+	return nil
+}
+
+// startRelay starts a relay whose limits are small, so that a few hundred
+// events are a backlog.
+func (y *player) startRelay(poll time.Duration) error {
+	log := &logBuffer{}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r, err := notifyd.New(y.pool, notifyd.WithLogger(logger), notifyd.WithPollInterval(poll),
+		notifyd.WithClaims(2), notifyd.WithClaimBatch(20), notifyd.WithLockBudget(20*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	for event, g := range y.gates {
+		if err := r.Handle(event, y.handler(g), notifyd.Concurrency(2)); err != nil {
+			return err
+		}
+	}
+	done := make(chan error, 1)
+	y.relays, y.logs = append(y.relays, done), append(y.logs, log)
+	go func() { done <- r.Run(y.ctx) }()
+	select {
+	case <-r.Ready():
+		return nil
+	case <-time.After(y.patience):
+		return errors.New("relay is not ready")
+	}
+}
+
+func (y *player) handler(g *gate) notifyd.Handler {
+	return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+		y.mu.Lock()
+		y.calls[e.ID]++
+		y.mu.Unlock()
+		select {
+		case <-g.pass():
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+func (y *player) connect() error {
+	conn, err := pgx.ConnectConfig(y.ctx, y.pool.Config().ConnConfig)
+	if err == nil {
+		y.sessions = append(y.sessions, &session{Conn: conn})
+	}
+	return err
+}
+
+// end stops everything that belongs to the plan.
+func (y *player) end() error {
+	for _, s := range y.sessions {
+		_ = s.Close(context.WithoutCancel(y.ctx)) // the socket is closed either way
+	}
+	y.openGates()
+	y.stop()
+	var errs []error
+	for _, done := range y.relays {
+		select {
+		case err := <-done:
+			errs = append(errs, err)
+		case <-time.After(patience):
+			errs = append(errs, errors.New("relay does not stop"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// until waits for a query to return true.
+func (y *player) until(what, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeoutCause(y.ctx, y.patience, errors.New(what+" did not happen"))
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var ok bool
+		if err := y.pool.QueryRow(ctx, sql, args...).Scan(&ok); err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		if ok {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// await waits for what is committed and whose handler answers.
+func (y *player) await() error {
+	var answering []string
+	for event, g := range y.gates {
+		if g.isOpen() {
+			answering = append(answering, event)
+		}
+	}
+	return y.until("delivery of all that is committed",
+		`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done' AND event_type = ANY ($1))`, answering)
+}
+
+func (y *player) openGates() {
+	for _, g := range y.gates {
+		g.open()
+	}
+}
+
+// hush fills the destinations and leaves a backlog behind them: some relay
+// stays awake until rouse. What is there before is delivered first, because a
+// relay with full destinations would sleep on.
+func (y *player) hush() error {
+	y.openGates()
+	if err := y.await(); err != nil {
+		return err
+	}
+	for _, g := range y.gates {
+		g.shut()
+	}
+	if _, err := y.pool.Exec(y.ctx, `INSERT INTO outbox_events (event_type, payload)
+		SELECT (ARRAY['a', 'b'])[1 + n % 2], '1' FROM generate_series(1, 300) n`); err != nil {
+		return err
+	}
+	return y.until("silence", holdsBell)
+}
+
+// rouse lets the relays work off all there is and fall asleep.
+func (y *player) rouse() error {
+	y.openGates()
+	if err := y.await(); err != nil {
+		return err
+	}
+	return y.until("the bell's being let go", `SELECT NOT (`+holdsBell+`)`)
+}
+
+// endTx ends the transaction of a session. Serialization failures are the
+// writer's own business.
+func (y *player) endTx(s *session, how string) error {
+	s.open, s.saves = false, 0
+	_, err := s.Exec(y.ctx, how)
+	if isSerialization(err) {
+		return nil
+	}
+	return err
+}
+
+func isSerialization(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "40001"
+}

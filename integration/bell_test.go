@@ -1,0 +1,82 @@
+package integration
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// shrinking is the patience with a plan once one has failed: what is tried then
+// fails again, most of the time.
+const shrinking = time.Second
+
+// TestBell drives relays that fall asleep and wake with random plans, and
+// with no poll that could cover up for the bell: an event that the protocol
+// lost would be found an hour later.
+func TestBell(t *testing.T) {
+	t.Parallel()
+	checkPlans(t, ownEnv(t), everyday, never)
+}
+
+// TestBellEarlyIDs adds writers whose ids are older than their transactions.
+// The protocol leaves those to the poll, and a full sweep has to find them.
+func TestBellEarlyIDs(t *testing.T) {
+	t.Parallel()
+	checkPlans(t, newEnv(t), slices.Concat(everyday, early), 50*time.Millisecond)
+}
+
+// ownEnv is a database on a server of its own. A relay falls asleep when the
+// transactions of the whole server have ended: those of other tests would keep
+// it awake enough to find what it should have lost.
+func ownEnv(t *testing.T) *env {
+	t.Helper()
+	return envAt(t, testenv.OwnPostgres(t, nil).URL(""))
+}
+
+// checkPlans is run for longer with -rapid.checks, and again with -rapid.seed.
+func checkPlans(t *testing.T, e *env, kinds []stepKind, poll time.Duration) {
+	t.Helper()
+	wait := patience
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t, kinds)
+		if err := play(e, p, wait, poll); err != nil {
+			wait = shrinking
+			t.Fatalf("%v\nthe plan was:\n%v", err, p)
+		}
+	})
+}
+
+// TestBellPlans are plans that found something once, and are too long to be
+// drawn again soon.
+func TestBellPlans(t *testing.T) {
+	t.Parallel()
+	// Nobody tells when a relay has fallen asleep. By the end of these it has.
+	var meanwhile []step
+	for range 20 {
+		meanwhile = append(meanwhile, step{kind: stepInsert, slot: 2, event: "b", rows: 1}, step{kind: stepAwait})
+	}
+	tests := map[string][]step{
+		// The common sweep skips the lane's types, and the lane's own sweep
+		// goes on from where it was passed over, which is behind the late one.
+		"silent writer commits behind a lane that lags": slices.Concat([]step{
+			{kind: stepHush},
+			{kind: stepBegin, event: "a", rows: 1, level: pgx.ReadCommitted},
+			{kind: stepRouse},
+			{kind: stepClose, event: "a"},
+			{kind: stepInsert, slot: 1, event: "a", rows: 300},
+		}, meanwhile, []step{{kind: stepCommit}}, meanwhile, []step{{kind: stepOpen, event: "a"}}),
+	}
+	for name, steps := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := play(ownEnv(t), plan{relays: 1, steps: steps}, patience, never); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
