@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,7 +51,24 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if err := outboxsql.Check(ctx, conn, r.settings.schema); err != nil {
 		return err
 	}
-	return r.keeper.Hold(ctx)
+	if err := r.keeper.Hold(ctx); err != nil {
+		return err
+	}
+	return r.missDestinations(ctx)
+}
+
+// missDestinations says once for which destinations deliveries wait that this
+// relay does not have: renamed, most likely, or left to another relay.
+func (r *Relay) missDestinations(ctx context.Context) error {
+	names, err := r.keeper.Destinations(ctx)
+	if err != nil {
+		return err
+	}
+	names = slices.DeleteFunc(names, r.dispatcher.Has)
+	if len(names) > 0 {
+		r.log.WarnContext(ctx, "deliveries wait for destinations that this relay does not have", "destinations", names)
+	}
+	return nil
 }
 
 // run lets the parts work until ctx ends, and stops them from the outside in:

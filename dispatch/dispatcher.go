@@ -178,6 +178,9 @@ func (d *Dispatcher) Route(pattern string, names ...string) error {
 	return d.router.add(pattern, lanes)
 }
 
+// Has reports whether there is a destination of that name.
+func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
+
 // Routed reports whether a route matches the event type.
 func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType) != nil }
 

@@ -187,3 +187,16 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 		t.Errorf("outage was reported %d times, want once", n)
 	}
 }
+
+func TestDestinationThatIsGoneIsNamed(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	e.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('order.created', '1', 'deferred')`)
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
+		SELECT id, name, event_type, 'retry' FROM outbox_events, unnest('{all,gone,left}'::text[]) AS name`)
+	r := e.relay(handleAll(t, h))
+	h.next()
+	if text := r.log.text(); strings.Count(text, "does not have") != 1 || !strings.Contains(text, `destinations="[gone left]"`) {
+		t.Errorf("the log does not name them once:\n%s", text)
+	}
+}

@@ -283,6 +283,25 @@ func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, e
 	return n, err
 }
 
+// Destinations returns the names for which deliveries wait to be tried again,
+// skipping from name to name in the index.
+func (k *Keeper) Destinations(ctx context.Context) (names []string, err error) {
+	err = k.do(ctx, "look for whom deliveries wait", func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `WITH RECURSIVE d(name) AS (
+				(SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination <> '' ORDER BY destination LIMIT 1)
+				UNION ALL
+				SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination > d.name ORDER BY destination LIMIT 1)
+				FROM d WHERE d.name IS NOT NULL)
+			SELECT name FROM d WHERE name IS NOT NULL`)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return names, err
+}
+
 // ErrNoProgress is returned by Purge for a batch size below 1.
 var ErrNoProgress = errors.New("purge batch must be at least 1")
 
