@@ -327,7 +327,12 @@ func (s *sweep) rang(now time.Time, xid uint64) {
 func (s *sweep) doze(now time.Time) {
 	if s.found == 0 && s.xmin >= s.xid {
 		s.mode = asleep
+		s.pollFaster(now)
 		return
+	}
+	if s.found > 0 {
+		// Somebody still writes silently: whoever keeps the bell may be frozen.
+		s.pause, s.fastUntil = min(drowsyFirst, s.poll), now.Add(fastPollFor)
 	}
 	s.next = now.Add(s.pause)
 	s.pause = min(2*s.pause, s.poll) // doubled without end, it would run over
