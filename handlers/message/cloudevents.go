@@ -1,0 +1,137 @@
+package message
+
+import (
+	"net/url"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// checkSource wants a URI reference without the blanks that url.Parse lets pass.
+func checkSource(source string) error {
+	if source == "" {
+		return nil
+	}
+	for _, r := range source {
+		if r <= ' ' || r >= utf8.RuneSelf || r == 0x7f {
+			return field.Errorf("cloudevents_source", "must be a URI reference such as /shop/orders, in printable ASCII without blanks")
+		}
+	}
+	if _, err := url.Parse(source); err != nil {
+		return field.Errorf("cloudevents_source", "must be a URI reference such as /shop/orders: %w", err)
+	}
+	return nil
+}
+
+// attribute is one attribute of a CloudEvent. All of ours are strings, URI
+// references or timestamps, which are written alike.
+type attribute struct{ name, value string }
+
+// attributes returns the attributes in the order of the specification, with
+// the extensions for partitioning, tracing and our aggregates behind them.
+// An attribute must not be empty, so what an event lacks is left out.
+// See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md.
+func (e *Encoder) attributes(ev *dispatch.Event) []attribute {
+	all := make([]attribute, 0, 12)
+	add := func(name, value string) {
+		if value != "" {
+			all = append(all, attribute{name, value})
+		}
+	}
+	add("specversion", "1.0")
+	add("id", strconv.FormatInt(ev.ID, 10))
+	add("source", e.source)
+	add("type", ev.Type)
+	add("datacontenttype", contentJSON)
+	add("subject", ev.AggregateID)
+	add("time", timestamp(ev))
+	add("partitionkey", ev.AggregateID)
+	add("aggregatetype", ev.AggregateType)
+	add("traceparent", ev.Headers["traceparent"])
+	add("tracestate", ev.Headers["tracestate"])
+	return all
+}
+
+// attributeHeaders writes the attributes as headers. The content type is not
+// among them: each transport has a place of its own for it.
+func (e *Encoder) attributeHeaders(ev *dispatch.Event) []Header {
+	attributes := e.attributes(ev)
+	all := make([]Header, 0, len(attributes)+len(ev.Headers))
+	for _, a := range attributes {
+		if a.name == "datacontenttype" {
+			continue
+		}
+		value := a.value
+		if e.binding.PercentEncode {
+			value = percentEncode(value)
+		}
+		all = append(all, Header{e.binding.Prefix + a.name, value})
+	}
+	return all
+}
+
+// structured writes the JSON format. The payload is JSON already and goes into
+// it byte for byte; encoding/json would compact it.
+// See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md.
+func (e *Encoder) structured(ev *dispatch.Event) []byte {
+	body := make([]byte, 0, len(ev.Payload)+512)
+	body = append(body, '{')
+	for _, a := range e.attributes(ev) {
+		body = append(body, '"')
+		body = append(body, a.name...)
+		body = append(body, `":`...)
+		body = appendJSONString(body, a.value)
+		body = append(body, ',')
+	}
+	body = append(body, `"data":`...)
+	body = append(body, ev.Payload...)
+	return append(body, '}')
+}
+
+const hexDigits = "0123456789ABCDEF"
+
+// appendJSONString appends s as JSON writes it, with the replacement character
+// for what is not UTF-8. Unlike encoding/json it leaves <, > and & alone.
+func appendJSONString(to []byte, s string) []byte {
+	to = append(to, '"')
+	for _, r := range s { // yields U+FFFD for invalid bytes
+		switch {
+		case r == '"', r == '\\':
+			to = append(to, '\\', byte(r))
+		case r < ' ', r == 0x7f:
+			to = append(to, `\u00`...)
+			to = append(to, hexDigits[r>>4], hexDigits[r&0xf])
+		default:
+			to = utf8.AppendRune(to, r)
+		}
+	}
+	return append(to, '"')
+}
+
+// percentEncode encodes what the HTTP binding, section 3.1.3.2, wants encoded:
+// space, double quote, percent, and what lies outside of printable ASCII.
+func percentEncode(s string) string {
+	plain := true
+	for i := range len(s) {
+		if mustEncode(s[i]) {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return s
+	}
+	out := make([]byte, 0, len(s)+16)
+	for i := range len(s) {
+		if c := s[i]; mustEncode(c) {
+			out = append(out, '%', hexDigits[c>>4], hexDigits[c&0xf])
+		} else {
+			out = append(out, c)
+		}
+	}
+	return string(out)
+}
+
+func mustEncode(c byte) bool { return c <= ' ' || c == '"' || c == '%' || c >= 0x7f }

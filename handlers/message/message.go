@@ -1,0 +1,171 @@
+// Package message turns events into the messages that brokers and HTTP
+// endpoints take: the payload as it is, or a CloudEvent.
+//
+// All three forms carry the event's id, so that a consumer can drop what it has
+// seen before, and the event's own headers, among them the traceparent of W3C
+// Trace Context.
+package message
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// Format is the form of a message.
+type Format string
+
+const (
+	// Payload sends the payload byte for byte, and what else there is to know
+	// about the event in headers: see [HeaderID] and its neighbours.
+	Payload Format = "payload"
+	// CloudEventsBinary is the binary mode of CloudEvents 1.0: the payload is
+	// the body, byte for byte, and the attributes are headers.
+	CloudEventsBinary Format = "cloudevents_binary"
+	// CloudEventsStructured is the structured mode of CloudEvents 1.0: the body
+	// is a JSON object with the attributes and the payload under "data".
+	CloudEventsStructured Format = "cloudevents_structured"
+)
+
+// The names of the headers in the form [Payload]. They are lower case with
+// dashes because each transport leaves such names alone. An event's own header
+// of the same name is not sent: these are what consumers rely on.
+const (
+	HeaderID            = "notifyd-id"
+	HeaderType          = "notifyd-type"
+	HeaderAggregateType = "notifyd-aggregate-type"
+	HeaderAggregateID   = "notifyd-aggregate-id"
+	HeaderTime          = "notifyd-time" // RFC 3339, UTC
+)
+
+// The content types of bodies.
+const (
+	contentJSON        = "application/json"
+	contentCloudEvents = "application/cloudevents+json"
+)
+
+// defaultSource is the CloudEvents attribute "source" of those who set none.
+const defaultSource = "/notifyd"
+
+// Config chooses the form. The zero value is the payload as it is.
+type Config struct {
+	// Format is payload (default), cloudevents_binary or cloudevents_structured.
+	Format Format `json:"format,omitempty" yaml:"format,omitempty" jsonschema:"enum=payload,enum=cloudevents_binary,enum=cloudevents_structured" jsonschema_description:"payload (default: byte for byte as it was written), cloudevents_binary or cloudevents_structured (CloudEvents 1.0)."`
+	// Source is the CloudEvents attribute "source", a URI reference that is
+	// unique together with the event's id; the default is "/notifyd".
+	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The CloudEvents attribute source, such as /shop/orders; /notifyd by default."`
+}
+
+// Validate returns all mistakes at once, joined, each as a field.Error.
+func (c Config) Validate() error {
+	switch c.Format {
+	case "", Payload:
+		if c.Source != "" {
+			return field.Errorf("cloudevents_source", "is of no use with format: payload: take it out, or set format: %s", CloudEventsBinary)
+		}
+		return nil
+	case CloudEventsBinary, CloudEventsStructured:
+		return checkSource(c.Source)
+	default:
+		return field.Errorf("format", "must be %s, %s or %s", Payload, CloudEventsBinary, CloudEventsStructured)
+	}
+}
+
+// Header is one header of a message. Values are UTF-8 without NUL bytes.
+type Header struct{ Name, Value string }
+
+// Message is an event, ready to be sent.
+type Message struct {
+	// Body is the payload itself, or a JSON object around it. It must not be
+	// changed.
+	Body []byte
+	// ContentType is the media type of Body.
+	ContentType string
+	// Headers are in a fixed order: those about the event first, then the
+	// event's own by name.
+	Headers []Header
+}
+
+// Binding says how a transport writes the attributes of CloudEvents in binary
+// mode. Its zero value writes them without a prefix.
+type Binding struct {
+	// Prefix stands before the names of attributes: "ce_" for Kafka, "ce-" for
+	// HTTP and NATS, "cloudEvents_" for AMQP.
+	Prefix string
+	// PercentEncode encodes the values as the bindings for HTTP and NATS ask:
+	// space, quote, percent and everything outside of printable ASCII.
+	PercentEncode bool
+}
+
+// Kafka returns the binding for Kafka. The bindings are those of the
+// specification 1.0.2.
+func Kafka() Binding { return Binding{Prefix: "ce_"} }
+
+// AMQP returns the binding for AMQP. The specification is for AMQP 1.0; its
+// application properties are the headers of AMQP 0.9.1.
+func AMQP() Binding { return Binding{Prefix: "cloudEvents_"} }
+
+// HTTP returns the binding for HTTP, and for NATS, which is the same.
+func HTTP() Binding { return Binding{Prefix: "ce-", PercentEncode: true} }
+
+// Encoder encodes events. It is safe for concurrent use.
+type Encoder struct {
+	format  Format
+	source  string
+	binding Binding
+}
+
+// New returns an encoder for cfg, or the mistakes in it.
+func New(cfg Config, binding Binding) (*Encoder, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Encoder{format: cfg.Format, source: cfg.Source, binding: binding}
+	if e.source == "" {
+		e.source = defaultSource
+	}
+	return e, nil
+}
+
+// Encode returns the message for ev. It always succeeds; a message of the forms
+// [Payload] and [CloudEventsBinary] shares its body with ev.
+func (e *Encoder) Encode(ev *dispatch.Event) Message {
+	switch e.format {
+	case CloudEventsStructured:
+		return Message{Body: e.structured(ev), ContentType: contentCloudEvents, Headers: own(nil, ev)}
+	case CloudEventsBinary:
+		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: own(e.attributeHeaders(ev), ev)}
+	default:
+		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: own(describe(ev), ev)}
+	}
+}
+
+// describe returns what there is to know about an event beside its payload.
+func describe(ev *dispatch.Event) []Header {
+	all := make([]Header, 0, 5+len(ev.Headers))
+	all = append(all, Header{HeaderID, strconv.FormatInt(ev.ID, 10)}, Header{HeaderType, ev.Type})
+	if ev.AggregateType != "" {
+		all = append(all, Header{HeaderAggregateType, ev.AggregateType})
+	}
+	if ev.AggregateID != "" {
+		all = append(all, Header{HeaderAggregateID, ev.AggregateID})
+	}
+	return append(all, Header{HeaderTime, timestamp(ev)})
+}
+
+// own adds the event's own headers, but for those whose names are taken.
+func own(all []Header, ev *dispatch.Event) []Header {
+	taken := len(all)
+	for _, name := range slices.Sorted(maps.Keys(ev.Headers)) {
+		if !slices.ContainsFunc(all[:taken], func(h Header) bool { return h.Name == name }) {
+			all = append(all, Header{name, ev.Headers[name]})
+		}
+	}
+	return all
+}
+
+func timestamp(ev *dispatch.Event) string { return ev.CreatedAt.UTC().Format(time.RFC3339Nano) }

@@ -1,0 +1,114 @@
+// Package tlsconf holds the TLS settings that destinations share, and makes a
+// tls.Config of them.
+package tlsconf
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// maxFile bounds what is read of a file: a bundle of all public authorities has
+// a quarter of it.
+const maxFile = 1 << 20
+
+// Config says whom to trust and who we are. The zero value trusts the
+// authorities of the system and shows no certificate.
+type Config struct {
+	// CAFile is a file of PEM certificates to trust in place of the system's.
+	CAFile string `json:"ca_file,omitempty" yaml:"ca_file,omitempty" jsonschema_description:"File of PEM certificates to trust in place of the system's, relative to the configuration file."`
+	// CertFile and KeyFile are the PEM files of the certificate that we show
+	// and of its key. Set both or none.
+	CertFile string `json:"cert_file,omitempty" yaml:"cert_file,omitempty" jsonschema_description:"PEM file of the certificate to show to the server, with key_file."`
+	KeyFile  string `json:"key_file,omitempty" yaml:"key_file,omitempty" jsonschema_description:"PEM file of the key that belongs to cert_file."`
+	// ServerName is the name in the server's certificate; the default is the
+	// host that is connected to.
+	ServerName string `json:"server_name,omitempty" yaml:"server_name,omitempty" jsonschema_description:"Name in the server's certificate; the host connected to by default."`
+}
+
+// IsZero reports whether nothing is set.
+func (c Config) IsZero() bool { return c == Config{} }
+
+// Validate returns all mistakes at once, joined, each as a field.Error. It reads
+// no files: [Config.Load] does.
+func (c Config) Validate() error {
+	switch {
+	case c.CertFile != "" && c.KeyFile == "":
+		return field.Errorf("key_file", "missing: cert_file needs the key that belongs to it")
+	case c.CertFile == "" && c.KeyFile != "":
+		return field.Errorf("cert_file", "missing: key_file needs its certificate")
+	default:
+		return nil
+	}
+}
+
+// Load reads the files, relative to baseDir, and returns a configuration for
+// TLS 1.2 and newer. The mistakes are joined, each a field.Error, and hold
+// nothing of what the files contain.
+func (c Config) Load(baseDir string) (*tls.Config, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
+	return out, errors.Join(c.authorities(out, baseDir), c.certificate(out, baseDir))
+}
+
+func (c Config) authorities(to *tls.Config, baseDir string) error {
+	if c.CAFile == "" {
+		return nil
+	}
+	text, err := read(baseDir, c.CAFile)
+	if err != nil {
+		return field.Errorf("ca_file", "%w", err)
+	}
+	to.RootCAs = x509.NewCertPool()
+	if !to.RootCAs.AppendCertsFromPEM(text) {
+		return field.Errorf("ca_file", "has no certificate in it: give a PEM file with BEGIN CERTIFICATE")
+	}
+	return nil
+}
+
+func (c Config) certificate(to *tls.Config, baseDir string) error {
+	if c.CertFile == "" {
+		return nil
+	}
+	cert, err := read(baseDir, c.CertFile)
+	if err != nil {
+		return field.Errorf("cert_file", "%w", err)
+	}
+	key, err := read(baseDir, c.KeyFile)
+	if err != nil {
+		return field.Errorf("key_file", "%w", err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return field.Errorf("cert_file", "does not go with key_file: %w", err)
+	}
+	to.Certificates = []tls.Certificate{pair}
+	return nil
+}
+
+func read(baseDir, name string) ([]byte, error) {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(baseDir, name)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("has more than %d bytes: is it the right file?", maxFile)
+	}
+	return data, nil
+}
