@@ -40,6 +40,10 @@ type (
 	BatchHandlerFunc = dispatch.BatchHandlerFunc
 	// Middleware wraps a Handler in another.
 	Middleware = dispatch.Middleware
+	// Observer is told of incidents, such as a dead letter.
+	Observer = dispatch.Observer
+	// Incident is something that an operator may want to know of at once.
+	Incident = dispatch.Incident
 	// Backoff says how long to wait between attempts.
 	Backoff = dispatch.Backoff
 )
@@ -113,7 +117,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 func (r *Relay) wire() error {
 	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
 	r.keeper = store.NewKeeper(r.connector, o)
-	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, Log: r.log}
+	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, Observer: r.settings.observer, Log: r.log}
 	for range r.settings.dispatch.Claims {
 		session := store.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
@@ -139,6 +143,15 @@ func (r *Relay) wire() error {
 			close(r.listens)
 		}
 	})
+	if o := r.settings.observer; o != nil {
+		r.listener.OnChange(func(err error) {
+			incident := Incident{Kind: dispatch.IncidentListenerBack, Time: time.Now()}
+			if err != nil {
+				incident.Kind, incident.Err = dispatch.IncidentListenerLost, err
+			}
+			o.Observe(incident)
+		})
+	}
 	return nil
 }
 
@@ -203,6 +216,13 @@ func (r *Relay) add(hs handleSettings, h Handler) error {
 // Ready is closed once the relay listens and has begun to work off the table:
 // from then on an event is delivered as soon as it is committed.
 func (r *Relay) Ready() <-chan struct{} { return r.ready }
+
+// OldestWaiting returns how long the event has waited that has waited longest,
+// 0 if none waits: since it was written, or since it was to be available. Dead
+// letters and events without a route do not count. It asks the database, by index.
+func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
+	return r.keeper.Oldest(ctx, r.dispatcher.SettledBelow())
+}
 
 // Run delivers events until ctx ends. It waits for a database that is down,
 // and returns an error at once if the schema is not the one it needs.

@@ -19,6 +19,7 @@ type settings struct {
 	schema     string
 	log        *slog.Logger
 	dispatch   dispatch.Config
+	observer   Observer
 	listen     *pgx.ConnConfig
 	pollOnly   bool
 	keep       time.Duration
@@ -57,6 +58,11 @@ func WithSchema(name string) Option { return func(s *settings) { s.schema = name
 // WithLogger sets where the relay reports; by default it keeps silent.
 // Payloads are never logged.
 func WithLogger(log *slog.Logger) Option { return func(s *settings) { s.log = log } }
+
+// WithObserver sets who is told of dead letters, of destinations that become
+// unavailable and available, and of the loss of the database and the listening
+// connection; nobody by default. Package alert has one that sends messages.
+func WithObserver(o Observer) Option { return func(s *settings) { s.observer = o } }
 
 // WithListenConfig lets the listening connection go elsewhere than the others:
 // past a transaction pooler, where LISTEN is accepted and never heard of again.

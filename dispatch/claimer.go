@@ -23,7 +23,7 @@ func (c *claimer) run(ctx context.Context) {
 	// A claim of nothing connects, prepares and plans, so that the first event
 	// does not wait for it. Without a database there is time for that later.
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
-	c.d.health.report(err)
+	c.report(ctx, err)
 	c.d.sched.warmed()
 	pause := reconnectPauses()
 	for {
@@ -32,7 +32,7 @@ func (c *claimer) run(ctx context.Context) {
 			return
 		}
 		claimed, err := c.session.Claim(ctx, q)
-		c.d.health.report(err)
+		c.report(ctx, err)
 		c.d.sched.claimed(q, &claimed, err)
 		if err != nil {
 			c.d.waitStopped(pause.NextBackOff())
@@ -42,6 +42,14 @@ func (c *claimer) run(ctx context.Context) {
 		if len(claimed.Work) > 0 {
 			c.deliver(ctx, &claimed)
 		}
+	}
+}
+
+// report takes word of how a claim went. One that was cut off because the relay
+// stops says nothing about the database.
+func (c *claimer) report(ctx context.Context, err error) {
+	if err == nil || ctx.Err() == nil {
+		c.d.health.report(err)
 	}
 }
 

@@ -78,12 +78,13 @@ const (
 
 // Parts are what a [Dispatcher] works with. Sessions has one session for each
 // claim in flight; they are used by Run only, and closed by whoever made them.
-// Housekeeper and Bell may be nil.
+// Housekeeper, Bell and Observer may be nil.
 type Parts struct {
 	Sessions    []Session
 	LeaseKeeper LeaseKeeper
 	Housekeeper Housekeeper
 	Bell        Bell
+	Observer    Observer
 	Log         *slog.Logger
 }
 
@@ -114,9 +115,12 @@ func New(cfg Config, parts Parts) (*Dispatcher, error) {
 	if len(parts.Sessions) != cfg.Claims {
 		return nil, fmt.Errorf("%d sessions for %d claims in flight", len(parts.Sessions), cfg.Claims)
 	}
+	if parts.Observer == nil {
+		parts.Observer = nobody{}
+	}
 	d := &Dispatcher{
 		cfg: cfg, parts: parts, log: parts.Log, byName: make(map[string][]*lane), router: newRouter(),
-		health: &health{log: parts.Log}, stopping: make(chan struct{}),
+		health: &health{log: parts.Log, observer: parts.Observer}, stopping: make(chan struct{}),
 	}
 	d.ringer = &ringer{bell: parts.Bell, health: d.health, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
 	d.sched = newScheduler(cfg, nil, d.router, d.ringer)
@@ -147,7 +151,7 @@ func (d *Dispatcher) Add(name string, h Handler, cfg LaneConfig) error {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	l := newLane(name, h, cfg, d.cfg.LockBudget/2, d.log)
-	l.onRoom = d.sched.room
+	l.onRoom, l.observer = d.sched.room, d.parts.Observer
 	d.lanes = append(d.lanes, l)
 	d.byName[name] = []*lane{l}
 	d.sched.lanes = d.lanes
@@ -183,6 +187,10 @@ func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 
 // Routed reports whether a route matches the event type.
 func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType) != nil }
+
+// SettledBelow returns an id below which hardly any event is still fresh: one
+// whose id was drawn long before its transaction wrote is the exception.
+func (d *Dispatcher) SettledBelow() int64 { return d.sched.settledBelow() }
 
 // Wake takes the id of an event that has just been committed. It never blocks.
 func (d *Dispatcher) Wake(id int64) { d.sched.hint(id) }

@@ -12,7 +12,8 @@ import (
 // health says once that the database does not answer, and once that it does
 // again, however many connections find out.
 type health struct {
-	log *slog.Logger
+	log      *slog.Logger
+	observer Observer
 
 	mu    sync.Mutex
 	since time.Time // zero while all is well
@@ -25,9 +26,11 @@ func (h *health) report(err error) {
 	case err != nil && h.since.IsZero():
 		h.since = time.Now()
 		h.log.Warn("database does not answer, trying again until it does", "err", err)
+		h.observer.Observe(Incident{Kind: IncidentDatabaseLost, Time: h.since, Err: err})
 	case err == nil && !h.since.IsZero():
 		h.log.Info("database answers again", "after", time.Since(h.since).Round(time.Millisecond))
 		h.since = time.Time{}
+		h.observer.Observe(Incident{Kind: IncidentDatabaseBack, Time: time.Now()})
 	}
 }
 

@@ -66,16 +66,17 @@ const (
 // workers, and what has been learned of the destination's speed and health.
 // Workers are goroutines that exist while there is something to do.
 type lane struct {
-	name    string
-	cfg     LaneConfig
-	handler Handler
-	batch   BatchHandler // nil unless the handler takes batches
-	log     *slog.Logger
-	window  time.Duration   // how much work may wait here, in time
-	expired error           // the cause of a call that timed out
-	ctx     context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
-	onRoom  func()          // called without locks when a refused lane has room again
-	workers sync.WaitGroup
+	name     string
+	cfg      LaneConfig
+	handler  Handler
+	batch    BatchHandler // nil unless the handler takes batches
+	log      *slog.Logger
+	observer Observer
+	window   time.Duration   // how much work may wait here, in time
+	expired  error           // the cause of a call that timed out
+	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
+	onRoom   func()          // called without locks when a refused lane has room again
+	workers  sync.WaitGroup
 
 	mu      sync.Mutex    // guards what follows
 	queue   []*job        // not started yet
@@ -92,7 +93,7 @@ type lane struct {
 func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
-		log:     log.With("destination", name),
+		log: log.With("destination", name), observer: nobody{},
 		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
 	}
 	l.batch, _ = h.(BatchHandler)
@@ -350,6 +351,7 @@ func (l *lane) finished(n int, elapsed time.Duration, healthy bool) {
 	}
 	if closed {
 		l.log.Info("destination answers again")
+		l.observer.Observe(Incident{Kind: IncidentAvailable, Time: time.Now(), Destination: l.name})
 	}
 	call()
 }

@@ -159,6 +159,13 @@ func (s *scheduler) armLocked(now time.Time) {
 	s.wake.Reset(max(0, at.Sub(now)))
 }
 
+// settledBelow returns the low mark: fresh events below it are rare.
+func (s *scheduler) settledBelow() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sweep.low.low
+}
+
 // jittered spreads d over a tenth of it to both sides, so that relays which
 // were started together do not poll together.
 func jittered(d time.Duration) time.Duration {

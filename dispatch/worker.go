@@ -150,6 +150,9 @@ func (l *lane) judge(ctx context.Context, j *job, err error) outcome {
 	failures++
 	if IsPermanent(err) || failures >= l.cfg.MaxAttempts {
 		log.ErrorContext(ctx, "event is a dead letter", "class", ClassEvent, "permanent", IsPermanent(err), "err", err)
+		l.observer.Observe(Incident{
+			Kind: IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: err,
+		})
 		return outcome{verdict: dead, failures: failures, class: ClassEvent, err: err}
 	}
 	delay, ok := retryDelay(err)
@@ -172,6 +175,7 @@ func (l *lane) unavailable(log *slog.Logger, err error) {
 	l.mu.Unlock()
 	if opened {
 		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", ClassDestination, "err", err)
+		l.observer.Observe(Incident{Kind: IncidentUnavailable, Time: time.Now(), Destination: l.name, Err: err})
 	} else {
 		log.Debug("destination is still unavailable", "class", ClassDestination, "pause", pause, "err", err)
 	}

@@ -54,6 +54,7 @@ type Listener struct {
 	connected time.Time // when the connection was made, zero while there is none
 	down      bool      // the loss of the connection has been reported
 	onListen  func()
+	onChange  func(err error)
 }
 
 // New returns a listener on the given channel. onListen, if not nil, is called
@@ -67,6 +68,18 @@ func New(connect Connect, channel string, hints Hints, log *slog.Logger, onListe
 			backoff.WithMultiplier(2),
 			backoff.WithMaxElapsedTime(0), // never give up
 		),
+	}
+}
+
+// OnChange sets a function that is told of the loss of the connection, and with
+// nil of its return. It must not block. Call it before Run.
+func (l *Listener) OnChange(f func(err error)) { l.onChange = f }
+
+// changed reports whether the connection is there.
+func (l *Listener) changed(err error) {
+	l.down = err != nil
+	if l.onChange != nil {
+		l.onChange(err)
 	}
 }
 
@@ -111,7 +124,7 @@ func (l *Listener) lost(ctx context.Context, err error) {
 	if ctx.Err() != nil || l.down {
 		return
 	}
-	l.down = true
+	l.changed(err)
 	l.log.WarnContext(ctx, "not listening; events are found by polling until the connection is back", "channel", l.channel, "err", err)
 }
 
@@ -122,7 +135,7 @@ type handler struct{ l *Listener }
 // heard, so the table has to be looked at, in this order and no other.
 func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
 	if h.l.down {
-		h.l.down = false
+		h.l.changed(nil)
 		h.l.log.Info("listening again", "channel", h.l.channel)
 	}
 	h.l.hints.Look()

@@ -62,7 +62,12 @@ func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logg
 		return fmt.Errorf("database.url: %w", err)
 	}
 	defer pool.Close()
-	relay, err := notifyd.New(pool, relayOptions(c, listen, log)...)
+	alerts, err := newAlerts(c, log)
+	defer func() { err = errors.Join(err, closeAll(alerts.closers)) }()
+	if err != nil {
+		return err
+	}
+	relay, err := notifyd.New(pool, append(relayOptions(c, listen, log), alerts.options()...)...)
 	if err != nil {
 		return err
 	}
@@ -72,6 +77,8 @@ func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logg
 		return err
 	}
 	logStart(ctx, c, path, poolConfig.ConnConfig, log)
+	stopAlerts := alerts.start(ctx, relay)
+	defer stopAlerts() // before the handlers are closed
 	return relay.Run(ctx)
 }
 
@@ -110,13 +117,9 @@ func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []
 // closers are to be closed even if there is an error.
 func addDestinations(relay *notifyd.Relay, c *config.Config) (closers []io.Closer, err error) {
 	for _, d := range c.Destinations {
-		opener, ok := d.Settings.(destination)
-		if !ok {
-			return closers, fmt.Errorf("destination %q: type %q cannot be opened", d.Name, d.Type)
-		}
-		h, err := opener.open()
+		h, err := openDestination(d)
 		if err != nil {
-			return closers, fmt.Errorf("destination %q: %w", d.Name, err)
+			return closers, err
 		}
 		if closer, ok := h.(io.Closer); ok {
 			closers = append(closers, closer)
@@ -134,6 +137,19 @@ func addDestinations(relay *notifyd.Relay, c *config.Config) (closers []io.Close
 		}
 	}
 	return closers, nil
+}
+
+// openDestination makes the handler that a destination describes.
+func openDestination(d config.Destination) (notifyd.Handler, error) {
+	opener, ok := d.Settings.(destination)
+	if !ok {
+		return nil, fmt.Errorf("destination %q: type %q cannot be opened", d.Name, d.Type)
+	}
+	h, err := opener.open()
+	if err != nil {
+		return nil, fmt.Errorf("destination %q: %w", d.Name, err)
+	}
+	return h, nil
 }
 
 func closeAll(closers []io.Closer) error {

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/notifyd/notifyd/alert"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -19,6 +20,7 @@ type Config struct {
 	Log          Log          `yaml:"log" jsonschema_description:"What notifyd writes to its log."`
 	Destinations Destinations `yaml:"destinations" jsonschema_description:"Where events go, by a name of your choice."`
 	Routes       []Route      `yaml:"routes" jsonschema_description:"Which events go to which destinations."`
+	Alerts       Alerts       `yaml:"alerts" jsonschema_description:"Who is told of dead letters, outages and events that wait for too long."`
 
 	// Warnings are about things that are allowed but probably not meant.
 	Warnings []Mistake `yaml:"-"`
@@ -61,6 +63,14 @@ type Log struct {
 	Format string `yaml:"format" jsonschema:"enum=auto,enum=text,enum=json" jsonschema_description:"text or json; auto means text on a terminal, json elsewhere."`
 }
 
+// Alerts says who is told of what the relay cannot mend by itself.
+type Alerts struct {
+	To            []string      `yaml:"to" jsonschema_description:"Names of destinations that get alerts, as events of the type notifyd.alert; none by default."`
+	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=waiting" jsonschema_description:"What to tell of: dead_letter, destination, database, listener, waiting. All by default."`
+	Every         time.Duration `yaml:"every" jsonschema_description:"Shortest time between two alerts; what happens meanwhile goes into the next one."`
+	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before that is told; 0 never tells."`
+}
+
 // Destinations are the destinations in the order of the file.
 type Destinations []Destination
 
@@ -101,7 +111,7 @@ type Route struct {
 // defaults returns the settings of an empty file. Those of the relay and its
 // lanes are the library's own.
 func defaults() *Config {
-	relay := dispatch.DefaultConfig()
+	relay, told := dispatch.DefaultConfig(), alert.DefaultConfig()
 	return &Config{
 		Database: Database{Schema: "public"},
 		Relay: Relay{
@@ -115,6 +125,7 @@ func defaults() *Config {
 		},
 		Retention: Retention{Keep: 7 * day, Batch: 1000},
 		Log:       Log{Level: "info", Format: "auto"},
+		Alerts:    Alerts{Every: told.Every, OldestWaiting: told.OldestWaiting},
 		origins:   &origins{},
 	}
 }

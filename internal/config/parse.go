@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -69,6 +70,9 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	}
 	line := func(path string) int { return locate(root, path).line }
 	d.validate(checkRoutes(c.Routes, names, line), root, "")
+	if len(c.Alerts.To) > 0 {
+		d.validate(errors.Join(checkTo(c.Alerts.To, names, "alerts.to")...), root, "")
+	}
 }
 
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, which
@@ -93,6 +97,9 @@ func (c *Config) warn(root *node, file string) {
 		for _, name := range r.To {
 			routed[name] = true
 		}
+	}
+	for _, name := range c.Alerts.To {
+		routed[name] = true
 	}
 	add := func(path, format string, args ...any) {
 		at := locate(root, path)

@@ -20,6 +20,7 @@ func (c *Config) validate() error {
 		positive("relay.poll_interval", c.Relay.PollInterval),
 		positive("relay.shutdown_timeout", c.Relay.ShutdownTimeout),
 		c.Relay.checkLease(),
+		positive("alerts.every", c.Alerts.Every),
 	)
 }
 

@@ -1,0 +1,243 @@
+// Package alert tells people what a relay cannot mend by itself: dead letters,
+// destinations that are down, a database that is gone, events that wait for too
+// long.
+//
+// What happens within a few seconds goes into one message, and one message
+// follows another no sooner than [Config.Every], however much happens. A
+// message goes straight to its handlers and not through the outbox: it gets out
+// while the database is down, and a handler that fails is reported in the log
+// and never alerted about.
+package alert
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// EventType is the type of the events that handlers get.
+const EventType = "notifyd.alert"
+
+const (
+	// gatherFor is how long the first incident of a message waits for others: a
+	// destination that fails takes some events with it.
+	gatherFor = 5 * time.Second
+	// sendTimeout bounds one attempt to send a message.
+	sendTimeout = 30 * time.Second
+	// sendFor bounds all attempts; what has not got out by then is old news.
+	sendFor = 10 * time.Minute
+	// farewell bounds sending what is left when the relay stops.
+	farewell = 5 * time.Second
+	// checkEvery is how often it is looked whether an event waits too long.
+	checkEvery = 15 * time.Second
+)
+
+// Config says what to tell, and how often. DefaultConfig has the defaults.
+type Config struct {
+	// Kinds are the incidents to tell of; nil means all.
+	Kinds []dispatch.IncidentKind
+	// Every is the shortest time between two messages, more than 0.
+	Every time.Duration
+	// OldestWaiting is how long an event may wait, retries included, before
+	// that is an incident; 0 means for ever.
+	OldestWaiting time.Duration
+	// Source names the relay in messages, such as the name of the host.
+	Source string
+}
+
+// DefaultConfig tells of everything every 5 minutes at most, and of events that
+// have waited for 15 minutes.
+func DefaultConfig() Config { return Config{Every: 5 * time.Minute, OldestWaiting: 15 * time.Minute} }
+
+// Target is where messages go.
+type Target struct {
+	// Name is the name of the destination.
+	Name string
+	// Handler gets an event of the type [EventType]. Whoever made it closes it,
+	// after Run has returned.
+	Handler dispatch.Handler
+}
+
+// Oldest returns how long an event has waited; Relay.OldestWaiting is one.
+type Oldest func(ctx context.Context) (time.Duration, error)
+
+// Alerter collects incidents and sends messages about them. It implements
+// dispatch.Observer.
+type Alerter struct {
+	cfg     Config
+	targets []Target
+	log     *slog.Logger
+	wake    chan struct{} // capacity 1: there is something to tell
+
+	mu     sync.Mutex
+	groups []*group // in the order of their first incident
+}
+
+// New returns an alerter that does nothing until Run runs.
+func New(cfg Config, targets []Target, log *slog.Logger) (*Alerter, error) {
+	switch {
+	case cfg.Every <= 0:
+		return nil, fmt.Errorf("alert: a message every %v is not above 0", cfg.Every)
+	case cfg.OldestWaiting < 0:
+		return nil, fmt.Errorf("alert: a longest wait of %v is negative", cfg.OldestWaiting)
+	case len(targets) == 0:
+		return nil, errors.New("alert: there is nobody to tell")
+	}
+	return &Alerter{cfg: cfg, targets: targets, log: log, wake: make(chan struct{}, 1)}, nil
+}
+
+// Observe takes an incident. It returns at once.
+func (a *Alerter) Observe(i dispatch.Incident) {
+	if a.cfg.Kinds != nil && !slices.Contains(a.cfg.Kinds, i.Kind) {
+		return
+	}
+	a.mu.Lock()
+	a.groups = add(a.groups, i)
+	a.mu.Unlock()
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run sends messages until ctx ends, then what is left, for 5 seconds at most.
+// It returns the cause of ctx's end. oldest may be nil.
+func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	if oldest != nil && a.cfg.OldestWaiting > 0 {
+		watching.Go(func() { a.watch(ctx, oldest) })
+	}
+	var last time.Time
+	for a.gather(ctx, last) {
+		last = time.Now()
+		a.send(ctx, a.take())
+	}
+	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	a.send(rest, a.take())
+	return context.Cause(ctx)
+}
+
+// gather waits until there is something to tell and it is time for it. It
+// returns false once ctx has ended.
+func (a *Alerter) gather(ctx context.Context, last time.Time) bool {
+	select {
+	case <-a.wake:
+	case <-ctx.Done():
+		return false
+	}
+	pause := gatherFor
+	if !last.IsZero() {
+		pause = max(pause, a.cfg.Every-time.Since(last))
+	}
+	return sleep(ctx, pause)
+}
+
+// take empties the collection.
+func (a *Alerter) take() []*group {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	groups := a.groups
+	a.groups = nil
+	return groups
+}
+
+// send sends a message to all targets at the same time, so that one that is
+// down does not delay the others.
+func (a *Alerter) send(ctx context.Context, groups []*group) {
+	if len(groups) == 0 {
+		return
+	}
+	event := message(groups, a.cfg.Source, time.Now())
+	var sending sync.WaitGroup
+	for _, t := range a.targets {
+		e := *event
+		e.Destination = t.Name
+		sending.Go(func() { a.sendTo(ctx, t, &e) })
+	}
+	sending.Wait()
+}
+
+// sendTo tries until the message is out, is refused for good, or is old news.
+func (a *Alerter) sendTo(ctx context.Context, t Target, e *dispatch.Event) {
+	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second),
+		backoff.WithMaxInterval(time.Minute), backoff.WithMaxElapsedTime(0))
+	began := time.Now()
+	for e.Attempt = 1; ; e.Attempt++ {
+		err := deliver(ctx, t.Handler, e)
+		if err == nil {
+			return
+		}
+		pause := pauses.NextBackOff()
+		if dispatch.IsPermanent(err) || time.Since(began)+pause > sendFor || ctx.Err() != nil {
+			a.log.ErrorContext(ctx, "an alert could not be sent", "destination", t.Name, "attempts", e.Attempt, "err", err)
+			return
+		}
+		if e.Attempt == 1 {
+			a.log.WarnContext(ctx, "an alert could not be sent, trying again", "destination", t.Name, "err", err)
+		}
+		if !sleep(ctx, pause) {
+			a.log.ErrorContext(ctx, "an alert could not be sent before the relay stopped", "destination", t.Name, "err", err)
+			return
+		}
+	}
+}
+
+// deliver calls the handler, whose panic is an error like any other.
+func deliver(ctx context.Context, h dispatch.Handler, e *dispatch.Event) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, sendTimeout, errors.New("an alert has to be sent within "+sendTimeout.String()))
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the handler panicked: %v", p)
+		}
+	}()
+	return h.Deliver(ctx, e)
+}
+
+// watch raises an incident when an event has waited for too long, and another
+// when none does any more.
+func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
+	late := false
+	for sleep(ctx, checkEvery) {
+		age, err := oldest(ctx)
+		if err != nil {
+			continue // the relay reports by itself that the database is gone
+		}
+		i := dispatch.Incident{Time: time.Now()}
+		switch {
+		case age > a.cfg.OldestWaiting && !late:
+			i.Kind = dispatch.IncidentStale
+			i.Err = fmt.Errorf("the oldest event has waited for %v, more than %v", age.Round(time.Second), a.cfg.OldestWaiting)
+		case age <= a.cfg.OldestWaiting && late:
+			i.Kind = dispatch.IncidentCaughtUp
+		default:
+			continue
+		}
+		late = !late
+		a.Observe(i)
+	}
+}
+
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+var _ dispatch.Observer = (*Alerter)(nil)

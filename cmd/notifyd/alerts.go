@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/alert"
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+// alerts are the alerter that the configuration asks for, if it does, and what
+// has to be closed after it.
+type alerts struct {
+	alerter *alert.Alerter // nil if nobody is to be told
+	closers []io.Closer
+}
+
+// newAlerts opens the destinations a second time: an alert does not queue up
+// behind events. The closers are to be closed even if there is an error.
+func newAlerts(c *config.Config, log *slog.Logger) (a alerts, err error) {
+	if len(c.Alerts.To) == 0 {
+		return a, nil
+	}
+	var targets []alert.Target
+	for _, d := range c.Destinations {
+		if !slices.Contains(c.Alerts.To, d.Name) {
+			continue
+		}
+		h, err := openDestination(d)
+		if err != nil {
+			return a, err
+		}
+		if closer, ok := h.(io.Closer); ok {
+			a.closers = append(a.closers, closer)
+		}
+		targets = append(targets, alert.Target{Name: d.Name, Handler: h})
+	}
+	source, err := os.Hostname()
+	if err != nil {
+		source = "" // a message without it is better than none
+	}
+	a.alerter, err = alert.New(alert.Config{
+		Kinds: kindsOf(c.Alerts.On), Every: c.Alerts.Every, OldestWaiting: c.Alerts.OldestWaiting, Source: source,
+	}, targets, log)
+	return a, err
+}
+
+// kindsOf translates the words of alerts.on.
+func kindsOf(words []string) []dispatch.IncidentKind {
+	var kinds []dispatch.IncidentKind
+	for _, word := range words {
+		switch word {
+		case "dead_letter":
+			kinds = append(kinds, dispatch.IncidentDead)
+		case "destination":
+			kinds = append(kinds, dispatch.IncidentUnavailable, dispatch.IncidentAvailable)
+		case "database":
+			kinds = append(kinds, dispatch.IncidentDatabaseLost, dispatch.IncidentDatabaseBack)
+		case "listener":
+			kinds = append(kinds, dispatch.IncidentListenerLost, dispatch.IncidentListenerBack)
+		case "waiting":
+			kinds = append(kinds, dispatch.IncidentStale, dispatch.IncidentCaughtUp)
+		}
+	}
+	return kinds
+}
+
+func (a alerts) options() []notifyd.Option {
+	if a.alerter == nil {
+		return nil
+	}
+	return []notifyd.Option{notifyd.WithObserver(a.alerter)}
+}
+
+// start runs the alerter; stop ends it, after it has told what is left.
+func (a alerts) start(ctx context.Context, relay *notifyd.Relay) (stop func()) {
+	if a.alerter == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the relay, to tell of its end
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = a.alerter.Run(ctx, relay.OldestWaiting) // returns the end of ctx and nothing else
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/smtpsink"
+)
+
+// TestAlerts lets a mail be refused for good, and stops the daemon: what it has
+// not told yet it tells then.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	config := shopConfig(url, sink.Port()) + "\nalerts:\n  to: audit\n  on: [dead_letter, database]\n"
+	d := startDaemon(t, nil, "run", "-c", file(t, config))
+	d.stderr.await(t, `"relay started"`)
+	publishTo(t, url, "order.placed", `{"order":7,"email":"nobody"}`) // no address
+	until(t, url, "SELECT count(*) = 1 FROM outbox_deliveries WHERE state = 'dead'")
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
+	}
+	var told []string
+	for line := range strings.Lines(d.stdout.text()) {
+		var l struct {
+			EventType string `json:"event_type"`
+			Payload   struct{ Title string }
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.EventType == "notifyd.alert" {
+			told = append(told, l.Payload.Title)
+		}
+	}
+	if len(told) != 1 || !strings.HasSuffix(told[0], ": a dead letter for mail") {
+		t.Errorf("told %q; the output is\n%s", told, d.stdout.text())
+	}
+}
+
+func TestAlertsMistakes(t *testing.T) {
+	t.Parallel()
+	r := command(t, "check-config", "-c", file(t, `version: 1
+destinations:
+  audit:
+    type: log
+alerts:
+  to: audits
+  on: dead_leter
+  every: 0
+`))
+	for _, want := range []string{`:6:7: alerts.to.0: there is no destination "audits" (did you mean "audit"?)`, `dead_letter`, `:8:10: alerts.every: must be longer than 0`} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("%q is not said in\n%s", want, r.stderr)
+		}
+	}
+}

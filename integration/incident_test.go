@@ -1,0 +1,104 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// incidents is an observer that hands on what it is told.
+type incidents chan notifyd.Incident
+
+func (c incidents) Observe(i notifyd.Incident) { c <- i }
+
+// until waits for an incident of a kind.
+func (c incidents) until(t *testing.T, kind dispatch.IncidentKind) notifyd.Incident {
+	t.Helper()
+	for {
+		select {
+		case i := <-c:
+			if i.Kind == kind {
+				return i
+			}
+		case <-time.After(patience):
+			t.Fatalf("%v was not told of", kind)
+		}
+	}
+}
+
+// TestIncidents makes happen what an observer is told of.
+func TestIncidents(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, nil)
+	e := envAt(t, server.URL(""))
+	seen := make(incidents, 1000)
+	var down atomic.Bool
+	r := e.relay(func(r *notifyd.Relay) {
+		handlers := map[string]notifyd.HandlerFunc{
+			"bad": func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("no")) },
+			"down": func(context.Context, *notifyd.Event) error {
+				if down.Load() {
+					return notifyd.Unavailable(errors.New("gone"))
+				}
+				return nil
+			},
+		}
+		for pattern, h := range handlers {
+			if err := r.Handle(pattern, h); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}, notifyd.WithObserver(seen))
+
+	id := e.insert("bad", "1")
+	if i := seen.until(t, dispatch.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {
+		t.Errorf("dead letter: %+v", i)
+	}
+	down.Store(true)
+	e.insert("down", "1")
+	if i := seen.until(t, dispatch.IncidentUnavailable); i.Destination != "down" || i.Err == nil {
+		t.Errorf("unavailable: %+v", i)
+	}
+	if age, err := r.OldestWaiting(t.Context()); err != nil || age <= 0 {
+		t.Errorf("OldestWaiting() = %v, %v", age, err)
+	}
+	down.Store(false)
+	seen.until(t, dispatch.IncidentAvailable)
+	e.untilDone()
+	if age, err := r.OldestWaiting(t.Context()); err != nil || age != 0 {
+		t.Errorf("OldestWaiting() = %v, %v; want 0", age, err)
+	}
+	if err := server.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Both are told of, in the order in which they are noticed.
+	lost := map[dispatch.IncidentKind]bool{}
+	for len(lost) < 2 {
+		select {
+		case i := <-seen:
+			if i.Kind == dispatch.IncidentDatabaseLost || i.Kind == dispatch.IncidentListenerLost {
+				lost[i.Kind] = i.Err != nil
+			}
+		case <-time.After(patience):
+			t.Fatalf("told of %v", lost)
+		}
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	back := map[dispatch.IncidentKind]bool{}
+	for !back[dispatch.IncidentDatabaseBack] || !back[dispatch.IncidentListenerBack] {
+		select {
+		case i := <-seen:
+			back[i.Kind] = true
+		case <-time.After(patience):
+			t.Fatalf("told of %v", back)
+		}
+	}
+}

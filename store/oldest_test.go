@@ -1,0 +1,50 @@
+package store
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestOldest(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	k := d.keeper(options())
+	age := func(after int64) time.Duration {
+		t.Helper()
+		age, err := k.Oldest(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return age.Round(time.Minute)
+	}
+	want := func(what string, want time.Duration) {
+		t.Helper()
+		if got := age(math.MinInt64); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	write := func(sql string, args ...any) {
+		t.Helper()
+		d.exec(sql, args...)
+	}
+	want("nothing there", 0)
+	write(`INSERT INTO outbox_events (id, event_type, payload, created_at, state) VALUES (10, 'a', '1', now() - interval '9 h', 'done')`)
+	want("only a delivered one", 0)
+	write(`INSERT INTO outbox_events (id, event_type, payload, created_at, available_at) VALUES (11, 'a', '1', now() - interval '9 h', now() + interval '1 h')`)
+	want("only one that is for later", 0)
+	write(`INSERT INTO outbox_events (id, event_type, payload, created_at, state) VALUES
+		(20, 'a', '1', now() - interval '8 h', 'deferred'), (21, 'a', '1', now() - interval '3 h', 'deferred'), (22, 'a', '1', now() - interval '2 h', 'deferred')`)
+	write(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (20, 'x', 'a', 'dead'), (20, '', 'a', 'unrouted')`)
+	want("a dead letter and an unrouted one", 0)
+	write(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at) VALUES (22, 'x', 'a', 'retry', now())`)
+	want("one that is due", 2*time.Hour)
+	write(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at) VALUES (21, 'x', 'a', 'retry', 3, now() + interval '1 h')`)
+	want("one that was tried", 3*time.Hour)
+	write(`DELETE FROM outbox_events WHERE id = 11`)
+	write(`INSERT INTO outbox_events (id, event_type, payload, created_at) VALUES (30, 'a', '1', now() - interval '5 h')`)
+	want("a fresh one", 5*time.Hour)
+	if got := age(30); got != 3*time.Hour {
+		t.Errorf("behind the fresh one: %v", got)
+	}
+}
