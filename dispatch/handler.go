@@ -97,6 +97,14 @@ func (f BatchHandlerFunc) DeliverBatch(ctx context.Context, events []*Event) []e
 	return f(ctx, events)
 }
 
+// Previewer is implemented by a [Handler] that can show what it would send.
+type Previewer interface {
+	// Preview returns what Deliver would send for e, in a form for people to
+	// read and without any credential. Nothing is sent and nobody is contacted.
+	// It fails where Deliver would fail before sending.
+	Preview(e *Event) (string, error)
+}
+
 // Middleware wraps a [Handler] in another. A handler that is wrapped is called
 // for one event at a time, unless the middleware returns a [BatchHandler].
 type Middleware func(Handler) Handler

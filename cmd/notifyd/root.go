@@ -71,6 +71,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newPublishCmd(a),
 		newCheckConfigCmd(a),
 		newConfigCmd(a),
+		newTemplateCmd(a),
 		newVersionCmd(),
 	)
 	return root

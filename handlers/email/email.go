@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	gomail "github.com/wneessen/go-mail"
 
@@ -82,6 +83,20 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 		f = h.send(ctx, c, msg)
 	}
 	return h.verdict(ctx, f)
+}
+
+// Preview returns the mail for e as it would be sent, with its headers. The
+// boundary between the parts of a mail is made up anew each time.
+func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+	msg, err := h.build(e)
+	if err != nil {
+		return "", classify(fmt.Errorf("email: %w", err), stageMessage)
+	}
+	var mail strings.Builder
+	if _, err := msg.WriteTo(&mail); err != nil {
+		return "", classify(fmt.Errorf("email: %w", err), stageMessage)
+	}
+	return strings.ReplaceAll(mail.String(), "\r\n", "\n"), nil
 }
 
 // Close closes the idle connections, politely and for a second at most. A

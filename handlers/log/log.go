@@ -113,6 +113,15 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []
 	return errs
 }
 
+// Preview returns the line for e.
+func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+	var buf bytes.Buffer
+	if err := h.append(&buf, e); err != nil {
+		return "", dispatch.Permanent(err)
+	}
+	return buf.String(), nil
+}
+
 // write writes data in one go and returns how much of it is out.
 func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 	h.mu.Lock()

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+func newTemplateCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "template",
+		Short:   "Try out the templates of a destination",
+		Example: "  notifyd template test --destination mail --event event.json",
+	}
+	cmd.AddCommand(newTemplateTestCmd(a))
+	return cmd
+}
+
+func newTemplateTestCmd(a *app) *cobra.Command {
+	var name, path string
+	cmd := &cobra.Command{
+		Use:   "test",
+		Short: "Show what a destination would be sent for an event",
+		Long: `test prints what the destination would be sent for an event. Nothing is sent, and
+neither the destination nor the database is contacted.
+
+FILE is JSON with the columns of outbox_events: event_type and payload, and as you
+like id, aggregate_type, aggregate_id, headers and created_at. A line that the
+destination type "log" has written is one. - reads standard input.
+
+It exits with 1 if the event could not be sent, as when a template fails.`,
+		Example: "  notifyd template test --destination mail --event event.json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case name == "":
+				return usageErrorf("--destination is missing: name one of the configuration")
+			case path == "":
+				return usageErrorf("--event is missing: name a file, or - for standard input")
+			}
+			c, _, err := a.load()
+			if err != nil {
+				return err
+			}
+			event, err := readEvent(path, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			event.Destination = name
+			text, err := preview(c, name, event)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight(text, "\n"))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&name, "destination", "", "`name` of the destination")
+	cmd.Flags().StringVar(&path, "event", "", "`file` with the event, - for standard input")
+	return cmd
+}
+
+// preview opens the destination, which contacts nobody, and asks it.
+func preview(c *config.Config, name string, e *dispatch.Event) (text string, err error) {
+	i := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
+	if i < 0 {
+		var names []string
+		for _, d := range c.Destinations {
+			names = append(names, d.Name)
+		}
+		return "", usageErrorf("there is no destination %q: the configuration has %s", name, strings.Join(names, ", "))
+	}
+	h, err := openDestination(c.Destinations[i])
+	if err != nil {
+		return "", err
+	}
+	if closer, ok := h.(io.Closer); ok {
+		defer func() { err = errors.Join(err, closer.Close()) }()
+	}
+	p, ok := h.(dispatch.Previewer)
+	if !ok {
+		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
+	}
+	return p.Preview(e)
+}
+
+// eventFile is the form of an event in a file.
+type eventFile struct {
+	ID            int64             `json:"id"`
+	EventID       int64             `json:"event_id"` // as the destination type log writes it
+	EventType     string            `json:"event_type"`
+	AggregateType string            `json:"aggregate_type"`
+	AggregateID   string            `json:"aggregate_id"`
+	Payload       json.RawMessage   `json:"payload"`
+	Headers       map[string]string `json:"headers"`
+	CreatedAt     time.Time         `json:"created_at"`
+	Attempt       int               `json:"attempt"`
+	Destination   string            `json:"destination"`
+}
+
+// readEvent reads an event; one without an id has the id 1.
+func readEvent(path string, stdin io.Reader) (*dispatch.Event, error) {
+	arg, from := "@"+path, path
+	if path == "-" {
+		arg, from = path, "standard input"
+	}
+	data, err := readPayload(arg, stdin)
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var f eventFile
+	if err := dec.Decode(&f); err != nil {
+		return nil, fmt.Errorf("%s is no event: %w", from, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s holds more than one event", from)
+	}
+	switch {
+	case f.EventType == "":
+		return nil, fmt.Errorf(`%s has no "event_type"`, from)
+	case f.Payload == nil:
+		return nil, fmt.Errorf(`%s has no "payload"`, from)
+	}
+	e := &dispatch.Event{
+		ID: f.ID, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
+		Payload: f.Payload, Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt),
+	}
+	if e.ID == 0 {
+		e.ID = max(1, f.EventID)
+	}
+	if e.CreatedAt.IsZero() {
+		e.CreatedAt = time.Now()
+	}
+	return e, nil
+}
