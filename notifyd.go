@@ -44,6 +44,8 @@ type (
 	Observer = dispatch.Observer
 	// Incident is something that an operator may want to know of at once.
 	Incident = dispatch.Incident
+	// Stats are the figures of a relay.
+	Stats = dispatch.Stats
 	// Backoff says how long to wait between attempts.
 	Backoff = dispatch.Backoff
 )
@@ -216,6 +218,14 @@ func (r *Relay) add(hs handleSettings, h Handler) error {
 // Ready is closed once the relay listens and has begun to work off the table:
 // from then on an event is delivered as soon as it is committed.
 func (r *Relay) Ready() <-chan struct{} { return r.ready }
+
+// Stats returns the figures of the moment: counters since the start, and what
+// every destination is doing. It asks nobody and is cheap.
+func (r *Relay) Stats() Stats { return r.dispatcher.Stats() }
+
+// Listening reports whether notifications are heard at the moment; never where
+// the relay only polls.
+func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listening() }
 
 // OldestWaiting returns how long the event has waited that has waited longest,
 // 0 if none waits: since it was written, or since it was to be available. Dead

@@ -87,7 +87,8 @@ type lane struct {
 	hungry  bool          // somebody was refused since onRoom was last called
 	stopped bool
 	breaker breaker
-	timer   *time.Timer // the end of the breaker's pause; nil before the first
+	total   [released + 1]uint64 // answers by verdict
+	timer   *time.Timer          // the end of the breaker's pause; nil before the first
 }
 
 func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
@@ -331,13 +332,16 @@ func (l *lane) emptyLocked() []*job {
 	return gone
 }
 
-// finished accounts for n answers that took a worker the given time together.
-// healthy says that the destination gave at least one of them.
-func (l *lane) finished(n int, elapsed time.Duration, healthy bool) {
+// finished accounts for answers that took a worker the given time together.
+func (l *lane) finished(elapsed time.Duration, all tally) {
 	l.mu.Lock()
+	n := all.sum()
 	l.load -= n
+	for v := range all {
+		l.total[v] += uint64(all[v]) //nolint:gosec // counts are not negative
+	}
 	l.observeLocked(elapsed / time.Duration(n))
-	closed := healthy && l.breaker.reset()
+	closed := all.healthy() && l.breaker.reset()
 	var gone []*job
 	if l.breaker.open() {
 		// What had been queued before it opened. There is no probe among it:

@@ -100,13 +100,13 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			rest := slices.Clone(jobs[n:])
 			m.l.untake(rest)
 			m.queued = append(rest, m.queued...)
-			m.l.finished(n, time.Duration(n)*time.Microsecond, true)
+			m.l.finished(time.Duration(n)*time.Microsecond, tally{delivered: n})
 			m.leave(i)
 		},
 		"finish": func(t *rapid.T) {
 			i := m.worker(t)
 			each := time.Duration(rapid.IntRange(1, 9000).Draw(t, "us each")) * time.Microsecond
-			m.l.finished(len(m.taken[i]), each*time.Duration(len(m.taken[i])), true)
+			m.l.finished(each*time.Duration(len(m.taken[i])), tally{delivered: len(m.taken[i])})
 			m.leave(i)
 		},
 		"withdraw": func(t *rapid.T) {

@@ -18,6 +18,7 @@ type leases struct {
 	health  *health
 	retryIn func(time.Duration) // told of every delivery that is due after a while
 	tokens  atomic.Int64
+	fenced  atomic.Uint64
 	wake    chan struct{} // capacity 1: results has something
 
 	mu      sync.Mutex
@@ -160,6 +161,7 @@ func (ls *leases) flush(ctx context.Context) error {
 		return err
 	}
 	if fenced > 0 {
+		ls.fenced.Add(uint64(fenced)) //nolint:gosec // a count
 		ls.log.WarnContext(ctx, "answers came after their leases were taken over, and were refused", "deliveries", fenced)
 	}
 	for _, e := range put {

@@ -38,7 +38,9 @@ type scheduler struct {
 	lagLow   map[*lane]int64 // the low mark when they were
 	lagTurn  bool            // the last sweep was the common one
 
-	eventBytes int // of a payload, on average
+	eventBytes int    // of a payload, on average
+	claims     uint64 // that found something
+	found      uint64 // by them
 
 	claimingDue bool // a claim of due deliveries is in flight
 	dueNow      bool

@@ -15,6 +15,8 @@ func (s *scheduler) claimed(q Query, c *Claimed, err error) {
 		return
 	}
 	if n := len(c.Work); n > 0 {
+		s.claims++
+		s.found += uint64(n)
 		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
 	}
 	switch q.Source {

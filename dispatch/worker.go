@@ -22,6 +22,14 @@ const (
 	released          // as if it had never been tried
 )
 
+// tally counts verdicts.
+type tally [released + 1]int
+
+func (t *tally) sum() int { return t[delivered] + t[failed] + t[dead] + t[released] }
+
+// healthy reports whether the destination gave an answer at all.
+func (t *tally) healthy() bool { return t.sum() > t[released] }
+
 // outcome is the answer to a job.
 type outcome struct {
 	verdict  verdict
@@ -53,19 +61,19 @@ func (l *lane) deliverEach(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
 	begin := time.Now()
-	last, healthy := time.Duration(0), false
+	last, all := time.Duration(0), tally{}
 	for i, j := range jobs {
 		err := l.call(ctx, j.event)
 		now := time.Since(begin) // reads one clock, time.Now reads two
-		healthy = l.answer(ctx, j, err) || healthy
+		all[l.answer(ctx, j, err)]++
 		if rest := jobs[i+1:]; len(rest) > 0 && (now-last > slowCall || err != nil && l.down()) {
 			l.untake(rest)
-			l.finished(i+1, now, healthy)
+			l.finished(now, all)
 			return
 		}
 		last = now
 	}
-	l.finished(len(jobs), last, healthy)
+	l.finished(last, all)
 }
 
 func (l *lane) deliverBatch(jobs []*job) {
@@ -77,15 +85,15 @@ func (l *lane) deliverBatch(jobs []*job) {
 		events[i] = j.event
 	}
 	errs := l.callBatch(ctx, events)
-	elapsed, healthy := time.Since(begin), false
+	elapsed, all := time.Since(begin), tally{}
 	for i, j := range jobs {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		healthy = l.answer(ctx, j, err) || healthy
+		all[l.answer(ctx, j, err)]++
 	}
-	l.finished(len(jobs), elapsed, healthy)
+	l.finished(elapsed, all)
 }
 
 func (l *lane) call(ctx context.Context, e *Event) (err error) {
@@ -119,15 +127,14 @@ func recovered(err *error) {
 	}
 }
 
-// answer judges the error of a job and passes the outcome on. It reports
-// whether the destination gave an answer at all.
-func (l *lane) answer(ctx context.Context, j *job, err error) bool {
+// answer judges the error of a job, passes the outcome on and returns what it is.
+func (l *lane) answer(ctx context.Context, j *job, err error) verdict {
 	out := outcome{verdict: delivered}
 	if err != nil {
 		out = l.judge(ctx, j, err)
 	}
 	j.batch.answer(j, out)
-	return out.verdict != released
+	return out.verdict
 }
 
 // judge decides what becomes of a failed delivery: whose fault it was, whether

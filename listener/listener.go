@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -55,6 +56,8 @@ type Listener struct {
 	down      bool      // the loss of the connection has been reported
 	onListen  func()
 	onChange  func(err error)
+
+	listening atomic.Bool
 }
 
 // New returns a listener on the given channel. onListen, if not nil, is called
@@ -74,6 +77,9 @@ func New(connect Connect, channel string, hints Hints, log *slog.Logger, onListe
 // OnChange sets a function that is told of the loss of the connection, and with
 // nil of its return. It must not block. Call it before Run.
 func (l *Listener) OnChange(f func(err error)) { l.onChange = f }
+
+// Listening reports whether the connection is there and listens.
+func (l *Listener) Listening() bool { return l.listening.Load() }
 
 // changed reports whether the connection is there.
 func (l *Listener) changed(err error) {
@@ -121,6 +127,7 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 
 // lost reports the loss of the connection, once until it is back.
 func (l *Listener) lost(ctx context.Context, err error) {
+	l.listening.Store(false)
 	if ctx.Err() != nil || l.down {
 		return
 	}
@@ -138,6 +145,7 @@ func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
 		h.l.changed(nil)
 		h.l.log.Info("listening again", "channel", h.l.channel)
 	}
+	h.l.listening.Store(true)
 	h.l.hints.Look()
 	if h.l.onListen != nil {
 		h.l.onListen()

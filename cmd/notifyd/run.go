@@ -76,6 +76,11 @@ func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logg
 	if err != nil {
 		return err
 	}
+	stopAdmin, err := startAdmin(ctx, c, relay, log)
+	if err != nil {
+		return err
+	}
+	defer stopAdmin()
 	logStart(ctx, c, path, poolConfig.ConnConfig, log)
 	stopAlerts := alerts.start(ctx, relay)
 	defer stopAlerts() // before the handlers are closed

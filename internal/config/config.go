@@ -20,6 +20,7 @@ type Config struct {
 	Log          Log          `yaml:"log" jsonschema_description:"What notifyd writes to its log."`
 	Destinations Destinations `yaml:"destinations" jsonschema_description:"Where events go, by a name of your choice."`
 	Routes       []Route      `yaml:"routes" jsonschema_description:"Which events go to which destinations."`
+	Admin        Admin        `yaml:"admin" jsonschema_description:"The HTTP server for metrics and health."`
 	Alerts       Alerts       `yaml:"alerts" jsonschema_description:"Who is told of dead letters, outages and events that wait for too long."`
 
 	// Warnings are about things that are allowed but probably not meant.
@@ -61,6 +62,11 @@ type Retention struct {
 type Log struct {
 	Level  string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error" jsonschema_description:"Lowest level that is written."`
 	Format string `yaml:"format" jsonschema:"enum=auto,enum=text,enum=json" jsonschema_description:"text or json; auto means text on a terminal, json elsewhere."`
+}
+
+// Admin is the HTTP server for those who run notifyd.
+type Admin struct {
+	Listen string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default. There is no authentication."`
 }
 
 // Alerts says who is told of what the relay cannot mend by itself.

@@ -2,7 +2,9 @@ package config
 
 import (
 	"errors"
+	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +23,23 @@ func (c *Config) validate() error {
 		positive("relay.shutdown_timeout", c.Relay.ShutdownTimeout),
 		c.Relay.checkLease(),
 		positive("alerts.every", c.Alerts.Every),
+		checkListen("admin.listen", c.Admin.Listen),
 	)
+}
+
+// checkListen wants host:port; the host may be empty, which is every address.
+func checkListen(path, address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return field.Errorf(path, "must be an address and a port, such as 127.0.0.1:9470")
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return field.Errorf(path, "the port must be a number from 0 to 65535")
+	}
+	return nil
 }
 
 func (r Relay) checkLease() error {

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/metrics"
+)
+
+// startAdmin serves metrics and health until stop is called, if the
+// configuration asks for it.
+func startAdmin(ctx context.Context, c *config.Config, relay *notifyd.Relay, log *slog.Logger) (stop func(), err error) {
+	if c.Admin.Listen == "" {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // answers while the relay stops
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.NewCollector(ctx, relay), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
+	server, err := admin.Listen(ctx, c.Admin.Listen, readBuildInfo().Version, registry, checks(relay), log)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	log.InfoContext(ctx, "admin server", "listen", server.Addr())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Run(ctx); err != nil {
+			log.ErrorContext(ctx, "the admin server has ended", "err", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}, nil
+}
+
+func buildMetric() prometheus.Collector {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "notifyd_build_info", Help: "Always 1; the labels say what was built.",
+	}, []string{"version", "go_version"})
+	b := readBuildInfo()
+	g.WithLabelValues(b.Version, b.Go).Set(1)
+	return g
+}
+
+// checks are the conditions of readiness. A destination that is down is none:
+// restarting the relay would not mend it.
+func checks(relay *notifyd.Relay) []admin.Check {
+	return []admin.Check{
+		{Name: "started", Do: func() error {
+			select {
+			case <-relay.Ready():
+				return nil
+			default:
+				return errors.New("the table has not been looked at yet")
+			}
+		}},
+		{Name: "database", Do: func() error {
+			if relay.Stats().DatabaseDown {
+				return errors.New("the database does not answer")
+			}
+			return nil
+		}},
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/smtpsink"
+)
+
+// TestAdmin asks a daemon everything that its admin server answers, and holds
+// the list of metrics in the documentation against what is exported.
+func TestAdmin(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())+"\nadmin:\n  listen: 127.0.0.1:0\n"))
+	d.stderr.await(t, `"relay started"`)
+	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
+	if address == nil {
+		t.Fatalf("the address is not said:\n%s", d.stderr.text())
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	get := func(path string, want int) string {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address[1]+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close() //nolint:errcheck // read to its end
+		body, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != want {
+			t.Errorf("GET %s: %d, %v, want %d:\n%s", path, response.StatusCode, err, want, body)
+		}
+		return string(body)
+	}
+	publishTo(t, url, "order.placed", order)
+	mails(t, sink, 1)
+	until(t, url, "SELECT state = 'done' FROM outbox_events")
+	get("/livez", http.StatusOK)
+	get("/readyz", http.StatusOK)
+	get("/nowhere", http.StatusNotFound)
+	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n" {
+		t.Errorf("/readyz?verbose says %q", text)
+	}
+	if text := get("/version", http.StatusOK); strings.TrimSpace(text) != readBuildInfo().Version {
+		t.Errorf("/version says %q", text)
+	}
+	text := get("/metrics", http.StatusOK)
+	for _, want := range []string{
+		`notifyd_deliveries_total{destination="mail",outcome="delivered"} 1`, `notifyd_deliveries_total{destination="audit",outcome="dead"} 0`,
+		"notifyd_listener_connected 1", "notifyd_database_up 1", "notifyd_oldest_waiting_seconds 0", "notifyd_build_info{", "go_goroutines", "process_cpu_seconds_total",
+	} {
+		if !strings.Contains(text, "\n"+want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	exported := names(`(?m)^# TYPE (notifyd_\w+) `, text)
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := slices.DeleteFunc(names("(?m)^\\| `(notifyd_\\w+)`", string(page)), func(n string) bool {
+		// Of handlers that tell how they are, which these do not.
+		return n == "notifyd_destination_connected" || n == "notifyd_destination_blocked" || n == "notifyd_destination_unconfirmed"
+	})
+	if !slices.Equal(exported, documented) {
+		t.Errorf("exported:\n%v\ndocumented:\n%v", exported, documented)
+	}
+	if strings.Contains(text+d.stderr.text(), "secret") {
+		t.Error("a secret is shown")
+	}
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
+	}
+}
+
+func names(pattern, text string) (all []string) {
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestAdminMistakes(t *testing.T) {
+	t.Parallel()
+	for listen, want := range map[string]string{
+		"9470": "admin.listen: must be an address and a port", "127.0.0.1:http": "admin.listen: the port must be a number",
+	} {
+		r := command(t, "check-config", "-c", file(t, "version: 1\nadmin:\n  listen: \""+listen+"\"\n"))
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: %q is not said in\n%s", listen, want, r.stderr)
+		}
+	}
+}

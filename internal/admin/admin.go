@@ -1,0 +1,120 @@
+// Package admin serves what operators and their tools ask a daemon for: whether
+// it lives, whether it is ready, and its metrics.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	// readTimeout bounds a request: it has no body worth the name.
+	readTimeout = 5 * time.Second
+	// writeTimeout bounds an answer, the one question to the database included.
+	writeTimeout = 10 * time.Second
+	// idleTimeout closes connections that nobody uses.
+	idleTimeout = time.Minute
+	// closeTimeout bounds finishing answers when the daemon stops.
+	closeTimeout = time.Second
+	// maxHeader bounds a request's headers, in bytes.
+	maxHeader = 16 << 10
+)
+
+// Check is a condition of readiness: nil means fulfilled, and the text of an
+// error is shown to whoever asks.
+type Check struct {
+	Name string
+	Do   func() error
+}
+
+// Server is an HTTP server. Listen opens it, Run serves.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+	log      *slog.Logger
+}
+
+// Listen opens the address. It fails at once if the address cannot be had, so
+// that a mistake shows when the daemon starts. Run closes what Listen opened.
+func Listen(ctx context.Context, address, version string, metrics prometheus.Gatherer, checks []Check, log *slog.Logger) (*Server, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("admin.listen: %w", err)
+	}
+	return &Server{listener: l, log: log, http: &http.Server{
+		Handler:           handler(version, metrics, checks),
+		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}, nil
+}
+
+// Addr is where the server listens.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Run serves until ctx ends, and returns nil then. Answers that are under way
+// may take another second.
+func (s *Server) Run(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-ctx.Done()
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if s.http.Shutdown(within) != nil {
+			_ = s.http.Close() // there is nothing more to be done about it
+		}
+	}()
+	err := s.http.Serve(s.listener)
+	if errors.Is(err, http.ErrServerClosed) {
+		<-done
+		return nil
+	}
+	return fmt.Errorf("admin server: %w", err)
+}
+
+func handler(version string, metrics prometheus.Gatherer, checks []Check) http.Handler {
+	mux := http.NewServeMux()
+	live := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
+	mux.HandleFunc("GET /livez", live)
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, version+"\n") })
+	ready := func(w http.ResponseWriter, r *http.Request) {
+		code, text := readiness(checks)
+		if code == http.StatusOK && !r.URL.Query().Has("verbose") {
+			text = "ok\n"
+		}
+		say(w, code, text)
+	}
+	mux.HandleFunc("GET /readyz", ready)
+	mux.HandleFunc("GET /healthz", ready)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	return mux
+}
+
+// readiness looks at all checks, so that the answer names everything that is amiss.
+func readiness(checks []Check) (code int, text string) {
+	code = http.StatusOK
+	for _, c := range checks {
+		if err := c.Do(); err != nil {
+			code = http.StatusServiceUnavailable
+			text += fmt.Sprintf("[-] %s: %v\n", c.Name, err)
+		} else {
+			text += fmt.Sprintf("[+] %s: ok\n", c.Name)
+		}
+	}
+	return code, text
+}
+
+func say(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text)) // whoever asked is gone
+}
