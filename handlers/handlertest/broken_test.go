@@ -49,7 +49,7 @@ func each(change func(ctx context.Context, err error) error) func(testing.TB, *D
 }
 
 // brokenPatience is run out of wherever a broken handler loses something.
-const brokenPatience = 2 * time.Second
+const brokenPatience = time.Second
 
 func TestBrokenHandlersFail(t *testing.T) {
 	t.Parallel()
