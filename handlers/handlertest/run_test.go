@@ -134,6 +134,7 @@ func TestDestinationThatCannotBe(t *testing.T) {
 	for want, d := range map[string]Destination{
 		"has no Open":   {},
 		"go together":   {Open: open, Stop: func(testing.TB) {}},
+		"twice Prompt":  {Open: open, Patience: time.Second},
 		"Open returned": {Open: open},
 	} {
 		rep := recordRun(t, d)
