@@ -161,7 +161,7 @@ func (ls *leases) flush(ctx context.Context) error {
 		return err
 	}
 	if fenced > 0 {
-		ls.fenced.Add(uint64(fenced)) //nolint:gosec // a count
+		ls.fenced.Add(uint64(fenced))
 		ls.log.WarnContext(ctx, "answers came after their leases were taken over, and were refused", "deliveries", fenced)
 	}
 	for _, e := range put {

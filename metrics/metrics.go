@@ -120,8 +120,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-func truth(b bool) float64 {
-	if b {
+// truth is how Prometheus spells a condition.
+func truth(is bool) float64 { //nolint:revive // the value itself, not a switch
+	if is {
 		return 1
 	}
 	return 0

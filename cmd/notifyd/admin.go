@@ -24,7 +24,9 @@ func startAdmin(ctx context.Context, c *config.Config, relay *notifyd.Relay, log
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.NewCollector(ctx, relay), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
-	server, err := admin.Listen(ctx, c.Admin.Listen, readBuildInfo().Version, registry, checks(relay), log)
+	server, err := admin.Listen(ctx, admin.Config{
+		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: checks(relay),
+	}, log)
 	if err != nil {
 		cancel()
 		return nil, err

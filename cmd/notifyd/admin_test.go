@@ -23,24 +23,7 @@ func TestAdmin(t *testing.T) {
 	if address == nil {
 		t.Fatalf("the address is not said:\n%s", d.stderr.text())
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	get := func(path string, want int) string {
-		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address[1]+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close() //nolint:errcheck // read to its end
-		body, err := io.ReadAll(response.Body)
-		if err != nil || response.StatusCode != want {
-			t.Errorf("GET %s: %d, %v, want %d:\n%s", path, response.StatusCode, err, want, body)
-		}
-		return string(body)
-	}
+	get := func(path string, want int) string { return fetch(t, "http://"+address[1]+path, want) }
 	publishTo(t, url, "order.placed", order)
 	mails(t, sink, 1)
 	until(t, url, "SELECT state = 'done' FROM outbox_events")
@@ -80,6 +63,26 @@ func TestAdmin(t *testing.T) {
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 	}
+}
+
+// fetch returns the body of the answer to a GET.
+func fetch(t *testing.T, url string, want int) string {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != want {
+		t.Errorf("GET %s: %d, %v, want %d:\n%s", url, response.StatusCode, err, want, body)
+	}
+	return string(body)
 }
 
 func names(pattern, text string) (all []string) {

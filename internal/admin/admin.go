@@ -42,15 +42,27 @@ type Server struct {
 	log      *slog.Logger
 }
 
+// Config is what a server serves.
+type Config struct {
+	// Address is where, as host:port.
+	Address string
+	// Version is what /version answers.
+	Version string
+	// Metrics are those of /metrics.
+	Metrics prometheus.Gatherer
+	// Checks decide what /readyz answers.
+	Checks []Check
+}
+
 // Listen opens the address. It fails at once if the address cannot be had, so
 // that a mistake shows when the daemon starts. Run closes what Listen opened.
-func Listen(ctx context.Context, address, version string, metrics prometheus.Gatherer, checks []Check, log *slog.Logger) (*Server, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Address)
 	if err != nil {
 		return nil, fmt.Errorf("admin.listen: %w", err)
 	}
 	return &Server{listener: l, log: log, http: &http.Server{
-		Handler:           handler(version, metrics, checks),
+		Handler:           handler(cfg),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
@@ -80,13 +92,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("admin server: %w", err)
 }
 
-func handler(version string, metrics prometheus.Gatherer, checks []Check) http.Handler {
+func handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	live := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /livez", live)
-	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, version+"\n") })
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })
 	ready := func(w http.ResponseWriter, r *http.Request) {
-		code, text := readiness(checks)
+		code, text := readiness(cfg.Checks)
 		if code == http.StatusOK && !r.URL.Query().Has("verbose") {
 			text = "ok\n"
 		}
@@ -94,7 +106,7 @@ func handler(version string, metrics prometheus.Gatherer, checks []Check) http.H
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	return mux
 }
 
