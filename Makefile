@@ -39,6 +39,9 @@ setup: ## install what the tests need, where it is missing
 .PHONY: test
 test: setup ## run all tests with the race detector
 	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKG)
+ifeq ($(PKG),./...)
+	cd examples/grpc && $(GO) vet ./... && $(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
+endif
 
 .PHONY: lint
 lint: lint-format lint-mod lint-code ## check format, go.mod and code

@@ -1,0 +1,67 @@
+// An example of a destination that notifyd does not have: a gRPC service.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/notifyd/notifyd"
+)
+
+// reserveMethod is the call. A real service has generated stubs; that of the
+// example takes a google.protobuf.Struct, so that it needs no generated code.
+const reserveMethod = "/warehouse.v1.Warehouse/Reserve"
+
+// idempotencyKey is the metadata by which the service recognises a call that it
+// has answered before: an event may be delivered more than once.
+const idempotencyKey = "idempotency-key"
+
+// warehouse delivers events to the service behind conn, which its maker closes.
+type warehouse struct{ conn grpc.ClientConnInterface }
+
+// Deliver calls the service and returns nil once it has answered.
+func (w warehouse) Deliver(ctx context.Context, e *notifyd.Event) error {
+	var request structpb.Struct
+	if err := protojson.Unmarshal(e.Payload, &request); err != nil {
+		return notifyd.Permanent(fmt.Errorf("warehouse: the payload is no JSON object: %w", err))
+	}
+	pairs := []string{idempotencyKey, strconv.FormatInt(e.ID, 10)}
+	if trace := e.Headers["traceparent"]; trace != "" {
+		pairs = append(pairs, "traceparent", trace)
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, pairs...)
+	return classify(ctx, w.conn.Invoke(ctx, reserveMethod, &request, &emptypb.Empty{}))
+}
+
+// classify says whose fault an error is, by the code of the answer: the only
+// thing about a destination that notifyd cannot know by itself.
+func classify(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("warehouse: %w", err)
+	if ctx.Err() != nil {
+		return errors.Join(context.Cause(ctx), err) // the relay's own timeout, or its end
+	}
+	switch status.Code(err) {
+	case codes.AlreadyExists:
+		return nil // it has had this event before
+	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange:
+		return notifyd.Permanent(err) // no further attempt cures it
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Unauthenticated,
+		codes.PermissionDenied, codes.Unimplemented, codes.Canceled:
+		return notifyd.Unavailable(err) // the service's fault, or ours: no attempt counts
+	default:
+		return err // perhaps this event's fault: try again, with a limit
+	}
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+)
+
+// service is the other side. It answers a call that it has seen before with
+// ALREADY_EXISTS, and does nothing then.
+type service struct {
+	address string
+
+	mu     sync.Mutex
+	server *grpc.Server
+	done   chan struct{}
+	ids    []int64
+	answer codes.Code // of the next call, if not OK
+}
+
+func (s *service) reserve(ctx context.Context, request *structpb.Struct) (*emptypb.Empty, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if code := s.answer; code != codes.OK {
+		s.answer = codes.OK
+		return nil, status.Error(code, "as the test wants it")
+	}
+	if request.GetFields()["refuse"].GetBoolValue() {
+		return nil, status.Error(codes.InvalidArgument, "no such order")
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	id, err := strconv.ParseInt(md.Get(idempotencyKey)[0], 10, 64)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, "no idempotency key")
+	}
+	if slices.Contains(s.ids, id) {
+		return nil, status.Error(codes.AlreadyExists, "seen before")
+	}
+	s.ids = append(s.ids, id)
+	return &emptypb.Empty{}, nil
+}
+
+// description is what generated code would hold.
+func (s *service) description() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
+		ServiceName: "warehouse.v1.Warehouse", HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Reserve", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			var request structpb.Struct
+			if err := decode(&request); err != nil {
+				return nil, err
+			}
+			return s.reserve(ctx, &request)
+		}}},
+	}
+}
+
+func (s *service) start(tb testing.TB) {
+	tb.Helper()
+	l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", s.address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.address = l.Addr().String()
+	s.server, s.done = grpc.NewServer(), make(chan struct{})
+	s.server.RegisterService(s.description(), s)
+	go func(server *grpc.Server, done chan struct{}) {
+		defer close(done)
+		_ = server.Serve(l) // ends with Stop
+	}(s.server, s.done)
+}
+
+func (s *service) stop(testing.TB) {
+	s.server.Stop()
+	<-s.done
+}
+
+// TestWarehouse holds the handler against what every destination promises.
+func TestWarehouse(t *testing.T) {
+	t.Parallel()
+	s := &service{address: "127.0.0.1:0"}
+	s.start(t)
+	t.Cleanup(func() { s.stop(t) })
+	proxy := faultproxy.Start(t, s.address)
+	open := func(tb testing.TB) dispatch.Handler {
+		tb.Helper()
+		conn, err := grpc.NewClient(proxy.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry())
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return closing{warehouse{conn}, conn}
+	}
+	d := handlertest.Destination{
+		Open: open,
+		Received: func(testing.TB) []int64 {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return slices.Clone(s.ids)
+		},
+		Rejected: func(id int64) *dispatch.Event {
+			return &dispatch.Event{ID: id, Type: "order.created", Payload: []byte(`{"refuse": true}`), Attempt: 1}
+		},
+		Network: proxy, Stop: s.stop, Start: s.start,
+	}
+	for code, class := range map[codes.Code]dispatch.Class{
+		codes.Unavailable: dispatch.ClassDestination, codes.ResourceExhausted: dispatch.ClassDestination,
+		codes.Unauthenticated: dispatch.ClassDestination, codes.Internal: dispatch.ClassEvent, codes.NotFound: dispatch.ClassEvent,
+	} {
+		d.Cases = append(d.Cases, handlertest.Case{
+			Name: code.String(), Class: class, Permanent: code == codes.NotFound,
+			Provoke: func(tb testing.TB) error {
+				tb.Helper()
+				s.mu.Lock()
+				s.answer = code
+				s.mu.Unlock()
+				h := open(tb)
+				defer h.(closing).Close() //nolint:errcheck // the test is about the answer
+				return h.Deliver(tb.Context(), &dispatch.Event{ID: 1, Type: "order.created", Payload: []byte(`{}`), Attempt: 1})
+			},
+		})
+	}
+	handlertest.Run(t, d)
+}
+
+// closing closes the connection with the handler, as the suite expects it.
+type closing struct {
+	warehouse
+	conn *grpc.ClientConn
+}
+
+// Close closes the connection, which may be closed already.
+func (c closing) Close() error {
+	if err := c.conn.Close(); err != nil && status.Code(err) != codes.Canceled {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/notifyd/notifyd"
+)
+
+func main() {
+	database := flag.String("database-url", os.Getenv("DATABASE_URL"), "PostgreSQL with the outbox")
+	service := flag.String("warehouse", "127.0.0.1:50051", "address of the gRPC service")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, *database, *service); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, database, service string) (err error) {
+	pool, err := pgxpool.New(ctx, database)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	// In production: credentials.NewTLS. The relay tries again by itself, so that
+	// gRPC's own retries would only hide what is going on.
+	conn, err := grpc.NewClient(service, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))))
+	if err != nil {
+		return err
+	}
+	if err := relay.Handle("order.*", warehouse{conn}, notifyd.Named("warehouse")); err != nil {
+		return err
+	}
+	return relay.Run(ctx)
+}
