@@ -453,3 +453,40 @@ func TestBatchesAtOnce(t *testing.T) {
 		t.Errorf("%d records", len(got))
 	}
 }
+
+// TestStaleBatchIsRefused holds a request back on its way, lets its batch be given
+// up and delivered again together with a newer event, and then lets the request
+// arrive.
+func TestStaleBatchIsRefused(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs())
+	// The connection of the request that is held back is to be given up soon.
+	h.options = append(h.options, kgo.ProduceRequestTimeout(100*time.Millisecond), kgo.RequestTimeoutOverhead(time.Second))
+	deliver(t, h, events(1))
+	var held atomic.Bool
+	asked, over, passed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	onProduce(c, func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if held.CompareAndSwap(false, true) {
+			close(asked)
+			c.SleepControl(func() { <-over })
+			close(passed)
+		}
+		return nil, nil, false
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan []error)
+	go func() { done <- h.DeliverBatch(ctx, events(2, 3)) }()
+	<-asked
+	cancel()
+	for _, err := range <-done {
+		wantClass(t, err, "ours")
+	}
+	deliver(t, h, events(2, 3, 4))
+	close(over)
+	<-passed
+	deliver(t, h, events(5))
+	if got := written(t, c.ListenAddrs(), "t", 5)[0]; !slices.Equal(got, upTo(5)) {
+		t.Errorf("written: %d", got)
+	}
+}
