@@ -158,7 +158,7 @@ func unwrap(err error) error {
 // allow lets a user write a topic.
 func allow(t *testing.T, brokers []string, user, topic string) {
 	t.Helper()
-	b := kadm.NewACLs().Allow("User:" + user).AllowHosts().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite, kadm.OpDescribe)
+	b := kadm.NewACLs().Allow("User:"+user).AllowHosts().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite, kadm.OpDescribe)
 	results, err := admin(t, brokers).CreateACLs(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
