@@ -22,6 +22,9 @@ const (
 	kafkaBatch = 1000
 	// kafkaIDHeader is that of the format "payload".
 	kafkaIDHeader = "notifyd-id"
+	// A private broker is warmed up with so many requests of so many records.
+	warmUpRequests = 2000
+	warmUpBatch    = 100
 	// readWithin bounds the wait for the next records when reading back.
 	readWithin = 30 * time.Second
 )
@@ -44,10 +47,13 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 	}}
 	p.note = fmt.Sprintf("Kafka at %s, %d topics of 1 partition, acks=all", strings.Join(brokers, ","), o.Topics)
 	if s.server != nil {
-		p.note, p.pid = "private "+p.note, s.server.PID()
+		p.note, p.pid = "a private, warmed up "+p.note, s.server.PID()
 	}
 	if err = s.make(ctx, brokers, o.Topics); err == nil {
 		p.handlers, err = s.handlers(brokers)
+	}
+	if err == nil && s.server != nil {
+		err = s.warmUp(ctx, o.Payload)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close(context.WithoutCancel(ctx)))
@@ -83,6 +89,26 @@ func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err erro
 	const asBrokersHaveIt = -1
 	_, err = kadm.NewClient(s.client).CreateTopics(ctx, 1, asBrokersHaveIt, nil, s.topics...)
 	return err
+}
+
+// warmUp has a broker that was just started compile its code: for its first
+// 100,000 records it takes several times the CPU time of later ones.
+func (s *kafkaSink) warmUp(ctx context.Context, size int) error {
+	topic := s.topics[0] + "_warm_up"
+	if _, err := kadm.NewClient(s.client).CreateTopics(ctx, 1, 1, nil, topic); err != nil {
+		return err
+	}
+	value := make([]byte, size)
+	for range warmUpRequests {
+		records := make([]*kgo.Record, warmUpBatch)
+		for i := range records {
+			records[i] = &kgo.Record{Topic: topic, Value: value}
+		}
+		if err := s.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+			return fmt.Errorf("warm up: %w", err)
+		}
+	}
+	return nil
 }
 
 func (s *kafkaSink) handlers(brokers []string) (all []notifyd.Handler, err error) {
