@@ -29,7 +29,7 @@ func through(h *Handler, addr string) {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	const password = "correct-horse-battery-staple" //nolint:gosec // of a broker that lives for seconds
+	const password = "correct-horse-battery-staple"
 	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{Users: map[string]string{"ann": password}}})
 	brokers := []string{s.Addr()}
 	topic := newTopic(t, brokers, 2, map[string]string{"max.message.bytes": "100000"})
@@ -81,16 +81,26 @@ func TestConformance(t *testing.T) {
 		Secrets: []string{password, password + "!"},
 		Ordered: true,
 		Cases: []handlertest.Case{
-			{Name: "the topic does not exist", Class: dispatch.ClassDestination, Text: "UNKNOWN_TOPIC_OR_PARTITION",
-				Provoke: once(to("nowhere"), ok)},
-			{Name: "the topic of one event does not exist", Class: dispatch.ClassEvent, Text: "UNKNOWN_TOPIC_OR_PARTITION",
-				Provoke: once(to("{{ .Event.Type }}"), ok)},
-			{Name: "too large for the topic", Class: dispatch.ClassEvent, Permanent: true, Text: "MESSAGE_TOO_LARGE",
-				Provoke: once(to(topic), &large)},
-			{Name: "too large for the destination", Class: dispatch.ClassEvent, Permanent: true, Text: "max_message_bytes",
-				Provoke: once(func(c *Config) { c.MaxMessageBytes = 50_000 }, &large)},
-			{Name: "a wrong password", Class: dispatch.ClassDestination, Text: "check sasl",
-				Provoke: once(func(c *Config) { c.SASL.Password = secret.New(password + "!") }, ok)},
+			{
+				Name: "the topic does not exist", Class: dispatch.ClassDestination, Text: "UNKNOWN_TOPIC_OR_PARTITION",
+				Provoke: once(to("nowhere"), ok),
+			},
+			{
+				Name: "the topic of one event does not exist", Class: dispatch.ClassEvent, Text: "UNKNOWN_TOPIC_OR_PARTITION",
+				Provoke: once(to("{{ .Event.Type }}"), ok),
+			},
+			{
+				Name: "too large for the topic", Class: dispatch.ClassEvent, Permanent: true, Text: "MESSAGE_TOO_LARGE",
+				Provoke: once(to(topic), &large),
+			},
+			{
+				Name: "too large for the destination", Class: dispatch.ClassEvent, Permanent: true, Text: "max_message_bytes",
+				Provoke: once(func(c *Config) { c.MaxMessageBytes = 50_000 }, &large),
+			},
+			{
+				Name: "a wrong password", Class: dispatch.ClassDestination, Text: "check sasl",
+				Provoke: once(func(c *Config) { c.SASL.Password = secret.New(password + "!") }, ok),
+			},
 		},
 	})
 }

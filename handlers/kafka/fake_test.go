@@ -110,7 +110,7 @@ func TestEventsThatMakeNoRecordFailAlone(t *testing.T) {
 
 // produceError answers each partition of a request with a code.
 func produceError(req *kmsg.ProduceRequest, code int16) kmsg.Response {
-	resp := req.ResponseKind().(*kmsg.ProduceResponse)
+	resp := req.ResponseKind().(*kmsg.ProduceResponse) //nolint:forcetypeassert // a request knows its response
 	for _, rt := range req.Topics {
 		st := kmsg.NewProduceResponseTopic()
 		st.Topic, st.TopicID = rt.Topic, rt.TopicID

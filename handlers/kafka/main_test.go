@@ -166,7 +166,7 @@ func classOf(err error) string {
 func onProduce(c *kfake.Cluster, f func(*kmsg.ProduceRequest) (kmsg.Response, error, bool)) {
 	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
-		return f(req.(*kmsg.ProduceRequest))
+		return f(req.(*kmsg.ProduceRequest)) //nolint:forcetypeassert // by its key
 	})
 }
 

@@ -161,7 +161,7 @@ func (p *producer) encode(b *batch) (todo []int) {
 			continue
 		}
 		p.tags[i] = tag{b, i}
-		p.records[i].Context = &p.tags[i]
+		p.records[i].Context = &p.tags[i] //nolint:fatcontext // nothing is nested: each record has its own
 		p.todo = append(p.todo, i)
 	}
 	return p.todo
@@ -235,7 +235,7 @@ func (p *producer) send(b *batch, todo []int) {
 		p.client.Produce(&p.tags[i], &p.records[i], settled)
 	}
 	if p.client.Flush(b.ctx) != nil {
-		p.giveUp()
+		p.giveUp(context.WithoutCancel(b.ctx))
 	}
 	p.waiting.Wait()
 }
@@ -251,12 +251,12 @@ func (p *producer) settled(r *kgo.Record, err error) {
 // giveUp fails what is buffered or on its way. The client raises its epoch if
 // something was on its way: with that, and because the sequence begins anew, the
 // broker refuses what it finds of it after having taken a newer record.
-func (p *producer) giveUp() {
+func (p *producer) giveUp(ctx context.Context) {
 	for {
 		p.client.UnsafeAbortBufferedRecords()
 		// What the metadata loop was just moving into a partition was missed.
-		ctx, cancel := context.WithTimeout(context.Background(), settleEvery) //nolint:forbidigo // that of the batch is done
-		err := p.client.AbortBufferedRecords(ctx)
+		round, cancel := context.WithTimeout(ctx, settleEvery)
+		err := p.client.AbortBufferedRecords(round)
 		cancel()
 		if err == nil {
 			return

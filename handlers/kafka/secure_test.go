@@ -69,7 +69,7 @@ func unsigned(subject string) string {
 // thing or the other. Nothing that went wrong may tell a secret.
 func TestSecured(t *testing.T) {
 	t.Parallel()
-	const password = "s3cret w0rd" //nolint:gosec // of a broker that lives for seconds
+	const password = "s3cret w0rd"
 	keyStore, ca := certificate(t)
 	_, otherCA := certificate(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{

@@ -70,7 +70,7 @@ func checkTopic(name string) error {
 	case name == "":
 		return errors.New("is empty")
 	case name == ".", name == "..":
-		return errors.New("must not be . or ..")
+		return errors.New("must be more than dots")
 	case len(name) > maxTopic:
 		return fmt.Errorf("has more than %d bytes", maxTopic)
 	}

@@ -129,7 +129,7 @@ func TestStartTellsWhatTheServerSaid(t *testing.T) {
 }
 
 // TestFindNamesTheCure cannot run in parallel: it sets the environment.
-func TestFindNamesTheCure(t *testing.T) { //nolint:paralleltest // see above
+func TestFindNamesTheCure(t *testing.T) {
 	t.Setenv(kafkaserver.EnvLib, t.TempDir())
 	_, err := kafkaserver.Find()
 	if !errors.Is(err, kafkaserver.ErrNotFound) {
