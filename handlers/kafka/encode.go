@@ -75,6 +75,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 
 // scratch is memory that records point into. It serves one batch after the other.
 type scratch struct {
+	message message.Message
 	headers []kgo.RecordHeader
 	bytes   []byte
 }
@@ -96,7 +97,8 @@ func (e *encoder) record(r *kgo.Record, ev *dispatch.Event, s *scratch) error {
 	if err != nil {
 		return err
 	}
-	m := e.message.Encode(ev)
+	m := &s.message
+	e.message.EncodeInto(m, ev)
 	r.Topic, r.Value = topic, m.Body
 	if key != "" {
 		r.Key = s.add(key)

@@ -490,3 +490,26 @@ func TestStaleBatchIsRefused(t *testing.T) {
 		t.Errorf("written: %d", got)
 	}
 }
+
+// BenchmarkRecord is the making of one record.
+func BenchmarkRecord(b *testing.B) {
+	e, err := newEncoder(Config{Brokers: []string{"a"}, Topic: "t"}.withDefaults())
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := events(upTo(1000)...)
+	for _, ev := range all {
+		ev.Headers = nil
+	}
+	var s scratch
+	var r kgo.Record
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if i%len(all) == 0 {
+			s.reset()
+		}
+		if err := e.record(&r, all[i%len(all)], &s); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

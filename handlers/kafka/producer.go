@@ -105,6 +105,7 @@ func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 		kgo.SoftwareNameAndVersion("notifyd", "v1"),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ManualFlushing(),
+		kgo.ProducerLinger(0),
 		kgo.MaxBufferedRecords(math.MaxInt32),                 // a batch is what there is at most
 		kgo.ProducerBatchMaxBytes(int32(cfg.MaxMessageBytes)), //nolint:gosec // Validate has bounded it
 		kgo.MetadataMinAge(metadataAtMost),
