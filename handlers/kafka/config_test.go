@@ -93,9 +93,9 @@ func TestCertificatesAreRead(t *testing.T) {
 // TestSecretsAreCleaned, because a broker may repeat what it was sent.
 func TestSecretsAreCleaned(t *testing.T) {
 	t.Parallel()
-	s := newSecrets(Config{SASL: &SASL{Password: secret.New("hush hush"), Token: secret.New("t0ken")}})
+	s := newSecrets(Config{SASL: &SASL{Password: secret.New("hush now"), Token: secret.New("t0ken")}})
 	s.add("renewed")
-	if got, want := s.clean("no hush hush,\n t0ken or renewed"), "no [redacted], [redacted] or [redacted]"; got != want {
+	if got, want := s.clean("no hush now,\n t0ken or renewed"), "no [redacted], [redacted] or [redacted]"; got != want {
 		t.Errorf("clean = %q, want %q", got, want)
 	}
 	for i := range 20 {

@@ -106,7 +106,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
 	defer cancel()
 	b := batch{h: h, p: p, ctx: within, events: events}
-	b.run()
+	b.run() //nolint:contextcheck // the batch holds it
 	return b.answers(ctx)
 }
 
