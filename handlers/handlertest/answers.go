@@ -1,0 +1,94 @@
+package handlertest
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// verdict says in words what the dispatcher would make of err.
+func verdict(err error) string {
+	permanent, unavailable := dispatch.IsPermanent(err), dispatch.IsUnavailable(err)
+	switch {
+	case err == nil:
+		return "delivered"
+	case permanent && unavailable:
+		return "permanent and unavailable, which is a contradiction"
+	case permanent:
+		return "permanent"
+	case unavailable:
+		return "unavailable"
+	default:
+		return "to be tried again"
+	}
+}
+
+// pause returns the delay that [dispatch.RetryAfter] gave to err, zero if none.
+func pause(err error) time.Duration {
+	var r interface{ RetryAfter() time.Duration }
+	if errors.As(err, &r) {
+		return r.RetryAfter()
+	}
+	return 0
+}
+
+// wantRetriable wants an error after which the event is tried again.
+func (p *probe) wantRetriable(err error) {
+	p.Helper()
+	if dispatch.IsPermanent(err) {
+		p.Errorf("a fault between here and there has made the event a dead letter: %s: %v", verdict(err), err)
+	}
+}
+
+// wantOutage wants an error that says that the place is down.
+func (p *probe) wantOutage(err error) {
+	p.Helper()
+	if err == nil {
+		p.Error("delivered, though there is nobody who could have said so")
+		return
+	}
+	if !dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) {
+		p.Errorf("the destination is down, and that has cost the event an attempt: want dispatch.Unavailable, got %s: %v", verdict(err), err)
+	}
+}
+
+// wantEnded wants the error of a delivery whose context was done.
+func (p *probe) wantEnded(err, cause error) {
+	p.Helper()
+	switch {
+	case err == nil: // answerAwaited has its own opinion
+		p.Log("delivered, though no answer can have come")
+	case !errors.Is(err, cause):
+		p.Errorf("the error does not wrap context.Cause(ctx): %v", err)
+	case dispatch.IsPermanent(err) || dispatch.IsUnavailable(err):
+		p.Errorf("the context was done, which is the fault of neither the event nor the destination: %s: %v", verdict(err), err)
+	}
+}
+
+// checkCase provokes one fault of the table.
+func checkCase(p *probe, c Case) {
+	err := c.Provoke(p)
+	p.note(err)
+	want := "delivered"
+	switch {
+	case c.Class == dispatch.ClassDestination:
+		want = verdict(dispatch.Unavailable(errPatience))
+	case c.Class == dispatch.ClassEvent && c.Permanent:
+		want = verdict(dispatch.Permanent(errPatience))
+	case c.Class == dispatch.ClassEvent:
+		want = verdict(errPatience)
+	case c.Class != 0:
+		p.Fatalf("the Class of a Case is ClassEvent, ClassDestination or zero, not %v", c.Class)
+	}
+	if got := verdict(err); got != want {
+		p.Fatalf("%s, want %s: %v", got, want, err)
+	}
+	if got := pause(err); got != c.RetryAfter {
+		p.Errorf("to be tried again after %v, want %v: %v", got, c.RetryAfter, err)
+	}
+	if err != nil && !strings.Contains(err.Error(), c.Text) {
+		p.Errorf("the error is %q, want %q in it", err, c.Text)
+	}
+}

@@ -1,0 +1,127 @@
+package handlertest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// batchSize is a batch as it comes under some load.
+const batchSize = 20
+
+// checkOneArrives also shows that Deliver works for handlers that prefer batches.
+func checkOneArrives(p *probe) {
+	s := p.open()
+	e := p.events(1)
+	s.mustDeliver(e...)
+	p.awaitOnce(idsOf(e))
+}
+
+// checkLeftAsItWas: in a fan-out other handlers see the same event.
+func checkLeftAsItWas(p *probe) {
+	s := p.open()
+	events := p.events(3)
+	before := make([]*dispatch.Event, len(events))
+	for i, e := range events {
+		c := *e
+		c.Payload, c.Headers = slices.Clone(e.Payload), maps.Clone(e.Headers)
+		before[i] = &c
+	}
+	s.mustDeliver(events...)
+	s.mustDeliver(events[0])
+	for i, e := range events {
+		if !reflect.DeepEqual(e, before[i]) {
+			p.Errorf("the handler has changed the event:\n%+v\nwas\n%+v", e, before[i])
+		}
+	}
+}
+
+func checkBatch(p *probe) {
+	s := p.open()
+	if s.batch == nil {
+		p.Skip("the handler is no dispatch.BatchHandler")
+	}
+	empty := start(func() {
+		if errs := s.batch.DeliverBatch(p.ctx(), nil); len(errs) != 0 {
+			panic("it gave answers for a batch without events")
+		}
+	})
+	p.until("DeliverBatch of no events returns", empty.isDone)
+	if empty.panicked != "" {
+		p.Fatalf("DeliverBatch of no events: %s", empty.panicked)
+	}
+	events := p.events(batchSize)
+	s.mustDeliver(events...)
+	arrived := p.awaitOnce(idsOf(events))
+	if p.d.Ordered && arrived != nil {
+		p.checkOrder(events, arrived)
+	}
+}
+
+// checkBadFailsAlone: an event that is refused is nobody else's trouble.
+func checkBadFailsAlone(p *probe) {
+	s := p.open()
+	events := p.events(5)
+	const bad = 2
+	badID := events[bad].ID
+	events[bad] = p.d.Rejected(badID)
+	for i, err := range s.deliver(events...) {
+		switch {
+		case i == bad && err == nil:
+			p.Errorf("the event that the destination refuses was delivered")
+		case i == bad && verdict(err) != "permanent":
+			p.Errorf("the event that the destination refuses is %s, want permanent: %v", verdict(err), err)
+		case i != bad && err != nil:
+			p.Errorf("a neighbour of the bad event is %s: %v", verdict(err), err)
+		}
+	}
+	if p.Failed() {
+		return
+	}
+	p.awaitOnce(slices.DeleteFunc(idsOf(events), func(id int64) bool { return id == badID }))
+	if p.d.Received != nil && p.hasArrived(badID) {
+		p.Errorf("the event that failed for good has arrived")
+	}
+}
+
+// checkManyAtOnce is for the race detector too.
+func checkManyAtOnce(p *probe) {
+	const callers, rounds = 8, 5
+	s := p.open()
+	var all []int64
+	for range rounds {
+		var running []*delivery
+		for range callers {
+			events := p.events(batchSize / 4)
+			all = append(all, idsOf(events)...)
+			running = append(running, s.start(p.ctx(), events...))
+		}
+		for _, dl := range running {
+			for i, err := range dl.answers() {
+				if err != nil {
+					p.Fatalf("event %d of %d deliveries at once: %s: %v", dl.events[i].ID, callers, verdict(err), err)
+				}
+			}
+		}
+	}
+	p.awaitOnce(all)
+}
+
+// checkDoneContext: an answer is true, or says why there is none.
+func checkDoneContext(p *probe) {
+	s := p.warm()
+	cause := errors.New("handlertest: the context was done before")
+	ctx, cancel := context.WithCancelCause(p.Context())
+	cancel(cause)
+	e := p.events(1)
+	if err := s.start(ctx, e...).answers()[0]; err != nil {
+		p.wantEnded(err, cause)
+	} else {
+		p.await(idsOf(e))
+	}
+	s.mustDeliver(p.events(1)...)
+}

@@ -1,0 +1,133 @@
+package handlertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+const (
+	// defaultPatience is for real servers on a busy machine.
+	defaultPatience = time.Minute
+	// defaultPrompt is far above what it takes to notice that a context is done.
+	defaultPrompt = 5 * time.Second
+)
+
+// Destination is a handler together with the place that it delivers to, and
+// what can be done to that place. Only Open is required.
+type Destination struct {
+	// Open returns a new handler for the same place. It fails tb if it cannot.
+	// The suite closes the handler if it is an io.Closer. It is also called
+	// while nobody listens: a relay starts while its destinations are down.
+	Open func(tb testing.TB) dispatch.Handler
+	// Received returns the ids of all events that have arrived so far, in the
+	// order of arrival, with an id twice where an event came twice. Ids that
+	// the suite has not sent are passed over. It is nil where the place cannot
+	// be asked; then only answers are looked at.
+	Received func(tb testing.TB) []int64
+	// Event returns the event with this id, the same one for the same id; nil
+	// is for JSON objects of a few bytes that belong to one of three aggregates.
+	Event func(id int64) *dispatch.Event
+	// Rejected returns an event with this id that the destination refuses for
+	// itself and for good, such as one that is too large. It is nil where there
+	// is no such event.
+	Rejected func(id int64) *dispatch.Event
+
+	// Network is what lies between the handler and the server. It is nil where
+	// there is none that could fail.
+	Network Network
+	// Stop and Start stop the server and start it again, keeping what it has
+	// received; the suite calls them in turn. Both return when it is done, and
+	// Start when the server answers. They are nil where it cannot be stopped.
+	Stop  func(tb testing.TB)
+	Start func(tb testing.TB)
+
+	// Secrets are texts that must not be seen in any error or log, such as the
+	// password that Open gives to the handler. Take long ones: they are looked
+	// for as they are, escaped for a URL, in base64 and in hexadecimal.
+	Secrets []string
+	// Log returns what the handler and its libraries have logged so far. It is
+	// nil if they do not log.
+	Log func() string
+
+	// Ordered says that events of one aggregate arrive in the order in which
+	// they were delivered, also after a fault: an event is not sent while an
+	// earlier one of its aggregate has failed in the same batch.
+	Ordered bool
+	// Resends is how often the handler, or a library in it, may send an event
+	// again by itself because of one fault, such that it arrives again. It is 0
+	// if a copy can only come of a delivery that has failed.
+	Resends int
+
+	// Cases is the table of what can go wrong and what the handler makes of it.
+	Cases []Case
+
+	// Patience bounds everything that has to happen some time; the default is a
+	// minute. No test that passes takes as long.
+	Patience time.Duration
+	// Prompt is how soon a delivery returns once its context is done, or its
+	// connection is reset. The default is 5s. A handler that takes longer after
+	// a reset is taken for one that tries again by itself.
+	Prompt time.Duration
+}
+
+// Case is a way to fail, and what the handler makes of it.
+type Case struct {
+	// Name is that of the subtest: the fault, such as "the queue does not exist".
+	Name string
+	// Provoke makes one delivery that meets the fault, undoes the fault, and
+	// returns what the handler has answered.
+	Provoke func(tb testing.TB) error
+	// Class says whose fault it is: [dispatch.ClassEvent] or
+	// [dispatch.ClassDestination]. Zero says that the event is delivered.
+	Class dispatch.Class
+	// Permanent says that no further attempt can cure it; for ClassEvent only.
+	Permanent bool
+	// RetryAfter is the pause that the destination asked for, zero if none.
+	RetryAfter time.Duration
+	// Text is in the text of the error, "" if that does not matter.
+	Text string
+}
+
+// Network is the way between a handler and its server, with the faults that it
+// can have. All of them are in effect when the method returns. A
+// [github.com/notifyd/notifyd/handlers/handlertest/faultproxy.Proxy] is one.
+type Network interface {
+	// Cut resets all connections there are. What is muted or refused stays so.
+	Cut()
+	// Mute holds back what the server answers, on the connections there are and
+	// on new ones. Requests pass. It lasts until Heal, which lets the answers
+	// go on if their connection is still there.
+	Mute()
+	// Refuse lets nobody listen, until Heal. The connections there are stay.
+	Refuse()
+	// Heal ends all faults.
+	Heal()
+}
+
+// withDefaults returns a copy with every default filled in.
+func (d Destination) withDefaults() Destination {
+	if d.Event == nil {
+		d.Event = defaultEvent
+	}
+	if d.Patience == 0 {
+		d.Patience = defaultPatience
+	}
+	if d.Prompt == 0 {
+		d.Prompt = defaultPrompt
+	}
+	return d
+}
+
+// defaultEvent belongs to one of three aggregates.
+func defaultEvent(id int64) *dispatch.Event {
+	const aggregates = 3
+	return &dispatch.Event{
+		ID: id, Type: "handlertest.event", AggregateType: "thing", AggregateID: fmt.Sprintf("T-%d", id%aggregates),
+		Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Headers: map[string]string{"tenant": "acme"},
+		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "handlertest",
+	}
+}

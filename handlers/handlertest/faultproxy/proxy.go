@@ -1,0 +1,302 @@
+// Package faultproxy is a TCP proxy on the loopback that fails on command, for
+// tests of what lies between the sending of something and the answer to it. A
+// fault is in effect when the method that makes it returns.
+//
+// A [Proxy] is the Network of a handlertest.Destination. The package imports
+// the standard library alone.
+package faultproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Ports are taken from [firstPort, firstPort+ports), below those from which
+// Linux and macOS serve outgoing connections. A port of those ranges could be
+// lost while Refuse has it closed: a client that keeps dialling it is one day
+// given the same number as its own, and is then connected to itself.
+const (
+	firstPort = 20000
+	ports     = 12000
+	// tries is generous: with half of the ports taken, 64 misses in a row happen
+	// once in 2^64.
+	tries = 64
+	// reopenWithin bounds waiting for our own port. A child process that is just
+	// being forked has a copy of the closed listener, until its exec.
+	reopenWithin = 10 * time.Second
+	reopenEvery  = 5 * time.Millisecond
+)
+
+// Proxy passes connections on to a server. All methods are safe for concurrent
+// use.
+type Proxy struct {
+	upstream string
+	matches  [][]byte // what Mute waits for
+	addr     string
+	ctx      context.Context //nolint:containedctx // the proxy's own: it ends with Close
+	cancel   context.CancelFunc
+	work     sync.WaitGroup // all goroutines of the proxy
+
+	faults sync.Mutex // held by Cut, Mute, Refuse, Heal and Close: one at a time
+
+	mu       sync.Mutex
+	listener net.Listener  // nil while nobody listens
+	accepts  chan struct{} // closed when the accept loop of listener has ended
+	pairs    map[*pair]struct{}
+	muted    bool
+	accepted int
+	sent     int64
+	changed  chan struct{} // closed and replaced at every change that is waited for
+}
+
+// Option changes how a proxy works.
+type Option func(*Proxy)
+
+// MuteAfter makes [Proxy.Mute] begin on each connection only when its client
+// has sent one of matches, which are not empty. It is for protocols that answer
+// several times before the answer that counts: "\r\n.\r\n" ends a mail of SMTP.
+// The proxy has to see the plain text.
+func MuteAfter(matches ...[]byte) Option { return func(p *Proxy) { p.matches = matches } }
+
+// Start starts a proxy for the server at upstream, host:port, which need not
+// be there yet. The end of the test closes it.
+func Start(tb testing.TB, upstream string, opts ...Option) *Proxy {
+	tb.Helper()
+	p, err := New(upstream, opts...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(p.Close)
+	return p
+}
+
+// New is [Start] without a test. The caller closes the proxy.
+func New(upstream string, opts ...Option) (*Proxy, error) {
+	p := &Proxy{upstream: upstream, pairs: make(map[*pair]struct{}), changed: make(chan struct{})}
+	for _, opt := range opts {
+		opt(p)
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // it lives until Close
+	var err error
+	for range tries {
+		p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(ports))) //nolint:gosec // a port number is no secret
+		if err = p.listen(); err == nil {
+			return p, nil
+		}
+	}
+	p.cancel()
+	return nil, fmt.Errorf("faultproxy: no free port in %d tries: %w", tries, err)
+}
+
+// Addr returns where to connect to, host:port. It never changes.
+func (p *Proxy) Addr() string { return p.addr }
+
+// Host returns the host of Addr.
+func (*Proxy) Host() string { return "127.0.0.1" }
+
+// Port returns the port of Addr.
+func (p *Proxy) Port() int {
+	_, port, _ := net.SplitHostPort(p.addr)
+	n, _ := strconv.Atoi(port) // we have made it ourselves
+	return n
+}
+
+// listen opens the port.
+func (p *Proxy) listen() error {
+	l, err := (&net.ListenConfig{}).Listen(p.ctx, "tcp", p.addr)
+	if err != nil {
+		return err
+	}
+	accepts := make(chan struct{})
+	p.mu.Lock()
+	p.listener, p.accepts = l, accepts
+	p.mu.Unlock()
+	p.work.Go(func() {
+		defer close(accepts)
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return // it is closed
+			}
+			p.serve(client)
+		}
+	})
+	return nil
+}
+
+// reopen listens again after Refuse.
+func (p *Proxy) reopen() {
+	ctx, cancel := context.WithTimeout(p.ctx, reopenWithin)
+	defer cancel()
+	tick := time.NewTicker(reopenEvery)
+	defer tick.Stop()
+	for {
+		err := p.listen()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if p.ctx.Err() == nil && errors.Is(err, syscall.EADDRINUSE) {
+				panic(fmt.Sprintf("faultproxy: somebody has taken %s", p.addr))
+			}
+			return
+		}
+	}
+}
+
+// shut closes the port and waits until no connection is being accepted.
+func (p *Proxy) shut() {
+	p.mu.Lock()
+	l, accepts := p.listener, p.accepts
+	p.listener = nil
+	p.mu.Unlock()
+	if l != nil {
+		_ = l.Close() // nothing was written
+		<-accepts
+	}
+}
+
+// Refuse lets nobody listen until [Proxy.Heal]. The connections there are stay.
+func (p *Proxy) Refuse() {
+	p.faults.Lock()
+	defer p.faults.Unlock()
+	p.shut()
+}
+
+// Mute holds back what the server answers, on the connections there are and on
+// new ones, until [Proxy.Heal]. Requests pass. See [MuteAfter].
+func (p *Proxy) Mute() {
+	p.faults.Lock()
+	defer p.faults.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.muted = true
+	if p.matches != nil {
+		return
+	}
+	for c := range p.pairs {
+		c.muted = true
+	}
+	p.quiet()
+}
+
+// Cut resets all connections, towards the client and towards the server, and
+// drops what was held back. Faults stay.
+func (p *Proxy) Cut() {
+	p.faults.Lock()
+	defer p.faults.Unlock()
+	p.cut()
+}
+
+func (p *Proxy) cut() {
+	p.mu.Lock()
+	pairs := make([]*pair, 0, len(p.pairs))
+	for c := range p.pairs {
+		pairs = append(pairs, c)
+	}
+	p.mu.Unlock()
+	for _, c := range pairs {
+		c.reset()
+	}
+	for _, c := range pairs {
+		<-c.done
+	}
+}
+
+// Heal ends all faults: what was held back goes on, and somebody listens again.
+func (p *Proxy) Heal() {
+	p.faults.Lock()
+	defer p.faults.Unlock()
+	p.mu.Lock()
+	p.muted = false
+	for c := range p.pairs {
+		c.muted = false
+	}
+	listening := p.listener != nil
+	p.announce()
+	p.mu.Unlock()
+	if !listening && p.ctx.Err() == nil {
+		p.reopen()
+	}
+}
+
+// Close ends the proxy and all connections, and waits for its goroutines.
+// Closing again does nothing.
+func (p *Proxy) Close() {
+	p.faults.Lock()
+	defer p.faults.Unlock()
+	p.cancel()
+	p.shut()
+	p.cut()
+	p.work.Wait()
+}
+
+// Open returns how many connections there are.
+func (p *Proxy) Open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pairs)
+}
+
+// Accepted returns how many connections there have been.
+func (p *Proxy) Accepted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted
+}
+
+// Sent returns how many bytes of clients the server has been given.
+func (p *Proxy) Sent() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sent
+}
+
+// WaitOpen waits until exactly n connections are open. It returns ctx's cause
+// if that is done first.
+func (p *Proxy) WaitOpen(ctx context.Context, n int) error {
+	return p.until(ctx, func() bool { return len(p.pairs) == n })
+}
+
+// WaitAccepted waits until there have been at least n connections.
+func (p *Proxy) WaitAccepted(ctx context.Context, n int) error {
+	return p.until(ctx, func() bool { return p.accepted >= n })
+}
+
+// WaitSent waits until the server has been given at least n bytes.
+func (p *Proxy) WaitSent(ctx context.Context, n int64) error {
+	return p.until(ctx, func() bool { return p.sent >= n })
+}
+
+// until waits for ok, which is called with mu held.
+func (p *Proxy) until(ctx context.Context, ok func() bool) error {
+	for {
+		p.mu.Lock()
+		done, changed := ok(), p.changed
+		p.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// announce wakes whoever waits. It is called with mu held.
+func (p *Proxy) announce() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}

@@ -1,0 +1,87 @@
+package handlertest
+
+import (
+	"sync"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// ledger counts what was tried, to know how many copies are to be expected.
+type ledger struct {
+	mu     sync.Mutex
+	sent   []*dispatch.Event // in the order of their first delivery
+	failed map[int64]int     // deliveries that returned an error
+}
+
+func (l *ledger) send(events []*dispatch.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent = append(l.sent, events...)
+}
+
+func (l *ledger) fail(id int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed == nil {
+		l.failed = make(map[int64]int)
+	}
+	l.failed[id]++
+}
+
+// failures returns how often the event with the most failures has failed.
+func (l *ledger) failures() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	most := 0
+	for _, n := range l.failed {
+		most = max(most, n)
+	}
+	return most
+}
+
+// checkArrived checks what has come of a ledger after one fault with so many
+// events in flight: everything, not too often, in order.
+func (p *probe) checkArrived(l *ledger, inFlight int) {
+	p.Helper()
+	ids := idsOf(l.sent)
+	arrived := p.await(ids)
+	copies := 0
+	for id, n := range countOf(arrived) {
+		copies += n - 1
+		if allowed := 1 + l.failed[id] + p.d.Resends; n > allowed {
+			p.Errorf("event %d came %d times, after %d failed deliveries: want at most %d", id, n, l.failed[id], allowed)
+		}
+	}
+	if allowed := inFlight * (1 + p.d.Resends); copies > allowed {
+		p.Errorf("%d copies came of one fault with %d events in flight: want at most %d: %v", copies, inFlight, allowed, repeated(arrived))
+	}
+	if p.d.Ordered {
+		p.checkOrder(l.sent, arrived)
+	}
+	p.Logf("%d events arrived, %d of them failed at first, %d came again", len(ids), len(l.failed), copies)
+}
+
+// checkOrder checks that the first arrivals of each aggregate are in the order
+// of sent.
+func (p *probe) checkOrder(sent []*dispatch.Event, arrived []int64) {
+	p.Helper()
+	type aggregate struct{ kind, id string }
+	first := make(map[int64]int, len(arrived))
+	for i, id := range arrived {
+		if _, again := first[id]; !again {
+			first[id] = i
+		}
+	}
+	before := make(map[aggregate]*dispatch.Event)
+	for _, e := range sent {
+		key := aggregate{e.AggregateType, e.AggregateID}
+		if key.id == "" {
+			continue // it has no order to keep
+		}
+		if prev := before[key]; prev != nil && first[prev.ID] > first[e.ID] {
+			p.Errorf("event %d of aggregate %s overtook event %d", e.ID, e.AggregateID, prev.ID)
+			return
+		}
+		before[key] = e
+	}
+}

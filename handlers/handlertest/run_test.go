@@ -1,0 +1,145 @@
+package handlertest
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func marked(id int64, mark string) *dispatch.Event {
+	e := defaultEvent(id)
+	e.Headers = map[string]string{"mark": " " + mark}
+	return e
+}
+
+// destination returns a complete one for the reference handler, wrapped.
+func destination(tb testing.TB, wrap func(*client) dispatch.Handler) Destination {
+	tb.Helper()
+	server := startServer(tb)
+	proxy := faultproxy.Start(tb, server.addr)
+	return Destination{
+		Open:     func(testing.TB) dispatch.Handler { return wrap(newClient(proxy.Addr())) },
+		Received: func(testing.TB) []int64 { return server.ids() },
+		Rejected: func(id int64) *dispatch.Event { return marked(id, "bad") },
+		Network:  proxy, Stop: server.stop, Start: server.start,
+		Secrets: []string{testPassword}, Ordered: true,
+		Log:      func() string { return "nothing\n" },
+		Cases:    cases(proxy.Addr(), wrap),
+		Patience: 20 * time.Second, Prompt: time.Second,
+	}
+}
+
+func cases(addr string, wrap func(*client) dispatch.Handler) []Case {
+	one := func(c *client, e *dispatch.Event) func(testing.TB) error {
+		return func(tb testing.TB) error {
+			tb.Helper()
+			tb.Cleanup(func() { _ = c.Close() })
+			return wrap(c).Deliver(tb.Context(), e)
+		}
+	}
+	stranger := newClient(addr)
+	stranger.password = "wrong password"
+	return []Case{
+		{Name: "a good event", Provoke: one(newClient(addr), defaultEvent(1))},
+		{Name: "refused", Provoke: one(newClient(addr), marked(1, "bad")), Class: dispatch.ClassEvent, Permanent: true, Text: "refused"},
+		{Name: "to wait", Provoke: one(newClient(addr), marked(1, "slow")), Class: dispatch.ClassEvent, RetryAfter: 7 * time.Second},
+		{Name: "wrong password", Provoke: one(stranger, defaultEvent(1)), Class: dispatch.ClassDestination, Text: "wrong password"},
+	}
+}
+
+// broken is the reference handler with something wrong; nil is right.
+type broken struct {
+	*client
+	deliver func(ctx context.Context, c *client, events []*dispatch.Event) []error
+	close   func(c *client) error
+}
+
+func (b *broken) Deliver(ctx context.Context, e *dispatch.Event) error {
+	return dispatch.BatchHandlerFunc(b.DeliverBatch).Deliver(ctx, e)
+}
+
+func (b *broken) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+	if b.deliver == nil {
+		return b.client.DeliverBatch(ctx, events)
+	}
+	return b.deliver(ctx, b.client, events)
+}
+
+func (b *broken) Close() error {
+	if b.close == nil {
+		return b.client.Close()
+	}
+	return b.close(b.client)
+}
+
+func correct(c *client) dispatch.Handler { return &broken{client: c} }
+
+func TestCorrectHandlerPasses(t *testing.T) {
+	t.Parallel()
+	Run(t, destination(t, correct))
+}
+
+// single hides what a handler has beside Deliver.
+type single struct{ c *client }
+
+func (s single) Deliver(ctx context.Context, e *dispatch.Event) error { return s.c.Deliver(ctx, e) }
+func (s single) Close() error                                         { return s.c.Close() }
+
+func TestHandlerOfSingleEventsPasses(t *testing.T) {
+	t.Parallel()
+	d := destination(t, correct)
+	proxy, _ := d.Network.(*faultproxy.Proxy)
+	d.Open = func(testing.TB) dispatch.Handler { return single{newClient(proxy.Addr())} }
+	Run(t, d)
+}
+
+func TestWhatIsMissingIsSkipped(t *testing.T) {
+	t.Parallel()
+	rep := recordRun(t, Destination{
+		Open: func(testing.TB) dispatch.Handler {
+			return dispatch.HandlerFunc(func(ctx context.Context, _ *dispatch.Event) error { return context.Cause(ctx) })
+		},
+	})
+	if failed := rep.failed(); len(failed) > 0 {
+		t.Errorf("failed:\n%s", rep.text(failed))
+	}
+	for name, missing := range map[string]string{
+		batchAnswers: "no dispatch.BatchHandler", badFailsAlone: "no Rejected", answerAwaited: "no Received", lateAnswer: "no Received",
+		cancelEnds: "no Received", deadlineEnds: "no Network", nobodyListens: "no Network, or Stop and Start",
+		cutBeforeAnswer: "no Received", outageInStream: "no Received", restartInStream: "no Received", closeSilent: "no Network",
+		closeAgain: "no io.Closer", closeUnderway: "no io.Closer", deliverAfter: "no io.Closer",
+		noCases: "no Cases", secretsUntold: "no Secrets",
+	} {
+		r := rep.tests[name]
+		if r == nil || !r.skipped || !strings.Contains(r.text.String(), missing) {
+			t.Errorf("%s is not skipped with %q", name, missing)
+		}
+	}
+	if n := len(rep.skipped()); n != 16 {
+		t.Errorf("%d properties are skipped, want 16: %v", n, rep.skipped())
+	}
+}
+
+func TestDestinationThatCannotBe(t *testing.T) {
+	t.Parallel()
+	open := func(testing.TB) dispatch.Handler { return nil }
+	for want, d := range map[string]Destination{
+		"has no Open":   {},
+		"go together":   {Open: open, Stop: func(testing.TB) {}},
+		"Open returned": {Open: open},
+	} {
+		rep := recordRun(t, d)
+		text := rep.whole.text.String() + rep.text(rep.failed())
+		if !strings.Contains(text, want) || !rep.whole.failed && len(rep.failed()) != 1 {
+			t.Errorf("got %q, want %q", text, want)
+		}
+	}
+}

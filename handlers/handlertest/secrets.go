@@ -1,0 +1,105 @@
+package handlertest
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// minSecret keeps a secret from being found in texts that do not mean it.
+const minSecret = 6
+
+// maxShown is how much of a text with a secret is shown.
+const maxShown = 500
+
+// checkSecrets looks at every error that any property has met, as it is printed
+// and logged, and at the log.
+func checkSecrets(p *probe) {
+	var forms []string
+	for _, secret := range p.d.Secrets {
+		if len(secret) < minSecret {
+			p.Fatalf("a secret of %d bytes can be found anywhere: take one of %d at least", len(secret), minSecret)
+		}
+		forms = append(forms, disguises(secret)...)
+	}
+	p.mu.Lock()
+	errs := p.errs
+	p.mu.Unlock()
+	for _, err := range errs {
+		for _, e := range chain(err) {
+			for _, text := range []string{fmt.Sprintf("%v", e), fmt.Sprintf("%+v", e), fmt.Sprintf("%#v", e)} {
+				if form := find(text, forms); form != "" {
+					p.Errorf("an error (%T) shows a secret: %s", e, redact(text, form))
+				}
+			}
+		}
+	}
+	if p.d.Log == nil {
+		p.Logf("%d errors looked at; the Destination has no Log", len(errs))
+		return
+	}
+	for line := range strings.SplitSeq(p.d.Log(), "\n") {
+		if form := find(line, forms); form != "" {
+			p.Errorf("the log shows a secret: %s", redact(line, form))
+		}
+	}
+}
+
+// chain returns err and all that it wraps.
+func chain(err error) []error {
+	if err == nil {
+		return nil
+	}
+	all := []error{err}
+	switch e := err.(type) { //nolint:errorlint // this is the walk that errors.As does
+	case interface{ Unwrap() error }:
+		all = append(all, chain(e.Unwrap())...)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			all = append(all, chain(inner)...)
+		}
+	}
+	return all
+}
+
+// disguises returns the forms in which a secret gets into texts.
+func disguises(secret string) []string {
+	forms := []string{
+		secret, url.QueryEscape(secret), url.PathEscape(secret), url.User(secret).String(),
+		strings.Trim(strconv.Quote(secret), `"`),
+		hex.EncodeToString([]byte(secret)), strings.ToUpper(hex.EncodeToString([]byte(secret))),
+	}
+	// In base64 a text looks different after one and after two other bytes: a
+	// password is seldom encoded without the name before it.
+	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for before := range 3 {
+			all := enc.EncodeToString(append(make([]byte, before), secret...))
+			// Each letter holds 6 bits. Those with bits of a neighbour are left out.
+			from, to := (before*8+5)/6, (before+len(secret))*8/6
+			forms = append(forms, all[from:to])
+		}
+	}
+	return forms
+}
+
+func find(text string, forms []string) string {
+	for _, form := range forms {
+		if strings.Contains(text, form) {
+			return form
+		}
+	}
+	return ""
+}
+
+// redact makes a text fit for the log of a test.
+func redact(text, form string) string {
+	text = strings.ReplaceAll(text, form, "[secret]")
+	if len(text) > maxShown {
+		at := max(strings.Index(text, "[secret]")-maxShown/2, 0)
+		text = text[at:min(at+maxShown, len(text))]
+	}
+	return text
+}
