@@ -119,6 +119,9 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	if err != nil {
 		return asFailure(err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, b.h.cfg.ConfirmTimeout,
+		fmt.Errorf("confirm_timeout of %v is over", b.h.cfg.ConfirmTimeout))
+	defer cancel()
 	ch, f := conn.acquire(ctx, b.h)
 	if f != nil {
 		return f
@@ -132,10 +135,7 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	n, f := ch.publish(ctx, conn, messages, b.h.cfg.Unroutable != UnroutableDrop)
 	b.h.unconfirmed.Add(int64(n))
 	defer b.h.unconfirmed.Add(-int64(n))
-	wait, cancel := context.WithTimeoutCause(ctx, b.h.cfg.ConfirmTimeout, fmt.Errorf("confirm_timeout of %v is over", b.h.cfg.ConfirmTimeout))
-	defer cancel()
-	waited := ch.await(wait, conn)
-	if f == nil {
+	if waited := ch.await(ctx, conn); f == nil {
 		f = waited
 	}
 	open := b.collect(ch, conn, next, n)
@@ -143,7 +143,7 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 		return nil
 	}
 	if f == nil { // nothing was answered but that the channel is closed
-		f = ch.closedBy(wait, conn)
+		f = ch.closedBy(ctx, conn)
 	}
 	if f.at != stageRefused || !aboutMessage(f.code, b.h.own) {
 		return f

@@ -122,9 +122,9 @@ type Config struct {
 	// WriteTimeout is how long the broker may take nothing of what is written to
 	// it. The default is 10s.
 	WriteTimeout time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"How long the broker may take nothing of what is written to it. 10s by default."`
-	// ConfirmTimeout bounds the wait for confirmations, from the last message of
-	// a batch. The default is 30s.
-	ConfirmTimeout time.Duration `json:"confirm_timeout,omitempty" yaml:"confirm_timeout,omitempty" jsonschema_description:"Longest wait for the confirmations of a batch; below timeout. 30s by default."`
+	// ConfirmTimeout bounds the publishing of a batch, until the last message is
+	// confirmed. The default is 30s.
+	ConfirmTimeout time.Duration `json:"confirm_timeout,omitempty" yaml:"confirm_timeout,omitempty" jsonschema_description:"Longest time for publishing a batch, until its last message is confirmed. 30s by default."`
 }
 
 // Declare lists exchanges, queues and bindings. They are made in that order.

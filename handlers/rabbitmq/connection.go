@@ -232,9 +232,6 @@ func (c *connection) lost(ctx context.Context) *failure {
 // acquire returns a channel that nobody else uses. The caller gives it back by
 // release.
 func (c *connection) acquire(ctx context.Context, h *Handler) (*channel, *failure) {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.ConfirmTimeout,
-		fmt.Errorf("confirm_timeout of %v is over", h.cfg.ConfirmTimeout))
-	defer cancel()
 	if f, _ := c.state(); f != nil {
 		return nil, f
 	}

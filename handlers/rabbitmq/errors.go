@@ -81,6 +81,7 @@ type failure struct {
 	text string // one line, and how to mend it
 	err  error  // what may be asked with errors.Is; nil if it could hold a secret
 	own  bool   // where it was to go depends on the event
+	ours bool   // the context of the delivery was done
 }
 
 // Error returns one line.
@@ -97,6 +98,9 @@ func (f *failure) Unwrap() error { return f.err }
 // classify marks f with whose fault it is. It is the one place where that is
 // decided. docs/destinations/rabbitmq.md has the table.
 func classify(f *failure) error {
+	if f.ours {
+		return f
+	}
 	switch f.at {
 	case stageMessage:
 		return dispatch.Permanent(f)
@@ -112,11 +116,6 @@ func classify(f *failure) error {
 			if f.own {
 				return f
 			}
-		}
-	case stageLost, stageConfirm, stageConnect, stageBehind:
-		// Cancelled is ours to say; an expired deadline is the broker's doing.
-		if errors.Is(f.err, context.Canceled) {
-			return f
 		}
 	}
 	return dispatch.Unavailable(f)
@@ -135,10 +134,10 @@ func aboutMessage(code int, own bool) bool {
 	}
 }
 
-// ended is the failure of a delivery whose ctx was done.
+// ended is the failure of something that took until ctx was done.
 func ended(ctx context.Context, at stage) *failure {
 	cause := context.Cause(ctx)
-	return &failure{at: at, text: cause.Error(), err: errors.Join(cause, ctx.Err())}
+	return &failure{at: at, text: cause.Error(), err: cause}
 }
 
 // connectFailure describes why there is no connection. ctx is that of the try.

@@ -118,11 +118,16 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 //     (nack), or does not let us publish; or nothing is bound to where all
 //     events go. The message may have arrived.
 //   - any other: this event's own exchange or routing key leads nowhere.
-//   - ctx's cause, if ctx was cancelled first.
+//   - ctx's cause, if ctx was done first. The message may have arrived.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
 	b := h.newBatch(events)
 	for next := b.next(); len(next) > 0; next = b.next() {
 		if f := b.send(ctx, next); f != nil {
+			if ctx.Err() != nil {
+				// Whatever came of it: it is not the broker's fault.
+				f = ended(ctx, f.at)
+				f.ours = true
+			}
 			b.failAll(f)
 			break
 		}
