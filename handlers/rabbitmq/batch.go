@@ -145,10 +145,10 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	if f == nil { // nothing was answered but that the channel is closed
 		f = ch.closedBy(ctx, conn)
 	}
-	if f.at != stageRefused || !aboutMessage(f.code, b.h.own) {
+	if f.at != stageRefused || !aboutMessage(f.code, b.h.ownExchange) {
 		return f
 	}
-	f.own = b.h.own
+	f.own = b.h.ownExchange
 	b.accuse(open, f)
 	return nil
 }
@@ -207,7 +207,7 @@ func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open 
 // returned is the failure of a message that came back.
 func (b *batch) returned(conn *connection, r amqp.Return) *failure {
 	conn.declareAgain()
-	own := b.h.own
+	own := b.h.ownRoute
 	switch b.h.cfg.Unroutable {
 	case UnroutableRetry:
 		own = true

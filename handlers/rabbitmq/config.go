@@ -186,6 +186,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// Within returns how long a batch of up to 1,000 events may take until the
+// handler itself gives up on it: connect_timeout and confirm_timeout together.
+func (c Config) Within() time.Duration {
+	c = c.withDefaults()
+	return c.ConnectTimeout + c.ConfirmTimeout
+}
+
 func orDefault[T comparable](v, d T) T {
 	var zero T
 	if v == zero {

@@ -36,13 +36,12 @@ type connection struct {
 	blocks chan amqp.Blocking
 	gone   chan struct{} // closed when it is of no more use
 
-	mu     sync.Mutex
-	why    *failure   // why it is gone
-	idle   []*channel // the one used last at the end
-	alarm  *failure   // why the broker takes nothing, nil if it does
-	calm   chan struct{}
-	redo   bool // the declarations are to be made again
-	closed bool
+	mu    sync.Mutex
+	why   *failure      // why it is gone
+	idle  []*channel    // the one used last at the end
+	alarm *failure      // why the broker takes nothing, nil if it does
+	calm  chan struct{} // closed at the next alarm, or while there is one
+	redo  bool          // the declarations are to be made again
 }
 
 // dial connects, with everything that belongs to it up to the vhost. The error
@@ -144,16 +143,17 @@ func (c *connection) watch(ctx context.Context, say func(alarm *failure)) *failu
 
 // setAlarm notes that the broker blocks us, or does not any more.
 func (c *connection) setAlarm(b amqp.Blocking) *failure {
-	c.sock.setBlocked(b.Active)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case b.Active && c.alarm == nil:
 		c.alarm = &failure{at: stageBlocked, text: c.target.clean(b.Reason)}
 		close(c.calm)
+		c.sock.hurry()
 	case !b.Active && c.alarm != nil:
 		c.alarm = nil
 		c.calm = make(chan struct{})
+		c.sock.relax()
 	}
 	return c.alarm
 }

@@ -80,7 +80,7 @@ type failure struct {
 	code int    // the broker's reply code, 0 if there was none
 	text string // one line, and how to mend it
 	err  error  // what may be asked with errors.Is; nil if it could hold a secret
-	own  bool   // where it was to go depends on the event
+	own  bool   // the exchange, or the queue, that it is about depends on the event
 	ours bool   // the context of the delivery was done
 }
 
@@ -117,6 +117,7 @@ func classify(f *failure) error {
 				return f
 			}
 		}
+	default: // the place
 	}
 	return dispatch.Unavailable(f)
 }

@@ -11,6 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/rabbitserver"
@@ -61,75 +62,84 @@ func TestAlarm(t *testing.T) {
 	}
 }
 
-// TestPausedBroker fills the socket of a broker that has stopped reading with
-// messages larger than any buffer: the delivery ends by write_timeout, and by
-// its context.
-func TestPausedBroker(t *testing.T) {
-	t.Parallel()
+// hefty are messages larger together than any buffer.
+func hefty() []*dispatch.Event {
+	batch := events(2, 20)
+	for _, e := range batch {
+		e.Payload = json.RawMessage(`"` + strings.Repeat("x", 4<<20) + `"`)
+	}
+	return batch
+}
+
+// pausable starts a broker with the queue q, and gives its pause an end with
+// that of the test.
+func pausable(t *testing.T) (*rabbitserver.Server, broker) {
+	t.Helper()
 	s, b := own(t, rabbitserver.Config{})
 	b.queue("q", nil)
+	t.Cleanup(func() { _ = s.Resume() })
+	return s, b
+}
+
+// TestPausedBroker fills the socket of a broker that has stopped reading: the
+// delivery ends by write_timeout.
+func TestPausedBroker(t *testing.T) {
+	t.Parallel()
+	s, b := pausable(t)
 	cfg := to(b.url, "q")
 	cfg.WriteTimeout = time.Second
 	h := open(t, cfg)
 	if err := h.Deliver(t.Context(), event(1)); err != nil {
 		t.Fatal(err)
 	}
-	batch := events(2, 20)
-	for _, e := range batch {
-		e.Payload = json.RawMessage(`"` + strings.Repeat("x", 4<<20) + `"`)
-	}
-	resumed := false
-	resume := func() {
-		if err := s.Resume(); err != nil {
-			t.Fatal(err)
-		}
-		resumed = true
-	}
-	t.Cleanup(func() {
-		if !resumed {
-			resume()
-		}
-	})
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range h.DeliverBatch(within(t, patience), batch) {
+	for _, err := range h.DeliverBatch(within(t, patience), hefty()) {
 		isUnavailable(t, err)
 	}
-	resume()
+	if err := s.Resume(); err != nil {
+		t.Fatal(err)
+	}
 	settled(t, "delivery after the pause", func() error { return h.Deliver(t.Context(), event(100)) })
+}
 
+// TestPausedBrokerCancelled: what hangs in the socket ends with its context.
+func TestPausedBrokerCancelled(t *testing.T) {
+	t.Parallel()
+	s, b := pausable(t)
+	cfg := to(b.url, "q")
 	cfg.WriteTimeout = time.Hour
-	h2 := open(t, cfg)
-	if err := h2.Deliver(t.Context(), event(1)); err != nil {
+	h := open(t, cfg)
+	if err := h.Deliver(t.Context(), event(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	resumed = false
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan []error)
-	go func() { done <- h2.DeliverBatch(ctx, batch) }()
-	settled(t, "publishing begins", func() error {
-		if h2.Stats().Connected {
-			return nil
-		}
-		return errors.New("not connected")
-	})
+	go func() { done <- h.DeliverBatch(ctx, hefty()) }()
+	select { // time enough to fill the socket; too little would only prove less
+	case errs := <-done:
+		t.Fatalf("a paused broker has taken everything: %v", errs)
+	case <-time.After(time.Second):
+	}
 	cancel()
 	select {
 	case errs := <-done:
 		for _, err := range errs {
-			if !errors.Is(err, context.Canceled) {
+			if !errors.Is(err, context.Canceled) || dispatch.IsUnavailable(err) {
 				t.Errorf("cancelled: %v", err)
 			}
 		}
 	case <-time.After(patience):
 		t.Fatal("a cancelled delivery hangs in the socket")
 	}
-	resume()
-	settled(t, "delivery after the second pause", func() error { return h2.Deliver(t.Context(), event(101)) })
+	if err := s.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, "delivery after the pause", func() error { return h.Deliver(t.Context(), event(101)) })
 }
 
 // TestTooLargeForTheBroker: the broker closes the channel, with everything that

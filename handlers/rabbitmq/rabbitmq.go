@@ -30,7 +30,8 @@ type Handler struct {
 	target      target
 	tls         *tls.Config // nil without TLS
 	enc         *encoder
-	own         bool // where a message goes depends on the event
+	ownExchange bool // the exchange depends on the event
+	ownRoute    bool // whether a queue takes a message depends on the event
 	keeper      *keeper
 	unconfirmed atomic.Int64
 }
@@ -81,7 +82,7 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	h.own = routesByEvent(cfg, ts)
+	h.ownExchange, h.ownRoute = depends(ts.exchange), routesByEvent(cfg, ts)
 	h.keeper = newKeeper(h.dial, o.log)
 	return h, nil
 }

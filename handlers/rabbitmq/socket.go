@@ -37,14 +37,19 @@ func (s *socket) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// setBlocked notes whether the broker takes anything, which a write under way
-// feels as well.
-func (s *socket) setBlocked(blocked bool) {
+// hurry is for a broker that takes nothing for now. A write under way feels it
+// as well.
+func (s *socket) hurry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blocked = blocked
-	if blocked {
-		// It fails for a socket that is closed, where there is no write to end.
-		_ = s.SetWriteDeadline(time.Now().Add(min(s.timeout, blockedPatience)))
-	}
+	s.blocked = true
+	// It fails for a socket that is closed, where there is no write to end.
+	_ = s.SetWriteDeadline(time.Now().Add(min(s.timeout, blockedPatience)))
+}
+
+// relax ends hurry.
+func (s *socket) relax() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blocked = false
 }

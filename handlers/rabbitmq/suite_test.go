@@ -97,6 +97,9 @@ func faults() []fault {
 			c.Declare.Queues = []rabbitmq.Queue{{Name: "suite", Arguments: map[string]any{"x-max-length": 7}}}
 		}, class: dispatch.ClassDestination, text: `(queue "suite") (it exists with other properties`},
 		{name: "an exchange that does not exist", config: func(c *rabbitmq.Config) { c.Exchange = "nowhere" }, class: dispatch.ClassDestination, text: "NOT_FOUND"},
+		{name: "an exchange that does not exist, by the event's type", config: func(c *rabbitmq.Config) {
+			c.Exchange, c.RoutingKey = "nowhere", ""
+		}, class: dispatch.ClassDestination, text: "NOT_FOUND"},
 		{name: "an exchange of the event that does not exist", config: func(c *rabbitmq.Config) { c.Exchange = "{{ .Headers.tenant }}" }, class: dispatch.ClassEvent, text: "NOT_FOUND"},
 		{name: "an exchange that is not ours", config: func(c *rabbitmq.Config) { c.Exchange = "secret" }, class: dispatch.ClassDestination, text: "ACCESS_REFUSED"},
 		{name: "a routing key without a queue", config: func(c *rabbitmq.Config) { c.RoutingKey = "nowhere" }, class: dispatch.ClassDestination, text: "NO_ROUTE"},
