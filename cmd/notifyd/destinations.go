@@ -36,6 +36,7 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"email": func() config.Settings {
 			return &emailSettings{baseDir: baseDir, Concurrency: 4, Timeout: 90 * time.Second}
 		},
+		"kafka":    func() config.Settings { return newKafkaSettings(baseDir) },
 		"log":      func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
 		"rabbitmq": func() config.Settings { return newRabbitMQSettings(baseDir) },
 	}

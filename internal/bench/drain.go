@@ -28,6 +28,16 @@ type DrainOptions struct {
 	// each with a connection; 0 is the relay's default.
 	Batch   int
 	Workers int
+	// To is one of [Sinks]; "" is "noop".
+	To string
+	// Brokers are those of Kafka; a private one is started if there are none.
+	// Topics is how many topics the events are spread over, at least 1.
+	Brokers []string
+	Topics  int
+	// AMQPURL is that of RabbitMQ; a private one is started if there is none.
+	// QueueType is classic or quorum; "" is classic.
+	AMQPURL   string
+	QueueType string
 	// HeldSnapshot keeps a transaction open that could still see all of the
 	// backlog, so that nothing of it can be cleaned up.
 	HeldSnapshot bool
@@ -42,6 +52,11 @@ type DrainResult struct {
 	Duplicates       int64   `json:"duplicates"`
 	WALBytesPerEvent float64 `json:"wal_bytes_per_event"`
 	PeakRSSMiB       float64 `json:"peak_rss_mib"`
+	// CPU seconds per million events, where there is a sink and the servers are
+	// private.
+	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
+	SinkCPU     float64 `json:"sink_cpu_s_per_million,omitempty"`
+	RelayCPU    float64 `json:"relay_cpu_s_per_million,omitempty"`
 }
 
 // OK reports whether all went as it should. Duplicates are allowed, and there
@@ -50,7 +65,8 @@ func (r DrainResult) OK() bool { return r.Lost == 0 }
 
 type drain struct {
 	*env
-	want DrainOptions
+	want  DrainOptions
+	place *place
 }
 
 // drained is what one of the two was measured at.
@@ -59,13 +75,14 @@ type drained struct {
 	wal        float64 // bytes
 	rss        int64   // bytes
 	rssHow     string
-	cpu        time.Duration // of this process
+	cpu        split
 	lost       int64
 	duplicates int64
 }
 
-// Drain measures how fast a relay works off a backlog with a handler that does
-// nothing, and in the same run how fast the same statements are without it.
+// Drain measures how fast a relay works off a backlog, with a handler that does
+// nothing or into a sink, and in the same run how fast the same statements are
+// without it.
 func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	if o.Events < 1 {
 		return DrainResult{}, fmt.Errorf("events must be at least 1, not %d", o.Events)
@@ -76,6 +93,10 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	if o.Workers == 0 {
 		o.Workers = dispatch.DefaultConfig().Claims
 	}
+	if o.To == "" {
+		o.To = "noop"
+	}
+	o.Topics = max(o.Topics, 1)
 	var result DrainResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
 		result, err = (&drain{env: e, want: o}).run(ctx)
@@ -96,9 +117,15 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 	if err != nil {
 		return DrainResult{}, fmt.Errorf("drain by SQL alone: %w", err)
 	}
+	if err := d.openSink(ctx); err != nil {
+		return DrainResult{}, err
+	}
 	relay, err := d.measure(ctx, "relay", d.relay)
 	if err != nil {
 		return DrainResult{}, fmt.Errorf("drain by the relay: %w", err)
+	}
+	if err := d.recount(ctx, &relay); err != nil {
+		return DrainResult{}, err
 	}
 	return d.report(relay, bare), nil
 }
@@ -133,12 +160,19 @@ func (d *drain) measure(ctx context.Context, name string, work func(context.Cont
 	if err := d.pool.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&from); err != nil {
 		return drained{}, err
 	}
-	cpu := ownCPU()
+	cpu, err := d.used(ctx)
+	if err != nil {
+		return drained{}, err
+	}
 	pprof.Do(ctx, pprof.Labels("drain", name), func(ctx context.Context) { result, err = work(ctx, schema) })
 	if err != nil {
 		return drained{}, err
 	}
-	result.cpu = ownCPU() - cpu
+	now, err := d.used(ctx)
+	if err != nil {
+		return drained{}, err
+	}
+	result.cpu = now.since(cpu)
 	if result.rss, err = peak(); err != nil {
 		return drained{}, err
 	}
@@ -161,11 +195,15 @@ func (d *drain) backlog(ctx context.Context, name string) (schema string, err er
 	if schema, err = d.migrate(ctx, name, outboxsql.BellAuto); err != nil {
 		return "", err
 	}
+	routes := 1
+	if d.place != nil {
+		routes = len(d.place.handlers)
+	}
 	defer d.progress("inserting "+number(float64(d.want.Events))+" events", 0, nil)()
 	for _, sql := range []string{
 		"ALTER TABLE " + table(schema) + " SET (autovacuum_enabled = off)",
-		"INSERT INTO " + table(schema) + " (event_type, payload) SELECT '" + eventType + "', '" + payload(d.want.Payload) +
-			"' FROM generate_series(1, " + strconv.Itoa(d.want.Events) + ")",
+		"INSERT INTO " + table(schema) + " (event_type, payload) SELECT '" + eventType + ".' || i % " + strconv.Itoa(routes) + ", '" + payload(d.want.Payload) +
+			"' FROM generate_series(1, " + strconv.Itoa(d.want.Events) + ") i",
 		"CHECKPOINT",
 	} {
 		if _, err := d.pool.Exec(ctx, sql); err != nil {
@@ -188,11 +226,7 @@ func (d *drain) relay(ctx context.Context, schema string) (result drained, err e
 	if err != nil {
 		return result, err
 	}
-	err = relay.Handle("*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		seen.note(e.ID)
-		return nil
-	}))
-	if err != nil {
+	if err := d.register(relay, seen); err != nil {
 		return result, err
 	}
 	defer d.progress("the relay drains", int64(d.want.Events), seen.distinct.Load)()
@@ -243,12 +277,20 @@ func (d *drain) report(relay, bare drained) DrainResult {
 		held = ", while an older snapshot is held"
 	}
 	d.printf("%s events of %d B, then %s%s; %d claims of up to %d events in flight\n", number(n), d.want.Payload, fate, held, d.want.Workers, d.want.Batch)
+	d.printf("delivered to %s\n", d.place.note)
 	d.printf("inserted in one go and followed by a checkpoint, neither vacuumed nor analysed, autovacuum off for these tables\n\n")
 	g := newTable(d.Out, "", "relay", "SQL alone")
 	g.row("events per second", number(r.EventsPerSecond), number(r.SQLPerSecond))
 	g.row("seconds", fmt.Sprintf("%.2f", relay.took.Seconds()), fmt.Sprintf("%.2f", bare.took.Seconds()))
 	g.row("WAL bytes per event", fmt.Sprintf("%.0f", relay.wal/n), fmt.Sprintf("%.0f", bare.wal/n))
-	g.row("CPU of this process, us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu, n)), fmt.Sprintf("%.2f", perEvent(bare.cpu, n)))
+	g.row("CPU of this process, us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu.relay, n)), fmt.Sprintf("%.2f", perEvent(bare.cpu.relay, n)))
+	if d.DatabaseURL == "" {
+		g.row("CPU of PostgreSQL, us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu.postgres, n)), fmt.Sprintf("%.2f", perEvent(bare.cpu.postgres, n)))
+	}
+	if d.place.pid != 0 {
+		g.row("CPU of "+d.want.To+", us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu.sink, n)), "-")
+		r.PostgresCPU, r.SinkCPU, r.RelayCPU = round(perEvent(relay.cpu.postgres, n), 2), round(perEvent(relay.cpu.sink, n), 2), round(perEvent(relay.cpu.relay, n), 2)
+	}
 	g.row("peak memory, MiB", fmt.Sprintf("%.1f", r.PeakRSSMiB), fmt.Sprintf("%.1f", float64(bare.rss)/(1<<20)))
 	d.printf("\nratio=%.3f lost=%d duplicates=%d; memory is %s\n", r.Ratio, r.Lost, r.Duplicates, relay.rssHow)
 	return r

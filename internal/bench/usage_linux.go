@@ -35,27 +35,87 @@ func peak() (int64, error) {
 // architecture that Go runs on.
 const clockTick = 10 * time.Millisecond
 
+// The fields of /proc/PID/stat behind the name, by their numbers in proc(5) less 3.
+const (
+	statParent = 1
+	statCPU    = 11 // utime and stime
+	statFamily = 13 // cutime and cstime: of children that were waited for
+	statFields = 15
+)
+
+// stat returns the fields of a process behind its name, nil if it is gone.
+func stat(pid int) []string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	// The second field is a name that may hold anything, in parentheses.
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(fields) < statFields {
+		return nil
+	}
+	return fields
+}
+
+// ticks adds up two times.
+func ticks(fields []string) (total time.Duration, ok bool) {
+	for _, field := range fields[:2] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, false
+		}
+		total += time.Duration(n) * clockTick
+	}
+	return total, true
+}
+
 // cpuOf returns the CPU time that processes on this machine have used; ok is
 // false where that cannot be told. Processes that are gone count nothing.
 func cpuOf(pids []int) (total time.Duration, ok bool) {
 	for _, pid := range pids {
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil {
+		fields := stat(pid)
+		if fields == nil {
 			continue
 		}
-		// The second field is a name that may hold anything, in parentheses.
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if len(fields) < 13 {
-			continue
+		one, readable := ticks(fields[statCPU:])
+		if !readable {
+			return 0, false
 		}
-		for _, field := range fields[11:13] { // utime and stime
-			ticks, err := strconv.ParseInt(field, 10, 64)
-			if err != nil {
-				return 0, false
-			}
-			total += time.Duration(ticks) * clockTick
-		}
-		ok = true
+		total, ok = total+one, true
 	}
 	return total, ok
+}
+
+// parentOf returns the parent of a process, 0 if that cannot be told.
+func parentOf(pid int) int {
+	fields := stat(pid)
+	if fields == nil {
+		return 0
+	}
+	parent, err := strconv.Atoi(fields[statParent])
+	if err != nil {
+		return 0
+	}
+	return parent
+}
+
+// cpuOfFamily returns the CPU time of a process and of its children, those that
+// have ended included.
+func cpuOfFamily(pid int) (total time.Duration) {
+	entries, err := os.ReadDir("/proc")
+	if pid == 0 || err != nil {
+		return 0
+	}
+	family := []int{pid}
+	for _, e := range entries {
+		if child, err := strconv.Atoi(e.Name()); err == nil && parentOf(child) == pid {
+			family = append(family, child)
+		}
+	}
+	total, _ = cpuOf(family)
+	if fields := stat(pid); fields != nil {
+		gone, _ := ticks(fields[statFamily:])
+		total += gone
+	}
+	return total
 }

@@ -28,3 +28,9 @@ func peak() (int64, error) {
 
 // cpuOf cannot tell what other processes have used.
 func cpuOf([]int) (total time.Duration, ok bool) { return 0, false }
+
+// parentOf cannot tell the parent of another process.
+func parentOf(int) int { return 0 }
+
+// cpuOfFamily cannot tell what other processes have used.
+func cpuOfFamily(int) time.Duration { return 0 }

@@ -142,6 +142,16 @@ func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.It
 // [Config.TLS] was set.
 func (s *Server) TLSAddr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.ports.tls)) }
 
+// PID returns the process id of the node, 0 while it is down.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.node == nil {
+		return 0
+	}
+	return s.node.pid
+}
+
 // LogFile returns the path of the node's log.
 func (s *Server) LogFile() string { return filepath.Join(s.dir, "node.log") }
 

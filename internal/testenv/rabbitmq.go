@@ -99,7 +99,7 @@ func (r *sharedRabbitMQ) get(ctx context.Context) (*rabbitserver.Server, error) 
 		return r.server, r.err
 	}
 	if r.server, r.err = rabbitserver.Start(ctx, rabbitserver.Config{}); r.err == nil {
-		stoppers.add(func(context.Context) error { return r.server.Stop() })
+		shared.stopLater(func(context.Context) error { return r.server.Stop() })
 	}
 	return r.server, r.err
 }

@@ -1,0 +1,129 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// batch is one call of DeliverBatch.
+type batch struct {
+	h      *Handler
+	p      *producer
+	ctx    context.Context //nolint:containedctx // that of the call, bounded by delivery_timeout
+	events []*dispatch.Event
+	errs   []error // as they came, by event; nil while nothing has failed
+}
+
+// errBehind is the fate of a record that waits behind one that failed.
+var errBehind = errors.New("an earlier event of the batch was not delivered")
+
+// fail notes what became of event i.
+func (b *batch) fail(i int, err error) {
+	if b.errs == nil {
+		b.errs = make([]error, len(b.events))
+	}
+	b.errs[i] = err
+}
+
+func (b *batch) failAll(todo []int, err error) {
+	for _, i := range todo {
+		b.fail(i, err)
+	}
+}
+
+// run delivers all events.
+func (b *batch) run() {
+	todo := b.p.encode(b)
+	if len(todo) == 0 {
+		return
+	}
+	if err := b.p.ready(b.ctx); err != nil {
+		b.failAll(todo, err)
+		return
+	}
+	b.deliver(todo)
+}
+
+// deliver writes records and, where the broker refuses what some of them hold,
+// finds out which: a broker judges all records of a partition in a request
+// together. Halves are written one after the other, so that the order stays.
+func (b *batch) deliver(todo []int) {
+	for _, i := range todo {
+		if b.errs != nil {
+			b.errs[i] = nil
+		}
+	}
+	b.p.produce(b, todo)
+	redo := b.refused(todo)
+	if len(redo) == 0 || len(todo) == 1 {
+		return
+	}
+	mid := (len(redo) + 1) / 2
+	b.deliver(redo[:mid])
+	if rest := redo[mid:]; b.stuck(redo[:mid]) {
+		b.failAll(rest, errBehind)
+	} else if len(rest) > 0 {
+		b.deliver(rest)
+	}
+}
+
+// refused returns the records of todo that are to be tried in smaller lots. A
+// transaction that one record has spoilt is tried again as a whole.
+func (b *batch) refused(todo []int) (redo []int) {
+	if b.errs == nil {
+		return nil
+	}
+	for _, i := range todo {
+		if isContent(b.errs[i]) {
+			redo = append(redo, i)
+		}
+	}
+	if len(redo) > 0 && b.h.cfg.Transactional {
+		return todo
+	}
+	return redo
+}
+
+// stuck reports whether one of todo failed and will be delivered later: then
+// nothing may overtake it.
+func (b *batch) stuck(todo []int) bool {
+	for _, i := range todo {
+		if b.errs != nil && b.errs[i] != nil && !isContent(b.errs[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// answers turns what happened into what DeliverBatch returns. Events that failed
+// alike share one error.
+func (b *batch) answers(ctx context.Context) []error {
+	if b.errs == nil {
+		return nil
+	}
+	var last, answer error
+	for i, err := range b.errs {
+		if err == nil {
+			continue
+		}
+		if last == nil || last.Error() != err.Error() {
+			last, answer = err, b.answer(ctx, err)
+		}
+		b.errs[i] = answer
+	}
+	return b.errs
+}
+
+func (b *batch) answer(ctx context.Context, err error) error {
+	undecided := isUndecided(err)
+	if undecided && ctx.Err() != nil {
+		return fmt.Errorf("kafka: %w", context.Cause(ctx))
+	}
+	if undecided {
+		err = b.p.link.explain(fmt.Errorf("no acknowledgement within delivery_timeout of %v", b.h.cfg.DeliveryTimeout))
+	}
+	return classify(b.h.describe(err), b.h.encoder.fixedTopic == "")
+}

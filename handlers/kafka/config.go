@@ -1,0 +1,124 @@
+package kafka
+
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// The words of [SASL.Mechanism].
+const (
+	SASLPlain       = "plain"
+	SASLSCRAM256    = "scram-sha-256"
+	SASLSCRAM512    = "scram-sha-512"
+	SASLOAuthBearer = "oauthbearer"
+)
+
+// The words of [Config.Compression].
+const (
+	CompressionNone   = "none"
+	CompressionSnappy = "snappy"
+	CompressionLZ4    = "lz4"
+	CompressionZstd   = "zstd"
+	CompressionGzip   = "gzip"
+)
+
+const (
+	defaultPort = "9092"
+	// DefaultDeliveryTimeout is long enough for a broker to be restarted or
+	// replaced by another: waiting in the producer costs no duplicates, a new
+	// attempt may.
+	DefaultDeliveryTimeout = 30 * time.Second
+	// maxDeliveryTimeout is below the longest transaction that brokers allow
+	// (transaction.max.timeout.ms, 15 minutes by default).
+	maxDeliveryTimeout = 10 * time.Minute
+	// defaultMaxMessageBytes is a little below the message.max.bytes of a broker
+	// that sets none, 1048588, and what clients keep to by convention.
+	defaultMaxMessageBytes = 1_000_012
+	// limitMaxMessageBytes is socket.request.max.bytes of a broker that sets none.
+	limitMaxMessageBytes = 100 << 20
+	minMaxMessageBytes   = 1024
+	defaultClientID      = "notifyd"
+	defaultTxnPrefix     = "notifyd"
+)
+
+// Config says to which topic events go, and how the brokers are reached. Fields
+// marked "template" are templates over the event: .Event, .Payload and .Headers.
+type Config struct {
+	// Brokers are where to ask for the cluster, host or host:port; the port is
+	// 9092 by default. One that answers is enough. Required.
+	Brokers []string `json:"brokers" yaml:"brokers" jsonschema_description:"Brokers to ask for the cluster, as host:port; 9092 is the default port. One that answers is enough. Required."`
+	// Topic is the topic (template). Required.
+	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Template of the topic. Required."`
+	// Key is the record's key (template); the default is the event's aggregate id.
+	// Records with the same key go to the same partition, by the hash of the Java
+	// client. Where it yields "", the record has no key and goes to any partition.
+	Key string `json:"key,omitempty" yaml:"key,omitempty" jsonschema_description:"Template of the record's key; the event's aggregate id by default. The same key goes to the same partition. An empty key is none."`
+	message.Config
+
+	// TLS makes connections with TLS; an empty one trusts the system's
+	// authorities. Nil is without TLS.
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities. Without it connections are not encrypted."`
+	// SASL says who we are. Nil is nobody.
+	SASL *SASL `json:"sasl,omitempty" yaml:"sasl,omitempty" jsonschema_description:"Who we are, for brokers that ask."`
+	// ClientID is shown in the brokers' logs, metrics and quotas; the default is
+	// "notifyd".
+	ClientID string `json:"client_id,omitempty" yaml:"client_id,omitempty" jsonschema_description:"Name in the brokers' logs, metrics and quotas; notifyd by default."`
+
+	// Compression is none (default), snappy, lz4, zstd or gzip.
+	Compression string `json:"compression,omitempty" yaml:"compression,omitempty" jsonschema:"enum=none,enum=snappy,enum=lz4,enum=zstd,enum=gzip" jsonschema_description:"none (default), snappy, lz4, zstd or gzip."`
+	// MaxMessageBytes is the largest record, before compression, and the largest
+	// batch of them, 1024 to 104857600; the default is 1000012. It should be what
+	// the topic's max.message.bytes says, or less.
+	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest record in bytes, before compression; at most the topic's max.message.bytes. 1000012 by default."`
+	// DeliveryTimeout bounds the delivery of one batch, retries included. The
+	// default is 30s.
+	DeliveryTimeout time.Duration `json:"delivery_timeout,omitempty" yaml:"delivery_timeout,omitempty" jsonschema_description:"Longest time for one batch, retries included; below timeout. 30s by default."`
+	// AllowAutoTopicCreation lets brokers create the topic, if they do so on
+	// demand (auto.create.topics.enable).
+	AllowAutoTopicCreation bool `json:"allow_auto_topic_creation,omitempty" yaml:"allow_auto_topic_creation,omitempty" jsonschema_description:"Let brokers create a topic that does not exist, if they do so on demand."`
+
+	// Transactional writes each batch in a transaction of its own: consumers that
+	// read_committed see all of it or nothing.
+	Transactional bool `json:"transactional,omitempty" yaml:"transactional,omitempty" jsonschema_description:"Write each batch in a transaction: consumers that read_committed see all of it or nothing."`
+	// TransactionalID is what the transactional ids begin with, for ACLs; the
+	// default is "notifyd". The rest is random, so that relays do not fence each
+	// other.
+	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"What transactional ids begin with, for ACLs; notifyd by default. The rest is random, so that relays do not fence each other."`
+}
+
+// SASL says how to authenticate.
+type SASL struct {
+	// Mechanism is plain, scram-sha-256, scram-sha-512 or oauthbearer. Required.
+	Mechanism string `json:"mechanism" yaml:"mechanism" jsonschema:"enum=plain,enum=scram-sha-256,enum=scram-sha-512,enum=oauthbearer" jsonschema_description:"plain, scram-sha-256, scram-sha-512 or oauthbearer. Required."`
+	// Username and Password are for all but oauthbearer.
+	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for all mechanisms but oauthbearer."`
+	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	// Token is for oauthbearer. TokenFile is a file with one, in its place; it is
+	// read at each authentication, so that it may change.
+	Token     secret.String `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, for oauthbearer."`
+	TokenFile string        `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token, in place of token; read at each authentication, so that it may change."`
+	// AllowUnencrypted sends a password or token that can be read on the way,
+	// to brokers on other machines without TLS.
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a readable password or token without TLS to other machines."`
+}
+
+// withDefaults returns a copy with every default filled in.
+func (c Config) withDefaults() Config {
+	c.ClientID = orDefault(c.ClientID, defaultClientID)
+	c.Compression = orDefault(c.Compression, CompressionNone)
+	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMaxMessageBytes)
+	c.DeliveryTimeout = orDefault(c.DeliveryTimeout, DefaultDeliveryTimeout)
+	c.TransactionalID = orDefault(c.TransactionalID, defaultTxnPrefix)
+	return c
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}

@@ -1,0 +1,147 @@
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/kafkaserver"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// through has a handler connect to addr, whatever the broker calls itself.
+func through(h *Handler, addr string) {
+	h.options = append(h.options, kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}))
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	const password = "correct-horse-battery-staple"
+	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{Users: map[string]string{"ann": password}}})
+	brokers := []string{s.Addr()}
+	topic := newTopic(t, brokers, 2, map[string]string{"max.message.bytes": "100000"})
+	proxy := faultproxy.Start(t, s.SecureAddr())
+	make1 := func(tb testing.TB, change ...func(*Config)) *Handler {
+		tb.Helper()
+		cfg := Config{
+			Brokers: []string{s.SecureAddr()}, Topic: topic, DeliveryTimeout: 20 * time.Second,
+			SASL: &SASL{Mechanism: SASLPlain, Username: "ann", Password: secret.New(password)},
+		}
+		for _, f := range change {
+			f(&cfg)
+		}
+		h, err := New(cfg)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		through(h, proxy.Addr())
+		return h
+	}
+	once := func(change func(*Config), ev *dispatch.Event) func(testing.TB) error {
+		return func(tb testing.TB) error {
+			tb.Helper()
+			h := make1(tb, change)
+			defer h.Close() //nolint:errcheck // always nil
+			return h.Deliver(tb.Context(), ev)
+		}
+	}
+	ok := events(1)[0]
+	large := *ok
+	large.Payload = json.RawMessage(`"` + strings.Repeat("x", 200_000) + `"`)
+	handlertest.Run(t, handlertest.Destination{
+		Open:     func(tb testing.TB) dispatch.Handler { tb.Helper(); return make1(tb) },
+		Received: func(tb testing.TB) []int64 { tb.Helper(); return received(tb, brokers, topic) },
+		Rejected: func(id int64) *dispatch.Event { bad := large; bad.ID = id; return &bad },
+		Network:  proxy,
+		Stop: func(tb testing.TB) {
+			tb.Helper()
+			if err := s.Halt(tb.Context()); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		Start: func(tb testing.TB) {
+			tb.Helper()
+			if err := s.Start(tb.Context()); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		Secrets: []string{password, password + "!"},
+		Ordered: true,
+		Cases: []handlertest.Case{
+			{
+				Name: "the topic does not exist", Class: dispatch.ClassDestination, Text: "UNKNOWN_TOPIC_OR_PARTITION",
+				Provoke: once(to("nowhere"), ok),
+			},
+			{
+				Name: "the topic of one event does not exist", Class: dispatch.ClassEvent, Text: "UNKNOWN_TOPIC_OR_PARTITION",
+				Provoke: once(to("{{ .Event.Type }}"), ok),
+			},
+			{
+				Name: "too large for the topic", Class: dispatch.ClassEvent, Permanent: true, Text: "MESSAGE_TOO_LARGE",
+				Provoke: once(to(topic), &large),
+			},
+			{
+				Name: "too large for the destination", Class: dispatch.ClassEvent, Permanent: true, Text: "max_message_bytes",
+				Provoke: once(func(c *Config) { c.MaxMessageBytes = 50_000 }, &large),
+			},
+			{
+				Name: "a wrong password", Class: dispatch.ClassDestination, Text: "check sasl",
+				Provoke: once(func(c *Config) { c.SASL.Password = secret.New(password + "!") }, ok),
+			},
+		},
+	})
+}
+
+// received returns the ids in a topic, one partition after the other.
+func received(tb testing.TB, brokers []string, topic string) (ids []int64) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer cl.Close()
+	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, topic)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	byPartition := make(map[int32][]int64)
+	var left int64
+	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
+	for left > 0 {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err0(); err != nil {
+			tb.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			left--
+			for _, h := range r.Headers {
+				if h.Key == "notifyd-id" {
+					id, err := strconv.ParseInt(string(h.Value), 10, 64)
+					if err != nil {
+						tb.Error(err)
+					}
+					byPartition[r.Partition] = append(byPartition[r.Partition], id)
+				}
+			}
+		})
+	}
+	for _, p := range byPartition {
+		ids = append(ids, p...)
+	}
+	return ids
+}

@@ -1,0 +1,159 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// headerContentType is the name that the Kafka protocol binding of CloudEvents,
+// section 3.1 and 3.2, gives the header with the media type of the value. The
+// form "payload" has it as well.
+const headerContentType = "content-type"
+
+// templates are the parsed templates of a [Config].
+type templates struct {
+	topic *tmpl.Template
+	key   *tmpl.Template // nil: the event's aggregate id
+}
+
+func parseTemplates(c Config) (templates, error) {
+	var t templates
+	var errs []error
+	parse := func(path, text string) *tmpl.Template {
+		if text == "" {
+			return nil
+		}
+		parsed, err := tmpl.Text(path, text)
+		if err != nil {
+			errs = append(errs, field.Errorf(path, "%w", err))
+			return nil
+		}
+		return parsed
+	}
+	t.topic, t.key = parse("topic", c.Topic), parse("key", c.Key)
+	if t.topic != nil {
+		if name, ok := t.topic.Constant(); ok {
+			if err := checkTopic(name); err != nil {
+				errs = append(errs, field.Errorf("topic", "%w", err))
+			}
+		}
+	}
+	return t, errors.Join(errs...)
+}
+
+// encoder makes records of events.
+type encoder struct {
+	message    *message.Encoder
+	topic, key *tmpl.Template
+	fixedTopic string // "" if it is made of the event
+	byID       bool   // the key is the aggregate id
+	maxBytes   int
+}
+
+func newEncoder(cfg Config) (*encoder, error) {
+	t, err := parseTemplates(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m, err := message.New(cfg.Config, message.Kafka())
+	if err != nil {
+		return nil, err
+	}
+	e := &encoder{message: m, topic: t.topic, key: t.key, byID: t.key == nil, maxBytes: cfg.MaxMessageBytes}
+	if name, ok := t.topic.Constant(); ok {
+		e.fixedTopic = name
+	}
+	return e, nil
+}
+
+// scratch is memory that records point into. It serves one batch after the other.
+type scratch struct {
+	headers []kgo.RecordHeader
+	bytes   []byte
+}
+
+func (s *scratch) reset() { s.headers, s.bytes = s.headers[:0], s.bytes[:0] }
+
+// add copies a text and returns the copy, which stays as it is when the scratch
+// grows.
+func (s *scratch) add(text string) []byte {
+	from := len(s.bytes)
+	s.bytes = append(s.bytes, text...)
+	return s.bytes[from:len(s.bytes):len(s.bytes)]
+}
+
+// record fills r with what ev is to be sent as. Its value is the event's payload
+// itself where the format allows. An error is the event's fault for good.
+func (e *encoder) record(r *kgo.Record, ev *dispatch.Event, s *scratch) error {
+	topic, key, err := e.address(ev)
+	if err != nil {
+		return err
+	}
+	m := e.message.Encode(ev)
+	r.Topic, r.Value = topic, m.Body
+	if key != "" {
+		r.Key = s.add(key)
+	}
+	from := len(s.headers)
+	s.headers = append(s.headers, kgo.RecordHeader{Key: headerContentType, Value: s.add(m.ContentType)})
+	for _, h := range m.Headers {
+		if h.Name != headerContentType { // ours is the truth
+			s.headers = append(s.headers, kgo.RecordHeader{Key: h.Name, Value: s.add(h.Value)})
+		}
+	}
+	r.Headers = s.headers[from:len(s.headers):len(s.headers)]
+	if n := size(r); n > e.maxBytes {
+		return fmt.Errorf("the record has %d bytes, more than max_message_bytes of %d", n, e.maxBytes)
+	}
+	return nil
+}
+
+// address returns topic and key.
+func (e *encoder) address(ev *dispatch.Event) (topic, key string, err error) {
+	topic, key = e.fixedTopic, ev.AggregateID
+	if topic != "" && e.byID {
+		return topic, key, nil
+	}
+	var data *tmpl.Data
+	render := func(t *tmpl.Template) (string, error) {
+		if text, ok := t.Constant(); ok {
+			return text, nil
+		}
+		if data == nil {
+			if data, err = tmpl.NewData(ev); err != nil {
+				return "", err
+			}
+		}
+		return t.Render(data)
+	}
+	if topic == "" {
+		if topic, err = render(e.topic); err != nil {
+			return "", "", err
+		}
+		if err = checkTopic(topic); err != nil {
+			return "", "", fmt.Errorf("the topic made of this event %w", err)
+		}
+	}
+	if !e.byID {
+		key, err = render(e.key)
+	}
+	return topic, key, err
+}
+
+// size is what a record takes, near enough: key, value and headers, and the
+// lengths that stand before them.
+func size(r *kgo.Record) int {
+	const lengths, perHeader = 32, 4
+	n := lengths + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += perHeader + len(h.Key) + len(h.Value)
+	}
+	return n
+}

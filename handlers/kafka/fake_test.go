@@ -1,0 +1,492 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/notifyd/notifyd/handlers/message"
+)
+
+func TestRecordIsTheEvent(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	deliver(t, open(t, c.ListenAddrs()), events(7))
+	r := records(t, c.ListenAddrs(), "t", 1)[0]
+	var headers []string
+	for _, h := range r.Headers {
+		headers = append(headers, h.Key+"="+string(h.Value))
+	}
+	want := []string{
+		"content-type=application/json", "notifyd-id=7", "notifyd-type=order.created", "notifyd-aggregate-type=order",
+		"notifyd-aggregate-id=k0", "notifyd-time=2026-11-21T10:00:00.123456Z", "tenant=a", "traceparent=00-1-2-03",
+	}
+	if !slices.Equal(headers, want) {
+		t.Errorf("headers = %q\nwant      %q", headers, want)
+	}
+	if string(r.Key) != "k0" || string(r.Value) != `{"n": 7}` {
+		t.Errorf("record is %q: %q", r.Key, r.Value)
+	}
+	if age := time.Since(r.Timestamp); age < 0 || age > patience {
+		t.Errorf("the timestamp %v is not the time of writing", r.Timestamp)
+	}
+}
+
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{
+		"cloudevents_binary":     `content-type=application/json ce_specversion=1.0 ce_id=7 {"n": 7}`,
+		"cloudevents_structured": `content-type=application/cloudevents+json {"specversion":"1.0","id":"7"`,
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			c := fake(t, 1)
+			deliver(t, open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Format = message.Format(format) }), events(7))
+			r := records(t, c.ListenAddrs(), "t", 1)[0]
+			var text strings.Builder
+			for _, h := range r.Headers {
+				if h.Key == "content-type" || h.Key == "ce_specversion" || h.Key == "ce_id" {
+					fmt.Fprintf(&text, "%s=%s ", h.Key, h.Value)
+				}
+			}
+			text.Write(r.Value)
+			if !strings.HasPrefix(text.String(), want) {
+				t.Errorf("got  %s\nwant %s...", &text, want)
+			}
+		})
+	}
+}
+
+func TestTopicAndKeyOfTheEvent(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1, kfake.SeedTopics(1, "order-1", "order-2"))
+	h := open(t, c.ListenAddrs(), func(cfg *Config) {
+		cfg.Topic, cfg.Key = "{{ .Event.AggregateType }}-{{ .Payload.n }}", `{{ get .Headers "tenant" | default "" }}`
+	})
+	all := events(1, 2)
+	all[1].Headers = nil
+	deliver(t, h, all)
+	for i, key := range []string{"a", ""} {
+		r := records(t, c.ListenAddrs(), fmt.Sprint("order-", i+1), 1)[0]
+		if string(r.Key) != key || (key == "") != (r.Key == nil) {
+			t.Errorf("key of event %d is %q, want %q", i+1, r.Key, key)
+		}
+	}
+}
+
+func TestEventsThatMakeNoRecordFailAlone(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs(), func(cfg *Config) {
+		cfg.Topic, cfg.MaxMessageBytes = `{{ get .Payload "topic" | default "t" }}`, 2000
+	})
+	all := events(upTo(6)...)
+	all[0].Payload = []byte(`{"n": 1, "x": "` + strings.Repeat("x", 2000) + `"}`)
+	all[2].Payload = []byte(`{"topic": "sécret"}`)
+	all[4].Payload = []byte(`not JSON`)
+	errs := h.DeliverBatch(t.Context(), all)
+	for i, want := range []string{"permanent", "delivered", "permanent", "delivered", "permanent", "delivered"} {
+		wantClass(t, errs[i], want)
+	}
+	mustContain(t, errs[0], "max_message_bytes of 2000")
+	mustContain(t, errs[2], "topic", "letters")
+	if strings.Contains(errs[2].Error(), "cret") {
+		t.Errorf("%v repeats the payload", errs[2])
+	}
+	if got := flat(written(t, c.ListenAddrs(), "t", 3)); !slices.Equal(got, []int64{2, 4, 6}) {
+		t.Errorf("written: %d", got)
+	}
+}
+
+// produceError answers each partition of a request with a code.
+func produceError(req *kmsg.ProduceRequest, code int16) kmsg.Response {
+	resp := req.ResponseKind().(*kmsg.ProduceResponse) //nolint:forcetypeassert // a request knows its response
+	for _, rt := range req.Topics {
+		st := kmsg.NewProduceResponseTopic()
+		st.Topic, st.TopicID = rt.Topic, rt.TopicID
+		for _, rp := range rt.Partitions {
+			sp := kmsg.NewProduceResponseTopicPartition()
+			sp.Partition, sp.ErrorCode = rp.Partition, code
+			st.Partitions = append(st.Partitions, sp)
+		}
+		resp.Topics = append(resp.Topics, st)
+	}
+	return resp
+}
+
+// TestCodes has the broker answer each produce request with a code, for ever,
+// and looks at what is said of the event; and then that the handler recovers.
+func TestCodes(t *testing.T) {
+	t.Parallel()
+	const retried = 1500 * time.Millisecond
+	for _, c := range []struct {
+		code     *kerr.Error
+		want     string // with a topic that is the same for all events
+		ownTopic string // with one that is made of the event, if different
+		timeout  time.Duration
+	}{
+		{code: kerr.MessageTooLarge, want: "permanent"},
+		{code: kerr.RecordListTooLarge, want: "permanent"},
+		{code: kerr.InvalidRecord, want: "permanent"},
+		{code: kerr.PolicyViolation, want: "event"},
+		{code: kerr.TopicAuthorizationFailed, want: "unavailable", ownTopic: "event"},
+		{code: kerr.UnknownTopicOrPartition, want: "unavailable", ownTopic: "event", timeout: patience},
+		{code: kerr.UnknownTopicID, want: "unavailable", ownTopic: "event", timeout: patience},
+		{code: kerr.ClusterAuthorizationFailed, want: "unavailable"},
+		{code: kerr.InvalidTimestamp, want: "unavailable"},
+		{code: kerr.UnsupportedCompressionType, want: "unavailable"},
+		{code: kerr.UnknownServerError, want: "unavailable"},
+		{code: kerr.InvalidRequiredAcks, want: "unavailable"},
+		{code: kerr.NotEnoughReplicas, want: "unavailable", timeout: retried},
+		{code: kerr.NotEnoughReplicasAfterAppend, want: "unavailable", timeout: retried},
+		{code: kerr.NotLeaderForPartition, want: "unavailable", timeout: retried},
+		{code: kerr.LeaderNotAvailable, want: "unavailable", timeout: retried},
+		{code: kerr.RequestTimedOut, want: "unavailable", timeout: retried},
+		{code: kerr.KafkaStorageError, want: "unavailable", timeout: retried},
+		{code: kerr.ThrottlingQuotaExceeded, want: "unavailable", timeout: retried},
+		{code: kerr.OutOfOrderSequenceNumber, want: "unavailable", timeout: retried},
+		{code: kerr.UnknownProducerID, want: "unavailable", timeout: retried},
+		{code: kerr.InvalidProducerEpoch, want: "unavailable", timeout: retried},
+		{code: kerr.ProducerFenced, want: "unavailable"},
+	} {
+		for _, topic := range []string{"t", `{{ "t" }}`} {
+			t.Run(c.code.Message+" "+topic, func(t *testing.T) {
+				t.Parallel()
+				cluster := fake(t, 1)
+				var broken atomic.Bool
+				broken.Store(true)
+				onProduce(cluster, func(req *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+					return produceError(req, c.code.Code), nil, broken.Load()
+				})
+				h := open(t, cluster.ListenAddrs(), func(cfg *Config) {
+					cfg.Topic = topic
+					if c.timeout != 0 {
+						cfg.DeliveryTimeout = c.timeout
+					}
+				})
+				want := c.want
+				if topic != "t" && c.ownTopic != "" {
+					want = c.ownTopic
+				}
+				for i, err := range h.DeliverBatch(t.Context(), events(1, 2)) {
+					if got := classOf(err); got != want {
+						t.Errorf("event %d: %v is %s, want %s", i+1, err, got, want)
+					}
+				}
+				broken.Store(false)
+				if err := h.Deliver(t.Context(), events(3)[0]); err != nil {
+					t.Errorf("after the trouble: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestRefusedRecordFailsAlone has the broker refuse each request in which a
+// certain record is, with all other records in it.
+func TestRefusedRecordFailsAlone(t *testing.T) {
+	t.Parallel()
+	for _, transactional := range []bool{false, true} {
+		t.Run(fmt.Sprint("transactional=", transactional), func(t *testing.T) {
+			t.Parallel()
+			c := fake(t, 2)
+			onProduce(c, func(req *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+				for _, rt := range req.Topics {
+					for _, rp := range rt.Partitions {
+						if strings.Contains(string(rp.Records), `"poison"`) {
+							return produceError(req, kerr.InvalidRecord.Code), nil, true
+						}
+					}
+				}
+				return nil, nil, false
+			})
+			h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Transactional = transactional })
+			all := events(upTo(100)...)
+			poisoned := map[int]bool{0: true, 41: true, 99: true}
+			for i := range poisoned {
+				all[i].Payload = []byte(`{"poison": true}`)
+			}
+			errs := h.DeliverBatch(t.Context(), all)
+			for i, err := range errs {
+				want := "delivered"
+				if poisoned[i] {
+					want = "permanent"
+				}
+				wantClass(t, err, want)
+			}
+			inOrderOnce(t, written(t, c.ListenAddrs(), "t", 97), 97)
+		})
+	}
+}
+
+// inOrderOnce checks that n ids are there, each once, and in order within each
+// partition.
+func inOrderOnce(t *testing.T, byPartition map[int32][]int64, n int) {
+	t.Helper()
+	all := flat(byPartition)
+	if len(all) != n || len(slices.Compact(all)) != n {
+		t.Errorf("%d records, %d different ones; want %d", len(flat(byPartition)), len(all), n)
+	}
+	for p, ids := range byPartition {
+		if !slices.IsSorted(ids) {
+			t.Errorf("partition %d is out of order: %d", p, ids)
+		}
+	}
+}
+
+// TestLaterRecordsDoNotOvertake has one partition fail once for good: none of its
+// records may be written by this batch, and those of the other must be.
+func TestLaterRecordsDoNotOvertake(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 2)
+	var failing atomic.Int32
+	failing.Store(-1)
+	onProduce(c, func(req *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if len(req.Topics) == 1 && len(req.Topics[0].Partitions) > 0 && failing.CompareAndSwap(-1, req.Topics[0].Partitions[0].Partition) {
+			c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "t", Partitions: []int32{failing.Load()}, Err: kerr.UnknownServerError})
+		}
+		return nil, nil, false
+	})
+	// Many small batches, so that there are several requests, were they pipelined.
+	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.MaxMessageBytes = 1024 })
+	all := events(upTo(300)...)
+	errs := h.DeliverBatch(t.Context(), all)
+	var failed []int64
+	for i, err := range errs {
+		if err != nil {
+			wantClass(t, err, "unavailable")
+			failed = append(failed, all[i].ID)
+		}
+	}
+	if len(failed) == 0 || len(failed) == len(all) {
+		t.Fatalf("%d of %d events failed, want those of one partition", len(failed), len(all))
+	}
+	got := written(t, c.ListenAddrs(), "t", len(all)-len(failed))
+	for _, id := range got[failing.Load()] {
+		if id > failed[0] {
+			t.Fatalf("event %d overtook %d, which failed", id, failed[0])
+		}
+	}
+	deliver(t, h, events(failed...))
+	inOrderOnce(t, written(t, c.ListenAddrs(), "t", len(all)), len(all))
+}
+
+// silence has the cluster take produce requests and leave them unanswered until
+// over is closed.
+func silence(c *kfake.Cluster, over <-chan struct{}) (asked <-chan struct{}) {
+	taken := make(chan struct{}, 1000)
+	onProduce(c, func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		taken <- struct{}{}
+		c.SleepControl(func() { <-over })
+		return nil, nil, false
+	})
+	return taken
+}
+
+func TestCancelEndsADelivery(t *testing.T) {
+	t.Parallel()
+	for _, transactional := range []bool{false, true} {
+		t.Run(fmt.Sprint("transactional=", transactional), func(t *testing.T) {
+			t.Parallel()
+			c := fake(t, 1)
+			over := make(chan struct{})
+			asked := silence(c, over)
+			h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Transactional = transactional })
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cause := errors.New("the relay is stopping")
+			done := make(chan []error)
+			go func() { done <- h.DeliverBatch(ctx, events(1, 2)) }()
+			<-asked
+			cancel(cause)
+			for _, err := range <-done {
+				if !errors.Is(err, cause) {
+					t.Errorf("error %v is not the cause of the context's end", err)
+				}
+			}
+			close(over)
+			deliver(t, h, events(3))
+			if got := written(t, c.ListenAddrs(), "t", 1, kgo.FetchIsolationLevel(kgo.ReadCommitted()))[0]; !slices.IsSorted(got) || got[len(got)-1] != 3 {
+				t.Errorf("written: %d", got)
+			}
+		})
+	}
+}
+
+func TestDeliveryTimeout(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	over := make(chan struct{})
+	silence(c, over)
+	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.DeliveryTimeout = 200 * time.Millisecond })
+	err := h.Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "delivery_timeout of 200ms")
+	close(over)
+}
+
+func TestNobodyListens(t *testing.T) {
+	t.Parallel()
+	h := open(t, []string{"127.0.0.1:1"}, func(cfg *Config) { cfg.DeliveryTimeout = patience })
+	err := h.Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "127.0.0.1:1", "refused")
+}
+
+func TestUnknownTopic(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Topic = "later" })
+	err := h.Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "later", "create the topic")
+	if err := c.CreateTopic("later", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	deliver(t, h, events(2))
+}
+
+func TestUnknownTopicOfOneEvent(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Topic = `{{ get .Payload "topic" | default "t" }}` })
+	all := events(1, 2, 3)
+	all[1].Payload = []byte(`{"topic": "s3cret"}`)
+	errs := h.DeliverBatch(t.Context(), all)
+	for i, want := range []string{"delivered", "event", "delivered"} {
+		wantClass(t, errs[i], want)
+	}
+	if errs[1] != nil && strings.Contains(errs[1].Error(), "s3cret") {
+		t.Errorf("%v repeats the payload", errs[1])
+	}
+}
+
+func TestAutoTopicCreation(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1, kfake.AllowAutoTopicCreation())
+	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Topic = "new" })
+	wantClass(t, h.Deliver(t.Context(), events(1)[0]), "unavailable")
+	h = open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Topic, cfg.AllowAutoTopicCreation = "new", true })
+	deliver(t, h, events(2))
+}
+
+func TestTopicDeletedAndMadeAgain(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs())
+	deliver(t, h, events(1))
+	if err := c.DeleteTopic("t"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CreateTopic("t", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	for tries := 1; ; tries++ {
+		err := h.Deliver(t.Context(), events(2)[0])
+		if err == nil {
+			break
+		}
+		if tries == 3 {
+			t.Fatalf("still: %v", err)
+		}
+		wantClass(t, err, "unavailable")
+	}
+	if got := flat(written(t, c.ListenAddrs(), "t", 1)); !slices.Equal(got, []int64{2}) {
+		t.Errorf("written: %d", got)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	over := make(chan struct{})
+	h := open(t, c.ListenAddrs())
+	deliver(t, h, events(1))
+	asked := silence(c, over)
+	done := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- h.Deliver(ctx, events(2)[0]) }()
+	<-asked
+	for range 2 {
+		if err := h.Close(); err != nil { // waits for nobody
+			t.Error(err)
+		}
+	}
+	if err := h.Deliver(t.Context(), events(3)[0]); err == nil {
+		t.Error("a closed handler delivers")
+	}
+	cancel()
+	wantClass(t, <-done, "ours")
+	close(over)
+}
+
+func TestBatchesAtOnce(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 3)
+	h := open(t, c.ListenAddrs())
+	const workers, each = 4, 50
+	done := make(chan []error, workers)
+	for w := range int64(workers) {
+		go func() {
+			var ids []int64
+			for i := range int64(each) {
+				ids = append(ids, w*each+i)
+			}
+			done <- h.DeliverBatch(t.Context(), events(ids...))
+		}()
+	}
+	for range workers {
+		if errs := <-done; errs != nil {
+			t.Error(errs)
+		}
+	}
+	if got := flat(written(t, c.ListenAddrs(), "t", workers*each)); len(got) != workers*each || len(slices.Compact(got)) != workers*each {
+		t.Errorf("%d records", len(got))
+	}
+}
+
+// TestStaleBatchIsRefused holds a request back on its way, lets its batch be given
+// up and delivered again together with a newer event, and then lets the request
+// arrive.
+func TestStaleBatchIsRefused(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs())
+	// The connection of the request that is held back is to be given up soon.
+	h.options = append(h.options, kgo.ProduceRequestTimeout(100*time.Millisecond), kgo.RequestTimeoutOverhead(time.Second))
+	deliver(t, h, events(1))
+	var held atomic.Bool
+	asked, over, passed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	onProduce(c, func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if held.CompareAndSwap(false, true) {
+			close(asked)
+			c.SleepControl(func() { <-over })
+			close(passed)
+		}
+		return nil, nil, false
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan []error)
+	go func() { done <- h.DeliverBatch(ctx, events(2, 3)) }()
+	<-asked
+	cancel()
+	for _, err := range <-done {
+		wantClass(t, err, "ours")
+	}
+	deliver(t, h, events(2, 3, 4))
+	close(over)
+	<-passed
+	deliver(t, h, events(5))
+	if got := written(t, c.ListenAddrs(), "t", 5)[0]; !slices.Equal(got, upTo(5)) {
+		t.Errorf("written: %d", got)
+	}
+}

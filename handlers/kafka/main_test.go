@@ -1,0 +1,185 @@
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// patience bounds waiting for something that is to happen; no test expects it to
+// run out.
+const patience = 60 * time.Second
+
+// fake starts a cluster in this process, with the topic t of the given partitions.
+func fake(t *testing.T, partitions int32, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(partitions, "t")}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// open makes a handler for the topic t and closes it after the test.
+func open(t *testing.T, brokers []string, change ...func(*Config)) *Handler {
+	t.Helper()
+	cfg := Config{Brokers: brokers, Topic: "t", DeliveryTimeout: patience}
+	for _, f := range change {
+		f(&cfg)
+	}
+	h, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// events makes events with the given ids; the key of each is its id modulo 7.
+func events(ids ...int64) []*dispatch.Event {
+	all := make([]*dispatch.Event, len(ids))
+	for i, id := range ids {
+		all[i] = &dispatch.Event{
+			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
+			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: "kafka",
+			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
+			Headers:   map[string]string{"traceparent": "00-1-2-03", "tenant": "a"},
+		}
+	}
+	return all
+}
+
+func upTo(n int64) (ids []int64) {
+	for id := int64(1); id <= n; id++ {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// deliver fails the test unless all are delivered.
+func deliver(t *testing.T, h *Handler, all []*dispatch.Event) {
+	t.Helper()
+	for i, err := range h.DeliverBatch(t.Context(), all) {
+		if err != nil {
+			t.Fatalf("event %d: %v", all[i].ID, err)
+		}
+	}
+}
+
+// written returns the ids in a topic by partition, in the order of offsets, once
+// there are at least n.
+func written(t *testing.T, brokers []string, topic string, n int, opts ...kgo.Opt) map[int32][]int64 {
+	t.Helper()
+	all := make(map[int32][]int64)
+	for _, r := range records(t, brokers, topic, n, opts...) {
+		all[r.Partition] = append(all[r.Partition], idOf(t, r))
+	}
+	return all
+}
+
+// records returns what is in a topic, once there are at least n.
+func records(t *testing.T, brokers []string, topic string, n int, opts ...kgo.Opt) (all []*kgo.Record) {
+	t.Helper()
+	cl, err := kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.MetadataMinAge(100 * time.Millisecond),
+	}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for len(all) < n {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err0(); err != nil {
+			t.Fatalf("%d of %d records: %v", len(all), n, err)
+		}
+		all = append(all, fetches.Records()...)
+	}
+	return all
+}
+
+func idOf(t *testing.T, r *kgo.Record) int64 {
+	t.Helper()
+	var payload struct{ N int64 }
+	if err := json.Unmarshal(r.Value, &payload); err != nil {
+		t.Fatalf("record %q: %v", r.Value, err)
+	}
+	return payload.N
+}
+
+// flat returns all ids, sorted.
+func flat(byPartition map[int32][]int64) (all []int64) {
+	for _, ids := range byPartition {
+		all = append(all, ids...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// wantClass checks whose fault an error says it is.
+func wantClass(t *testing.T, err error, want string) {
+	t.Helper()
+	if got := classOf(err); got != want {
+		t.Errorf("class of %v is %s, want %s", err, got, want)
+	}
+}
+
+func classOf(err error) string {
+	switch {
+	case err == nil:
+		return "delivered"
+	case dispatch.IsPermanent(err):
+		return "permanent"
+	case dispatch.IsUnavailable(err):
+		return "unavailable"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "ours"
+	default:
+		return "event"
+	}
+}
+
+// onProduce has f look at each produce request: handled means that the cluster
+// does not.
+func onProduce(c *kfake.Cluster, f func(*kmsg.ProduceRequest) (kmsg.Response, error, bool)) {
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return f(req.(*kmsg.ProduceRequest)) //nolint:forcetypeassert // by its key
+	})
+}
+
+var (
+	_ dispatch.BatchHandler = (*Handler)(nil)
+	_ io.Closer             = (*Handler)(nil)
+)
+
+func mustContain(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("error %v does not contain %q", err, w)
+		}
+	}
+}

@@ -1,0 +1,297 @@
+package kafka
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const (
+	// reachWithin bounds the question to the brokers whether they are there. A
+	// broker that is there answers within milliseconds.
+	reachWithin = 10 * time.Second
+	// metadataAtMost is how often the client asks where partitions are while it
+	// has trouble. The default of 5 s would make every change of a leader last as
+	// long.
+	metadataAtMost = 500 * time.Millisecond
+	// settleEvery is how long to wait for records that were given up before giving
+	// up what has turned up since. One round is enough nearly always.
+	settleEvery = 100 * time.Millisecond
+	// requestTimeout bounds how long a broker may wait for its replicas, and
+	// requestOverhead all else about a request. A request that was given up keeps
+	// later ones to the same partition waiting until then.
+	requestTimeout    = 10 * time.Second
+	minRequestTimeout = 100 * time.Millisecond // kgo takes no less
+	requestOverhead   = 5 * time.Second
+	// endWithin bounds the end of a transaction that is given up.
+	endWithin = 5 * time.Second
+)
+
+// errTimeout is the cause of a delivery that took longer than delivery_timeout.
+var errTimeout = errors.New("delivery_timeout is over")
+
+// producer writes one batch at a time. Flushing is manual: everything of a batch
+// is buffered before anything of it is sent, so that no record can be buffered
+// behind one that has just failed, and overtake it.
+type producer struct {
+	cfg     Config
+	options []kgo.Opt
+	link    *link
+	client  *kgo.Client // nil before the first batch, and after a fatal error
+	suspect bool        // ask whether the brokers are there before buffering anything
+
+	// Of the batch under way; the memory is used again by the next one.
+	records []kgo.Record
+	tags    []tag
+	todo    []int
+	scratch scratch
+	waiting sync.WaitGroup // records whose fate is open
+}
+
+// tag is the context of a record: it tells the promise whose fate it learns.
+// Nothing may cancel a record that is on its way, so the methods of the context
+// read nothing: the client may still ask them while the tag serves the next batch.
+type tag struct {
+	batch *batch
+	i     int
+}
+
+// Deadline implements context.Context: there is none.
+func (*tag) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
+// Done implements context.Context: it never is.
+func (*tag) Done() <-chan struct{} { return nil }
+
+// Err implements context.Context.
+func (*tag) Err() error { return nil }
+
+// Value implements context.Context: it carries nothing.
+func (*tag) Value(any) any { return nil }
+
+// newProducer returns the n-th producer of a handler. It connects when it is used.
+func newProducer(cfg Config, opts []kgo.Opt, n int) *producer {
+	p := &producer{cfg: cfg, link: &link{}}
+	p.options = append(append([]kgo.Opt(nil), opts...), kgo.WithHooks(p.link),
+		// Not one for all: kgo sorts the list that it is given.
+		kgo.ProducerBatchCompression(codec(cfg.Compression), kgo.NoCompression()))
+	if cfg.Transactional {
+		// A new id for each process: two relays with one would fence each other
+		// for ever. What a killed relay leaves open is aborted by the broker after
+		// the transaction's timeout.
+		host, _ := os.Hostname() // only for people who look
+		id := fmt.Sprintf("%s-%s-%s-%d", cfg.TransactionalID, host, rand.Text()[:8], n)
+		p.options = append(p.options, kgo.TransactionalID(id), kgo.TransactionTimeout(cfg.DeliveryTimeout+endWithin))
+	}
+	return p
+}
+
+// clientOptions returns what all producers of a handler have in common.
+func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
+	brokers := make([]string, len(cfg.Brokers))
+	for i, b := range cfg.Brokers {
+		brokers[i] = withPort(b)
+	}
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(brokers...),
+		kgo.ClientID(cfg.ClientID),
+		kgo.SoftwareNameAndVersion("notifyd", "v1"),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ManualFlushing(),
+		kgo.MaxBufferedRecords(math.MaxInt32),                 // a batch is what there is at most
+		kgo.ProducerBatchMaxBytes(int32(cfg.MaxMessageBytes)), //nolint:gosec // Validate has bounded it
+		kgo.MetadataMinAge(metadataAtMost),
+		kgo.ProduceRequestTimeout(max(min(requestTimeout, cfg.DeliveryTimeout), minRequestTimeout)),
+		kgo.RequestTimeoutOverhead(requestOverhead),
+		kgo.DisableClientMetrics(), // Close would wait for the last ones to be sent
+		// The murmur2 hash of the Java client for records with a key. Others fill a
+		// batch for one partition, then for the next.
+		kgo.RecordPartitioner(kgo.UniformBytesPartitioner(64<<10, true, true, nil)),
+	}
+	if cfg.AllowAutoTopicCreation {
+		opts = append(opts, kgo.AllowAutoTopicCreation())
+	}
+	if cfg.TLS != nil {
+		conf, err := cfg.TLS.Load(baseDir)
+		if err != nil {
+			return nil, below("tls", err)
+		}
+		opts = append(opts, kgo.DialTLSConfig(conf))
+	}
+	if cfg.SASL != nil {
+		opts = append(opts, kgo.SASL(mechanism(*cfg.SASL, baseDir, s)))
+	}
+	return opts, nil
+}
+
+func codec(word string) kgo.CompressionCodec {
+	switch word {
+	case CompressionSnappy:
+		return kgo.SnappyCompression()
+	case CompressionLZ4:
+		return kgo.Lz4Compression()
+	case CompressionZstd:
+		return kgo.ZstdCompression()
+	case CompressionGzip:
+		return kgo.GzipCompression()
+	default:
+		return kgo.NoCompression()
+	}
+}
+
+// encode makes the records of a batch and returns which events have one.
+func (p *producer) encode(b *batch) (todo []int) {
+	n := len(b.events)
+	if cap(p.records) < n {
+		p.records, p.tags, p.todo = make([]kgo.Record, n), make([]tag, n), make([]int, 0, n)
+	}
+	p.records, p.tags, p.todo = p.records[:n], p.tags[:n], p.todo[:0]
+	p.scratch.reset()
+	for i, ev := range b.events {
+		p.records[i] = kgo.Record{}
+		if err := b.h.encoder.record(&p.records[i], ev, &p.scratch); err != nil {
+			b.fail(i, &contentError{err})
+			continue
+		}
+		p.tags[i] = tag{b, i}
+		p.records[i].Context = &p.tags[i] //nolint:fatcontext // nothing is nested: each record has its own
+		p.todo = append(p.todo, i)
+	}
+	return p.todo
+}
+
+// ready makes a client where there is none, and after trouble asks whether the
+// brokers are there at all: their answer comes sooner, and tells more, than a
+// delivery that times out.
+func (p *producer) ready(ctx context.Context) error {
+	if p.client == nil {
+		client, err := kgo.NewClient(p.options...)
+		if err != nil {
+			return err
+		}
+		p.client, p.suspect = client, true
+	}
+	if !p.suspect {
+		return nil
+	}
+	asking, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	err := p.client.Ping(asking)
+	switch {
+	case ctx.Err() != nil:
+		return errUndecided
+	case asking.Err() != nil:
+		return p.link.explain(fmt.Errorf("no broker answers within %v", reachWithin))
+	case err != nil:
+		return p.link.explain(err)
+	}
+	p.suspect = false
+	return nil
+}
+
+// produce writes records and waits until the fate of each is known. On return
+// nothing is left in the client.
+func (p *producer) produce(b *batch, todo []int) {
+	if p.client == nil || p.suspect { // an earlier part of the batch has brought trouble
+		if err := p.ready(b.ctx); err != nil {
+			b.failAll(todo, err)
+			return
+		}
+	}
+	if p.cfg.Transactional {
+		p.transact(b, todo)
+		return
+	}
+	p.send(b, todo)
+	if b.errs == nil {
+		return
+	}
+	fatal, undecided := false, false
+	for _, i := range todo {
+		err := b.errs[i]
+		p.suspect = p.suspect || err != nil && !isContent(err)
+		fatal = fatal || isFatal(err)
+		undecided = undecided || isUndecided(err)
+	}
+	// A client that has given up records is kept: only its next epoch makes the
+	// broker refuse them.
+	if fatal && !undecided {
+		p.close()
+	}
+}
+
+// send buffers records and flushes them. If ctx is done first, it gives them up.
+func (p *producer) send(b *batch, todo []int) {
+	p.waiting.Add(len(todo))
+	settled := p.settled
+	for _, i := range todo {
+		p.client.Produce(&p.tags[i], &p.records[i], settled)
+	}
+	if p.client.Flush(b.ctx) != nil {
+		p.giveUp(context.WithoutCancel(b.ctx))
+	}
+	p.waiting.Wait()
+}
+
+// settled is told the fate of one record after the other.
+func (p *producer) settled(r *kgo.Record, err error) {
+	if t := r.Context.(*tag); err != nil { //nolint:forcetypeassert // encode has set it
+		t.batch.fail(t.i, err)
+	}
+	p.waiting.Done()
+}
+
+// giveUp fails what is buffered or on its way. The client raises its epoch if
+// something was on its way: with that, and because the sequence begins anew, the
+// broker refuses what it finds of it after having taken a newer record.
+func (p *producer) giveUp(ctx context.Context) {
+	for {
+		p.client.UnsafeAbortBufferedRecords()
+		// What the metadata loop was just moving into a partition was missed.
+		round, cancel := context.WithTimeout(ctx, settleEvery)
+		err := p.client.AbortBufferedRecords(round)
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+}
+
+// close lets go of the client, and of what it may have on its way.
+func (p *producer) close() {
+	if p.client != nil {
+		p.client.Close()
+		p.client = nil
+	}
+}
+
+// link remembers why the last connection failed. It implements
+// kgo.HookBrokerConnect.
+type link struct {
+	mu  sync.Mutex
+	err error
+}
+
+// OnBrokerConnect is called after each attempt to connect and to authenticate.
+func (l *link) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+}
+
+// explain adds why the last connection failed, if it did.
+func (l *link) explain(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil || errors.Is(err, l.err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, l.err)
+}

@@ -1,0 +1,186 @@
+package kafka
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/kafkaserver"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// certificate writes a key and a certificate for 127.0.0.1, which is its own
+// authority, into two files: one with both, one with the certificate.
+func certificate(t *testing.T) (keyStore, ca string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "broker"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	dir := t.TempDir()
+	keyStore, ca = filepath.Join(dir, "broker.pem"), filepath.Join(dir, "ca.pem")
+	for name, text := range map[string][]byte{keyStore: append(keyPEM, cert...), ca: cert, filepath.Join(dir, "key.pem"): keyPEM} {
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return keyStore, ca
+}
+
+// unsigned returns a token that the broker of the test takes: without a signature.
+func unsigned(subject string) string {
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	now := time.Now().Unix()
+	return part(`{"alg":"none"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, subject, now, now+3600)) + "."
+}
+
+// TestSecured has one broker with TLS, SASL and ACLs, and clients that lack one
+// thing or the other. Nothing that went wrong may tell a secret.
+func TestSecured(t *testing.T) {
+	t.Parallel()
+	const password = "s3cret w0rd"
+	keyStore, ca := certificate(t)
+	_, otherCA := certificate(t)
+	s := testenv.OwnKafka(t, kafkaserver.Config{
+		Secure: kafkaserver.Secure{Users: map[string]string{"ann": password, "bob": password}, KeyStore: keyStore},
+		Properties: map[string]string{
+			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+			"super.users":           "User:ANONYMOUS",
+		},
+	})
+	plain := []string{s.Addr()}
+	newNamed := func(name string) {
+		if _, err := admin(t, plain).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newNamed("t")
+	allow(t, plain, "ann", "t")
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(tokenFile, []byte(unsigned("ann")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	trusting := &tlsconf.Config{CAFile: ca}
+	ann := func(mechanism string) *SASL {
+		return &SASL{Mechanism: mechanism, Username: "ann", Password: secret.New(password)}
+	}
+	with := func(s *SASL, change func(*SASL)) *SASL { change(s); return s }
+	for name, c := range map[string]struct {
+		tls  *tlsconf.Config
+		sasl *SASL
+		want string
+		says []string
+	}{
+		"plain":                 {trusting, ann(SASLPlain), "delivered", nil},
+		"scram-sha-256":         {trusting, ann(SASLSCRAM256), "delivered", nil},
+		"scram-sha-512":         {trusting, ann(SASLSCRAM512), "delivered", nil},
+		"token":                 {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: secret.New(unsigned("ann"))}, "delivered", nil},
+		"token file":            {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenFile: tokenFile}, "delivered", nil},
+		"no token file":         {trusting, &SASL{Mechanism: SASLOAuthBearer, TokenFile: tokenFile + "x"}, "unavailable", []string{"sasl.token_file"}},
+		"wrong token":           {trusting, &SASL{Mechanism: SASLOAuthBearer, Token: secret.New("s3cret w0rd")}, "unavailable", []string{"check sasl"}},
+		"wrong password":        {trusting, with(ann(SASLSCRAM256), func(s *SASL) { s.Password = secret.New("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
+		"wrong plain password":  {trusting, with(ann(SASLPlain), func(s *SASL) { s.Password = secret.New("s3cret w0rd?") }), "unavailable", []string{"check sasl"}},
+		"nobody":                {trusting, nil, "unavailable", []string{"SASL"}},
+		"no TLS":                {nil, ann(SASLSCRAM256), "unavailable", []string{"TLS"}},
+		"another authority":     {&tlsconf.Config{CAFile: otherCA}, ann(SASLSCRAM256), "unavailable", []string{"tls.ca_file"}},
+		"another name":          {&tlsconf.Config{CAFile: ca, ServerName: "example.com"}, ann(SASLSCRAM256), "unavailable", []string{"tls.server_name"}},
+		"may not write, exists": {trusting, with(ann(SASLSCRAM256), func(s *SASL) { s.Username = "bob" }), "unavailable", []string{"TOPIC_AUTHORIZATION_FAILED", "allow WRITE"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS, cfg.SASL = c.tls, c.sasl })
+			err := h.Deliver(t.Context(), events(1)[0])
+			wantClass(t, err, c.want)
+			mustContain(t, err, c.says...)
+			for e := err; e != nil; e = unwrap(e) {
+				if text := fmt.Sprintf("%v %+v %#v", e, e, e); strings.Contains(text, "s3cret") {
+					t.Errorf("the password is in %s", text)
+				}
+			}
+		})
+	}
+	t.Run("allowed later", func(t *testing.T) {
+		t.Parallel()
+		newNamed("later")
+		h := open(t, []string{s.SecureAddr()}, to("later"), func(cfg *Config) { cfg.TLS, cfg.SASL = trusting, ann(SASLSCRAM256) })
+		wantClass(t, h.Deliver(t.Context(), events(1)[0]), "unavailable")
+		allow(t, plain, "ann", "later")
+		deliver(t, h, events(1))
+	})
+	t.Run("transactions are not allowed", func(t *testing.T) {
+		t.Parallel()
+		h := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS, cfg.SASL, cfg.Transactional = trusting, ann(SASLSCRAM256), true })
+		err := h.Deliver(t.Context(), events(1)[0])
+		wantClass(t, err, "unavailable")
+		mustContain(t, err, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "transactional_id")
+	})
+}
+
+func unwrap(err error) error {
+	u, ok := err.(interface{ Unwrap() error })
+	if !ok {
+		return nil
+	}
+	return u.Unwrap()
+}
+
+// allow lets a user write a topic.
+func allow(t *testing.T, brokers []string, user, topic string) {
+	t.Helper()
+	b := kadm.NewACLs().Allow("User:"+user).AllowHosts().Topics(topic).ResourcePatternType(kadm.ACLPatternLiteral).Operations(kadm.OpWrite, kadm.OpDescribe)
+	results, err := admin(t, brokers).CreateACLs(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+}
+
+// TestClientCertificate needs no SASL: the certificate says who we are.
+func TestClientCertificate(t *testing.T) {
+	t.Parallel()
+	keyStore, ca := certificate(t)
+	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{KeyStore: keyStore, TrustStore: ca}})
+	if _, err := admin(t, []string{s.Addr()}).CreateTopic(t.Context(), 1, 1, nil, "t"); err != nil {
+		t.Fatal(err)
+	}
+	conf := tlsconf.Config{CAFile: ca, CertFile: ca, KeyFile: filepath.Join(filepath.Dir(ca), "key.pem")}
+	deliver(t, open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &conf }), events(1))
+	err := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &tlsconf.Config{CAFile: ca} }).Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "tls")
+}

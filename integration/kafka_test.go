@@ -1,0 +1,237 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers/kafka"
+	"github.com/notifyd/notifyd/internal/kafkaserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// envOutage names the environment variable with how long the broker of
+// [TestKafkaOutage] is away, "60s" for example.
+const envOutage = "NOTIFYD_TEST_OUTAGE"
+
+func outage(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv(envOutage)
+	if text == "" {
+		return 3 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		t.Fatalf("%s=%s is no duration", envOutage, text)
+	}
+	return d
+}
+
+const (
+	outageKeys       = 20
+	outagePartitions = 3
+	// One statement of so many events every so often: 2,000 events a second.
+	outageEvery  = 10 * time.Millisecond
+	outageEvents = 20
+)
+
+// TestKafkaOutage kills the broker under a steady load and starts it again a
+// while later: nothing is lost, nothing dies, no attempt is counted, and the
+// records of each key stand in the order in which the relay handed the events
+// over. That this is the order of their ids is not yet promised: see what the
+// test logs.
+func TestKafkaOutage(t *testing.T) {
+	t.Parallel()
+	away := outage(t)
+	broker := testenv.OwnKafka(t, kafkaserver.Config{})
+	makeTopic(t, broker.Addr(), "orders", outagePartitions)
+	h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: "orders", DeliveryTimeout: min(away/3, kafka.DefaultDeliveryTimeout)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	watched := &watched{Handler: h}
+	e := newEnv(t)
+	e.relay(handleAll(t, watched, notifyd.Concurrency(1), notifyd.BatchSize(1000), notifyd.Timeout(time.Minute)), notifyd.WithClaims(1))
+
+	written := e.steadily(time.Second)
+	if err := broker.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	written += e.steadily(away)
+	if err := broker.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	written += e.steadily(time.Second)
+	e.untilDone()
+
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries are left", n)
+	}
+	if watched.attempt != 1 {
+		t.Errorf("an event was at attempt %d: attempts were counted", watched.attempt)
+	}
+	if watched.failed == 0 {
+		t.Error("no batch failed: there was no outage")
+	}
+	all := readTopic(t, broker.Addr(), "orders")
+	copies := checkTopic(t, all, written, watched.delivered)
+	t.Logf("%d events, broker away for %v, %d batches failed, %d duplicates, handed over out of order %d times",
+		written, away, watched.failed, copies, inversions(watched.delivered))
+}
+
+// watched remembers what a handler is called with. It is called for one batch at
+// a time, and looked at when the relay has nothing left to do.
+type watched struct {
+	*kafka.Handler
+	attempt   int     // the highest
+	failed    int     // batches
+	delivered []int64 // events, as they were delivered
+}
+
+// DeliverBatch implements notifyd.BatchHandler.
+func (w *watched) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+	errs := w.Handler.DeliverBatch(ctx, events)
+	if errs != nil {
+		w.failed++
+	}
+	for i, e := range events {
+		w.attempt = max(w.attempt, e.Attempt)
+		if errs == nil || errs[i] == nil {
+			w.delivered = append(w.delivered, e.ID)
+		}
+	}
+	return errs
+}
+
+// inversions counts how often an event was handed over right behind a later one.
+func inversions(ids []int64) (n int) {
+	for i := 1; i < len(ids); i++ {
+		if ids[i] < ids[i-1] {
+			n++
+		}
+	}
+	return n
+}
+
+// steadily writes events for a while, each transaction after the one before, and
+// returns how many.
+func (e *env) steadily(long time.Duration) (n int) {
+	e.t.Helper()
+	tick := time.NewTicker(outageEvery)
+	defer tick.Stop()
+	for range long / outageEvery {
+		<-tick.C
+		e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			SELECT 'order.changed', 'order', 'k' || i % $1, json_build_object('key', 'k' || i % $1) FROM generate_series(1, $2::int) i`, outageKeys, outageEvents)
+		n += outageEvents
+	}
+	return n
+}
+
+func makeTopic(t *testing.T, addr, name string, partitions int32) {
+	t.Helper()
+	cl, err := kadm.NewOptClient(kgo.SeedBrokers(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if _, err := cl.CreateTopic(t.Context(), partitions, 1, nil, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkTopic checks that n different events are in a topic, and that the last
+// copies of each key's events stand in the order in which they were delivered:
+// what was given up and written all the same stands before them.
+func checkTopic(t *testing.T, records []*kgo.Record, n int, delivered []int64) (copies int) {
+	t.Helper()
+	byKey, keyOf := make(map[string][]int64), make(map[int64]string)
+	for _, r := range records {
+		id := headerID(t, r)
+		if keyOf[id] != "" {
+			copies++
+		}
+		var p struct{ Key string }
+		if err := json.Unmarshal(r.Value, &p); err != nil || p.Key != string(r.Key) {
+			t.Fatalf("record with key %q: %s, %v", r.Key, r.Value, err)
+		}
+		keyOf[id] = p.Key
+		byKey[p.Key] = append(byKey[p.Key], id)
+	}
+	if len(keyOf) != n || len(byKey) != outageKeys {
+		t.Errorf("%d different events of %d keys are in the topic, want %d of %d", len(keyOf), len(byKey), n, outageKeys)
+	}
+	want := make(map[string][]int64)
+	for _, id := range delivered {
+		want[keyOf[id]] = append(want[keyOf[id]], id)
+	}
+	for key, ids := range byKey {
+		if !slices.Equal(lastCopies(ids), lastCopies(want[key])) {
+			t.Errorf("key %s is in another order than it was delivered in", key)
+		}
+	}
+	return copies
+}
+
+// lastCopies drops what comes again further on.
+func lastCopies(ids []int64) (last []int64) {
+	seen := make(map[int64]bool)
+	for _, id := range slices.Backward(ids) {
+		if !seen[id] {
+			seen[id], last = true, append(last, id)
+		}
+	}
+	slices.Reverse(last)
+	return last
+}
+
+func headerID(t *testing.T, r *kgo.Record) (id int64) {
+	t.Helper()
+	for _, h := range r.Headers {
+		if h.Key == "notifyd-id" {
+			if err := json.Unmarshal(h.Value, &id); err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+	}
+	t.Fatalf("record %s has no id", r.Value)
+	return 0
+}
+
+func readTopic(t *testing.T, addr, topic string) (all []*kgo.Record) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int64
+	ends.Each(func(o kadm.ListedOffset) { n += o.Offset })
+	for int64(len(all)) < n {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err0(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, fetches.Records()...)
+	}
+	return all
+}

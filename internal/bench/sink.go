@@ -1,0 +1,137 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/notifyd/notifyd"
+)
+
+// place is where a drain delivers to.
+type place struct {
+	// note says what it is, for people.
+	note string
+	// handlers take the events, which are spread over them evenly by their types.
+	handlers []notifyd.Handler
+	options  []notifyd.HandleOption
+	// pid is the process of a private server, 0 if there is none.
+	pid int
+	// arrived notes the id of every event that is in the place. It is nil where
+	// nobody can say; then what was handled counts.
+	arrived func(ctx context.Context, note func(id int64)) error
+	// close ends a private server, and removes what the drain has left behind.
+	close func(ctx context.Context) error
+}
+
+// sinks opens each place that a drain can deliver to, by the word that chooses it.
+func sinks() map[string]func(context.Context, DrainOptions) (*place, error) {
+	return map[string]func(context.Context, DrainOptions) (*place, error){
+		"noop":     openNoop,
+		"kafka":    openKafka,
+		"rabbitmq": openRabbitMQ,
+	}
+}
+
+// Sinks returns the words for [DrainOptions.To].
+func Sinks() []string { return slices.Sorted(maps.Keys(sinks())) }
+
+// openNoop delivers to a Go function that does nothing.
+func openNoop(context.Context, DrainOptions) (*place, error) {
+	return &place{
+		note:     "a Go function that does nothing",
+		handlers: []notifyd.Handler{notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil })},
+		close:    func(context.Context) error { return nil },
+	}, nil
+}
+
+// openSink opens the place of a drain.
+func (d *drain) openSink(ctx context.Context) (err error) {
+	open, ok := sinks()[d.want.To]
+	if !ok {
+		return fmt.Errorf("there is no sink %q", d.want.To)
+	}
+	if d.place, err = open(ctx, d.want); err != nil {
+		return fmt.Errorf("drain to %s: %w", d.want.To, err)
+	}
+	d.cleanup = append(d.cleanup, d.place.close)
+	return nil
+}
+
+// routeType is the type of the events for the i-th handler.
+func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
+
+// register gives the relay its destinations. What they have delivered is noted.
+func (d *drain) register(relay *notifyd.Relay, seen *sightings) error {
+	for i, h := range d.place.handlers {
+		match := routeType(i)
+		options := append([]notifyd.HandleOption{notifyd.Named("sink-" + strconv.Itoa(i))}, d.place.options...)
+		if err := relay.Handle(match, noting(h, seen), options...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noting notes what h has delivered.
+func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
+	if batches, ok := h.(notifyd.BatchHandler); ok {
+		return notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+			errs := batches.DeliverBatch(ctx, events)
+			for i, e := range events {
+				if errs == nil || errs[i] == nil {
+					seen.note(e.ID)
+				}
+			}
+			return errs
+		})
+	}
+	return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+		err := h.Deliver(ctx, e)
+		if err == nil {
+			seen.note(e.ID)
+		}
+		return err
+	})
+}
+
+// recount replaces what was handled by what has arrived, where that can be told.
+func (d *drain) recount(ctx context.Context, result *drained) error {
+	if d.place.arrived == nil {
+		return nil
+	}
+	there := newSightings(d.want.Events)
+	defer d.progress("reading back what has arrived", int64(d.want.Events), there.distinct.Load)()
+	if err := d.place.arrived(ctx, there.note); err != nil {
+		return fmt.Errorf("read back what has arrived: %w", err)
+	}
+	result.lost = max(result.lost, there.missing())
+	result.duplicates = there.duplicates.Load() + there.unknown.Load()
+	return nil
+}
+
+// split is the CPU time of each of those who take part.
+type split struct{ postgres, sink, relay time.Duration }
+
+// used returns the CPU time used so far by private servers, and by us.
+func (d *drain) used(ctx context.Context) (split, error) {
+	s := split{relay: ownCPU()}
+	if d.DatabaseURL == "" {
+		var pid int
+		if err := d.pool.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			return s, err
+		}
+		s.postgres = cpuOfFamily(parentOf(pid))
+	}
+	if d.place != nil && d.place.pid != 0 {
+		s.sink, _ = cpuOf([]int{d.place.pid})
+	}
+	return s, nil
+}
+
+func (s split) since(from split) split {
+	return split{postgres: s.postgres - from.postgres, sink: s.sink - from.sink, relay: s.relay - from.relay}
+}

@@ -1,0 +1,83 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/kafkaserver"
+)
+
+// EnvKafkaBrokers names the environment variable with the brokers of a Kafka
+// that is used as the shared one, host:port with commas between them. It must
+// take clients without TLS or SASL, and let them create topics.
+const EnvKafkaBrokers = "NOTIFYD_TEST_KAFKA_BROKERS"
+
+// sharedKafka is one broker for all tests of a test binary.
+type sharedKafka struct {
+	mu      sync.Mutex
+	brokers []string
+	err     error // why there is none; it is tried once
+}
+
+// kafka is state of the package for the reason that postgres is.
+var kafka sharedKafka //nolint:gochecknoglobals // see postgres
+
+// Kafka returns the brokers that all tests of this binary share: those of
+// [EnvKafkaBrokers], or a private one that [Main] ends. Tests have topics of
+// their own; nothing is created on demand.
+func Kafka(tb testing.TB) (brokers []string) {
+	tb.Helper()
+	brokers, err := kafka.get(tb.Context())
+	orSkipKafka(tb, err)
+	return brokers
+}
+
+// OwnKafka starts a broker for this test alone, which may kill or freeze it. The
+// end of the test stops it.
+func OwnKafka(tb testing.TB, cfg kafkaserver.Config) *kafkaserver.Server {
+	tb.Helper()
+	server, err := kafkaserver.Start(tb.Context(), cfg)
+	orSkipKafka(tb, err)
+	tb.Cleanup(func() {
+		ctx, cancel := afterwards(tb)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			tb.Errorf("stop the Kafka of the test: %v", err)
+		}
+	})
+	return server
+}
+
+// orSkipKafka requires Kafka. One that is there and does not start is a failure
+// for everybody.
+func orSkipKafka(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil && !errors.Is(err, kafkaserver.ErrNotFound) {
+		tb.Fatal(err)
+	}
+	require(tb, "kafka", err)
+}
+
+func (k *sharedKafka) get(ctx context.Context) ([]string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.brokers != nil || k.err != nil {
+		return k.brokers, k.err
+	}
+	if list := os.Getenv(EnvKafkaBrokers); list != "" {
+		k.brokers = strings.Split(list, ",")
+		return k.brokers, nil
+	}
+	server, err := kafkaserver.Start(ctx, kafkaserver.Config{})
+	if err != nil {
+		k.err = err
+		return nil, err
+	}
+	k.brokers = []string{server.Addr()}
+	shared.stopLater(server.Stop)
+	return k.brokers, nil
+}
