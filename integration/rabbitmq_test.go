@@ -32,9 +32,11 @@ const (
 	rabbitQueue = "orders"
 	rabbitKeys  = 20
 	rabbitBatch = 500
-	// One statement of so many events every so often: 2,000 events a second.
+	// One statement of so many events every so often: 500 events a second.
 	rabbitEvery  = 10 * time.Millisecond
-	rabbitEvents = 20
+	rabbitEvents = 5
+	// rabbitFlow is how many deliveries there are between two faults.
+	rabbitFlow = 1000
 )
 
 // TestRabbitMQRestarts restarts the broker again and again under a steady load,
@@ -174,21 +176,21 @@ func (r *rabbitRun) write(ctx context.Context) {
 }
 
 // flows waits until events are delivered.
-func (r *rabbitRun) flows() { r.t.Helper(); r.grows("deliveries", &r.delivered) }
+func (r *rabbitRun) flows() { r.t.Helper(); r.grows("deliveries", &r.delivered, rabbitFlow) }
 
 // fails waits until deliveries have failed.
-func (r *rabbitRun) fails() { r.t.Helper(); r.grows("failures", &r.failed) }
+func (r *rabbitRun) fails() { r.t.Helper(); r.grows("failures", &r.failed, 1) }
 
-func (r *rabbitRun) grows(what string, n *atomic.Int64) {
+func (r *rabbitRun) grows(what string, n *atomic.Int64, by int64) {
 	r.t.Helper()
 	tick := time.NewTicker(rabbitEvery)
 	defer tick.Stop()
 	deadline := time.After(patience)
-	for from := n.Load(); n.Load() < from+1; {
+	for from := n.Load(); n.Load() < from+by; {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			r.t.Fatalf("no %s for %v; the tables:\n%s", what, patience, r.dump())
+			r.t.Fatalf("no %d %s in %v; the tables:\n%s", by, what, patience, r.dump())
 		}
 	}
 }
