@@ -62,9 +62,21 @@ func TestAlarm(t *testing.T) {
 	}
 }
 
+// answers fails unless there is an answer for each of n events: no answers at
+// all say that everything was delivered.
+func answers(t *testing.T, errs []error, n int) []error {
+	t.Helper()
+	if len(errs) != n {
+		t.Fatalf("%d answers for %d events", len(errs), n)
+	}
+	return errs
+}
+
+const heftyEvents = 20
+
 // hefty are messages larger together than any buffer.
 func hefty() []*dispatch.Event {
-	batch := events(2, 20)
+	batch := events(2, heftyEvents)
 	for _, e := range batch {
 		e.Payload = json.RawMessage(`"` + strings.Repeat("x", 4<<20) + `"`)
 	}
@@ -95,7 +107,7 @@ func TestPausedBroker(t *testing.T) {
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range h.DeliverBatch(within(t, patience), hefty()) {
+	for _, err := range answers(t, h.DeliverBatch(within(t, patience), hefty()), heftyEvents) {
 		isUnavailable(t, err)
 	}
 	if err := s.Resume(); err != nil {
@@ -128,7 +140,7 @@ func TestPausedBrokerCancelled(t *testing.T) {
 	cancel()
 	select {
 	case errs := <-done:
-		for _, err := range errs {
+		for _, err := range answers(t, errs, heftyEvents) {
 			if !errors.Is(err, context.Canceled) || dispatch.IsUnavailable(err) {
 				t.Errorf("cancelled: %v", err)
 			}
@@ -194,7 +206,7 @@ func TestOneOfManyQueues(t *testing.T) {
 	for i, e := range batch {
 		e.Headers = map[string]string{"side": []string{"even", "odd"}[i%2]}
 	}
-	for i, err := range h.DeliverBatch(t.Context(), batch) {
+	for i, err := range answers(t, h.DeliverBatch(t.Context(), batch), len(batch)) {
 		if i%2 == 0 && err != nil {
 			t.Errorf("event %d: %v", i, err)
 		} else if i%2 == 1 {
@@ -214,7 +226,7 @@ func TestFullQueue(t *testing.T) {
 	b.queue("q", amqp.Table{"x-max-length": int64(5), "x-overflow": "reject-publish"})
 	h := open(t, to(b.url, "q"))
 	refused := 0
-	for i, err := range h.DeliverBatch(t.Context(), events(1, 20)) {
+	for i, err := range answers(t, h.DeliverBatch(t.Context(), events(1, 20)), 20) {
 		if err != nil {
 			refused++
 			isUnavailable(t, err, "queue is full")
@@ -286,7 +298,7 @@ func TestConfirmsLost(t *testing.T) {
 		t.Errorf("%d unconfirmed, want 30", n)
 	}
 	proxy.Cut()
-	for _, err := range <-done {
+	for _, err := range answers(t, <-done, len(batch)) {
 		isUnavailable(t, err, "before the message was confirmed")
 	}
 	proxy.Heal()
