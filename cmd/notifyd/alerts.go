@@ -31,7 +31,7 @@ func newAlerts(c *config.Config, log *slog.Logger) (a alerts, err error) {
 		if !slices.Contains(c.Alerts.To, d.Name) {
 			continue
 		}
-		h, err := openDestination(d)
+		h, err := openDestination(d, log)
 		if err != nil {
 			return a, err
 		}

@@ -76,6 +76,7 @@ row in SQL. It exits with 1 if an event was lost.`,
 func newBenchDrainCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.DrainOptions
 	to := oneOf{words: bench.Sinks(), value: "noop"}
+	queueType := oneOf{words: []string{"classic", "quorum"}, value: "classic"}
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Speed of working off a backlog",
@@ -86,13 +87,14 @@ connections. It exits with 1 if an event was lost.
 
 With --to kafka the events go to topics of one partition each, on brokers that
 --brokers names, or on a private one. What was lost, or came twice, is found by
-reading the topics back.`,
+reading the topics back. With --to rabbitmq they go to a durable queue, on the
+broker of --amqp-url, or on a private one, and are read back too.`,
 		Example: "  notifyd bench drain\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err
 			}
-			o.To = to.value
+			o.To, o.QueueType = to.value, queueType.value
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.DrainResult, error) {
 				o.Options = common
 				return bench.Drain(ctx, o)
@@ -106,8 +108,10 @@ reading the topics back.`,
 	flags.BoolVar(&o.Delete, "delete", false, "delete delivered events instead of keeping them")
 	flags.IntVar(&o.Batch, "batch", defaults.Batch, "largest `number` of events in one claim")
 	flags.IntVar(&o.Workers, "workers", defaults.Claims, "`number` of claims in flight, each with a connection")
-	flags.Var(&to, "to", "destination: noop, a Go function that does nothing; or kafka")
+	flags.Var(&to, "to", "destination: noop, a Go function that does nothing; kafka; or rabbitmq")
 	flags.StringSliceVar(&o.Brokers, "brokers", nil, "`addresses` of Kafka's brokers, with commas between them; a private one by default")
+	flags.StringVar(&o.AMQPURL, "amqp-url", "", "`URL` of RabbitMQ; a private one by default")
+	flags.Var(&queueType, "queue-type", "type of RabbitMQ's queue: classic or quorum")
 	flags.IntVar(&o.Topics, "topics", 2, "`number` of Kafka's topics, with one partition each")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	return cmd

@@ -72,7 +72,7 @@ func TestBenchUsage(t *testing.T) {
 		"":                       "notifyd: notifyd bench needs a command\nsee notifyd bench --help\n",
 		"latency --rate 0":       "notifyd: --rate 0 is below 1\nsee notifyd bench latency --help\n",
 		"drain --workers -1":     "notifyd: --workers -1 is below 1\nsee notifyd bench drain --help\n",
-		"drain --to nowhere":     "notifyd: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop\nsee notifyd bench drain --help\n",
+		"drain --to nowhere":     "notifyd: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop, rabbitmq\nsee notifyd bench drain --help\n",
 		"insert --writers 0":     "notifyd: --writers 0 is below 1\nsee notifyd bench insert --help\n",
 		"soak --seconds 0":       "notifyd: --seconds 0 is below 1\nsee notifyd bench soak --help\n",
 		"soak --blocked-keys 10": "notifyd: unknown flag: --blocked-keys\nsee notifyd bench soak --help\n",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"log/slog"
 	"os"
 	"time"
 
@@ -20,6 +21,13 @@ type destination interface {
 	open() (dispatch.Handler, error)
 }
 
+// logging is implemented by a destination whose handler has something to say
+// about itself, such as that it has lost its connection.
+type logging interface {
+	// logTo comes before open.
+	logTo(log *slog.Logger)
+}
+
 // registry lists the destination types by the word in a destination's "type".
 // Files that a configuration names are relative to baseDir; lines of the type
 // "log" go to stdout or stderr.
@@ -28,8 +36,9 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"email": func() config.Settings {
 			return &emailSettings{baseDir: baseDir, Concurrency: 4, Timeout: 90 * time.Second}
 		},
-		"kafka": func() config.Settings { return newKafkaSettings(baseDir) },
-		"log":   func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+		"kafka":    func() config.Settings { return newKafkaSettings(baseDir) },
+		"log":      func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+		"rabbitmq": func() config.Settings { return newRabbitMQSettings(baseDir) },
 	}
 }
 

@@ -71,7 +71,7 @@ func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	closers, err := addDestinations(relay, c)
+	closers, err := addDestinations(relay, c, log)
 	defer func() { err = errors.Join(err, closeAll(closers)) }()
 	if err != nil {
 		return err
@@ -120,9 +120,9 @@ func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []
 
 // addDestinations opens the handlers and registers them with their routes. The
 // closers are to be closed even if there is an error.
-func addDestinations(relay *notifyd.Relay, c *config.Config) (closers []io.Closer, err error) {
+func addDestinations(relay *notifyd.Relay, c *config.Config, log *slog.Logger) (closers []io.Closer, err error) {
 	for _, d := range c.Destinations {
-		h, err := openDestination(d)
+		h, err := openDestination(d, log)
 		if err != nil {
 			return closers, err
 		}
@@ -145,10 +145,13 @@ func addDestinations(relay *notifyd.Relay, c *config.Config) (closers []io.Close
 }
 
 // openDestination makes the handler that a destination describes.
-func openDestination(d config.Destination) (notifyd.Handler, error) {
+func openDestination(d config.Destination, log *slog.Logger) (notifyd.Handler, error) {
 	opener, ok := d.Settings.(destination)
 	if !ok {
 		return nil, fmt.Errorf("destination %q: type %q cannot be opened", d.Name, d.Type)
+	}
+	if l, ok := d.Settings.(logging); ok {
+		l.logTo(log.With("destination", d.Name))
 	}
 	h, err := opener.open()
 	if err != nil {

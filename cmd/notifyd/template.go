@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -79,7 +80,7 @@ func preview(c *config.Config, name string, e *dispatch.Event) (text string, err
 		}
 		return "", usageErrorf("there is no destination %q: the configuration has %s", name, strings.Join(names, ", "))
 	}
-	h, err := openDestination(c.Destinations[i])
+	h, err := openDestination(c.Destinations[i], slog.New(slog.DiscardHandler))
 	if err != nil {
 		return "", err
 	}

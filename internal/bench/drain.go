@@ -34,6 +34,10 @@ type DrainOptions struct {
 	// Topics is how many topics the events are spread over, at least 1.
 	Brokers []string
 	Topics  int
+	// AMQPURL is that of RabbitMQ; a private one is started if there is none.
+	// QueueType is classic or quorum; "" is classic.
+	AMQPURL   string
+	QueueType string
 	// HeldSnapshot keeps a transaction open that could still see all of the
 	// backlog, so that nothing of it can be cleaned up.
 	HeldSnapshot bool

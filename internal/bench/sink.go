@@ -30,8 +30,9 @@ type place struct {
 // sinks opens each place that a drain can deliver to, by the word that chooses it.
 func sinks() map[string]func(context.Context, DrainOptions) (*place, error) {
 	return map[string]func(context.Context, DrainOptions) (*place, error){
-		"noop":  openNoop,
-		"kafka": openKafka,
+		"noop":     openNoop,
+		"kafka":    openKafka,
+		"rabbitmq": openRabbitMQ,
 	}
 }
 

@@ -1,0 +1,278 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// batch is one delivery of several events.
+type batch struct {
+	h        *Handler
+	events   []*dispatch.Event
+	messages []*outgoing // nil where the message cannot be built
+	failures []*failure  // by event; nil where delivered or still open
+	open     []bool      // not answered yet
+	// alone sends one message at a time, to find out which of several made the
+	// broker close the channel.
+	alone bool
+}
+
+// aggregate is what order is kept for.
+type aggregate struct{ kind, id string }
+
+func (h *Handler) newBatch(events []*dispatch.Event) *batch {
+	b := &batch{
+		h: h, events: events,
+		messages: make([]*outgoing, len(events)), failures: make([]*failure, len(events)), open: make([]bool, len(events)),
+	}
+	for i, e := range events {
+		m, err := h.enc.encode(e)
+		if err != nil {
+			b.failures[i] = &failure{at: stageMessage, text: err.Error()}
+			continue
+		}
+		b.messages[i], b.open[i] = m, true
+	}
+	return b
+}
+
+// next returns which events are to be published together: the first open ones
+// in order, up to a window.
+func (b *batch) next() []int {
+	limit := maxWindow
+	if b.alone {
+		limit = 1
+	}
+	var next []int
+	var seen map[aggregate]bool
+	if b.h.cfg.StrictOrder {
+		seen = make(map[aggregate]bool)
+		b.holdBack()
+	}
+	for i, open := range b.open {
+		if !open {
+			continue
+		}
+		if len(next) == limit {
+			break
+		}
+		if a := aggregateOf(b.events[i]); seen != nil && a.id != "" {
+			if seen[a] {
+				continue
+			}
+			seen[a] = true
+		}
+		next = append(next, i)
+	}
+	return next
+}
+
+// holdBack fails the open events that come after a failed one of their
+// aggregate. One that is dead holds nothing back.
+func (b *batch) holdBack() {
+	failed := make(map[aggregate]*failure)
+	for i, e := range b.events {
+		a := aggregateOf(e)
+		f := b.failures[i]
+		switch head := failed[a]; {
+		case a.id == "":
+		case b.open[i] && head != nil:
+			b.settle(i, behind(head))
+		case f != nil && !dispatch.IsPermanent(classify(f)):
+			failed[a] = f
+		}
+	}
+}
+
+// behind is the failure of an event that follows a failed one. It has the class
+// of the other.
+func behind(head *failure) *failure {
+	f := *head
+	f.text = fmt.Sprintf("%s: %s", stageBehind, orDefault(head.text, head.at.String()))
+	return &f
+}
+
+func aggregateOf(e *dispatch.Event) aggregate { return aggregate{e.AggregateType, e.AggregateID} }
+
+// settle notes the answer for an event; nil is delivered.
+func (b *batch) settle(i int, f *failure) {
+	b.open[i], b.failures[i] = false, f
+}
+
+// failAll fails what is still open.
+func (b *batch) failAll(f *failure) {
+	for i, open := range b.open {
+		if open {
+			b.settle(i, f)
+		}
+	}
+}
+
+// send publishes events, waits for the answers and settles what is answered. A
+// failure is one of the place, for all that is still open.
+func (b *batch) send(ctx context.Context, next []int) *failure {
+	conn, err := b.h.keeper.get(ctx)
+	if err != nil {
+		return asFailure(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, b.h.cfg.ConfirmTimeout,
+		fmt.Errorf("confirm_timeout of %v is over", b.h.cfg.ConfirmTimeout))
+	defer cancel()
+	ch, f := conn.acquire(ctx, b.h)
+	if f != nil {
+		return f
+	}
+	defer conn.release(ch)
+	next = b.dropUnfit(next, conn)
+	messages := make([]*outgoing, len(next))
+	for i, at := range next {
+		messages[i] = b.messages[at]
+	}
+	n, f := ch.publish(ctx, conn, messages, b.h.cfg.Unroutable != UnroutableDrop)
+	b.h.unconfirmed.Add(int64(n))
+	defer b.h.unconfirmed.Add(-int64(n))
+	if waited := ch.await(ctx, conn); f == nil {
+		f = waited
+	}
+	open := b.collect(ch, conn, next, n)
+	if len(open) == 0 {
+		return nil
+	}
+	if f == nil { // nothing was answered but that the channel is closed
+		f = ch.closedBy(ctx, conn)
+	}
+	if f.at != stageRefused || !aboutMessage(f.code, b.h.ownExchange) {
+		return f
+	}
+	f.own = b.h.ownExchange
+	b.accuse(open, f)
+	return nil
+}
+
+// dropUnfit fails the messages whose properties are too large for a frame: the
+// broker would close the connection.
+func (b *batch) dropUnfit(next []int, conn *connection) []int {
+	limit := conn.conn.Config.FrameSize - frameOverhead
+	fit := next[:0]
+	for _, i := range next {
+		if size := b.messages[i].header; size > limit {
+			b.settle(i, &failure{at: stageMessage, text: fmt.Sprintf("the headers have some %d bytes: this broker takes %d", size, limit)})
+			continue
+		}
+		fit = append(fit, i)
+	}
+	return fit
+}
+
+// collect settles the first n of next as they were answered, and returns those
+// of all of them that were not. A channel that has its answers is ready for
+// others.
+func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open []int) {
+	returned := ch.takeReturns()
+	pending := ch.sent[:0]
+	for i, at := range next {
+		if i >= n {
+			open = append(open, at)
+			continue
+		}
+		dc := ch.sent[i]
+		select {
+		case <-dc.Done():
+		default:
+			pending = append(pending, dc)
+			open = append(open, at)
+			continue
+		}
+		r, back := returned[b.messages[at].publishing.MessageId]
+		switch {
+		case dc.Acked() && back:
+			b.settle(at, b.returned(conn, r))
+		case dc.Acked():
+			b.settle(at, nil)
+		case ch.amqp.IsClosed():
+			// The library answers for a broker that cannot any more.
+			open = append(open, at)
+		default:
+			b.settle(at, &failure{at: stageNack, text: "its queue is full or has failed"})
+		}
+	}
+	ch.sent = pending
+	return open
+}
+
+// returned is the failure of a message that came back.
+func (b *batch) returned(conn *connection, r amqp.Return) *failure {
+	conn.declareAgain()
+	own := b.h.ownRoute
+	switch b.h.cfg.Unroutable {
+	case UnroutableRetry:
+		own = true
+	case UnroutableWait:
+		own = false
+	}
+	return &failure{
+		at: stageReturned, code: int(r.ReplyCode), own: own,
+		text: conn.target.clean(fmt.Sprintf("%d %s: exchange %q has no queue for routing key %q (bind one, or set unroutable: %s)",
+			r.ReplyCode, r.ReplyText, r.Exchange, r.RoutingKey, UnroutableDrop)),
+	}
+}
+
+// accuse makes the one message answer for a channel that the broker has closed,
+// or has the candidates sent again, one by one, until it is found: the broker
+// does not say which one it was.
+func (b *batch) accuse(open []int, f *failure) {
+	if len(open) > 1 {
+		b.alone = true
+		return
+	}
+	b.settle(open[0], f)
+	b.alone = false
+}
+
+// answers returns what DeliverBatch returns.
+func (b *batch) answers() []error {
+	b.repeatBehind()
+	var errs []error
+	for i, f := range b.failures {
+		if f == nil {
+			continue
+		}
+		if errs == nil {
+			errs = make([]error, len(b.events))
+		}
+		errs[i] = classify(f)
+	}
+	return errs
+}
+
+// repeatBehind has events sent again that were confirmed although an earlier
+// one of their aggregate has to be sent again through no fault of its own: the
+// last one that consumers see is then the last one there is.
+func (b *batch) repeatBehind() {
+	failed := make(map[aggregate]*failure)
+	for i, e := range b.events {
+		a := aggregateOf(e)
+		if a.id == "" {
+			continue
+		}
+		f := b.failures[i]
+		if head := failed[a]; f == nil && head != nil {
+			b.failures[i] = behind(head)
+		} else if f != nil && dispatch.IsUnavailable(classify(f)) {
+			failed[a] = f
+		}
+	}
+}
+
+// asFailure returns the *failure that keeper.get has returned.
+func asFailure(err error) *failure {
+	f, ok := err.(*failure) //nolint:errorlint // it is not wrapped
+	if !ok {
+		return &failure{at: stageConnect, text: err.Error()}
+	}
+	return f
+}

@@ -1,0 +1,202 @@
+package rabbitmq
+
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// The words of [Config.Auth].
+const (
+	AuthPlain    = "plain"
+	AuthExternal = "external"
+)
+
+// The words of [Config.Unroutable].
+const (
+	UnroutableAuto  = "auto"
+	UnroutableRetry = "retry"
+	UnroutableWait  = "wait"
+	UnroutableDrop  = "drop"
+)
+
+const (
+	defaultHost    = "localhost"
+	defaultPort    = 5672 // AMQP, IANA
+	defaultPortTLS = 5671 // AMQPS, IANA
+	// guest is the account of a broker that nobody has set up, which lets it in
+	// over the loopback only.
+	guest = "guest"
+	// defaultHeartbeat finds a broker that is gone without a word in 15 s: the
+	// library gives up after three halves of it.
+	defaultHeartbeat = 10 * time.Second
+	minHeartbeat     = time.Second // the protocol counts in seconds
+	maxHeartbeat     = 10 * time.Minute
+	// defaultConnectTimeout covers TCP, TLS, the handshake and the declarations.
+	defaultConnectTimeout = 10 * time.Second
+	// defaultWriteTimeout is for one write to the socket: a broker that takes
+	// nothing for as long has hung or lost the network. One that merely wants
+	// publishers to slow down takes some bytes now and then.
+	defaultWriteTimeout = 10 * time.Second
+	// defaultConfirmTimeout is for a broker that writes to a slow disk, or for a
+	// quorum queue that elects a leader.
+	defaultConfirmTimeout = 30 * time.Second
+	// defaultMaxMessageBytes is the max_message_size of RabbitMQ 3.8 to 3.13;
+	// later ones take 16 MiB.
+	defaultMaxMessageBytes = 128 << 20
+	// limitMaxMessageBytes is what no RabbitMQ can be set above.
+	limitMaxMessageBytes = 512 << 20
+	defaultAppID         = "notifyd"
+	defaultName          = "notifyd"
+)
+
+// Config says where events go in RabbitMQ, and how it is reached. Fields marked
+// "template" are templates over the event: .Event, .Payload and .Headers.
+type Config struct {
+	// URL is amqp://user:password@host:port/vhost, or amqps:// for TLS, with
+	// reserved characters percent-encoded. Set it, or the six fields after it.
+	URL secret.String `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"amqp://user:password@host:port/vhost, amqps:// for TLS; best as ${env:NAME}. In place of host, port, username, password and vhost."`
+	// Host is the broker's name or address; the default is localhost.
+	Host string `json:"host,omitempty" yaml:"host,omitempty" jsonschema_description:"Name or address of the broker; localhost by default."`
+	// Port is its TCP port. The default is 5672, with TLS 5671.
+	Port int `json:"port,omitempty" yaml:"port,omitempty" jsonschema_description:"TCP port; 5672 by default, with tls 5671."`
+	// Username and Password are who we are, with auth: plain. The default is
+	// guest, whom brokers let in over the loopback only.
+	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Who we are; guest by default, whom brokers let in from their own machine only."`
+	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of username, best as ${env:NAME} or ${file:PATH}."`
+	// Vhost is the virtual host; the default is "/".
+	Vhost string `json:"vhost,omitempty" yaml:"vhost,omitempty" jsonschema_description:"Virtual host; / by default."`
+	// TLS makes connections with TLS; an empty one trusts the system's
+	// authorities. Nil is without TLS, but for a URL with amqps.
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities."`
+	// Auth is plain (default: name and password) or external (the client
+	// certificate of TLS; the broker needs rabbitmq_auth_mechanism_ssl).
+	Auth string `json:"auth,omitempty" yaml:"auth,omitempty" jsonschema_description:"plain (default: username and password) or external (the client certificate in tls)."`
+	// ConnectionName is shown in the broker's list of connections; the default
+	// is "notifyd".
+	ConnectionName string `json:"connection_name,omitempty" yaml:"connection_name,omitempty" jsonschema_description:"Name in the broker's list of connections; notifyd by default."`
+
+	// Exchange is where messages are published (template); the default is "",
+	// the default exchange, which takes the routing key for a queue's name.
+	Exchange string `json:"exchange,omitempty" yaml:"exchange,omitempty" jsonschema_description:"Template of the exchange. Without it, the default exchange: routing_key is the name of a queue."`
+	// RoutingKey is the routing key (template). The default is the event's type;
+	// required without Exchange.
+	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Template of the routing key; the event's type by default. Required without exchange."`
+	message.Config
+	// Priority is the message's priority, 0 to 255 (template). One that yields
+	// "" is none.
+	Priority string `json:"priority,omitempty" yaml:"priority,omitempty" jsonschema_description:"Template of the priority, 0 to 255; none where it yields nothing."`
+	// Expiration is how long the message is worth anything (template): a
+	// duration such as 30s, or milliseconds. One that yields "" is none.
+	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Template of the time after which queues drop the message, as 30s or as milliseconds; none where it yields nothing."`
+	// AppID is the message's app_id; the default is "notifyd".
+	AppID string `json:"app_id,omitempty" yaml:"app_id,omitempty" jsonschema_description:"The property app_id; notifyd by default."`
+	// Transient sends messages that the broker need not write to disk. They are
+	// confirmed sooner, and lost when it restarts.
+	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Send messages that need not be on disk: confirmed sooner, and lost when the broker restarts."`
+	// Unroutable says what becomes of an event that no queue takes: retry (it is
+	// tried again, and dead after max_attempts), wait (all events wait), drop
+	// (it counts as delivered), or auto (default): retry if the exchange or the
+	// routing key depends on the event, else wait.
+	Unroutable string `json:"unroutable,omitempty" yaml:"unroutable,omitempty" jsonschema_description:"What becomes of an event that no queue takes: retry (dead after max_attempts), wait (as if the broker were down), drop (it counts as delivered), or auto (default: retry if exchange or routing_key depends on the event, else wait)."`
+	// StrictOrder publishes an event only when the earlier ones of its aggregate
+	// are confirmed. Without it, order is kept but where the broker refuses one
+	// message and takes a later one: a full queue, a key that leads nowhere.
+	StrictOrder bool `json:"strict_order,omitempty" yaml:"strict_order,omitempty" jsonschema_description:"Publish an event only when the earlier ones of its aggregate are confirmed. Slower where many events in a row belong to one aggregate."`
+
+	// Declare lists what is made, or found as it is said here, on every
+	// connection.
+	Declare Declare `json:"declare,omitzero" yaml:"declare,omitempty" jsonschema_description:"Exchanges, queues and bindings to make on every connection. What exists must have the same properties."`
+
+	// MaxMessageBytes is the largest body; larger ones are not sent. The default
+	// is 134217728. It should be the broker's max_message_size, or less.
+	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest body in bytes; at most the broker's max_message_size. 134217728 by default."`
+	// Heartbeat is how often each side shows that it lives, 1s to 10m. A broker
+	// that is silent for one and a half of it is given up. The default is 10s.
+	Heartbeat time.Duration `json:"heartbeat,omitempty" yaml:"heartbeat,omitempty" jsonschema_description:"How often each side shows that it lives. 10s by default."`
+	// ConnectTimeout bounds connecting, the declarations included. The default
+	// is 10s.
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting, declarations included. 10s by default."`
+	// WriteTimeout is how long the broker may take nothing of what is written to
+	// it. The default is 10s.
+	WriteTimeout time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"How long the broker may take nothing of what is written to it. 10s by default."`
+	// ConfirmTimeout bounds the publishing of a batch, until the last message is
+	// confirmed. The default is 30s.
+	ConfirmTimeout time.Duration `json:"confirm_timeout,omitempty" yaml:"confirm_timeout,omitempty" jsonschema_description:"Longest time for publishing a batch, until its last message is confirmed. 30s by default."`
+}
+
+// Declare lists exchanges, queues and bindings. They are made in that order.
+type Declare struct {
+	Exchanges []Exchange `json:"exchanges,omitempty" yaml:"exchanges,omitempty" jsonschema_description:"Exchanges to make."`
+	Queues    []Queue    `json:"queues,omitempty" yaml:"queues,omitempty" jsonschema_description:"Queues to make."`
+	Bindings  []Binding  `json:"bindings,omitempty" yaml:"bindings,omitempty" jsonschema_description:"Bindings of queues to exchanges to make."`
+}
+
+// Exchange is an exchange to declare.
+type Exchange struct {
+	// Name is its name. Required.
+	Name string `json:"name" yaml:"name" jsonschema:"required" jsonschema_description:"Name of the exchange."`
+	// Type is direct, fanout, topic, headers, or that of a plugin; the default
+	// is topic.
+	Type string `json:"type,omitempty" yaml:"type,omitempty" jsonschema_description:"direct, fanout, topic (default), headers, or the type of a plugin."`
+	// Transient exchanges are gone when the broker restarts.
+	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Gone when the broker restarts."`
+	// Arguments are such as alternate-exchange.
+	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as alternate-exchange."`
+}
+
+// Queue is a queue to declare.
+type Queue struct {
+	// Name is its name. Required.
+	Name string `json:"name" yaml:"name" jsonschema:"required" jsonschema_description:"Name of the queue."`
+	// Transient queues are gone when the broker restarts.
+	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Gone when the broker restarts."`
+	// Arguments are such as x-queue-type: quorum.
+	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as x-queue-type: quorum."`
+}
+
+// Binding is a binding to declare.
+type Binding struct {
+	// Exchange and Queue are what is bound. Required.
+	Exchange string `json:"exchange" yaml:"exchange" jsonschema:"required" jsonschema_description:"Exchange that messages come from."`
+	Queue    string `json:"queue" yaml:"queue" jsonschema:"required" jsonschema_description:"Queue that they go to."`
+	// RoutingKey is what the exchange's type makes of it.
+	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key or pattern, such as order.#."`
+	// Arguments are those of a headers exchange.
+	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments, for an exchange of the type headers."`
+}
+
+// IsZero reports whether there is nothing to declare.
+func (d Declare) IsZero() bool { return len(d.Exchanges)+len(d.Queues)+len(d.Bindings) == 0 }
+
+// withDefaults returns a copy with every default filled in that does not
+// depend on the URL: see target.
+func (c Config) withDefaults() Config {
+	c.Auth = orDefault(c.Auth, AuthPlain)
+	c.ConnectionName = orDefault(c.ConnectionName, defaultName)
+	c.AppID = orDefault(c.AppID, defaultAppID)
+	c.Unroutable = orDefault(c.Unroutable, UnroutableAuto)
+	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMaxMessageBytes)
+	c.Heartbeat = orDefault(c.Heartbeat, defaultHeartbeat)
+	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
+	c.WriteTimeout = orDefault(c.WriteTimeout, defaultWriteTimeout)
+	c.ConfirmTimeout = orDefault(c.ConfirmTimeout, defaultConfirmTimeout)
+	return c
+}
+
+// Within returns how long a batch of up to 1,000 events may take until the
+// handler itself gives up on it: connect_timeout and confirm_timeout together.
+func (c Config) Within() time.Duration {
+	c = c.withDefaults()
+	return c.ConnectTimeout + c.ConfirmTimeout
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}

@@ -1,0 +1,180 @@
+package rabbitmq
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+const (
+	// firstPause is the pause after a connection was lost or could not be made,
+	// and the shortest there is: a delivery that waits for a connection cuts
+	// longer ones down to it.
+	firstPause = 100 * time.Millisecond
+	// longestPause is for brokers that are down while there is nothing to
+	// deliver.
+	longestPause = 10 * time.Second
+)
+
+// keeper keeps one connection, by a goroutine that starts with the first
+// delivery and ends with close.
+type keeper struct {
+	dial func(ctx context.Context) (*connection, error)
+	log  *slog.Logger
+	wake chan struct{} // a delivery waits for a connection
+
+	mu      sync.Mutex
+	conn    *connection // nil while there is none
+	try     *try        // the one under way, or the next
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	closed  bool
+}
+
+// try is one attempt to connect.
+type try struct {
+	done chan struct{} // closed when the rest is known
+	conn *connection
+	err  error // a *failure
+}
+
+func newKeeper(dial func(context.Context) (*connection, error), log *slog.Logger) *keeper {
+	return &keeper{dial: dial, log: log, wake: make(chan struct{}, 1), try: &try{done: make(chan struct{})}}
+}
+
+// get returns the connection, or why the next try to make one failed.
+func (k *keeper) get(ctx context.Context) (*connection, error) {
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return nil, &failure{at: stageClosed}
+	}
+	if k.cancel == nil {
+		// Its life is the handler's, not ctx's.
+		run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		k.cancel = cancel
+		k.running.Go(func() { k.run(run) })
+	}
+	if k.conn != nil && k.conn.fit() {
+		defer k.mu.Unlock()
+		return k.conn, nil
+	}
+	t := k.try
+	k.mu.Unlock()
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+	select {
+	case <-t.done:
+		return t.conn, t.err
+	case <-ctx.Done():
+		return nil, ended(ctx, stageConnect)
+	}
+}
+
+// run connects, again and again.
+func (k *keeper) run(ctx context.Context) {
+	pauses := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(firstPause),
+		backoff.WithMaxInterval(longestPause),
+		backoff.WithMaxElapsedTime(0), // a broker may be down for days
+	)
+	silent := false // the outage was reported
+	for {
+		conn, err := k.dial(ctx)
+		k.publish(conn, err)
+		switch {
+		case ctx.Err() != nil && err != nil:
+			k.publish(nil, &failure{at: stageClosed})
+			return
+		case err != nil:
+			if !silent {
+				k.log.WarnContext(ctx, "rabbitmq is not connected; trying again", "err", err)
+			}
+			silent = true
+		default:
+			k.log.InfoContext(ctx, "rabbitmq is connected", "addr", conn.target.addr(), "vhost", conn.target.vhost)
+			begin := time.Now()
+			why := conn.watch(ctx, func(alarm *failure) { k.sayAlarm(ctx, alarm) })
+			k.forget(conn)
+			if ctx.Err() != nil {
+				k.publish(nil, &failure{at: stageClosed})
+				return
+			}
+			k.log.WarnContext(ctx, "rabbitmq is not connected; trying again", "err", why)
+			silent = true
+			if time.Since(begin) > longestPause {
+				pauses.Reset()
+			}
+		}
+		k.pause(ctx, pauses.NextBackOff())
+	}
+}
+
+func (k *keeper) sayAlarm(ctx context.Context, alarm *failure) {
+	if alarm != nil {
+		k.log.WarnContext(ctx, "rabbitmq has blocked publishers; events wait", "reason", alarm.text)
+	} else {
+		k.log.InfoContext(ctx, "rabbitmq takes messages again")
+	}
+}
+
+// publish hands out the result of a try and begins another.
+func (k *keeper) publish(conn *connection, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := k.try
+	t.conn, t.err, k.conn = conn, err, conn
+	k.try = &try{done: make(chan struct{})}
+	close(t.done)
+}
+
+func (k *keeper) forget(conn *connection) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conn == conn {
+		k.conn = nil
+	}
+}
+
+// pause waits for d, or for less if a delivery waits.
+func (k *keeper) pause(ctx context.Context, d time.Duration) {
+	begin := time.Now()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	wake := k.wake
+	for {
+		select {
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-wake:
+			wake = nil
+			timer.Reset(max(0, min(d, firstPause)-time.Since(begin)))
+		}
+	}
+}
+
+// current returns the connection, nil if there is none.
+func (k *keeper) current() *connection {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.conn
+}
+
+// close ends the connection and waits for it.
+func (k *keeper) close() {
+	k.mu.Lock()
+	k.closed = true
+	cancel := k.cancel
+	k.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	k.running.Wait()
+}

@@ -1,0 +1,229 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/rabbitmq"
+	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// patience bounds waiting for something that is to happen; no test expects it
+// to run out.
+const patience = 60 * time.Second
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// open returns a handler that the end of the test closes.
+func open(tb testing.TB, cfg rabbitmq.Config, opts ...rabbitmq.Option) *rabbitmq.Handler {
+	tb.Helper()
+	h, err := rabbitmq.New(cfg, opts...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			tb.Errorf("close: %v", err)
+		}
+	})
+	return h
+}
+
+// to is the configuration for a queue on the broker at url.
+func to(url, queue string) rabbitmq.Config {
+	return rabbitmq.Config{URL: secret.New(url), RoutingKey: queue}
+}
+
+func event(id int64) *dispatch.Event {
+	return &dispatch.Event{
+		ID: id, Type: "order.placed", AggregateType: "order", AggregateID: strconv.FormatInt(id, 10),
+		Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Headers: map[string]string{"tenant": "acme"},
+		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "rabbit",
+	}
+}
+
+func events(from, n int64) []*dispatch.Event {
+	all := make([]*dispatch.Event, n)
+	for i := range all {
+		all[i] = event(from + int64(i))
+	}
+	return all
+}
+
+// broker is another client of the same broker: what it reads has nothing to do
+// with the handler's connection.
+type broker struct {
+	tb  testing.TB
+	url string
+}
+
+// channel returns a channel on a connection of its own.
+func (b broker) channel() *amqp.Channel {
+	b.tb.Helper()
+	conn, err := amqp.Dial(b.url)
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	b.tb.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	return ch
+}
+
+// queue declares a durable queue.
+func (b broker) queue(name string, args amqp.Table) {
+	b.tb.Helper()
+	ch := b.channel()
+	defer ch.Close() //nolint:errcheck // its work is done
+	if _, err := ch.QueueDeclare(name, true, false, false, false, args); err != nil {
+		b.tb.Fatal(err)
+	}
+}
+
+// take empties a queue.
+func (b broker) take(queue string) []amqp.Delivery {
+	b.tb.Helper()
+	ch := b.channel()
+	defer ch.Close() //nolint:errcheck // its work is done
+	var all []amqp.Delivery
+	for {
+		d, ok, err := ch.Get(queue, true)
+		if err != nil {
+			b.tb.Fatal(err)
+		}
+		if !ok {
+			return all
+		}
+		all = append(all, d)
+	}
+}
+
+// ids returns the message ids of what take returned.
+func ids(all []amqp.Delivery) []int64 {
+	out := make([]int64, len(all))
+	for i, d := range all {
+		out[i], _ = strconv.ParseInt(d.MessageId, 10, 64)
+	}
+	return out
+}
+
+// own starts a broker for this test alone.
+func own(t *testing.T, cfg rabbitserver.Config) (*rabbitserver.Server, broker) {
+	t.Helper()
+	s := testenv.OwnRabbitMQ(t, cfg)
+	return s, broker{t, s.URL("")}
+}
+
+// settled ends soon after everything is as it should be: the first nil of try.
+func settled(tb testing.TB, what string, try func() error) {
+	tb.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			tb.Fatalf("%s: still %v after %v", what, err, patience)
+		}
+	}
+}
+
+// logged is a log to look into.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logged) count(s string) int { return strings.Count(l.String(), s) }
+
+func (l *logged) option() rabbitmq.Option {
+	return rabbitmq.WithLogger(slog.New(slog.NewTextHandler(io.Writer(l), nil)))
+}
+
+// isUnavailable fails unless err is a fault of the destination that says all of
+// want.
+func isUnavailable(tb testing.TB, err error, want ...string) {
+	tb.Helper()
+	if !dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) {
+		tb.Errorf("%v is not the destination's fault", err)
+		return
+	}
+	says(tb, err, want...)
+}
+
+func isPermanent(tb testing.TB, err error, want ...string) {
+	tb.Helper()
+	if dispatch.IsUnavailable(err) || !dispatch.IsPermanent(err) {
+		tb.Errorf("%v is not permanent", err)
+		return
+	}
+	says(tb, err, want...)
+}
+
+// isRetried fails unless err counts as an attempt.
+func isRetried(tb testing.TB, err error, want ...string) {
+	tb.Helper()
+	if err == nil || dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) {
+		tb.Errorf("%v is not an attempt that failed", err)
+		return
+	}
+	says(tb, err, want...)
+}
+
+func says(tb testing.TB, err error, want ...string) {
+	tb.Helper()
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			tb.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+func within(tb testing.TB, d time.Duration) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), d)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+func port(tb testing.TB, s string) int {
+	tb.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,171 @@
+// Package rabbitmq delivers events to RabbitMQ over AMQP 0.9.1.
+//
+// An event is delivered once the broker has confirmed the message and not
+// returned it: it is in every queue that it was routed to, and on disk where
+// that is a matter of the queue's kind. The message_id is the event's id, the
+// same for every attempt, so that consumers can drop duplicates.
+//
+// A handler keeps one connection, and connects again by itself. What was not
+// confirmed when a connection was lost may or may not have arrived; it is sent
+// again.
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"sync/atomic"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Handler publishes messages. It implements [dispatch.BatchHandler] and
+// io.Closer, and is safe for concurrent use; each delivery under way has an AMQP
+// channel of its own. With one delivery at a time, events arrive in the order in
+// which they are given to it.
+type Handler struct {
+	cfg         Config
+	target      target
+	tls         *tls.Config // nil without TLS
+	enc         *encoder
+	ownExchange bool // the exchange depends on the event
+	ownRoute    bool // whether a queue takes a message depends on the event
+	keeper      *keeper
+	unconfirmed atomic.Int64
+}
+
+// Option changes how [New] makes a handler.
+type Option func(*options)
+
+type options struct {
+	baseDir string
+	log     *slog.Logger
+}
+
+// WithBaseDir sets the directory that the files of the TLS settings are relative
+// to; the default is the working directory.
+func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
+
+// WithLogger sets where the handler says that it has lost or found its broker,
+// one line each. The default is nowhere.
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// New returns a handler for cfg. It reads the files that cfg names, and makes
+// no connection: a relay starts also while its broker is down. The error joins
+// every mistake, each a field.Error. The caller closes the handler.
+func New(cfg Config, opts ...Option) (*Handler, error) {
+	o := options{log: slog.New(slog.DiscardHandler)}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	h := &Handler{cfg: cfg}
+	var errs []error
+	ts, err := parseTemplates(cfg)
+	errs = append(errs, err)
+	h.target, err = cfg.target()
+	errs = append(errs, err)
+	h.enc, err = newEncoder(cfg, ts)
+	errs = append(errs, err)
+	switch {
+	case cfg.TLS != nil:
+		h.tls, err = cfg.TLS.Load(o.baseDir)
+		errs = append(errs, below("tls", err))
+	case h.target.encrypted:
+		h.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	h.ownExchange, h.ownRoute = depends(ts.exchange), routesByEvent(cfg, ts)
+	h.keeper = newKeeper(h.dial, o.log)
+	return h, nil
+}
+
+// routesByEvent reports whether one event can be unroutable where others are
+// not.
+func routesByEvent(cfg Config, ts *templates) bool {
+	if ts.routingKey == nil || depends(ts.routingKey) || depends(ts.exchange) {
+		return true
+	}
+	for _, e := range cfg.Declare.Exchanges {
+		if e.Type == "headers" && e.Name == cfg.Exchange {
+			return true
+		}
+	}
+	return false
+}
+
+// Deliver is [Handler.DeliverBatch] for one event.
+func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); errs != nil {
+		return errs[0]
+	}
+	return nil
+}
+
+// DeliverBatch publishes the messages for events and waits for their
+// confirmations. What an error means:
+//
+//   - [dispatch.Permanent]: the message cannot be built from this event, or the
+//     broker refuses it for what it is (too large, bad property).
+//   - [dispatch.Unavailable]: the broker cannot be reached, has blocked
+//     publishers, dropped the connection, did not confirm in time, has no room
+//     (nack), or does not let us publish; or nothing is bound to where all
+//     events go. The message may have arrived.
+//   - any other: this event's own exchange or routing key leads nowhere.
+//   - ctx's cause, if ctx was done first. The message may have arrived.
+func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+	b := h.newBatch(events)
+	for next := b.next(); len(next) > 0; next = b.next() {
+		if f := b.send(ctx, next); f != nil {
+			if ctx.Err() != nil {
+				// Whatever came of it: it is not the broker's fault.
+				f = ended(ctx, f.at)
+				f.ours = true
+			}
+			b.failAll(f)
+			break
+		}
+	}
+	return b.answers()
+}
+
+// Report implements dispatch.Reporter: whether there is a connection, and whether
+// the broker has blocked publishers. It contacts nothing.
+func (h *Handler) Report() dispatch.Report {
+	s := dispatch.Report{Unconfirmed: int(h.unconfirmed.Load())}
+	conn := h.keeper.current()
+	if conn == nil || !conn.fit() {
+		return s
+	}
+	s.Connected = true
+	if f, _ := conn.state(); f != nil && f.at == stageBlocked {
+		s.Blocked, s.Reason = true, f.text
+	}
+	return s
+}
+
+// Close closes the connection, politely and for a second at most. It is to be
+// called after the last delivery has returned; a later one fails. Closing again
+// does nothing.
+func (h *Handler) Close() error {
+	h.keeper.close()
+	return nil
+}
+
+// tlsClient returns the encrypted side of raw.
+func tlsClient(raw net.Conn, cfg *tls.Config, host string) *tls.Conn {
+	cfg = cfg.Clone()
+	cfg.ServerName = orDefault(cfg.ServerName, host)
+	return tls.Client(raw, cfg)
+}
+
+var _ dispatch.BatchHandler = (*Handler)(nil)
+
+var _ dispatch.Reporter = (*Handler)(nil)

@@ -1,0 +1,302 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers/rabbitmq"
+	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+const (
+	// envRabbitRestarts names the environment variable with how often
+	// [TestRabbitMQRestarts] restarts its broker.
+	envRabbitRestarts     = "NOTIFYD_TEST_RABBITMQ_RESTARTS"
+	defaultRabbitRestarts = 2
+	// envRabbitAway names the environment variable with how long the broker of
+	// [TestRabbitMQAway] is away, "60s" for example.
+	envRabbitAway     = "NOTIFYD_TEST_RABBITMQ_AWAY"
+	defaultRabbitAway = 3 * time.Second
+
+	rabbitQueue = "orders"
+	rabbitKeys  = 20
+	rabbitBatch = 500
+	// One statement of so many events every so often: 500 events a second.
+	rabbitEvery  = 10 * time.Millisecond
+	rabbitEvents = 5
+	// rabbitFlow is how many deliveries there are between two faults.
+	rabbitFlow = 1000
+)
+
+// TestRabbitMQRestarts restarts the broker again and again under a steady load,
+// by SIGKILL and in order in turn.
+func TestRabbitMQRestarts(t *testing.T) {
+	t.Parallel()
+	restarts := defaultRabbitRestarts
+	if text := os.Getenv(envRabbitRestarts); text != "" {
+		var err error
+		if restarts, err = strconv.Atoi(text); err != nil || restarts < 1 {
+			t.Fatalf("%s=%s is no number of restarts", envRabbitRestarts, text)
+		}
+	}
+	r := newRabbitRun(t)
+	for i := range restarts {
+		r.flows()
+		down := r.broker.Kill
+		if i%2 == 1 {
+			down = func() error { return r.broker.Halt(t.Context()) }
+		}
+		if err := down(); err != nil {
+			t.Fatal(err)
+		}
+		r.fails()
+		if err := r.broker.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.flows()
+	r.check(restarts)
+}
+
+// TestRabbitMQAway lets the broker be away for a while under a steady load.
+func TestRabbitMQAway(t *testing.T) {
+	t.Parallel()
+	away := defaultRabbitAway
+	if text := os.Getenv(envRabbitAway); text != "" {
+		var err error
+		if away, err = time.ParseDuration(text); err != nil || away <= 0 {
+			t.Fatalf("%s=%s is no duration", envRabbitAway, text)
+		}
+	}
+	r := newRabbitRun(t)
+	r.flows()
+	if err := r.broker.Halt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(away) // the load goes on
+	if err := r.broker.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.flows()
+	r.check(1)
+}
+
+// rabbitRun is a relay that delivers to a broker while events are written.
+type rabbitRun struct {
+	*env
+	broker *rabbitserver.Server
+
+	delivered, failed, highest atomic.Int64
+
+	mu    sync.Mutex
+	given map[string][]int64 // what the handler was given, by key, again and again
+
+	stop    context.CancelFunc
+	writer  sync.WaitGroup
+	written atomic.Int64
+}
+
+func newRabbitRun(t *testing.T) *rabbitRun {
+	t.Helper()
+	r := &rabbitRun{given: make(map[string][]int64), env: newEnv(t), broker: testenv.OwnRabbitMQ(t, rabbitserver.Config{})}
+	h, err := rabbitmq.New(rabbitmq.Config{
+		URL: secret.New(r.broker.URL("")), RoutingKey: rabbitQueue,
+		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: rabbitQueue}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	counted := notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+		r.mu.Lock()
+		for _, e := range events {
+			r.given[e.AggregateID] = append(r.given[e.AggregateID], e.ID)
+			r.highest.Store(max(r.highest.Load(), int64(e.Attempt)))
+		}
+		r.mu.Unlock()
+		errs := h.DeliverBatch(ctx, events)
+		bad := 0
+		for _, err := range errs {
+			if err != nil {
+				bad++
+			}
+		}
+		r.failed.Add(int64(bad))
+		r.delivered.Add(int64(len(events) - bad))
+		return errs
+	})
+	// One claim at a time: several hand what they have claimed to the lane as it
+	// comes, so that the lane does not see the events in their order.
+	r.relay(handleAll(t, counted, notifyd.Concurrency(1), notifyd.BatchSize(rabbitBatch), notifyd.Timeout(time.Minute)), notifyd.WithClaims(1))
+	ctx, stop := context.WithCancel(t.Context())
+	r.stop = stop
+	r.writer.Go(func() { r.write(ctx) })
+	t.Cleanup(func() { stop(); r.writer.Wait() }) // before the pool is closed
+	r.flows()
+	// RabbitMQ confirms messages while their queue may still be in the memory
+	// of Mnesia alone: a new one is gone after a SIGKILL.
+	if _, err := r.broker.Ctl(t.Context(), "eval", "mnesia:sync_log()."); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// write inserts events until ctx is done, each transaction after the one before.
+func (r *rabbitRun) write(ctx context.Context) {
+	tick := time.NewTicker(rabbitEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := r.pool.Exec(context.WithoutCancel(ctx), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			SELECT 'order.changed', 'order', 'k' || i % $1, json_build_object('key', 'k' || i % $1) FROM generate_series(1, $2::int) i`, rabbitKeys, rabbitEvents); err != nil {
+			r.t.Errorf("write: %v", err)
+			return
+		}
+		r.written.Add(rabbitEvents)
+	}
+}
+
+// flows waits until events are delivered.
+func (r *rabbitRun) flows() { r.t.Helper(); r.grows("deliveries", &r.delivered, rabbitFlow) }
+
+// fails waits until deliveries have failed.
+func (r *rabbitRun) fails() { r.t.Helper(); r.grows("failures", &r.failed, 1) }
+
+func (r *rabbitRun) grows(what string, n *atomic.Int64, by int64) {
+	r.t.Helper()
+	tick := time.NewTicker(rabbitEvery)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for from := n.Load(); n.Load() < from+by; {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("no %d %s in %v; the tables:\n%s", by, what, patience, r.dump())
+		}
+	}
+}
+
+// check ends the load and looks at what has arrived, by a client of its own.
+func (r *rabbitRun) check(faults int) {
+	t := r.t
+	t.Helper()
+	r.stop()
+	r.writer.Wait()
+	r.untilDone()
+	written := int(r.written.Load())
+	if n := scan[int](r.env, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries are left, dead or alive", n)
+	}
+	if n := r.highest.Load(); n != 1 {
+		t.Errorf("an event was at attempt %d: attempts were counted", n)
+	}
+	if r.failed.Load() == 0 {
+		t.Error("no delivery failed: there was no outage")
+	}
+	byKey, all, copies := make(map[string][]int64), make(map[int64]bool), 0
+	for _, d := range r.take() {
+		var p struct{ Key string }
+		id, err := strconv.ParseInt(d.MessageId, 10, 64)
+		if err != nil || json.Unmarshal(d.Body, &p) != nil {
+			t.Fatalf("message %q: %s", d.MessageId, d.Body)
+		}
+		if all[id] {
+			copies++
+		}
+		all[id] = true
+		byKey[p.Key] = append(byKey[p.Key], id)
+	}
+	if len(all) != written {
+		t.Errorf("%d different events have arrived, want %d", len(all), written)
+	}
+	if copies > faults*rabbitBatch {
+		t.Errorf("%d duplicates after %d faults, want one batch of %d for each at most", copies, faults, rabbitBatch)
+	}
+	late := 0
+	for key, ids := range byKey {
+		if !isSubsequence(ids, r.given[key]) {
+			t.Errorf("%s: the handler has changed the order of what it was given", key)
+		}
+		late += overtaken(ids)
+	}
+	t.Logf("%d events, %d faults: %d deliveries failed, %d duplicates, %d new events behind a later one of their key",
+		written, faults, r.failed.Load(), copies, late)
+}
+
+// isSubsequence reports whether part is what remains of all after some of it was
+// taken out.
+func isSubsequence(part, all []int64) bool {
+	for _, id := range all {
+		if len(part) > 0 && part[0] == id {
+			part = part[1:]
+		}
+	}
+	return len(part) == 0
+}
+
+// overtaken counts the events whose first copy stands behind a later event. The
+// relay itself has a hand in that: it does not hold back the events of a key
+// while an earlier one waits to be tried again.
+func overtaken(ids []int64) (n int) {
+	highest, seen := int64(0), make(map[int64]bool)
+	for _, id := range ids {
+		if !seen[id] && id < highest {
+			n++
+		}
+		seen[id] = true
+		highest = max(highest, id)
+	}
+	return n
+}
+
+// take empties the queue.
+func (r *rabbitRun) take() []amqp.Delivery {
+	r.t.Helper()
+	conn, err := amqp.Dial(r.broker.URL(""))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // everything is read
+	ch, err := conn.Channel()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	q, err := ch.QueueDeclarePassive(rabbitQueue, true, false, false, false, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	got, err := ch.ConsumeWithContext(r.ctx, rabbitQueue, "", true, false, false, false, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var all []amqp.Delivery
+	deadline := time.After(patience)
+	for len(all) < q.Messages {
+		select {
+		case d := <-got:
+			all = append(all, d)
+		case <-deadline:
+			r.t.Fatalf("%d of %d messages within %v", len(all), q.Messages, patience)
+		}
+	}
+	return all
+}

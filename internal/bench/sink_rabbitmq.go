@@ -1,0 +1,141 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers/rabbitmq"
+	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+const (
+	// rabbitBatch and rabbitTimeout are the defaults of the destination type
+	// rabbitmq.
+	rabbitBatch   = 500
+	rabbitTimeout = time.Minute
+	// rabbitPrefetch is how many messages are on their way when reading back.
+	rabbitPrefetch = 1000
+)
+
+// rabbitSink has one durable queue.
+type rabbitSink struct {
+	server *rabbitserver.Server // nil for a broker of somebody else
+	url    string
+	queue  string
+}
+
+func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
+	if o.QueueType == "" {
+		o.QueueType = amqp.QueueTypeClassic
+	}
+	s := &rabbitSink{url: o.AMQPURL, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
+	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
+		notifyd.Concurrency(1), notifyd.BatchSize(rabbitBatch), notifyd.Timeout(rabbitTimeout),
+	}}
+	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
+	if s.url == "" {
+		server, err := rabbitserver.Start(ctx, rabbitserver.Config{})
+		if errors.Is(err, rabbitserver.ErrNotFound) {
+			err = fmt.Errorf("%w; or name your broker with --amqp-url", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.server, s.url, p.pid = server, server.URL(""), server.PID()
+		p.note = "a private " + p.note
+	}
+	h, err := rabbitmq.New(rabbitmq.Config{
+		URL: secret.New(s.url), RoutingKey: s.queue,
+		Declare: rabbitmq.Declare{Queues: []rabbitmq.Queue{{Name: s.queue, Arguments: map[string]any{amqp.QueueTypeArg: o.QueueType}}}},
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.close(ctx))
+	}
+	p.handlers = []notifyd.Handler{h}
+	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
+	return p, nil
+}
+
+// arrived reads the queue up to where it ends now.
+func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
+	return s.with(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		if err := ch.Qos(rabbitPrefetch, 0, false); err != nil {
+			return err
+		}
+		got, err := ch.ConsumeWithContext(ctx, s.queue, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		timer := time.NewTimer(readWithin)
+		defer timer.Stop()
+		for n := 1; n <= q.Messages; n++ {
+			timer.Reset(readWithin)
+			select {
+			case d, ok := <-got:
+				if !ok {
+					return errors.New("the broker has closed the connection")
+				}
+				note(messageID(d))
+				if n%(rabbitPrefetch/2) == 0 {
+					if err := d.Ack(true); err != nil {
+						return err
+					}
+				}
+			case <-timer.C:
+				return fmt.Errorf("%d messages of %d within %v", n-1, q.Messages, readWithin)
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+}
+
+// messageID returns the event's id, 0 for a message that is none of ours.
+func messageID(d amqp.Delivery) int64 {
+	id, err := strconv.ParseInt(d.MessageId, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// with calls f with a channel on a connection of its own.
+func (s *rabbitSink) with(f func(ch *amqp.Channel) error) error {
+	conn, err := amqp.Dial(s.url)
+	if err != nil {
+		// The library's error about a URL repeats it, with its password.
+		if _, ok := errors.AsType[*amqp.Error](err); !ok {
+			err = errors.New("cannot connect")
+		}
+		return fmt.Errorf("read from RabbitMQ: %w", err)
+	}
+	ch, err := conn.Channel()
+	if err == nil {
+		err = f(ch)
+	}
+	return errors.Join(err, conn.Close())
+}
+
+// close removes the queue, or the whole server.
+func (s *rabbitSink) close(context.Context) error {
+	if s.server != nil {
+		return s.server.Stop()
+	}
+	return s.with(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(s.queue, false, false, false)
+		return err
+	})
+}
