@@ -131,15 +131,38 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	}
 }
 
-// flush writes all answers; after an error they are kept for the next time.
+// maxFinish is how many answers are written in one transaction: so many take
+// tens of milliseconds. Without a bound, a transaction that is too large to be
+// done in time would be tried again with even more, for ever.
+const maxFinish = 1000
+
+// flush writes all answers; after an error the rest is kept for the next time.
 func (ls *leases) flush(ctx context.Context) error {
 	ls.mu.Lock()
 	results := ls.results
 	ls.results = nil
 	ls.mu.Unlock()
-	if len(results) == 0 {
-		return nil
+	for len(results) > 0 {
+		n := min(len(results), maxFinish)
+		err := ls.finish(ctx, results[:n])
+		ls.health.report(err)
+		if err != nil {
+			ls.mu.Lock()
+			ls.results = append(results, ls.results...)
+			ls.mu.Unlock()
+			select {
+			case ls.wake <- struct{}{}:
+			default:
+			}
+			return err
+		}
+		results = results[n:]
 	}
+	return nil
+}
+
+// finish writes some answers in one transaction.
+func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	var done, put []Entry
 	for _, r := range results {
 		if r.delivered {
@@ -149,15 +172,7 @@ func (ls *leases) flush(ctx context.Context) error {
 		}
 	}
 	fenced, err := ls.keeper.Finish(ctx, done, put)
-	ls.health.report(err)
 	if err != nil {
-		ls.mu.Lock()
-		ls.results = append(results, ls.results...)
-		ls.mu.Unlock()
-		select {
-		case ls.wake <- struct{}{}:
-		default:
-		}
 		return err
 	}
 	if fenced > 0 {

@@ -1,0 +1,58 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// smallKeeper refuses transactions that are too large, and one more.
+type smallKeeper struct {
+	LeaseKeeper
+	refuse int // the transaction to refuse, from 1
+	calls  int
+	put    map[int64]int
+}
+
+func (k *smallKeeper) Finish(_ context.Context, done, put []Entry) (int, error) {
+	k.calls++
+	switch {
+	case len(done)+len(put) > maxFinish:
+		return 0, errors.New("too large")
+	case k.calls == k.refuse:
+		return 0, errors.New("statement timeout")
+	}
+	for _, e := range append(done, put...) {
+		k.put[e.EventID]++
+	}
+	return 0, nil
+}
+
+// TestManyAnswers: a flood of late answers is written in parts, and each of
+// them once, also if a part fails.
+func TestManyAnswers(t *testing.T) {
+	t.Parallel()
+	const n = 3*maxFinish + 1
+	k := &smallKeeper{refuse: 2, put: make(map[int64]int)}
+	log := slog.New(slog.DiscardHandler)
+	ls := &leases{
+		keeper: k, log: log, health: &health{log: log, observer: nobody{}}, retryIn: func(time.Duration) {},
+		wake: make(chan struct{}, 1), held: make(map[int64]lease),
+	}
+	for id := range int64(n) {
+		ls.results = append(ls.results, lateResult{entry: Entry{Ref: Ref{EventID: id}}, delivered: id%2 == 0})
+	}
+	if err := ls.flush(t.Context()); err == nil || len(k.put) != maxFinish || len(ls.results) != n-maxFinish {
+		t.Fatalf("flush() = %v; %d written, %d kept", err, len(k.put), len(ls.results))
+	}
+	if err := ls.flush(t.Context()); err != nil || len(k.put) != n || len(ls.results) != 0 {
+		t.Errorf("flush() = %v; %d written, %d kept", err, len(k.put), len(ls.results))
+	}
+	for id, times := range k.put {
+		if times != 1 {
+			t.Errorf("answer %d was written %d times", id, times)
+		}
+	}
+}
