@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
@@ -23,12 +24,19 @@ func TestAdmin(t *testing.T) {
 	if address == nil {
 		t.Fatalf("the address is not said:\n%s", d.stderr.text())
 	}
-	get := func(path string, want int) string { return fetch(t, "http://"+address[1]+path, want) }
+	get := func(path string, want int) string {
+		t.Helper()
+		code, body := fetch(t, "http://"+address[1]+path)
+		if code != want {
+			t.Errorf("GET %s: %d, want %d:\n%s", path, code, want, body)
+		}
+		return body
+	}
 	publishTo(t, url, "order.placed", order)
 	mails(t, sink, 1)
 	until(t, url, "SELECT state = 'done' FROM outbox_events")
 	get("/livez", http.StatusOK)
-	get("/readyz", http.StatusOK)
+	untilReady(t, "http://"+address[1]+"/readyz")
 	get("/nowhere", http.StatusNotFound)
 	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n" {
 		t.Errorf("/readyz?verbose says %q", text)
@@ -65,8 +73,27 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// fetch returns the body of the answer to a GET.
-func fetch(t *testing.T, url string, want int) string {
+// untilReady waits until a daemon says that it is ready.
+func untilReady(t *testing.T, url string) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		code, body := fetch(t, url)
+		if code == http.StatusOK {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not ready within %v: %d\n%s", patience, code, body)
+		}
+	}
+}
+
+// fetch returns the answer to a GET.
+func fetch(t *testing.T, url string) (code int, text string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
@@ -79,10 +106,10 @@ func fetch(t *testing.T, url string, want int) string {
 	}
 	defer response.Body.Close() //nolint:errcheck // read to its end
 	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != want {
-		t.Errorf("GET %s: %d, %v, want %d:\n%s", url, response.StatusCode, err, want, body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return string(body)
+	return response.StatusCode, string(body)
 }
 
 func names(pattern, text string) (all []string) {

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDestinationPages checks the configuration that every page begins with,
+// and that every type has a page, a line in the table, and the other way round.
+func TestDestinationPages(t *testing.T) {
+	t.Parallel()
+	table, err := os.ReadFile("../../docs/destinations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("../../docs/destinations/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := registry(".", nil, nil)
+	if len(pages) != len(types) {
+		t.Errorf("%d pages for %d types", len(pages), len(types))
+	}
+	for name := range types {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			page, err := os.ReadFile("../../docs/destinations/" + name + ".md")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(table), "| [`"+name+"`](destinations/"+name+".md)") {
+				t.Error("docs/destinations.md has no line for it")
+			}
+			for _, heading := range []string{`## What "delivered" means`, "## What is a duplicate", "## When it fails"} {
+				if !strings.Contains(string(page), "\n"+heading) {
+					t.Errorf("the page lacks %q", heading)
+				}
+			}
+			_, example, _ := strings.Cut(string(page), "```yaml\n")
+			example, _, _ = strings.Cut(example, "```")
+			if !strings.Contains(example, "type: "+name) {
+				t.Fatalf("the page begins with no configuration:\n%s", example)
+			}
+			r := commandIn(t, variablesOf(example), "check-config", "-c", file(t, example))
+			if r.code != 0 {
+				t.Errorf("exit code %d:\n%s\n%s", r.code, r.stderr, example)
+			}
+		})
+	}
+}
+
+// variablesOf gives a value to each variable that a configuration expands, in
+// the form that its name promises.
+func variablesOf(config string) vars {
+	env := vars{}
+	for _, m := range regexp.MustCompile(`\$\{env:(\w+)\}`).FindAllStringSubmatch(config, -1) {
+		switch name := m[1]; {
+		case strings.HasSuffix(name, "_URL"):
+			env[name] = "https://hooks.example.com/services/T000/B000/XXXX"
+		case strings.HasSuffix(name, "_SECRET"):
+			env[name] = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+		default:
+			env[name] = "swordfish"
+		}
+	}
+	return env
+}
