@@ -48,6 +48,7 @@ func TestDestinationPages(t *testing.T) {
 			if r.code != 0 {
 				t.Errorf("exit code %d:\n%s\n%s", r.code, r.stderr, example)
 			}
+			previewed(t, example)
 		})
 	}
 }
@@ -67,4 +68,26 @@ func variablesOf(config string) vars {
 		}
 	}
 	return env
+}
+
+// previewed asks the destination of a configuration what it would send.
+func previewed(t *testing.T, config string) {
+	t.Helper()
+	name := regexp.MustCompile(`(?m)^destinations:\n  ([\w-]+):`).FindStringSubmatch(config)
+	if name == nil {
+		t.Fatalf("the page has no destination:\n%s", config)
+	}
+	event := filepath.Join(t.TempDir(), "event.json")
+	const text = `{"event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7", "headers": {"traceparent": "00-1-2-01"},
+		"payload": {"order": 7, "email": "ann@example.com", "marker": "as it was written"}}`
+	if err := os.WriteFile(event, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := commandIn(t, variablesOf(config), "template", "test", "-c", file(t, config), "--destination", name[1], "--event", event)
+	if r.code != 0 || r.stdout == "" {
+		t.Errorf("template test: exit code %d: %s%s", r.code, r.stdout, r.stderr)
+	}
+	if strings.Contains(r.stdout, "swordfish") || strings.Contains(r.stdout, "whsec_") {
+		t.Errorf("a secret is shown:\n%s", r.stdout)
+	}
 }

@@ -1,0 +1,21 @@
+package message
+
+import "strings"
+
+// Preview lays a message out for people: what it is sent with, a line each, an
+// empty line, and the body. It is for those who implement dispatch.Previewer.
+// Line ends in values are shown as \n, so that a line is one field.
+func Preview(fields []Header, body []byte) string {
+	var b strings.Builder
+	escape := strings.NewReplacer("\n", `\n`, "\r", `\r`)
+	for _, f := range fields {
+		b.WriteString(escape.Replace(f.Name))
+		b.WriteString(": ")
+		b.WriteString(escape.Replace(f.Value))
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+	b.Write(body)
+	b.WriteByte('\n')
+	return b.String()
+}
