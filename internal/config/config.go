@@ -131,7 +131,7 @@ func defaults() *Config {
 		},
 		Retention: Retention{Keep: 7 * day, Batch: 1000},
 		Log:       Log{Level: "info", Format: "auto"},
-		Alerts:    Alerts{Every: told.Every, OldestWaiting: told.OldestWaiting},
+		Alerts:    Alerts{To: []string{}, On: []string{}, Every: told.Every, OldestWaiting: told.OldestWaiting},
 		origins:   &origins{},
 	}
 }

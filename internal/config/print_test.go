@@ -87,6 +87,13 @@ destinations:
 routes:
 - match: order.*
   to: [mail]
+admin:
+  listen: ''
+alerts:
+  to: []
+  on: []
+  every: 5m
+  oldest_waiting: 15m
 `)
 }
 

@@ -42,7 +42,7 @@ func (s *Server) Stop() error {
 	s.stopped = true
 	var err error
 	if s.running() {
-		err = s.kill()
+		err = s.kill(s.helpers())
 	}
 	return errors.Join(err, os.RemoveAll(s.dir), s.dog.dismiss())
 }
@@ -56,15 +56,17 @@ func (s *Server) Halt(ctx context.Context) error {
 	if !s.running() {
 		return errDown
 	}
+	// Found while the node is there: they outlive it for a moment.
+	helpers := s.helpers()
 	// A paused node would not see the signal that ends it.
 	if err := errors.Join(s.node.signal(sigCont), s.node.signal(sigTerm)); err != nil {
 		return err
 	}
 	select {
 	case <-s.node.done:
-		return s.kill() // epmd
+		return s.kill(helpers) // and epmd
 	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("the node did not stop in time and was killed: %w", context.Cause(ctx)), s.kill())
+		return errors.Join(fmt.Errorf("the node did not stop in time and was killed: %w", context.Cause(ctx)), s.kill(helpers))
 	}
 }
 
@@ -76,14 +78,19 @@ func (s *Server) Kill() error {
 	if !s.running() {
 		return errDown
 	}
-	return s.kill()
+	return s.kill(s.helpers())
 }
 
-func (s *Server) kill() error {
-	var helpers []int
-	if s.node != nil {
-		helpers = descendants(s.node.pid)
+// helpers are the processes that the node has started.
+func (s *Server) helpers() []int {
+	if s.node == nil {
+		return nil
 	}
+	return descendants(s.node.pid)
+}
+
+// kill ends what is left of the node, its epmd and its helpers.
+func (s *Server) kill(helpers []int) error {
 	err := errors.Join(s.node.kill(), s.epmd.kill())
 	for _, pid := range helpers {
 		// It may be gone already, which is all that is wanted.

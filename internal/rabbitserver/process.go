@@ -84,14 +84,14 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	if s.node, err = s.launch(ctx, log, s.programs.server); err != nil {
-		return errors.Join(err, s.kill())
+		return errors.Join(err, s.kill(s.helpers()))
 	}
 	s.dog.watch(s.node.pid, s.epmd.pid)
 	err = s.ready(ctx)
 	if err == nil {
 		return nil
 	}
-	err = errors.Join(err, s.kill())
+	err = errors.Join(err, s.kill(s.helpers()))
 	tail := s.logTail(from)
 	if strings.Contains(tail, "eaddrinuse") || strings.Contains(tail, "Address already in use") {
 		err = errors.Join(errPortTaken, err)
