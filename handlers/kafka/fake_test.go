@@ -301,7 +301,12 @@ func TestCancelEndsADelivery(t *testing.T) {
 			c := fake(t, 1)
 			over := make(chan struct{})
 			asked := silence(c, over)
-			h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.Transactional = transactional })
+			h := open(t, c.ListenAddrs(), func(cfg *Config) {
+				cfg.Transactional = transactional
+				// What the held request may leave open, the broker aborts after this and
+				// 5 s, well before the reader loses patience.
+				cfg.DeliveryTimeout = 10 * time.Second
+			})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cause := errors.New("the relay is stopping")
 			done := make(chan []error)
