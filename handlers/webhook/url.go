@@ -118,6 +118,7 @@ func (t *target) place(data *tmpl.Data) (*url.URL, error) {
 	if u.Scheme != t.scheme || u.Host != t.host {
 		return nil, fmt.Errorf("what template %q yields leads to another host", "url")
 	}
+	// Some servers decode %2F before they look for dots, so this does as well.
 	for segment := range strings.SplitSeq(u.Path, "/") {
 		if segment == "." || segment == ".." {
 			return nil, fmt.Errorf("what template %q yields holds a path segment of dots, which leads to another path", "url")
