@@ -30,15 +30,15 @@ func event(payload string) *dispatch.Event {
 
 const ada = `{"email":"ada@example.com","name":"Ada","total":1999}`
 
-func startSink(t *testing.T, o smtpsink.Options) *smtpsink.Sink {
-	t.Helper()
+func startSink(tb testing.TB, o smtpsink.Options) *smtpsink.Sink {
+	tb.Helper()
 	s, err := smtpsink.Start(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := s.Close(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return s
@@ -53,15 +53,15 @@ func config(s *smtpsink.Sink) Config {
 	}
 }
 
-func newHandler(t *testing.T, cfg Config, opts ...Option) *Handler {
-	t.Helper()
+func newHandler(tb testing.TB, cfg Config, opts ...Option) *Handler {
+	tb.Helper()
 	h, err := New(cfg, opts...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := h.Close(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return h

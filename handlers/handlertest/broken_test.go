@@ -48,17 +48,21 @@ func each(change func(ctx context.Context, err error) error) func(testing.TB, *D
 	})
 }
 
-// brokenPatience is run out of wherever a broken handler loses something.
-const brokenPatience = 2 * time.Second
+// brokenPatience is run out of wherever a broken handler loses something, and
+// brokenPrompt wherever it hangs.
+const (
+	brokenPatience = 1500 * time.Millisecond
+	brokenPrompt   = 500 * time.Millisecond
+)
 
 func TestBrokenHandlersFail(t *testing.T) {
 	t.Parallel()
-	for _, f := range slices.Concat(liars(), stubborn(), careless(), blamers(), unfit(), closers(), undead()) {
+	for _, f := range slices.Concat(liars(), stubborn(), mistaken(), careless(), blamers(), unfit(), closers(), undead()) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			var deliver deliverFunc
 			d := destination(t, func(c *client) dispatch.Handler { return &broken{client: c, deliver: deliver, close: f.close} })
-			d.Patience = brokenPatience // some never do what is waited for
+			d.Patience, d.Prompt = brokenPatience, brokenPrompt
 			if f.deliver != nil {
 				deliver = f.deliver(t, &d)
 			}
@@ -156,7 +160,7 @@ func liars() []fault {
 	}
 }
 
-// stubborn handlers do not mind their context, or blame somebody else for it.
+// stubborn handlers do not mind their context.
 func stubborn() []fault {
 	return []fault{
 		{
@@ -168,7 +172,7 @@ func stubborn() []fault {
 				return c.DeliverBatch(context.WithoutCancel(ctx), events)
 			}),
 			fails: []string{cancelEnds, deadlineEnds},
-			says:  "Deliver has not returned within 1s",
+			says:  "Deliver has not returned within 500ms",
 		},
 		{
 			name: "minds nothing but the deadline",
@@ -196,6 +200,26 @@ func stubborn() []fault {
 			}),
 			fails: []string{deadlineEnds},
 		},
+		{
+			name: "minds no deadline while it connects",
+			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+				if err := c.acquire(ctx); err == nil {
+					if c.conn == nil {
+						ctx = context.WithoutCancel(ctx)
+					}
+					<-c.slot
+				}
+				return c.DeliverBatch(ctx, events)
+			}),
+			fails: []string{deadlineEnds},
+			may:   []string{closeUnderway, goroutinesEnd},
+		},
+	}
+}
+
+// mistaken handlers find the wrong reason for the right end.
+func mistaken() []fault {
+	return []fault{
 		{
 			name: "blames the destination for a shutdown",
 			deliver: each(func(ctx context.Context, err error) error {

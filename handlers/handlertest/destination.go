@@ -28,16 +28,17 @@ type Destination struct {
 	// the suite has not sent are passed over. It is nil where the place cannot
 	// be asked; then only answers are looked at.
 	Received func(tb testing.TB) []int64
-	// Event returns the event with this id, the same one for the same id; nil
-	// is for JSON objects of a few bytes that belong to one of three aggregates.
+	// Event returns a new event with this id, which is below 2^53. It is called
+	// by several goroutines. nil is for JSON objects of a few bytes that belong
+	// to one of three aggregates.
 	Event func(id int64) *dispatch.Event
 	// Rejected returns an event with this id that the destination refuses for
 	// itself and for good, such as one that is too large. It is nil where there
 	// is no such event.
 	Rejected func(id int64) *dispatch.Event
 
-	// Network is what lies between the handler and the server. It is nil where
-	// there is none that could fail.
+	// Network is what lies between the handler and the server. Received must
+	// not go through it. It is nil where there is none that could fail.
 	Network Network
 	// Stop and Start stop the server and start it again, keeping what it has
 	// received; the suite calls them in turn. Both return when it is done, and
@@ -66,7 +67,7 @@ type Destination struct {
 	Cases []Case
 
 	// Patience bounds everything that has to happen some time; the default is a
-	// minute. No test that passes takes as long.
+	// minute. No test that passes takes as long. It is more than twice Prompt.
 	Patience time.Duration
 	// Prompt is how soon a delivery returns once its context is done, or its
 	// connection is reset. The default is 5s. A handler that takes longer after

@@ -135,7 +135,8 @@ func (p *probe) stream(fault, repair func()) {
 	if s.batch != nil {
 		size = batchSize
 	}
-	ctx, cancel := context.WithCancel(p.ctx())
+	// Each step has all of Patience: a real server takes its time.
+	ctx, cancel := context.WithCancel(p.Context())
 	defer cancel()
 	r := &relay{p: p, s: s, size: size}
 	running := start(func() { r.run(ctx) })

@@ -124,7 +124,11 @@ func run(tb testing.TB, d Destination, sub subtest) {
 	case (d.Stop == nil) != (d.Start == nil):
 		tb.Fatal("handlertest: Stop and Start go together: set both or none")
 	}
-	s := newSuite(d.withDefaults())
+	d = d.withDefaults()
+	if d.Patience <= 2*d.Prompt {
+		tb.Fatalf("handlertest: Patience is %v and Prompt %v: Patience must be more than twice Prompt", d.Patience, d.Prompt)
+	}
+	s := newSuite(d)
 	if !sub(oneArrives, s.subtest(property{oneArrives, 0, checkOneArrives})) {
 		tb.Logf("handlertest: the other properties need this one: %s", oneArrives)
 		return

@@ -2,6 +2,8 @@ package handlertest
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"strings"
 	"testing"
 	"time"
@@ -134,12 +136,35 @@ func TestDestinationThatCannotBe(t *testing.T) {
 	for want, d := range map[string]Destination{
 		"has no Open":   {},
 		"go together":   {Open: open, Stop: func(testing.TB) {}},
+		"twice Prompt":  {Open: open, Patience: time.Second},
 		"Open returned": {Open: open},
 	} {
 		rep := recordRun(t, d)
 		text := rep.whole.text.String() + rep.text(rep.failed())
 		if !strings.Contains(text, want) || !rep.whole.failed && len(rep.failed()) != 1 {
 			t.Errorf("got %q, want %q", text, want)
+		}
+	}
+}
+
+func TestSecretsAreFoundInDisguise(t *testing.T) {
+	t.Parallel()
+	forms := disguises(testPassword)
+	for _, text := range []string{
+		testPassword, "x" + testPassword + "x", "amqp://me:correct%20horse%2Fbattery@host", "q=correct+horse%2Fbattery",
+		"Basic " + base64.StdEncoding.EncodeToString([]byte("me:"+testPassword)), "AUTH PLAIN " + base64.StdEncoding.EncodeToString([]byte("\x00me\x00"+testPassword)),
+		base64.URLEncoding.EncodeToString([]byte("user:" + testPassword + "\n")), hex.EncodeToString([]byte("k=" + testPassword)),
+	} {
+		if !shows(text, forms) {
+			t.Errorf("not found in %q", text)
+		}
+		if text = redact(strings.Repeat("x", 2*maxShown)+text, forms); shows(text, forms) || !strings.Contains(text, "[secret]") || len(text) > maxShown {
+			t.Errorf("redacted: %q", text)
+		}
+	}
+	for _, text := range []string{"", "correct horse", base64.StdEncoding.EncodeToString([]byte("correct horse")), "wrong password"} {
+		if shows(text, forms) {
+			t.Errorf("found in %q", text)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,8 +32,8 @@ func checkSecrets(p *probe) {
 	for _, err := range errs {
 		for _, e := range chain(err) {
 			for _, text := range []string{fmt.Sprintf("%v", e), fmt.Sprintf("%+v", e), fmt.Sprintf("%#v", e)} {
-				if form := find(text, forms); form != "" {
-					p.Errorf("an error (%T) shows a secret: %s", e, redact(text, form))
+				if shows(text, forms) {
+					p.Errorf("an error (%T) shows a secret: %s", e, redact(text, forms))
 				}
 			}
 		}
@@ -42,8 +43,8 @@ func checkSecrets(p *probe) {
 		return
 	}
 	for line := range strings.SplitSeq(p.d.Log(), "\n") {
-		if form := find(line, forms); form != "" {
-			p.Errorf("the log shows a secret: %s", redact(line, form))
+		if shows(line, forms) {
+			p.Errorf("the log shows a secret: %s", redact(line, forms))
 		}
 	}
 }
@@ -85,20 +86,18 @@ func disguises(secret string) []string {
 	return forms
 }
 
-func find(text string, forms []string) string {
-	for _, form := range forms {
-		if strings.Contains(text, form) {
-			return form
-		}
-	}
-	return ""
+func shows(text string, forms []string) bool {
+	return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(text, form) })
 }
 
 // redact makes a text fit for the log of a test.
-func redact(text, form string) string {
-	text = strings.ReplaceAll(text, form, "[secret]")
+func redact(text string, forms []string) string {
+	const mark = "[secret]"
+	for _, form := range forms {
+		text = strings.ReplaceAll(text, form, mark)
+	}
 	if len(text) > maxShown {
-		at := max(strings.Index(text, "[secret]")-maxShown/2, 0)
+		at := max(strings.Index(text, mark)-maxShown/2, 0)
 		text = text[at:min(at+maxShown, len(text))]
 	}
 	return text

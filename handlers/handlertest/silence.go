@@ -70,15 +70,19 @@ func checkCancelEnds(p *probe) {
 // deadlineAfter is long enough for a delivery to get under way.
 const deadlineAfter = 200 * time.Millisecond
 
+// checkDeadlineEnds lets a delivery run into its deadline, once while it waits
+// for the answer, and once while it connects.
 func checkDeadlineEnds(p *probe) {
-	s := p.warm()
 	cause := errors.New("handlertest: the deadline is over")
-	ctx, cancel := context.WithTimeoutCause(p.ctx(), deadlineAfter, cause)
-	defer cancel()
-	p.d.Network.Mute()
-	dl := s.start(ctx, p.events(batchOf(s))...)
-	<-ctx.Done()
-	p.checkEnded(s, dl, cause)
+	for _, open := range []func() *subject{p.warm, p.open} {
+		s := open()
+		ctx, cancel := context.WithTimeoutCause(p.ctx(), deadlineAfter, cause)
+		p.d.Network.Mute()
+		dl := s.start(ctx, p.events(batchOf(s))...)
+		<-ctx.Done()
+		p.checkEnded(s, dl, cause)
+		cancel()
+	}
 }
 
 // batchOf returns how many events a delivery of s takes at once.

@@ -242,7 +242,7 @@ func closers() []fault {
 				return c.Close()
 			},
 			fails: []string{closeSilent},
-			says:  "Close has not returned within 1s",
+			says:  "Close has not returned within 500ms",
 		},
 		{
 			name:  "cannot be closed",

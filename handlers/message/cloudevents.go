@@ -1,8 +1,11 @@
 package message
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"net/url"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -15,7 +18,8 @@ func checkSource(source string) error {
 		return nil
 	}
 	for _, r := range source {
-		if r <= ' ' || r >= utf8.RuneSelf || r == 0x7f {
+		// RFC 3986, appendix A, knows no others; url.Parse is more patient.
+		if r <= ' ' || r >= 0x7f || strings.ContainsRune("\"<>\\^`{|}", r) {
 			return field.Errorf("cloudevents_source", "must be a URI reference such as /shop/orders, in printable ASCII without blanks")
 		}
 	}
@@ -31,27 +35,45 @@ type attribute struct{ name, value string }
 
 // attributes returns the attributes in the order of the specification, with
 // the extensions for partitioning, tracing and our aggregates behind them.
-// An attribute must not be empty, so what an event lacks is left out.
+// An attribute must not be empty, and the SDKs want more than blanks in it, so
+// what an event lacks is left out.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md.
 func (e *Encoder) attributes(ev *dispatch.Event) []attribute {
 	all := make([]attribute, 0, 12)
 	add := func(name, value string) {
-		if value != "" {
-			all = append(all, attribute{name, value})
+		if strings.TrimSpace(value) != "" {
+			all = append(all, attribute{name, allowed(value)})
 		}
 	}
 	add("specversion", "1.0")
 	add("id", strconv.FormatInt(ev.ID, 10))
 	add("source", e.source)
 	add("type", ev.Type)
-	add("datacontenttype", contentJSON)
+	if len(ev.Payload) > 0 {
+		add("datacontenttype", contentJSON)
+	}
 	add("subject", ev.AggregateID)
 	add("time", timestamp(ev))
 	add("partitionkey", ev.AggregateID)
 	add("aggregatetype", ev.AggregateType)
-	add("traceparent", ev.Headers["traceparent"])
-	add("tracestate", ev.Headers["tracestate"])
+	if parent := ev.Headers["traceparent"]; parent != "" { // tracestate means nothing without it
+		add("traceparent", parent)
+		add("tracestate", ev.Headers["tracestate"])
+	}
 	return all
+}
+
+// allowed replaces what the type String of CloudEvents, section 3.1, does not
+// allow: control characters, noncharacters of Unicode, and what is not UTF-8.
+func allowed(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r < ' ', r >= 0x7f && r <= 0x9f, r >= 0xfdd0 && r <= 0xfdef, r&0xfffe == 0xfffe:
+			return utf8.RuneError
+		default:
+			return r // U+FFFD for a byte that is not UTF-8
+		}
+	}, s)
 }
 
 // attributeHeaders writes the attributes as headers. The content type is not
@@ -73,7 +95,9 @@ func (e *Encoder) attributeHeaders(ev *dispatch.Event) []Header {
 }
 
 // structured writes the JSON format. The payload is JSON already and goes into
-// it byte for byte; encoding/json would compact it.
+// it byte for byte; encoding/json would compact it. One that is not JSON, which
+// the column of the outbox does not allow, goes into it as binary data: it would
+// spoil the message otherwise.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md.
 func (e *Encoder) structured(ev *dispatch.Event) []byte {
 	body := make([]byte, 0, len(ev.Payload)+512)
@@ -85,27 +109,32 @@ func (e *Encoder) structured(ev *dispatch.Event) []byte {
 		body = appendJSONString(body, a.value)
 		body = append(body, ',')
 	}
-	body = append(body, `"data":`...)
-	body = append(body, ev.Payload...)
+	switch {
+	case len(ev.Payload) == 0:
+		body[len(body)-1] = '}' // in place of the last comma
+		return body
+	case json.Valid(ev.Payload) && utf8.Valid(ev.Payload):
+		body = append(body, `"data":`...)
+		body = append(body, ev.Payload...)
+	default:
+		body = append(body, `"data_base64":"`...)
+		body = base64.StdEncoding.AppendEncode(body, ev.Payload)
+		body = append(body, '"')
+	}
 	return append(body, '}')
 }
 
 const hexDigits = "0123456789ABCDEF"
 
-// appendJSONString appends s as JSON writes it, with the replacement character
-// for what is not UTF-8. Unlike encoding/json it leaves <, > and & alone.
+// appendJSONString appends s as JSON writes it. Unlike encoding/json it leaves
+// <, > and & alone. s holds no control characters: see [allowed].
 func appendJSONString(to []byte, s string) []byte {
 	to = append(to, '"')
-	for _, r := range s { // yields U+FFFD for invalid bytes
-		switch {
-		case r == '"', r == '\\':
-			to = append(to, '\\', byte(r))
-		case r < ' ', r == 0x7f:
-			to = append(to, `\u00`...)
-			to = append(to, hexDigits[r>>4], hexDigits[r&0xf])
-		default:
-			to = utf8.AppendRune(to, r)
+	for i := range len(s) {
+		if c := s[i]; c == '"' || c == '\\' {
+			to = append(to, '\\')
 		}
+		to = append(to, s[i])
 	}
 	return append(to, '"')
 }

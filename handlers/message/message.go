@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -75,7 +76,9 @@ func (c Config) Validate() error {
 	}
 }
 
-// Header is one header of a message. Values are UTF-8 without NUL bytes.
+// Header is one header of a message. Names are not empty, and no two headers of
+// a message have the same one. Names and values are UTF-8 without NUL bytes;
+// [Binding.HTTPFields] tells more of them.
 type Header struct{ Name, Value string }
 
 // Message is an event, ready to be sent.
@@ -86,7 +89,7 @@ type Message struct {
 	// ContentType is the media type of Body.
 	ContentType string
 	// Headers are in a fixed order: those about the event first, then the
-	// event's own by name.
+	// event's own by name. The content type is not among them.
 	Headers []Header
 }
 
@@ -99,6 +102,10 @@ type Binding struct {
 	// PercentEncode encodes the values as the bindings for HTTP and NATS ask:
 	// space, quote, percent and everything outside of printable ASCII.
 	PercentEncode bool
+	// HTTPFields keeps headers to the rules of HTTP: of names that differ by
+	// case only the first in the order of bytes is sent, names that are no
+	// tokens are not sent, and control characters in values become spaces.
+	HTTPFields bool
 }
 
 // Kafka returns the binding for Kafka. The bindings are those of the
@@ -110,7 +117,7 @@ func Kafka() Binding { return Binding{Prefix: "ce_"} }
 func AMQP() Binding { return Binding{Prefix: "cloudEvents_"} }
 
 // HTTP returns the binding for HTTP, and for NATS, which is the same.
-func HTTP() Binding { return Binding{Prefix: "ce-", PercentEncode: true} }
+func HTTP() Binding { return Binding{Prefix: "ce-", PercentEncode: true, HTTPFields: true} }
 
 // Encoder encodes events. It is safe for concurrent use.
 type Encoder struct {
@@ -136,11 +143,11 @@ func New(cfg Config, binding Binding) (*Encoder, error) {
 func (e *Encoder) Encode(ev *dispatch.Event) Message {
 	switch e.format {
 	case CloudEventsStructured:
-		return Message{Body: e.structured(ev), ContentType: contentCloudEvents, Headers: own(nil, ev)}
+		return Message{Body: e.structured(ev), ContentType: contentCloudEvents, Headers: e.own(nil, ev)}
 	case CloudEventsBinary:
-		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: own(e.attributeHeaders(ev), ev)}
+		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: e.own(e.attributeHeaders(ev), ev)}
 	default:
-		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: own(describe(ev), ev)}
+		return Message{Body: ev.Payload, ContentType: contentJSON, Headers: e.own(describe(ev), ev)}
 	}
 }
 
@@ -154,18 +161,86 @@ func describe(ev *dispatch.Event) []Header {
 	if ev.AggregateID != "" {
 		all = append(all, Header{HeaderAggregateID, ev.AggregateID})
 	}
-	return append(all, Header{HeaderTime, timestamp(ev)})
+	if t := timestamp(ev); t != "" {
+		all = append(all, Header{HeaderTime, t})
+	}
+	return all
 }
 
-// own adds the event's own headers, but for those whose names are taken.
-func own(all []Header, ev *dispatch.Event) []Header {
+// own adds the event's own headers, but for those whose names are taken, and
+// makes all of them fit for the transport.
+func (e *Encoder) own(all []Header, ev *dispatch.Event) []Header {
 	taken := len(all)
 	for _, name := range slices.Sorted(maps.Keys(ev.Headers)) {
-		if !slices.ContainsFunc(all[:taken], func(h Header) bool { return h.Name == name }) {
-			all = append(all, Header{name, ev.Headers[name]})
+		if !e.sendable(name) {
+			continue
+		}
+		name, value := whole(name), ev.Headers[name]
+		same := func(h Header) bool { return h.Name == name }
+		fold := func(h Header) bool { return strings.EqualFold(h.Name, name) }
+		switch {
+		// What consumers rely on must not be there in another spelling either.
+		case slices.ContainsFunc(all[:taken], fold), slices.ContainsFunc(all, same):
+		case e.binding.HTTPFields && slices.ContainsFunc(all, fold):
+		default:
+			all = append(all, Header{name, value})
+		}
+	}
+	for i := range all {
+		all[i].Value = whole(all[i].Value)
+		if e.binding.HTTPFields {
+			all[i].Value = strings.Map(printable, all[i].Value)
 		}
 	}
 	return all
 }
 
-func timestamp(ev *dispatch.Event) string { return ev.CreatedAt.UTC().Format(time.RFC3339Nano) }
+// sendable reports whether an event's own header may be sent under its name. A
+// content type is that of the message. In binary mode, what has the prefix of
+// attributes would be read as one, and might make the event invalid.
+func (e *Encoder) sendable(name string) bool {
+	prefix := e.binding.Prefix
+	switch {
+	case name == "", strings.EqualFold(name, "content-type"):
+		return false
+	case e.format == CloudEventsBinary && len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix):
+		return prefix == ""
+	case e.binding.HTTPFields:
+		return strings.IndexFunc(name, notInToken) < 0
+	default:
+		return true
+	}
+}
+
+// notInToken reports whether r may not stand in the name of an HTTP header: see
+// RFC 9110, section 5.6.2.
+func notInToken(r rune) bool {
+	return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+}
+
+// printable returns a space for a control character.
+func printable(r rune) rune {
+	if r < ' ' || r == 0x7f {
+		return ' '
+	}
+	return r
+}
+
+// whole returns s as UTF-8 without NUL.
+func whole(s string) string {
+	const replacement = "\uFFFD"
+	return strings.ReplaceAll(strings.ToValidUTF8(s, replacement), "\x00", replacement)
+}
+
+// maxYear is the last one that RFC 3339 can write.
+const maxYear = 9999
+
+// timestamp returns "" for a time that there is none of, or that cannot be
+// written.
+func timestamp(ev *dispatch.Event) string {
+	t := ev.CreatedAt.UTC()
+	if t.IsZero() || t.Year() < 0 || t.Year() > maxYear {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}

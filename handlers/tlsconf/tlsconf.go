@@ -56,7 +56,11 @@ func (c Config) Load(baseDir string) (*tls.Config, error) {
 		return nil, err
 	}
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
-	return out, errors.Join(c.authorities(out, baseDir), c.certificate(out, baseDir))
+	if err := errors.Join(c.authorities(out, baseDir), c.certificate(out, baseDir)); err != nil {
+		// What was loaded so far would trust the authorities of the system.
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c Config) authorities(to *tls.Config, baseDir string) error {

@@ -27,7 +27,7 @@ type pair struct {
 func (p *Proxy) serve(client net.Conn) {
 	c := &pair{proxy: p, client: client, gone: make(chan struct{}), done: make(chan struct{})}
 	p.mu.Lock()
-	c.muted = p.muted && p.match == nil
+	c.muted = p.muted && p.matches == nil
 	p.pairs[c] = struct{}{}
 	p.accepted++
 	p.announce()
@@ -104,7 +104,7 @@ const bufferSize = 32 << 10
 // requests passes on what the client sends.
 func (c *pair) requests() {
 	buf := make([]byte, bufferSize)
-	var seen []byte // the end of what was sent, as far as match may begin in it
+	var seen []byte // the end of what was sent, as far as a match may begin in it
 	for {
 		n, err := c.client.Read(buf)
 		if n > 0 {
@@ -123,20 +123,27 @@ func (c *pair) requests() {
 	}
 }
 
-// look mutes the connection if what is being sent completes the match. It does
-// so before the server can know, and so before it can answer.
+// look mutes the connection if what is being sent completes a match. It does so
+// before the server can know, and so before it can answer.
 func (c *pair) look(seen, chunk []byte) []byte {
 	p := c.proxy
-	if p.match == nil {
+	if p.matches == nil {
 		return nil
 	}
 	seen = append(seen, chunk...)
-	if bytes.Contains(seen, p.match) {
-		p.mu.Lock()
-		c.muted = c.muted || p.muted
-		p.mu.Unlock()
+	keep := 0
+	for _, match := range p.matches {
+		// A match that was complete before is no more in what is kept, unless
+		// another one is longer.
+		from := max(len(seen)-len(chunk)-len(match)+1, 0)
+		if bytes.Contains(seen[from:], match) {
+			p.mu.Lock()
+			c.muted = c.muted || p.muted
+			p.mu.Unlock()
+		}
+		keep = max(keep, len(match)-1)
 	}
-	keep := min(len(seen), len(p.match)-1)
+	keep = min(keep, len(seen))
 	return append(seen[:0], seen[len(seen)-keep:]...)
 }
 

@@ -39,7 +39,7 @@ const (
 // use.
 type Proxy struct {
 	upstream string
-	match    []byte
+	matches  [][]byte // what Mute waits for
 	addr     string
 	ctx      context.Context //nolint:containedctx // the proxy's own: it ends with Close
 	cancel   context.CancelFunc
@@ -61,10 +61,10 @@ type Proxy struct {
 type Option func(*Proxy)
 
 // MuteAfter makes [Proxy.Mute] begin on each connection only when its client
-// has sent match, which is not empty. It is for protocols that answer several
-// times before the answer that counts: "\r\n.\r\n" ends a mail of SMTP. The
-// proxy has to see the plain text.
-func MuteAfter(match []byte) Option { return func(p *Proxy) { p.match = match } }
+// has sent one of matches, which are not empty. It is for protocols that answer
+// several times before the answer that counts: "\r\n.\r\n" ends a mail of SMTP.
+// The proxy has to see the plain text.
+func MuteAfter(matches ...[]byte) Option { return func(p *Proxy) { p.matches = matches } }
 
 // Start starts a proxy for the server at upstream, host:port, which need not
 // be there yet. The end of the test closes it.
@@ -181,7 +181,7 @@ func (p *Proxy) Mute() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.muted = true
-	if p.match != nil {
+	if p.matches != nil {
 		return
 	}
 	for c := range p.pairs {

@@ -287,7 +287,7 @@ func TestMuteOfAClientThatDoesNotRead(t *testing.T) {
 func TestMuteAfter(t *testing.T) {
 	t.Parallel()
 	u := startUpper(t)
-	p := faultproxy.Start(t, u.addr, faultproxy.MuteAfter([]byte("now\n")))
+	p := faultproxy.Start(t, u.addr, faultproxy.MuteAfter([]byte("something longer\n"), []byte("now\n")))
 	c, other := dial(t, p), dial(t, p)
 	c.say("now") // before Mute it means nothing
 	c.hear("NOW")

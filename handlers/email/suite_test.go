@@ -1,0 +1,112 @@
+package email
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/smtpsink"
+)
+
+// TestSuite runs the properties that every destination has. The answers that
+// are held back are those to the final dot, before which nothing can have been
+// sent, and to the goodbye.
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	const password = "correct-horse-battery"
+	s := startSink(t, smtpsink.Options{Username: "relay", Password: password})
+	s.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "nobody@", Code: 550, Times: smtpsink.Always})
+	proxy := faultproxy.Start(t, s.Addr(), faultproxy.MuteAfter([]byte("\r\n.\r\n"), []byte("QUIT\r\n")))
+	cfg := config(s)
+	cfg.Host, cfg.Port = proxy.Host(), proxy.Port()
+	cfg.Username, cfg.Password = "relay", secret.New(password)
+	handlertest.Run(t, handlertest.Destination{
+		Open: func(tb testing.TB) dispatch.Handler {
+			tb.Helper()
+			h, err := New(cfg)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return h
+		},
+		Received: func(tb testing.TB) []int64 { tb.Helper(); return received(tb, s) },
+		Event:    func(id int64) *dispatch.Event { return numbered(id, "ada@example.com") },
+		Rejected: func(id int64) *dispatch.Event { return numbered(id, "nobody@example.com") },
+		Network:  proxy,
+		Stop: func(tb testing.TB) {
+			tb.Helper()
+			if err := s.Close(); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		Start: func(tb testing.TB) {
+			tb.Helper()
+			if err := s.Restart(); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		Secrets: []string{password, "p4ssw0rd", "wr0ng!"},
+		Cases:   suiteCases(),
+	})
+}
+
+func numbered(id int64, to string) *dispatch.Event {
+	e := event(fmt.Sprintf(`{"email":%q,"name":"Ada"}`, to))
+	e.ID = id
+	return e
+}
+
+func received(tb testing.TB, s *smtpsink.Sink) []int64 {
+	tb.Helper()
+	const header = "\r\nX-Notifyd-Event-Id: "
+	var ids []int64
+	for _, m := range s.Mails() {
+		_, rest, found := strings.Cut(string(m.Data), header)
+		text, _, _ := strings.Cut(rest, "\r\n")
+		id, err := strconv.ParseInt(text, 10, 64)
+		if !found || err != nil {
+			tb.Fatalf("a mail without the event's id (%v):\n%s", err, m.Data)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// suiteCases are the rows of [faults] that need not wait for a timeout.
+func suiteCases() []handlertest.Case {
+	var all []handlertest.Case
+	for _, row := range faults() {
+		if strings.Contains(row.name, "within") {
+			continue
+		}
+		c := handlertest.Case{Name: row.name, Text: row.text, Provoke: func(tb testing.TB) error { tb.Helper(); return row.provoke(tb) }}
+		switch row.class {
+		case "unavailable":
+			c.Class = dispatch.ClassDestination
+		case "permanent":
+			c.Class, c.Permanent = dispatch.ClassEvent, true
+		case "retry":
+			c.Class = dispatch.ClassEvent
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func (r row) provoke(tb testing.TB) error {
+	tb.Helper()
+	s := startSink(tb, r.sink)
+	if r.fault.Stage != "" {
+		s.Fail(r.fault)
+	}
+	cfg := config(s)
+	if r.config != nil {
+		r.config(&cfg)
+	}
+	return newHandler(tb, cfg).Deliver(tb.Context(), event(ada))
+}

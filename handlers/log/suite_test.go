@@ -1,0 +1,87 @@
+package log_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/log"
+)
+
+// file is what a log collector reads.
+type file struct {
+	mu   sync.Mutex
+	data bytes.Buffer
+}
+
+func (f *file) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.data.Write(p)
+}
+
+func (f *file) ids(tb testing.TB) []int64 {
+	tb.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids []int64
+	for line := range bytes.Lines(f.data.Bytes()) {
+		var event struct {
+			ID int64 `json:"event_id"`
+		}
+		if err := json.Unmarshal(line, &event); err != nil {
+			tb.Fatalf("%v in %s", err, line)
+		}
+		ids = append(ids, event.ID)
+	}
+	return ids
+}
+
+// TestSuite runs the properties that every destination has. A file has no
+// network and no server, so that half of them are skipped.
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	var out file
+	handlertest.Run(t, handlertest.Destination{
+		Open: func(tb testing.TB) dispatch.Handler {
+			tb.Helper()
+			h, err := log.New(log.Config{}, log.WithWriter(&out))
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return h
+		},
+		Received: out.ids,
+		Rejected: func(id int64) *dispatch.Event { return event(id, "{") },
+		Ordered:  true,
+		Secrets:  []string{"hunter2 is the password"},
+		Cases: []handlertest.Case{
+			{
+				Name: "the disk is full", Class: dispatch.ClassDestination, Text: "no space left",
+				Provoke: func(tb testing.TB) error {
+					tb.Helper()
+					h, err := log.New(log.Config{}, log.WithWriter(&fullWriter{err: errors.New("no space left")}))
+					if err != nil {
+						tb.Fatal(err)
+					}
+					return h.Deliver(tb.Context(), event(1, "{}"))
+				},
+			},
+			{
+				Name: "the payload is not JSON", Class: dispatch.ClassEvent, Permanent: true, Text: "not JSON",
+				Provoke: func(tb testing.TB) error {
+					tb.Helper()
+					h, err := log.New(log.Config{}, log.WithWriter(&out))
+					if err != nil {
+						tb.Fatal(err)
+					}
+					return h.Deliver(tb.Context(), event(1, "hunter2 is the password"))
+				},
+			},
+		},
+	})
+}

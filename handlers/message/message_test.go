@@ -1,0 +1,206 @@
+package message
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const payload = "{\n \"b\" : 1.10, \"a\": 12345678901234567890, \"a\": \"\u00e9 <&>\"}"
+
+func event() *dispatch.Event {
+	return &dispatch.Event{
+		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A 7%é",
+		Payload: json.RawMessage(payload),
+		Headers: map[string]string{
+			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=1", "tenant": "acme",
+		},
+		CreatedAt: time.Date(2026, 3, 4, 6, 6, 7, 89_000_000, time.FixedZone("CET", 3600)), Attempt: 3, Destination: "shop",
+	}
+}
+
+func encoder(tb testing.TB, cfg Config, b Binding) *Encoder {
+	tb.Helper()
+	e, err := New(cfg, b)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e
+}
+
+// lines writes headers as text.
+func lines(headers []Header) []string {
+	all := make([]string, len(headers))
+	for i, h := range headers {
+		all[i] = h.Name + ": " + h.Value
+	}
+	return all
+}
+
+const (
+	parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	own    = "tenant: acme|traceparent: " + parent + "|tracestate: vendor=1"
+)
+
+func TestForms(t *testing.T) {
+	t.Parallel()
+	const described = "notifyd-id: 42|notifyd-type: order.created|notifyd-aggregate-type: order|notifyd-aggregate-id: A 7%é|" +
+		"notifyd-time: 2026-03-04T05:06:07.089Z|" + own
+	attributes := func(prefix, subject string) string {
+		names := []string{
+			"specversion: 1.0", "id: 42", "source: /shop", "type: order.created", "subject: " + subject, "time: 2026-03-04T05:06:07.089Z",
+			"partitionkey: " + subject, "aggregatetype: order", "traceparent: " + parent, "tracestate: vendor=1",
+		}
+		return prefix + strings.Join(names, "|"+prefix) + "|" + own
+	}
+	for _, c := range []struct {
+		name                    string
+		cfg                     Config
+		binding                 Binding
+		body, contentType, head string
+	}{
+		{"payload", Config{}, Kafka(), payload, "application/json", described},
+		{"binary, Kafka", Config{Format: CloudEventsBinary, Source: "/shop"}, Kafka(), payload, "application/json", attributes("ce_", "A 7%é")},
+		{"binary, AMQP", Config{Format: CloudEventsBinary, Source: "/shop"}, AMQP(), payload, "application/json", attributes("cloudEvents_", "A 7%é")},
+		{"binary, HTTP", Config{Format: CloudEventsBinary, Source: "/shop"}, HTTP(), payload, "application/json", attributes("ce-", "A%207%25%C3%A9")},
+		{
+			"structured",
+			Config{Format: CloudEventsStructured, Source: "/shop"},
+			HTTP(),
+			`{"specversion":"1.0","id":"42","source":"/shop","type":"order.created","datacontenttype":"application/json",` +
+				`"subject":"A 7%é","time":"2026-03-04T05:06:07.089Z","partitionkey":"A 7%é","aggregatetype":"order",` +
+				`"traceparent":"` + parent + `","tracestate":"vendor=1","data":` + payload + `}`,
+			"application/cloudevents+json", own,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := encoder(t, c.cfg, c.binding).Encode(event())
+			if string(m.Body) != c.body {
+				t.Errorf("body\n%s\nwant\n%s", m.Body, c.body)
+			}
+			if m.ContentType != c.contentType {
+				t.Errorf("content type %s, want %s", m.ContentType, c.contentType)
+			}
+			if got, want := lines(m.Headers), strings.Split(c.head, "|"); !slices.Equal(got, want) {
+				t.Errorf("headers\n%q\nwant\n%q", got, want)
+			}
+		})
+	}
+}
+
+func TestBareEvent(t *testing.T) {
+	t.Parallel()
+	bare := &dispatch.Event{ID: 1, Type: "t"}
+	if got := lines(encoder(t, Config{}, Kafka()).Encode(bare).Headers); !slices.Equal(got, []string{"notifyd-id: 1", "notifyd-type: t"}) {
+		t.Errorf("got %q", got)
+	}
+	got := lines(encoder(t, Config{Format: CloudEventsBinary}, Kafka()).Encode(bare).Headers)
+	if !slices.Equal(got, []string{"ce_specversion: 1.0", "ce_id: 1", "ce_source: /notifyd", "ce_type: t"}) {
+		t.Errorf("got %q", got)
+	}
+	body := encoder(t, Config{Format: CloudEventsStructured}, Kafka()).Encode(bare).Body
+	if string(body) != `{"specversion":"1.0","id":"1","source":"/notifyd","type":"t"}` {
+		t.Errorf("got %s", body)
+	}
+}
+
+// TestOddTimes: a time that RFC 3339 cannot write is left out.
+func TestOddTimes(t *testing.T) {
+	t.Parallel()
+	for year, want := range map[int]bool{-1: false, 0: true, 9999: true, 10000: false} {
+		e := event()
+		e.CreatedAt = time.Date(year, 5, 5, 0, 0, 0, 0, time.UTC)
+		if got := timestamp(e) != ""; got != want {
+			t.Errorf("year %d is written: %t", year, got)
+		}
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	headers := map[string]string{
+		"": "no name", "Notifyd-ID": "another id", "notifyd-type": "another type", "CE_subject": "another subject", "ce-x": "1",
+		"Content-Type": "text/plain", "Tenant": "A", "tenant": "b", "na me": "x", "nul": "a\x00b", "lines": "a\r\nX-Evil: 1\tz", "bad\xff": "\xfe", "é": "é",
+	}
+	for name, c := range map[string]struct {
+		cfg     Config
+		binding Binding
+		want    []string
+	}{
+		"payload, Kafka": {Config{}, Kafka(), []string{
+			"CE_subject: another subject", "Tenant: A", "bad\uFFFD: \uFFFD", "ce-x: 1", "lines: a\r\nX-Evil: 1\tz", "na me: x", "nul: a\uFFFDb", "tenant: b", "é: é",
+		}},
+		"payload, HTTP": {Config{}, HTTP(), []string{
+			"CE_subject: another subject", "Tenant: A", "ce-x: 1", "lines: a  X-Evil: 1 z", "nul: a\uFFFDb",
+		}},
+		"binary, Kafka": {Config{Format: CloudEventsBinary}, Kafka(), []string{
+			"Notifyd-ID: another id", "Tenant: A", "bad\uFFFD: \uFFFD", "ce-x: 1", "lines: a\r\nX-Evil: 1\tz", "na me: x", "notifyd-type: another type", "nul: a\uFFFDb", "tenant: b", "é: é",
+		}},
+		"binary, HTTP": {Config{Format: CloudEventsBinary}, HTTP(), []string{
+			"CE_subject: another subject", "Notifyd-ID: another id", "Tenant: A", "lines: a  X-Evil: 1 z", "notifyd-type: another type", "nul: a\uFFFDb",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := event()
+			e.Headers = headers
+			got := lines(encoder(t, c.cfg, c.binding).Encode(e).Headers)
+			bare := event()
+			bare.Headers = nil
+			about := len(encoder(t, c.cfg, c.binding).Encode(bare).Headers)
+			if got = got[about:]; !slices.Equal(got, c.want) {
+				t.Errorf("got\n%q\nwant\n%q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestAggregateIsSafeToo: what is about the event comes from applications as well.
+func TestAggregateIsSafeToo(t *testing.T) {
+	t.Parallel()
+	e := event()
+	e.AggregateID = "a\r\nX-Evil: 1"
+	for _, h := range encoder(t, Config{}, HTTP()).Encode(e).Headers {
+		if strings.ContainsAny(h.Value, "\r\n") {
+			t.Errorf("%q", h)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cfg  Config
+		path string // "" if it is valid
+	}{
+		{Config{}, ""},
+		{Config{Format: Payload}, ""},
+		{Config{Format: CloudEventsBinary}, ""},
+		{Config{Format: CloudEventsStructured, Source: "https://shop.example.com/orders?a=b#c"}, ""},
+		{Config{Format: CloudEventsStructured, Source: "urn:uuid:6e8bc430-9c3a-11d9-9669-0800200c9a66"}, ""},
+		{Config{Format: "json"}, "format"},
+		{Config{Source: "/shop"}, "cloudevents_source"},
+		{Config{Format: CloudEventsBinary, Source: " "}, "cloudevents_source"},
+		{Config{Format: CloudEventsBinary, Source: "/a b"}, "cloudevents_source"},
+		{Config{Format: CloudEventsBinary, Source: "/é"}, "cloudevents_source"},
+		{Config{Format: CloudEventsBinary, Source: "/%zz"}, "cloudevents_source"},
+		{Config{Format: CloudEventsBinary, Source: `/"{}`}, "cloudevents_source"},
+		{Config{Format: CloudEventsBinary, Source: "/a\n"}, "cloudevents_source"},
+		{Config{Format: CloudEventsBinary, Source: "1:2"}, "cloudevents_source"},
+	} {
+		_, err := New(c.cfg, Kafka())
+		if got := field.Path(err); got != c.path || (err == nil) != (c.path == "") {
+			t.Errorf("%+v: %v, want a mistake in %q", c.cfg, err, c.path)
+		}
+	}
+}

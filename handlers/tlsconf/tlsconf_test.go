@@ -1,0 +1,234 @@
+package tlsconf
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{}
+	var keyPEM []byte
+	a.pem, keyPEM = (&authority{}).sign(t, "authority", time.Hour)
+	pair, err := tls.X509KeyPair(a.pem, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.cert = pair.Leaf
+	a.key, _ = pair.PrivateKey.(*ecdsa.PrivateKey)
+	return a
+}
+
+// sign makes a certificate that is valid until then, and its key. The zero
+// authority lets it sign itself.
+func (a *authority) sign(t *testing.T, name string, until time.Duration) (certPEM, keyPEM []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(until),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, parentKey := a.cert, a.key
+	if parent == nil {
+		template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
+		template.ExtKeyUsage = nil
+		parent, parentKey = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+}
+
+// files writes files and returns their directory.
+func files(t *testing.T, all map[string][]byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range all {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// handshake lets a client with ours meet a server, and returns what both say.
+func handshake(t *testing.T, ours, theirs *tls.Config) (client, server error) {
+	t.Helper()
+	a, b := net.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := tls.Server(b, theirs).HandshakeContext(t.Context())
+		_ = b.Close()
+		done <- err
+	}()
+	conn := tls.Client(a, ours)
+	client = conn.HandshakeContext(t.Context())
+	if client == nil {
+		_, _ = conn.Read(make([]byte, 1)) // in TLS 1.3 a server refuses later
+	}
+	_ = a.Close()
+	return client, <-done
+}
+
+func TestMutual(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	cert, key := a.sign(t, "relay", time.Hour)
+	serverCert, serverKey := a.sign(t, "broker.example", time.Hour)
+	oldCert, oldKey := a.sign(t, "relay", -time.Hour)
+	dir := files(t, map[string][]byte{"ca.pem": a.pem, "cert.pem": cert, "key.pem": key, "old.pem": oldCert, "oldkey.pem": oldKey})
+	pair, err := tls.X509KeyPair(serverCert, serverKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(a.pem)
+	theirs := &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12}
+	old := theirs.Clone()
+	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		theirs *tls.Config
+		client string // in the client's error
+		server string
+	}{
+		{"all is well", Config{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", ServerName: "broker.example"}, theirs, "", ""},
+		{"absolute paths", Config{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"), ServerName: "broker.example"}, theirs, "", ""},
+		{"another name", Config{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem", ServerName: "other.example"}, theirs, "not other.example", "bad certificate"},
+		{"the system's authorities", Config{ServerName: "broker.example"}, theirs, "unknown authority", "bad certificate"},
+		{"no certificate shown", Config{CAFile: "ca.pem", ServerName: "broker.example"}, theirs, "", "didn't provide a certificate"},
+		// It is loaded all the same: the server is the one to judge.
+		{"expired", Config{CAFile: "ca.pem", CertFile: "old.pem", KeyFile: "oldkey.pem", ServerName: "broker.example"}, theirs, "", "expired"},
+		{"TLS 1.1", Config{CAFile: "ca.pem", ServerName: "broker.example"}, old, "protocol version", "unsupported versions"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ours, err := c.cfg.Load(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client, server := handshake(t, ours, c.theirs)
+			if !says(client, c.client) || !says(server, c.server) {
+				t.Errorf("client: %v, want %q; server: %v, want %q", client, c.client, server, c.server)
+			}
+		})
+	}
+}
+
+// says reports whether err has text in it, or is nil where text is empty.
+func says(err error, text string) bool {
+	if text == "" {
+		return err == nil
+	}
+	return err != nil && strings.Contains(err.Error(), text)
+}
+
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	cert, key := a.sign(t, "relay", time.Hour)
+	_, wrong := a.sign(t, "relay", time.Hour)
+	noise := []byte("-----BEGIN NOISE-----\nhunter2hunter2\n")
+	dir := files(t, map[string][]byte{
+		"cert.pem": cert, "key.pem": key, "wrong.pem": wrong, "noise.pem": noise, "empty.pem": nil,
+		"huge.pem": make([]byte, maxFile+1), "both.pem": append(slices.Clone(cert), key...),
+	})
+	if err := os.Mkdir(filepath.Join(dir, "dir"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		cfg   Config
+		paths []string // the settings complained of
+		text  string
+		is    error
+	}{
+		{"nothing set", Config{}, nil, "", nil},
+		{"certificate and key in one file", Config{CertFile: "both.pem", KeyFile: "both.pem"}, nil, "", nil},
+		{"a certificate alone", Config{CertFile: "cert.pem"}, []string{"key_file"}, "missing", nil},
+		{"a key alone", Config{KeyFile: "key.pem"}, []string{"cert_file"}, "missing", nil},
+		{"no such authorities", Config{CAFile: "none.pem"}, []string{"ca_file"}, "none.pem", fs.ErrNotExist},
+		{"no such certificate", Config{CertFile: "none.pem", KeyFile: "key.pem"}, []string{"cert_file"}, "cannot be read", fs.ErrNotExist},
+		{"no such key", Config{CertFile: "cert.pem", KeyFile: "none.pem"}, []string{"key_file"}, "cannot be read", fs.ErrNotExist},
+		{"a directory", Config{CAFile: "dir"}, []string{"ca_file"}, "cannot be read", nil},
+		{"authorities that are a key", Config{CAFile: "key.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
+		{"authorities that are noise", Config{CAFile: "noise.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
+		{"authorities that are empty", Config{CAFile: "empty.pem"}, []string{"ca_file"}, "has no certificate in it", nil},
+		{"authorities that are huge", Config{CAFile: "huge.pem"}, []string{"ca_file"}, "is it the right file?", nil},
+		{"the wrong key", Config{CertFile: "cert.pem", KeyFile: "wrong.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
+		{"a key that is noise", Config{CertFile: "cert.pem", KeyFile: "noise.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
+		{"the two swapped", Config{CertFile: "key.pem", KeyFile: "cert.pem"}, []string{"cert_file"}, "does not go with key_file", nil},
+		{"two mistakes at once", Config{CAFile: "none.pem", CertFile: "cert.pem", KeyFile: "wrong.pem"}, []string{"ca_file", "cert_file"}, "", fs.ErrNotExist},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := c.cfg.Load(dir)
+			var paths []string
+			for _, e := range field.Split(err) {
+				paths = append(paths, field.Path(e))
+			}
+			if !slices.Equal(paths, c.paths) {
+				t.Fatalf("%v, want mistakes in %v", err, c.paths)
+			}
+			if err == nil {
+				if got.MinVersion != tls.VersionTLS12 {
+					t.Errorf("the least version is %x", got.MinVersion)
+				}
+				return
+			}
+			if got != nil {
+				t.Error("there is a configuration beside the mistake")
+			}
+			if !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "hunter2") || c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestIsZero(t *testing.T) {
+	t.Parallel()
+	if !(Config{}).IsZero() || (Config{ServerName: "x"}).IsZero() {
+		t.Error("IsZero")
+	}
+}
