@@ -81,9 +81,7 @@ func (h *Handler) draft(e *dispatch.Event) (*draft, error) {
 	}
 	d := &draft{event: e.ID, url: place, header: make(http.Header), id: webhookID(h.cfg.IDPrefix, e)}
 	msg := h.encoder.Encode(e)
-	if err := d.setHeaders(msg.Headers); err != nil {
-		return nil, err
-	}
+	d.setHeaders(msg.Headers)
 	d.body = msg.Body
 	d.header.Set("Content-Type", msg.ContentType)
 	if h.body != nil {
@@ -125,20 +123,16 @@ func (h *Handler) renderBody(d *draft, data *tmpl.Data) error {
 }
 
 // setHeaders sets those that the message brings along, among them the event's
-// own. A name that HTTP cannot carry, or that is about the connection or about
-// our credentials, stays behind: the event may go to other places as well.
-func (d *draft) setHeaders(headers []message.Header) error {
+// own, which the message has made fit for HTTP. What is about the connection, or
+// about somebody's credentials, stays behind.
+func (d *draft) setHeaders(headers []message.Header) {
 	for _, header := range headers {
-		lower := strings.ToLower(header.Name)
-		if !isToken(lower) || unsendable(lower) || lower == "authorization" || lower == "cookie" || lower == "content-type" {
-			continue
+		switch lower := strings.ToLower(header.Name); {
+		case unsendable(lower), lower == "authorization", lower == "cookie":
+		default:
+			d.header.Set(header.Name, header.Value)
 		}
-		if !isValue(header.Value) {
-			return fmt.Errorf("the header %s of the event holds a line end or another control character: mend the event", lower)
-		}
-		d.header.Set(header.Name, header.Value)
 	}
-	return nil
 }
 
 // request makes the request of one attempt.

@@ -106,7 +106,7 @@ func TestHeadersOfEvents(t *testing.T) {
 	e.Headers = map[string]string{
 		"Authorization": "Bearer of somebody", "cookie": "a=b", "Host": "evil.example", "content-length": "1", "Transfer-Encoding": "chunked",
 		"Connection": "close", "webhook-signature": "v1,forged", "Webhook-Id": "forged", "proxy-authorization": "x", "content-type": "text/html",
-		"a b": "blank", "ü": "letter", "": "empty", "X-Fine": "ü and\ttab", "User-Agent": "curl",
+		"a b": "blank", "ü": "letter", "": "empty", "X-Fine": "ü\r\nX-Bad: 1", "User-Agent": "curl",
 	}
 	if err := h.Deliver(testContext(t), e); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestHeadersOfEvents(t *testing.T) {
 	slices.Sort(names)
 	want := "Content-Length Content-Type Notifyd-Aggregate-Id Notifyd-Aggregate-Type Notifyd-Id Notifyd-Time Notifyd-Type User-Agent Webhook-Id Webhook-Signature Webhook-Timestamp X-Fine"
 	if text := strings.Join(names, " "); text != want || got.Host != r.addr || got.Header.Get("Content-Type") != "application/json" ||
-		got.Header.Get("X-Fine") != "ü and\ttab" || got.Header.Get("User-Agent") != "notifyd" {
+		got.Header.Get("X-Fine") != "ü  X-Bad: 1" || got.Header.Get("User-Agent") != "notifyd" {
 		t.Errorf("got  %s (%v)\nwant %s", text, got.Header, want)
 	}
 	if err := verify(got, newSecret); err != "" {
@@ -134,7 +134,6 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 	for text, c := range map[string]struct {
 		cfg     Config
 		payload string
-		headers map[string]string
 	}{
 		"webhook: the payload is not JSON": {cfg: Config{Headers: inject}, payload: "{"},
 		`webhook: template "url", line 1, at {{ .Payload.id }}: the event has no such field`: {
@@ -142,9 +141,6 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 		},
 		`webhook: what template "headers.X-Name" yields holds a line end or another control character: a header has one line`: {
 			cfg: Config{Headers: inject}, payload: `{"name":"a\r\nX-Admin: 1"}`,
-		},
-		"webhook: the header x-name of the event holds a line end or another control character: mend the event": {
-			payload: ada, headers: map[string]string{"X-Name": "a\nb"},
 		},
 		`webhook: what template "body" yields is no JSON: write values as {{ json .Payload.name }}, or set content_type`: {
 			cfg: Config{Body: `{"name":"{{ .Payload.name }}"}`}, payload: ada,
@@ -171,9 +167,7 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 		if c.cfg.URL == "" {
 			c.cfg.URL = r.url()
 		}
-		e := event(c.payload)
-		e.Headers = c.headers
-		err := deliver(t, c.cfg, e)
+		err := deliver(t, c.cfg, event(c.payload))
 		if verdictOn(err) != "permanent" || !strings.HasPrefix(err.Error(), text) {
 			t.Errorf("%s: got  %v\nwant %s", verdictOn(err), err, text)
 		}
