@@ -134,12 +134,20 @@ func TestSuspects(t *testing.T) {
 	if n := lose(7, 1); n != 1 {
 		t.Error("an event that is lost for ever lets no other have a try")
 	}
-	s.answered(7)
-	if n := lose(7, freeLosses-1); n != 0 {
+	// In an outage, the longer it takes the less is counted.
+	if n := lose(8, 1000) + lose(7, 1000); n > 9 {
+		t.Errorf("an outage has cost %d attempts in 2000 losses", n)
+	}
+	s.answered(9) // all is well
+	if n := lose(10, blindLosses); n != 1 {
+		t.Errorf("the outage before is still remembered: %d losses count", n)
+	}
+	s.answered(10)
+	if n := lose(10, freeLosses-1); n != 0 {
 		t.Error("an event that was answered is still suspected")
 	}
-	s.answered(8)
-	if n := lose(7, 3); n != 3 {
+	s.answered(11)
+	if n := lose(10, 3); n != 3 {
 		t.Errorf("another event was answered meanwhile, and %d of 3 further losses count", n)
 	}
 	for id := int64(100); id < 100+2*maxSuspects; id++ {

@@ -17,6 +17,10 @@ const (
 // ProxyNone is the word of [Config.ProxyURL] for no proxy at all.
 const ProxyNone = "none"
 
+// DefaultRequestTimeout is [Config.RequestTimeout] where it is not set. It leaves
+// some room below the 30s that a delivery may take.
+const DefaultRequestTimeout = 20 * time.Second
+
 const (
 	// defaultConnectTimeout covers the look-up of the name and TCP, with room
 	// for two lost packets.
@@ -24,10 +28,8 @@ const (
 	defaultTLSTimeout     = 5 * time.Second
 	// defaultResponseTimeout is what receivers are commonly given.
 	defaultResponseTimeout = 15 * time.Second
-	// defaultRequestTimeout leaves some room below the 30s of a lane.
-	defaultRequestTimeout = 20 * time.Second
-	defaultIDPrefix       = "notifyd"
-	defaultContentType    = "application/json"
+	defaultIDPrefix        = "notifyd"
+	defaultContentType     = "application/json"
 )
 
 // Config says how events become requests and where they go. Fields marked
@@ -106,7 +108,7 @@ func (c Config) withDefaults() Config {
 	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
 	c.TLSTimeout = orDefault(c.TLSTimeout, defaultTLSTimeout)
 	c.ResponseTimeout = orDefault(c.ResponseTimeout, defaultResponseTimeout)
-	c.RequestTimeout = orDefault(c.RequestTimeout, defaultRequestTimeout)
+	c.RequestTimeout = orDefault(c.RequestTimeout, DefaultRequestTimeout)
 	if c.Addresses == "" {
 		c.Addresses = AddressesAny
 		if c.DynamicHost {

@@ -8,8 +8,12 @@ const (
 	freeLosses = 3
 	// blindLosses is the same where nothing else was answered. It lets the
 	// others have a try: an event that brings its receiver down is otherwise
-	// the one that the destination is probed with, for ever.
-	blindLosses = 20
+	// the one that the destination is probed with, for ever. By the pauses of
+	// the dispatcher the others wait some two seconds. If they fail as well it
+	// is an outage, and the next time it takes twice as many losses.
+	blindLosses = 5
+	// maxBlindLosses ends the doubling, after a few days.
+	maxBlindLosses = 10_000
 	// maxSuspects bounds what is remembered. Only events in flight at an outage
 	// get here, so it is far more than there are.
 	maxSuspects = 10_000
@@ -23,10 +27,12 @@ type suspects struct {
 	mu      sync.Mutex
 	answers uint64            // to any event
 	lost    map[int64]*losses // by event
+	blind   int               // losses that the next event takes; 0 is blindLosses
 }
 
 type losses struct {
 	times   int
+	blind   int    // of those, since an attempt was counted without proof
 	answers uint64 // at the first of them
 }
 
@@ -44,7 +50,15 @@ func (s *suspects) lose(event int64) bool {
 		s.lost[event] = l
 	}
 	l.times++
-	return l.times >= freeLosses && s.answers > l.answers || l.times%blindLosses == 0
+	if s.answers > l.answers {
+		return l.times >= freeLosses
+	}
+	l.blind++
+	if l.blind < max(s.blind, blindLosses) {
+		return false
+	}
+	l.blind, s.blind = 0, min(2*max(s.blind, blindLosses), maxBlindLosses)
+	return true
 }
 
 // answered notes that the destination was well when it got an event.
@@ -52,5 +66,6 @@ func (s *suspects) answered(event int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers++
+	s.blind = 0
 	delete(s.lost, event)
 }

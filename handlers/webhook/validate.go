@@ -181,7 +181,7 @@ func (c Config) limits() error {
 		{"connect_timeout", c.ConnectTimeout, defaultConnectTimeout},
 		{"tls_timeout", c.TLSTimeout, defaultTLSTimeout},
 		{"response_timeout", c.ResponseTimeout, defaultResponseTimeout},
-		{"request_timeout", c.RequestTimeout, defaultRequestTimeout},
+		{"request_timeout", c.RequestTimeout, DefaultRequestTimeout},
 	} {
 		if f.got < 0 {
 			errs = append(errs, field.Errorf(f.path, "must be positive, such as %v", f.such))
