@@ -156,7 +156,7 @@ func TestWebhookReceiverRestarts(t *testing.T) {
 	var hold atomic.Bool // some answers, so that requests are under way when the receiver stops
 	hold.Store(true)
 	r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
-		if hold.Load() && strings.HasSuffix(req.Header.Get("notifyd-id"), "300") {
+		if hold.Load() && strings.HasSuffix(req.Header.Get("notifyd-id"), "00") {
 			<-req.Context().Done()
 			return
 		}

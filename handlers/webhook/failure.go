@@ -213,6 +213,7 @@ func hidden(cfg Config, constant *url.URL) []string {
 	if proxy, err := parseProxy(cfg.ProxyURL); err == nil && proxy != nil && proxy.User != nil {
 		password, _ := proxy.User.Password()
 		add(password)
+		add(basic(proxy.User.Username(), secret.New(password)))
 	}
 	for _, text := range cfg.Headers { // such as X-Api-Key
 		if !strings.Contains(text, "{{") {

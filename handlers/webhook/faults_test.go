@@ -92,7 +92,7 @@ var wireFaults = map[string]struct {
 					return
 				}
 			}
-		}, want: "unavailable", text: "server response headers exceeded",
+		}, want: "unavailable", text: "server response headers exceeded 65536 bytes",
 	},
 	"slow body of 200": {
 		serve: func(c net.Conn, r *bufio.Reader) {
@@ -157,12 +157,57 @@ func TestFaultsOnTheWire(t *testing.T) {
 				}
 			})
 			c.cfg.URL = "http://" + addr + "/hook?token=marker-token"
-			err := deliver(t, c.cfg, event(ada))
+			// What takes long for another reason than the one that is expected
+			// hangs.
+			c.cfg.RequestTimeout = orDefault(c.cfg.RequestTimeout, time.Hour)
+			err := newHandler(t, c.cfg).Deliver(t.Context(), event(ada))
 			checkVerdict(t, err, c.want, c.text)
 			if err != nil && (len(err.Error()) > 600 || strings.ContainsAny(err.Error(), "\r\n\x00")) {
 				t.Errorf("%d bytes: %q", len(err.Error()), err)
 			}
 		})
+	}
+}
+
+// TestLittleIsReadOfAnAnswer: a server that does not stop talking costs neither
+// memory nor bandwidth.
+func TestLittleIsReadOfAnAnswer(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{200, 400} {
+		sent := make(chan int, 1)
+		addr := serveRaw(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			if !readRequest(r) {
+				return
+			}
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 %d X\r\n\r\n", code)
+			total := 0
+			for chunk := []byte(strings.Repeat("x", 1<<16)); ; {
+				n, err := c.Write(chunk)
+				if total += n; err != nil {
+					sent <- total
+					return
+				}
+			}
+		})
+		_ = deliver(t, Config{URL: "http://" + addr}, event(ada))
+		// The buffers of the two sockets hold a few MB by themselves.
+		if n := <-sent; n > 16<<20 {
+			t.Errorf("%d: the server got rid of %d bytes", code, n)
+		}
+	}
+}
+
+func TestDeliverAfterClose(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, nil)
+	h := newHandler(t, Config{URL: r.url()})
+	for range 2 {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := h.Deliver(testContext(t), event(ada)); !errors.Is(err, errClosed) || verdictOn(err) != "retry" {
+		t.Errorf("%s: %v", verdictOn(err), err)
 	}
 }
 
@@ -177,7 +222,8 @@ func checkVerdict(t *testing.T, err error, want, text string) {
 	if !strings.Contains(err.Error(), text) || !strings.HasPrefix(err.Error(), "webhook: ") {
 		t.Errorf("got  %v\nwant %s", err, text)
 	}
-	if strings.Contains(err.Error(), "marker-token") {
+	// The second one is how "me:" begins in base64, as in Basic authentication.
+	if strings.Contains(err.Error(), "marker-token") || strings.Contains(err.Error(), "bWU6") {
 		t.Errorf("the token is told: %v", err)
 	}
 }
@@ -215,6 +261,11 @@ func TestFaultsOfTheWay(t *testing.T) {
 	t.Run("proxy refuses", func(t *testing.T) {
 		t.Parallel()
 		err := deliver(t, Config{URL: "https://shop.example.com" + query, ProxyURL: secretOf("http://me:marker-token@" + nobody)}, event(ada))
+		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+nobody)
+		// The proxy is ours, also where the event chose the host.
+		err = deliver(t, Config{
+			URL: "{{ .Payload.u }}", DynamicHost: true, Addresses: AddressesAny, ProxyURL: secretOf("http://me:marker-token@" + nobody),
+		}, event(`{"u":"https://shop.example.com/"}`))
 		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+nobody)
 	})
 }

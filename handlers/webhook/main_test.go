@@ -93,7 +93,7 @@ func (r *receiver) start(tb testing.TB) {
 		tb.Fatal(err)
 	}
 	r.addr = l.Addr().String()
-	r.srv = &http.Server{Handler: r, ErrorLog: log.New(io.Discard, "", 0)}
+	r.srv = &http.Server{Handler: r, ErrorLog: quiet()}
 	r.done = make(chan struct{})
 	go func() {
 		defer close(r.done)
@@ -217,3 +217,6 @@ func statusOf(code int, body string, headers ...string) http.HandlerFunc {
 }
 
 func secretOf(s string) secret.String { return secret.New(s) }
+
+// quiet is where servers write what they think of their clients.
+func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
 const (
@@ -197,6 +198,27 @@ func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 		query := got.URL.Query()
 		if got.Host != r.addr || len(parts) != 4 || got.URL.Path != "/orders/"+value+"/paid" || query.Get("by") != value || query.Get("v") != "1" || len(query) != 2 {
 			t.Errorf("%s became %s at %s", value, got.RequestURI, got.Host)
+		}
+	}
+}
+
+// TestHostIsHeldTo, whatever became of the escaping.
+func TestHostIsHeldTo(t *testing.T) {
+	t.Parallel()
+	raw, err := tmpl.Text("url", "{{ .Payload.u }}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &target{tmpl: raw, scheme: "https", host: "example.com"}
+	for u, good := range map[string]bool{
+		"https://example.com/a": true, "http://example.com/a": false, "https://example.com:444/a": false, "https://example.com.evil.example/": false,
+	} {
+		data, err := tmpl.NewData(event(`{"u":"` + u + `"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.place(data); (err == nil) != good {
+			t.Errorf("%s: %v", u, err)
 		}
 	}
 }
