@@ -39,6 +39,7 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"kafka":    func() config.Settings { return newKafkaSettings(baseDir) },
 		"log":      func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
 		"rabbitmq": func() config.Settings { return newRabbitMQSettings(baseDir) },
+		"webhook":  func() config.Settings { return newWebhookSettings(baseDir) },
 	}
 }
 

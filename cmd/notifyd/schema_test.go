@@ -57,10 +57,14 @@ func TestExamples(t *testing.T) {
 
 // anything has every variable that an example may name.
 func anything(name string) (string, bool) {
-	if strings.Contains(name, "URL") {
+	switch {
+	case strings.Contains(name, "URL"):
 		return "postgres://localhost/app", true
+	case name == "WEBHOOK_SECRET":
+		return webhookSecret, true
+	default:
+		return "1", true
 	}
-	return "1", true
 }
 
 func examples(t *testing.T) map[string][]byte {

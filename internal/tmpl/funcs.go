@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/big"
 	"net/mail"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,8 +15,12 @@ import (
 	"unicode"
 )
 
-// presentFunc is put behind every value that is printed; nobody writes it.
-const presentFunc = "present"
+const (
+	// presentFunc is put behind every value that is printed; nobody writes it.
+	presentFunc = "present"
+	// escapeURLFunc is put behind it in URLs.
+	escapeURLFunc = "escapeURL"
+)
 
 // funcs returns the functions that a template may use beside those that Go's
 // text/template has:
@@ -39,22 +44,23 @@ const presentFunc = "present"
 // {{ .Payload.name | trim | upper }}.
 func funcs() map[string]any {
 	return map[string]any{
-		presentFunc: present,
-		"json":      toJSON,
-		"get":       get,
-		"default":   defaultTo,
-		"required":  required,
-		"upper":     text1(strings.ToUpper),
-		"lower":     text1(strings.ToLower),
-		"title":     text1(title),
-		"trim":      text1(strings.TrimSpace),
-		"trunc":     trunc,
-		"join":      join,
-		"date":      date,
-		"money":     money,
-		"address":   address,
-		"int":       toInt,
-		"fixed":     fixed,
+		presentFunc:   present,
+		escapeURLFunc: text1(escapeURL),
+		"json":        toJSON,
+		"get":         get,
+		"default":     defaultTo,
+		"required":    required,
+		"upper":       text1(strings.ToUpper),
+		"lower":       text1(strings.ToLower),
+		"title":       text1(title),
+		"trim":        text1(strings.TrimSpace),
+		"trunc":       trunc,
+		"join":        join,
+		"date":        date,
+		"money":       money,
+		"address":     address,
+		"int":         toInt,
+		"fixed":       fixed,
 		// Go's own, with a limit: in a loop they could eat the memory.
 		"print":   func(args ...any) (string, error) { return bounded(fmt.Sprint(args...)) },
 		"println": func(args ...any) (string, error) { return bounded(fmt.Sprintln(args...)) },
@@ -69,7 +75,7 @@ func funcs() map[string]any {
 func FuncNames() []string {
 	names := slices.Sorted(maps.Keys(funcs()))
 	return slices.DeleteFunc(names, func(n string) bool {
-		return n == presentFunc || strings.HasPrefix(n, "print")
+		return n == presentFunc || n == escapeURLFunc || strings.HasPrefix(n, "print")
 	})
 }
 
@@ -134,6 +140,9 @@ func required(message string, v any) (any, error) {
 	}
 	return v, nil
 }
+
+// escapeURL escapes a value for a segment of a path and for a query alike.
+func escapeURL(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 // text1 makes a template function of one that takes a text.
 func text1(f func(string) string) func(any) (string, error) {

@@ -91,7 +91,14 @@ func NewData(e *dispatch.Event) (*Data, error) {
 
 // Text parses a template whose result is plain text. The name appears in every
 // error: take the setting's path.
-func Text(name, text string) (*Template, error) {
+func Text(name, text string) (*Template, error) { return plain(name, text) }
+
+// URL parses a template whose result is a URL. What is printed is escaped, so
+// that a value stays within the segment of the path, or the parameter, where it
+// stands. A segment that is ".." is for the caller to refuse.
+func URL(name, text string) (*Template, error) { return plain(name, text, escapeURLFunc) }
+
+func plain(name, text string, escapers ...string) (*Template, error) {
 	t, err := texttemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
 	if err != nil {
 		return nil, parseError(name, err)
@@ -100,7 +107,7 @@ func Text(name, text string) (*Template, error) {
 	for _, sub := range t.Templates() {
 		trees[sub.Name()] = sub.Tree
 	}
-	if err := prepare(name, trees); err != nil {
+	if err := prepare(name, trees, escapers...); err != nil {
 		return nil, err
 	}
 	return finish(name, text, t.Tree, t.Execute), nil

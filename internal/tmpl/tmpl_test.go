@@ -235,3 +235,31 @@ func Example() {
 	fmt.Println(tpl.Render(d))
 	// Output: Ada, your order A-7: 19.99 EUR <nil>
 }
+
+func TestURLEscapesEveryValue(t *testing.T) {
+	t.Parallel()
+	data, err := tmpl.NewData(&dispatch.Event{Payload: []byte(`{"id":"a/../b?x=1&y=2#z %2f+","n":12.50,"list":["p","q r"]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const escaped = "a%2F..%2Fb%3Fx%3D1%26y%3D2%23z%20%252f%2B"
+	for text, want := range map[string]string{
+		"/o/{{ .Payload.id }}?q={{ .Payload.id | upper | lower }}&n={{ .Payload.n }}":    "/o/" + escaped + "?q=" + escaped + "&n=12.50",
+		`{{ define "x" }}{{ .id }}{{ end }}/o/{{ template "x" .Payload }}`:               "/o/" + escaped,
+		"/{{ range $i, $v := .Payload.list }}{{ if $i }},{{ end }}{{ $v }}{{ end }}/end": "/p,q%20r/end",
+	} {
+		tm, err := tmpl.URL("url", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := tm.Render(data)
+		if err != nil || !strings.EqualFold(got, want) {
+			t.Errorf("%s: got %s, %v; want %s", text, got, err, want)
+		}
+	}
+	if tm, err := tmpl.URL("url", "/{{ .Payload.list }}"); err != nil {
+		t.Error(err)
+	} else if got, err := tm.Render(data); err == nil {
+		t.Errorf("a list became %s", got)
+	}
+}

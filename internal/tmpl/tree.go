@@ -9,13 +9,13 @@ import (
 
 // prepare checks the parsed trees of one template and changes them so that
 // printing nothing is an error and so that each turn of a loop is seen by the
-// limitWriter.
-func prepare(name string, trees map[string]*parse.Tree) error {
+// limitWriter. The functions named in escapers are put behind every value.
+func prepare(name string, trees map[string]*parse.Tree, escapers ...string) error {
 	for sub, tree := range trees {
 		if tree == nil || tree.Root == nil {
 			continue
 		}
-		w := walker{template: name, root: sub == name}
+		w := walker{template: name, root: sub == name, behind: append([]string{presentFunc}, escapers...)}
 		w.list(tree.Root)
 		if w.err != nil {
 			return w.err
@@ -33,7 +33,8 @@ func tick(l *parse.ListNode) {
 
 type walker struct {
 	template string
-	root     bool // whether dot and $ are the Data
+	root     bool     // whether dot and $ are the Data
+	behind   []string // the functions put behind every value
 	err      error
 }
 
@@ -52,10 +53,12 @@ func (w *walker) node(n parse.Node) {
 		w.pipe(n.Pipe)
 		if len(n.Pipe.Decl) == 0 {
 			// {{ .x }} becomes {{ .x | present }}.
-			n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{
-				NodeType: parse.NodeCommand, Pos: n.Pos,
-				Args: []parse.Node{parse.NewIdentifier(presentFunc).SetPos(n.Pos)},
-			})
+			for _, name := range w.behind {
+				n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{
+					NodeType: parse.NodeCommand, Pos: n.Pos,
+					Args: []parse.Node{parse.NewIdentifier(name).SetPos(n.Pos)},
+				})
+			}
 		}
 	case *parse.IfNode:
 		w.pipe(n.Pipe)

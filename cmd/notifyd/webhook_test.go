@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/base64"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+const webhookSecret = "whsec_bWFya2VyLXNlY3JldC1tYXJrZXItc2VjcmV0"
+
+// TestWebhookPage pastes the configurations of the page, checks them, and sends
+// an event by the first one.
+func TestWebhookPage(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile(root + "docs/destinations/webhook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type arrived struct {
+		header http.Header
+		body   []byte
+	}
+	requests := make(chan arrived, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		requests <- arrived{r.Header, body}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	defer server.Close()
+	blocks := strings.Split(string(doc), "```yaml\n")[1:]
+	if len(blocks) != 3 {
+		t.Fatalf("%d configurations, want 3", len(blocks))
+	}
+	env := vars{"DATABASE_URL": database(t), "WEBHOOK_SECRET": webhookSecret, "CRM_TOKEN": "t"}
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		if got := commandIn(t, env, "check-config", "-c", file(t, block)); got.code != 0 {
+			t.Errorf("%+v\n%s", got, block)
+		}
+	}
+	first, _, _ := strings.Cut(blocks[0], "```")
+	path := file(t, strings.Replace(first, "https://partner.example.com", server.URL, 1))
+	d := startDaemon(t, env, "run", "-c", path)
+	d.stderr.await(t, `"relay started"`)
+	publishTo(t, env["DATABASE_URL"], "order.placed", order)
+	got := <-requests
+	wh, err := standardwebhooks.NewWebhook(webhookSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := wh.Verify(got.body, got.header); err != nil || string(got.body) != order || got.header.Get("webhook-id") != "notifyd-1-partner" {
+		t.Errorf("%v: %v %s", err, got.header, got.body)
+	}
+	until(t, env["DATABASE_URL"], "SELECT state = 'done' FROM outbox_events")
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestWebhookMistakes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ settings, want string }{
+		"no url":  {"method: PUT", ":3:3: destinations.hook.url: missing: "},
+		"host":    {"url: 'https://example.com{{ .Payload.path }}'", ":5:10: destinations.hook.url: the host is not complete before the first {{: write a / behind it"},
+		"secret":  {"url: https://example.com\n    signing_secrets: [sesame]", ":6:23: destinations.hook.signing_secrets.0: must be whsec_ and base64"},
+		"method":  {"url: https://example.com\n    method: GET", ":6:13: destinations.hook.method: "},
+		"tls":     {"url: https://example.com\n    tls: {ca_file: nowhere.pem}", ":6:20: destinations.hook.tls.ca_file: cannot be read"},
+		"timeout": {"url: https://example.com\n    timeout: 20s", ":6:14: destinations.hook.timeout: must be longer than request_timeout (20s)"},
+		"rate": {
+			"url: https://example.com\n    rate_limit: 0.5\n    concurrency: 6",
+			":7:18: destinations.hook.concurrency: of 6 is too much for rate_limit: only 5 requests get their turn in the 10s between request_timeout and timeout, so set concurrency: 5",
+		},
+		"proxy": {"url: '{{ .Payload.u }}'\n    dynamic_host: true\n    proxy_url: http://a:sesame@10.0.0.1:3128", ":7:16: destinations.hook.proxy_url: the proxy connects"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := file(t, "version: 1\ndestinations:\n  hook:\n    type: webhook\n    "+c.settings+"\nroutes: [{match: '*', to: hook}]\n")
+			got := command(t, "check-config", "-c", path)
+			if got.code != 78 || !strings.HasPrefix(got.stderr, path+c.want) || strings.Contains(got.stderr, "sesame") {
+				t.Errorf("got  %+v\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestWebhookSecrets lets requests fail in several ways, at the lowest log level,
+// and looks for what must not be told.
+func TestWebhookSecrets(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(map[string]int{"/locked": 401, "/tripped": 500}[r.URL.Path])
+		_, _ = io.WriteString(w, "no: "+r.RequestURI+" "+r.Header.Get("Authorization")+" "+webhookSecret)
+	}))
+	defer server.Close()
+	url := database(t)
+	destination := func(name, url string) string {
+		return "  " + name + ": {type: webhook, url: '" + url + "?token=marker-query', bearer_token: marker-token,\n" +
+			"    signing_secrets: [" + webhookSecret + "], backoff: {initial: 1ms, max: 1ms}, max_attempts: 3}\n"
+	}
+	path := file(t, "version: 1\nlog: {level: debug, format: json}\ndatabase: {url: '"+url+"'}\ndestinations:\n"+
+		destination("locked", server.URL+"/locked")+destination("tripped", server.URL+"/tripped")+
+		destination("gone", "http://nobody.invalid/")+
+		"routes: [{match: '*', to: [locked, tripped, gone]}]\n")
+	shown := commandIn(t, nil, "config", "print", "-c", path)
+	d := startDaemon(t, nil, "run", "-c", path)
+	publishTo(t, url, "order.placed", order)
+	d.stderr.await(t, `"event is a dead letter"`)
+	for range 2 { // locked, gone
+		d.stderr.await(t, `"destination is unavailable; its events wait, no attempt is counted"`)
+	}
+	d.end(t)
+	all := d.stderr.text() + d.stdout.text() + shown.stdout + query[string](t, url, "SELECT coalesce(string_agg(last_error, ' '), '') FROM outbox_deliveries")
+	if !strings.Contains(all, "[redacted]") || !strings.Contains(all, "nobody.invalid") {
+		t.Errorf("the errors say too little:\n%s", all)
+	}
+	raw := strings.TrimPrefix(webhookSecret, "whsec_")
+	key, err := base64.StdEncoding.DecodeString(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"marker", raw, string(key)} {
+		if strings.Contains(all, secret) {
+			t.Errorf("%s is told:\n%s", secret, all)
+		}
+	}
+}

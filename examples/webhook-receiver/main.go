@@ -1,0 +1,149 @@
+// Command webhook-receiver takes the requests of notifyd's webhook destination.
+// It shows the three things that a receiver has to do: check the signature and
+// the time, drop what it has seen before, and answer 2xx only when the event is
+// safe.
+//
+//	WEBHOOK_SECRET=whsec_... go run ./examples/webhook-receiver
+package main
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+// maxBody is the most bytes that are read of a request.
+const maxBody = 1 << 20
+
+// receiver is an http.Handler that hands each event to handle, once.
+type receiver struct {
+	signers []*standardwebhooks.Webhook // one of them must know the signature
+	handle  func(id, eventType string, payload []byte) error
+	seen    seen
+}
+
+// newReceiver returns a receiver for secrets: one, or during a rotation two.
+func newReceiver(handle func(id, eventType string, payload []byte) error, secrets ...string) (*receiver, error) {
+	r := &receiver{handle: handle, seen: seen{keep: 10_000}}
+	for _, s := range secrets {
+		signer, err := standardwebhooks.NewWebhook(s)
+		if err != nil {
+			return nil, fmt.Errorf("a secret is not whsec_ and base64: %w", err)
+		}
+		r.signers = append(r.signers, signer)
+	}
+	return r, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	// The signature is over these bytes: check it before anything parses them.
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+	if err != nil {
+		http.Error(w, "the body cannot be read", http.StatusRequestEntityTooLarge)
+		return
+	}
+	if !r.genuine(body, req.Header) {
+		http.Error(w, "signature or time is wrong", http.StatusUnauthorized)
+		return
+	}
+	id := req.Header.Get("webhook-id")
+	switch first, done := r.seen.begin(id); {
+	case done:
+		w.WriteHeader(http.StatusNoContent) // it was delivered, and the answer got lost
+		return
+	case !first:
+		// It is being handled this moment, and nobody knows how that ends.
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "being handled", http.StatusConflict)
+		return
+	}
+	err = r.handle(id, req.Header.Get("notifyd-type"), body)
+	r.seen.end(id, err)
+	if err != nil {
+		log.Printf("an event could not be handled: %v", err)
+		http.Error(w, "not now", http.StatusServiceUnavailable) // notifyd tries again
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// genuine reports whether one of the secrets has signed the request within the
+// last five minutes.
+func (r *receiver) genuine(body []byte, header http.Header) bool {
+	for _, signer := range r.signers {
+		if signer.Verify(body, header) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// seen remembers the latest ids. In production, insert webhook-id into a table
+// with a unique index, in the transaction that does the work: then a crash
+// between the two cannot happen.
+type seen struct {
+	keep int
+
+	mu    sync.Mutex
+	ids   map[string]bool // true when it was handled
+	order []string        // of those that were
+}
+
+// begin reports whether this is the first request with an id, or else whether
+// that is done.
+func (s *seen) begin(id string) (first, done bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	done, known := s.ids[id]
+	if known {
+		return false, done
+	}
+	if s.ids == nil {
+		s.ids = make(map[string]bool)
+	}
+	s.ids[id] = false
+	return true, false
+}
+
+// end notes what became of an id.
+func (s *seen) end(id string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		delete(s.ids, id)
+		return
+	}
+	s.ids[id] = true
+	s.order = append(s.order, id)
+	if len(s.order) > s.keep {
+		delete(s.ids, s.order[0])
+		s.order = s.order[1:]
+	}
+}
+
+func main() {
+	secrets := strings.Fields(os.Getenv("WEBHOOK_SECRET"))
+	if len(secrets) == 0 {
+		log.Fatal(`set WEBHOOK_SECRET; make one with: echo "whsec_$(openssl rand -base64 32)"`)
+	}
+	r, err := newReceiver(func(id, eventType string, payload []byte) error {
+		fmt.Println(id, eventType, string(payload))
+		return nil
+	}, secrets...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := &http.Server{
+		Addr: "127.0.0.1:8080", Handler: r,
+		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	}
+	log.Fatal(server.ListenAndServe())
+}

@@ -1,0 +1,112 @@
+package webhook
+
+import (
+	"net/http"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// stage is how far a request had come when it failed.
+type stage uint8
+
+const (
+	stageDraft   stage = iota // making the request out of the event
+	stageBlocked              // the guard refused the address
+	stageTurn                 // waiting for a turn: rate_limit, host_concurrency, Retry-After
+	stageConnect              // looking up the name, TCP
+	stageTLS                  // the TLS handshake
+	stageSend                 // writing the request
+	stageWait                 // the request is written
+	stageAnswer               // there is a status
+)
+
+// class is what becomes of the event.
+type class uint8
+
+const (
+	delivered class = iota
+	refused         // dispatch.Permanent
+	suspected       // tried again with backoff, or when the server said; the attempt counts
+	down            // dispatch.Unavailable
+)
+
+// observation is what is known of a request that has ended.
+type observation struct {
+	at       stage
+	code     int  // the status, 0 if there was none
+	dynamic  bool // the event chose the host
+	constant bool // the URL is the same for every event
+	proxy    bool // it was the proxy that failed or refused
+	suspect  bool // see suspects
+}
+
+// classify decides whose fault it is. It is the one place where that is decided.
+func classify(o observation) class {
+	switch {
+	case o.at == stageDraft:
+		return refused
+	case o.proxy:
+		return down // it is ours, whatever host an event names
+	case o.at == stageBlocked && o.dynamic:
+		return refused
+	}
+	c := down
+	if o.code != 0 {
+		c = o.classOfStatus()
+	}
+	if c == down && (o.dynamic || o.suspect) {
+		// One of many hosts is down: the events of the others must not wait.
+		return suspected
+	}
+	return c
+}
+
+// classOfStatus judges a status. What a server refuses for this event is told
+// from what it would refuse for any.
+func (o observation) classOfStatus() class {
+	code := o.code
+	switch {
+	case code >= 200 && code < 300:
+		return delivered
+	case code < 400: // we follow no redirects, and speak no other protocol
+		return down
+	}
+	switch code {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusMethodNotAllowed,
+		http.StatusTooManyRequests, http.StatusMisdirectedRequest, http.StatusUpgradeRequired:
+		return down // our credentials, our method, our pace
+	case http.StatusNotFound:
+		if o.constant {
+			return down // nothing in it is of the event: the place is not there
+		}
+		return refused
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusLocked, http.StatusFailedDependency, http.StatusTooEarly:
+		return suspected // cured by time, perhaps
+	case http.StatusNotImplemented, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
+		http.StatusHTTPVersionNotSupported, http.StatusInsufficientStorage, http.StatusNetworkAuthenticationRequired:
+		return down
+	}
+	switch {
+	case code < 500:
+		return refused // 410 Gone among them: it asks to be left alone
+	case code >= 520 && code <= 530:
+		return down // Cloudflare's words for an origin that it cannot reach
+	default:
+		return suspected // 500: the receiver tripped, perhaps over this event
+	}
+}
+
+// mark gives err the mark of its class. wait is the pause that the server asked
+// for, zero if none.
+func (c class) mark(err *failure) error {
+	switch {
+	case c == refused:
+		return dispatch.Permanent(err)
+	case c == down:
+		return dispatch.Unavailable(err)
+	case err.wait > 0:
+		return dispatch.RetryAfter(err.wait, err)
+	default:
+		return err
+	}
+}

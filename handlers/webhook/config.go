@@ -1,0 +1,127 @@
+package webhook
+
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// The words of [Config.Addresses].
+const (
+	AddressesAny    = "any"
+	AddressesPublic = "public"
+)
+
+// ProxyNone is the word of [Config.ProxyURL] for no proxy at all.
+const ProxyNone = "none"
+
+// DefaultRequestTimeout is [Config.RequestTimeout] where it is not set. It leaves
+// some room below the 30s that a delivery may take.
+const DefaultRequestTimeout = 20 * time.Second
+
+const (
+	// defaultConnectTimeout covers the look-up of the name and TCP, with room
+	// for two lost packets.
+	defaultConnectTimeout = 5 * time.Second
+	defaultTLSTimeout     = 5 * time.Second
+	// defaultResponseTimeout is what receivers are commonly given.
+	defaultResponseTimeout = 15 * time.Second
+	defaultIDPrefix        = "notifyd"
+	defaultContentType     = "application/json"
+)
+
+// Config says how events become requests and where they go. Fields marked
+// "template" are templates over the event: .Event, .Payload and .Headers.
+type Config struct {
+	// URL is where to send to (template). Required. Values are escaped: they
+	// stay within the path segment or parameter where they stand, and the first
+	// one must come behind the slash that ends the host.
+	URL string `json:"url" yaml:"url" jsonschema_description:"Template of the URL. Required. Values in it are escaped and cannot change the host."`
+	// DynamicHost says that the event chooses the host. Values in URL are then
+	// not escaped, the addresses that may be connected to are public ones (see
+	// Addresses), and a failing host costs attempts: the others must not wait
+	// for it.
+	DynamicHost bool `json:"dynamic_host,omitempty" yaml:"dynamic_host,omitempty" jsonschema_description:"Let the event choose the host: url may then be {{ .Payload.callback_url }}. A failing host costs attempts, so that the others need not wait for it."`
+	// Method is POST (default), PUT or PATCH.
+	Method string `json:"method,omitempty" yaml:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH" jsonschema_description:"POST (default), PUT or PATCH."`
+
+	// Config is the form of the body where Body is empty.
+	message.Config
+
+	// Body is the body (template) in place of a form. Where ContentType is JSON,
+	// the result must be: write values as {{ json .Payload.name }}.
+	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"Template of the body, in place of format. Write values into JSON with {{ json .Payload.name }}."`
+	// ContentType is the media type of Body; the default is application/json.
+	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of body; application/json by default."`
+	// Headers are further headers (templates). One that yields "" is left out.
+	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers, templates by name. One that yields nothing is left out."`
+	// IDPrefix is the first part of webhook-id; the default is "notifyd". Relays
+	// of several databases that share a receiver need different ones.
+	IDPrefix string `json:"id_prefix,omitempty" yaml:"id_prefix,omitempty" jsonschema_description:"First part of webhook-id; notifyd by default. Relays of several databases that share a receiver need different ones."`
+
+	// SigningSecrets sign each request as Standard Webhooks asks, one signature
+	// for each: "whsec_" and the base64 of 24 to 64 random bytes.
+	SigningSecrets []secret.String `json:"signing_secrets,omitempty" yaml:"signing_secrets,omitempty" jsonschema_description:"Secrets of Standard Webhooks (whsec_ and base64), one signature for each: list the old and the new one while receivers change over."`
+	// BearerToken is sent as "Authorization: Bearer".
+	BearerToken secret.String `json:"bearer_token,omitzero" yaml:"bearer_token,omitempty" jsonschema_description:"Token sent as Authorization: Bearer."`
+	// Username and Password are sent as "Authorization: Basic". Set both or none.
+	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as Authorization: Basic. Set it together with password, or neither."`
+	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as Authorization: Basic."`
+	// TLS says whom to trust and which certificate to show.
+	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Whom to trust and which certificate to show."`
+
+	// ProxyURL is the proxy to go through, http, https or socks5, or none. The
+	// default is that of the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
+	ProxyURL secret.String `json:"proxy_url,omitzero" yaml:"proxy_url,omitempty" jsonschema_description:"Proxy to go through (http, https or socks5), or none. By default that of HTTP_PROXY, HTTPS_PROXY and NO_PROXY."`
+	// Addresses is any (default) or public (the default with DynamicHost): the
+	// addresses that may be connected to, whatever the name says that led there.
+	Addresses string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema:"enum=any,enum=public" jsonschema_description:"Addresses that may be connected to: any (default), or public (default with dynamic_host) to keep out of private networks."`
+	// AllowAddresses are networks in CIDR form that are allowed beside the
+	// public ones.
+	AllowAddresses []string `json:"allow_addresses,omitempty" yaml:"allow_addresses,omitempty" jsonschema_description:"Networks such as 10.1.0.0/16 that addresses: public lets through."`
+
+	// ConnectTimeout bounds the look-up of the name and the TCP connection; the
+	// default is 5s. TLSTimeout bounds the TLS handshake; the default is 5s.
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for looking up the name and for TCP. 5s by default."`
+	TLSTimeout     time.Duration `json:"tls_timeout,omitempty" yaml:"tls_timeout,omitempty" jsonschema_description:"Longest time for the TLS handshake. 5s by default."`
+	// ResponseTimeout bounds the wait for the status, from the last byte of the
+	// request on; the default is 15s.
+	ResponseTimeout time.Duration `json:"response_timeout,omitempty" yaml:"response_timeout,omitempty" jsonschema_description:"Longest wait for the status once the request is written. 15s by default."`
+	// RequestTimeout bounds the whole request; the default is 20s.
+	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for a whole request. 20s by default."`
+
+	// RateLimit is the most requests per second to one host, evenly spaced; the
+	// default is no limit.
+	RateLimit float64 `json:"rate_limit,omitempty" yaml:"rate_limit,omitempty" jsonschema_description:"Most requests per second to one host, evenly spaced. No limit by default."`
+	// HostConcurrency is the most requests at once to one host, for DynamicHost;
+	// the default is no limit.
+	HostConcurrency int `json:"host_concurrency,omitempty" yaml:"host_concurrency,omitempty" jsonschema_description:"Most requests at once to one host, with dynamic_host. No limit by default."`
+}
+
+// withDefaults returns a copy with every default filled in.
+func (c Config) withDefaults() Config {
+	c.Method = orDefault(c.Method, "POST")
+	c.IDPrefix = orDefault(c.IDPrefix, defaultIDPrefix)
+	c.ContentType = orDefault(c.ContentType, defaultContentType)
+	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
+	c.TLSTimeout = orDefault(c.TLSTimeout, defaultTLSTimeout)
+	c.ResponseTimeout = orDefault(c.ResponseTimeout, defaultResponseTimeout)
+	c.RequestTimeout = orDefault(c.RequestTimeout, DefaultRequestTimeout)
+	if c.Addresses == "" {
+		c.Addresses = AddressesAny
+		if c.DynamicHost {
+			c.Addresses = AddressesPublic
+		}
+	}
+	return c
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}

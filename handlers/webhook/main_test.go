@@ -1,0 +1,222 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds a test that waits for something that must happen.
+const patience = 30 * time.Second
+
+// none keeps a proxy that the machine of the test may have out of it.
+var none = secret.New(ProxyNone)
+
+const ada = `{"email":"ada@example.com","name":"Ada \"A\"","total":  19.90,"null":null}`
+
+func event(payload string) *dispatch.Event {
+	return &dispatch.Event{
+		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
+		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme", "traceparent": "00-4bf9-00f0-01"},
+		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "hook",
+	}
+}
+
+// received is a request as it arrived.
+type received struct {
+	*http.Request
+	body []byte
+}
+
+// receiver is a real HTTP server that remembers what it got.
+type receiver struct {
+	answer http.HandlerFunc // nil: 204; it is called once the request is recorded
+	cert   *tls.Certificate // nil for plain HTTP
+
+	mu   sync.Mutex
+	got  []received
+	addr string
+	srv  *http.Server
+	done chan struct{}
+}
+
+func startReceiver(t *testing.T, answer http.HandlerFunc) *receiver {
+	t.Helper()
+	r := &receiver{answer: answer, addr: "127.0.0.1:0"}
+	r.start(t)
+	t.Cleanup(func() { r.stop(t) })
+	return r
+}
+
+// startTLSReceiver returns the file with its authority too. It speaks HTTP/2.
+func startTLSReceiver(t *testing.T, answer http.HandlerFunc) (*receiver, string) {
+	t.Helper()
+	// httptest has a certificate for 127.0.0.1 and example.com.
+	borrowed := httptest.NewTLSServer(nil)
+	defer borrowed.Close()
+	r := &receiver{answer: answer, addr: "127.0.0.1:0", cert: &borrowed.TLS.Certificates[0]}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	data := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw})
+	if err := os.WriteFile(ca, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.start(t)
+	t.Cleanup(func() { r.stop(t) })
+	return r, ca
+}
+
+// start listens, again at the same address if it did before.
+func (r *receiver) start(tb testing.TB) {
+	tb.Helper()
+	l, err := net.Listen("tcp", r.addr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r.addr = l.Addr().String()
+	r.srv = &http.Server{Handler: r, ErrorLog: quiet()}
+	r.done = make(chan struct{})
+	go func() {
+		defer close(r.done)
+		if r.cert == nil {
+			_ = r.srv.Serve(l)
+			return
+		}
+		r.srv.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*r.cert}}
+		_ = r.srv.ServeTLS(l, "", "")
+	}()
+}
+
+// stop closes all connections, whatever they are doing.
+func (r *receiver) stop(tb testing.TB) {
+	tb.Helper()
+	if err := r.srv.Close(); err != nil {
+		tb.Error(err)
+	}
+	<-r.done
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return // the connection was lost
+	}
+	r.mu.Lock()
+	r.got = append(r.got, received{req, body})
+	r.mu.Unlock()
+	if r.answer == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	r.answer(w, req)
+}
+
+func (r *receiver) all() []received {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]received(nil), r.got...)
+}
+
+// one returns the only request there is.
+func (r *receiver) one(t *testing.T) received {
+	t.Helper()
+	got := r.all()
+	if len(got) != 1 {
+		t.Fatalf("%d requests, want 1", len(got))
+	}
+	return got[0]
+}
+
+// ids returns the ids of the events that were not rejected, in the order of
+// arrival.
+func (r *receiver) ids() []int64 {
+	var ids []int64
+	for _, req := range r.all() {
+		if id, err := strconv.ParseInt(req.Header.Get("notifyd-id"), 10, 64); err == nil && req.Header.Get("notifyd-type") != "rejected" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (r *receiver) url() string {
+	if r.cert != nil {
+		return "https://" + r.addr
+	}
+	return "http://" + r.addr
+}
+
+func newHandler(tb testing.TB, cfg Config) *Handler {
+	tb.Helper()
+	h, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
+func testContext(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeoutCause(tb.Context(), patience, errors.New("the test waited too long"))
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// deliver makes a handler and delivers one event.
+func deliver(tb testing.TB, cfg Config, e *dispatch.Event) error {
+	tb.Helper()
+	return newHandler(tb, cfg).Deliver(testContext(tb), e)
+}
+
+// verdictOn names what the dispatcher would make of err.
+func verdictOn(err error) string {
+	var after interface{ RetryAfter() time.Duration }
+	switch {
+	case err == nil:
+		return "delivered"
+	case dispatch.IsPermanent(err):
+		return "permanent"
+	case dispatch.IsUnavailable(err):
+		return "unavailable"
+	case errors.As(err, &after):
+		return "after " + after.RetryAfter().String()
+	default:
+		return "retry"
+	}
+}
+
+// statusOf answers with a status and headers, name and value in turn.
+func statusOf(code int, body string, headers ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for i := 0; i+1 < len(headers); i += 2 {
+			w.Header().Set(headers[i], headers[i+1])
+		}
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func secretOf(s string) secret.String { return secret.New(s) }
+
+// quiet is where servers write what they think of their clients.
+func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

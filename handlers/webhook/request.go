@@ -1,0 +1,189 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// The headers of Standard Webhooks.
+const (
+	headerID        = "webhook-id"
+	headerTimestamp = "webhook-timestamp"
+	headerSignature = "webhook-signature"
+)
+
+// userAgent names us where headers do not say otherwise.
+const userAgent = "notifyd"
+
+// templates parses those of body and headers.
+func (c Config) templates() (body *tmpl.Template, headers map[string]*tmpl.Template, err error) {
+	var errs []error
+	if c.Body != "" {
+		if body, err = tmpl.Text("body", c.Body); err != nil {
+			errs = append(errs, field.Errorf("body", "%w", err))
+		}
+	}
+	headers = make(map[string]*tmpl.Template)
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		path := "headers." + name
+		t, err := tmpl.Text(path, c.Headers[name])
+		if err != nil {
+			errs = append(errs, field.Errorf(path, "%w", err))
+			continue
+		}
+		if text, constant := t.Constant(); constant && !isValue(text) {
+			errs = append(errs, field.Errorf(path, "holds a line end or another control character: a header has one line"))
+		}
+		headers[name] = t
+	}
+	return body, headers, errors.Join(errs...)
+}
+
+// draft is a request but for what belongs to one attempt: the time and the
+// signature.
+type draft struct {
+	event  int64
+	url    *url.URL
+	header http.Header
+	body   []byte
+	id     string
+}
+
+// draft makes the request for an event. Every error is about this event and
+// these templates: another attempt would end the same way.
+func (h *Handler) draft(e *dispatch.Event) (*draft, error) {
+	var data *tmpl.Data
+	if h.needsData {
+		var err error
+		if data, err = tmpl.NewData(e); err != nil {
+			return nil, err
+		}
+	}
+	place, err := h.target.place(data)
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{event: e.ID, url: place, header: make(http.Header), id: webhookID(h.cfg.IDPrefix, e)}
+	msg := h.encoder.Encode(e)
+	d.setHeaders(msg.Headers)
+	d.body = msg.Body
+	d.header.Set("Content-Type", msg.ContentType)
+	if h.body != nil {
+		if err := h.renderBody(d, data); err != nil {
+			return nil, err
+		}
+	}
+	d.header.Set("User-Agent", userAgent)
+	for name, t := range h.headers {
+		value, err := t.Render(data)
+		if err != nil {
+			return nil, err
+		}
+		if value = strings.TrimSpace(value); !isValue(value) {
+			return nil, fmt.Errorf("what template %q yields holds a line end or another control character: a header has one line", t.Name())
+		}
+		if value != "" {
+			d.header.Set(name, value)
+		}
+	}
+	d.header.Set(headerID, d.id)
+	if h.authorization != "" {
+		d.header.Set("Authorization", h.authorization)
+	}
+	return d, nil
+}
+
+func (h *Handler) renderBody(d *draft, data *tmpl.Data) error {
+	text, err := h.body.Render(data)
+	if err != nil {
+		return err
+	}
+	d.body = []byte(text)
+	if h.jsonBody && !json.Valid(d.body) {
+		return fmt.Errorf("what template %q yields is no JSON: write values as {{ json .Payload.name }}, or set content_type", "body")
+	}
+	d.header.Set("Content-Type", h.cfg.ContentType)
+	return nil
+}
+
+// setHeaders sets those that the message brings along, among them the event's
+// own, which the message has made fit for HTTP. What is about the connection, or
+// about somebody's credentials, stays behind.
+func (d *draft) setHeaders(headers []message.Header) {
+	for _, header := range headers {
+		switch lower := strings.ToLower(header.Name); {
+		case unsendable(lower), lower == "authorization", lower == "cookie":
+		default:
+			d.header.Set(header.Name, header.Value)
+		}
+	}
+}
+
+// request makes the request of one attempt.
+func (h *Handler) request(ctx context.Context, d *draft) (*http.Request, error) {
+	now := time.Now()
+	req, err := http.NewRequestWithContext(ctx, h.cfg.Method, "", bytes.NewReader(d.body))
+	if err != nil {
+		return nil, err
+	}
+	req.URL, req.Host = d.url, d.url.Host
+	req.Header = d.header.Clone()
+	req.Header.Set(headerTimestamp, strconv.FormatInt(now.Unix(), 10))
+	if len(h.signers) > 0 {
+		signature, err := h.sign(d.id, now, d.body)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set(headerSignature, signature)
+	}
+	return req, nil
+}
+
+// isJSON reports whether a media type is JSON, or written in it.
+func isJSON(contentType string) bool {
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (kind == "application/json" || strings.HasSuffix(kind, "+json"))
+}
+
+// unsendable reports whether a header, in lower case, is about the connection or
+// is ours to set. See RFC 9110, 7.6.1.
+func unsendable(lower string) bool {
+	switch lower {
+	case "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "te", "trailer",
+		"transfer-encoding", "upgrade", headerID, headerTimestamp, headerSignature:
+		return true
+	default:
+		return strings.HasPrefix(lower, "proxy-")
+	}
+}
+
+// isToken reports whether s can be the name of a header (RFC 9110, 5.6.2).
+func isToken(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isValue reports whether s can be the value of a header: one line.
+func isValue(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}

@@ -1,0 +1,308 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+const (
+	oldSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+	newSecret = "whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY="
+)
+
+func TestForms(t *testing.T) {
+	t.Parallel()
+	const compact = `{"email":"ada@example.com"}`
+	for name, c := range map[string]struct {
+		cfg     Config
+		payload string
+		body    string
+		headers map[string]string // "" for none
+	}{
+		"payload": {
+			payload: ada, body: ada,
+			headers: map[string]string{
+				"Content-Type": "application/json", "Notifyd-Id": "42", "Notifyd-Type": "order.created", "Notifyd-Aggregate-Type": "order",
+				"Notifyd-Aggregate-Id": "A-7", "Notifyd-Time": "2026-03-04T05:06:07Z", "Tenant": "acme", "Traceparent": "00-4bf9-00f0-01",
+				"Webhook-Id": "notifyd-42-hook", "User-Agent": "notifyd", "Authorization": "", "Webhook-Signature": "", "Accept-Encoding": "",
+			},
+		},
+		"CloudEvents, binary": {
+			cfg: Config{Config: message.Config{Format: message.CloudEventsBinary, Source: "/shop"}}, payload: ada, body: ada,
+			headers: map[string]string{
+				"Content-Type": "application/json", "Ce-Specversion": "1.0", "Ce-Id": "42", "Ce-Source": "/shop", "Ce-Type": "order.created",
+				"Ce-Subject": "A-7", "Ce-Time": "2026-03-04T05:06:07Z", "Notifyd-Id": "",
+			},
+		},
+		"CloudEvents, structured": {
+			cfg: Config{Config: message.Config{Format: message.CloudEventsStructured}}, payload: compact,
+			body: `{"specversion":"1.0","id":"42","source":"/notifyd","type":"order.created","datacontenttype":"application/json",` +
+				`"subject":"A-7","time":"2026-03-04T05:06:07Z","partitionkey":"A-7","aggregatetype":"order","traceparent":"00-4bf9-00f0-01","data":` + compact + `}`,
+			headers: map[string]string{"Content-Type": "application/cloudevents+json"},
+		},
+		"template": {
+			cfg: Config{
+				Method: "PUT", Body: `{"who":{{ json .Payload.name }}}`, BearerToken: secret.New("t0ken"), IDPrefix: "shop_1",
+				Headers: map[string]string{"X-Tenant": " {{ .Headers.tenant }} ", "X-None": "{{ get .Payload `absent` | default `` }}", "User-Agent": "shop/1.0"},
+			},
+			payload: ada, body: `{"who":"Ada \"A\""}`,
+			headers: map[string]string{
+				"Content-Type": "application/json", "Authorization": "Bearer t0ken", "X-Tenant": "acme", "X-None": "", "User-Agent": "shop/1.0",
+				"Webhook-Id": "shop_1-42-hook", "Notifyd-Id": "42",
+			},
+		},
+		"text": {
+			cfg: Config{
+				Method: "PATCH", Body: "Dear {{ .Payload.name }}", ContentType: "text/plain; charset=utf-8", Username: "me", Password: secret.New("p:w ü"),
+			},
+			payload: ada, body: `Dear Ada "A"`,
+			headers: map[string]string{
+				"Content-Type": "text/plain; charset=utf-8", "Authorization": "Basic " + base64.StdEncoding.EncodeToString([]byte("me:p:w ü")),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startReceiver(t, nil)
+			c.cfg.URL = r.url() + "/hook?x=1#part"
+			if err := deliver(t, c.cfg, event(c.payload)); err != nil {
+				t.Fatal(err)
+			}
+			got := r.one(t)
+			if string(got.body) != c.body || got.Method != orDefault(c.cfg.Method, "POST") || got.RequestURI != "/hook?x=1" {
+				t.Errorf("got %s %s\n%s\nwant\n%s", got.Method, got.RequestURI, got.body, c.body)
+			}
+			if got.ContentLength != int64(len(c.body)) {
+				t.Errorf("content length %d", got.ContentLength)
+			}
+			for header, want := range c.headers {
+				if values := got.Header.Values(header); len(values) > 1 || got.Header.Get(header) != want || (want == "") != (len(values) == 0) {
+					t.Errorf("%s is %q, want %q", header, values, want)
+				}
+			}
+		})
+	}
+}
+
+// TestHeadersOfEvents: an event may carry what it likes; some of it stays behind.
+func TestHeadersOfEvents(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, nil)
+	h := newHandler(t, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
+	e := event(ada)
+	e.Headers = map[string]string{
+		"Authorization": "Bearer of somebody", "cookie": "a=b", "Host": "evil.example", "content-length": "1", "Transfer-Encoding": "chunked",
+		"Connection": "close", "webhook-signature": "v1,forged", "Webhook-Id": "forged", "proxy-authorization": "x", "content-type": "text/html",
+		"a b": "blank", "ü": "letter", "": "empty", "X-Fine": "ü\r\nX-Bad: 1", "User-Agent": "curl",
+	}
+	if err := h.Deliver(testContext(t), e); err != nil {
+		t.Fatal(err)
+	}
+	got := r.one(t)
+	var names []string
+	for name := range got.Header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	want := "Content-Length Content-Type Notifyd-Aggregate-Id Notifyd-Aggregate-Type Notifyd-Id Notifyd-Time Notifyd-Type User-Agent Webhook-Id Webhook-Signature Webhook-Timestamp X-Fine"
+	if text := strings.Join(names, " "); text != want || got.Host != r.addr || got.Header.Get("Content-Type") != "application/json" ||
+		got.Header.Get("X-Fine") != "ü  X-Bad: 1" || got.Header.Get("User-Agent") != "notifyd" {
+		t.Errorf("got  %s (%v)\nwant %s", text, got.Header, want)
+	}
+	if err := verify(got, newSecret); err != "" {
+		t.Error(err)
+	}
+}
+
+func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, nil)
+	inject := map[string]string{"X-Name": "{{ .Payload.name }}"}
+	for text, c := range map[string]struct {
+		cfg     Config
+		payload string
+	}{
+		"webhook: the payload is not JSON": {cfg: Config{Headers: inject}, payload: "{"},
+		`webhook: template "url", line 1, at {{ .Payload.id }}: the event has no such field`: {
+			cfg: Config{URL: r.url() + "/{{ .Payload.id }}"}, payload: ada,
+		},
+		`webhook: what template "headers.X-Name" yields holds a line end or another control character: a header has one line`: {
+			cfg: Config{Headers: inject}, payload: `{"name":"a\r\nX-Admin: 1"}`,
+		},
+		`webhook: what template "body" yields is no JSON: write values as {{ json .Payload.name }}, or set content_type`: {
+			cfg: Config{Body: `{"name":"{{ .Payload.name }}"}`}, payload: ada,
+		},
+		`webhook: what template "url" yields holds a path segment of dots`: {
+			cfg: Config{URL: r.url() + "/orders/{{ .Payload.id }}/x"}, payload: `{"id":"a/../../admin"}`,
+		},
+		`webhook: what template "url" yields has more than 8000 bytes`: {
+			cfg: Config{URL: r.url() + "/{{ .Payload.id }}"}, payload: `{"id":"` + strings.Repeat("x", maxURL) + `"}`,
+		},
+		`webhook: what template "url" yields is no URL`: {
+			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"https://exa mple.com/"}`,
+		},
+		`webhook: what template "url" yields must begin with https:// or http://`: {
+			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"file:///etc/passwd"}`,
+		},
+		`webhook: what template "url" yields must not hold a user or password`: {
+			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"https://a:b@example.com"}`,
+		},
+		`webhook: what template "url" yields has no host`: {
+			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"https:///x"}`,
+		},
+	} {
+		if c.cfg.URL == "" {
+			c.cfg.URL = r.url()
+		}
+		err := deliver(t, c.cfg, event(c.payload))
+		if verdictOn(err) != "permanent" || !strings.HasPrefix(err.Error(), text) {
+			t.Errorf("%s: got  %v\nwant %s", verdictOn(err), err, text)
+		}
+	}
+	if n := len(r.all()); n != 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+}
+
+// TestPayloadCannotChangeWhereItGoes: whatever is in it, the request arrives at
+// the same host, as one segment and one parameter.
+func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, nil)
+	h := newHandler(t, Config{URL: r.url() + "/orders/{{ .Payload.id }}/paid?by={{ .Payload.id }}&v=1"})
+	values := []string{
+		"@evil.example", ".evil.example", "/admin", "..x", "x?admin=1", "x#y", "a&v=2", "%2e%2e", "//evil.example", `\\evil`, "ä ö", "x\r\nHost: evil", "a+b=c;d",
+	}
+	for i, value := range values {
+		payload := []byte(`{"id":` + strconv.QuoteToASCII(value) + `}`)
+		if err := h.Deliver(testContext(t), &dispatch.Event{ID: int64(i + 1), Type: "x", Payload: payload}); err != nil {
+			t.Errorf("%s: %v", value, err)
+			continue
+		}
+		got := r.all()[len(r.all())-1]
+		parts := strings.Split(got.URL.EscapedPath(), "/")
+		query := got.URL.Query()
+		if got.Host != r.addr || len(parts) != 4 || got.URL.Path != "/orders/"+value+"/paid" || query.Get("by") != value || query.Get("v") != "1" || len(query) != 2 {
+			t.Errorf("%s became %s at %s", value, got.RequestURI, got.Host)
+		}
+	}
+}
+
+// TestHostIsHeldTo, whatever became of the escaping.
+func TestHostIsHeldTo(t *testing.T) {
+	t.Parallel()
+	raw, err := tmpl.Text("url", "{{ .Payload.u }}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &target{tmpl: raw, scheme: "https", host: "example.com"}
+	for u, good := range map[string]bool{
+		"https://example.com/a": true, "http://example.com/a": false, "https://example.com:444/a": false, "https://example.com.evil.example/": false,
+	} {
+		data, err := tmpl.NewData(event(`{"u":"` + u + `"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.place(data); (err == nil) != good {
+			t.Errorf("%s: %v", u, err)
+		}
+	}
+}
+
+// verify is written after the specification, without the library that signs. It
+// returns what is wrong, or "".
+func verify(r received, secrets ...string) string {
+	id, stamp := r.Header.Get("webhook-id"), r.Header.Get("webhook-timestamp")
+	at, err := strconv.ParseInt(stamp, 10, 64)
+	if age := time.Since(time.Unix(at, 0)); err != nil || age < -time.Minute || age > time.Minute {
+		return "the timestamp is " + stamp
+	}
+	var want []string
+	for _, s := range secrets {
+		key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s, "whsec_"))
+		if err != nil {
+			return err.Error()
+		}
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(id + "." + stamp + "." + string(r.body)))
+		want = append(want, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	}
+	if got := r.Header.Get("webhook-signature"); got != strings.Join(want, " ") {
+		return "the signature is " + got
+	}
+	return ""
+}
+
+// TestSignatures: during a rotation a receiver with either secret is content.
+func TestSignatures(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, nil)
+	e := event(ada)
+	e.Destination = "hook.v2/ü"
+	cfg := Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret), secret.New(oldSecret)}}
+	if err := deliver(t, cfg, e); err != nil {
+		t.Fatal(err)
+	}
+	got := r.one(t)
+	if err := verify(got, newSecret, oldSecret); err != "" {
+		t.Error(err)
+	}
+	if id := got.Header.Get("webhook-id"); id != "notifyd-42-hook%2Ev2%2F%C3%BC" {
+		t.Errorf("webhook-id is %s", id)
+	}
+	stranger := "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 32))
+	for s, good := range map[string]bool{oldSecret: true, newSecret: true, stranger: false} {
+		wh, err := standardwebhooks.NewWebhook(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := wh.Verify(got.body, got.Header); (err == nil) != good {
+			t.Errorf("a receiver with %s says %v", s, err)
+		}
+		if err := wh.Verify(append([]byte(" "), got.body...), got.Header); err == nil {
+			t.Error("another body has the same signature")
+		}
+	}
+}
+
+// TestIDStaysAndTimeGoesOn: each attempt is signed anew.
+func TestIDStaysAndTimeGoesOn(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, statusOf(http.StatusInternalServerError, ""))
+	h := newHandler(t, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
+	for attempt := 1; attempt <= 2; attempt++ {
+		e := event(ada)
+		e.Attempt = attempt
+		_ = h.Deliver(testContext(t), e)
+	}
+	all := r.all()
+	if len(all) != 2 || all[0].Header.Get("webhook-id") != all[1].Header.Get("webhook-id") {
+		t.Errorf("%d requests with the ids %s and %s", len(all), all[0].Header.Get("webhook-id"), all[1].Header.Get("webhook-id"))
+	}
+	for _, req := range all {
+		if err := verify(req, newSecret); err != "" {
+			t.Error(err)
+		}
+	}
+	d, err := h.draft(event(ada))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stamp := d.header.Get("webhook-timestamp"); stamp != "" {
+		t.Errorf("the draft has the time %s: it would be that of every attempt", stamp)
+	}
+}

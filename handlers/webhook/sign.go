@@ -1,0 +1,97 @@
+package webhook
+
+import (
+	"encoding/base64"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// The bytes that a secret may have:
+// https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md.
+const (
+	minSecret    = 24
+	maxSecret    = 64
+	secretPrefix = "whsec_"
+)
+
+// maxIDPrefix keeps webhook-id short.
+const maxIDPrefix = 64
+
+// parseSecrets returns a signer for each secret. No error shows anything of one.
+func parseSecrets(texts []secret.String) ([]*standardwebhooks.Webhook, error) {
+	var signers []*standardwebhooks.Webhook
+	var errs []error
+	seen := make(map[string]bool)
+	for i, text := range texts {
+		path := "signing_secrets." + strconv.Itoa(i)
+		encoded, prefixed := strings.CutPrefix(text.Reveal(), secretPrefix)
+		key, err := base64.StdEncoding.DecodeString(encoded)
+		switch {
+		case text.IsZero():
+			errs = append(errs, field.Errorf(path, "is empty: write a secret such as ${env:WEBHOOK_SECRET}, or take it out"))
+			continue
+		case !prefixed || err != nil:
+			errs = append(errs, field.Errorf(path, `must be whsec_ and base64: make one with: echo "whsec_$(openssl rand -base64 32)"`))
+			continue
+		case len(key) < minSecret || len(key) > maxSecret:
+			errs = append(errs, field.Errorf(path, "must be of %d to %d bytes, not %d", minSecret, maxSecret, len(key)))
+			continue
+		case seen[string(key)]:
+			errs = append(errs, field.Errorf(path, "is there twice: take one of them out"))
+			continue
+		}
+		seen[string(key)] = true
+		signer, err := standardwebhooks.NewWebhook(text.Reveal())
+		if err != nil { // it decodes what was decoded above, and its error may quote it
+			errs = append(errs, field.Errorf(path, "is refused by the library that signs"))
+			continue
+		}
+		signers = append(signers, signer)
+	}
+	return signers, errors.Join(errs...)
+}
+
+// sign returns the value of webhook-signature: a receiver takes a request if it
+// knows any of the secrets.
+func (h *Handler) sign(id string, now time.Time, body []byte) (string, error) {
+	signatures := make([]string, len(h.signers))
+	for i, signer := range h.signers {
+		var err error
+		if signatures[i], err = signer.Sign(id, now, body); err != nil {
+			return "", err
+		}
+	}
+	return strings.Join(signatures, " "), nil
+}
+
+// webhookID is the same for every attempt, so that receivers know a request that
+// is sent again. The destination is in it because two destinations may lead to
+// one receiver. What is signed is joined by dots, so there is none in it.
+func webhookID(prefix string, e *dispatch.Event) string {
+	id := make([]byte, 0, len(prefix)+len(e.Destination)+24)
+	id = append(id, prefix...)
+	id = append(id, '-')
+	id = strconv.AppendInt(id, e.ID, 10)
+	id = append(id, '-')
+	const hexDigits = "0123456789ABCDEF"
+	for _, c := range []byte(orDefault(e.Destination, "webhook")) {
+		if plainInID(rune(c)) {
+			id = append(id, c)
+		} else {
+			id = append(id, '%', hexDigits[c>>4], hexDigits[c&0xf])
+		}
+	}
+	return string(id)
+}
+
+func plainInID(r rune) bool {
+	return r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+}

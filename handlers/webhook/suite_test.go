@@ -1,0 +1,89 @@
+package webhook
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+const (
+	suiteToken  = "marker-token-7Qx2"
+	suiteSecret = "whsec_bWFya2VyLXNlY3JldC1tYXJrZXItc2VjcmV0"
+	suiteQuery  = "marker-query-93kd"
+)
+
+// suiteAnswer says what the event's type asks for, and all the secrets it knows.
+func suiteAnswer(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Proto", r.Proto)
+	switch r.Header.Get("notifyd-type") {
+	case "rejected":
+		http.Error(w, "no: "+r.Header.Get("Authorization")+" "+r.RequestURI+" "+suiteSecret, http.StatusUnprocessableEntity)
+	case "tripped":
+		w.Header().Set("Retry-After", "7")
+		http.Error(w, "oops", http.StatusInternalServerError)
+	case "locked":
+		http.Error(w, "who are you with "+r.Header.Get("Authorization"), http.StatusUnauthorized)
+	default:
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	t.Run("HTTP/1.1", func(t *testing.T) {
+		t.Parallel()
+		r := startReceiver(t, suiteAnswer)
+		proxy := faultproxy.Start(t, r.addr)
+		runSuite(t, r, proxy, Config{URL: "http://" + proxy.Addr() + "/hook?key=" + suiteQuery}, "HTTP/1.1")
+	})
+	t.Run("HTTP/2", func(t *testing.T) {
+		t.Parallel()
+		r, ca := startTLSReceiver(t, suiteAnswer)
+		proxy := faultproxy.Start(t, r.addr)
+		runSuite(t, r, proxy, Config{URL: "https://" + proxy.Addr() + "/hook?key=" + suiteQuery, TLS: tlsconf.Config{CAFile: ca}}, "HTTP/2.0")
+	})
+}
+
+func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, proto string) {
+	t.Helper()
+	cfg.BearerToken = secret.New(suiteToken)
+	cfg.SigningSecrets = []secret.String{secret.New(suiteSecret)}
+	one := func(kind string) func(testing.TB) error {
+		return func(tb testing.TB) error {
+			tb.Helper()
+			e := event(ada)
+			e.Type = kind
+			return deliver(tb, cfg, e)
+		}
+	}
+	handlertest.Run(t, handlertest.Destination{
+		Open:     func(tb testing.TB) dispatch.Handler { tb.Helper(); return newHandler(tb, cfg) },
+		Received: func(testing.TB) []int64 { return r.ids() },
+		Rejected: func(id int64) *dispatch.Event {
+			e := event(ada)
+			e.ID, e.Type = id, "rejected"
+			return e
+		},
+		Network: proxy, Stop: r.stop, Start: r.start,
+		Secrets: []string{suiteToken, suiteSecret, strings.TrimPrefix(suiteSecret, secretPrefix), suiteQuery},
+		Ordered: true,
+		Cases: []handlertest.Case{
+			{Name: "refused for itself", Provoke: one("rejected"), Class: dispatch.ClassEvent, Permanent: true, Text: "422 Unprocessable Entity: no: Bearer [redacted] [url] [redacted]"},
+			{Name: "tripped", Provoke: one("tripped"), Class: dispatch.ClassEvent, RetryAfter: 7 * time.Second, Text: "500 Internal Server Error: oops"},
+			{Name: "credentials refused", Provoke: one("locked"), Class: dispatch.ClassDestination, Text: "401 Unauthorized: who are you with Bearer [redacted]"},
+			{Name: "payload not JSON is of no interest", Provoke: func(tb testing.TB) error { tb.Helper(); return deliver(tb, cfg, event("x")) }},
+		},
+	})
+	for _, req := range r.all() {
+		if req.Proto != proto {
+			t.Fatalf("a request came by %s, want %s", req.Proto, proto)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package webhook
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"mime"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its
+// cure. It reads no files and not the environment: [New] does.
+func (c Config) Validate() error {
+	_, err := parseTarget(c.URL, c.DynamicHost)
+	_, _, content := c.templates()
+	_, secrets := parseSecrets(c.SigningSecrets)
+	return errors.Join(err, c.words(), content, c.content(), c.Config.Validate(), secrets, c.credentials(),
+		under("tls", c.TLS.Validate()), c.network(), c.limits())
+}
+
+// under puts the mistakes of a nested mapping below its key.
+func under(key string, err error) error {
+	var errs []error
+	for _, e := range field.Split(err) {
+		if mistake, ok := errors.AsType[*field.Error](e); ok {
+			e = field.Errorf(key+"."+mistake.Path, "%w", mistake.Err)
+		}
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) words() error {
+	return errors.Join(
+		word("method", c.Method, http.MethodPost, http.MethodPut, http.MethodPatch),
+		word("addresses", c.Addresses, AddressesAny, AddressesPublic),
+	)
+}
+
+// word checks a setting that knows only some words; "" is the default.
+func word(path, got string, known ...string) error {
+	if got == "" || slices.Contains(known, got) {
+		return nil
+	}
+	return field.Errorf(path, "unknown word %q: use %s", got, strings.Join(known, ", "))
+}
+
+func (c Config) content() error {
+	var errs []error
+	if c.Body != "" && c.Format != "" {
+		errs = append(errs, field.Errorf("format", "body is set too: take one of them out"))
+	}
+	if c.Body == "" && c.ContentType != "" {
+		errs = append(errs, field.Errorf("content_type", "is of use with body only: take it out, or write body"))
+	}
+	if c.ContentType != "" {
+		if kind, _, err := mime.ParseMediaType(c.ContentType); err != nil || !strings.Contains(kind, "/") {
+			errs = append(errs, field.Errorf("content_type", "must be a media type such as text/plain; charset=utf-8"))
+		}
+	}
+	if strings.ContainsFunc(c.IDPrefix, func(r rune) bool { return !plainInID(r) }) || len(c.IDPrefix) > maxIDPrefix {
+		errs = append(errs, field.Errorf("id_prefix", "must be at most %d letters, digits, - and _", maxIDPrefix))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		if cure := reservedHeader(name); cure != "" {
+			errs = append(errs, field.Errorf("headers."+name, "%s", cure))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reservedHeader returns why a header cannot be set with headers, or "".
+func reservedHeader(name string) string {
+	if !isToken(name) {
+		return "must be a header name of letters, digits and hyphens"
+	}
+	switch lower := strings.ToLower(name); {
+	case lower == "authorization":
+		return "is not set here: use bearer_token, or username and password"
+	case lower == "content-type":
+		return "is not set here: use content_type"
+	case unsendable(lower):
+		return "is set by notifyd: take it out"
+	default:
+		return ""
+	}
+}
+
+func (c Config) credentials() error {
+	var errs []error
+	switch {
+	case c.Username != "" && c.Password.IsZero():
+		errs = append(errs, field.Errorf("password", "missing: username needs one, such as ${env:WEBHOOK_PASSWORD}"))
+	case c.Username == "" && !c.Password.IsZero():
+		errs = append(errs, field.Errorf("username", "missing: password needs one"))
+	case strings.Contains(c.Username, ":"):
+		errs = append(errs, field.Errorf("username", "must not hold a colon: Basic authentication ends the name there"))
+	}
+	if c.Username != "" && !c.BearerToken.IsZero() {
+		errs = append(errs, field.Errorf("bearer_token", "username is set too: take one of them out"))
+	}
+	if strings.ContainsFunc(c.BearerToken.Reveal(), func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		errs = append(errs, field.Errorf("bearer_token", "must be printable ASCII without blanks: is there a line end in it?"))
+	}
+	if c.DynamicHost {
+		for _, f := range []struct {
+			path string
+			set  bool
+		}{{"bearer_token", !c.BearerToken.IsZero()}, {"username", c.Username != ""}, {"tls.cert_file", c.TLS.CertFile != ""}} {
+			if f.set {
+				errs = append(errs, field.Errorf(f.path, "would be shown to whatever host an event names: take it out, or dynamic_host; signing_secrets are safe"))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) network() error {
+	_, errs := parseProxy(c.ProxyURL)
+	_, allowed := parseNetworks(c.AllowAddresses)
+	errs = errors.Join(errs, allowed)
+	full := c.withDefaults()
+	if len(c.AllowAddresses) > 0 && full.Addresses == AddressesAny {
+		errs = errors.Join(errs, field.Errorf("allow_addresses", "is of no use with addresses: any: set addresses: public, or take it out"))
+	}
+	if proxy := c.ProxyURL.Reveal(); proxy != "" && proxy != ProxyNone && full.Addresses == AddressesPublic {
+		errs = errors.Join(errs, field.Errorf("proxy_url", "%s", proxyBlinds))
+	}
+	return errs
+}
+
+// proxyBlinds is the mistake of a guard behind a proxy.
+const proxyBlinds = "the proxy connects, so notifyd cannot see whether an address is public: " +
+	"set proxy_url: none, or addresses: any and let the proxy refuse private networks"
+
+func parseNetworks(texts []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	var errs []error
+	for i, text := range texts {
+		network, err := netip.ParsePrefix(text)
+		if addr, bad := netip.ParseAddr(text); bad == nil && addr.Zone() == "" {
+			network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil || network.Addr().Is4In6() {
+			errs = append(errs, field.Errorf("allow_addresses."+strconv.Itoa(i), "must be an address or a network such as 10.1.0.0/16"))
+			continue
+		}
+		all = append(all, network.Masked())
+	}
+	return all, errors.Join(errs...)
+}
+
+// parseProxy returns nil for none and for that of the environment.
+func parseProxy(setting interface{ Reveal() string }) (*url.URL, error) {
+	raw := setting.Reveal()
+	if raw == "" || raw == ProxyNone {
+		return nil, nil //nolint:nilnil // nil is how net/http spells "no proxy"
+	}
+	u, err := url.Parse(raw) // the error would repeat the password
+	if err != nil || u.Hostname() == "" || !slices.Contains([]string{"http", "https", "socks5", "socks5h"}, u.Scheme) {
+		return nil, field.Errorf("proxy_url", "must be such as http://proxy.example.com:3128, https://..., socks5://... or none")
+	}
+	return u, nil
+}
+
+func (c Config) limits() error {
+	var errs []error
+	for _, f := range []struct {
+		path string
+		got  time.Duration
+		such time.Duration
+	}{
+		{"connect_timeout", c.ConnectTimeout, defaultConnectTimeout},
+		{"tls_timeout", c.TLSTimeout, defaultTLSTimeout},
+		{"response_timeout", c.ResponseTimeout, defaultResponseTimeout},
+		{"request_timeout", c.RequestTimeout, DefaultRequestTimeout},
+	} {
+		if f.got < 0 {
+			errs = append(errs, field.Errorf(f.path, "must be positive, such as %v", f.such))
+		}
+	}
+	if full := c.withDefaults(); full.ResponseTimeout > full.RequestTimeout {
+		errs = append(errs, field.Errorf("response_timeout", "of %v must not be longer than request_timeout, which is %v", full.ResponseTimeout, full.RequestTimeout))
+	}
+	if c.RateLimit < 0 || math.IsNaN(c.RateLimit) || math.IsInf(c.RateLimit, 0) || c.RateLimit > maxRate {
+		errs = append(errs, field.Errorf("rate_limit", "must be a number of requests per second up to %d, such as 10", int(maxRate)))
+	}
+	switch {
+	case c.HostConcurrency < 0:
+		errs = append(errs, field.Errorf("host_concurrency", "must be 1 or more"))
+	case c.HostConcurrency > 0 && !c.DynamicHost:
+		errs = append(errs, field.Errorf("host_concurrency", "is of use with dynamic_host only: there is one host, set concurrency"))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,244 @@
+// Package webhook delivers events as HTTP requests, signed as Standard Webhooks
+// (https://www.standardwebhooks.com) asks.
+//
+// An event is delivered once the server has answered with a status of 2xx. The
+// header webhook-id is the same for every attempt, so that a receiver can drop
+// what it has seen before.
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// defaultStaleAfter is how long a connection was idle at least for its loss to
+// be told from that of a server which fell over our request. Servers keep idle
+// connections for some seconds at least.
+const defaultStaleAfter = time.Second
+
+// errClosed is returned by Deliver after Close.
+var errClosed = errors.New("webhook: the handler is closed")
+
+// Handler sends requests. It implements [dispatch.Handler] and io.Closer, and is
+// safe for concurrent use.
+type Handler struct {
+	cfg           Config
+	target        *target
+	encoder       *message.Encoder
+	body          *tmpl.Template // nil for a form
+	jsonBody      bool
+	headers       map[string]*tmpl.Template
+	needsData     bool
+	signers       []*standardwebhooks.Webhook
+	authorization string
+	hidden        []string // see hide
+
+	transport  *http.Transport
+	network    *network
+	places     *places
+	suspects   suspects
+	staleAfter time.Duration
+
+	mu      sync.Mutex
+	running int
+	closed  bool
+}
+
+// Option changes how [New] makes a handler.
+type Option func(*options)
+
+type options struct{ baseDir string }
+
+// WithBaseDir sets the directory that the files under tls are relative to; the
+// default is the working directory.
+func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
+
+// New returns a handler for cfg. It reads the files that cfg names, and makes no
+// connection: a relay starts also while a receiver is down. The error joins
+// every mistake, each a field.Error. The caller closes the handler.
+func New(cfg Config, opts ...Option) (*Handler, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	security, err := cfg.TLS.Load(o.baseDir)
+	if err != nil {
+		return nil, under("tls", err)
+	}
+	cfg = cfg.withDefaults()
+	h := &Handler{
+		cfg: cfg, jsonBody: isJSON(cfg.ContentType), authorization: authorizationOf(cfg), network: &network{},
+		places: newPlaces(cfg.RateLimit, cfg.HostConcurrency), staleAfter: defaultStaleAfter,
+	}
+	var errs [5]error
+	h.target, errs[0] = parseTarget(cfg.URL, cfg.DynamicHost)
+	h.body, h.headers, errs[1] = cfg.templates()
+	h.signers, errs[2] = parseSecrets(cfg.SigningSecrets)
+	h.encoder, errs[3] = message.New(cfg.Config, message.HTTP())
+	h.transport, errs[4] = newTransport(cfg, security, h.network)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	h.needsData = h.target.tmpl != nil || h.body != nil || len(h.headers) > 0
+	h.hidden = hidden(cfg, h.target.constant)
+	return h, nil
+}
+
+// Deliver sends the request for e. What an error means:
+//
+//   - [dispatch.Permanent]: the request cannot be made from this event, or the
+//     server refuses it for good (4xx, but for those below), or the event names
+//     a host at an address that may not be connected to.
+//   - [dispatch.Unavailable]: the server cannot be reached, times out, drops the
+//     connection, redirects, takes neither our credentials nor our method, or
+//     answers 404 (where the URL is the same for every event), 429, 502, 503 or
+//     504.
+//   - [dispatch.RetryAfter]: the server asked for that pause.
+//   - any other: the server answered 408, 409, 500 or the like, or dropped this
+//     event's connection again and again while it answered others.
+//   - ctx's cause, if ctx was done first.
+//
+// Where the event chooses the host, what would be Unavailable is "any other".
+func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+	if !h.begin() {
+		return errClosed
+	}
+	defer h.end()
+	d, err := h.draft(e)
+	if err != nil {
+		f := &failure{observation: h.observe(stageDraft), text: err.Error()}
+		return classify(f.observation).mark(f)
+	}
+	leave, err := h.places.enter(ctx, d.url.Host, h.latest(ctx))
+	if err != nil {
+		return h.noTurn(d, err)
+	}
+	defer leave()
+	f := h.send(ctx, d)
+	if f != nil && ctx.Err() != nil && f.code == 0 {
+		return fmt.Errorf("webhook: %s: %s: %w", d.url.Host, f.at.doing(), context.Cause(ctx))
+	}
+	return h.verdict(d, f)
+}
+
+// Close closes the connections once no Deliver is under way any more; those that
+// are finish. Closing again does nothing; a later Deliver fails.
+func (h *Handler) Close() error {
+	h.mu.Lock()
+	h.closed = true
+	last := h.running == 0
+	h.mu.Unlock()
+	if last {
+		h.disconnect()
+	}
+	return nil
+}
+
+func (h *Handler) begin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.running++
+	return true
+}
+
+func (h *Handler) end() {
+	h.mu.Lock()
+	h.running--
+	last := h.closed && h.running == 0
+	h.mu.Unlock()
+	if last {
+		h.disconnect()
+	}
+}
+
+func (h *Handler) disconnect() {
+	h.transport.CloseIdleConnections()
+	h.network.close()
+}
+
+// latest returns until when a request may wait for its turn: after that, the
+// time of ctx would not be enough for it. It is zero for no limit.
+func (h *Handler) latest(ctx context.Context) time.Time {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return time.Time{}
+	}
+	return end.Add(-h.cfg.RequestTimeout)
+}
+
+// noTurn makes an error of a request that was not even begun.
+func (h *Handler) noTurn(d *draft, err error) error {
+	busy, ok := errors.AsType[*busyError](err)
+	if !ok {
+		return fmt.Errorf("webhook: %s: waiting for a turn: %w", d.url.Host, err)
+	}
+	f := &failure{observation: h.observe(stageTurn), host: d.url.Host, text: busy.text, wait: busy.wait}
+	return classify(f.observation).mark(f)
+}
+
+// send makes one attempt. It makes a second one where the first one met a
+// connection that the server had closed while it was idle: servers do that when
+// they like, and net/http sends a POST again only if it is certain that nothing
+// of it was written. A copy has the same webhook-id.
+func (h *Handler) send(ctx context.Context, d *draft) *failure {
+	f, again := h.attempt(ctx, d)
+	if again {
+		f, _ = h.attempt(ctx, d)
+	}
+	return f
+}
+
+func (h *Handler) attempt(ctx context.Context, d *draft) (f *failure, again bool) {
+	rctx, cancel := context.WithTimeoutCause(ctx, h.cfg.RequestTimeout,
+		fmt.Errorf("request_timeout of %v is over", h.cfg.RequestTimeout))
+	defer cancel()
+	var t trip
+	req, err := h.request(httptrace.WithClientTrace(rctx, t.hooks()), d)
+	if err != nil {
+		return &failure{observation: h.observe(stageDraft), host: d.url.Host, text: h.hide(err.Error(), d.url)}, false
+	}
+	// The transport alone: a client would follow redirects, and put the URL
+	// with all that is in it into its errors.
+	resp, err := h.transport.RoundTrip(req) //nolint:bodyclose // answer closes it
+	if err != nil {
+		return h.lost(rctx, d.url, &t, err), rctx.Err() == nil && t.stale(err, h.staleAfter)
+	}
+	return h.answer(resp, d.url, cancel), false
+}
+
+// verdict turns what came of a request into what Deliver returns.
+func (h *Handler) verdict(d *draft, f *failure) error {
+	if f == nil {
+		h.suspects.answered(d.event)
+		return nil
+	}
+	c := classify(f.observation)
+	switch {
+	case c == down && f.at >= stageSend && !f.proxy && f.code != http.StatusTooManyRequests:
+		f.suspect = h.suspects.lose(d.event)
+		c = classify(f.observation)
+	case f.at == stageAnswer:
+		h.suspects.answered(d.event)
+	}
+	if f.wait > 0 && (c == down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
+		h.places.shut(d.url.Host, f.wait) // the pause is for all who send there
+	}
+	return c.mark(f)
+}

@@ -1,0 +1,217 @@
+package integration
+
+import (
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers/webhook"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// httpReceiver is an HTTP server that counts events and can be stopped and
+// started again at the same address.
+type httpReceiver struct {
+	t     *testing.T
+	serve http.HandlerFunc // nil: 204
+	addr  string
+	srv   *http.Server
+	done  chan struct{}
+
+	mu    sync.Mutex
+	more  chan struct{} // closed when there is another
+	total int
+	count map[int64]int
+	ids   map[int64]string // webhook-id by event
+}
+
+func startHTTPReceiver(t *testing.T, serve http.HandlerFunc) *httpReceiver {
+	t.Helper()
+	r := &httpReceiver{
+		t: t, serve: serve, addr: "127.0.0.1:0",
+		more: make(chan struct{}), count: make(map[int64]int), ids: make(map[int64]string),
+	}
+	r.start()
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *httpReceiver) start() {
+	r.t.Helper()
+	l, err := net.Listen("tcp", r.addr)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.addr = l.Addr().String()
+	r.srv = &http.Server{Handler: r, ErrorLog: log.New(io.Discard, "", 0)}
+	r.done = make(chan struct{})
+	srv, done := r.srv, r.done
+	go func() {
+		defer close(done)
+		_ = srv.Serve(l)
+	}()
+}
+
+// stop resets what is under way.
+func (r *httpReceiver) stop() {
+	_ = r.srv.Close()
+	<-r.done
+}
+
+// ServeHTTP implements http.Handler.
+func (r *httpReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if _, err := io.Copy(io.Discard, req.Body); err != nil {
+		return
+	}
+	id, err := strconv.ParseInt(req.Header.Get("notifyd-id"), 10, 64)
+	if err != nil {
+		http.Error(w, "no notifyd-id", http.StatusBadRequest)
+		return
+	}
+	r.mu.Lock()
+	r.total++
+	r.count[id]++
+	if was := r.ids[id]; was != "" && was != req.Header.Get("webhook-id") {
+		r.t.Errorf("event %d came as %s and as %s", id, was, req.Header.Get("webhook-id"))
+	}
+	r.ids[id] = req.Header.Get("webhook-id")
+	close(r.more)
+	r.more = make(chan struct{})
+	r.mu.Unlock()
+	if r.serve != nil {
+		r.serve(w, req)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// await waits until n requests have come altogether.
+func (r *httpReceiver) await(n int) {
+	r.t.Helper()
+	deadline := time.After(patience)
+	for {
+		r.mu.Lock()
+		total, more := r.total, r.more
+		r.mu.Unlock()
+		if total >= n {
+			return
+		}
+		select {
+		case <-more:
+		case <-deadline:
+			r.t.Fatalf("%d requests, want %d", total, n)
+		}
+	}
+}
+
+// events returns how many events came, and how many requests.
+func (r *httpReceiver) events() (events, requests int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.count), r.total
+}
+
+func webhookTo(t *testing.T, r *httpReceiver) *webhook.Handler {
+	t.Helper()
+	h, err := webhook.New(webhook.Config{
+		URL:            "http://" + r.addr + "/events",
+		SigningSecrets: []secret.String{secret.New("whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// untilLogged waits until a relay has said something so often.
+func untilLogged(t *testing.T, r *running, text string, times int) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for strings.Count(r.log.text(), text) < times {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the relay has not said %q %d times", text, times)
+		}
+	}
+}
+
+// TestWebhookReceiverRestarts under load: nothing is lost, nothing dies, and no
+// attempt is counted. With one attempt allowed, the first one counted would be
+// a dead letter.
+func TestWebhookReceiverRestarts(t *testing.T) {
+	t.Parallel()
+	const events = 4000
+	e := newEnv(t)
+	var hold atomic.Bool // some answers, so that requests are under way when the receiver stops
+	hold.Store(true)
+	r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+		if hold.Load() && strings.HasSuffix(req.Header.Get("notifyd-id"), "00") {
+			<-req.Context().Done()
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	h := webhookTo(t, r)
+	t.Cleanup(func() { _ = h.Close() }) // after the relay has ended
+	relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), notifyd.Concurrency(16)))
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', to_json(n) FROM generate_series(1, $1::int) n`, events)
+	for i, n := range []int{events / 5, events / 2} {
+		r.await(n)
+		r.stop()
+		untilLogged(t, relay, "destination is unavailable", i+1)
+		hold.Store(false)
+		r.start()
+	}
+	e.untilDone()
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries left, dead ones among them:\n%s", n, e.dump())
+	}
+	came, requests := r.events()
+	if came != events {
+		t.Errorf("%d of %d events came", came, events)
+	}
+	if copies := requests - came; copies == 0 || copies > 2*16 {
+		t.Errorf("%d copies: want some, but no more than were under way", copies)
+	}
+	t.Logf("%d events, %d copies", came, requests-came)
+}
+
+// TestWebhookEventThatBringsItsReceiverDown holds up nobody else for long, and
+// is a dead letter in the end.
+func TestWebhookEventThatBringsItsReceiverDown(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("notifyd-type") == "poison" {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	h := webhookTo(t, r)
+	t.Cleanup(func() { _ = h.Close() })
+	e.relay(handleAll(t, h, notifyd.MaxAttempts(2), quick()))
+	poison := e.insert("poison", `1`)
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fine', to_json(n) FROM generate_series(1, 50) n`)
+	e.until("the others are delivered", `SELECT count(*) = 50 FROM outbox_events WHERE event_type = 'fine' AND state = 'done'`)
+	for i := range 200 { // whatever is delivered beside it is what tells it from an outage
+		if scan[bool](e, `SELECT state = 'done' FROM outbox_events WHERE id = $1`, poison) {
+			break
+		}
+		e.untilState(e.insert("fine", strconv.Itoa(i)), "done")
+	}
+	e.untilState(poison, "done")
+	if state := scan[string](e, `SELECT state || ' ' || attempts FROM outbox_deliveries WHERE event_id = $1`, poison); state != "dead 2" {
+		t.Errorf("the event is %s, want dead 2", state)
+	}
+}

@@ -1,0 +1,16 @@
+package testenv
+
+import (
+	"os/exec"
+	"testing"
+)
+
+// Program returns the path of a program that a test starts, such as "node".
+// Where it is not installed, the test is skipped, or fails if [EnvRequire] lists
+// its name.
+func Program(tb testing.TB, name string) string {
+	tb.Helper()
+	path, err := exec.LookPath(name)
+	require(tb, name, err)
+	return path
+}
