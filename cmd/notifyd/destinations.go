@@ -28,7 +28,8 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"email": func() config.Settings {
 			return &emailSettings{baseDir: baseDir, Concurrency: 4, Timeout: 90 * time.Second}
 		},
-		"log": func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+		"log":   func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+		"slack": func() config.Settings { return newSlackSettings(baseDir) },
 	}
 }
 
