@@ -30,6 +30,7 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		},
 		"log":   func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
 		"slack": func() config.Settings { return newSlackSettings(baseDir) },
+		"sqs":   func() config.Settings { return newSQSSettings(baseDir) },
 	}
 }
 
