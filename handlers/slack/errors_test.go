@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +198,23 @@ func TestProxyAddress(t *testing.T) {
 	a := &answer{sendError: errors.New(`invalid proxy address "user:hunter2@proxy": bad`)}
 	if err := h.silence(t.Context(), t.Context(), a); strings.Contains(err.Error(), "hunter2") {
 		t.Error(err)
+	}
+}
+
+// TestURLIsTakenOff: the standard library puts the URL into its errors.
+func TestURLIsTakenOff(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, hookConfig("127.0.0.1:1"))
+	cause := errors.New("odd")
+	a := &answer{readError: &url.Error{Op: "Post", URL: "http://other.example.com/sesame", Err: &url.Error{Op: "x", URL: "sesame", Err: cause}}}
+	err := h.silence(t.Context(), t.Context(), a)
+	if !errors.Is(err, cause) {
+		t.Error(err)
+	}
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if strings.Contains(fmt.Sprintf("%+v", e), "sesame") {
+			t.Errorf("%+v", e)
+		}
 	}
 }
 

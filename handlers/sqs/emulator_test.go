@@ -193,6 +193,55 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// TestRequests: a batch takes as few requests as it can, none of them too large.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	f := startFake(t, func(_ int, s sent) said { return taken(s, nil) })
+	all := events(25)
+	for i := range 3 {
+		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 500_000) + `"`)
+	}
+	if errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), all); classes(errs) != times("delivered", 25) {
+		t.Error(errs)
+	}
+	var got []int
+	for _, s := range f.asked() {
+		got = append(got, len(s.Entries))
+	}
+	if want := []int{2, 10, 10, 3}; !slices.Equal(got, want) {
+		t.Errorf("messages in each request: %v, want %v", got, want)
+	}
+}
+
+// TestTenAttributes counts to ten, with and without the one for the rest.
+func TestTenAttributes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ good, bad, own, more int }{
+		{9, 0, 9, 0}, {10, 0, 10, 0}, {11, 0, 9, 2}, {9, 1, 9, 1}, {10, 1, 9, 2}, {0, 3, 0, 3},
+	} {
+		var m message.Message
+		for i := range c.good + c.bad {
+			name := fmt.Sprint("h", i)
+			if i >= c.good {
+				name = "no name " + name
+			}
+			m.Headers = append(m.Headers, message.Header{Name: name, Value: "x"})
+		}
+		own := attributes(m)
+		var more map[string]string
+		if c.more > 0 {
+			last := own[len(own)-1]
+			own = own[:len(own)-1]
+			if err := json.Unmarshal([]byte(last.Value), &more); err != nil || last.Name != attributeMore {
+				t.Fatal(last, err)
+			}
+		}
+		if len(own) != c.own || len(more) != c.more {
+			t.Errorf("%+v: %d and %d", c, len(own), len(more))
+		}
+	}
+}
+
 // TestQueueMadeAnew: a queue by name is looked up again when it is gone.
 func TestQueueMadeAnew(t *testing.T) {
 	t.Parallel()
