@@ -40,6 +40,8 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"log":      func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
 		"rabbitmq": func() config.Settings { return newRabbitMQSettings(baseDir) },
 		"webhook":  func() config.Settings { return newWebhookSettings(baseDir) },
+		"slack":    func() config.Settings { return newSlackSettings(baseDir) },
+		"sqs":      func() config.Settings { return newSQSSettings(baseDir) },
 	}
 }
 

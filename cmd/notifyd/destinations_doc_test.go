@@ -79,7 +79,7 @@ func previewed(t *testing.T, config string) {
 	}
 	event := filepath.Join(t.TempDir(), "event.json")
 	const text = `{"event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7", "headers": {"traceparent": "00-1-2-01"},
-		"payload": {"order": 7, "email": "ann@example.com", "marker": "as it was written"}}`
+		"payload": {"order": 7, "email": "ann@example.com", "total_cents": 1999, "currency": "EUR", "customer": "Ann", "shop": "main"}}`
 	if err := os.WriteFile(event, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,260 @@
+package slack
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// maxReply is how much of what a server says gets into an error.
+const maxReply = 300
+
+// fault says what a refusal is about.
+type fault uint8
+
+const (
+	faultUnknown     fault = iota // suspected to be the event's
+	faultMessage                  // text, blocks and what else is in a message
+	faultChannel                  // the channel, or what may be done in it
+	faultThread                   // the message to reply to
+	faultDestination              // our credentials, or Slack itself
+	faultThrottled                // too many messages
+)
+
+// faultOf sorts the words with which chat.postMessage and incoming webhooks
+// refuse. See https://docs.slack.dev/reference/methods/chat.postMessage and
+// https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks.
+func faultOf(code string) (f fault, cure string) {
+	switch code {
+	case "msg_too_long", "msg_blocks_too_long", "no_text", "missing_text_or_fallback_or_attachments",
+		"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "attachment_payload_limit_exceeded", "too_many_attachments",
+		"invalid_metadata_format", "invalid_metadata_schema", "metadata_too_large", "invalid_payload", "markdown_text_conflict":
+		return faultMessage, "mend the event, or text and blocks"
+	case "channel_not_found", "user_not_found":
+		return faultChannel, "check channel; into a private one the app must be invited"
+	case "not_in_channel":
+		return faultChannel, "invite the app into the channel, or give it the scope chat:write.public"
+	case "is_archived", "channel_is_archived":
+		return faultChannel, "unarchive the channel, or name another"
+	case "restricted_action", "restricted_action_read_only_channel", "restricted_action_thread_only_channel",
+		"restricted_action_non_threadable_channel", "action_prohibited", "posting_to_general_channel_denied",
+		"channel_type_not_supported", "duplicate_channel_not_found", "cannot_dm_bot", "messages_tab_disabled", "user_disabled",
+		"slack_connect_blocked_file_type", "external_channel_migrating", "as_user_not_supported":
+		return faultChannel, "let an administrator allow posting there, or name another channel"
+	case "thread_not_found", "invalid_thread_ts", "cannot_reply_to_message", "message_not_found":
+		return faultThread, "check thread_ts"
+	case "invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive", "invalid_token", "not_allowed_token_type":
+		return faultDestination, "give a valid bot token"
+	case "missing_scope", "no_permission":
+		return faultDestination, "give the app the scope chat:write, and install it again"
+	case "org_login_required", "team_added_to_org", "team_access_not_granted", "access_denied", "accesslimited",
+		"ekm_access_denied", "enterprise_is_restricted", "two_factor_setup_required", "team_not_found",
+		"metadata_must_be_sent_from_app":
+		return faultDestination, "let an administrator of the workspace look at the app"
+	case "no_service", "no_service_id", "no_active_hooks", "no_team", "team_disabled", "invalid_service":
+		return faultDestination, "the webhook is gone: make a new one and set webhook_url"
+	case "deprecated_endpoint", "method_deprecated", "unknown_method", "invalid_arg_name", "invalid_charset", "invalid_form_data",
+		"invalid_post_type", "missing_post_type":
+		return faultDestination, "check api_url and what is between here and there"
+	case "internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error":
+		return faultDestination, ""
+	case "ratelimited", "rate_limited", "message_limit_exceeded", "too_many_requests":
+		return faultThrottled, ""
+	default:
+		return faultUnknown, ""
+	}
+}
+
+// faultOfStatus sorts answers without a word that we know.
+func faultOfStatus(status int) fault {
+	switch status {
+	case http.StatusTooManyRequests:
+		return faultThrottled
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return faultUnknown
+	default:
+		// Redirects, proxies that want a password, pages that are not there, 5xx.
+		return faultDestination
+	}
+}
+
+// verdict turns an answer into what Deliver returns. It is the one place where
+// that is decided. rctx is the context of the request, and ctx that of the
+// delivery.
+func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
+	switch {
+	case a.ok:
+		return nil
+	case a.status == 0 || a.status == http.StatusOK && a.code == "" && a.isCut():
+		return h.silence(ctx, rctx, a)
+	case a.status == http.StatusOK && a.code == "":
+		err := fmt.Errorf("slack: what answers is not Slack (check api_url or webhook_url, and proxies): %s", h.clean(string(a.body)))
+		return dispatch.Unavailable(err)
+	}
+	if a.code == "" {
+		a.code = codeIn(a.body)
+	}
+	what, cure := faultOf(a.code)
+	if what == faultUnknown && a.status != http.StatusOK {
+		what = faultOfStatus(a.status)
+	}
+	err := errors.New("slack: " + h.describe(a, cure))
+	if a.retryAfter > 0 {
+		h.gate.hold(a.retryAfter)
+		err = dispatch.RetryAfter(a.retryAfter, err)
+	}
+	return h.classify(what, err)
+}
+
+func (h *Handler) classify(what fault, err error) error {
+	permanent := dispatch.Permanent
+	switch what {
+	case faultMessage:
+		return permanent(err)
+	case faultChannel:
+		// What is the same for every event is the destination's: nothing must
+		// die of a channel that is renamed or of a missing invitation.
+		if isFixed(h.templates.channel) {
+			return dispatch.Unavailable(err)
+		}
+		return permanent(err)
+	case faultThread:
+		if isFixed(h.templates.threadTS) {
+			return dispatch.Unavailable(err)
+		}
+		return permanent(err)
+	case faultDestination, faultThrottled:
+		return dispatch.Unavailable(err)
+	default:
+		return err
+	}
+}
+
+func isFixed(t *tmpl.Template) bool {
+	if t == nil {
+		return true
+	}
+	_, constant := t.Constant()
+	return constant
+}
+
+// silence judges a request that was not answered.
+func (h *Handler) silence(ctx, rctx context.Context, a *answer) error {
+	what := "no connection"
+	if a.written.Load() {
+		what = "the message is sent, but not answered: maybe posted, it may come twice"
+	}
+	cause := context.Cause(rctx)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("slack: %s: %w", what, context.Cause(ctx))
+	case cause != nil && a.written.Load():
+		// Silence may be about this message: it is not to be posted without end.
+		return fmt.Errorf("slack: %s: %w", what, cause)
+	case cause != nil:
+		return dispatch.Unavailable(fmt.Errorf("slack: %s: %w", what, cause))
+	default:
+		err := cmp.Or(a.sendError, a.bodyError, a.readError)
+		err = unwrapURL(err)
+		return dispatch.Unavailable(&netError{text: "slack: " + what + ": " + h.clean(err.Error()), err: err})
+	}
+}
+
+// netError is a fault of the network, without what could hold a secret.
+type netError struct {
+	text string
+	err  error
+}
+
+// Error returns one line.
+func (e *netError) Error() string { return e.text }
+
+// Unwrap returns the network's error.
+func (e *netError) Unwrap() error { return e.err }
+
+// unwrapURL takes off the errors that repeat the URL.
+func unwrapURL(err error) error {
+	for {
+		u, ok := errors.AsType[*url.Error](err)
+		if !ok {
+			return err
+		}
+		err = u.Err
+	}
+}
+
+// isCut reports whether an answer ended before it was whole. What is whole and
+// no JSON is something else.
+func (a *answer) isCut() bool {
+	if a.readError == nil {
+		return a.bodyError != nil
+	}
+	_, syntax := errors.AsType[*json.SyntaxError](a.readError)
+	_, kind := errors.AsType[*json.UnmarshalTypeError](a.readError)
+	return !syntax && !kind
+}
+
+// codeRegexp is what Slack's words for errors look like.
+var codeRegexp = regexp.MustCompile(`^[a-z][a-z_]{2,60}$`)
+
+// codeIn returns the word in a body, "" if there is none.
+func codeIn(body []byte) string {
+	var said struct {
+		Error string `json:"error"`
+	}
+	word := strings.TrimSpace(string(body))
+	if json.Unmarshal(body, &said) == nil && said.Error != "" {
+		word = said.Error
+	}
+	if codeRegexp.MatchString(word) {
+		return word
+	}
+	return ""
+}
+
+// describe says in one line what Slack has answered.
+func (h *Handler) describe(a *answer, cure string) string {
+	var b strings.Builder
+	if a.status != http.StatusOK {
+		fmt.Fprintf(&b, "HTTP %d %s", a.status, http.StatusText(a.status))
+	}
+	said := a.code
+	if said == "" {
+		said = h.clean(string(a.body))
+	}
+	if said != "" && b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	b.WriteString(said)
+	if len(a.details) > 0 {
+		b.WriteString(": " + h.clean(strings.Join(a.details, "; ")))
+	}
+	if cure != "" {
+		b.WriteString(" (" + cure + ")")
+	}
+	return b.String()
+}
+
+// clean makes a text from outside fit for an error: one line, not too long, and
+// without our secrets.
+func (h *Handler) clean(text string) string {
+	text = h.redact.Replace(text)
+	if strings.Contains(text, "proxy address") {
+		text = "HTTP_PROXY or HTTPS_PROXY is no URL" // the text repeats it, with its password
+	}
+	return cut(oneLine(text), maxReply)
+}
+
+// oneLine also takes out what a terminal would understand.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
+}

@@ -1,0 +1,283 @@
+package slack
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+const (
+	// maxText is where Slack begins to cut a text off without saying so.
+	// See https://docs.slack.dev/reference/methods/chat.postMessage.
+	maxText = 40_000
+	// maxLine bounds channel, user name and icon: far above what Slack takes,
+	// and far below what would be a burden.
+	maxLine = 3000
+	// metadataType is the event_type of every message's metadata.
+	metadataType = "notifyd_event"
+)
+
+// message is a message as it is sent, whichever way.
+type message struct {
+	channel, threadTS            string
+	text                         string
+	blocks                       []json.RawMessage
+	username, iconEmoji, iconURL string
+	unfurlLinks, unfurlMedia     *bool
+	metadata                     map[string]any // the event it came of
+}
+
+// templates are the parsed templates of a [Config]; nil where there is none.
+type templates struct {
+	channel, threadTS            *tmpl.Template
+	text, blocks                 *tmpl.Template
+	username, iconEmoji, iconURL *tmpl.Template
+	rawValues                    bool
+	unfurlLinks, unfurlMedia     *bool
+}
+
+// parseTemplates parses all templates, and checks as far as that can be done
+// without an event.
+func parseTemplates(c Config) (*templates, error) {
+	var errs []error
+	parse := func(path, text string, check func(string) error) *tmpl.Template {
+		if strings.TrimSpace(text) == "" {
+			return nil
+		}
+		t, err := tmpl.Text(path, text)
+		if err != nil {
+			errs = append(errs, field.Errorf(path, "%w", err))
+			return nil
+		}
+		if constant, ok := t.Constant(); ok {
+			if err := check(strings.TrimSpace(constant)); err != nil {
+				errs = append(errs, field.Errorf(path, "%w", err))
+			}
+		}
+		return t
+	}
+	t := &templates{
+		channel:     parse("channel", c.Channel, checkLine),
+		threadTS:    parse("thread_ts", c.ThreadTS, checkTS),
+		text:        parse("text", c.Text, checkText),
+		blocks:      parse("blocks", c.Blocks, func(s string) error { _, err := parseBlocks(s); return err }),
+		username:    parse("username", c.Username, checkLine),
+		iconEmoji:   parse("icon_emoji", c.IconEmoji, checkEmoji),
+		iconURL:     parse("icon_url", c.IconURL, checkLine),
+		rawValues:   c.RawValues,
+		unfurlLinks: c.UnfurlLinks, unfurlMedia: c.UnfurlMedia,
+	}
+	if err := trySample(t.blocks); err != nil {
+		errs = append(errs, field.Errorf("blocks", "%w", err))
+	}
+	return t, errors.Join(errs...)
+}
+
+// build makes the message for an event. Every error is about this event and
+// these templates: another attempt would end the same way.
+func (t *templates) build(e *dispatch.Event) (*message, error) {
+	data, err := tmpl.NewData(e)
+	if err != nil {
+		return nil, err
+	}
+	m := &message{
+		unfurlLinks: t.unfurlLinks, unfurlMedia: t.unfurlMedia,
+		metadata: map[string]any{
+			// As text, for JavaScript rounds large numbers.
+			"event_id": strconv.FormatInt(e.ID, 10), "event_type": cut(e.Type, maxReply), "destination": e.Destination,
+		},
+	}
+	r := renderer{data: data}
+	m.channel = r.line(t.channel, checkLine)
+	m.threadTS = r.line(t.threadTS, checkTS)
+	m.username = r.line(t.username, checkLine)
+	m.iconEmoji = r.line(t.iconEmoji, checkEmoji)
+	m.iconURL = r.line(t.iconURL, checkLine)
+	if !t.rawValues {
+		r.data = escaped(data)
+	}
+	m.text = r.render(t.text, checkText)
+	blocks := r.render(t.blocks, func(string) error { return nil })
+	if r.err != nil {
+		return nil, r.err
+	}
+	if t.channel != nil && m.channel == "" {
+		return nil, errors.New(`template "channel" yields nothing: mend the event, or the template`)
+	}
+	if blocks != "" {
+		if m.blocks, err = parseBlocks(blocks); err != nil {
+			return nil, fmt.Errorf("what template %q yields %w", "blocks", err)
+		}
+		if !t.rawValues {
+			unescapeURLs(m.blocks)
+		}
+	}
+	if m.text == "" && len(m.blocks) == 0 {
+		return nil, errors.New("templates text and blocks yield nothing: mend the event, or the templates")
+	}
+	return m, nil
+}
+
+// renderer renders templates until the first error.
+type renderer struct {
+	data *tmpl.Data
+	err  error
+}
+
+func (r *renderer) render(t *tmpl.Template, check func(string) error) string {
+	if t == nil || r.err != nil {
+		return ""
+	}
+	text, err := t.Render(r.data)
+	if err != nil {
+		r.err = err
+		return ""
+	}
+	text = strings.TrimSpace(text)
+	if err := check(text); err != nil {
+		r.err = fmt.Errorf("what template %q yields %w", t.Name(), err)
+		return ""
+	}
+	return text
+}
+
+// line is render for what is one line.
+func (r *renderer) line(t *tmpl.Template, check func(string) error) string {
+	return strings.Join(strings.Fields(r.render(t, check)), " ")
+}
+
+func checkLine(s string) error {
+	if len(s) > maxLine {
+		return fmt.Errorf("has more than %d bytes: shorten it", maxLine)
+	}
+	return nil
+}
+
+// tsRegexp is what Slack's timestamps look like: "1700000000.000100".
+var tsRegexp = regexp.MustCompile(`^[0-9]{1,12}\.[0-9]{1,6}$`)
+
+func checkTS(s string) error {
+	if s != "" && !tsRegexp.MatchString(s) {
+		return errors.New("is no timestamp of a message: write one such as 1700000000.000100")
+	}
+	return nil
+}
+
+func checkEmoji(s string) error {
+	if s != "" && (len(s) < 3 || s[0] != ':' || s[len(s)-1] != ':' || strings.ContainsAny(s, " \t\r\n")) {
+		return errors.New("is no name of an emoji: write one in colons, such as :package: for example")
+	}
+	return checkLine(s)
+}
+
+func checkText(s string) error {
+	if n := utf8.RuneCountInString(s); n > maxText {
+		return fmt.Errorf("has %d characters, and Slack cuts off after %d: shorten it", n, maxText)
+	}
+	return nil
+}
+
+// cut returns the first n bytes of s at most, without half a letter.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+// escape writes what Slack would understand in such a way that it is shown.
+// See https://docs.slack.dev/messaging/formatting-message-text#escaping.
+func escape(s string) string {
+	if !strings.ContainsAny(s, "&<>") {
+		return s
+	}
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
+}
+
+func unescape(s string) string {
+	return strings.NewReplacer("&amp;", "&", "&lt;", "<", "&gt;", ">").Replace(s)
+}
+
+// escaped returns d with escaped values. What the templates say themselves can
+// still be a link or a mention.
+func escaped(d *tmpl.Data) *tmpl.Data {
+	e := *d
+	e.Event.Type = escape(e.Event.Type)
+	e.Event.AggregateType = escape(e.Event.AggregateType)
+	e.Event.AggregateID = escape(e.Event.AggregateID)
+	e.Payload = escapedValue(e.Payload)
+	if d.Headers != nil {
+		e.Headers = make(map[string]string, len(d.Headers))
+		for name, value := range d.Headers {
+			e.Headers[name] = escape(value)
+		}
+	}
+	return &e
+}
+
+func escapedValue(v any) any {
+	switch v := v.(type) {
+	case string:
+		return escape(v)
+	case []any:
+		all := make([]any, len(v))
+		for i := range v {
+			all[i] = escapedValue(v[i])
+		}
+		return all
+	case map[string]any:
+		all := make(map[string]any, len(v))
+		for name := range v {
+			all[name] = escapedValue(v[name])
+		}
+		return all
+	default:
+		return v
+	}
+}
+
+// unescapeURLs undoes the escaping where a block holds something else than text
+// to be shown: Slack takes URLs and values of buttons as they are.
+func unescapeURLs(blocks []json.RawMessage) {
+	for i, block := range blocks {
+		if !bytes.Contains(block, []byte("&")) && !bytes.Contains(block, []byte(`\u0026`)) {
+			continue
+		}
+		dec := json.NewDecoder(bytes.NewReader(block))
+		dec.UseNumber()
+		var v any
+		if dec.Decode(&v) != nil {
+			continue // parseBlocks has read it already
+		}
+		unescapeIn(v)
+		if out, err := json.Marshal(v); err == nil {
+			blocks[i] = out
+		}
+	}
+}
+
+func unescapeIn(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			unescapeIn(e)
+		}
+	case map[string]any:
+		for key, e := range v {
+			if s, ok := e.(string); ok && (key == "url" || key == "value" || strings.HasSuffix(key, "_url") || strings.HasSuffix(key, "_id")) {
+				v[key] = unescape(s)
+				continue
+			}
+			unescapeIn(e)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package slack
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// sampleText stands for every value of a payload. The quote in it breaks the
+// JSON of a template that writes values without the function json.
+const sampleText = `sample "1"`
+
+// fieldPath finds what a template takes from a payload: .Payload.a.b, and a.b in
+// get .Payload "a.b".
+var fieldPath = regexp.MustCompile(`\.Payload((?:\.[A-Za-z_][A-Za-z0-9_]*)+)|\.Payload\s+"([A-Za-z0-9_.]+)"`)
+
+// headerName finds the same for headers.
+var headerName = regexp.MustCompile(`\.Headers(?:\.([A-Za-z_][A-Za-z0-9_]*)|\s+"([^"]+)")`)
+
+// trySample renders a template of blocks with an event that has what the
+// template asks for, as far as that can be guessed, and checks what it yields.
+// It returns only mistakes that are the template's for certain.
+func trySample(t *tmpl.Template) error {
+	if t == nil {
+		return nil
+	}
+	if _, constant := t.Constant(); constant {
+		return nil
+	}
+	// A value may have to be a number or a time for the template to work.
+	for _, leaf := range []any{sampleText, json.Number("1"), "2026-01-02T03:04:05Z"} {
+		text, err := t.Render(sample(t, leaf))
+		if err != nil {
+			continue
+		}
+		return judgeSample(strings.TrimSpace(text))
+	}
+	return nil // loops over what cannot be guessed, for example
+}
+
+func judgeSample(text string) error {
+	if text == "" || text == sampleText {
+		return nil // a condition that the sample does not meet, or all of it is the payload's
+	}
+	blocks, err := splitBlocks(text)
+	if err != nil {
+		if json.Valid([]byte(text)) { // {{ json .Payload.blocks }}: the payload decides
+			err = nil
+		} else {
+			err = errors.New("yields no valid JSON: write each value as {{ json .Payload.x }} in the place of a whole text, " +
+				"for a quote in the value would end it, and no comma after the last one")
+		}
+		return err
+	}
+	ids := make(map[string]bool)
+	for i, raw := range blocks {
+		err := judgeBlock(raw, ids)
+		if err != nil {
+			return fmt.Errorf("yields a mistake in block %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func judgeBlock(raw json.RawMessage, ids map[string]bool) error {
+	if holdsSample(raw) {
+		// The payload decides whether a value is a text or an object.
+		var b struct {
+			Type string `json:"type"`
+		}
+		if json.Unmarshal(raw, &b) == nil && b.Type != sampleText {
+			return checkType(b.Type)
+		}
+		return nil
+	}
+	if _, err := checkBlock(raw, ids); err != nil {
+		return err
+	}
+	return readable(raw)
+}
+
+// holdsSample reports whether a value of the payload stands where a whole block
+// or object could.
+func holdsSample(raw json.RawMessage) bool {
+	var v any
+	if json.Unmarshal(raw, &v) != nil {
+		return true
+	}
+	var inside func(v any, text bool) bool
+	inside = func(v any, text bool) bool {
+		switch v := v.(type) {
+		case map[string]any:
+			// The text of a text object is a text.
+			kind, _ := v["type"].(string)
+			textual := slices.Contains([]string{"mrkdwn", "plain_text", "markdown", "text"}, kind)
+			for key, e := range v {
+				if inside(e, textual && key == "text") {
+					return true
+				}
+			}
+		case []any:
+			for _, e := range v {
+				if inside(e, false) {
+					return true
+				}
+			}
+		case string:
+			return !text && v == sampleText
+		case float64:
+			return v == 1
+		}
+		return false
+	}
+	return inside(v, false)
+}
+
+// sample returns an event that has what t asks for.
+func sample(t *tmpl.Template, leaf any) *tmpl.Data {
+	text, _ := t.Constant()
+	payload, headers := make(map[string]any), make(map[string]string)
+	for _, m := range fieldPath.FindAllStringSubmatch(text, -1) {
+		path := strings.Split(strings.TrimPrefix(m[1]+m[2], "."), ".")
+		at := payload
+		for i, key := range path {
+			next, isObject := at[key].(map[string]any)
+			switch {
+			case i == len(path)-1 && !isObject:
+				at[key] = leaf
+			case !isObject:
+				next = make(map[string]any)
+				at[key] = next
+			}
+			at = next
+		}
+	}
+	for _, m := range headerName.FindAllStringSubmatch(text, -1) {
+		headers[m[1]+m[2]] = sampleText
+	}
+	return &tmpl.Data{
+		Event: tmpl.Event{
+			ID: 1, Type: sampleText, AggregateType: sampleText, AggregateID: sampleText,
+			CreatedAt: time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC), Attempt: 1, Destination: "sample",
+		},
+		Payload: payload, Headers: headers,
+	}
+}

@@ -1,0 +1,143 @@
+// Package slack delivers events as messages to Slack, with a bot token or
+// through an incoming webhook.
+//
+// An event is delivered once Slack has said that the message is posted. Slack
+// knows no idempotency key, so a message whose answer was lost is posted twice;
+// those posted with a token carry the event's id in their metadata.
+package slack
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// Handler posts messages. It implements [dispatch.Handler] and io.Closer, and is
+// safe for concurrent use. Deliveries to one channel wait for each other, so
+// that there is one message a second at most.
+type Handler struct {
+	cfg       Config
+	templates *templates
+	gate      *gate
+	transport *http.Transport
+	poster    poster
+	redact    *strings.Replacer
+	closed    atomic.Bool
+}
+
+// Option changes how [New] makes a handler.
+type Option func(*options)
+
+type options struct{ baseDir string }
+
+// WithBaseDir sets the directory that the files of the setting tls are relative
+// to; the default is the working directory.
+func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
+
+// New returns a handler for cfg. It reads the files that cfg names, and makes no
+// connection: a relay starts also while Slack is down. The error joins every
+// mistake, each a field.Error. The caller closes the handler.
+func New(cfg Config, opts ...Option) (*Handler, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	var conf *tls.Config
+	if cfg.TLS != nil {
+		var err error
+		if conf, err = cfg.TLS.Load(o.baseDir); err != nil {
+			return nil, underTLS(err)
+		}
+	}
+	ts, err := parseTemplates(cfg)
+	if err != nil {
+		return nil, err // Validate has found it already
+	}
+	cfg = cfg.withDefaults()
+	h := &Handler{
+		cfg: cfg, templates: ts, gate: newGate(perChannel), transport: newTransport(conf),
+		redact: redactor(cfg.Token.Reveal(), cfg.WebhookURL.Reveal()),
+	}
+	if cfg.Token.IsZero() {
+		h.poster = &webhookPoster{h.transport, cfg.WebhookURL.Reveal()}
+	} else {
+		h.poster = &apiPoster{h.transport, cfg.APIURL, cfg.Token.Reveal()}
+	}
+	return h, nil
+}
+
+// minSecret keeps a short text from being found where it is not meant.
+const minSecret = 6
+
+// redactor replaces secrets, in the forms in which a server could repeat them.
+// The path of a webhook is what makes it secret.
+func redactor(token, webhook string) *strings.Replacer {
+	var pairs []string
+	hide := func(text string) {
+		if len(text) >= minSecret {
+			pairs = append(pairs, text, secret.Redacted, url.QueryEscape(text), secret.Redacted)
+		}
+	}
+	hide(token)
+	hide(webhook)
+	if u, err := url.Parse(webhook); err == nil {
+		hide(u.RequestURI())
+		hide(u.Path)
+		hide(u.RawQuery)
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// errClosed is what a delivery after Close ends with.
+var errClosed = errors.New("slack: the handler is closed")
+
+// Deliver posts the message for e. What an error means:
+//
+//   - [dispatch.Permanent]: the message cannot be made of this event, or Slack
+//     does not take this message, or the channel or thread that the event names.
+//   - [dispatch.Unavailable]: Slack cannot be reached, is out of order, throttles
+//     us, or takes neither our token nor the channel that all events go to. With
+//     a Retry-After, nothing is sent before that is over.
+//   - any other: Slack refuses for a reason that is not known here, or has not
+//     answered within Config.RequestTimeout, and may have posted the message.
+//   - ctx's cause, if ctx was done first.
+func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+	if h.closed.Load() {
+		return errClosed
+	}
+	m, err := h.templates.build(e)
+	if err != nil {
+		return dispatch.Permanent(fmt.Errorf("slack: %w", err))
+	}
+	if err := h.gate.wait(ctx, m.channel); err != nil {
+		err = fmt.Errorf("slack: waiting for a turn: %w", err)
+		if busy, ok := errors.AsType[*busyError](err); ok {
+			return dispatch.Unavailable(dispatch.RetryAfter(busy.wait, err))
+		}
+		return err
+	}
+	rctx, cancel := withTimeout(ctx, h.cfg.RequestTimeout)
+	defer cancel()
+	return h.verdict(ctx, rctx, h.poster.post(rctx, m))
+}
+
+// Close closes the idle connections. A Deliver that is under way finishes and
+// closes its own. Closing again does nothing; a later Deliver fails.
+func (h *Handler) Close() error {
+	h.closed.Store(true)
+	h.transport.CloseIdleConnections()
+	return nil
+}
+
+var _ dispatch.Handler = (*Handler)(nil)

@@ -1,0 +1,77 @@
+package slack
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// TestConformance runs both ways of posting through the suite.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for name, way := range map[string]struct {
+		config func(host string) Config
+		secret string
+	}{
+		"token": {func(host string) Config {
+			cfg := config(host)
+			cfg.Channel = "C{{ .Event.ID }}"
+			return cfg
+		}, testToken},
+		"webhook": {hookConfig, testHook},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			proxy := faultproxy.Start(t, s.host())
+			once := func(r reply) func(testing.TB) error {
+				return func(tb testing.TB) error {
+					tb.Helper()
+					s.says(&r)
+					defer s.says(nil)
+					return newHandler(tb, way.config(proxy.Addr())).Deliver(tb.Context(), event(`{}`))
+				}
+			}
+			handlertest.Run(t, handlertest.Destination{
+				Open:     func(tb testing.TB) dispatch.Handler { tb.Helper(); return newHandler(tb, way.config(proxy.Addr())) },
+				Received: func(testing.TB) []int64 { return s.received() },
+				Rejected: func(id int64) *dispatch.Event {
+					return &dispatch.Event{ID: id, Type: "x", Payload: json.RawMessage(`{`)}
+				},
+				Network: proxy,
+				Secrets: []string{way.secret, "wrong-token-9876543210"},
+				Cases: []handlertest.Case{
+					{
+						Name: "throttled", Class: dispatch.ClassDestination, RetryAfter: 30e9, Text: "HTTP 429 Too Many Requests: ratelimited",
+						Provoke: once(reply{429, map[string]string{"Retry-After": "30"}, `{"ok":false,"error":"ratelimited"}`}),
+					},
+					{
+						Name: "out of order", Class: dispatch.ClassDestination, Text: "HTTP 503",
+						Provoke: once(reply{503, nil, "<html>" + way.secret + "</html>"}),
+					},
+					{
+						Name: "the message", Class: dispatch.ClassEvent, Permanent: true, Text: "invalid_blocks",
+						Provoke: once(reply{400, nil, "invalid_blocks"}),
+					},
+					{
+						Name: "unknown", Class: dispatch.ClassEvent, Text: "never_heard_of",
+						Provoke: once(reply{400, nil, "never_heard_of"}),
+					},
+					{
+						Name: "a wrong token", Class: dispatch.ClassDestination, Text: "invalid_auth (give a valid bot token)",
+						Provoke: func(tb testing.TB) error {
+							tb.Helper()
+							cfg := config(proxy.Addr())
+							cfg.Token = secret.New("wrong-token-9876543210")
+							return newHandler(tb, cfg).Deliver(tb.Context(), event(`{}`))
+						},
+					},
+				},
+			})
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package slack
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// connectTimeout bounds TCP, and TLS once more.
+	connectTimeout = 10 * time.Second
+	// idleTimeout is below that of load balancers, so that a connection is not
+	// closed at the other end while a message is being written to it.
+	idleTimeout = 30 * time.Second
+	// pingAfter and pingTimeout find out that a connection of HTTP/2 is dead,
+	// which requests that time out do not.
+	pingAfter, pingTimeout = 15 * time.Second, 10 * time.Second
+	// maxKept is how much of a body is kept for the operator.
+	maxKept = 1 << 10
+	// maxBody bounds what is read of an answer. Slack repeats the message.
+	maxBody = 4 << 20
+)
+
+func newTransport(conf *tls.Config) *http.Transport {
+	return &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		TLSClientConfig:       conf,
+		TLSHandshakeTimeout:   connectTimeout,
+		ForceAttemptHTTP2:     true,
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		MaxIdleConnsPerHost:   16,
+		IdleConnTimeout:       idleTimeout,
+		ExpectContinueTimeout: time.Second,
+	}
+}
+
+// answer is what came of posting one message, as far as it is known.
+type answer struct {
+	status     int           // 0: no answer
+	retryAfter time.Duration // 0: none was asked for
+	code       string        // Slack's word for it, "" if there is none
+	details    []string
+	body       []byte // its first bytes
+	ok         bool   // the message is posted
+
+	sendError error       // why there was no answer
+	bodyError error       // why its body is not whole
+	readError error       // what the library made of it
+	written   atomic.Bool // the whole request
+}
+
+// client returns an HTTP client for this one request. The library drops the
+// bodies of errors, so they are kept here.
+func (a *answer) client(base http.RoundTripper) *http.Client {
+	return &http.Client{
+		Transport: &recorder{base, a},
+		// A redirect would take the token elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+type recorder struct {
+	base   http.RoundTripper
+	answer *answer
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
+	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) {
+		if info.Err == nil {
+			r.answer.written.Store(true)
+		}
+	}}
+	resp, err := r.base.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	if err != nil {
+		r.answer.sendError = err
+		return nil, err
+	}
+	r.answer.status = resp.StatusCode
+	r.answer.retryAfter = retryAfter(resp.Header.Get("Retry-After"))
+	limited := io.LimitReader(resp.Body, maxBody)
+	kept, err := io.ReadAll(io.LimitReader(limited, maxKept))
+	r.answer.body = kept
+	rest := io.MultiReader(strings.NewReader(string(kept)), limited)
+	if err != nil {
+		r.answer.bodyError = err
+		rest = io.MultiReader(strings.NewReader(string(kept)), failed{err})
+	}
+	resp.Body = &body{rest, resp.Body}
+	return resp, nil
+}
+
+// body is a body whose beginning has been read.
+type body struct {
+	io.Reader
+	io.Closer
+}
+
+type failed struct{ err error }
+
+func (f failed) Read([]byte) (int, error) { return 0, f.err }
+
+// retryAfter reads the header, which holds seconds; a time is allowed as well.
+func retryAfter(value string) time.Duration {
+	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
+		return time.Duration(max(seconds, 0)) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}
+
+// withTimeout is for one request.
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, &silentError{d})
+}
+
+// silentError is the cause of contexts whose request took too long.
+type silentError struct{ limit time.Duration }
+
+func (e *silentError) Error() string { return "request_timeout of " + e.limit.String() + " is over" }

@@ -1,0 +1,122 @@
+package sqs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
+
+	"github.com/notifyd/notifyd/internal/field"
+)
+
+const (
+	// pingAfter and pingTimeout find out that a connection of HTTP/2 is dead,
+	// which requests that time out do not.
+	pingAfter, pingTimeout = 15 * time.Second, 10 * time.Second
+	// idleTimeout is how long a connection waits for the next request. SQS closes
+	// its own later.
+	idleTimeout = 20 * time.Second
+	maxIdle     = 64
+)
+
+// newClient makes a client of the SDK. It reads the environment and the files
+// that the SDK reads, and contacts nothing.
+func newClient(cfg Config, conf *tls.Config) (*awssqs.Client, *http.Transport, error) {
+	options := []func(*awsconfig.LoadOptions) error{
+		// The outbox tries again, and only what has failed.
+		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
+		awsconfig.WithLogger(logging.Nop{}),
+	}
+	if cfg.Region != "" {
+		options = append(options, awsconfig.WithRegion(cfg.Region))
+	}
+	if cfg.Profile != "" {
+		options = append(options, awsconfig.WithSharedConfigProfile(cfg.Profile))
+	}
+	if cfg.AccessKeyID != "" {
+		options = append(options, awsconfig.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(
+			cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), cfg.SessionToken.Reveal())))
+	}
+	loaded, err := awsconfig.LoadDefaultConfig(context.Background(), options...) //nolint:forbidigo // it reads files and the environment
+	if err != nil {
+		return nil, nil, loadMistake(err)
+	}
+	if loaded.Region == "" {
+		return nil, nil, field.Errorf("region", "missing: name it, such as eu-central-1, or set AWS_REGION")
+	}
+	transport := newTransport(loaded, conf)
+	loaded.HTTPClient = &http.Client{
+		Transport:     plainBody{transport},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if cfg.AssumeRoleARN != "" {
+		loaded.Credentials = aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(sts.NewFromConfig(loaded), cfg.AssumeRoleARN,
+			func(o *stscreds.AssumeRoleOptions) {
+				o.RoleSessionName = cfg.RoleSessionName
+				if !cfg.ExternalID.IsZero() {
+					o.ExternalID = aws.String(cfg.ExternalID.Reveal())
+				}
+			}))
+	}
+	return awssqs.NewFromConfig(loaded, func(o *awssqs.Options) {
+		if cfg.Endpoint != "" {
+			o.BaseEndpoint = aws.String(cfg.Endpoint)
+		}
+	}), transport, nil
+}
+
+// plainBody hides that requests' bodies have a WriteTo. The SDK closes a body
+// once there is an answer; the transport may only then look whether there is
+// more of it, and WriteTo calls that an error where Read says that this is the
+// end. The transport would take it for a failed write and drop the connection
+// with the rest of the answer on it, and the messages would be sent twice.
+type plainBody struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (p plainBody) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		return p.next.RoundTrip(req)
+	}
+	own := *req
+	own.Body = struct{ io.ReadCloser }{req.Body}
+	return p.next.RoundTrip(&own)
+}
+
+// newTransport is the SDK's own, with what AWS_CA_BUNDLE has added to it.
+func newTransport(loaded aws.Config, conf *tls.Config) *http.Transport {
+	client, ok := loaded.HTTPClient.(*awshttp.BuildableClient)
+	if !ok {
+		client = awshttp.NewBuildableClient()
+	}
+	t := client.GetTransport() // a copy
+	t.IdleConnTimeout, t.MaxIdleConnsPerHost = idleTimeout, maxIdle
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
+	if conf != nil {
+		t.TLSClientConfig = conf
+	}
+	return t
+}
+
+// loadMistake says which setting an error of the SDK's configuration is about.
+func loadMistake(err error) error {
+	if missing, ok := errors.AsType[awsconfig.SharedConfigProfileNotExistError](err); ok {
+		return field.Errorf("profile", "there is no profile %q: look into ~/.aws/config, or set AWS_CONFIG_FILE", missing.Profile)
+	}
+	// Files with mistakes are not repeated: they hold credentials.
+	if load, ok := errors.AsType[awsconfig.SharedConfigLoadError](err); ok {
+		return fmt.Errorf("the file %s cannot be read as a configuration of AWS", load.Filename)
+	}
+	return fmt.Errorf("the configuration of AWS in files and environment has a mistake: %s", cut(oneLine(err.Error()), maxReply))
+}

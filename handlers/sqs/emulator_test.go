@@ -1,0 +1,268 @@
+package sqs
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestMessage compares what arrives with the event.
+func TestMessage(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.SQS(t)
+	e := event(42, `{"a":  1}`)
+	e.Headers = map[string]string{"traceparent": "00-1", "tenant": "acme", "b": "2", "empty": "", "odd name": "x\ufffe\x01", "notifyd-id": "7"}
+	many := event(43, `{}`)
+	for i := range 9 {
+		many.Headers[fmt.Sprintf("h%d", i)] = "x"
+	}
+	ours := map[string]string{
+		"notifyd-id": "42", "notifyd-type": "order.created", "notifyd-aggregate-type": "order",
+		"notifyd-aggregate-id": "A-7", "notifyd-time": "2026-03-04T05:06:07Z",
+	}
+	with := func(more map[string]string) map[string]string {
+		all := maps.Clone(ours)
+		maps.Copy(all, more)
+		return all
+	}
+	for name, c := range map[string]struct {
+		format message.Format
+		event  *dispatch.Event
+		body   string
+		want   map[string]string
+		more   map[string]string
+	}{
+		"payload": {
+			message.Payload, e, `{"a":  1}`, with(map[string]string{"traceparent": "00-1", "b": "2", "tenant": "acme"}),
+			map[string]string{"empty": "", "odd name": "x\ufffe\x01"},
+		},
+		"many headers": {
+			message.Payload, many, `{}`, with(map[string]string{"notifyd-id": "43", "h0": "x", "h1": "x", "h2": "x", "h3": "x"}),
+			map[string]string{"h4": "x", "h5": "x", "h6": "x", "h7": "x", "h8": "x", "tenant": "acme"},
+		},
+		"binary": {
+			message.CloudEventsBinary, event(42, `{}`), `{}`, map[string]string{
+				"ce_specversion": "1.0", "ce_id": "42", "ce_source": "/notifyd", "ce_type": "order.created", "ce_subject": "A-7",
+				"ce_time": "2026-03-04T05:06:07Z", "ce_partitionkey": "A-7", "ce_aggregatetype": "order", "tenant": "acme",
+			}, nil,
+		},
+		"structured": {
+			message.CloudEventsStructured, event(42, `{}`), "", map[string]string{"content-type": "application/cloudevents+json", "tenant": "acme"}, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t, endpoint, "", nil)
+			cfg := config(endpoint)
+			cfg.QueueURL, cfg.Format = q.url, c.format
+			if err := newHandler(t, cfg).Deliver(testContext(t), c.event); err != nil {
+				t.Fatal(err)
+			}
+			got := q.messages(t)
+			if len(got) != 1 || c.body != "" && aws.ToString(got[0].Body) != c.body {
+				t.Fatalf("got %v", got)
+			}
+			attributes := make(map[string]string)
+			for name, a := range got[0].MessageAttributes {
+				attributes[name] = aws.ToString(a.StringValue)
+			}
+			var more map[string]string
+			if text, ok := attributes["notifyd-headers"]; ok {
+				delete(attributes, "notifyd-headers")
+				if err := json.Unmarshal([]byte(text), &more); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !maps.Equal(attributes, c.want) || !maps.Equal(more, c.more) {
+				t.Errorf("got  %v and %q\nwant %v and %q", attributes, more, c.want, c.more)
+			}
+		})
+	}
+}
+
+// TestFIFO: groups, deduplication, and order over several requests.
+func TestFIFO(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.SQS(t)
+	q := newQueue(t, endpoint, fifoSuffix, nil)
+	cfg := config(endpoint)
+	cfg.Queue = q.name
+	h := newHandler(t, cfg)
+	all := events(35)
+	all[3].AggregateID, all[4].AggregateID = "", "Ä 7"
+	other := *all[0] // of another outbox that shares the queue
+	other.CreatedAt = other.CreatedAt.Add(1000)
+	for _, batch := range [][]*dispatch.Event{all, all, {&other}} { // the second time they are duplicates
+		if errs := h.DeliverBatch(testContext(t), batch); slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+			t.Fatal(errs)
+		}
+	}
+	groups := make(map[string]int)
+	last := int64(0)
+	for i, m := range q.messages(t) {
+		group := m.Attributes["MessageGroupId"]
+		groups[group]++
+		var id int64
+		if _, err := fmt.Sscan(aws.ToString(m.MessageAttributes["notifyd-id"].StringValue), &id); err != nil {
+			t.Fatal(err)
+		}
+		if group == "A-7" && i < 35 {
+			if id < last {
+				t.Errorf("%d after %d", id, last)
+			}
+			last = id
+		}
+		if d := m.Attributes["MessageDeduplicationId"]; !strings.HasPrefix(d, fmt.Sprint(id)+".") || !strings.HasSuffix(d, ".orders") {
+			t.Errorf("deduplication id %q", d)
+		}
+	}
+	want := map[string]int{"A-7": 34, "order.created": 1, fit("Ä 7"): 1}
+	if !maps.Equal(groups, want) || len(fit("Ä 7")) != len("sha256:")+64 {
+		t.Errorf("groups %v, want %v", groups, want)
+	}
+}
+
+// TestGroups: a template decides, also on a standard queue.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ queue, template, payload, group, class string }{
+		{"q.fifo", "{{ .Payload.customer }}", `{"customer":"c1"}`, "c1", "delivered"},
+		{"q.fifo", "{{ .Payload.customer }}", `{"customer":""}`, "", "permanent"},
+		{"q.fifo", "{{ .Payload.customer }}", `{}`, "", "permanent"},
+		{"q", "{{ .Payload.customer }}", `{"customer":"c1"}`, "c1", "delivered"},
+		{"q", "{{ .Payload.customer }}", `{"customer":""}`, "", "delivered"},
+		{"q", "", `{}`, "", "delivered"},
+	} {
+		f := startFake(t, func(_ int, s sent) said { return taken(s, nil) })
+		cfg := fakeConfig(f, c.queue)
+		cfg.GroupID = c.template
+		err := newHandler(t, cfg).Deliver(testContext(t), event(1, c.payload))
+		if class(err) != c.class {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if asked := f.asked(); c.class == "delivered" && (len(asked) != 1 || asked[0].Entries[0].MessageGroupID != c.group) {
+			t.Errorf("%+v: asked for %+v", c, asked)
+		}
+	}
+}
+
+// TestSizes: what does not fit into one request together is sent in several,
+// and what is too large fails alone.
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.SQS(t)
+	q := newQueue(t, endpoint, "", nil)
+	cfg := config(endpoint)
+	cfg.QueueURL = q.url
+	h := newHandler(t, cfg)
+	all := events(12)
+	for i, size := range map[int]int{0: 400_000, 1: 400_000, 2: 400_000, 3: maxBytes, 4: 1_000_000, 7: 600_000, 8: 600_000} {
+		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", size-2) + `"`)
+	}
+	errs := h.DeliverBatch(testContext(t), all)
+	if got, want := classes(errs), times("delivered", 3)+" permanent "+times("delivered", 8); got != want {
+		t.Errorf("got %s: %v", got, errs)
+	}
+	ids := q.ids(t)
+	slices.Sort(ids)
+	if want := []int64{1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12}; !slices.Equal(ids, want) {
+		t.Errorf("arrived: %v", ids)
+	}
+	// To the byte.
+	e := event(50, `{}`)
+	entry, err := h.encoder.encode(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := maxBytes - (entry.size - len(e.Payload))
+	for n, want := range map[int]string{room: "delivered", room + 1: "permanent"} {
+		e.Payload = json.RawMessage(`"` + strings.Repeat("x", n-2) + `"`)
+		if err := h.Deliver(testContext(t), e); class(err) != want {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+// TestRequests: a batch takes as few requests as it can, none of them too large.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	f := startFake(t, func(_ int, s sent) said { return taken(s, nil) })
+	all := events(25)
+	for i := range 3 {
+		all[i].Payload = json.RawMessage(`"` + strings.Repeat("x", 500_000) + `"`)
+	}
+	if errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), all); classes(errs) != times("delivered", 25) {
+		t.Error(errs)
+	}
+	var got []int
+	for _, s := range f.asked() {
+		got = append(got, len(s.Entries))
+	}
+	if want := []int{2, 10, 10, 3}; !slices.Equal(got, want) {
+		t.Errorf("messages in each request: %v, want %v", got, want)
+	}
+}
+
+// TestTenAttributes counts to ten, with and without the one for the rest.
+func TestTenAttributes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ good, bad, own, more int }{
+		{9, 0, 9, 0}, {10, 0, 10, 0}, {11, 0, 9, 2}, {9, 1, 9, 1}, {10, 1, 9, 2}, {0, 3, 0, 3},
+	} {
+		var m message.Message
+		for i := range c.good + c.bad {
+			name := fmt.Sprint("h", i)
+			if i >= c.good {
+				name = "no name " + name
+			}
+			m.Headers = append(m.Headers, message.Header{Name: name, Value: "x"})
+		}
+		own := attributes(m)
+		var more map[string]string
+		if c.more > 0 {
+			last := own[len(own)-1]
+			own = own[:len(own)-1]
+			if err := json.Unmarshal([]byte(last.Value), &more); err != nil || last.Name != attributeMore {
+				t.Fatal(last, err)
+			}
+		}
+		if len(own) != c.own || len(more) != c.more {
+			t.Errorf("%+v: %d and %d", c, len(own), len(more))
+		}
+	}
+}
+
+// TestQueueMadeAnew: a queue by name is looked up again when it is gone.
+func TestQueueMadeAnew(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.SQS(t)
+	q := newQueue(t, endpoint, "", nil)
+	cfg := config(endpoint)
+	cfg.Queue = q.name
+	h := newHandler(t, cfg)
+	if err := h.Deliver(testContext(t), event(1, `{}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.client.DeleteQueue(testContext(t), &awssqs.DeleteQueueInput{QueueUrl: aws.String(q.url)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Deliver(testContext(t), event(2, `{}`)); class(err) != "unavailable" || h.queue != "" {
+		t.Errorf("%v; the URL is %q", err, h.queue)
+	}
+	if _, err := q.client.CreateQueue(testContext(t), &awssqs.CreateQueueInput{QueueName: aws.String(q.name)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Deliver(testContext(t), event(3, `{}`)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,218 @@
+package sqs
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// The limits of SQS. See
+// https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/quotas-messages.html.
+const (
+	maxEntries    = 10      // messages in one request
+	maxBytes      = 1 << 20 // bodies and attributes, of one message and of one request
+	maxAttributes = 10
+	maxNameLength = 256 // of an attribute's name
+	maxIDLength   = 128 // of group and deduplication ids
+)
+
+// The attributes that have no header behind them.
+const (
+	// attributeContentType is there where the body is more than the payload.
+	attributeContentType = "content-type"
+	// attributeMore holds a JSON object with the headers that have no attribute
+	// of their own.
+	attributeMore = "notifyd-headers"
+	// stringType is the data type of all our attributes. It counts for the size.
+	stringType = "String"
+)
+
+// entry is a message ready to be sent.
+type entry struct {
+	body           string
+	attributes     []message.Header
+	group, dedupID string // "" for none
+	size           int
+}
+
+// encoder makes entries of events. It is safe for concurrent use.
+type encoder struct {
+	message *message.Encoder
+	group   *tmpl.Template // nil: see groupOf
+	fifo    bool
+}
+
+func newEncoder(cfg Config) (*encoder, error) {
+	m, err := message.New(cfg.Config, message.Kafka()) // SQS has no binding of its own
+	if err != nil {
+		return nil, err
+	}
+	group, err := parseGroup(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &encoder{message: m, group: group, fifo: cfg.fifo()}, nil
+}
+
+// encode makes the entry for an event. Every error is about this event: another
+// attempt would end the same way.
+func (e *encoder) encode(ev *dispatch.Event) (*entry, error) {
+	m := e.message.Encode(ev)
+	if len(m.Body) == 0 {
+		return nil, errors.New("the payload is empty: SQS wants a character at least")
+	}
+	out := &entry{body: string(m.Body)}
+	if r, ok := foreign(out.body); ok {
+		return nil, fmt.Errorf("the payload holds %U, which SQS takes in no message: escape it (\\u%04x)", r, r)
+	}
+	out.attributes = attributes(m)
+	out.size = len(out.body)
+	for _, a := range out.attributes {
+		out.size += len(a.Name) + len(stringType) + len(a.Value)
+	}
+	if out.size > maxBytes {
+		return nil, fmt.Errorf("the message has %d bytes with its attributes: SQS takes %d", out.size, maxBytes)
+	}
+	group, err := e.groupOf(ev)
+	if err != nil {
+		return nil, err
+	}
+	out.group = fit(group)
+	if e.fifo {
+		// The time keeps apart what two outboxes that share a queue give the
+		// same id.
+		out.dedupID = fit(fmt.Sprintf("%d.%s.%s", ev.ID, strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36), ev.Destination))
+	}
+	return out, nil
+}
+
+func (e *encoder) groupOf(ev *dispatch.Event) (string, error) {
+	switch {
+	case e.group != nil:
+		data, err := tmpl.NewData(ev)
+		if err != nil {
+			return "", err
+		}
+		group, err := e.group.Render(data)
+		if err != nil {
+			return "", err
+		}
+		if group == "" && e.fifo {
+			return "", errors.New(`template "group_id" yields nothing: mend the event, or the template`)
+		}
+		return group, nil
+	case e.fifo:
+		return cmp.Or(ev.AggregateID, ev.Type), nil
+	default:
+		return "", nil
+	}
+}
+
+// foreign finds a character that SQS does not take:
+// #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF.
+func foreign(s string) (rune, bool) {
+	for i, r := range s {
+		switch {
+		case r == utf8.RuneError:
+			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
+				return rune(s[i]), true // no UTF-8
+			}
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r', r == 0xfffe, r == 0xffff:
+			return r, true
+		}
+	}
+	return 0, false
+}
+
+// attributes turns headers into attributes, of which there may be ten. What is
+// about the event comes first, then the trace, then the other headers by name.
+// Those that do not fit, or that SQS does not take as they are, go into one
+// attribute together: nothing is lost, and nothing is refused because of it.
+func attributes(m message.Message) []message.Header {
+	var all, more []message.Header
+	if m.ContentType != "" && m.ContentType != "application/json" {
+		all = append(all, message.Header{Name: attributeContentType, Value: m.ContentType})
+	}
+	headers := slices.Clone(m.Headers)
+	slices.SortStableFunc(headers, func(a, b message.Header) int { return cmp.Compare(rank(a.Name), rank(b.Name)) })
+	for _, h := range headers {
+		if isName(h.Name) && isValue(h.Value) {
+			all = append(all, h)
+		} else {
+			more = append(more, h)
+		}
+	}
+	if len(all)+min(len(more), 1) > maxAttributes {
+		more = append(more, all[maxAttributes-1:]...)
+		all = all[:maxAttributes-1]
+	}
+	if len(more) > 0 {
+		all = append(all, message.Header{Name: attributeMore, Value: bundle(more)})
+	}
+	return all
+}
+
+// rank puts our own headers first and the trace second.
+func rank(name string) int {
+	switch {
+	case strings.HasPrefix(name, "notifyd-"), strings.HasPrefix(name, "ce_"):
+		return 0
+	case name == "traceparent", name == "tracestate":
+		return 1
+	default:
+		return 2
+	}
+}
+
+// isName reports whether SQS takes a name for an attribute.
+func isName(s string) bool {
+	lower := strings.ToLower(s)
+	switch {
+	case s == "", len(s) > maxNameLength, s[0] == '.', s[len(s)-1] == '.', strings.Contains(s, ".."),
+		strings.HasPrefix(lower, "aws."), strings.HasPrefix(lower, "amazon."), s == attributeMore:
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' && r != '.'
+	})
+}
+
+func isValue(s string) bool {
+	_, bad := foreign(s)
+	return s != "" && !bad
+}
+
+// bundle writes headers as a JSON object, with escapes for what SQS does not
+// take.
+func bundle(headers []message.Header) string {
+	object := make(map[string]string, len(headers))
+	for _, h := range headers {
+		object[h.Name] = h.Value
+	}
+	out, err := json.Marshal(object)
+	if err != nil {
+		return "{}" // texts can always be written
+	}
+	return strings.NewReplacer("\ufffe", `\ufffe`, "\uffff", `\uffff`).Replace(string(out))
+}
+
+// fit makes an id of s that SQS takes: s itself, or a hash of it if it is too
+// long or has other characters than letters, digits and punctuation.
+func fit(s string) string {
+	if len(s) <= maxIDLength && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,227 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/credentials/processcreds"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// maxReply is how much of what AWS says gets into an error.
+const maxReply = 300
+
+// fault says whose fault an error code tells of.
+type fault uint8
+
+const (
+	faultUnknown     fault = iota
+	faultMessage           // the message, or one of those in the request
+	faultDestination       // the queue, our permissions, or AWS
+	faultInternal          // AWS, or one of its parts
+)
+
+// faultOf sorts the codes of SQS, of AWS in general, and of KMS behind the
+// queue. See https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html#API_SendMessage_Errors
+// and CommonErrors.html beside it. Queues have codes in two styles.
+func faultOf(code string) (f fault, cure string) {
+	code = strings.TrimPrefix(code, "AWS.SimpleQueueService.")
+	switch code {
+	case "InvalidMessageContents", "InvalidParameterValue", "InvalidParameterCombination", "MissingParameter", "BatchRequestTooLong",
+		"InvalidAttributeValue", "InvalidAttributeName", "RequestEntityTooLarge":
+		return faultMessage, ""
+	case "QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently", "InvalidAddress":
+		return faultDestination, "check queue or queue_url, region and account"
+	case "AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation", "InvalidSecurity":
+		return faultDestination, "allow sqs:SendMessage on the queue, and sqs:GetQueueUrl if it is given by name"
+	case "KmsAccessDenied", "KmsDisabled", "KmsInvalidKeyUsage", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired",
+		"KMS.AccessDeniedException", "KMS.DisabledException", "KMS.InvalidKeyUsageException", "KMS.InvalidStateException",
+		"KMS.NotFoundException", "KMS.OptInRequired":
+		return faultDestination, "look at the KMS key of the queue; allow kms:GenerateDataKey and kms:Decrypt"
+	case "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException", "ExpiredToken",
+		"ExpiredTokenException", "InvalidAccessKeyId", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
+		"IncompleteSignature", "IncompleteSignatureException", "OptInRequired", "AuthFailure", "InvalidToken":
+		return faultDestination, "check the credentials"
+	case "RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture":
+		return faultDestination, "check the clock of this machine"
+	case "RequestThrottled", "ThrottlingException", "Throttling", "ThrottledException", "RequestThrottledException", "KmsThrottled",
+		"KMS.ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException", "OverLimit", "BandwidthLimitExceeded", "SlowDown":
+		return faultDestination, ""
+	case "InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "ServiceUnavailableException", "ServiceFailure":
+		return faultInternal, ""
+	case "UnsupportedOperation", "InvalidAction", "UnknownOperationException", "InvalidEndpointException":
+		return faultDestination, "check endpoint"
+	default:
+		return faultUnknown, ""
+	}
+}
+
+// refusal is what AWS has answered.
+type refusal struct {
+	what fault
+	text string
+}
+
+// Error returns one line.
+func (r *refusal) Error() string { return "sqs: " + r.text }
+
+// judge turns the error of a whole request into ours. It is marked unless the
+// messages themselves may be at fault: see refusal.mark. ctx is that of the
+// delivery and rctx that of the request.
+func (h *Handler) judge(ctx, rctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("sqs: maybe sent: %w", context.Cause(ctx))
+	}
+	var api smithy.APIError
+	isAPI := errors.As(err, &api)
+	switch op := innermost(err); {
+	case isProgram(err):
+		return dispatch.Unavailable(errors.New("sqs: the credential_process of the profile has failed"))
+	case isAPI && op != nil && op.Service() != awssqs.ServiceID:
+		return dispatch.Unavailable(errors.New("sqs: getting credentials: " + op.Service() + " " + op.Operation() + ": " +
+			h.say(api.ErrorCode(), api.ErrorMessage(), "check profile, assume_role_arn and the trust policy of the role")))
+	case isAPI:
+		return h.refused(api, statusOf(err))
+	case rctx.Err() != nil:
+		return dispatch.Unavailable(fmt.Errorf("sqs: no answer, maybe sent: %w", context.Cause(rctx)))
+	default:
+		return dispatch.Unavailable(h.network(err))
+	}
+}
+
+// isProgram reports whether a program that should give credentials has failed.
+// The error repeats what it has printed.
+func isProgram(err error) bool {
+	_, ok := errors.AsType[*processcreds.ProviderError](err)
+	return ok
+}
+
+// innermost returns the operation that has failed: for credentials, the SDK asks
+// other services than SQS.
+func innermost(err error) (last *smithy.OperationError) {
+	for {
+		op, ok := errors.AsType[*smithy.OperationError](err)
+		if !ok {
+			return last
+		}
+		last, err = op, op.Err
+	}
+}
+
+func statusOf(err error) int {
+	if response, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
+		return response.HTTPStatusCode()
+	}
+	return 0
+}
+
+// refused judges an answer that is no success. Codes that we do not know are
+// judged by the status, which for refused messages is 400.
+func (h *Handler) refused(api smithy.APIError, status int) error {
+	what, cure := faultOf(api.ErrorCode())
+	if what == faultUnknown && (api.ErrorFault() == smithy.FaultServer || status != http.StatusBadRequest) {
+		what = faultDestination
+	}
+	text := h.say(api.ErrorCode(), api.ErrorMessage(), cure)
+	if api.ErrorCode() == unknownError {
+		text = notSQS(status)
+	}
+	r := &refusal{what, text}
+	if what == faultDestination || what == faultInternal {
+		return dispatch.Unavailable(r)
+	}
+	return r
+}
+
+// unknownError is the SDK's code for an answer without one.
+const unknownError = "UnknownError"
+
+func notSQS(status int) string {
+	return fmt.Sprintf("HTTP %d %s, with what is no answer of SQS (check endpoint, and proxies)", status, http.StatusText(status))
+}
+
+// say makes one line of what AWS says.
+func (h *Handler) say(code, text, cure string) string {
+	if strings.Contains(code, "Signature") {
+		text = "" // it repeats the request, with the session token
+	}
+	line := cut(oneLine(code), maxReply)
+	if text = h.clean(text); text != "" {
+		line += ": " + text
+	}
+	if cure != "" {
+		line += " (" + cure + ")"
+	}
+	return line
+}
+
+// mark is for an error about one message alone.
+func mark(err error) error {
+	if r, ok := errors.AsType[*refusal](err); ok && r.what == faultMessage {
+		return dispatch.Permanent(err)
+	}
+	return err
+}
+
+// network describes why there is no answer. The SDK's own errors hold the whole
+// request.
+func (h *Handler) network(err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return &netError{"sqs: " + h.clean(op.Error()), op}
+	}
+	if status := statusOf(err); status != 0 && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("sqs: maybe sent: " + notSQS(status))
+	}
+	if o, ok := errors.AsType[*smithy.OperationError](err); ok {
+		err = o.Err // its own words say SendMessageBatch and no more
+	}
+	return errors.New("sqs: " + h.clean(err.Error()))
+}
+
+// netError is a fault of the network.
+type netError struct {
+	text string
+	err  error
+}
+
+// Error returns one line.
+func (e *netError) Error() string { return e.text }
+
+// Unwrap returns the network's error.
+func (e *netError) Unwrap() error { return e.err }
+
+// clean makes a text from outside fit for an error: one line, not too long, and
+// without our secrets.
+func (h *Handler) clean(text string) string {
+	text = h.redact.Replace(text)
+	if strings.Contains(text, "proxy address") {
+		text = "HTTP_PROXY or HTTPS_PROXY is no URL" // the text repeats it, with its password
+	}
+	return cut(oneLine(text), maxReply)
+}
+
+// oneLine also takes out what a terminal would understand.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
+}
+
+// cut returns the first n bytes of s at most, without half a letter.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}

@@ -1,0 +1,319 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// TestRefusedRequests: the whole request is refused.
+func TestRefusedRequests(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer      said
+		class, text string
+	}{
+		"throttled":        {problem(400, "RequestThrottled", "slow down"), "unavailable", "RequestThrottled: slow down"},
+		"throttled, other": {problem(400, "ThrottlingException", "Rate exceeded"), "unavailable", "Rate exceeded"},
+		"over the limit":   {problem(403, "OverLimit", ""), "unavailable", "OverLimit"},
+		"denied": {
+			problem(403, "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized"), "unavailable", "allow sqs:SendMessage",
+		},
+		"denied, other":        {problem(400, "AccessDeniedException", ""), "unavailable", "allow sqs:SendMessage"},
+		"unknown key":          {problem(403, "InvalidClientTokenId", ""), "unavailable", "check the credentials"},
+		"expired":              {problem(403, "ExpiredToken", ""), "unavailable", "check the credentials"},
+		"signature":            {problem(403, "SignatureDoesNotMatch", "should have been x-amz-security-token:sesame"), "unavailable", "SignatureDoesNotMatch (check"},
+		"clock":                {problem(403, "RequestExpired", ""), "unavailable", "check the clock"},
+		"key of the queue":     {problem(400, "KmsDisabled", "disabled"), "unavailable", "KMS key"},
+		"key, by its old name": {problem(400, "KMS.AccessDeniedException", ""), "unavailable", "KMS key"},
+		"queue, by its old name": {
+			said{400, `{"__type":"com.amazonaws.sqs#QueueDoesNotExist","message":"x"}`, map[string]string{"x-amzn-query-error": "AWS.SimpleQueueService.NonExistentQueue;Sender"}},
+			"unavailable", "check queue or queue_url",
+		},
+		"internal error":      {problem(500, "InternalError", "oops"), "unavailable", "InternalError: oops"},
+		"out of order":        {said{status: 503, body: "<html>Service Unavailable</html>"}, "unavailable", "HTTP 503 Service Unavailable"},
+		"unknown, of a proxy": {said{status: 403, body: "<html>no</html>"}, "unavailable", ""},
+		"no JSON":             {said{body: "<html>sign in</html>"}, "unavailable", ""},
+		"half an answer":      {said{body: `{"Successful":[{"Id":"0"`}, "unavailable", ""},
+		"nothing":             {said{body: `{}`}, "unavailable", "neither success nor failure"},
+		"a redirect":          {said{status: 307, header: map[string]string{"Location": "/elsewhere"}}, "unavailable", "HTTP 307"},
+		"message":             {problem(400, "InvalidMessageContents", "bad"), "permanent", "InvalidMessageContents: bad"},
+		"too long":            {problem(400, "BatchRequestTooLong", ""), "permanent", "BatchRequestTooLong"},
+		"unknown":             {problem(400, "SomethingNew", "said "+testSecret), "retry", "SomethingNew: said [redacted]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startFake(t, func(_ int, s sent) said {
+				if s.operation == "" {
+					return said{status: http.StatusTeapot} // a redirect was followed
+				}
+				return c.answer
+			})
+			h := newHandler(t, fakeConfig(f, "orders"))
+			err := h.Deliver(testContext(t), event(1, `{}`))
+			if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*maxReply {
+				t.Errorf("%s, want %s with %q: %v", class(err), c.class, c.text, err)
+			}
+			for e := err; e != nil; e = errors.Unwrap(e) {
+				for _, verb := range []string{"%v", "%+v", "%#v"} {
+					if text := fmt.Sprintf(verb, e); strings.Contains(text, testSecret) || strings.Contains(text, "sesame") {
+						t.Errorf("a secret is shown: %s", text)
+					}
+				}
+			}
+			if n := len(f.asked()); n != 1 {
+				t.Errorf("%d requests: the SDK tries again by itself", n)
+			}
+		})
+	}
+}
+
+// TestRefusedEntries: some messages of a request are refused.
+func TestRefusedEntries(t *testing.T) {
+	t.Parallel()
+	entry := func(senderFault bool, code string) string {
+		return fmt.Sprintf(`"SenderFault":%t,"Code":%q,"Message":"because"`, senderFault, code)
+	}
+	for name, c := range map[string]struct {
+		failed map[int]string
+		want   string
+	}{
+		"one":                  {map[int]string{1: entry(true, "InvalidParameterValue")}, "delivered permanent delivered"},
+		"unknown, ours":        {map[int]string{1: entry(true, "SomethingNew")}, "delivered permanent delivered"},
+		"unknown, theirs":      {map[int]string{1: entry(false, "SomethingNew")}, "delivered retry delivered"},
+		"internal":             {map[int]string{1: entry(false, "InternalError")}, "delivered retry delivered"},
+		"internal, all":        {map[int]string{0: entry(false, "InternalError"), 1: entry(false, "InternalError"), 2: entry(false, "InternalError")}, times("unavailable", 3)},
+		"throttled":            {map[int]string{1: entry(true, "RequestThrottled")}, "delivered unavailable delivered"},
+		"denied":               {map[int]string{0: entry(true, "AccessDenied"), 1: entry(true, "AccessDenied"), 2: entry(true, "AccessDenied")}, times("unavailable", 3)},
+		"key of the queue":     {map[int]string{0: entry(true, "KMS.NotFoundException")}, "unavailable " + times("delivered", 2)},
+		"queue, by an old one": {map[int]string{0: entry(true, "AWS.SimpleQueueService.NonExistentQueue")}, "unavailable " + times("delivered", 2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startFake(t, func(_ int, s sent) said { return taken(s, c.failed) })
+			errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), events(3))
+			if got := classes(errs); got != c.want {
+				t.Errorf("got %s, want %s: %v", got, c.want, errs)
+			}
+		})
+	}
+}
+
+// TestGuiltyOne: where SQS refuses a whole request because of one message, the
+// others get through.
+func TestGuiltyOne(t *testing.T) {
+	t.Parallel()
+	f := startFake(t, func(_ int, s sent) said {
+		for _, e := range s.Entries {
+			if e.MessageBody == `{"n": 1}` {
+				return problem(400, "InvalidMessageContents", "bad")
+			}
+		}
+		return taken(s, nil)
+	})
+	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), events(3))
+	if got := classes(errs); got != "delivered permanent delivered" || len(f.asked()) != 4 {
+		t.Errorf("got %s in %d requests: %v", got, len(f.asked()), errs)
+	}
+}
+
+// TestNothingOvertakes: on a FIFO queue, the group of a message that has failed
+// waits, others do not; on a standard queue nobody does.
+func TestNothingOvertakes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		queue, failure, want string
+		requests             int
+	}{
+		"fifo":          {"q.fifo", `"SenderFault":false,"Code":"InternalError"`, times("retry", 2) + " delivered", 2},
+		"fifo, at once": {"q.fifo", `"SenderFault":true,"Code":"RequestThrottled"`, times("unavailable", 2) + " delivered", 2},
+		"fifo, dead":    {"q.fifo", `"SenderFault":true,"Code":"InvalidMessageContents"`, "permanent " + times("delivered", 2), 2},
+		"standard":      {"q", `"SenderFault":false,"Code":"InternalError"`, "retry " + times("delivered", 2), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startFake(t, func(n int, s sent) said {
+				if n == 0 {
+					return taken(s, map[int]string{4: c.failure})
+				}
+				return taken(s, nil)
+			})
+			all := events(12)
+			for _, i := range []int{0, 1, 2, 3, 5, 6, 7, 8, 9, 11} {
+				all[i].AggregateID = fmt.Sprint("other ", i)
+			}
+			errs := newHandler(t, fakeConfig(f, c.queue)).DeliverBatch(testContext(t), all)
+			if got := classes([]error{errs[4], errs[10], errs[11]}); got != c.want || len(f.asked()) != c.requests {
+				t.Errorf("got %s in %d requests: %v", got, len(f.asked()), errs)
+			}
+		})
+	}
+}
+
+// TestStopsAtOutage: what is left of a batch is not tried on a queue that is
+// out of order.
+func TestStopsAtOutage(t *testing.T) {
+	t.Parallel()
+	f := startFake(t, func(n int, s sent) said {
+		if n == 1 {
+			return problem(503, "ServiceUnavailable", "")
+		}
+		return taken(s, nil)
+	})
+	errs := newHandler(t, fakeConfig(f, "orders")).DeliverBatch(testContext(t), events(25))
+	want := times("delivered", 10) + " " + times("unavailable", 15)
+	if got := classes(errs); got != want || len(f.asked()) != 2 {
+		t.Errorf("got %s in %d requests", got, len(f.asked()))
+	}
+}
+
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	f := startFake(t, func(int, sent) said { <-gone; return said{} })
+	t.Cleanup(func() { close(gone) }) // before the server is closed
+	cfg := fakeConfig(f, "orders")
+	cfg.RequestTimeout = 50 * time.Millisecond
+	err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`))
+	if class(err) != "unavailable" || !strings.Contains(err.Error(), "request_timeout of 50ms") {
+		t.Error(err)
+	}
+}
+
+// TestQueueByName: what can go wrong while its URL is asked for is never the
+// event's fault.
+func TestQueueByName(t *testing.T) {
+	t.Parallel()
+	for name, a := range map[string]said{
+		"denied": problem(403, "AccessDenied", ""), "invalid": problem(400, "InvalidParameterValue", ""),
+		"unknown": problem(400, "SomethingNew", ""), "no URL": {body: `{}`},
+	} {
+		f := startFake(t, func(int, sent) said { return a })
+		cfg := config(f.URL)
+		cfg.Queue = "orders"
+		errs := newHandler(t, cfg).DeliverBatch(testContext(t), events(2))
+		if classes(errs) != times("unavailable", 2) || len(f.asked()) != 1 || f.asked()[0].operation != "GetQueueUrl" {
+			t.Errorf("%s: %v", name, errs)
+		}
+	}
+}
+
+// TestNoCredentials cannot run in parallel: it sets the environment.
+func TestNoCredentials(t *testing.T) {
+	f := startFake(t, func(_ int, s sent) said { return taken(s, nil) })
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	t.Setenv("AWS_CONFIG_FILE", write("config",
+		"[profile program]\ncredential_process = echo sesame-open\n[profile good]\nregion = eu-west-1\naws_access_key_id = AK\naws_secret_access_key = sesame-open\n"))
+	sts := startFakeSTS(t)
+	t.Setenv("AWS_ENDPOINT_URL_STS", sts.URL)
+	for name, c := range map[string]struct {
+		change      func(*Config)
+		class, text string
+	}{
+		"nothing": {func(*Config) {}, "unavailable", "credentials"},
+		"program": {func(c *Config) { c.Profile = "program" }, "unavailable", "credential_process"},
+		"profile": {func(c *Config) { c.Profile, c.Region = "good", "" }, "delivered", ""},
+		"role":    {func(c *Config) { c.Profile, c.AssumeRoleARN = "good", "arn:aws:iam::123456789012:role/ok" }, "delivered", ""},
+		"no role": {func(c *Config) { c.Profile, c.AssumeRoleARN = "good", "arn:aws:iam::123456789012:role/no" }, "unavailable", "STS AssumeRole: AccessDenied: not you (check profile, assume_role_arn"},
+		"role, new": {func(c *Config) {
+			c.Profile, c.AssumeRoleARN, c.ExternalID = "good", "arn:aws:iam::123456789012:role/odd", secret.New("sesame")
+		}, "unavailable", "ValidationError"},
+	} {
+		cfg := fakeConfig(f, "orders")
+		cfg.AccessKeyID, cfg.SecretAccessKey = "", secret.String{}
+		c.change(&cfg)
+		err := newHandler(t, cfg).Deliver(testContext(t), event(1, `{}`))
+		if class(err) != c.class || err != nil && (!strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "sesame")) {
+			t.Errorf("%s: %s, want %s: %v", name, class(err), c.class, err)
+		}
+	}
+
+	cfg := fakeConfig(f, "orders")
+	cfg.AccessKeyID, cfg.SecretAccessKey, cfg.Profile = "", secret.String{}, "nowhere"
+	if _, err := New(cfg); field.Path(err) != "profile" {
+		t.Errorf("profile: %v", err)
+	}
+	cfg = config("")
+	cfg.Queue, cfg.Region = "orders", ""
+	if _, err := New(cfg); field.Path(err) != "region" {
+		t.Errorf("region: %v", err)
+	}
+	cfg.Region = "eu-central-1"
+	t.Setenv("AWS_CONFIG_FILE", write("bad", "[profile x\naws_secret_access_key sesame"))
+	if _, err := New(cfg); err != nil && strings.Contains(err.Error(), "sesame") {
+		t.Error(err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	cfg := config("")
+	cfg.Queue = "orders"
+	h := newHandler(t, cfg)
+	for range 2 {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, err := range h.DeliverBatch(t.Context(), events(2)) {
+		if !errors.Is(err, errClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestDoneContext(t *testing.T) {
+	t.Parallel()
+	cfg := config("")
+	cfg.Queue = "orders"
+	cause := errors.New("stopping")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if err := newHandler(t, cfg).Deliver(ctx, event(1, `{}`)); !errors.Is(err, cause) || class(err) != "retry" {
+		t.Error(err)
+	}
+}
+
+// TestPlainBody: see plainBody.
+func TestPlainBody(t *testing.T) {
+	t.Parallel()
+	f := startFake(t, func(_ int, s sent) said { return taken(s, nil) })
+	h := newHandler(t, fakeConfig(f, "orders"))
+	wrapped := false
+	h.client = awssqs.New(h.client.Options(), func(o *awssqs.Options) {
+		next := o.HTTPClient.(*http.Client) //nolint:forcetypeassert // newClient made it
+		inner := next.Transport.(plainBody) //nolint:forcetypeassert // and this
+		o.HTTPClient = &http.Client{Transport: plainBody{tripper(func(r *http.Request) (*http.Response, error) {
+			_, has := r.Body.(io.WriterTo)
+			wrapped = !has
+			return inner.next.RoundTrip(r)
+		})}}
+	})
+	if err := h.Deliver(testContext(t), event(1, `{}`)); err != nil || !wrapped {
+		t.Errorf("%v; WriteTo is hidden: %t", err, wrapped)
+	}
+}
+
+type tripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -1,0 +1,30 @@
+package sqs
+
+import (
+	"fmt"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+)
+
+// Preview returns the message for e: group and deduplication id where there are
+// any, attributes and body.
+func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+	entry, err := h.encoder.encode(e)
+	if err != nil {
+		return "", dispatch.Permanent(fmt.Errorf("sqs: %w", err))
+	}
+	var fields []message.Header
+	if entry.group != "" {
+		fields = append(fields, message.Header{Name: "group id", Value: entry.group})
+	}
+	if entry.dedupID != "" {
+		fields = append(fields, message.Header{Name: "deduplication id", Value: entry.dedupID})
+	}
+	for _, a := range entry.attributes {
+		fields = append(fields, message.Header{Name: "attribute " + a.Name, Value: a.Value})
+	}
+	return message.Preview(fields, []byte(entry.body)), nil
+}
+
+var _ dispatch.Previewer = (*Handler)(nil)

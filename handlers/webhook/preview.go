@@ -1,0 +1,48 @@
+package webhook
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// Preview returns the request for e: its line, headers and body. What may be a
+// secret is left out: the query of the URL, its user, and the values of headers
+// that the configuration sets. Time and signature belong to an attempt.
+func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+	d, err := h.draft(e)
+	if err != nil {
+		return "", dispatch.Permanent(fmt.Errorf("webhook: %w", err))
+	}
+	place := *d.url
+	place.User = nil
+	if place.RawQuery != "" {
+		place.RawQuery = secret.Redacted
+	}
+	fields := []message.Header{{Name: h.cfg.Method, Value: place.String()}}
+	for _, name := range slices.Sorted(maps.Keys(d.header)) {
+		value := strings.Join(d.header[name], ", ")
+		if name == "Authorization" || h.configured(name) {
+			value = secret.Redacted
+		}
+		fields = append(fields, message.Header{Name: strings.ToLower(name), Value: value})
+	}
+	return message.Preview(fields, d.body), nil
+}
+
+// configured reports whether the configuration sets a header.
+func (h *Handler) configured(name string) bool {
+	for own := range h.headers {
+		if strings.EqualFold(own, name) {
+			return true
+		}
+	}
+	return false
+}
+
+var _ dispatch.Previewer = (*Handler)(nil)
