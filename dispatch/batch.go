@@ -19,6 +19,35 @@ type batch struct {
 	unanswered int // jobs without an answer
 }
 
+// spare is the memory of a claimer's last batch, for its next one: a third of
+// what an event would allocate. Events are not reused, handlers may keep them.
+type spare struct {
+	plans []plan
+	jobs  []job
+}
+
+// take returns a plan for each of n works and room for as many jobs.
+func (s *spare) take(n int) ([]plan, []job) {
+	plans, jobs := s.plans, s.jobs
+	*s = spare{}
+	if cap(plans) < n {
+		plans = make([]plan, n)
+	}
+	if cap(jobs) < n {
+		jobs = make([]job, 0, n)
+	}
+	return plans[:n], jobs[:0]
+}
+
+// keep takes the memory of b, none of whose jobs was leased: each is answered,
+// and a worker does not touch a job after its answer. What they refer to is let go.
+func (s *spare) keep(b *batch) {
+	clear(b.plans)
+	clear(b.jobs)
+	s.plans, s.jobs = b.plans, b.jobs
+	b.plans, b.jobs = nil, nil
+}
+
 // complete reports whether every job is answered.
 func (b *batch) complete() bool {
 	b.mu.Lock()

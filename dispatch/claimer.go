@@ -14,6 +14,7 @@ type claimer struct {
 	d       *Dispatcher
 	session Session
 	log     *slog.Logger
+	spare   spare
 }
 
 // run claims until the scheduler is stopped. What is claimed then is brought
@@ -46,7 +47,7 @@ func (c *claimer) run(ctx context.Context) {
 
 // deliver brings a claim to its end.
 func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
-	b := c.d.plan(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
+	b := c.d.plan(claimed.Work, &c.spare) //nolint:contextcheck // deliveries may outlive their claim
 	leased := c.await(b)
 	s, left := b.settlement()
 	// The answers of a relay that stops are written like any others.
@@ -71,6 +72,9 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	}
 	// Only now are the rows that were given back free to be claimed again.
 	c.d.passOver(b, left)
+	if len(leased) == 0 {
+		c.spare.keep(b)
+	}
 }
 
 // await waits for the answers of fast lanes, up to the lock budget, and leases
@@ -165,9 +169,9 @@ func isDown(err error) bool {
 }
 
 // plan routes a claim and hands it to the lanes.
-func (d *Dispatcher) plan(work []Work) *batch {
-	b := &batch{work: work, plans: make([]plan, len(work)), ready: make(chan struct{}, 1), late: d.leases}
-	b.jobs = make([]job, 0, len(work))
+func (d *Dispatcher) plan(work []Work, memory *spare) *batch {
+	b := &batch{work: work, ready: make(chan struct{}, 1), late: d.leases}
+	b.plans, b.jobs = memory.take(len(work))
 	room := make(map[*lane]int)
 	for i := range work {
 		d.planWork(b, i, room)

@@ -68,6 +68,10 @@ func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *s
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle, s.sweep.poll = settleTime, cfg.PollInterval
 	s.sweep.begin(sweepFull)
+	// Writers may have been silent for a relay that has died since, and not have
+	// committed yet: falling asleep properly is what waits for them.
+	s.sweep.mode = ringing
+	bell.ring()
 	return s
 }
 

@@ -54,6 +54,44 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 	}
 }
 
+// TestBellOfARelayThatDiedBefore commits, without any poll to find it, what
+// writers had written silently for a relay that was dead before this one came.
+func TestBellOfARelayThatDiedBefore(t *testing.T) {
+	t.Parallel()
+	e, h := ownEnv(t), newRecorder(t) // a server of its own, or foreign transactions would keep the relay drowsy
+	// The lock is all that is left of a relay to writers. One that had left
+	// events behind would make this one sweep for reasons of its own.
+	dead, err := pgx.Connect(t.Context(), e.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dead.Exec(t.Context(), `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`); err != nil {
+		t.Fatal(err)
+	}
+	heard := e.listen()
+	writer, err := e.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = writer.Rollback(t.Context()) }()
+	if _, err := writer.Exec(t.Context(), `INSERT INTO outbox_events (event_type, payload) VALUES ('b', '1')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
+	e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+	if err := writer.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.untilDone()
+	e.exec(`NOTIFY outbox_events, 'end'`)
+	if payloads := heard("end"); len(payloads) > 0 {
+		t.Errorf("the writer was not silent, which proves nothing: %v", payloads)
+	}
+}
+
 // writeSilently leaves transactions of all kinds open, and proves that none
 // will ring. commit ends them.
 func (e *env) writeSilently(level pgx.TxIsoLevel) (commit func()) {

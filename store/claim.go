@@ -88,6 +88,8 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 		return claimed, err
 	}
 	a := &arena{}
+	claimed.Work = make([]dispatch.Work, 0, s.expected)
+	defer func() { s.expected = len(claimed.Work) }()
 	for reader.NextRow() {
 		values := reader.Values()
 		size := len(values[payloadColumn])

@@ -22,6 +22,7 @@ type Session struct {
 	conn      *pgx.Conn
 	intern    map[string]string
 	params    []byte // reused for the parameters of every flight
+	expected  int    // events in the next claim: as many as in the last
 }
 
 // Options say what becomes of settled events, and whose leases are written.
