@@ -41,7 +41,7 @@ const cleanupWithin = time.Minute
 func Main(m *testing.M, opts ...goleak.Option) {
 	code := m.Run()
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no context to hand on
-	if err := postgres.stop(ctx); err != nil {
+	if err := stoppers.run(ctx); err != nil {
 		code = complain(code, err)
 	}
 	// A failed test leaves goroutines behind that would only distract from it.
