@@ -127,7 +127,7 @@ func (s *sharedPlain) get(ctx context.Context, env string, program plainserver.P
 		s.err = err
 		return "", err
 	}
-	stoppers.add(server.Stop)
+	shared.stopLater(server.Stop)
 	s.url = scheme + "://" + server.Addr()
 	return s.url, nil
 }

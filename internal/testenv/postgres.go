@@ -111,9 +111,19 @@ func (p *sharedPostgres) get(ctx context.Context) (Server, error) {
 	}
 	if p.own, p.err = startPostgres(ctx, nil); p.err == nil {
 		p.server = p.own
-		stoppers.add(p.own.Stop)
 	}
 	return p.server, p.err
+}
+
+func (p *sharedPostgres) stop(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.own == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, cleanupWithin)
+	defer cancel()
+	return p.own.Stop(ctx)
 }
 
 // startPostgres starts a server of the programs that are there: a test run

@@ -16,10 +16,12 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,7 +43,7 @@ const cleanupWithin = time.Minute
 func Main(m *testing.M, opts ...goleak.Option) {
 	code := m.Run()
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no context to hand on
-	if err := stoppers.run(ctx); err != nil {
+	if err := errors.Join(postgres.stop(ctx), shared.stop(ctx)); err != nil {
 		code = complain(code, err)
 	}
 	// A failed test leaves goroutines behind that would only distract from it.
@@ -51,6 +53,36 @@ func Main(m *testing.M, opts ...goleak.Option) {
 		}
 	}
 	os.Exit(code)
+}
+
+// stoppers end the shared servers that were started, the last one first.
+type stoppers struct {
+	mu  sync.Mutex
+	all []func(context.Context) error
+}
+
+// shared is state of the package because a server is started by the first test
+// that asks for it, and stopped by [Main].
+var shared stoppers //nolint:gochecknoglobals // see above
+
+// stopLater has Main call stop after the last test.
+func (s *stoppers) stopLater(stop func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, stop)
+}
+
+func (s *stoppers) stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, cleanupWithin)
+	defer cancel()
+	var errs []error
+	for _, stop := range slices.Backward(s.all) {
+		errs = append(errs, stop(ctx))
+	}
+	s.all = nil
+	return errors.Join(errs...)
 }
 
 // complain reports what went wrong after the last test.
