@@ -28,7 +28,9 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"email": func() config.Settings {
 			return &emailSettings{baseDir: baseDir, Concurrency: 4, Timeout: 90 * time.Second}
 		},
-		"log": func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+		"log":   func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
+		"nats":  func() config.Settings { return newNATSSettings(baseDir) },
+		"redis": func() config.Settings { return newRedisSettings(baseDir) },
 	}
 }
 
