@@ -154,6 +154,9 @@ func TestTimeouts(t *testing.T) {
 				wantClass(t, err, "unavailable")
 				mustContain(t, err, "ack_timeout")
 			}
+			if !h.link.isClosed() {
+				t.Error("a connection that may lead nowhere is kept for later")
+			}
 			// Now there is no connection either.
 			wantClass(t, h.Deliver(t.Context(), events(2)[0]), "unavailable")
 			if err := s.Resume(); err != nil {

@@ -3,6 +3,7 @@ package nats
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -231,4 +232,28 @@ func TestCredentialsFile(t *testing.T) {
 	if field.Path(err) != "credentials_file" {
 		t.Errorf("no file: %v", err)
 	}
+}
+
+// TestCloseWhileConnecting has a server that takes connections and says nothing.
+func TestCloseWhileConnecting(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // of the test
+	h := open(t, "nats://"+l.Addr().String(), func(c *Config) { c.ConnectTimeout = maxTimeout })
+	done := make(chan error)
+	go func() { done <- h.Deliver(t.Context(), events(1)[0]) }()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // of the test
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err = <-done
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "closed")
 }

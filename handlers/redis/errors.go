@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -189,7 +190,7 @@ func (h *Handler) cure(err error) string {
 		return " (the port does not speak TLS: check the port, or take tls out)"
 	case errors.Is(err, errReplicas):
 		return " (the primary has it, so it will come again; check its replicas, or raise wait_timeout)"
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return " (the server has closed the connection; it does so when it stops, and when it has more than maxclients)"
 	case errors.Is(err, errConnectTimeout), !errors.As(err, &timeout) || !timeout.Timeout():
 		return ""
@@ -207,6 +208,9 @@ func (*Handler) replyCure(code string, err error) string {
 		// What is said to those who have not said who they are, and send a lot.
 		if strings.Contains(err.Error(), "unauthenticated") {
 			return " (set password)"
+		}
+		if strings.Contains(err.Error(), "max number of clients") {
+			return " (raise maxclients of the server)"
 		}
 		return ""
 	case "WRONGTYPE":

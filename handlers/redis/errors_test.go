@@ -241,6 +241,9 @@ func TestTimeouts(t *testing.T) {
 			wantClass(t, err, "unavailable")
 			mustContain(t, err, "read_timeout of 50ms")
 		}
+		if len(h.idle) != 0 {
+			t.Error("a client whose answers are still to come is kept for later")
+		}
 	}
 	if err := s.Resume(); err != nil {
 		t.Fatal(err)
