@@ -1,11 +1,18 @@
 package plainserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
+	"time"
 )
+
+// stopWithin is for a signal that a process is about to take.
+const stopWithin = 10 * time.Second
 
 // Start starts a server that went down by [Server.Halt] or [Server.Kill] again:
 // same port, same data. It returns once the server answers.
@@ -85,8 +92,44 @@ func (s *Server) kill() error {
 }
 
 // Pause freezes the server by SIGSTOP: connections stay open and nobody answers,
-// as on a machine that hangs.
-func (s *Server) Pause() error { return s.freeze(sigStop) }
+// as on a machine that hangs. It returns when every thread has stopped, where
+// that can be seen.
+func (s *Server) Pause() error {
+	if err := s.freeze(sigStop); err != nil {
+		return err
+	}
+	// The threads stop once one of them has taken the signal, which may be a
+	// while on a busy machine.
+	tick := time.NewTicker(readyEvery)
+	defer tick.Stop()
+	for range stopWithin / readyEvery {
+		if stopped(s.PID()) {
+			return nil
+		}
+		<-tick.C
+	}
+	return fmt.Errorf("the server did not stop within %v", stopWithin)
+}
+
+// stopped reports whether all threads of a process have stopped. Without /proc
+// it says so at once.
+func stopped(pid int) bool {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return true
+	}
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			continue // that thread has ended
+		}
+		// The state stands behind the name, which is in parentheses.
+		if i := bytes.LastIndexByte(text, ')'); i >= 0 && !bytes.HasPrefix(text[i:], []byte(") T")) {
+			return false
+		}
+	}
+	return true
+}
 
 // Resume lets a paused server go on where it was.
 func (s *Server) Resume() error { return s.freeze(sigCont) }
