@@ -42,6 +42,8 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 		"webhook":  func() config.Settings { return newWebhookSettings(baseDir) },
 		"slack":    func() config.Settings { return newSlackSettings(baseDir) },
 		"sqs":      func() config.Settings { return newSQSSettings(baseDir) },
+		"nats":     func() config.Settings { return newNATSSettings(baseDir) },
+		"redis":    func() config.Settings { return newRedisSettings(baseDir) },
 	}
 }
 

@@ -1,0 +1,81 @@
+package nats
+
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// The words of [Config.Mode].
+const (
+	ModeJetStream = "jetstream"
+	ModeCore      = "core"
+)
+
+const (
+	defaultPort           = "4222"
+	defaultClientName     = "notifyd"
+	defaultConnectTimeout = 5 * time.Second
+	defaultAckTimeout     = 5 * time.Second
+	maxTimeout            = 10 * time.Minute
+)
+
+// Config says to which subject events go, and how NATS is reached. Fields marked
+// "template" are templates over the event: .Event, .Payload and .Headers.
+type Config struct {
+	// Servers are where to ask for the cluster, as nats://host:4222, or tls:// for
+	// TLS. One that answers is enough. Required.
+	Servers []string `json:"servers" yaml:"servers" jsonschema_description:"Servers to try, as nats://host:4222, or tls:// for TLS. One that answers is enough. Required."`
+	// Username and Password say who we are, or Token, or CredentialsFile, or
+	// NKeySeed.
+	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"User, together with password."`
+	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	Token    secret.String `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, in place of a user."`
+	// CredentialsFile is a file with a JWT and its seed, as nsc writes it. It is
+	// read for each connection, so that it may change.
+	CredentialsFile string `json:"credentials_file,omitempty" yaml:"credentials_file,omitempty" jsonschema_description:"File with a JWT and its seed, as nsc writes it, in place of a user; relative to the configuration file, and read for each connection."`
+	// NKeySeed is the seed of a user's key; it begins with SU.
+	NKeySeed secret.String `json:"nkey_seed,omitzero" yaml:"nkey_seed,omitempty" jsonschema_description:"Seed of a user's nkey, in place of a user; it begins with SU."`
+	// AllowUnencrypted sends a password or token to another machine without TLS.
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password or token to other machines without TLS, where it can be read on the way."`
+	// TLS makes connections with TLS; an empty one trusts the system's
+	// authorities. Nil is without TLS, but for servers with tls://.
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities. Without it, and without tls://, connections are encrypted only if the server insists."`
+	// ClientName is shown by the server's monitoring; the default is "notifyd".
+	ClientName string `json:"client_name,omitempty" yaml:"client_name,omitempty" jsonschema_description:"Name in the server's monitoring; notifyd by default."`
+
+	// Subject is the subject (template). Required.
+	Subject string `json:"subject" yaml:"subject" jsonschema_description:"Template of the subject. Required."`
+	// Mode is jetstream (default: an event is delivered once a stream has it) or
+	// core (once the server has it: who does not listen never gets it).
+	Mode string `json:"mode,omitempty" yaml:"mode,omitempty" jsonschema:"enum=jetstream,enum=core" jsonschema_description:"jetstream (default: delivered once a stream has it) or core (delivered once the server has it: who does not listen at that moment never gets it)."`
+	// Stream is the stream that the subject belongs to. Set, an event that another
+	// stream would take is refused.
+	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Stream that must be the one to take the events; any by default."`
+	message.Config
+
+	// ConnectTimeout bounds connecting to one server; the default is 5s.
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting to one server. 5s by default."`
+	// AckTimeout bounds the wait for the acknowledgement of an event, with mode:
+	// core for that of a batch; the default is 5s.
+	AckTimeout time.Duration `json:"ack_timeout,omitempty" yaml:"ack_timeout,omitempty" jsonschema_description:"Longest wait for the acknowledgement of an event. 5s by default."`
+}
+
+// withDefaults returns a copy with every default filled in.
+func (c Config) withDefaults() Config {
+	c.Mode = orDefault(c.Mode, ModeJetStream)
+	c.ClientName = orDefault(c.ClientName, defaultClientName)
+	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
+	c.AckTimeout = orDefault(c.AckTimeout, defaultAckTimeout)
+	return c
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}

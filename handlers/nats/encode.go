@@ -1,0 +1,106 @@
+package nats
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// headerContentType is where the binding of CloudEvents for NATS has the media
+// type. The form "payload" has it as well.
+const headerContentType = "Content-Type"
+
+// ownPrefix is that of the headers that NATS itself minds. An event must not
+// have them: Nats-Rollup alone would delete everything else in a stream.
+const ownPrefix = "Nats-"
+
+// encoder makes messages of events.
+type encoder struct {
+	message *message.Encoder
+	subject *tmpl.Template
+	fixed   string // the subject, "" if it is made of the event
+	stream  string
+	plain   bool // mode: core
+}
+
+func newEncoder(cfg Config) (*encoder, error) {
+	subject, err := parseSubject(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m, err := message.New(cfg.Config, message.HTTP())
+	if err != nil {
+		return nil, err
+	}
+	e := &encoder{message: m, subject: subject, stream: cfg.Stream, plain: cfg.Mode == ModeCore}
+	if name, ok := subject.Constant(); ok {
+		e.fixed = name
+	}
+	return e, nil
+}
+
+// msg makes the message for ev. An error is the event's fault for good.
+func (e *encoder) msg(ev *dispatch.Event) (*natsgo.Msg, error) {
+	subject := e.fixed
+	if subject == "" {
+		data, err := tmpl.NewData(ev)
+		if err != nil {
+			return nil, err
+		}
+		if subject, err = e.subject.Render(data); err != nil {
+			return nil, err
+		}
+		if err := checkSubject(subject); err != nil {
+			return nil, fmt.Errorf("the subject made of this event %w", err)
+		}
+	}
+	m := e.message.Encode(ev)
+	// Names are kept as they are: a map's own methods would not, and NATS minds
+	// the case of the names that it knows.
+	header := natsgo.Header{headerContentType: {m.ContentType}}
+	for _, h := range m.Headers {
+		if mayHave(h.Name) {
+			header[h.Name] = []string{oneLine(h.Value)}
+		}
+	}
+	if !e.plain {
+		header[jetstream.MsgIDHeader] = []string{msgID(ev)}
+	}
+	if e.stream != "" {
+		header[jetstream.ExpectedStreamHeader] = []string{e.stream}
+	}
+	return &natsgo.Msg{Subject: subject, Header: header, Data: m.Body}, nil
+}
+
+// mayHave reports whether a message may have an event's header of that name.
+func mayHave(name string) bool {
+	if name == "" || strings.EqualFold(name, headerContentType) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 0x7f }) {
+		return false // ours is the truth, and the others would be no header
+	}
+	return len(name) < len(ownPrefix) || !strings.EqualFold(name[:len(ownPrefix)], ownPrefix)
+}
+
+// oneLine keeps a value from ending its line, and with it the header.
+func oneLine(value string) string {
+	return strings.NewReplacer("\r\n", " ", "\r", " ", "\n", " ").Replace(value)
+}
+
+// msgID is what the stream knows duplicates by. The time tells apart the events
+// of two databases that share a stream, and those of one before and after it was
+// emptied: their ids begin at 1 again, and an event that is taken for another's
+// duplicate is lost.
+func msgID(ev *dispatch.Event) string {
+	return ev.Destination + "-" + strconv.FormatInt(ev.ID, 10) + "-" + strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36)
+}
+
+// contentError says that no message can be made of an event.
+type contentError struct{ error }
+
+func (e *contentError) Unwrap() error { return e.error }

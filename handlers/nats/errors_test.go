@@ -1,0 +1,188 @@
+package nats
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// fault is one line of the table: what NATS can be brought to say, and what
+// becomes of the event.
+type fault struct {
+	name      string
+	change    func(*Config)
+	event     func(*dispatch.Event)
+	class     dispatch.Class
+	permanent bool
+	text      string
+}
+
+func faults() []fault {
+	const event, destination = dispatch.ClassEvent, dispatch.ClassDestination
+	payload := func(n int) func(*dispatch.Event) {
+		return func(e *dispatch.Event) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", n) + `"`) }
+	}
+	return []fault{
+		{"no stream takes the subject", to("missing"), nil, destination, false, "create a stream"},
+		{"no stream takes the subject of one event", to("o.{{ .Event.Type }}"), nil, event, false, "no stream takes the subject"},
+		{"a subject that is not ours", to("other"), nil, destination, false, "allow the user"},
+		{"the subject of one event is not ours", to("other.{{ .Event.ID }}"), nil, event, false, "allow the user"},
+		{"the stream is full", to("full"), nil, destination, false, "discards what is new"},
+		{"the subject of one event is full", to("persubject.{{ .Event.ID }}"), nil, event, false, "per subject"},
+		{"too large for the stream", to("small"), payload(2000), event, true, "max_msg_size"},
+		{"too large for the server", nil, payload(200_000), event, true, "max_payload"},
+		{"headers too large", nil, func(e *dispatch.Event) { e.Headers["x"] = strings.Repeat("x", 70_000) }, event, true, "header"},
+		{"another stream", func(c *Config) { c.Stream = "OTHER" }, nil, destination, false, "another stream"},
+		{"another stream for one event", func(c *Config) { c.Stream, c.Subject = "OTHER", "{{ .Payload.to }}" }, func(e *dispatch.Event) { e.Payload = json.RawMessage(`{"to": "s"}`) }, event, false, "another stream"},
+		{"a wildcard out of an event", to("o.{{ .Payload.to }}"), func(e *dispatch.Event) { e.Payload = json.RawMessage(`{"to": ">"}`) }, event, true, "wildcards"},
+		{"a blank out of an event", to("o.{{ .Payload.to }}"), func(e *dispatch.Event) { e.Payload = json.RawMessage(`{"to": "a b"}`) }, event, true, "blanks"},
+		{"not in the event", to("o.{{ .Payload.nope }}"), nil, event, true, "nope"},
+		{"a wrong password", func(c *Config) { c.Password = secret.New(password + "!") }, nil, destination, false, "check username"},
+		{"nobody", func(c *Config) { c.Username, c.Password = "", secret.String{} }, nil, destination, false, "check username"},
+		{"no TLS there", func(c *Config) { c.Servers[0] = strings.Replace(c.Servers[0], "nats:", "tls:", 1) }, nil, destination, false, "has no TLS"},
+		{"nobody listens there", func(c *Config) { c.Servers = []string{"nats://localhost:1"} }, nil, destination, false, "refused"},
+		{"an account without JetStream", func(c *Config) { c.Username = "bob" }, nil, destination, false, "enable JetStream"},
+		{"core: a subject that is not ours", func(c *Config) { c.Mode, c.Subject = ModeCore, "other" }, nil, destination, false, "allow the user"},
+		{"core: the subject of one event is not ours", func(c *Config) { c.Mode, c.Subject = ModeCore, "other.{{ .Event.ID }}" }, nil, event, false, "allow the user"},
+		{"core: too large for the server", func(c *Config) { c.Mode = ModeCore }, payload(200_000), event, true, "max_payload"},
+	}
+}
+
+// cases are the faults, for the conformance suite.
+func cases(t *testing.T, js jetstream.JetStream, with func(testing.TB, ...func(*Config)) *Handler) (all []handlertest.Case) {
+	t.Helper()
+	newStream(t, js, jetstream.StreamConfig{Name: "FULL", Subjects: []string{"full"}, MaxMsgs: 1, Discard: jetstream.DiscardNew})
+	newStream(t, js, jetstream.StreamConfig{
+		Name: "PERSUBJECT", Subjects: []string{"persubject.>"}, MaxMsgs: 100, MaxMsgsPerSubject: 1,
+		Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
+	})
+	newStream(t, js, jetstream.StreamConfig{Name: "SMALL", Subjects: []string{"small"}, MaxMsgSize: 1000})
+	for _, subject := range []string{"full", "persubject.1"} {
+		if _, err := js.Publish(t.Context(), subject, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range faults() {
+		all = append(all, handlertest.Case{
+			Name: f.name, Class: f.class, Permanent: f.permanent, Text: f.text,
+			Provoke: func(tb testing.TB) error {
+				tb.Helper()
+				change := f.change
+				if change == nil {
+					change = func(*Config) {}
+				}
+				h := with(tb, change)
+				defer h.Close() //nolint:errcheck // always nil
+				batch := events(1, 1, 1)
+				for _, e := range batch {
+					if f.event != nil {
+						f.event(e)
+					}
+				}
+				one := h.Deliver(tb.Context(), batch[0])
+				for _, err := range h.DeliverBatch(tb.Context(), batch) {
+					if classOf(err) != classOf(one) {
+						tb.Errorf("alone it is %v\nin a batch %v", one, err)
+					}
+				}
+				return one
+			},
+		})
+	}
+	return all
+}
+
+// TestStorageExceeded has an account that may not store as much as its stream.
+func TestStorageExceeded(t *testing.T) {
+	t.Parallel()
+	s := testenv.OwnNATS(t, `accounts { A { jetstream { max_mem: 1MB, max_file: 20KB }, users: [{user: ann, password: s3cr3t}] } }`)
+	login := func(c *Config) { c.Username, c.Password = "ann", secret.New("s3cr3t") }
+	_, js := client(t, "nats://ann:s3cr3t@"+s.Addr())
+	newStream(t, js, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+	h := open(t, "nats://"+s.Addr(), login)
+	e := events(1)[0]
+	e.Payload = json.RawMessage(`"` + strings.Repeat("x", 5000) + `"`)
+	var err error
+	for e.ID = 1; e.ID < 100 && err == nil; e.ID++ {
+		err = h.Deliver(t.Context(), e)
+	}
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "no room")
+}
+
+// TestSealed has a stream that takes nothing more.
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	place := testenv.NATS(t)
+	_, js := client(t, place.URL)
+	cfg := jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name}}
+	newStream(t, js, cfg)
+	cfg.Sealed = true
+	newStream(t, js, cfg)
+	for _, err := range open(t, place.URL, to(place.Name)).DeliverBatch(t.Context(), events(1, 2)) {
+		wantClass(t, err, "unavailable")
+		mustContain(t, err, "sealed")
+	}
+}
+
+// TestTimeouts has a server that keeps its connections and does not answer.
+func TestTimeouts(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{ModeJetStream, ModeCore} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := testenv.OwnNATS(t, "")
+			_, js := client(t, s.Addr())
+			newStream(t, js, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+			h := open(t, "nats://"+s.Addr(), func(c *Config) {
+				c.AckTimeout, c.ConnectTimeout, c.Mode = 100*time.Millisecond, 100*time.Millisecond, mode
+			})
+			deliver(t, h, events(1))
+			if err := s.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			errs := h.DeliverBatch(t.Context(), events(2, 3))
+			for _, err := range errs {
+				wantClass(t, err, "unavailable")
+				mustContain(t, err, "ack_timeout")
+			}
+			if !h.link.isClosed() {
+				t.Error("a connection that may lead nowhere is kept for later")
+			}
+			// Now there is no connection either.
+			wantClass(t, h.Deliver(t.Context(), events(2)[0]), "unavailable")
+			if err := s.Resume(); err != nil {
+				t.Fatal(err)
+			}
+			awaitTrue(t, "it answers again", func() bool { return h.DeliverBatch(t.Context(), events(2, 3, 4)) == nil })
+			if mode == ModeJetStream {
+				if got := written(t, js, "S"); len(got) != 4 {
+					t.Errorf("the copies of 2 and 3 were stored: %d", got)
+				}
+			}
+		})
+	}
+}
+
+// awaitTrue waits for what a server does and does not announce.
+func awaitTrue(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			tb.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// patience bounds waiting for something that is to happen; no test expects it to
+// run out.
+const patience = 60 * time.Second
+
+// open makes a handler and closes it after the test.
+func open(tb testing.TB, url string, change ...func(*Config)) *Handler {
+	tb.Helper()
+	cfg := Config{Servers: []string{url}, Subject: "s", AckTimeout: patience}
+	for _, f := range change {
+		f(&cfg)
+	}
+	h, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return h
+}
+
+func to(subject string) func(*Config) { return func(c *Config) { c.Subject = subject } }
+
+// client is another view of the server. It comes back after a restart.
+func client(tb testing.TB, url string, options ...natsgo.Option) (*natsgo.Conn, jetstream.JetStream) {
+	tb.Helper()
+	if !strings.Contains(url, "://") {
+		url = "nats://" + url
+	}
+	quiet := natsgo.ErrorHandler(func(*natsgo.Conn, *natsgo.Subscription, error) {})
+	nc, err := natsgo.Connect(url, append([]natsgo.Option{quiet, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20 * time.Millisecond), natsgo.ReconnectJitter(0, 0)}, options...)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return nc, js
+}
+
+// newStream makes a stream with the given subjects.
+func newStream(tb testing.TB, js jetstream.JetStream, cfg jetstream.StreamConfig) {
+	tb.Helper()
+	if _, err := js.CreateOrUpdateStream(tb.Context(), cfg); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// events makes events with the given ids; the aggregate of each is its id
+// modulo 7.
+func events(ids ...int64) []*dispatch.Event {
+	all := make([]*dispatch.Event, len(ids))
+	for i, id := range ids {
+		all[i] = &dispatch.Event{
+			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
+			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: "nats",
+			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
+			Headers:   map[string]string{"traceparent": "00-1-2-03", "tenant": "a"},
+		}
+	}
+	return all
+}
+
+func upTo(n int64) (ids []int64) {
+	for id := int64(1); id <= n; id++ {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// deliver fails the test unless all are delivered.
+func deliver(tb testing.TB, h *Handler, all []*dispatch.Event) {
+	tb.Helper()
+	for i, err := range h.DeliverBatch(tb.Context(), all) {
+		if err != nil {
+			tb.Fatalf("event %d: %v", all[i].ID, err)
+		}
+	}
+}
+
+// stored returns the messages of a stream from the given sequence number on, in
+// order.
+func stored(tb testing.TB, js jetstream.JetStream, stream string, from int) (all []*jetstream.RawStreamMsg) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	state := s.CachedInfo().State
+	for seq := max(state.FirstSeq, uint64(from)); seq <= state.LastSeq && state.Msgs > 0; seq++ {
+		m, err := s.GetMsg(ctx, seq)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// written returns the ids in a stream, in order.
+func written(tb testing.TB, js jetstream.JetStream, stream string) (ids []int64) {
+	tb.Helper()
+	return writtenSince(tb, js, stream, nil)
+}
+
+// writtenSince adds what has come to a stream since it was last asked.
+func writtenSince(tb testing.TB, js jetstream.JetStream, stream string, ids []int64) []int64 {
+	tb.Helper()
+	for _, m := range stored(tb, js, stream, len(ids)+1) {
+		id, err := strconv.ParseInt(m.Header.Get("notifyd-id"), 10, 64)
+		if err != nil {
+			tb.Fatalf("message %v: %v", m.Header, err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// wantClass checks whose fault an error says it is.
+func wantClass(tb testing.TB, err error, want string) {
+	tb.Helper()
+	if got := classOf(err); got != want {
+		tb.Errorf("class of %v is %s, want %s", err, got, want)
+	}
+}
+
+func classOf(err error) string {
+	switch {
+	case err == nil:
+		return "delivered"
+	case dispatch.IsPermanent(err):
+		return "permanent"
+	case dispatch.IsUnavailable(err):
+		return "unavailable"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "ours"
+	default:
+		return "event"
+	}
+}
+
+func mustContain(tb testing.TB, err error, words ...string) {
+	tb.Helper()
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			tb.Errorf("error %v does not contain %q", err, w)
+		}
+	}
+}
+
+var (
+	_ dispatch.BatchHandler = (*Handler)(nil)
+	_ io.Closer             = (*Handler)(nil)
+)

@@ -1,0 +1,191 @@
+// Package nats delivers events as messages to the streams of NATS JetStream, or
+// to the subscribers of core NATS.
+//
+// With JetStream an event is delivered once a stream has acknowledged it. The
+// header Nats-Msg-Id holds the event's id, so that a stream drops the copy that
+// a lost acknowledgement causes, within its duplicate window (two minutes unless
+// it says otherwise); such an acknowledgement counts like any other. With mode
+// core an event is delivered once the server has it: whoever does not listen at
+// that moment never gets it.
+//
+// Order: the events of one aggregate are published one after the other, each
+// when the one before it was acknowledged, so that none overtakes one that has
+// failed for want of the server; those of different aggregates are under way at
+// the same time. Events without an aggregate have no order. NATS before 2.12 has
+// no way to store several messages together, and nothing else keeps the second
+// from being stored where the first was not. Batches that are delivered at the
+// same time have no order; a destination that needs one has a concurrency of 1.
+//
+// There is one connection. Where it is lost, the next delivery makes a new one,
+// and says what was wrong if it cannot; the library's own way to connect again
+// is off, because it hides that, and would hold back messages.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Handler publishes events. It implements [dispatch.BatchHandler] and io.Closer,
+// and is safe for concurrent use.
+type Handler struct {
+	cfg     Config
+	options []natsgo.Option
+	encoder *encoder
+	closing context.Context //nolint:containedctx // done when the handler is closed
+	close   context.CancelFunc
+	dialing chan struct{} // held by who makes a connection
+	core    chan struct{} // held by who publishes with mode core
+
+	mu   sync.Mutex
+	link *link // nil before the first delivery
+}
+
+// Option changes how [New] makes a handler.
+type Option func(*options)
+
+type options struct{ baseDir string }
+
+// WithBaseDir sets the directory that credentials_file and the files of tls are
+// relative to; the default is the working directory.
+func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
+
+// New returns a handler for cfg. It reads the files that cfg names, and makes no
+// connection: a relay starts also while NATS is down. The error joins every
+// mistake, each a field.Error. The caller closes the handler.
+func New(cfg Config, opts ...Option) (*Handler, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	enc, err := newEncoder(cfg)
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{cfg: cfg, encoder: enc, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
+	if h.options, err = connectOptions(cfg, o.baseDir); err != nil {
+		return nil, err
+	}
+	h.closing, h.close = context.WithCancel(context.Background()) //nolint:forbidigo // the handler's own life
+	return h, nil
+}
+
+var errClosed = errors.New("the destination is closed")
+
+// Deliver publishes e. See [Handler.DeliverBatch].
+func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); errs != nil {
+		return errs[0]
+	}
+	return nil
+}
+
+// DeliverBatch publishes events and waits for their acknowledgements. What an
+// error means:
+//
+//   - [dispatch.Permanent]: no message can be made of this event, or it is too
+//     large for the server or the stream.
+//   - [dispatch.Unavailable]: no server can be reached, or takes our credentials,
+//     or acknowledges in time; or the stream is full, missing, or not ours to
+//     write to. What is to be done is said.
+//   - any other: no stream takes the subject that was made of this event, or it
+//     is not ours to publish to.
+//   - ctx's cause, if ctx was done first. What was under way may be stored all
+//     the same; it is then known as a duplicate.
+func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+	b := &batch{h: h, events: events, errs: make([]error, len(events)), msgs: make([]*natsgo.Msg, len(events))}
+	if ctx.Err() != nil {
+		b.failAll(b.all(), context.Cause(ctx))
+		return b.answers(ctx)
+	}
+	for i, ev := range events {
+		m, err := h.encoder.msg(ev)
+		if err != nil {
+			b.errs[i] = &contentError{err}
+		}
+		b.msgs[i] = m
+	}
+	todo := b.all()
+	if len(todo) == 0 {
+		return b.answers(ctx)
+	}
+	l, err := h.connect(ctx)
+	if err != nil {
+		b.failAll(todo, err)
+		return b.answers(ctx)
+	}
+	if h.cfg.Mode == ModeCore {
+		b.publishCore(ctx, l, todo)
+	} else {
+		b.publish(ctx, l, todo)
+	}
+	return b.answers(ctx)
+}
+
+// Close closes the connection. Deliveries that are under way fail, and so do
+// later ones. Closing again does nothing.
+func (h *Handler) Close() error {
+	h.close()
+	h.mu.Lock()
+	l := h.link
+	h.link = nil
+	h.mu.Unlock()
+	if l != nil {
+		l.close()
+	}
+	return nil
+}
+
+// connect returns the connection, and makes one if there is none.
+func (h *Handler) connect(ctx context.Context) (*link, error) {
+	select {
+	case h.dialing <- struct{}{}:
+		defer func() { <-h.dialing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-h.closing.Done():
+		return nil, errClosed
+	}
+	h.mu.Lock()
+	l := h.link
+	h.mu.Unlock()
+	if l != nil && !l.isClosed() {
+		return l, nil
+	}
+	if h.closing.Err() != nil {
+		return nil, errClosed
+	}
+	l, err := h.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	closed := h.closing.Err() != nil
+	if !closed {
+		h.link = l
+	}
+	h.mu.Unlock()
+	if closed {
+		l.close()
+		return nil, errClosed
+	}
+	return l, nil
+}
+
+func (h *Handler) answer(ctx context.Context, err error) error {
+	decided := isContent(err) || isReply(err)
+	if ctx.Err() != nil && !decided {
+		return fmt.Errorf("nats: %w", context.Cause(ctx))
+	}
+	return classify(h.describe(err), err, h.encoder.fixed == "")
+}

@@ -1,0 +1,198 @@
+package nats
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nkeys"
+
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// maxSubject is what NATS servers take of a protocol line (max_control_line),
+// less what else stands in it.
+const maxSubject = 3500
+
+// Validate returns all mistakes at once, joined, each as a field.Error with its
+// cure. It reads no files: [New] does.
+func (c Config) Validate() error {
+	_, err := parseSubject(c)
+	return errors.Join(c.where(), c.security(), err, c.Config.Validate(), c.form())
+}
+
+func (c Config) where() error {
+	var errs []error
+	if len(c.Servers) == 0 {
+		errs = append(errs, field.Errorf("servers", "missing: name one, such as nats://nats.example.com:4222"))
+	}
+	for i, s := range c.Servers {
+		if err := checkServer(s); err != nil {
+			errs = append(errs, field.Errorf("servers."+strconv.Itoa(i), "%w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkServer wants a URL without a user in it. The error does not repeat it.
+func checkServer(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || !strings.Contains(text, "://") {
+		return errors.New("must be a URL such as nats://nats.example.com:4222")
+	}
+	switch port, portErr := strconv.Atoi(orDefault(u.Port(), defaultPort)); {
+	case u.Scheme != "nats" && u.Scheme != "tls":
+		return errors.New("must begin with nats:// or tls://")
+	case u.User != nil:
+		return errors.New("must not hold a user or password: they are settings of their own")
+	case strings.Contains(text, ","):
+		return errors.New("must be one server: write several as a list")
+	case u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
+		return errors.New("must be a URL such as nats://nats.example.com:4222")
+	case portErr != nil || port < 1 || port > 65535:
+		return errors.New("must have a port of 1 to 65535")
+	default:
+		return nil
+	}
+}
+
+func (c Config) security() error {
+	var errs []error
+	wrong := func(path, text string) { errs = append(errs, field.Errorf(path, "%s", text)) }
+	if c.TLS != nil {
+		for _, err := range field.Split(c.TLS.Validate()) {
+			errs = append(errs, below("tls", err))
+		}
+	}
+	ways := 0
+	for _, set := range []bool{c.Username != "" || !c.Password.IsZero(), !c.Token.IsZero(), c.CredentialsFile != "", !c.NKeySeed.IsZero()} {
+		if set {
+			ways++
+		}
+	}
+	switch {
+	case ways > 1:
+		wrong("username", "there are several ways to log in: keep one of username and password, token, credentials_file, nkey_seed")
+	case c.Username == "" && !c.Password.IsZero():
+		wrong("username", "missing: password needs one")
+	case c.Username != "" && c.Password.IsZero():
+		wrong("password", "missing: username needs one, such as ${env:NATS_PASSWORD}")
+	}
+	if !c.NKeySeed.IsZero() {
+		if _, err := userKey(c.NKeySeed.Reveal()); err != nil {
+			errs = append(errs, field.Errorf("nkey_seed", "%w", err))
+		}
+	}
+	readable := !c.Password.IsZero() || !c.Token.IsZero()
+	if readable && c.TLS == nil && !c.AllowUnencrypted && slices.ContainsFunc(c.Servers, isRemotePlain) {
+		path := "password"
+		if c.Password.IsZero() {
+			path = "token"
+		}
+		wrong(path, "would be readable on the way: set tls: {} (or tls:// for the server), or allow_unencrypted: true")
+	}
+	return errors.Join(errs...)
+}
+
+// userKey wants the seed of a user. The error tells nothing of it.
+func userKey(seed string) (nkeys.KeyPair, error) {
+	kind, _, err := nkeys.DecodeSeed([]byte(seed))
+	if err != nil || kind != nkeys.PrefixByteUser {
+		return nil, errors.New("is not the seed of a user: it begins with SU and has 58 letters")
+	}
+	return nkeys.FromSeed([]byte(seed))
+}
+
+func (c Config) form() error {
+	var errs []error
+	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
+	if c.Subject == "" {
+		wrong("subject", "missing: name one, such as orders.created, or orders.{{ .Event.Type }}")
+	}
+	switch c.Mode {
+	case "", ModeJetStream:
+	case ModeCore:
+		if c.Stream != "" {
+			wrong("stream", "is of no use with mode: %s, which has no streams: take one of them out", ModeCore)
+		}
+	default:
+		wrong("mode", "unknown word %q: use %s or %s", c.Mode, ModeJetStream, ModeCore)
+	}
+	if strings.ContainsAny(c.Stream, ".*>/\\ \t\r\n") {
+		wrong("stream", "must be the name of a stream: without dots, stars, slashes and blanks")
+	}
+	if c.ConnectTimeout < 0 || c.ConnectTimeout > maxTimeout {
+		wrong("connect_timeout", "must be above 0 and at most %v, such as %v", maxTimeout, defaultConnectTimeout)
+	}
+	if c.AckTimeout < 0 || c.AckTimeout > maxTimeout {
+		wrong("ack_timeout", "must be above 0 and at most %v, such as %v", maxTimeout, defaultAckTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+// parseSubject parses the template, and checks a subject without actions. It
+// returns nil if there is none.
+func parseSubject(c Config) (*tmpl.Template, error) {
+	if c.Subject == "" {
+		return nil, nil //nolint:nilnil // form complains
+	}
+	t, err := tmpl.Text("subject", c.Subject)
+	if err != nil {
+		return nil, field.Errorf("subject", "%w", err)
+	}
+	if subject, ok := t.Constant(); ok {
+		if err := checkSubject(subject); err != nil {
+			return nil, field.Errorf("subject", "%w", err)
+		}
+	}
+	return t, nil
+}
+
+// checkSubject wants what can be published to. The error does not repeat the
+// subject, which may come from a payload.
+func checkSubject(subject string) error {
+	switch {
+	case subject == "":
+		return errors.New("is empty")
+	case len(subject) > maxSubject:
+		return errors.New("has more than 3500 bytes")
+	case strings.HasPrefix(subject, "$"):
+		return errors.New("must not begin with $: such subjects are NATS's own")
+	case strings.ContainsFunc(subject, func(r rune) bool { return r <= ' ' || r == 0x7f }):
+		return errors.New("must not have blanks or control characters")
+	}
+	for part := range strings.SplitSeq(subject, ".") {
+		switch part {
+		case "":
+			return errors.New("must not have an empty part: no dot at either end, and no two in a row")
+		case "*", ">":
+			return errors.New("must not have wildcards: nothing can be published to * or >")
+		}
+	}
+	return nil
+}
+
+// below puts a mistake's path under another.
+func below(path string, err error) error {
+	var fe *field.Error
+	if !errors.As(err, &fe) {
+		return field.Errorf(path, "%w", err)
+	}
+	return field.Errorf(path+"."+fe.Path, "%w", fe.Err)
+}
+
+// isRemotePlain reports whether a server may be on another machine and is
+// reached without TLS.
+func isRemotePlain(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme == "tls" {
+		return false // checkServer complains
+	}
+	host := u.Hostname()
+	ip := net.ParseIP(host)
+	return !strings.EqualFold(host, "localhost") && (ip == nil || !ip.IsLoopback())
+}

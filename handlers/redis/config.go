@@ -1,0 +1,107 @@
+package redis
+
+import (
+	"time"
+
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+const (
+	defaultPort         = "6379"
+	defaultSentinelPort = "26379"
+	// defaultPayloadField is the field of a stream entry with the payload.
+	defaultPayloadField = "payload"
+	// The default timeouts are for a server in the same region. One that saves
+	// or fails over pauses for longer now and then, which costs no attempt.
+	defaultConnectTimeout = 5 * time.Second
+	defaultWriteTimeout   = 5 * time.Second
+	defaultReadTimeout    = 5 * time.Second
+	defaultWaitTimeout    = time.Second
+	maxTimeout            = 10 * time.Minute
+	// defaultMaxMessageBytes is proto-max-bulk-len of a server that sets none,
+	// the longest text that it takes.
+	defaultMaxMessageBytes = 512 << 20
+	minMaxMessageBytes     = 1024
+)
+
+// Config says to which stream or channel events go, and how Redis is reached.
+// Fields marked "template" are templates over the event: .Event, .Payload and
+// .Headers.
+type Config struct {
+	// URL is where one server is: redis://user:password@host:6379/0, or rediss://
+	// for TLS. Either URL or Addresses is required.
+	URL secret.String `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"Where one server is: redis://user:password@host:6379/0, or rediss:// for TLS. Either this or addresses."`
+	// Addresses are host or host:port: one server, or some nodes of a Cluster, or
+	// the Sentinels. The default port is 6379, for Sentinels 26379.
+	Addresses []string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema_description:"One server, or some nodes of a cluster, or the sentinels, as host:port. 6379 is the default port, 26379 for sentinels."`
+	// SentinelMaster is the name under which the Sentinels at Addresses know the
+	// server. "" is without Sentinels.
+	SentinelMaster string `json:"sentinel_master,omitempty" yaml:"sentinel_master,omitempty" jsonschema_description:"Name under which the sentinels at addresses know the server; none without sentinels."`
+	// SentinelUsername and SentinelPassword are for the Sentinels themselves.
+	SentinelUsername string        `json:"sentinel_username,omitempty" yaml:"sentinel_username,omitempty" jsonschema_description:"ACL user of the sentinels themselves."`
+	SentinelPassword secret.String `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password of the sentinels themselves."`
+	// Cluster says that Addresses are nodes of a Redis Cluster.
+	Cluster bool `json:"cluster,omitempty" yaml:"cluster,omitempty" jsonschema_description:"The addresses are nodes of a Redis Cluster."`
+	// Username and Password say who we are. Without a Username it is the user
+	// "default".
+	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"ACL user; the user default where there is only a password."`
+	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
+	// AllowUnencrypted sends a password to another machine without TLS.
+	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a password to other machines without TLS, where it can be read on the way."`
+	// Database is the number of the database; a Cluster has only 0, the default.
+	Database int `json:"database,omitempty" yaml:"database,omitempty" jsonschema_description:"Number of the database, 0 by default; a cluster has no other."`
+	// TLS makes connections with TLS; an empty one trusts the system's
+	// authorities. Nil is without TLS, but for a URL with rediss://.
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities. Without it, and without rediss://, connections are not encrypted."`
+
+	// Stream is the key of the stream that events are added to (template).
+	// Either Stream or Channel is required.
+	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Template of the stream's key, for XADD. Either this or channel."`
+	// Channel is the channel that events are published to (template). Redis keeps
+	// nothing of them: who does not listen at that moment never gets them.
+	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Template of the channel, for PUBLISH. Redis keeps nothing: who does not listen at that moment never gets the event."`
+	message.Config
+	// PayloadField is the field of a stream's entry that holds the body; the
+	// default is "payload".
+	PayloadField string `json:"payload_field,omitempty" yaml:"payload_field,omitempty" jsonschema_description:"Field of a stream's entry that holds the body; payload by default."`
+	// MaxLen has the stream keep about this many entries, the newest ones, whether
+	// or not somebody has read the others. 0 keeps all.
+	MaxLen int64 `json:"max_len,omitempty" yaml:"max_len,omitempty" jsonschema_description:"Keep about this many entries of the stream and drop older ones, read or not. 0, the default, keeps all."`
+	// WaitReplicas is how many replicas must have an event, besides the primary,
+	// before it counts as delivered. The default is 0.
+	WaitReplicas int `json:"wait_replicas,omitempty" yaml:"wait_replicas,omitempty" jsonschema_description:"Replicas that must have an event before it is delivered (WAIT); 0 by default. Not with a cluster or a channel."`
+	// WaitTimeout bounds the wait for them; the default is 1s.
+	WaitTimeout time.Duration `json:"wait_timeout,omitempty" yaml:"wait_timeout,omitempty" jsonschema_description:"Longest wait for wait_replicas. 1s by default."`
+	// RequireSubscribers makes an event that nobody has listened to a failure.
+	RequireSubscribers bool `json:"require_subscribers,omitempty" yaml:"require_subscribers,omitempty" jsonschema_description:"With channel: an event that nobody listened to is not delivered. Not with a cluster, which does not count."`
+	// MaxMessageBytes is the largest event, fields and all; the default is
+	// 536870912. It should not be above the server's proto-max-bulk-len.
+	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest event in bytes; at most the server's proto-max-bulk-len. 536870912 by default."`
+
+	// ConnectTimeout bounds TCP and TLS, WriteTimeout the sending of a batch, and
+	// ReadTimeout the wait for its answers. The default of each is 5s.
+	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting: TCP and TLS. 5s by default."`
+	WriteTimeout   time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"Longest time for sending a batch. 5s by default."`
+	ReadTimeout    time.Duration `json:"read_timeout,omitempty" yaml:"read_timeout,omitempty" jsonschema_description:"Longest wait for the answers to a batch. 5s by default."`
+}
+
+// withDefaults returns a copy with every default filled in.
+func (c Config) withDefaults() Config {
+	c.PayloadField = orDefault(c.PayloadField, defaultPayloadField)
+	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMaxMessageBytes)
+	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
+	c.WriteTimeout = orDefault(c.WriteTimeout, defaultWriteTimeout)
+	c.ReadTimeout = orDefault(c.ReadTimeout, defaultReadTimeout)
+	c.WaitTimeout = orDefault(c.WaitTimeout, defaultWaitTimeout)
+	return c
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}

@@ -1,0 +1,66 @@
+package redis
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/handlertest"
+	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestConformance has a server that writes to its disk before it answers, and
+// wants a password.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	const password = "correct-horse/battery@staple"
+	s := testenv.OwnRedis(t, "--user", "ann", "on", ">"+password, "~s", "~o:*", "+xadd", "+multi", "+exec")
+	cl := client(t, s.Addr())
+	proxy := faultproxy.Start(t, s.Addr())
+	url := "redis://ann:correct-horse%2Fbattery%40staple@" + proxy.Addr()
+	with := func(tb testing.TB, change ...func(*Config)) *Handler {
+		tb.Helper()
+		cfg := Config{URL: secret.New(url), Stream: "s", ReadTimeout: 20 * time.Second}
+		for _, f := range change {
+			f(&cfg)
+		}
+		h, err := New(cfg)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return h
+	}
+	large := func(id int64) *dispatch.Event {
+		e := events(id)[0]
+		e.Payload = json.RawMessage(`"` + strings.Repeat("x", 2000) + `"`)
+		return e
+	}
+	handlertest.Run(t, handlertest.Destination{
+		Open: func(tb testing.TB) dispatch.Handler {
+			tb.Helper()
+			return with(tb, func(c *Config) { c.MaxMessageBytes = 1500 })
+		},
+		Received: func(tb testing.TB) []int64 { tb.Helper(); return written(tb, cl, "s") },
+		Rejected: large,
+		Network:  proxy,
+		Stop: func(tb testing.TB) {
+			tb.Helper()
+			if err := s.Kill(); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		Start: func(tb testing.TB) {
+			tb.Helper()
+			if err := s.Start(tb.Context()); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		Secrets: []string{password, password + "!"},
+		Ordered: true,
+		Cases:   cases(t, s, with),
+	})
+}

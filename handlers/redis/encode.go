@@ -1,0 +1,174 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/tmpl"
+)
+
+// fieldName returns the name that a stream's entry has for a header. What the form
+// "payload" tells about an event has short names here: nothing else is in an
+// entry that it would have to be kept apart from, but the event's own headers,
+// and those give way.
+func fieldName(header string) string {
+	switch header {
+	case message.HeaderID:
+		return "id"
+	case message.HeaderType:
+		return "type"
+	case message.HeaderAggregateType:
+		return "aggregate_type"
+	case message.HeaderAggregateID:
+		return "aggregate_id"
+	case message.HeaderTime:
+		return "time"
+	default:
+		return header
+	}
+}
+
+// parseTemplate parses the stream or the channel; nil if there is none.
+func parseTemplate(c Config) (*tmpl.Template, error) {
+	path, text := "stream", c.Stream
+	if text == "" {
+		path, text = "channel", c.Channel
+	}
+	if text == "" {
+		return nil, nil //nolint:nilnil // form complains
+	}
+	t, err := tmpl.Text(path, text)
+	if err != nil {
+		return nil, field.Errorf(path, "%w", err)
+	}
+	return t, nil
+}
+
+// encoder makes commands of events.
+type encoder struct {
+	message  *message.Encoder
+	key      *tmpl.Template
+	fixed    string // the stream or channel, "" if it is made of the event
+	what     string // "stream" or "channel"
+	body     string // the field with the body
+	head     []any  // of XADD, between the key and the fields
+	maxBytes int
+}
+
+func newEncoder(cfg Config) (*encoder, error) {
+	key, err := parseTemplate(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m, err := message.New(cfg.Config, message.Binding{})
+	if err != nil {
+		return nil, err
+	}
+	e := &encoder{message: m, key: key, what: "stream", body: cfg.PayloadField, maxBytes: cfg.MaxMessageBytes}
+	if cfg.Channel != "" {
+		e.what = "channel"
+	}
+	if cfg.MaxLen > 0 {
+		e.head = append(e.head, "maxlen", "~", cfg.MaxLen)
+	}
+	e.head = append(e.head, "*")
+	if name, ok := key.Constant(); ok {
+		e.fixed = name
+	}
+	return e, nil
+}
+
+// command is what is sent for one event.
+type command struct {
+	event int // its place in the batch
+	key   string
+	args  []any
+}
+
+// command makes the command for ev. An error is the event's fault for good.
+func (e *encoder) command(i int, ev *dispatch.Event) (command, error) {
+	key := e.fixed
+	if key == "" {
+		var err error
+		if key, err = e.render(ev); err != nil {
+			return command{}, err
+		}
+	}
+	m := e.message.Encode(ev)
+	size := len(key) + len(m.Body)
+	c := command{event: i, key: key}
+	if e.what == "channel" {
+		c.args = []any{"publish", key, m.Body}
+	} else {
+		c.args = append(c.args, "xadd", key)
+		c.args = append(c.args, e.head...)
+		c.args, size = e.fields(c.args, m, size)
+	}
+	if size > e.maxBytes {
+		return command{}, fmt.Errorf("the event has %d bytes, more than max_message_bytes of %d", size, e.maxBytes)
+	}
+	return c, nil
+}
+
+func (e *encoder) render(ev *dispatch.Event) (string, error) {
+	data, err := tmpl.NewData(ev)
+	if err != nil {
+		return "", err
+	}
+	key, err := e.key.Render(data)
+	if err != nil {
+		return "", err
+	}
+	if key == "" {
+		return "", fmt.Errorf("the %s made of this event is empty", e.what)
+	}
+	return key, nil
+}
+
+// fields appends the fields of an entry: what is known about the event, the
+// event's own headers, but for those whose names are taken, and the body. A name
+// comes once, or readers who make a map of the entry would differ about it.
+func (e *encoder) fields(args []any, m message.Message, size int) ([]any, int) {
+	names := append(make([]string, 0, len(m.Headers)+1), e.body)
+	for _, h := range m.Headers {
+		if name := fieldName(h.Name); !slices.Contains(names, name) {
+			names = append(names, name)
+			args = append(args, name, h.Value)
+			size += len(name) + len(h.Value)
+		}
+	}
+	return append(args, e.body, m.Body), size + len(e.body)
+}
+
+// group is the commands of a batch for one key, in order.
+type group struct {
+	key      string
+	commands []command
+}
+
+// groups splits a batch by key. There is no order between keys.
+func groups(all []command) []group {
+	var out []group
+	place := make(map[string]int)
+	for _, c := range all {
+		at, ok := place[c.key]
+		if !ok {
+			at = len(out)
+			place[c.key] = at
+			out = append(out, group{key: c.key})
+		}
+		out[at].commands = append(out[at].commands, c)
+	}
+	return out
+}
+
+// contentError says that no command can be made of an event.
+type contentError struct{ error }
+
+func (e *contentError) Unwrap() error { return e.error }
+
+var errNoSubscribers = errors.New("nobody listens to the channel (require_subscribers)")

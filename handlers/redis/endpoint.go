@@ -1,0 +1,129 @@
+package redis
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/notifyd/notifyd/handlers/tlsconf"
+	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// endpoint is where Redis is and who we are, out of the URL or the other fields.
+type endpoint struct {
+	addresses []string // host:port
+	username  string
+	password  secret.String
+	database  int
+	tls       *tlsconf.Config // nil: without
+}
+
+// endpoint returns what c says, and the mistakes in it, joined.
+func (c Config) endpoint() (endpoint, error) {
+	e := endpoint{username: c.Username, password: c.Password, database: c.Database, tls: c.TLS}
+	switch {
+	case c.URL.IsZero() && len(c.Addresses) == 0:
+		return e, field.Errorf("url", "missing: write redis://redis.example.com:6379, or name addresses")
+	case !c.URL.IsZero() && len(c.Addresses) > 0:
+		return e, field.Errorf("addresses", "url is set too: take one of them out")
+	case !c.URL.IsZero():
+		return e, e.readURL(c)
+	}
+	port := defaultPort
+	if c.SentinelMaster != "" {
+		port = defaultSentinelPort
+	}
+	var errs []error
+	for i, addr := range c.Addresses {
+		addr, err := checkAddress(addr, port)
+		if err != nil {
+			errs = append(errs, field.Errorf("addresses."+strconv.Itoa(i), "%w", err))
+		}
+		e.addresses = append(e.addresses, addr)
+	}
+	if len(c.Addresses) > 1 && !c.Cluster && c.SentinelMaster == "" {
+		errs = append(errs, field.Errorf("addresses", "several need cluster: true, or the name of a sentinel_master"))
+	}
+	return e, errors.Join(errs...)
+}
+
+// readURL fills in what the URL says. No error repeats the URL.
+func (e *endpoint) readURL(c Config) error {
+	const want = "redis://user:password@host:6379/0" //nolint:gosec // an example, and no credentials
+	u, err := url.Parse(c.URL.Reveal())
+	if err != nil {
+		return field.Errorf("url", "is no URL: write %s, with %%40 for an @ in the password and so on", want)
+	}
+	var errs []error
+	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
+	switch {
+	case u.Scheme != "redis" && u.Scheme != "rediss":
+		wrong("url", "must begin with redis:// or rediss://")
+	case u.Hostname() == "":
+		wrong("url", "names no host: write %s", want)
+	case u.RawQuery != "" || u.Fragment != "":
+		wrong("url", "must not have options behind a ?: they are settings of their own here")
+	case u.Scheme == "redis" && c.TLS != nil:
+		wrong("tls", "the URL begins with redis://, which is without TLS: write rediss://, or take tls out")
+	}
+	addr, err := checkAddress(u.Host, defaultPort)
+	if err != nil && u.Hostname() != "" {
+		wrong("url", "%w", err)
+	}
+	e.addresses = []string{addr}
+	if u.Scheme == "rediss" && e.tls == nil {
+		e.tls = &tlsconf.Config{}
+	}
+	if u.User != nil {
+		if c.Username != "" || !c.Password.IsZero() {
+			wrong("username", "the URL has a user or a password too: take one of them out")
+		}
+		password, _ := u.User.Password()
+		e.username, e.password = u.User.Username(), secret.New(password)
+	}
+	if path := strings.Trim(u.Path, "/"); path != "" {
+		n, err := strconv.Atoi(path)
+		if err != nil {
+			wrong("url", "must end with the number of a database: %s", want)
+		} else if c.Database != 0 && c.Database != n {
+			wrong("database", "the URL names another one: take one of them out")
+		}
+		e.database = n
+	}
+	return errors.Join(errs...)
+}
+
+// checkAddress wants a host, or host:port, and adds the port.
+func checkAddress(addr, port string) (string, error) {
+	full := addr
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		full = net.JoinHostPort(strings.Trim(addr, "[]"), port)
+	}
+	host, p, err := net.SplitHostPort(full)
+	n, portErr := strconv.Atoi(p)
+	switch {
+	case strings.Contains(addr, "://"):
+		return "", errors.New("must be host:port alone: use url for a URL")
+	case strings.Contains(addr, ","):
+		return "", errors.New("must be one address: write several as a list")
+	case err != nil || host == "" || strings.ContainsAny(host, "/@ \t\r\n"):
+		return "", errors.New("must be host:port, such as redis.example.com:6379")
+	case portErr != nil || n < 1 || n > 65535:
+		return "", errors.New("must have a port of 1 to 65535")
+	default:
+		return full, nil
+	}
+}
+
+// isRemote reports whether an address may be on another machine.
+func isRemote(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false // checkAddress complains
+	}
+	ip := net.ParseIP(host)
+	return !strings.EqualFold(host, "localhost") && (ip == nil || !ip.IsLoopback())
+}

@@ -1,0 +1,239 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+var (
+	// errReplicas says that the primary has the events and is alone with them.
+	errReplicas = errors.New("not enough replicas have it")
+	// errConfused says that an answer is not what was asked for.
+	errConfused = errors.New("the server gave an answer that does not fit the question")
+)
+
+// isReply reports whether Redis itself has answered with an error.
+func isReply(err error) bool {
+	var reply goredis.Error
+	return errors.As(err, &reply)
+}
+
+func isContent(err error) bool {
+	var content *contentError
+	return errors.As(err, &content)
+}
+
+// code returns the word that an error of Redis begins with, "" for any other
+// error. It is what Redis has for a code; "ERR" stands for a lot of things.
+func code(err error) string {
+	var reply goredis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	word, _, _ := strings.Cut(reply.Error(), " ")
+	return word
+}
+
+// scope is what an error can be about.
+type scope struct {
+	// own: the key or channel was made of the event, so that what is wrong with
+	// it is this event's alone.
+	own bool
+	// alone: no other event was sent that could be meant.
+	alone bool
+}
+
+// classify marks err with whose fault it is. It is the one place where that is
+// decided.
+func classify(err error, at scope) error {
+	own, alone := at.own, at.alone
+	switch {
+	case err == nil:
+		return nil
+	case isContent(err):
+		return dispatch.Permanent(err)
+	case errors.Is(err, errNoSubscribers) && own:
+		return err
+	}
+	switch code(err) {
+	case "WRONGTYPE":
+		if own {
+			return err
+		}
+	case "NOPERM":
+		// The same code says that a command is not ours to use, which is nothing
+		// that an event could help. Of keys and channels it says "access".
+		if own && strings.Contains(err.Error(), "access") {
+			return err
+		}
+	case "ERR":
+		if isTooLarge(err) && alone {
+			return dispatch.Permanent(err)
+		}
+		if own && strings.Contains(err.Error(), "exhausted the last possible ID") {
+			return err
+		}
+	}
+	return dispatch.Unavailable(err)
+}
+
+// isTooLarge reports whether Redis finds an argument too long, for which it has
+// no code of its own. The first text is that of proto-max-bulk-len, where the
+// server closes the connection behind it; the second one that of XADD.
+func isTooLarge(err error) bool {
+	return strings.Contains(err.Error(), "Protocol error: invalid bulk length") ||
+		strings.Contains(err.Error(), "Elements are too large to be stored")
+}
+
+// failure is an error with nothing in it that must not be seen.
+type failure struct {
+	text string // one line
+	err  error  // what may be asked with errors.Is and As, nil if it could hold a secret
+}
+
+func (f *failure) Error() string { return f.text }
+
+// Unwrap returns what Redis has answered, the network's error, or what is wrong
+// with the event.
+func (f *failure) Unwrap() error { return f.err }
+
+// answer makes what DeliverBatch returns of what has happened.
+func (h *Handler) answer(ctx context.Context, err error, events int) error {
+	decided := isReply(err) || isContent(err) || errors.Is(err, errReplicas) || errors.Is(err, errNoSubscribers)
+	if ctx.Err() != nil && !decided {
+		return fmt.Errorf("redis: %w", context.Cause(ctx))
+	}
+	// The class is asked of what Redis has said, and its text is then cleaned.
+	class := classify(err, scope{own: h.encoder.fixed == "", alone: events == 1})
+	clean := h.describe(err)
+	switch {
+	case dispatch.IsPermanent(class):
+		return dispatch.Permanent(clean)
+	case dispatch.IsUnavailable(class):
+		return dispatch.Unavailable(clean)
+	default:
+		return clean
+	}
+}
+
+// describe says what went wrong and what to do about it.
+func (h *Handler) describe(err error) error {
+	text := err.Error()
+	// Redis repeats what it has not understood, and that can be a payload.
+	text, _, cut := strings.Cut(text, ", with args beginning with:")
+	if code(err) != "" && h.encoder.fixed != "" {
+		// A name made of a payload does not belong into logs.
+		text = h.encoder.what + " " + h.encoder.fixed + ": " + text
+	}
+	for _, s := range []secret.String{h.at.password, h.cfg.SentinelPassword} {
+		if word := s.Reveal(); word != "" && strings.Contains(text, word) {
+			text, cut = strings.ReplaceAll(text, word, secret.Redacted), true
+		}
+	}
+	f := &failure{text: "redis: " + strings.Join(strings.Fields(text), " ") + h.cure(err)}
+	if !cut {
+		f.err = harmless(err)
+	}
+	return f
+}
+
+// harmless returns what of an error's chain is known to hold no secret.
+func harmless(err error) error {
+	var content *contentError
+	var reply goredis.Error
+	var network *net.OpError
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &content):
+		return content
+	case errors.As(err, &reply):
+		return reply
+	case errors.As(err, &cert):
+		return cert
+	case errors.As(err, &network):
+		return network
+	case errors.Is(err, errReplicas), errors.Is(err, errNoSubscribers):
+		return err
+	default:
+		return nil
+	}
+}
+
+// cure returns what an operator can do, or "".
+func (h *Handler) cure(err error) string {
+	if isTooLarge(err) {
+		return " (set max_message_bytes to the server's proto-max-bulk-len, or raise that)"
+	}
+	if c := code(err); c != "" {
+		return h.replyCure(c, err)
+	}
+	var timeout net.Error
+	var network *net.OpError
+	var record tls.RecordHeaderError
+	var cert *tls.CertificateVerificationError
+	isWrite := errors.As(err, &network) && network.Op == "write"
+	switch {
+	case errors.As(err, &cert):
+		return " (check tls.server_name, or name the authority's certificate with tls.ca_file)"
+	case errors.As(err, &record):
+		return " (the port does not speak TLS: check the port, or take tls out)"
+	case errors.Is(err, errReplicas):
+		return " (the primary has it, so it will come again; check its replicas, or raise wait_timeout)"
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return " (the server has closed the connection; it does so when it stops, and when it has more than maxclients)"
+	case errors.Is(err, errConnectTimeout), !errors.As(err, &timeout) || !timeout.Timeout():
+		return ""
+	case isWrite:
+		return fmt.Sprintf(" (not sent within write_timeout of %v)", h.cfg.WriteTimeout)
+	default:
+		return fmt.Sprintf(" (no answer within read_timeout of %v; it may have been taken all the same)", h.cfg.ReadTimeout+h.waitTimeout())
+	}
+}
+
+// replyCure is cure for the codes of Redis.
+func (*Handler) replyCure(code string, err error) string {
+	switch code {
+	case "ERR":
+		// What is said to those who have not said who they are, and send a lot.
+		if strings.Contains(err.Error(), "unauthenticated") {
+			return " (set password)"
+		}
+		if strings.Contains(err.Error(), "max number of clients") {
+			return " (raise maxclients of the server)"
+		}
+		return ""
+	case "WRONGTYPE":
+		return " (what is under that key is no stream: rename one of them)"
+	case "OOM":
+		return " (the server is full: raise maxmemory, or keep less with max_len)"
+	case "MISCONF":
+		return " (the server cannot write to its disk)"
+	case "READONLY":
+		return " (that is a replica: name the primary, or use sentinel_master)"
+	case "NOREPLICAS":
+		return " (replicas are missing: see min-replicas-to-write)"
+	case "NOAUTH":
+		return " (set password)"
+	case "WRONGPASS":
+		return " (check username and password)"
+	case "NOPERM":
+		return " (allow it: ACL SETUSER name ~key +xadd +multi +exec +wait, or &channel +publish)"
+	case "MOVED", "ASK":
+		return " (it is a cluster: set cluster: true; else it is moving the key)"
+	case "CLUSTERDOWN":
+		return " (nodes of the cluster are missing)"
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,186 @@
+// Package redis delivers events as entries of Redis streams, or as messages to
+// the subscribers of a channel.
+//
+// An event for a stream is delivered once the primary has answered XADD with the
+// entry's id. Whether it then survives is up to the server: with appendfsync
+// everysec a crash loses up to a second of acknowledged entries, and a failover
+// loses what the new primary had not got yet. [Config.WaitReplicas] narrows the
+// second case and does not close it: Redis may still promote a replica that
+// lacks the entry.
+//
+// An event for a channel is delivered once Redis has taken the message, also if
+// nobody listens: Redis keeps nothing of it. [Config.RequireSubscribers] makes
+// that a failure.
+//
+// Redis does not drop duplicates. An entry holds the event's id in the field
+// "id", for its readers to do so.
+//
+// Order: the events of a batch that go to the same stream or channel are sent in
+// one transaction (MULTI), so that all of them are added, in their order, or
+// none, and a later event never overtakes one that was refused. Batches that are
+// delivered at the same time have no order; a destination that needs one has a
+// concurrency of 1. A batch whose answer did not come in time may be added when
+// the server wakes up, behind the copy that was sent in its place.
+//
+// The library that this package uses, go-redis, writes a line to standard error
+// when a connection cannot be made. A program that does not want that calls its
+// SetLogger.
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Handler adds events to streams or publishes them. It implements
+// [dispatch.BatchHandler] and io.Closer, and is safe for concurrent use: each
+// batch under way has a connection of its own, which then waits for the next.
+type Handler struct {
+	cfg     Config
+	at      endpoint
+	tls     *tls.Config // nil: without
+	encoder *encoder
+
+	mu     sync.Mutex
+	idle   []*lane // the last one is the next to be used
+	closed bool
+}
+
+// Option changes how [New] makes a handler.
+type Option func(*options)
+
+type options struct{ baseDir string }
+
+// WithBaseDir sets the directory that tls.ca_file, tls.cert_file and
+// tls.key_file are relative to; the default is the working directory.
+func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
+
+// New returns a handler for cfg. It reads the certificates that cfg names, and
+// makes no connection: a relay starts also while its Redis is down. The error
+// joins every mistake, each a field.Error. The caller closes the handler.
+func New(cfg Config, opts ...Option) (*Handler, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	enc, err := newEncoder(cfg)
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{cfg: cfg, encoder: enc}
+	if h.at, err = cfg.endpoint(); err != nil {
+		return nil, err
+	}
+	if h.at.tls != nil {
+		if h.tls, err = h.at.tls.Load(o.baseDir); err != nil {
+			return nil, below("tls", err)
+		}
+	}
+	return h, nil
+}
+
+var errClosed = errors.New("redis: the destination is closed")
+
+// Deliver adds or publishes e. See [Handler.DeliverBatch].
+func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); errs != nil {
+		return errs[0]
+	}
+	return nil
+}
+
+// DeliverBatch adds or publishes events in one go and waits for the answers.
+// What an error means:
+//
+//   - [dispatch.Permanent]: no command can be made of this event, or it is too
+//     large.
+//   - [dispatch.Unavailable]: Redis cannot be reached, does not answer in time,
+//     or refuses to write for now or for us; what is to be done is said.
+//   - any other: what is under the key that was made of this event is no stream,
+//     or not ours to write to, or nobody listens to the channel made of it.
+//   - ctx's cause, if ctx was done first. What was under way may be added all the
+//     same.
+func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+	if ctx.Err() != nil {
+		return repeat(fmt.Errorf("redis: %w", context.Cause(ctx)), len(events))
+	}
+	b := &batch{h: h, errs: make([]error, len(events))}
+	var commands []command
+	for i, ev := range events {
+		c, err := h.encoder.command(i, ev)
+		if err != nil {
+			b.errs[i] = &contentError{err}
+			continue
+		}
+		commands = append(commands, c)
+	}
+	if len(commands) > 0 {
+		l, err := h.acquire(ctx)
+		if err != nil {
+			return repeat(err, len(events))
+		}
+		b.run(ctx, l, groups(commands))
+		h.release(l)
+	}
+	return b.answers(ctx)
+}
+
+// Close closes all connections. It waits for nothing: a batch that is under way
+// closes its own, and a later one fails. Closing again does nothing.
+func (h *Handler) Close() error {
+	h.mu.Lock()
+	idle := h.idle
+	h.idle, h.closed = nil, true
+	h.mu.Unlock()
+	for _, l := range idle {
+		l.close()
+	}
+	return nil
+}
+
+// acquire returns the lane that was used last, so that with one batch at a time
+// it is always the same.
+func (h *Handler) acquire(ctx context.Context) (*lane, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, dispatch.Unavailable(errClosed)
+	}
+	if n := len(h.idle); n > 0 {
+		l := h.idle[n-1]
+		h.idle = h.idle[:n-1]
+		return l, nil
+	}
+	return newLane(ctx, h), nil
+}
+
+// release keeps a lane for later, unless something has gone wrong with it: a new
+// one costs a connection, and looks again for who is the primary.
+func (h *Handler) release(l *lane) {
+	h.mu.Lock()
+	keep := !h.closed && !l.broken
+	if keep {
+		h.idle = append(h.idle, l)
+	}
+	h.mu.Unlock()
+	if !keep {
+		l.close()
+	}
+}
+
+func repeat(err error, n int) []error {
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}

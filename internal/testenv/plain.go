@@ -1,0 +1,133 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/plainserver"
+)
+
+// EnvRedisURL names the environment variable with the URL of a Redis that is
+// used as the shared one, redis:// or rediss://.
+const EnvRedisURL = "NOTIFYD_TEST_REDIS_URL"
+
+// EnvNATSURL names the environment variable with the URL of a NATS server with
+// JetStream that is used as the shared one, nats:// or tls://.
+const EnvNATSURL = "NOTIFYD_TEST_NATS_URL"
+
+// sharedPlain is one server for all tests of a test binary.
+type sharedPlain struct {
+	mu  sync.Mutex
+	url string
+	err error // why there is none; it is tried once
+}
+
+// redis and nats are state of the package for the same reason as postgres is.
+var (
+	redis sharedPlain //nolint:gochecknoglobals // see above
+	nats  sharedPlain //nolint:gochecknoglobals // see above
+)
+
+// Place is a server that tests share, and a name in it for one of them.
+type Place struct {
+	// URL is that of the server.
+	URL string
+	// Name is what the test's keys, streams and subjects begin with. It has
+	// letters, digits and underscores.
+	Name string
+}
+
+// Redis returns the Redis that all tests of this binary share: the one of
+// [EnvRedisURL], or a private one that [Main] ends. Nobody removes what a test
+// leaves in it.
+func Redis(tb testing.TB) Place {
+	tb.Helper()
+	u, err := redis.get(tb.Context(), EnvRedisURL, plainserver.Redis(), "redis")
+	orSkipPlain(tb, "redis", err)
+	return Place{URL: u, Name: databaseName(tb.Name())}
+}
+
+// NATS returns the NATS server with JetStream that all tests of this binary
+// share: the one of [EnvNATSURL], or a private one that [Main] ends. Nobody
+// removes what a test leaves in it.
+func NATS(tb testing.TB) Place {
+	tb.Helper()
+	u, err := nats.get(tb.Context(), EnvNATSURL, plainserver.NATS(""), "nats")
+	orSkipPlain(tb, "nats", err)
+	return Place{URL: u, Name: databaseName(tb.Name())}
+}
+
+// OwnRedis starts a Redis for this test alone, which may kill or freeze it. args
+// are further options for its command line. The end of the test stops it.
+func OwnRedis(tb testing.TB, args ...string) *plainserver.Server {
+	tb.Helper()
+	return ownPlain(tb, "redis", plainserver.Redis(args...))
+}
+
+// OwnSentinel is [OwnRedis] for a Sentinel that watches the server at master,
+// under the name "mymaster".
+func OwnSentinel(tb testing.TB, master string) *plainserver.Server {
+	tb.Helper()
+	return ownPlain(tb, "redis", plainserver.Sentinel(master))
+}
+
+// OwnNATS starts a NATS server for this test alone, which may kill or freeze it.
+// conf is the text of its configuration. The end of the test stops it.
+func OwnNATS(tb testing.TB, conf string) *plainserver.Server {
+	tb.Helper()
+	return ownPlain(tb, "nats", plainserver.NATS(conf))
+}
+
+func ownPlain(tb testing.TB, name string, program plainserver.Program) *plainserver.Server {
+	tb.Helper()
+	server, err := plainserver.Start(tb.Context(), program)
+	orSkipPlain(tb, name, err)
+	tb.Cleanup(func() {
+		ctx, cancel := afterwards(tb)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			tb.Errorf("stop the server of the test: %v", err)
+		}
+	})
+	return server
+}
+
+// orSkipPlain requires a server. One that is there and does not start is a
+// failure for everybody.
+func orSkipPlain(tb testing.TB, name string, err error) {
+	tb.Helper()
+	if err != nil && !errors.Is(err, plainserver.ErrNotFound) {
+		tb.Fatal(err)
+	}
+	require(tb, name, err)
+}
+
+func (s *sharedPlain) get(ctx context.Context, env string, program plainserver.Program, scheme string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.url != "" || s.err != nil {
+		return s.url, s.err
+	}
+	if raw := os.Getenv(env); raw != "" {
+		if u, err := url.Parse(raw); err != nil || u.Host == "" {
+			// The text of err holds the URL, which may hold a password.
+			s.err = fmt.Errorf("%s is no URL", env)
+			return "", s.err
+		}
+		s.url = raw
+		return s.url, nil
+	}
+	server, err := plainserver.Start(ctx, program)
+	if err != nil {
+		s.err = err
+		return "", err
+	}
+	shared.stopLater(server.Stop)
+	s.url = scheme + "://" + server.Addr()
+	return s.url, nil
+}
