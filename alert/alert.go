@@ -118,8 +118,12 @@ func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	}
 	var last time.Time
 	for a.gather(ctx, last) {
+		groups := a.take()
+		if len(groups) == 0 {
+			continue // it was in the message before
+		}
 		last = time.Now()
-		a.send(ctx, a.take())
+		a.send(ctx, groups)
 	}
 	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()

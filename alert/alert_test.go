@@ -238,6 +238,28 @@ func TestFarewell(t *testing.T) {
 	})
 }
 
+// TestPromptAfterQuiet: what was told together leaves no debt behind: after a
+// quiet time, the next incident is told of at once.
+func TestPromptAfterQuiet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var in inbox
+		cfg := DefaultConfig()
+		a, _, stop := running(t, cfg, nil, Target{"ops", &in})
+		defer stop()
+		a.Observe(dead(1))
+		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		a.Observe(dead(2))
+		time.Sleep(gatherFor + cfg.Every + time.Second) //nolint:forbidigo // the bubble's clock
+		a.Observe(dead(3))
+		time.Sleep(gatherFor) //nolint:forbidigo // the bubble's clock
+		synctest.Wait()
+		if len(in.got) != 2 {
+			t.Errorf("told %q", in.titles())
+		}
+	})
+}
+
 // TestEveryKindHasAText: a kind that is added must get one.
 func TestEveryKindHasAText(t *testing.T) {
 	t.Parallel()
