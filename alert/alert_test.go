@@ -260,6 +260,66 @@ func TestPromptAfterQuiet(t *testing.T) {
 	})
 }
 
+// TestStopWhileSending: a message that is on its way when the relay stops
+// arrives, and one that waits to be tried again is tried once more.
+func TestStopWhileSending(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var again inbox
+		again.fail = func(e *dispatch.Event) error {
+			if e.Attempt == 1 {
+				return errors.New("not now")
+			}
+			return nil
+		}
+		arrived := 0
+		slow := dispatch.HandlerFunc(func(ctx context.Context, _ *dispatch.Event) error {
+			if !sleep(ctx, 2*time.Second) {
+				return ctx.Err()
+			}
+			arrived++
+			return nil
+		})
+		a, _, stop := running(t, DefaultConfig(), nil, Target{"slow", slow}, Target{"again", &again})
+		a.Observe(dead(1))
+		time.Sleep(gatherFor + time.Millisecond) //nolint:forbidigo // the bubble's clock
+		a.Observe(dead(2))
+		stop()
+		if arrived != 2 || len(again.got) != 1 {
+			t.Errorf("%d and %d messages arrived; want 2, and 1 since the last was not to be tried again", arrived, len(again.got))
+		}
+	})
+}
+
+// TestStopWithADeafHandler: a handler that ignores its context does not keep
+// the relay from stopping.
+func TestStopWithADeafHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		deaf := dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { <-release; return nil })
+		a, err := New(DefaultConfig(), []Target{{"deaf", deaf}}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		a.Observe(dead(1))
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx, nil) }()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		cancel()
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrHandler) || !errors.Is(err, context.Canceled) {
+				t.Errorf("Run() = %v", err)
+			}
+		case <-time.After(farewell + 2*returnGrace):
+			t.Error("Run does not return")
+		}
+	})
+}
+
 // TestEveryKindHasAText: a kind that is added must get one.
 func TestEveryKindHasAText(t *testing.T) {
 	t.Parallel()
