@@ -250,6 +250,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
+		r.keeper.Close(ctx)
 		return err
 	}
 	return r.run(ctx)

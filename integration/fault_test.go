@@ -358,6 +358,21 @@ func TestStartsBeforeTheDatabase(t *testing.T) {
 	}
 }
 
+// TestStopsBeforeItIsReady: a relay that has never got to work leaves no connection.
+func TestStopsBeforeItIsReady(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.exec(`ALTER TABLE outbox_deliveries RENAME TO hidden`)
+	seen := make(incidents, 1000)
+	r := e.start(handleAll(t, newRecorder(t)), notifyd.WithObserver(seen))
+	seen.until(t, dispatch.IncidentDatabaseLost)
+	if err := r.end(); err != nil {
+		t.Error(err)
+	}
+	e.until("all connections closed", `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name LIKE 'notifyd/%')`)
+}
+
 func TestStopsWithoutCountingAnAttempt(t *testing.T) {
 	t.Parallel()
 	e, h := newEnv(t), newRecorder(t)
