@@ -357,6 +357,16 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestErrorInAnotherEncoding: a server that answers in Latin-1 does not take
+// the rest of a long error with it.
+func TestErrorInAnotherEncoding(t *testing.T) {
+	t.Parallel()
+	e := shortened("550 bo\xeete pleine: " + strings.Repeat("a", maxError))
+	if len(e) < maxError || !utf8.ValidString(e) || !strings.HasPrefix(e, "550 bo\uFFFDte pleine: aaa") {
+		t.Errorf("error = %q", e)
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	log, ops := slog.New(slog.DiscardHandler), []Target{{"ops", &inbox{}}}
