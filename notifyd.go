@@ -75,6 +75,7 @@ type Relay struct {
 	dispatcher *dispatch.Dispatcher
 	sessions   []*store.Session
 	keeper     *store.Keeper
+	watch      *store.Watch
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
@@ -89,7 +90,7 @@ type Relay struct {
 // not used, so it may be small: the relay opens connections of its own, with
 // the pool's configuration, because they hold locks and settings. With the
 // defaults these are seven: four that claim, one that listens, one for the
-// bell and one for leases.
+// bell and one for leases; [Relay.OldestWaiting] opens another while it asks.
 //
 // New does not connect. All mistakes in the options are returned together.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
@@ -118,7 +119,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 // wire makes the parts and connects them to one another.
 func (r *Relay) wire() error {
 	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
-	r.keeper = store.NewKeeper(r.connector, o)
+	r.keeper, r.watch = store.NewKeeper(r.connector, o), store.NewWatch(r.connector)
 	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, Observer: r.settings.observer, Log: r.log}
 	for range r.settings.dispatch.Claims {
 		session := store.NewSession(r.connector, o)
@@ -229,9 +230,10 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 
 // OldestWaiting returns how long the event has waited that has waited longest,
 // 0 if none waits: since it was written, or since it was to be available. Dead
-// letters and events without a route do not count. It asks the database, by index.
+// letters and events without a route do not count. It asks the database, by index,
+// on a connection for this question alone: asking disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return r.keeper.Oldest(ctx, r.dispatcher.SettledBelow())
+	return r.watch.Oldest(ctx, r.dispatcher.SettledBelow())
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down,
@@ -248,6 +250,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
+		r.keeper.Close(ctx)
 		return err
 	}
 	return r.run(ctx)

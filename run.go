@@ -19,18 +19,16 @@ import (
 func (r *Relay) prepare(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
-	for waited := false; ctx.Err() == nil; waited = true {
+	for ctx.Err() == nil {
 		err := r.checkSchema(ctx)
 		switch {
 		case err == nil:
-			if waited {
-				r.log.InfoContext(ctx, "database answers")
-			}
+			r.dispatcher.ReportDatabase(nil)
 			return nil
 		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew):
 			return fmt.Errorf("notifyd: %w", err)
-		case !waited && ctx.Err() == nil:
-			r.log.WarnContext(ctx, "database does not answer, waiting for it", "err", err)
+		case ctx.Err() == nil:
+			r.dispatcher.ReportDatabase(err)
 		}
 		timer := time.NewTimer(pause.NextBackOff())
 		select {

@@ -36,6 +36,8 @@ const (
 	sendFor = 10 * time.Minute
 	// farewell bounds sending what is left when the relay stops.
 	farewell = 5 * time.Second
+	// returnGrace is how long a handler may take to return after that.
+	returnGrace = time.Second
 	// checkEvery is how often it is looked whether an event waits too long.
 	checkEvery = 15 * time.Second
 )
@@ -108,23 +110,35 @@ func (a *Alerter) Observe(i dispatch.Incident) {
 	}
 }
 
-// Run sends messages until ctx ends, then what is left, for 5 seconds at most.
-// It returns the cause of ctx's end. oldest may be nil.
+// Run sends messages until ctx ends, then what is left, for 5 seconds at most;
+// that is also how long a message that is under way may take then. It returns
+// the cause of ctx's end, joined with [ErrHandler] if a handler did not return
+// though its own context had ended. oldest may be nil.
 func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
-	var watching sync.WaitGroup
-	defer watching.Wait()
+	var others sync.WaitGroup
+	defer others.Wait()
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	others.Go(func() {
+		<-ctx.Done()
+		sleep(lasting, farewell)
+		cancel()
+	})
 	if oldest != nil && a.cfg.OldestWaiting > 0 {
-		watching.Go(func() { a.watch(ctx, oldest) })
+		others.Go(func() { a.watch(ctx, oldest) })
 	}
 	var last time.Time
 	for a.gather(ctx, last) {
+		groups := a.take()
+		if len(groups) == 0 {
+			continue // it was in the message before
+		}
 		last = time.Now()
-		a.send(ctx, a.take())
+		if err := a.send(ctx, lasting, groups); err != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
 	}
-	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
-	defer cancel()
-	a.send(rest, a.take())
-	return context.Cause(ctx)
+	return errors.Join(context.Cause(ctx), a.send(ctx, lasting, a.take()))
 }
 
 // gather waits until there is something to tell and it is time for it. It
@@ -151,44 +165,64 @@ func (a *Alerter) take() []*group {
 	return groups
 }
 
+// ErrHandler is returned by Run if a handler ignores the end of its context.
+var ErrHandler = errors.New("alert: a handler did not return after its context had ended")
+
 // send sends a message to all targets at the same time, so that one that is
-// down does not delay the others.
-func (a *Alerter) send(ctx context.Context, groups []*group) {
+// down does not delay the others. lasting is ctx, some seconds longer.
+func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 	if len(groups) == 0 {
-		return
+		return nil
 	}
 	event := message(groups, a.cfg.Source, time.Now())
 	var sending sync.WaitGroup
 	for _, t := range a.targets {
 		e := *event
 		e.Destination = t.Name
-		sending.Go(func() { a.sendTo(ctx, t, &e) })
+		sending.Go(func() { a.sendTo(ctx, lasting, t, &e) })
 	}
-	sending.Wait()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		sending.Wait()
+	}()
+	select {
+	case <-sent:
+		return nil
+	case <-lasting.Done():
+	}
+	grace := time.NewTimer(returnGrace)
+	defer grace.Stop()
+	select {
+	case <-sent:
+		return nil
+	case <-grace.C:
+		a.log.ErrorContext(ctx, "the handler of an alert ignores the end of its context")
+		return ErrHandler
+	}
 }
 
 // sendTo tries until the message is out, is refused for good, or is old news.
-func (a *Alerter) sendTo(ctx context.Context, t Target, e *dispatch.Event) {
+// The end of ctx makes the next try the last one.
+func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *dispatch.Event) {
 	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second),
 		backoff.WithMaxInterval(time.Minute), backoff.WithMaxElapsedTime(0))
 	began := time.Now()
 	for e.Attempt = 1; ; e.Attempt++ {
-		err := deliver(ctx, t.Handler, e)
+		stopping := ctx.Err() != nil
+		err := deliver(lasting, t.Handler, e)
 		if err == nil {
 			return
 		}
 		pause := pauses.NextBackOff()
-		if dispatch.IsPermanent(err) || time.Since(began)+pause > sendFor || ctx.Err() != nil {
+		if dispatch.IsPermanent(err) || time.Since(began)+pause > sendFor || stopping {
 			a.log.ErrorContext(ctx, "an alert could not be sent", "destination", t.Name, "attempts", e.Attempt, "err", err)
 			return
 		}
 		if e.Attempt == 1 {
 			a.log.WarnContext(ctx, "an alert could not be sent, trying again", "destination", t.Name, "err", err)
 		}
-		if !sleep(ctx, pause) {
-			a.log.ErrorContext(ctx, "an alert could not be sent before the relay stopped", "destination", t.Name, "err", err)
-			return
-		}
+		sleep(ctx, pause)
 	}
 }
 

@@ -238,6 +238,88 @@ func TestFarewell(t *testing.T) {
 	})
 }
 
+// TestPromptAfterQuiet: what was told together leaves no debt behind: after a
+// quiet time, the next incident is told of at once.
+func TestPromptAfterQuiet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var in inbox
+		cfg := DefaultConfig()
+		a, _, stop := running(t, cfg, nil, Target{"ops", &in})
+		defer stop()
+		a.Observe(dead(1))
+		time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
+		a.Observe(dead(2))
+		time.Sleep(gatherFor + cfg.Every + time.Second) //nolint:forbidigo // the bubble's clock
+		a.Observe(dead(3))
+		time.Sleep(gatherFor) //nolint:forbidigo // the bubble's clock
+		synctest.Wait()
+		if len(in.got) != 2 {
+			t.Errorf("told %q", in.titles())
+		}
+	})
+}
+
+// TestStopWhileSending: a message that is on its way when the relay stops
+// arrives, and one that waits to be tried again is tried once more.
+func TestStopWhileSending(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var again inbox
+		again.fail = func(e *dispatch.Event) error {
+			if e.Attempt == 1 {
+				return errors.New("not now")
+			}
+			return nil
+		}
+		arrived := 0
+		slow := dispatch.HandlerFunc(func(ctx context.Context, _ *dispatch.Event) error {
+			if !sleep(ctx, 2*time.Second) {
+				return ctx.Err()
+			}
+			arrived++
+			return nil
+		})
+		a, _, stop := running(t, DefaultConfig(), nil, Target{"slow", slow}, Target{"again", &again})
+		a.Observe(dead(1))
+		time.Sleep(gatherFor + time.Millisecond) //nolint:forbidigo // the bubble's clock
+		a.Observe(dead(2))
+		stop()
+		if arrived != 2 || len(again.got) != 1 {
+			t.Errorf("%d and %d messages arrived; want 2, and 1 since the last was not to be tried again", arrived, len(again.got))
+		}
+	})
+}
+
+// TestStopWithADeafHandler: a handler that ignores its context does not keep
+// the relay from stopping.
+func TestStopWithADeafHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		deaf := dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { <-release; return nil })
+		a, err := New(DefaultConfig(), []Target{{"deaf", deaf}}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		a.Observe(dead(1))
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx, nil) }()
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		cancel()
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrHandler) || !errors.Is(err, context.Canceled) {
+				t.Errorf("Run() = %v", err)
+			}
+		case <-time.After(farewell + 2*returnGrace):
+			t.Error("Run does not return")
+		}
+	})
+}
+
 // TestEveryKindHasAText: a kind that is added must get one.
 func TestEveryKindHasAText(t *testing.T) {
 	t.Parallel()
@@ -272,6 +354,16 @@ func TestBounds(t *testing.T) {
 	e := message(groups, "", time.Now())
 	if e.Type != EventType || e.ID == 0 || !json.Valid(e.Payload) {
 		t.Errorf("event = %+v", e)
+	}
+}
+
+// TestErrorInAnotherEncoding: a server that answers in Latin-1 does not take
+// the rest of a long error with it.
+func TestErrorInAnotherEncoding(t *testing.T) {
+	t.Parallel()
+	e := shortened("550 bo\xeete pleine: " + strings.Repeat("a", maxError))
+	if len(e) < maxError || !utf8.ValidString(e) || !strings.HasPrefix(e, "550 bo\uFFFDte pleine: aaa") {
+		t.Errorf("error = %q", e)
 	}
 }
 

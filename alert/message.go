@@ -64,12 +64,12 @@ func add(groups []*group, i dispatch.Incident) []*group {
 
 // shortened returns one line of at most maxError bytes.
 func shortened(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
 	if len(s) <= maxError {
 		return s
 	}
 	s = s[:maxError]
-	for !utf8.ValidString(s) && s != "" {
+	for !utf8.ValidString(s) {
 		s = s[:len(s)-1]
 	}
 	return s + "..."

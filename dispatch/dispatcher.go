@@ -188,6 +188,10 @@ func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 // Routed reports whether a route matches the event type.
 func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType) != nil }
 
+// ReportDatabase takes word of how whoever is about to call Run finds the
+// database: nil if it answers. It is logged, told and counted like the rest.
+func (d *Dispatcher) ReportDatabase(err error) { d.health.report(err) }
+
 // SettledBelow returns an id below which hardly any event is still fresh: one
 // whose id was drawn long before its transaction wrote is the exception.
 func (d *Dispatcher) SettledBelow() int64 { return d.sched.settledBelow() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -15,6 +16,8 @@ type health struct {
 	log      *slog.Logger
 	observer Observer
 
+	lost atomic.Bool // apart from mu: observers, who are told one after the other, may ask
+
 	mu    sync.Mutex
 	since time.Time // zero while all is well
 }
@@ -25,11 +28,13 @@ func (h *health) report(err error) {
 	switch {
 	case err != nil && h.since.IsZero():
 		h.since = time.Now()
+		h.lost.Store(true)
 		h.log.Warn("database does not answer, trying again until it does", "err", err)
 		h.observer.Observe(Incident{Kind: IncidentDatabaseLost, Time: h.since, Err: err})
 	case err == nil && !h.since.IsZero():
 		h.log.Info("database answers again", "after", time.Since(h.since).Round(time.Millisecond))
 		h.since = time.Time{}
+		h.lost.Store(false)
 		h.observer.Observe(Incident{Kind: IncidentDatabaseBack, Time: time.Now()})
 	}
 }

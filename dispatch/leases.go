@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -145,7 +146,7 @@ func (ls *leases) flush(ctx context.Context) error {
 	for len(results) > 0 {
 		n := min(len(results), maxFinish)
 		err := ls.finish(ctx, results[:n])
-		ls.health.report(err)
+		ls.report(ctx, err)
 		if err != nil {
 			ls.mu.Lock()
 			ls.results = append(results, ls.results...)
@@ -201,6 +202,14 @@ func (ls *leases) renew(ctx context.Context) {
 	}
 	ls.mu.Unlock()
 	if len(tokens) > 0 {
-		ls.health.report(ls.keeper.Renew(ctx, tokens))
+		ls.report(ctx, ls.keeper.Renew(ctx, tokens))
+	}
+}
+
+// report takes word of how the keeper fared. What was not even begun with,
+// because the relay stops, says nothing about the database.
+func (ls *leases) report(ctx context.Context, err error) {
+	if err == nil || !errors.Is(ctx.Err(), context.Canceled) {
+		ls.health.report(err)
 	}
 }

@@ -56,3 +56,41 @@ func TestManyAnswers(t *testing.T) {
 		}
 	}
 }
+
+// stoppedKeeper refuses what it is asked after the end of ctx, as the real one does.
+type stoppedKeeper struct {
+	LeaseKeeper
+	stop func() // called by the first transaction
+}
+
+func (k *stoppedKeeper) Finish(ctx context.Context, _, _ []Entry) (int, error) {
+	k.stop()
+	return 0, ctx.Err()
+}
+
+func (k *stoppedKeeper) Renew(ctx context.Context, _ []int64) error { return ctx.Err() }
+
+// witness counts incidents.
+type witness struct{ seen []IncidentKind }
+
+func (w *witness) Observe(i Incident) { w.seen = append(w.seen, i.Kind) }
+
+// TestStopIsNoOutage: a relay that stops while it writes answers or renews
+// leases does not report that the database is gone.
+func TestStopIsNoOutage(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	log, w := slog.New(slog.DiscardHandler), &witness{}
+	ls := &leases{
+		keeper: &stoppedKeeper{stop: cancel}, log: log, health: &health{log: log, observer: w}, retryIn: func(time.Duration) {},
+		wake: make(chan struct{}, 1), held: map[int64]lease{1: {time.Now().Add(time.Hour)}},
+	}
+	ls.results = make([]lateResult, maxFinish+1)
+	if err := ls.flush(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("flush() = %v", err)
+	}
+	ls.renew(ctx)
+	if len(w.seen) != 0 {
+		t.Errorf("incidents %v", w.seen)
+	}
+}

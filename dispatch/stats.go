@@ -79,11 +79,7 @@ func (l *lane) stats() DestinationStats {
 	return s
 }
 
-func (h *health) down() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !h.since.IsZero()
-}
+func (h *health) down() bool { return h.lost.Load() }
 
 func (s *scheduler) stats() (claims, claimed uint64, bell string) {
 	s.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -342,21 +343,34 @@ func TestStartsBeforeTheDatabase(t *testing.T) {
 	if err := server.Halt(t.Context(), pgserver.Fast); err != nil {
 		t.Fatal(err)
 	}
-	r := e.start(handleAll(t, h))
-	for !strings.Contains(r.log.text(), "waiting for it") {
-		select {
-		case err := <-r.done:
-			t.Fatalf("relay did not wait: %v", err)
-		case <-time.After(time.Millisecond):
-		}
+	seen := make(incidents, 1000)
+	r := e.start(handleAll(t, h), notifyd.WithObserver(seen))
+	if i := seen.until(t, dispatch.IncidentDatabaseLost); i.Err == nil || !r.Stats().DatabaseDown {
+		t.Errorf("incident %+v, stats %+v", i, r.Stats())
 	}
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	seen.until(t, dispatch.IncidentDatabaseBack)
 	r.waitReady()
-	if got := h.next(); got.ID != id {
-		t.Errorf("got event %d, want %d", got.ID, id)
+	if got := h.next(); got.ID != id || r.Stats().DatabaseDown {
+		t.Errorf("got event %d, want %d; stats %+v", got.ID, id, r.Stats())
 	}
+}
+
+// TestStopsBeforeItIsReady: a relay that has never got to work leaves no connection.
+func TestStopsBeforeItIsReady(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.exec(`ALTER TABLE outbox_deliveries RENAME TO hidden`)
+	seen := make(incidents, 1000)
+	r := e.start(handleAll(t, newRecorder(t)), notifyd.WithObserver(seen))
+	seen.until(t, dispatch.IncidentDatabaseLost)
+	if err := r.end(); err != nil {
+		t.Error(err)
+	}
+	e.until("all connections closed", `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name LIKE 'notifyd/%')`)
 }
 
 func TestStopsWithoutCountingAnAttempt(t *testing.T) {

@@ -2,24 +2,52 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
+
+// Watch answers those who watch the relay. Each question has a connection of
+// its own for as long as it takes, one at a time: on the keeper's, a question
+// that takes too long would hold up the renewal of leases, and one that is given
+// up would end the session by which others see that the relay lives. It is safe
+// for several goroutines.
+type Watch struct {
+	connector *Connector
+	turn      chan struct{} // capacity 1: somebody asks
+}
+
+// NewWatch returns a watch, which does not have to be closed.
+func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan struct{}, 1)} }
 
 // Oldest returns how long the event has waited that has waited longest, 0 if
 // none waits. Dead letters and unrouted events do not count, nor what is not
 // yet due to be delivered. Fresh events are looked for above the id after,
 // because an index that is full of delivered ones may be long.
-func (k *Keeper) Oldest(ctx context.Context, after int64) (age time.Duration, err error) {
+func (w *Watch) Oldest(ctx context.Context, after int64) (age time.Duration, err error) {
+	const what = "look for the oldest waiting event"
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	select {
+	case w.turn <- struct{}{}:
+		defer func() { <-w.turn }()
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
+	conn, err := w.connector.Connect(ctx, "watch")
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	defer Close(ctx, conn)
 	var us int64
-	err = k.do(ctx, "look for the oldest waiting event", func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
-				(SELECT greatest(created_at, available_at) FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1),
-				(SELECT greatest(e.created_at, e.available_at) FROM outbox_events AS e
-					WHERE e.id = (SELECT event_id FROM outbox_deliveries
-						WHERE state IN ('retry', 'running') AND (attempts > 0 OR available_at <= clock_timestamp())
-						ORDER BY event_id LIMIT 1)))) * 1000000, 0)::bigint`, after).Scan(&us)
-	})
-	return max(0, time.Duration(us)*time.Microsecond), err
+	if err := conn.QueryRow(ctx, sqlOldest, after).Scan(&us); err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	return max(0, time.Duration(us)*time.Microsecond), nil
 }
+
+const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
+		(SELECT greatest(created_at, available_at) FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1),
+		(SELECT greatest(e.created_at, e.available_at) FROM outbox_events AS e
+			WHERE e.id = (SELECT event_id FROM outbox_deliveries
+				WHERE state IN ('retry', 'running') AND (attempts > 0 OR available_at <= clock_timestamp())
+				ORDER BY event_id LIMIT 1)))) * 1000000, 0)::bigint`

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"math"
 	"testing"
 	"time"
@@ -9,10 +10,10 @@ import (
 func TestOldest(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
-	k := d.keeper(options())
+	w := NewWatch(d.Connector)
 	age := func(after int64) time.Duration {
 		t.Helper()
-		age, err := k.Oldest(t.Context(), after)
+		age, err := w.Oldest(t.Context(), after)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,5 +47,27 @@ func TestOldest(t *testing.T) {
 	want("a fresh one", 5*time.Hour)
 	if got := age(30); got != 3*time.Hour {
 		t.Errorf("behind the fresh one: %v", got)
+	}
+}
+
+// TestWatchingHarmsNobody: an operator has the tables locked, and a scrape is
+// given up. The relay is to live on in the eyes of others.
+func TestWatchingHarmsNobody(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	o := options()
+	k, other, w := d.keeper(o), d.keeper(options()), NewWatch(d.Connector)
+	d.hold(k)
+	d.lease(o.Owner, 1, soon)
+	d.exec(`BEGIN`)
+	d.exec(`LOCK TABLE outbox_events`)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := w.Oldest(ctx, 0); err == nil {
+		t.Error("there was an answer")
+	}
+	d.exec(`ROLLBACK`)
+	if n := d.takeOver(other); n != 0 {
+		t.Errorf("%d leases were taken over", n)
 	}
 }

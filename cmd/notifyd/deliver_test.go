@@ -121,12 +121,12 @@ func TestRunWaitsForDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, testenv.FreePort(t))))
-	const waits = `"database does not answer, waiting for it"`
+	const waits = `"database does not answer, trying again until it does"`
 	p.stderr.await(t, waits)
 	if err := server.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.stderr.await(t, `"database answers"`)
+	p.stderr.await(t, `"database answers again"`)
 	publishTo(t, url, "order.placed", order)
 	p.stdout.await(t, `"destination":"audit"`)
 	p.signal(t, syscall.SIGTERM)
