@@ -1,0 +1,29 @@
+package redis
+
+import (
+	"fmt"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/message"
+)
+
+// Preview returns what is added or published for e: the key, the fields of the
+// entry, and the body.
+func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+	c, err := h.encoder.command(0, e)
+	if err != nil {
+		return "", dispatch.Permanent(fmt.Errorf("redis: %w", err))
+	}
+	body, _ := c.args[len(c.args)-1].([]byte)
+	fields := []message.Header{{Name: h.encoder.what, Value: c.key}}
+	if h.encoder.what == "stream" {
+		pairs := c.args[2+len(h.encoder.head) : len(c.args)-2]
+		for i := 0; i+1 < len(pairs); i += 2 {
+			fields = append(fields, message.Header{Name: "field " + fmt.Sprint(pairs[i]), Value: fmt.Sprint(pairs[i+1])})
+		}
+		fields = append(fields, message.Header{Name: "field " + h.encoder.body, Value: "(below)"})
+	}
+	return message.Preview(fields, body), nil
+}
+
+var _ dispatch.Previewer = (*Handler)(nil)
