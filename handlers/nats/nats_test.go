@@ -41,7 +41,7 @@ func TestMessage(t *testing.T) {
 		},
 		message.CloudEventsStructured: {"Content-Type": {"application/cloudevents+json"}},
 	} {
-		want["traceparent"], want["tenant"], want["lines"] = []string{"00-1-2-03"}, []string{"a"}, []string{"a b: c"}
+		want["traceparent"], want["tenant"], want["lines"] = []string{"00-1-2-03"}, []string{"a"}, []string{"a  b: c"}
 		want[jetstream.ExpectedStreamHeader] = []string{place.Name}
 		e.Destination = string(format)
 		want[jetstream.MsgIDHeader] = []string{msgID(e)}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// everywhere are the servers behind every destination that there is.
+type everywhere struct {
+	*testing.T
+	database, kafka, rabbitmq, sqs string
+	redis, nats                    testenv.Place
+	mail                           *smtpsink.Sink
+	hooks, slack                   *received
+	aws                            *sqs.Client
+	queue                          string
+}
+
+// received is an HTTP server that keeps what it was sent.
+type received struct {
+	*httptest.Server
+	requests chan string
+}
+
+func receive(t *testing.T, answer string) *received {
+	t.Helper()
+	r := &received{requests: make(chan string, 10)}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, _ := io.ReadAll(request.Body) // what is missing is missed below
+		r.requests <- request.Header.Get("Webhook-Id") + " " + string(body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, answer)
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// startEverything starts one of each, and makes the stream and the queue that
+// nobody makes on demand.
+func startEverything(t *testing.T) *everywhere {
+	t.Helper()
+	e := &everywhere{
+		T: t, database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL, sqs: testenv.SQS(t),
+		redis: testenv.Redis(t), nats: testenv.NATS(t), mail: startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS}),
+		hooks: receive(t, "{}"), slack: receive(t, `{"ok": true, "ts": "1.2", "channel": "C1"}`),
+	}
+	e.aws = sqs.New(sqs.Options{
+		BaseEndpoint: aws.String(e.sqs), Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("id", "key", ""),
+	})
+	made, err := e.aws.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String("every")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.queue = *made.QueueUrl
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, "every"); err != nil {
+		t.Fatal(err)
+	}
+	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: e.nats.Name, Subjects: []string{e.nats.Name + ".>"}})
+		return err
+	})
+	return e
+}
+
+func (e *everywhere) stream(f func(context.Context, jetstream.JetStream) error) {
+	e.Helper()
+	conn, err := natsgo.Connect(e.nats.URL)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		e.Fatal(err)
+	}
+	if err := f(e.Context(), js); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// config is a file with every type of destination.
+func (e *everywhere) config() string {
+	return fmt.Sprintf(`version: 1
+database: {url: "%s"}
+log: {level: debug, format: json}
+destinations:
+  kafka: {type: kafka, brokers: "%s", topic: every}
+  rabbitmq:
+    type: rabbitmq
+    url: "%s"
+    exchange: shop
+    declare:
+      exchanges: [{name: shop}]
+      queues: [{name: every}]
+      bindings: [{exchange: shop, queue: every, routing_key: "order.#"}]
+  sqs: {type: sqs, queue_url: "%s", region: eu-central-1, endpoint: "%s", access_key_id: id, secret_access_key: key}
+  redis: {type: redis, url: "%s", stream: "%s"}
+  nats: {type: nats, servers: "%s", subject: "%s.{{ .Event.Type }}"}
+  webhook: {type: webhook, url: "%s", signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw]}
+  slack: {type: slack, token: xoxb-swordfish, api_url: "%s/", channel: C1, text: "Order {{ .Payload.order }}"}
+  mail:
+    type: email
+    host: 127.0.0.1
+    port: %d
+    tls: none
+    from: Shop <shop@example.com>
+    to: "{{ .Payload.email }}"
+    subject: "Order {{ .Payload.order }}"
+    text: "Thank you."
+  log: {type: log}
+routes:
+  - {match: order.*, to: [kafka, rabbitmq, sqs, redis, nats, webhook, slack, mail, log]}
+`, e.database, e.kafka, e.rabbitmq, e.queue, e.sqs, e.redis.URL, e.redis.Name, e.nats.URL, e.nats.Name, e.hooks.URL, e.slack.URL, e.mail.Port())
+}
+
+// arrived returns what has arrived at each place.
+func (e *everywhere) arrived() map[string]string {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	got := map[string]string{"webhook": <-e.hooks.requests, "slack": <-e.slack.requests}
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka), kgo.ConsumeTopics("every"))
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer client.Close()
+	client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+		got["kafka"] = fmt.Sprintf("key %s, %d headers, %s", r.Key, len(r.Headers), r.Value)
+	})
+	conn, err := amqp.Dial(e.rabbitmq)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // it was only read from
+	ch, err := conn.Channel()
+	if err != nil {
+		e.Fatal(err)
+	}
+	if m, ok, err := ch.Get("every", true); err == nil && ok {
+		got["rabbitmq"] = fmt.Sprintf("message_id %s, type %s, %s", m.MessageId, m.Type, m.Body)
+	}
+	out, err := e.aws.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: aws.String(e.queue), WaitTimeSeconds: 5, MessageAttributeNames: []string{"All"}})
+	if err != nil {
+		e.Fatal(err)
+	}
+	for _, m := range out.Messages {
+		got["sqs"] = fmt.Sprintf("%d attributes, %s", len(m.MessageAttributes), *m.Body)
+	}
+	options, err := goredis.ParseURL(e.redis.URL)
+	if err != nil {
+		e.Fatal(err)
+	}
+	redis := goredis.NewClient(options)
+	defer redis.Close() //nolint:errcheck // it was only read from
+	entries, err := redis.XRange(ctx, e.redis.Name, "-", "+").Result()
+	if err != nil {
+		e.Fatal(err)
+	}
+	for _, entry := range entries {
+		got["redis"] = fmt.Sprint("id ", entry.Values["id"], ", ", entry.Values["payload"])
+	}
+	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
+		s, err := js.Stream(ctx, e.nats.Name)
+		if err != nil {
+			return err
+		}
+		m, err := s.GetLastMsgForSubject(ctx, e.nats.Name+".order.placed")
+		if err == nil {
+			got["nats"] = m.Header.Get("Nats-Msg-Id") + " " + string(m.Data)
+		}
+		return err
+	})
+	m, err := mails(e.T, e.mail, 1)[0].Parse()
+	if err != nil {
+		e.Fatal(err)
+	}
+	got["mail"] = m.Subject + " to " + m.To
+	return got
+}
+
+// TestEveryDestination sends one event to all of them by one configuration.
+func TestEveryDestination(t *testing.T) {
+	t.Parallel()
+	e := startEverything(t)
+	path := file(t, e.config())
+	if r := command(t, "check-config", "-c", path); r.code != 0 {
+		t.Fatalf("check-config: %d\n%s", r.code, r.stderr)
+	}
+	d := startDaemon(t, nil, "run", "-c", path)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log of the daemon:\n%s", d.stderr.text())
+		}
+	})
+	publishTo(t, e.database, "order.placed", order, "--aggregate", "order/7")
+	until(t, e.database, "SELECT count(*) = 1 AND bool_and(state = 'done') FROM outbox_events")
+	got := e.arrived()
+	d.stdout.await(t, "\n")
+	got["log"] = d.stdout.text()
+	for name, want := range map[string]string{
+		"kafka": "key 7, 6 headers, " + order, "rabbitmq": "message_id 1, type order.placed, " + order, "sqs": order, "redis": "id 1, " + order,
+		"nats": order, "webhook": order, "slack": "Order+7", "mail": "Order 7 to <ann@example.com>", "log": `"event_id":1`,
+	} {
+		if !strings.Contains(got[name], want) {
+			t.Errorf("%s got %q, want %q in it", name, got[name], want)
+		}
+		t.Logf("%s: %s", name, strings.TrimSpace(got[name]))
+	}
+	if n := query[int](t, e.database, "SELECT count(*) FROM outbox_deliveries"); n != 0 {
+		t.Errorf("%d deliveries are left", n)
+	}
+	if code := d.end(t); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
+	}
+	if text := d.stderr.text(); strings.Contains(text, "swordfish") || strings.Contains(text, "whsec_") {
+		t.Errorf("a secret is logged:\n%s", text)
+	}
+}
