@@ -1,0 +1,118 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// silence has the cluster take produce requests and leave them unanswered until
+// over is closed.
+func silence(c *kfake.Cluster, over <-chan struct{}) (asked <-chan struct{}) {
+	taken := make(chan struct{}, 1000)
+	onProduce(c, func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		taken <- struct{}{}
+		c.SleepControl(func() { <-over })
+		return nil, nil, false
+	})
+	return taken
+}
+
+func TestCancelEndsADelivery(t *testing.T) {
+	t.Parallel()
+	for _, transactional := range []bool{false, true} {
+		t.Run(fmt.Sprint("transactional=", transactional), func(t *testing.T) {
+			t.Parallel()
+			c := fake(t, 1)
+			over := make(chan struct{})
+			asked := silence(c, over)
+			h := open(t, c.ListenAddrs(), func(cfg *Config) {
+				cfg.Transactional = transactional
+				// What the held request may leave open, the broker aborts after this and
+				// 5 s, well before the reader loses patience.
+				cfg.DeliveryTimeout = 10 * time.Second
+			})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cause := errors.New("the relay is stopping")
+			done := make(chan []error)
+			go func() { done <- h.DeliverBatch(ctx, events(1, 2)) }()
+			<-asked
+			cancel(cause)
+			for _, err := range <-done {
+				if !errors.Is(err, cause) {
+					t.Errorf("error %v is not the cause of the context's end", err)
+				}
+			}
+			close(over)
+			deliver(t, h, events(3))
+			if got := written(t, c.ListenAddrs(), "t", 1, kgo.FetchIsolationLevel(kgo.ReadCommitted()))[0]; !slices.IsSorted(got) || got[len(got)-1] != 3 {
+				t.Errorf("written: %d", got)
+			}
+		})
+	}
+}
+
+func TestDeliveryTimeout(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	over := make(chan struct{})
+	silence(c, over)
+	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.DeliveryTimeout = 200 * time.Millisecond })
+	err := h.Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "delivery_timeout of 200ms")
+	close(over)
+}
+
+func TestNobodyListens(t *testing.T) {
+	t.Parallel()
+	h := open(t, []string{"127.0.0.1:1"}, func(cfg *Config) { cfg.DeliveryTimeout = patience })
+	err := h.Deliver(t.Context(), events(1)[0])
+	wantClass(t, err, "unavailable")
+	mustContain(t, err, "127.0.0.1:1", "refused")
+}
+
+// TestStaleBatchIsRefused holds a request back on its way, lets its batch be given
+// up and delivered again together with a newer event, and then lets the request
+// arrive.
+func TestStaleBatchIsRefused(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 1)
+	h := open(t, c.ListenAddrs())
+	// The connection of the request that is held back is to be given up soon.
+	h.options = append(h.options, kgo.ProduceRequestTimeout(100*time.Millisecond), kgo.RequestTimeoutOverhead(time.Second))
+	deliver(t, h, events(1))
+	var held atomic.Bool
+	asked, over, passed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	onProduce(c, func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if held.CompareAndSwap(false, true) {
+			close(asked)
+			c.SleepControl(func() { <-over })
+			close(passed)
+		}
+		return nil, nil, false
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan []error)
+	go func() { done <- h.DeliverBatch(ctx, events(2, 3)) }()
+	<-asked
+	cancel()
+	for _, err := range <-done {
+		wantClass(t, err, "ours")
+	}
+	deliver(t, h, events(2, 3, 4))
+	close(over)
+	<-passed
+	deliver(t, h, events(5))
+	if got := written(t, c.ListenAddrs(), "t", 5)[0]; !slices.Equal(got, upTo(5)) {
+		t.Errorf("written: %d", got)
+	}
+}
