@@ -28,6 +28,14 @@ func (b *batch) fail(i int, err error) {
 	b.errs[i] = err
 }
 
+// failure returns what became of event i.
+func (b *batch) failure(i int) error {
+	if b.errs == nil {
+		return nil
+	}
+	return b.errs[i]
+}
+
 func (b *batch) failAll(todo []int, err error) {
 	for _, i := range todo {
 		b.fail(i, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -115,4 +116,21 @@ func TestStaleBatchIsRefused(t *testing.T) {
 	if got := written(t, c.ListenAddrs(), "t", 5)[0]; !slices.Equal(got, upTo(5)) {
 		t.Errorf("written: %d", got)
 	}
+}
+
+// TestFirstRecordOfATopicGoesAlone has the first request of a client fail: nothing
+// that was waiting for the topic's partitions may overtake what was in it.
+func TestFirstRecordOfATopicGoesAlone(t *testing.T) {
+	t.Parallel()
+	c := fake(t, 2)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.UnknownServerError, Count: 1})
+	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.MaxMessageBytes = 1024 })
+	all := events(upTo(300)...)
+	for i, err := range h.DeliverBatch(t.Context(), all) {
+		if err == nil {
+			t.Fatalf("event %d overtook the first", all[i].ID)
+		}
+	}
+	deliver(t, h, all)
+	inOrderOnce(t, written(t, c.ListenAddrs(), "t", len(all)), len(all))
 }

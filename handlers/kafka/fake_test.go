@@ -249,9 +249,10 @@ func TestLaterRecordsDoNotOvertake(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 2)
 	var failing atomic.Int32
-	failing.Store(-1)
+	const armed, unarmed = -1, -2
+	failing.Store(unarmed)
 	onProduce(c, func(req *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
-		if len(req.Topics) == 1 && len(req.Topics[0].Partitions) > 0 && failing.CompareAndSwap(-1, req.Topics[0].Partitions[0].Partition) {
+		if len(req.Topics) == 1 && len(req.Topics[0].Partitions) > 0 && failing.CompareAndSwap(armed, req.Topics[0].Partitions[0].Partition) {
 			c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "t", Partitions: []int32{failing.Load()}, Err: kerr.UnknownServerError})
 		}
 		return nil, nil, false
@@ -259,15 +260,17 @@ func TestLaterRecordsDoNotOvertake(t *testing.T) {
 	// Many small batches, so that there are several requests, were they pipelined.
 	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.MaxMessageBytes = 1024 })
 	all := events(upTo(300)...)
-	errs := h.DeliverBatch(t.Context(), all)
+	deliver(t, h, all[:1]) // of a topic that it does not know, the first one goes alone
+	failing.Store(armed)
+	errs := h.DeliverBatch(t.Context(), all[1:])
 	var failed []int64
 	for i, err := range errs {
 		if err != nil {
 			wantClass(t, err, "unavailable")
-			failed = append(failed, all[i].ID)
+			failed = append(failed, all[1+i].ID)
 		}
 	}
-	if len(failed) == 0 || len(failed) == len(all) {
+	if len(failed) == 0 || len(failed) == len(all)-1 {
 		t.Fatalf("%d of %d events failed, want those of one partition", len(failed), len(all))
 	}
 	got := written(t, c.ListenAddrs(), "t", len(all)-len(failed))

@@ -45,8 +45,9 @@ type producer struct {
 	cfg     Config
 	options []kgo.Opt
 	link    *link
-	client  *kgo.Client // nil before the first batch, and after a fatal error
-	suspect bool        // ask whether the brokers are there before buffering anything
+	client  *kgo.Client     // nil before the first batch, and after a fatal error
+	suspect bool            // ask whether the brokers are there before buffering anything
+	known   map[string]bool // topics that the client knows the partitions of
 
 	// Of the batch under way; the memory is used again by the next one.
 	records []kgo.Record
@@ -177,7 +178,7 @@ func (p *producer) ready(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.client, p.suspect = client, true
+		p.client, p.suspect, p.known = client, true, make(map[string]bool)
 	}
 	if !p.suspect {
 		return nil
@@ -228,8 +229,63 @@ func (p *producer) produce(b *batch, todo []int) {
 	}
 }
 
-// send buffers records and flushes them. If ctx is done first, it gives them up.
+// send writes records and waits for their fate.
+//
+// The partitions of a topic that the client does not know yet become known while
+// the first records are on their way: it moves the others into the partitions
+// meanwhile, and what it moves just after a record has failed overtakes that one.
+// So one record of such a topic goes ahead of the others.
 func (p *producer) send(b *batch, todo []int) {
+	ahead, rest := p.scouts(todo)
+	if len(ahead) == 0 {
+		p.flush(b, todo)
+		return
+	}
+	p.flush(b, ahead)
+	failed := make(map[string]error)
+	for _, i := range ahead {
+		topic := p.records[i].Topic
+		if err := b.failure(i); err != nil && !isContent(err) {
+			failed[topic] = err
+		} else if err == nil {
+			p.known[topic] = true
+		}
+	}
+	left := rest[:0]
+	for _, i := range rest {
+		if err := failed[p.records[i].Topic]; err != nil {
+			b.fail(i, err)
+			continue
+		}
+		left = append(left, i)
+	}
+	if len(left) > 0 {
+		p.send(b, left) // a scout that was refused for what it holds has told nothing
+	}
+}
+
+// scouts takes out of todo the first record of each topic that is not known.
+func (p *producer) scouts(todo []int) (ahead, rest []int) {
+	var topics map[string]bool
+	for n, i := range todo {
+		topic := p.records[i].Topic
+		if p.known[topic] || topics[topic] {
+			if topics != nil {
+				rest = append(rest, i)
+			}
+			continue
+		}
+		if topics == nil {
+			topics, rest = make(map[string]bool), append(rest, todo[:n]...)
+		}
+		topics[topic] = true
+		ahead = append(ahead, i)
+	}
+	return ahead, rest
+}
+
+// flush buffers records and sends them. If ctx is done first, it gives them up.
+func (p *producer) flush(b *batch, todo []int) {
 	p.waiting.Add(len(todo))
 	settled := p.settled
 	for _, i := range todo {
