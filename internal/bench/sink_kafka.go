@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -34,6 +35,7 @@ type kafkaSink struct {
 	server *kafkaserver.Server // nil for brokers of somebody else
 	client *kgo.Client
 	topics []string
+	opened []io.Closer // the handlers
 }
 
 func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
@@ -117,7 +119,7 @@ func (s *kafkaSink) handlers(brokers []string) (all []notifyd.Handler, err error
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, h)
+		all, s.opened = append(all, h), append(s.opened, h)
 	}
 	return all, nil
 }
@@ -163,10 +165,14 @@ func recordID(r *kgo.Record) int64 {
 	return 0
 }
 
-// close removes the topics, or the whole server.
+// close closes the handlers, and removes the topics, or the whole server.
 func (s *kafkaSink) close(ctx context.Context) (err error) {
+	for _, h := range s.opened {
+		err = errors.Join(err, h.Close())
+	}
 	if s.server == nil && s.client != nil && len(s.topics) > 0 {
-		_, err = kadm.NewClient(s.client).DeleteTopics(ctx, s.topics...)
+		_, deleteErr := kadm.NewClient(s.client).DeleteTopics(ctx, s.topics...)
+		err = errors.Join(err, deleteErr)
 	}
 	if s.client != nil {
 		s.client.Close()
