@@ -49,11 +49,7 @@ func to(topic string) func(*Config) { return func(c *Config) { c.Topic = topic }
 // kcat runs a program that shares no code with ours, librdkafka's.
 func kcat(t *testing.T, in string, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath("kcat")
-	if err != nil {
-		t.Skip("no kcat: make setup installs it")
-	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(t.Context(), testenv.Program(t, "kcat"), args...)
 	cmd.Stdin = strings.NewReader(in)
 	var said strings.Builder
 	cmd.Stderr = &said

@@ -129,15 +129,14 @@ func (c *peer) soon() bool {
 	return err == nil
 }
 
-func receive[T any](t *testing.T, from <-chan T) T {
+func receive[T any](t *testing.T, from <-chan T) (v T) {
 	t.Helper()
 	select {
-	case v := <-from:
-		return v
+	case v = <-from:
 	case <-time.After(patience):
 		t.Fatal("nothing came")
-		panic("unreachable")
 	}
+	return v
 }
 
 func within(t *testing.T) context.Context {
