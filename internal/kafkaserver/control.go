@@ -35,7 +35,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	if errors.Is(err, errDown) || ctx.Err() != nil {
 		err = nil
 	}
-	return errors.Join(err, os.RemoveAll(s.dir), s.dog.dismiss())
+	return errors.Join(err, os.RemoveAll(s.dir), s.dog.Dismiss())
 }
 
 // Halt takes the server down in an orderly way and keeps its data, for
@@ -57,7 +57,7 @@ func (s *Server) halt(ctx context.Context) error {
 	}
 	select {
 	case <-s.proc.done:
-		s.dog.forget()
+		s.dog.Forget()
 		return nil
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), s.kill())
@@ -80,7 +80,7 @@ func (s *Server) kill() error {
 		return err
 	}
 	<-s.proc.done // SIGKILL cannot be refused, so this is short
-	s.dog.forget()
+	s.dog.Forget()
 	return nil
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/notifyd/notifyd/internal/watchdog"
 )
 
 const (
@@ -77,7 +79,7 @@ func (s *Server) start(ctx context.Context) error {
 	// ctx bounds the start, not the life of the server.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), s.cfg.Programs.Java, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr = watchdog.OwnGroup()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start Kafka: %w", err)
 	}
@@ -87,7 +89,7 @@ func (s *Server) start(ctx context.Context) error {
 		_ = cmd.Wait() // why it ended is in its log
 	}()
 	s.proc = p
-	s.dog.watch(cmd.Process.Pid)
+	s.dog.Watch(cmd.Process.Pid)
 	if err = s.ready(ctx); err == nil {
 		return nil
 	}

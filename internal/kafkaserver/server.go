@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/watchdog"
 )
 
 // portTries bounds how often Start picks other ports after somebody else took
@@ -65,7 +66,7 @@ type Server struct {
 	cfg     Config
 	dir     string
 	cluster string // id
-	dog     *watchdog
+	dog     *watchdog.Watchdog
 
 	plain, controller, secure int // ports, fixed once Start has returned
 
@@ -88,7 +89,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory for Kafka: %w", err)
 	}
-	dog, err := startWatchdog(ctx, dir)
+	dog, err := watchdog.Start(ctx, dir)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

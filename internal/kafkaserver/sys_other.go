@@ -11,5 +11,3 @@ const (
 	sigStop = syscall.Signal(19)
 	sigCont = syscall.Signal(18)
 )
-
-func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

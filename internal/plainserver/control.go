@@ -42,7 +42,7 @@ func (s *Server) Stop(context.Context) error {
 	if s.proc != nil && !s.proc.exited() {
 		err = s.kill()
 	}
-	return errors.Join(err, os.RemoveAll(s.dir), s.dog.dismiss())
+	return errors.Join(err, os.RemoveAll(s.dir), s.dog.Dismiss())
 }
 
 // Halt takes the server down in an orderly way and keeps its data, for
@@ -64,7 +64,7 @@ func (s *Server) halt(ctx context.Context) error {
 	}
 	select {
 	case <-s.proc.done:
-		s.dog.forget()
+		s.dog.Forget()
 		return nil
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), s.kill())
@@ -87,7 +87,7 @@ func (s *Server) kill() error {
 		return err
 	}
 	<-s.proc.done // SIGKILL cannot be refused, so this is short
-	s.dog.forget()
+	s.dog.Forget()
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/watchdog"
 )
 
 const (
@@ -68,7 +70,7 @@ func (s *Server) start(ctx context.Context) error {
 	// ctx bounds the start, not the life of the server.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), s.path, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
-	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr = watchdog.OwnGroup()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", s.program.Name, err)
 	}
@@ -78,7 +80,7 @@ func (s *Server) start(ctx context.Context) error {
 		_ = cmd.Wait() // why it ended is in its log
 	}()
 	s.proc = p
-	s.dog.watch(cmd.Process.Pid)
+	s.dog.Watch(cmd.Process.Pid)
 	if err = s.ready(ctx); err == nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/watchdog"
 )
 
 // portTries bounds how often Start picks another port after somebody else took
@@ -24,7 +25,7 @@ type Server struct {
 	program Program
 	path    string // of the executable
 	dir     string
-	dog     *watchdog
+	dog     *watchdog.Watchdog
 	port    int // fixed once Start has returned
 
 	mu      sync.Mutex
@@ -45,7 +46,7 @@ func Start(ctx context.Context, program Program) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory for %s: %w", program.Name, err)
 	}
-	dog, err := startWatchdog(ctx, dir)
+	dog, err := watchdog.Start(ctx, dir)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

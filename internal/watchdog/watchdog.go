@@ -1,4 +1,7 @@
-package plainserver
+// Package watchdog ends a private server, and removes its directory, when the
+// process that started it has died without doing so: by a kill -9, or by the end
+// of a test that has hung.
+package watchdog
 
 import (
 	"context"
@@ -23,20 +26,20 @@ fi
 rm -rf -- "$1"
 `
 
-// watchdog ends a server whose owner died. See the package comment.
-type watchdog struct {
+// Watchdog ends a server whose owner died.
+type Watchdog struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser
 	mu   sync.Mutex // one id at a time
 }
 
-// startWatchdog starts the watchdog of the server in dir. The caller ends it by
-// dismiss.
-func startWatchdog(ctx context.Context, dir string) (*watchdog, error) {
+// Start starts the watchdog of the server in dir. The caller ends it by
+// Dismiss.
+func Start(ctx context.Context, dir string) (*Watchdog, error) {
 	// Its life is the server's, not ctx's.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", watchScript, "notifyd-server-watchdog", dir)
 	// A process group of its own: Ctrl-C and a kill of our group pass it by.
-	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr = OwnGroup()
 	cmd.Dir = "/"
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
@@ -45,22 +48,22 @@ func startWatchdog(ctx context.Context, dir string) (*watchdog, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("watchdog of a server: %w", err), pipe.Close())
 	}
-	return &watchdog{cmd: cmd, pipe: pipe}, nil
+	return &Watchdog{cmd: cmd, pipe: pipe}, nil
 }
 
-// watch names the process to end. A watchdog that was killed cannot be told,
+// Watch names the process to end. A watchdog that was killed cannot be told,
 // which costs its service and nothing else.
-func (w *watchdog) watch(pid int) {
+func (w *Watchdog) Watch(pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, _ = fmt.Fprintln(w.pipe, pid)
 }
 
-// forget tells that the process is gone: its id may soon be somebody else's.
-func (w *watchdog) forget() { w.watch(0) }
+// Forget tells that the process is gone: its id may soon be somebody else's.
+func (w *Watchdog) Forget() { w.Watch(0) }
 
-// dismiss ends the watchdog, after the server is gone and forgotten.
-func (w *watchdog) dismiss() error {
+// Dismiss ends the watchdog, after the server is gone and forgotten.
+func (w *Watchdog) Dismiss() error {
 	err := w.pipe.Close()
 	if waitErr := w.cmd.Wait(); err == nil {
 		err = waitErr
