@@ -14,6 +14,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
 // Handler sends mails. It implements [dispatch.Handler] and io.Closer, and is
@@ -43,12 +44,12 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 		opt(&o)
 	}
 	ts, _ := parseTemplates(cfg) // Validate reports the error
-	cas, err := readCAs(cfg, o.baseDir)
+	trust, err := tlsconf.Config{CAFile: cfg.CAFile}.Load(o.baseDir)
 	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.baseDir), err); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, cas)}, nil
+	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, trust.RootCAs)}, nil
 }
 
 // Deliver sends the mail for e. What an error means:

@@ -1,7 +1,6 @@
 package email
 
 import (
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -128,22 +127,6 @@ func (t *templates) readFiles(c Config, baseDir string) error {
 		p.errs = append(p.errs, field.Errorf(at, "the file is empty: write a template into it"))
 	}
 	return errors.Join(p.errs...)
-}
-
-// readCAs reads the certificates to trust, nil for the system's.
-func readCAs(c Config, baseDir string) (*x509.CertPool, error) {
-	if c.CAFile == "" {
-		return nil, nil //nolint:nilnil // a nil pool is how crypto/tls spells "the system's"
-	}
-	text, err := readFile(baseDir, c.CAFile)
-	if err != nil {
-		return nil, field.Errorf("ca_file", "%w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(text)) {
-		return nil, field.Errorf("ca_file", "has no certificate in it: give a PEM file with BEGIN CERTIFICATE")
-	}
-	return pool, nil
 }
 
 // readFile reads a file that the configuration names, up to [tmpl.MaxOutput].
