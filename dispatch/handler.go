@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -14,7 +15,8 @@ import (
 // it: in a fan-out the same payload and headers are seen by several handlers.
 type Event struct {
 	// ID is the primary key of the row in outbox_events. It is the same for
-	// every attempt and every destination: consumers use it to drop duplicates.
+	// every attempt and every destination. What consumers drop duplicates by
+	// is DedupeID.
 	ID int64
 	// Type routes the event, "order.created" for example. Never empty.
 	Type string
@@ -32,8 +34,24 @@ type Event struct {
 	// before. An attempt that was interrupted by a shutdown, or that met a
 	// destination that was down, is not counted.
 	Attempt int
+	// Replay is how often this delivery has been a dead letter that somebody
+	// replayed: 0 for nearly all. See DedupeID.
+	Replay int
 	// Destination is the name of the destination this delivery is for.
 	Destination string
+}
+
+// DedupeID returns the text by which consumers drop duplicates: the event's id,
+// "42", the same for every attempt; after the first replay of a dead letter
+// "42r1", after the second "42r2". A replay is wanted, and may carry an edited
+// payload, so nobody who remembers the id of an earlier delivery may drop it.
+// A handler that gives its destination an id builds it from this one.
+func (e *Event) DedupeID() string {
+	id := strconv.FormatInt(e.ID, 10)
+	if e.Replay > 0 {
+		id += "r" + strconv.Itoa(e.Replay)
+	}
+	return id
 }
 
 // Handler delivers one event to one destination.

@@ -1,13 +1,14 @@
 // Package outboxsql holds the tables and the trigger of notifyd as SQL, and
 // applies them.
 //
-// schema.sql and triggers.sql are complete in themselves and can be run with
-// psql; [Migrate] does the same under a lock and keeps account of versions.
+// The files are complete in themselves and can be run with psql: schema.sql,
+// then dead_letters.sql, then triggers.sql. [Migrate] does the same under a lock
+// and keeps account of versions.
 package outboxsql
 
 import (
 	"context"
-	_ "embed" // the two files below
+	_ "embed" // the files below
 	"errors"
 	"fmt"
 	"strings"
@@ -19,6 +20,9 @@ import (
 
 //go:embed schema.sql
 var schemaSQL string
+
+//go:embed dead_letters.sql
+var deadLettersSQL string
 
 //go:embed triggers.sql
 var triggersSQL string
@@ -96,6 +100,7 @@ type migration struct {
 func migrations() []migration {
 	return []migration{
 		{name: "events and deliveries", sql: schemaSQL},
+		{name: "dead letters", sql: deadLettersSQL},
 	}
 }
 

@@ -97,7 +97,7 @@ func TestMigrateIntoSchema(t *testing.T) {
 			}
 			tables := values[string](t, conn, `SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY 1`,
 				pgx.Identifier{schema}.Sanitize())
-			if want := []string{"outbox_deliveries", "outbox_events", "outbox_migrations"}; !slices.Equal(tables, want) {
+			if want := []string{"outbox_audit", "outbox_deliveries", "outbox_events", "outbox_migrations"}; !slices.Equal(tables, want) {
 				t.Errorf("tables %v, want %v", tables, want)
 			}
 			if n := value[int](t, conn, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {
@@ -202,7 +202,7 @@ func catalog(tb testing.TB, conn *pgx.Conn, schema string) []string {
 }
 
 // TestWaysToMigrate compares what Migrate makes with what its script makes,
-// and with the two files run by hand.
+// and with the files run by hand.
 func TestWaysToMigrate(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -251,7 +251,7 @@ func TestWaysToMigrate(t *testing.T) {
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "triggers.sql"} {
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "triggers.sql"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			tb.Fatal(err)

@@ -32,10 +32,10 @@ const payloadColumn = 4
 // the same as in sqlNextDue: what becomes due between the two statements must
 // not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
-	d.destination, d.attempts::bigint
+	d.destination, d.attempts::bigint, d.replays::bigint
 FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
 CROSS JOIN LATERAL (
-	SELECT event_id, destination, attempts FROM outbox_deliveries
+	SELECT event_id, destination, attempts, replays FROM outbox_deliveries
 	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
@@ -148,7 +148,7 @@ func freshFormats() []int16 {
 	return []int16{formatBinary, formatText, formatText, formatText, formatText, formatText, formatBinary, formatBinary}
 }
 
-func dueFormats() []int16 { return append(freshFormats()[:7], formatText, formatBinary) }
+func dueFormats() []int16 { return append(freshFormats()[:7], formatText, formatBinary, formatBinary) }
 
 func readSnapshot(f *flight) (xmin, xmax uint64, err error) {
 	reader, err := f.next()
@@ -202,6 +202,11 @@ func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w
 			return w, err
 		}
 		w.Failures = int(failures)
+		replays, err := decodeInt8(values[9])
+		if err != nil {
+			return w, err
+		}
+		w.Event.Replay = int(replays)
 		if values[1] == nil {
 			w.Orphan = true
 			return w, nil

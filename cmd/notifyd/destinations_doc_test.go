@@ -49,6 +49,9 @@ func TestDestinationPages(t *testing.T) {
 				t.Errorf("exit code %d:\n%s\n%s", r.code, r.stderr, example)
 			}
 			previewed(t, example)
+			if name != "slack" { // which drops nothing, and shows no metadata here
+				replayed(t, example)
+			}
 		})
 	}
 }
@@ -68,6 +71,23 @@ func variablesOf(config string) vars {
 		}
 	}
 	return env
+}
+
+// replayed asks the destination what it would send of a replayed event: what
+// receivers drop duplicates by has to be another.
+func replayed(t *testing.T, config string) {
+	t.Helper()
+	event := filepath.Join(t.TempDir(), "event.json")
+	const text = `{"event_id": 42, "event_type": "order.placed", "aggregate_type": "order", "aggregate_id": "7", "replay": 3,
+		"payload": {"order": 7, "email": "ann@example.com", "total_cents": 1999, "currency": "EUR", "customer": "Ann", "shop": "main"}}`
+	if err := os.WriteFile(event, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile(`(?m)^destinations:\n  ([\w-]+):`).FindStringSubmatch(config)
+	r := commandIn(t, variablesOf(config), "template", "test", "-c", file(t, config), "--destination", name[1], "--event", event)
+	if r.code != 0 || !regexp.MustCompile(`42r3|"replay": ?3`).MatchString(r.stdout) {
+		t.Errorf("exit code %d; nothing tells of the replay:\n%s%s", r.code, r.stdout, r.stderr)
+	}
 }
 
 // previewed asks the destination of a configuration what it would send.

@@ -105,6 +105,7 @@ type eventFile struct {
 	Headers       map[string]string `json:"headers"`
 	CreatedAt     time.Time         `json:"created_at"`
 	Attempt       int               `json:"attempt"`
+	Replay        int               `json:"replay"`
 	Destination   string            `json:"destination"`
 }
 
@@ -135,7 +136,7 @@ func readEvent(path string, stdin io.Reader) (*dispatch.Event, error) {
 	}
 	e := &dispatch.Event{
 		ID: f.ID, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
-		Payload: f.Payload, Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt),
+		Payload: f.Payload, Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
 	}
 	if e.ID == 0 {
 		e.ID = max(1, f.EventID)

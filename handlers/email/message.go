@@ -194,10 +194,10 @@ func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
 }
 
 // messageID is the same for every attempt, so that servers and readers know a
-// mail that is sent again. The destination is in it because two destinations
+// mail that is sent again, and another for a replay. The destination is in it because two destinations
 // may send different mails for one event.
 func messageID(e *dispatch.Event, domain string) string {
-	return fmt.Sprintf("notifyd.%d.%s@%s", e.ID, strings.Map(func(r rune) rune {
+	return fmt.Sprintf("notifyd.%s.%s@%s", e.DedupeID(), strings.Map(func(r rune) rune {
 		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
 			return r
 		}

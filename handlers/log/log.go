@@ -67,6 +67,7 @@ type line struct {
 	AggregateID   string            `json:"aggregate_id,omitempty"`
 	CreatedAt     time.Time         `json:"created_at"`
 	Attempt       int               `json:"attempt"`
+	Replay        int               `json:"replay,omitempty"`
 	Destination   string            `json:"destination"`
 	Headers       map[string]string `json:"headers,omitempty"`
 }
@@ -154,7 +155,7 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 func (h *Handler) append(buf *bytes.Buffer, e *dispatch.Event) error {
 	head, err := json.Marshal(line{
 		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		CreatedAt: e.CreatedAt, Attempt: e.Attempt, Destination: e.Destination, Headers: e.Headers,
+		CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Headers: e.Headers,
 	})
 	if err != nil {
 		return fmt.Errorf("log: event %d: %w", e.ID, err) // a time beyond the year 9999

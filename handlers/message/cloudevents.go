@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/url"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -46,7 +45,7 @@ func (e *Encoder) attributes(ev *dispatch.Event) []attribute {
 		}
 	}
 	add("specversion", "1.0")
-	add("id", strconv.FormatInt(ev.ID, 10))
+	add("id", ev.DedupeID())
 	add("source", e.source)
 	add("type", ev.Type)
 	if len(ev.Payload) > 0 {

@@ -9,7 +9,6 @@ package message
 import (
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -36,7 +35,7 @@ const (
 // dashes because each transport leaves such names alone. An event's own header
 // of the same name is not sent: these are what consumers rely on.
 const (
-	HeaderID            = "notifyd-id"
+	HeaderID            = "notifyd-id" // dispatch.Event.DedupeID
 	HeaderType          = "notifyd-type"
 	HeaderAggregateType = "notifyd-aggregate-type"
 	HeaderAggregateID   = "notifyd-aggregate-id"
@@ -174,7 +173,7 @@ func describe(ev *dispatch.Event) []Header {
 }
 
 func appendDescription(all []Header, ev *dispatch.Event, at string) []Header {
-	all = append(all, Header{HeaderID, strconv.FormatInt(ev.ID, 10)}, Header{HeaderType, ev.Type})
+	all = append(all, Header{HeaderID, ev.DedupeID()}, Header{HeaderType, ev.Type})
 	if ev.AggregateType != "" {
 		all = append(all, Header{HeaderAggregateType, ev.AggregateType})
 	}

@@ -97,7 +97,7 @@ func oneLine(value string) string {
 // emptied: their ids begin at 1 again, and an event that is taken for another's
 // duplicate is lost.
 func msgID(ev *dispatch.Event) string {
-	return ev.Destination + "-" + strconv.FormatInt(ev.ID, 10) + "-" + strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36)
+	return ev.Destination + "-" + ev.DedupeID() + "-" + strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36)
 }
 
 // contentError says that no message can be made of an event.

@@ -118,7 +118,7 @@ func (c *encoder) encode(e *dispatch.Event) (*outgoing, error) {
 	}
 	out := &outgoing{key: e.Type, publishing: amqp.Publishing{
 		ContentType: m.ContentType, DeliveryMode: amqp.Persistent,
-		MessageId: strconv.FormatInt(e.ID, 10), Type: e.Type, Timestamp: e.CreatedAt, AppId: c.cfg.AppID,
+		MessageId: e.DedupeID(), Type: e.Type, Timestamp: e.CreatedAt, AppId: c.cfg.AppID,
 		Body: m.Body, Headers: make(amqp.Table, len(m.Headers)),
 	}}
 	if c.cfg.Transient {

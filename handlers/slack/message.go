@@ -96,6 +96,9 @@ func (t *templates) build(e *dispatch.Event) (*message, error) {
 			"event_id": strconv.FormatInt(e.ID, 10), "event_type": cut(e.Type, maxReply), "destination": e.Destination,
 		},
 	}
+	if e.Replay > 0 {
+		m.metadata["replay"] = e.Replay
+	}
 	r := renderer{data: data}
 	m.channel = r.line(t.channel, checkLine)
 	m.threadTS = r.line(t.threadTS, checkTS)

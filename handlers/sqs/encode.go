@@ -92,7 +92,7 @@ func (e *encoder) encode(ev *dispatch.Event) (*entry, error) {
 	if e.fifo {
 		// The time keeps apart what two outboxes that share a queue give the
 		// same id.
-		out.dedupID = fit(fmt.Sprintf("%d.%s.%s", ev.ID, strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36), ev.Destination))
+		out.dedupID = fit(fmt.Sprintf("%s.%s.%s", ev.DedupeID(), strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36), ev.Destination))
 	}
 	return out, nil
 }

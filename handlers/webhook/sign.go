@@ -73,13 +73,13 @@ func (h *Handler) sign(id string, now time.Time, body []byte) (string, error) {
 }
 
 // webhookID is the same for every attempt, so that receivers know a request that
-// is sent again. The destination is in it because two destinations may lead to
+// is sent again, and another for a replay. The destination is in it because two destinations may lead to
 // one receiver. What is signed is joined by dots, so there is none in it.
 func webhookID(prefix string, e *dispatch.Event) string {
 	id := make([]byte, 0, len(prefix)+len(e.Destination)+24)
 	id = append(id, prefix...)
 	id = append(id, '-')
-	id = strconv.AppendInt(id, e.ID, 10)
+	id = append(id, e.DedupeID()...)
 	id = append(id, '-')
 	const hexDigits = "0123456789ABCDEF"
 	for _, c := range []byte(orDefault(e.Destination, "webhook")) {

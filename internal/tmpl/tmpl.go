@@ -3,7 +3,7 @@
 // A template is Go's text/template, or html/template where the result is HTML,
 // over three values:
 //
-//	.Event     ID, Type, AggregateType, AggregateID, CreatedAt, Attempt, Destination
+//	.Event     ID, Type, AggregateType, AggregateID, CreatedAt, Attempt, Replay, DedupeID, Destination
 //	.Payload   the decoded JSON; a number keeps the text that it was written in
 //	.Headers   the event's headers
 //
@@ -57,6 +57,8 @@ type Event struct {
 	AggregateID   string
 	CreatedAt     time.Time
 	Attempt       int
+	Replay        int
+	DedupeID      string // what a receiver drops duplicates by: dispatch.Event's
 	Destination   string
 }
 
@@ -73,7 +75,7 @@ func NewData(e *dispatch.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
 			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Destination: e.Destination,
+			CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, DedupeID: e.DedupeID(), Destination: e.Destination,
 		},
 		Headers: e.Headers,
 	}

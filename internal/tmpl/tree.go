@@ -109,7 +109,7 @@ func (w *walker) field(path []string) {
 	}
 	top := []string{"Event", "Payload", "Headers"}
 	event := []string{
-		"ID", "Type", "AggregateType", "AggregateID", "CreatedAt", "Attempt", "Destination",
+		"ID", "Type", "AggregateType", "AggregateID", "CreatedAt", "Attempt", "Replay", "DedupeID", "Destination",
 	}
 	switch {
 	case !slices.Contains(top, path[0]):
