@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -70,6 +71,7 @@ var ErrRunTwice = errors.New("a relay can run once: make a new one")
 // handlers, then call Run.
 type Relay struct {
 	settings   settings
+	pool       *pgxpool.Pool
 	connector  *store.Connector
 	listening  *store.Connector
 	dispatcher *dispatch.Dispatcher
@@ -87,7 +89,7 @@ type Relay struct {
 }
 
 // New makes a relay for the database that pool connects to. The pool itself is
-// not used, so it may be small: the relay opens connections of its own, with
+// used by [Relay.DeadLetters] only, so it may be small: the relay opens connections of its own, with
 // the pool's configuration, because they hold locks and settings. With the
 // defaults these are seven: four that claim, one that listens, one for the
 // bell and one for leases; [Relay.OldestWaiting] opens another while it asks.
@@ -104,6 +106,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 	cfg := pool.Config()
 	r := &Relay{
 		settings:  s,
+		pool:      pool,
 		log:       s.log,
 		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: s.schema},
 		listens:   make(chan struct{}),
@@ -234,6 +237,17 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // on a connection for this question alone: asking disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 	return r.watch.Oldest(ctx, r.dispatcher.SettledBelow())
+}
+
+// DeadLetters returns what lists, replays, discards and edits the dead letters
+// of the relay's tables. It works with the pool that was given to [New], whether
+// the relay runs or not, and whichever relay has given them up.
+func (r *Relay) DeadLetters() *deadletter.Store {
+	s, err := deadletter.New(r.pool, deadletter.Config{Schema: r.settings.schema, DeleteEvents: r.settings.keep == 0})
+	if err != nil {
+		panic(fmt.Errorf("notifyd: bug: New has checked the schema: %w", err))
+	}
+	return s
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down,

@@ -1,0 +1,260 @@
+package deadletter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Action says how Replay and Discard are done, and by whom.
+type Action struct {
+	// Actor is who does it, for the audit; empty means the database's user.
+	Actor string
+	// Reason goes into the audit; it may be empty.
+	Reason string
+	// DryRun counts what would be done and does nothing.
+	DryRun bool
+	// Rate is how many letters are done in a second at most, 0 for no limit.
+	Rate float64
+	// Batch is how many are done in one transaction, 0 for 500. With a Rate it
+	// is less where that makes a smoother flow.
+	Batch int
+	// Progress, if set, is called after each transaction with what is done so far.
+	Progress func(Result)
+}
+
+// MaxBatch is the largest Action.Batch.
+const MaxBatch = 10_000
+
+// defaultBatch keeps a transaction, and with it the locks, to some ten milliseconds.
+const defaultBatch = 500
+
+// Validate returns an error that wraps [ErrInvalid] for what cannot be meant.
+func (a Action) Validate() error {
+	switch {
+	case a.Rate < 0 || math.IsNaN(a.Rate):
+		return fmt.Errorf("%w: a rate of %v per second", ErrInvalid, a.Rate)
+	case a.Batch < 0 || a.Batch > MaxBatch:
+		return fmt.Errorf("%w: a batch of %d is not between 1 and %d", ErrInvalid, a.Batch, MaxBatch)
+	case strings.ContainsRune(a.Actor+a.Reason, 0):
+		return fmt.Errorf("%w: the actor or the reason contains a zero byte", ErrInvalid)
+	}
+	return nil
+}
+
+// Result is what an action has done, committed and counted row by row.
+type Result struct {
+	// Matched is how many there were at the beginning.
+	Matched int64 `json:"matched"`
+	// Done is how many were done: none in a dry run, and fewer than matched where
+	// somebody else has dealt with them meanwhile.
+	Done int64 `json:"done"`
+	// Orphans are letters that were left alone because their event is gone:
+	// there is nothing to replay. Discard them.
+	Orphans int64 `json:"orphans"`
+}
+
+// count returns how many dead letters f chooses, and bounds that choose no
+// others: none that dies later.
+func (s *Store) count(ctx context.Context, f Filter) (n int64, limit bounds, err error) {
+	err = s.read(ctx, "count dead letters", func(tx pgx.Tx, now time.Time) error {
+		limit = f.bounds(now)
+		q := f.where(limit, Ref{})
+		var last *time.Time
+		if err := tx.QueryRow(ctx, s.sql(`SELECT count(*), max(d.updated_at) FROM {deliveries} AS d WHERE `+q.text()), q.args...).Scan(&n, &last); err != nil {
+			return err
+		}
+		if last != nil {
+			limit.to = *last
+		}
+		return nil
+	})
+	return n, limit, err
+}
+
+// Replay has the dead letters that f chooses delivered anew: they become due at
+// once, with no attempt counted, and with a new id for those who drop
+// duplicates (see dispatch.Event.DedupeID). What dies while it runs is not
+// replayed, so it ends. Each batch is a transaction: an error, or the end of
+// ctx, leaves done what the result says.
+func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) {
+	return s.act(ctx, "replay dead letters", f, a, s.replay)
+}
+
+// Discard gives up the dead letters that f chooses for good. Their deliveries
+// are deleted; what they were like is in the audit. The event is done if nothing
+// else of it is left to do; see also [Config]. It ends, and may be interrupted,
+// as Replay.
+func (s *Store) Discard(ctx context.Context, f Filter, a Action) (Result, error) {
+	return s.act(ctx, "discard dead letters", f, a, s.discard)
+}
+
+// deed does something to locked letters, and returns those that it was done to.
+type deed func(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, err error)
+
+func (s *Store) act(ctx context.Context, what string, f Filter, a Action, do deed) (Result, error) {
+	if err := errors.Join(f.Validate(), a.Validate()); err != nil {
+		return Result{}, err
+	}
+	matched, limit, err := s.count(ctx, f)
+	total := Result{Matched: matched}
+	if err != nil || a.DryRun || matched == 0 {
+		return total, err
+	}
+	var after Ref
+	err = inBatches(ctx, a, func(n int) (int, error) {
+		var letters, done []Letter
+		err := s.write(ctx, what, func(tx pgx.Tx, _ time.Time) (err error) {
+			letters, err = s.letters(ctx, tx, f.where(limit, after), n, ` FOR UPDATE`)
+			if err != nil || len(letters) == 0 {
+				return err
+			}
+			if done, err = do(ctx, tx, a, letters); err != nil {
+				return err
+			}
+			return s.ring(ctx, tx, len(done))
+		})
+		if err != nil {
+			return 0, err
+		}
+		if len(letters) > 0 {
+			after = letters[len(letters)-1].Ref
+		}
+		total.Done += int64(len(done))
+		total.Orphans += int64(len(letters) - len(done))
+		if a.Progress != nil {
+			a.Progress(total)
+		}
+		return len(letters), nil
+	})
+	return total, err
+}
+
+// ring wakes sleeping relays: nobody else tells them that a delivery is due.
+func (s *Store) ring(ctx context.Context, tx pgx.Tx, done int) error {
+	if done == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, '')`, outboxsql.Channel(s.cfg.Schema))
+	return err
+}
+
+func refs(letters []Letter) (ids []int64, names []string) {
+	for i := range letters {
+		ids, names = append(ids, letters[i].EventID), append(names, letters[i].Destination)
+	}
+	return ids, names
+}
+
+// lockEvents locks the events, in the order of their ids and after their
+// deliveries, as relays do, and returns those that are there.
+func (s *Store) lockEvents(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, error) {
+	rows, err := tx.Query(ctx, s.sql(`SELECT id FROM {events} WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE`), ids)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	there := make(map[int64]bool, len(found))
+	for _, id := range found {
+		there[id] = true
+	}
+	return there, err
+}
+
+// replay changes nothing about the ordering key, so that the order of the
+// aggregate goes on from this delivery.
+func (s *Store) replay(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) ([]Letter, error) {
+	all, _ := refs(letters)
+	there, err := s.lockEvents(ctx, tx, all)
+	if err != nil {
+		return nil, err
+	}
+	var done []Letter
+	for _, l := range letters {
+		if there[l.EventID] {
+			done = append(done, l)
+		}
+	}
+	ids, names := refs(done)
+	_, err = tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', attempts = 0, replays = d.replays + 1,
+			available_at = clock_timestamp(), updated_at = clock_timestamp()
+		FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+		WHERE d.event_id = p.event_id AND d.destination = p.destination`), ids, names)
+	if err != nil {
+		return nil, err
+	}
+	// Nobody may take it for done: it ends when this delivery does.
+	if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET state = 'deferred', processed_at = NULL
+		WHERE id = ANY($1::bigint[]) AND state = 'done'`), ids); err != nil {
+		return nil, err
+	}
+	return done, s.audit(ctx, tx, a, "replay", done)
+}
+
+func (s *Store) discard(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) ([]Letter, error) {
+	ids, names := refs(letters)
+	_, err := tx.Exec(ctx, s.sql(`DELETE FROM {deliveries} AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+		WHERE d.event_id = p.event_id AND d.destination = p.destination`), ids, names)
+	if err != nil {
+		return nil, err
+	}
+	// A relay may settle the last other delivery of an event at this moment. So
+	// the event is locked first, and looked at by a statement of its own.
+	if _, err := s.lockEvents(ctx, tx, ids); err != nil {
+		return nil, err
+	}
+	if s.cfg.DeleteEvents {
+		if _, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[]) AND e.state IN ('deferred', 'done')
+			AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)`), ids); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp()
+		WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
+		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`), ids); err != nil {
+		return nil, err
+	}
+	return letters, s.audit(ctx, tx, a, "discard", letters)
+}
+
+// details is what the audit keeps of a dead letter: a replay overwrites most of
+// it, and after a discard there is nothing else.
+type details struct {
+	Reason   string    `json:"reason,omitempty"`
+	Type     string    `json:"event_type"`
+	Replay   int       `json:"replay,omitempty"`
+	Attempts int       `json:"attempts"`
+	DiedAt   time.Time `json:"died_at"`
+	Class    string    `json:"error_class,omitempty"`
+	Error    string    `json:"error,omitempty"`
+	Group    string    `json:"fingerprint,omitempty"`
+}
+
+// audit writes what was done to each of the letters.
+func (s *Store) audit(ctx context.Context, tx pgx.Tx, a Action, action string, letters []Letter) error {
+	ids, names := refs(letters)
+	texts := make([]string, len(letters))
+	for i, l := range letters {
+		d := details{Reason: a.Reason, Type: l.Type, Attempts: l.Attempts, DiedAt: l.DiedAt, Class: l.Class, Error: l.Error, Group: l.Fingerprint}
+		if action == "replay" {
+			d.Replay = l.Replays + 1
+		}
+		text, err := json.Marshal(d)
+		if err != nil {
+			return err
+		}
+		texts[i] = string(text)
+	}
+	_, err := tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, destination, details)
+		SELECT coalesce(nullif($1::text, ''), session_user), $2, p.event_id, p.destination, p.details::jsonb
+		FROM unnest($3::bigint[], $4::text[], $5::text[]) AS p(event_id, destination, details)`), a.Actor, action, ids, names, texts)
+	return err
+}

@@ -1,0 +1,212 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/deadletter"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 3, "mail", "a", "bad")
+	d.bury(2, 1, "audit", "a", "bad")
+	d.exec(`DELETE FROM outbox_events WHERE id = 3`)
+	d.exec(`UPDATE outbox_events SET state = 'deferred', processed_at = NULL WHERE id = 2`)
+	ear, err := d.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ear.Release()
+	if _, err := ear.Exec(t.Context(), "LISTEN "+pgx.Identifier{outboxsql.Channel(schema)}.Sanitize()); err != nil {
+		t.Fatal(err)
+	}
+	a := deadletter.Action{Actor: "ann", Reason: "mended"}
+	r, err := d.store.Replay(t.Context(), deadletter.Filter{Destination: "mail"}, a)
+	if err != nil || r != (deadletter.Result{Matched: 3, Done: 2, Orphans: 1}) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if n, err := ear.Conn().WaitForNotification(t.Context()); err != nil || n.Payload != "" {
+		t.Errorf("notification %+v, %v; want one that means: look at the table", n, err)
+	}
+	d.expect("deliveries", deliveries, "1/mail retry 0 r1 order/1", "2/audit dead 3 r0 order/2", "2/mail retry 0 r1 order/2", "3/mail dead 3 r0 order/3")
+	d.expect("due", `SELECT bool_and(available_at <= now())::text FROM outbox_deliveries WHERE state = 'retry'`, "true")
+	d.expect("events", events, "1 deferred f", "2 deferred f")
+	d.expect("audit", audit, "replay ann 1 mail mended 1", "replay ann 2 mail mended 1")
+
+	if r, err := d.store.Replay(t.Context(), deadletter.Filter{Destination: "mail", Events: []int64{1, 2}}, a); err != nil || r != (deadletter.Result{}) {
+		t.Errorf("again: %+v, %v", r, err)
+	}
+	d.exec(`UPDATE outbox_deliveries SET state = 'dead' WHERE event_id = 1`)
+	if r, err := d.store.Replay(t.Context(), deadletter.Filter{Events: []int64{1}}, deadletter.Action{}); err != nil || r.Done != 1 {
+		t.Errorf("after another death: %+v, %v", r, err)
+	}
+	d.expect("replays", `SELECT replays::text FROM outbox_deliveries WHERE event_id = 1`, "2")
+	d.expect("audit", `SELECT (actor = session_user AND details->>'replay' = '2')::text FROM outbox_audit ORDER BY id DESC LIMIT 1`, "true")
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		deletes bool
+		want    []string
+	}{
+		{false, []string{"1 done t", "2 deferred f", "3 done t", "4 done t", "6 fresh f"}},
+		{true, []string{"2 deferred f", "3 done t", "6 fresh f"}},
+	} {
+		t.Run(fmt.Sprint(c.deletes), func(t *testing.T) {
+			t.Parallel()
+			d := newDB(t, c.deletes)
+			d.bury(1, 5, "mail", "a", "bad")
+			d.bury(3, 1, "audit", "a", "bad")
+			d.exec(`UPDATE outbox_events SET state = 'deferred', processed_at = NULL WHERE id IN (2, 4)`)
+			d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (2, 'log', 'a', 'retry', 'order/2')`)
+			d.exec(`DELETE FROM outbox_events WHERE id = 5`)
+			d.exec(`INSERT INTO outbox_events (id, event_type, payload) VALUES (6, 'a', '1')`)
+			r, err := d.store.Discard(t.Context(), deadletter.Filter{Destination: "mail"}, deadletter.Action{Actor: "ann", Batch: 2})
+			if err != nil || r != (deadletter.Result{Matched: 5, Done: 5}) {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			d.expect("events", events, c.want...)
+			d.expect("deliveries", deliveries, "2/log retry 0 r0 order/2", "3/audit dead 3 r0 order/3")
+			d.expect("audit", audit, "discard ann 1 mail", "discard ann 2 mail", "discard ann 3 mail", "discard ann 4 mail", "discard ann 5 mail")
+		})
+	}
+}
+
+// TestTwoAtOnce: what one operator has replayed, the other has not.
+func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	const n = 3000
+	d.bury(1, n, "mail", "a", "bad")
+	d.bury(1, n, "audit", "a", "bad")
+	var wg sync.WaitGroup
+	results, errs := make([]deadletter.Result, 6), make([]error, 6)
+	for i := range results {
+		f := []deadletter.Filter{{}, {Destination: "mail"}, {Destination: "audit"}}[i%3]
+		wg.Go(func() { results[i], errs[i] = d.store.Replay(t.Context(), f, deadletter.Action{Batch: 50 + i}) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	var done int64
+	for _, r := range results {
+		done += r.Done
+	}
+	if done != 2*n {
+		t.Errorf("%d were done by all together, want %d: %+v", done, 2*n, results)
+	}
+	d.expect("replays", `SELECT format('%s %s %s', state, replays, count(*)) FROM outbox_deliveries GROUP BY state, replays`, fmt.Sprintf("retry 1 %d", 2*n))
+	d.expect("audit", `SELECT count(*)::text FROM outbox_audit`, fmt.Sprint(2*n))
+}
+
+// TestReplayAgainstDiscard: each letter has one fate.
+func TestReplayAgainstDiscard(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, true)
+	const n = 3000
+	d.bury(1, n, "mail", "a", "bad")
+	var wg sync.WaitGroup
+	var replayed, discarded deadletter.Result
+	var errs [2]error
+	wg.Go(func() {
+		replayed, errs[0] = d.store.Replay(t.Context(), deadletter.Filter{}, deadletter.Action{Batch: 10})
+	})
+	wg.Go(func() {
+		discarded, errs[1] = d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{Batch: 10})
+	})
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Fatal(err)
+	}
+	if replayed.Done+discarded.Done != n {
+		t.Errorf("replayed %+v, discarded %+v of %d", replayed, discarded, n)
+	}
+	d.expect("left", `SELECT format('%s %s %s', count(*), count(*) FILTER (WHERE d.state = 'retry'), count(*) FILTER (WHERE e.state = 'deferred'))
+		FROM outbox_events e FULL JOIN outbox_deliveries d ON d.event_id = e.id`, fmt.Sprintf("%d %d %d", replayed.Done, replayed.Done, replayed.Done))
+}
+
+// TestManyPagedAndReplayed: 10,000 dead letters.
+func TestManyPagedAndReplayed(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	const n = 10_000
+	d.bury(1, n, "mail", "a", "order % is bad")
+	seen := map[int64]bool{}
+	var after deadletter.Ref
+	for pages := 1; ; pages++ {
+		page, err := d.store.List(t.Context(), deadletter.Filter{Type: "a"}, after, 777)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids(page.Letters) {
+			if seen[id] {
+				t.Fatalf("event %d is on two pages", id)
+			}
+			seen[id] = true
+		}
+		if page.Next == nil {
+			if len(seen) != n || pages != n/777+1 {
+				t.Errorf("%d letters on %d pages", len(seen), pages)
+			}
+			break
+		}
+		after = *page.Next
+	}
+	var last deadletter.Result
+	steps := 0
+	r, err := d.store.Replay(t.Context(), deadletter.Filter{}, deadletter.Action{Rate: 5000, Progress: func(r deadletter.Result) {
+		if r.Done-last.Done > 500 {
+			t.Errorf("%d at a time", r.Done-last.Done)
+		}
+		last = r
+		steps++
+	}})
+	if err != nil || r != (deadletter.Result{Matched: n, Done: n}) || last != r || steps < n/500 {
+		t.Errorf("%+v in %d steps, %v", r, steps, err)
+	}
+	d.expect("deliveries", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state`, fmt.Sprintf("retry %d", n))
+}
+
+// TestInterrupted: what the result says is what is done.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 100, "mail", "a", "bad")
+	stopped := errors.New("stopped by the test")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r, err := d.store.Replay(ctx, deadletter.Filter{}, deadletter.Action{Batch: 10, Progress: func(r deadletter.Result) {
+		if r.Done == 30 {
+			cancel(stopped)
+		}
+	}})
+	if !errors.Is(err, stopped) || r != (deadletter.Result{Matched: 100, Done: 30}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	d.expect("deliveries", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY 1`, "dead 70", "retry 30")
+}
+
+// TestWhatDiesMeanwhileIsLeft: or a replay of what dies again at once would not end.
+func TestWhatDiesMeanwhileIsLeft(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 10, "mail", "a", "bad")
+	next := 11
+	r, err := d.store.Replay(t.Context(), deadletter.Filter{}, deadletter.Action{Batch: 1, Progress: func(deadletter.Result) {
+		d.bury(next, 1, "mail", "a", "bad")
+		next++
+	}})
+	if err != nil || r != (deadletter.Result{Matched: 10, Done: 10}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	d.expect("left", `SELECT format('%s %s', min(event_id), count(*)) FROM outbox_deliveries WHERE state = 'dead'`, fmt.Sprintf("11 %d", next-11))
+}

@@ -1,0 +1,137 @@
+// Package deadletter looks at dead letters and deals with them: deliveries that
+// were given up, because their event can never be delivered or because its
+// attempts are used up.
+//
+// A [Store] lists them, puts them into groups by their errors, and shows
+// everything about one event. It replays them: they are delivered anew, under an
+// id of their own. It discards them, and it edits the payload of an event that
+// nobody can take as it is. What it does is written into outbox_audit in the same
+// transaction. Several people may work with it at once, beside running relays:
+// what one of them has dealt with, the others do not count.
+//
+// `notifyd dlq` is this package as a command.
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// ErrNotFound is wrapped by the error about an event of which there is nothing.
+var ErrNotFound = errors.New("there is no such event")
+
+// ErrNotDead is wrapped by the error about an event that has no dead letter, or
+// that is on its way to somebody else.
+var ErrNotDead = errors.New("not a dead letter")
+
+// ErrInvalid is wrapped by errors about arguments that cannot be meant.
+var ErrInvalid = errors.New("invalid argument")
+
+// DB is what a [Store] works on: *pgxpool.Pool, *pgx.Conn.
+type DB interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Config says how a [Store] works. The zero value is for the schema "public"
+// and a relay that keeps delivered events.
+type Config struct {
+	// Schema holds the tables; empty means "public".
+	Schema string
+	// DeleteEvents deletes an event when its last dead letter is discarded, as
+	// relays do that keep no delivered events (retention.keep: 0). Others mark
+	// it done, and delete it when it is old enough.
+	DeleteEvents bool
+}
+
+// Store reads dead letters and deals with them. It is as safe for several
+// goroutines as the database it was made with, and has nothing to close.
+type Store struct {
+	db     DB
+	cfg    Config
+	tables *strings.Replacer
+}
+
+// New returns a store on db. It does not connect. The database must have the
+// newest schema (see outboxsql.Check); the caller closes it.
+func New(db DB, cfg Config) (*Store, error) {
+	if cfg.Schema == "" {
+		cfg.Schema = outboxsql.DefaultSchema
+	}
+	if err := outboxsql.ValidateSchema(cfg.Schema); err != nil {
+		return nil, fmt.Errorf("dead letters: %w: %w", ErrInvalid, err)
+	}
+	name := func(table string) string { return pgx.Identifier{cfg.Schema, table}.Sanitize() }
+	return &Store{db: db, cfg: cfg, tables: strings.NewReplacer(
+		"{deliveries}", name("outbox_deliveries"), "{events}", name("outbox_events"), "{audit}", name("outbox_audit"),
+	)}, nil
+}
+
+// sql puts the names of the tables into a statement.
+func (s *Store) sql(text string) string { return s.tables.Replace(text) }
+
+// lockTimeout bounds waiting for a row that somebody else is working on. They
+// hold it for one transaction, which takes milliseconds.
+const lockTimeout = 10 * time.Second
+
+// read runs f in a transaction that sees one moment, also on a standby.
+func (s *Store) read(ctx context.Context, what string, f inTx) error {
+	return s.tx(ctx, what, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
+}
+
+// write runs f in a transaction that may change things. READ COMMITTED: a row
+// that somebody else has dealt with while this waited for it is looked at
+// again, and left alone.
+func (s *Store) write(ctx context.Context, what string, f inTx) error {
+	return s.tx(ctx, what, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
+}
+
+// inTx is what a transaction is for. now is its time by the database's clock.
+type inTx func(tx pgx.Tx, now time.Time) error
+
+func (s *Store) tx(ctx context.Context, what string, options pgx.TxOptions, f inTx) error {
+	err := pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error {
+		var now time.Time
+		err := tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true)`,
+			fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
+		if err != nil {
+			return err
+		}
+		return f(tx, now)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Ref names a delivery.
+type Ref struct {
+	EventID     int64  `json:"event_id"`
+	Destination string `json:"destination"`
+}
+
+// Letter is a dead letter.
+type Letter struct {
+	Ref
+	Type string `json:"event_type"`
+	// Fingerprint is the same for errors that differ only in numbers, ids,
+	// addresses and quoted values: twelve hexadecimal digits.
+	Fingerprint string `json:"fingerprint"`
+	// DiedAt is when it was given up.
+	DiedAt time.Time `json:"died_at"`
+	// Attempts counts the failures since it was written or last replayed.
+	Attempts int `json:"attempts"`
+	// Replays counts how often it was replayed before it died again.
+	Replays int `json:"replays"`
+	// Class says whose fault the last failure was: event, destination or ours.
+	Class string `json:"error_class"`
+	// Error is the text of the last failure, shortened.
+	Error string `json:"error"`
+}

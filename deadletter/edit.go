@@ -1,0 +1,86 @@
+package deadletter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// lockNotAvailable is the SQLSTATE of NOWAIT and of lock_timeout.
+const lockNotAvailable = "55P03"
+
+// Edit gives the event of a dead letter another payload, byte for byte as it is
+// given, and keeps the old one in the audit. It delivers nothing: that is for
+// Replay. All destinations of an event have the same payload, so the error wraps
+// [ErrNotDead] where the event is on its way to another one; those that have it
+// already have the old one. A payload that is not JSON is [ErrInvalid]. Of a,
+// Actor and Reason are used.
+func (s *Store) Edit(ctx context.Context, eventID int64, payload json.RawMessage, a Action) error {
+	if err := a.Validate(); err != nil {
+		return err
+	}
+	if !json.Valid(payload) {
+		return fmt.Errorf("%w: the payload is not JSON", ErrInvalid)
+	}
+	return s.write(ctx, fmt.Sprintf("edit event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
+		if err := s.lockDead(ctx, tx, eventID); err != nil {
+			return err
+		}
+		var old string
+		err := tx.QueryRow(ctx, s.sql(`SELECT payload::text FROM {events} WHERE id = $1 FOR UPDATE`), eventID).Scan(&old)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("the event itself is gone, its dead letter can only be discarded: %w", ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET payload = $2::text::json WHERE id = $1`), eventID, string(payload)); err != nil {
+			return err
+		}
+		text, err := json.Marshal(struct {
+			Reason string `json:"reason,omitempty"`
+		}{a.Reason})
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, s.sql(`INSERT INTO {audit} (actor, action, event_id, details, old_payload)
+			VALUES (coalesce(nullif($1::text, ''), session_user), 'edit', $2, $3::text::jsonb, $4::text::json)`), a.Actor, eventID, string(text), old)
+		return err
+	})
+}
+
+// lockDead locks the deliveries of an event and makes sure that all of them are
+// dead. It does not wait: whoever has a lock on one of them is delivering it.
+func (s *Store) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {
+	rows, err := tx.Query(ctx, s.sql(`SELECT destination, state FROM {deliveries} WHERE event_id = $1 ORDER BY destination FOR UPDATE NOWAIT`), eventID)
+	if err != nil {
+		return err
+	}
+	type delivery struct{ Destination, State string }
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == lockNotAvailable {
+		return fmt.Errorf("somebody is working on it at this moment, try again: %w", ErrNotDead)
+	}
+	if err != nil {
+		return err
+	}
+	var open []string
+	for _, d := range all {
+		if d.State != "dead" {
+			open = append(open, fmt.Sprintf("%q (%s)", d.Destination, d.State))
+		}
+	}
+	switch {
+	case len(open) > 0:
+		return fmt.Errorf("it is on its way to %s, edit it when that has ended: %w", strings.Join(open, ", "), ErrNotDead)
+	case len(all) == 0:
+		return fmt.Errorf("no delivery of it is dead: %w", ErrNotDead)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package deadletter
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Filter chooses dead letters. Its fields are joined by and; the zero value
+// chooses all.
+type Filter struct {
+	// Destination is the name of one destination.
+	Destination string
+	// Type is an event type, a prefix such as order.*, or *.
+	Type string
+	// Fingerprint is the group of the error, see [Letter].
+	Fingerprint string
+	// OlderThan and NewerThan bound how long ago they died, by the clock of the
+	// database. 0 is no bound.
+	OlderThan, NewerThan time.Duration
+	// Events are the ids of the events, nil for any.
+	Events []int64
+}
+
+// Validate returns an error that wraps [ErrInvalid] for a filter that can
+// choose nothing, or is misspelt.
+func (f Filter) Validate() error {
+	switch {
+	case f.OlderThan < 0 || f.NewerThan < 0:
+		return fmt.Errorf("%w: an age is negative", ErrInvalid)
+	case f.NewerThan > 0 && f.OlderThan >= f.NewerThan:
+		return fmt.Errorf("%w: nothing is both older than %v and newer than %v", ErrInvalid, f.OlderThan, f.NewerThan)
+	case strings.ContainsRune(f.Destination+f.Type+f.Fingerprint, 0):
+		return fmt.Errorf("%w: a filter contains a zero byte", ErrInvalid)
+	case f.Fingerprint != "" && !isFingerprint(f.Fingerprint):
+		return fmt.Errorf("%w: a fingerprint has twelve hexadecimal digits, such as 0a1b2c3d4e5f", ErrInvalid)
+	case f.Type != "":
+		if err := dispatch.CheckPattern(f.Type); err != nil {
+			return fmt.Errorf("%w: event type: %w", ErrInvalid, err)
+		}
+	}
+	return nil
+}
+
+func isFingerprint(s string) bool {
+	return len(s) == 12 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// bounds are the times between which a letter must have died; zero is no bound.
+type bounds struct{ from, to time.Time }
+
+func (f Filter) bounds(now time.Time) (b bounds) {
+	if f.OlderThan > 0 {
+		b.to = now.Add(-f.OlderThan)
+	}
+	if f.NewerThan > 0 {
+		b.from = now.Add(-f.NewerThan)
+	}
+	return b
+}
+
+// query collects the conditions of a statement and their arguments. The
+// statement is made of those that there are: with "$1 = ” OR destination = $1"
+// there would be no plan by index.
+type query struct {
+	conditions []string
+	args       []any
+}
+
+// add adds a condition; its first ? stands for value.
+func (q *query) add(condition string, value any) {
+	q.conditions = append(q.conditions, strings.Replace(condition, "?", q.arg(value), 1))
+}
+
+// arg adds an argument and returns its placeholder.
+func (q *query) arg(value any) string {
+	q.args = append(q.args, value)
+	return fmt.Sprintf("$%d", len(q.args))
+}
+
+// where returns the conditions of a filter on {deliveries} AS d. The one on
+// state is that of the index of dead letters.
+func (f Filter) where(b bounds, after Ref) *query {
+	q := &query{conditions: []string{"d.state = 'dead'"}}
+	if f.Destination != "" {
+		q.add("d.destination = ?", f.Destination)
+	}
+	if after != (Ref{}) {
+		q.conditions = append(q.conditions, fmt.Sprintf("(d.destination, d.event_id) > (%s, %s)", q.arg(after.Destination), q.arg(after.EventID)))
+	}
+	prefix, isPrefix := strings.CutSuffix(f.Type, "*")
+	switch {
+	case prefix == "": // any type
+	case isPrefix:
+		q.add("starts_with(d.event_type, ?)", prefix)
+	default:
+		q.add("d.event_type = ?", f.Type)
+	}
+	if f.Fingerprint != "" {
+		q.add("d.error_fingerprint = ?", f.Fingerprint)
+	}
+	if f.Events != nil {
+		q.add("d.event_id = ANY(?::bigint[])", f.Events)
+	}
+	if !b.to.IsZero() {
+		q.add("d.updated_at <= ?", b.to)
+	}
+	if !b.from.IsZero() {
+		q.add("d.updated_at > ?", b.from)
+	}
+	return q
+}
+
+func (q *query) text() string { return strings.Join(q.conditions, " AND ") }

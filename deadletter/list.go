@@ -1,0 +1,218 @@
+package deadletter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MaxPage is the largest page of a list, in letters or groups.
+const MaxPage = 10_000
+
+// Page is a part of a list.
+type Page struct {
+	Letters []Letter `json:"letters"`
+	// Next is what List is to be called with for the next page, nil where this
+	// is the last one.
+	Next *Ref `json:"next"`
+}
+
+const letterColumns = `d.event_id, d.destination, d.event_type, coalesce(d.error_fingerprint, ''), d.updated_at,
+	d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, '')`
+
+// List returns up to limit dead letters behind after, by destination, and for
+// each destination in the order of events. The zero Ref begins at the start.
+func (s *Store) List(ctx context.Context, f Filter, after Ref, limit int) (Page, error) {
+	page := Page{Letters: []Letter{}}
+	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
+		return page, err
+	}
+	err := s.read(ctx, "list dead letters", func(tx pgx.Tx, now time.Time) error {
+		letters, err := s.letters(ctx, tx, f.where(f.bounds(now), after), limit+1, "")
+		if len(letters) > limit {
+			letters = letters[:limit]
+			page.Next = &letters[limit-1].Ref
+		}
+		page.Letters = letters
+		return err
+	})
+	return page, err
+}
+
+func checkLimit(limit int) error {
+	if limit < 1 || limit > MaxPage {
+		return fmt.Errorf("%w: a limit of %d is not between 1 and %d", ErrInvalid, limit, MaxPage)
+	}
+	return nil
+}
+
+// letters reads letters in the order of their index; lock is what the statement
+// ends with.
+func (s *Store) letters(ctx context.Context, tx pgx.Tx, q *query, limit int, lock string) ([]Letter, error) {
+	text := `SELECT ` + letterColumns + ` FROM {deliveries} AS d WHERE ` + q.text() +
+		` ORDER BY d.destination, d.event_id LIMIT ` + q.arg(limit) + lock
+	rows, err := tx.Query(ctx, s.sql(text), q.args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanLetter)
+}
+
+func scanLetter(row pgx.CollectableRow) (l Letter, err error) {
+	err = row.Scan(&l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
+	return l, err
+}
+
+// Group is what dead letters have in common: most likely their cause.
+type Group struct {
+	Destination string `json:"destination"`
+	Type        string `json:"event_type"`
+	Fingerprint string `json:"fingerprint"`
+	Count       int64  `json:"count"`
+	// Oldest and Newest are when the first and the last of them died.
+	Oldest time.Time `json:"oldest"`
+	Newest time.Time `json:"newest"`
+	// Example is the one of the youngest event.
+	Example Letter `json:"example"`
+}
+
+// Groups returns up to limit groups of the dead letters that f chooses, the
+// largest first. It reads all of these.
+func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error) {
+	groups := []Group{}
+	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
+		return groups, err
+	}
+	err := s.read(ctx, "group dead letters", func(tx pgx.Tx, now time.Time) error {
+		q := f.where(f.bounds(now), Ref{})
+		text := `WITH g AS (
+				SELECT d.destination, d.event_type, d.error_fingerprint, count(*) AS n, min(d.updated_at) AS oldest,
+					max(d.updated_at) AS newest, max(d.event_id) AS example
+				FROM {deliveries} AS d WHERE ` + q.text() + ` GROUP BY 1, 2, 3
+				ORDER BY n DESC, 1, 2, 3 LIMIT ` + q.arg(limit) + `)
+			SELECT g.destination, g.event_type, coalesce(g.error_fingerprint, ''), g.n, g.oldest, g.newest, ` + letterColumns + `
+			FROM g JOIN {deliveries} AS d ON d.event_id = g.example AND d.destination = g.destination
+			ORDER BY g.n DESC, 1, 2, 3`
+		rows, err := tx.Query(ctx, s.sql(text), q.args...)
+		if err != nil {
+			return err
+		}
+		groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Group, err error) {
+			l := &g.Example
+			err = row.Scan(&g.Destination, &g.Type, &g.Fingerprint, &g.Count, &g.Oldest, &g.Newest,
+				&l.EventID, &l.Destination, &l.Type, &l.Fingerprint, &l.DiedAt, &l.Attempts, &l.Replays, &l.Class, &l.Error)
+			return g, err
+		})
+		return err
+	})
+	return groups, err
+}
+
+// Case is everything about one event.
+type Case struct {
+	// Event is nil where it is gone: discarded, purged, or deleted by hand.
+	Event *Event `json:"event"`
+	// Deliveries are those that are not done, dead or not. A destination that is
+	// not among them has the event, or never was on its route.
+	Deliveries []Delivery `json:"deliveries"`
+	// Audit is what people have done to it, oldest first.
+	Audit []Entry `json:"audit"`
+}
+
+// Event is a row of outbox_events.
+type Event struct {
+	ID             int64           `json:"id"`
+	Type           string          `json:"event_type"`
+	AggregateType  string          `json:"aggregate_type,omitempty"`
+	AggregateID    string          `json:"aggregate_id,omitempty"`
+	IdempotencyKey string          `json:"idempotency_key,omitempty"`
+	State          string          `json:"state"`
+	CreatedAt      time.Time       `json:"created_at"`
+	ProcessedAt    *time.Time      `json:"processed_at"`
+	Headers        json.RawMessage `json:"headers"`
+	Payload        json.RawMessage `json:"payload"`
+}
+
+// Delivery is a row of outbox_deliveries, dead or not.
+type Delivery struct {
+	Letter
+	// State is retry, running, parked, unrouted or dead. DiedAt is when it
+	// changed; of a state other than dead, Fingerprint is that of an earlier death.
+	State string `json:"state"`
+	// OrderingKey is the aggregate, where order applies.
+	OrderingKey string `json:"ordering_key,omitempty"`
+}
+
+// Entry is a row of outbox_audit.
+type Entry struct {
+	ID           int64           `json:"id"`
+	At           time.Time       `json:"at"`
+	Action       string          `json:"action"`
+	Actor        string          `json:"actor"`
+	DatabaseUser string          `json:"database_user"`
+	EventID      int64           `json:"event_id"`
+	Destination  string          `json:"destination,omitempty"`
+	Details      json.RawMessage `json:"details"`
+	OldPayload   json.RawMessage `json:"old_payload,omitempty"`
+}
+
+// Show returns everything about an event, dead letter or not, and an error that
+// wraps [ErrNotFound] if there is nothing.
+func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
+	err = s.read(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
+		if c.Event, err = s.event(ctx, tx, eventID); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, s.sql(`SELECT `+letterColumns+`, d.state, coalesce(d.ordering_key, '')
+			FROM {deliveries} AS d WHERE d.event_id = $1 ORDER BY d.destination`), eventID)
+		if err != nil {
+			return err
+		}
+		c.Deliveries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Delivery, err error) {
+			err = row.Scan(&d.EventID, &d.Destination, &d.Type, &d.Fingerprint, &d.DiedAt, &d.Attempts, &d.Replays, &d.Class, &d.Error,
+				&d.State, &d.OrderingKey)
+			return d, err
+		})
+		if err != nil {
+			return err
+		}
+		rows, err = tx.Query(ctx, s.sql(`SELECT id, at, action, actor, database_user, event_id, coalesce(destination, ''), details::text, old_payload::text
+			FROM {audit} WHERE event_id = $1 ORDER BY id`), eventID)
+		if err != nil {
+			return err
+		}
+		c.Audit, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Entry])
+		if err == nil && c.Event == nil && len(c.Deliveries)+len(c.Audit) == 0 {
+			return ErrNotFound
+		}
+		return err
+	})
+	return c, err
+}
+
+// event returns nil if there is none. Payload and headers are read as text, for
+// they are shown byte for byte.
+func (s *Store) event(ctx context.Context, tx pgx.Tx, id int64) (*Event, error) {
+	var e Event
+	var payload string
+	var headers *string
+	err := tx.QueryRow(ctx, s.sql(`SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
+			coalesce(idempotency_key, ''), state, created_at, processed_at, headers::text, payload::text
+		FROM {events} WHERE id = $1`), id).Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID,
+		&e.IdempotencyKey, &e.State, &e.CreatedAt, &e.ProcessedAt, &headers, &payload)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil //nolint:nilnil // none is an answer here, its deliveries may be there
+	case err != nil:
+		return nil, err
+	}
+	e.Payload = json.RawMessage(payload)
+	if headers != nil {
+		e.Headers = json.RawMessage(*headers)
+	}
+	return &e, nil
+}

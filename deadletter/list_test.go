@@ -1,0 +1,158 @@
+package deadletter_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 2, "mail", "order.placed", "order % has no address")
+	d.bury(3, 1, "mail", "order.shipped", "order % has no address")
+	d.bury(4, 1, "audit", "orders", "timeout")
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (5, 'mail', 'order.placed', 'retry')`)
+	d.exec(`UPDATE outbox_deliveries SET updated_at = now() - event_id * interval '1 hour'`)
+	page, err := d.store.List(t.Context(), deadletter.Filter{}, deadletter.Ref{}, 100)
+	if err != nil || fmt.Sprint(ids(page.Letters)) != "[4 1 2 3]" || page.Next != nil {
+		t.Fatalf("all of them: %+v, %v; want them by destination and event", page, err)
+	}
+	l := page.Letters[1]
+	if l.Destination != "mail" || l.Type != "order.placed" || l.Attempts != 3 || l.Replays != 0 || l.Class != "event" ||
+		l.Error != "order 1 has no address" || l.Fingerprint == "" || l.Fingerprint == page.Letters[0].Fingerprint || l.DiedAt.IsZero() {
+		t.Errorf("letter %+v", l)
+	}
+	for _, c := range []struct {
+		f    deadletter.Filter
+		want string
+	}{
+		{deadletter.Filter{Destination: "mail"}, "[1 2 3]"},
+		{deadletter.Filter{Destination: "nobody"}, "[]"},
+		{deadletter.Filter{Type: "order.placed"}, "[1 2]"},
+		{deadletter.Filter{Type: "order.*"}, "[1 2 3]"},
+		{deadletter.Filter{Type: "*"}, "[4 1 2 3]"},
+		{deadletter.Filter{Fingerprint: l.Fingerprint}, "[1 2 3]"},
+		{deadletter.Filter{OlderThan: 150 * time.Minute}, "[4 3]"},
+		{deadletter.Filter{NewerThan: 150 * time.Minute}, "[1 2]"},
+		{deadletter.Filter{OlderThan: 90 * time.Minute, NewerThan: 210 * time.Minute, Destination: "mail"}, "[2 3]"},
+		{deadletter.Filter{Events: []int64{2, 4, 5, 77}}, "[4 2]"},
+		{deadletter.Filter{Events: []int64{}}, "[]"},
+	} {
+		page, err := d.store.List(t.Context(), c.f, deadletter.Ref{}, 100)
+		if err != nil || fmt.Sprint(ids(page.Letters)) != c.want {
+			t.Errorf("%+v: %v, %v; want %s", c.f, ids(page.Letters), err, c.want)
+		}
+		r, err := d.store.Replay(t.Context(), c.f, deadletter.Action{DryRun: true})
+		if err != nil || r.Matched != int64(len(page.Letters)) || r.Done != 0 {
+			t.Errorf("%+v: a dry run gives %+v, %v", c.f, r, err)
+		}
+	}
+}
+
+func TestRefusedArguments(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	for _, f := range []deadletter.Filter{
+		{OlderThan: -1},
+		{NewerThan: -1},
+		{OlderThan: time.Hour, NewerThan: time.Minute},
+		{Type: "a*b"},
+		{Type: ".*"},
+		{Fingerprint: "x"},
+		{Fingerprint: "0123456789AB"},
+		{Destination: "a\x00"},
+	} {
+		_, err := d.store.List(t.Context(), f, deadletter.Ref{}, 1)
+		if !errors.Is(err, deadletter.ErrInvalid) {
+			t.Errorf("list %+v: %v", f, err)
+		}
+		if _, err := d.store.Groups(t.Context(), f, 1); !errors.Is(err, deadletter.ErrInvalid) {
+			t.Errorf("groups %+v: %v", f, err)
+		}
+		if _, err := d.store.Discard(t.Context(), f, deadletter.Action{}); !errors.Is(err, deadletter.ErrInvalid) {
+			t.Errorf("discard %+v: %v", f, err)
+		}
+	}
+	for _, limit := range []int{-1, 0, deadletter.MaxPage + 1} {
+		if _, err := d.store.List(t.Context(), deadletter.Filter{}, deadletter.Ref{}, limit); !errors.Is(err, deadletter.ErrInvalid) {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+	for _, a := range []deadletter.Action{{Rate: -1}, {Batch: -1}, {Batch: deadletter.MaxBatch + 1}, {Actor: "\x00"}, {Reason: "\x00"}} {
+		if _, err := d.store.Replay(t.Context(), deadletter.Filter{}, a); !errors.Is(err, deadletter.ErrInvalid) {
+			t.Errorf("%+v: %v", a, err)
+		}
+	}
+	if _, err := deadletter.New(d.pool, deadletter.Config{Schema: strings.Repeat("x", 64)}); !errors.Is(err, deadletter.ErrInvalid) {
+		t.Errorf("schema: %v", err)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 3, "mail", "order.placed", "order % has no address")
+	d.bury(4, 5, "mail", "order.placed", "no user u% at 10.0.0.%")
+	d.bury(1, 1, "audit", "order.placed", "order % has no address")
+	d.exec(`UPDATE outbox_deliveries SET updated_at = now() - event_id * interval '1 hour'`)
+	groups, err := d.store.Groups(t.Context(), deadletter.Filter{}, 10)
+	if err != nil || len(groups) != 3 {
+		t.Fatalf("%+v, %v", groups, err)
+	}
+	g := groups[0]
+	if g.Count != 5 || g.Destination != "mail" || g.Type != "order.placed" || g.Example.EventID != 8 || g.Example.Error != "no user u8 at 10.0.0.8" ||
+		g.Example.Fingerprint != g.Fingerprint || !g.Newest.Equal(g.Oldest.Add(4*time.Hour)) {
+		t.Errorf("the largest: %+v", g)
+	}
+	if groups[1].Count != 3 || groups[2].Count != 1 || groups[2].Destination != "audit" || groups[1].Fingerprint != groups[2].Fingerprint {
+		t.Errorf("the others: %+v", groups[1:])
+	}
+	if groups, err := d.store.Groups(t.Context(), deadletter.Filter{Fingerprint: g.Fingerprint}, 10); err != nil || len(groups) != 1 {
+		t.Errorf("one of them: %+v, %v", groups, err)
+	}
+	if groups, err := d.store.Groups(t.Context(), deadletter.Filter{}, 1); err != nil || len(groups) != 1 || groups[0].Count != 5 {
+		t.Errorf("the first of them: %+v, %v", groups, err)
+	}
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, true)
+	d.bury(7, 1, "mail", "order.placed", "bad")
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) VALUES (7, 'audit', 'order.placed', 'retry', 1)`)
+	d.exec(`UPDATE outbox_events SET payload = '{"b":  1.50, "a": [ ]}', headers = '{"tenant": "acme"}', state = 'deferred', processed_at = NULL`)
+	c, err := d.store.Show(t.Context(), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Event == nil || string(c.Event.Payload) != `{"b":  1.50, "a": [ ]}` || string(c.Event.Headers) != `{"tenant": "acme"}` ||
+		c.Event.AggregateID != "7" || c.Event.State != "deferred" || c.Event.ProcessedAt != nil {
+		t.Errorf("event %+v", c.Event)
+	}
+	if len(c.Deliveries) != 2 || c.Deliveries[0].State != "retry" || c.Deliveries[1].State != "dead" || c.Deliveries[1].OrderingKey != "order/7" {
+		t.Errorf("deliveries %+v", c.Deliveries)
+	}
+	if len(c.Audit) != 0 {
+		t.Errorf("audit %+v", c.Audit)
+	}
+	d.exec(`DELETE FROM outbox_deliveries WHERE destination = 'audit'`)
+	if _, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{Actor: "ann", Reason: "a test"}); err != nil {
+		t.Fatal(err)
+	}
+	c, err = d.store.Show(t.Context(), 7)
+	if err != nil || c.Event != nil || len(c.Deliveries) != 0 || len(c.Audit) != 1 {
+		t.Fatalf("a discarded event: %+v, %v", c, err)
+	}
+	if a := c.Audit[0]; a.Action != "discard" || a.Actor != "ann" || a.DatabaseUser == "" || a.Destination != "mail" || a.EventID != 7 ||
+		!strings.Contains(string(a.Details), `"reason": "a test"`) || !strings.Contains(string(a.Details), `"error": "bad"`) || a.OldPayload != nil {
+		t.Errorf("audit %+v", a)
+	}
+	if _, err := d.store.Show(t.Context(), 8); !errors.Is(err, deadletter.ErrNotFound) {
+		t.Errorf("nothing: %v", err)
+	}
+}

@@ -1,0 +1,99 @@
+package deadletter_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// db is a database with the tables in a schema that is not the default one.
+type db struct {
+	testing.TB
+	pool  *pgxpool.Pool
+	store *deadletter.Store
+}
+
+const schema = `Odd "shop"`
+
+func newDB(tb testing.TB, deleteEvents bool) *db { //nolint:revive // a flag is what retention comes down to here
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	conn, err := pool.Acquire(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := outboxsql.Migrate(tb.Context(), conn.Conn(), schema, outboxsql.BellAuto); err != nil {
+		tb.Fatal(err)
+	}
+	store, err := deadletter.New(pool, deadletter.Config{Schema: schema, DeleteEvents: deleteEvents})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &db{tb, pool, store}
+}
+
+func (d *db) exec(sql string, args ...any) {
+	d.Helper()
+	if _, err := d.pool.Exec(d.Context(), sql, args...); err != nil {
+		d.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// expect fails the test unless the query returns exactly these lines.
+func (d *db) expect(what, sql string, want ...string) {
+	d.Helper()
+	rows, err := d.pool.Query(d.Context(), sql)
+	if err != nil {
+		d.Fatalf("%s: %v", sql, err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		d.Fatalf("%s: %v", sql, err)
+	}
+	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+		d.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// bury makes n events, whose ids begin with from, and a dead letter of each.
+func (d *db) bury(from, n int, destination, eventType, problem string) {
+	d.Helper()
+	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, state, processed_at)
+		SELECT i, $3, 'order', i, json_build_object('order', i), 'done', now() FROM generate_series($1::int, $1::int + $2::int - 1) i
+		ON CONFLICT DO NOTHING`, from, n, eventType)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error, ordering_key)
+		SELECT i, $3, $4, 'dead', 3, 'event', replace($5, '%', i::text), 'order/' || i FROM generate_series($1::int, $1::int + $2::int - 1) i`,
+		from, n, destination, eventType, problem)
+}
+
+const (
+	events     = `SELECT format('%s %s %s', id, state, processed_at IS NOT NULL) FROM outbox_events ORDER BY id`
+	deliveries = `SELECT format('%s/%s %s %s r%s %s', event_id, destination, state, attempts, replays, ordering_key)
+		FROM outbox_deliveries ORDER BY event_id, destination`
+	audit = `SELECT concat_ws(' ', action, actor, event_id, destination, details->>'reason', details->>'replay') FROM outbox_audit ORDER BY id`
+)
+
+func ids(letters []deadletter.Letter) (list []int64) {
+	for _, l := range letters {
+		list = append(list, l.EventID)
+	}
+	return list
+}
