@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,6 +21,11 @@ type databaseFlags struct {
 	url    string
 	schema string
 	place  string // where url stands, for messages
+
+	// only makes the other parts of the file be left alone, with their secrets.
+	only bool
+	// keep is retention.keep of the file; negative where no file was read.
+	keep time.Duration
 }
 
 const databaseFlag = "--database-url"
@@ -44,10 +50,16 @@ func (f *databaseFlags) resolve(a *app) error {
 	if f.url != "" {
 		f.place = databaseFlag
 	}
+	f.keep = -1
 	if f.url == "" || f.schema == "" {
-		c, path, err := a.load()
+		load := a.load
+		if f.only {
+			load = a.loadDatabase
+		}
+		c, path, err := load()
 		switch {
 		case err == nil:
+			f.keep = c.Retention.Keep
 			f.url, f.place = first(f.url, c.Database.URL.Reveal()), first(f.place, path+": database.url")
 			f.schema = first(f.schema, c.Database.Schema)
 		case a.configPath != "" || !isMissing(err, a):

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -261,6 +262,12 @@ type process struct {
 // startProcess starts one, with these variables on top of the test's own.
 func startProcess(t *testing.T, stdin string, args ...string) *process {
 	t.Helper()
+	return startProcessOn(t, strings.NewReader(stdin), args...)
+}
+
+// startProcessOn is startProcess with an input that may be a terminal.
+func startProcessOn(t *testing.T, stdin io.Reader, args ...string) *process {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +278,7 @@ func startProcess(t *testing.T, stdin string, args ...string) *process {
 		cmd:    exec.CommandContext(ctx, self, args...),
 	}
 	p.cmd.Env = append(os.Environ(), envSelf+"=1")
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = strings.NewReader(stdin), p.stdout, p.stderr
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.stdout, p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newBenchCmd(a),
 		newMigrateCmd(a),
 		newPublishCmd(a),
+		newDLQCmd(a),
 		newCheckConfigCmd(a),
 		newConfigCmd(a),
 		newTemplateCmd(a),
@@ -94,6 +95,16 @@ func (a *app) load() (*config.Config, string, error) {
 		c.Log.Format = a.logFormat.value
 	}
 	return c, path, nil
+}
+
+// loadDatabase reads what commands need that work on the tables only.
+func (a *app) loadDatabase() (*config.Config, string, error) {
+	path, err := config.Find(a.configPath, a.lookup)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := config.LoadDatabase(path, a.lookup)
+	return c, path, err
 }
 
 // strict closes two holes that cobra leaves: a command that only holds others

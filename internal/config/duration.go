@@ -22,6 +22,9 @@ var (
 	errTooLong  = errors.New("duration is too long: the most is about 292 years")
 )
 
+// ParseDuration reads a duration as the file has them: Go's, and days such as 7d.
+func ParseDuration(s string) (time.Duration, error) { return parseDuration(s) }
+
 // parseDuration reads Go's durations plus the unit d, a day of 24 hours.
 func parseDuration(s string) (time.Duration, error) {
 	if !durationRegexp.MatchString(s) {

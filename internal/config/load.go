@@ -13,11 +13,30 @@ const EnvPath = "NOTIFYD_CONFIG"
 
 // Load reads the configuration file at path. The error, if any, is an [*Error].
 func Load(path string, registry Registry, lookup LookupEnv) (*Config, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data, registry, lookup)
+}
+
+// LoadDatabase is [Load] for who works on the tables only: it reads the keys
+// version, database and retention, and leaves the rest alone. The secrets of the
+// destinations need not be there.
+func LoadDatabase(path string, lookup LookupEnv) (*Config, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return parseDatabase(path, data, lookup)
+}
+
+func read(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, &Error{[]Mistake{{File: path, Message: "cannot be read: " + reason(err)}}}
 	}
-	return Parse(path, data, registry, lookup)
+	return data, nil
 }
 
 // reason returns err without the path, which the message has already.

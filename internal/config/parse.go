@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -32,6 +33,32 @@ func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Conf
 		return nil, err
 	}
 	c.warn(root, name)
+	return c, nil
+}
+
+// parseDatabase reads what [LoadDatabase] says.
+func parseDatabase(name string, data []byte, lookup LookupEnv) (*Config, error) {
+	keys := []string{"version", "database", "retention"}
+	list := newMistakes(name)
+	expand := &expander{lookup: lookup, dir: filepath.Dir(name)}
+	root := parseTree(data, list, expand, keys...)
+	if root == nil {
+		return nil, list.err()
+	}
+	c := defaults()
+	d := &fileDecoder{decoder{list, expand, c.origins}, nil}
+	if root.kind == kindMap { // what << has merged is not pruned
+		root.entries = slices.DeleteFunc(root.entries, func(e entry) bool { return !slices.Contains(keys, e.name) })
+	}
+	d.decodeStruct(root, "", slices.DeleteFunc(topLevel(c), func(s setting) bool { return !slices.Contains(keys, s.name) }))
+	if root.kind == kindMap {
+		d.checkVersion(root, c.Version)
+		d.fillURL(c, lookup)
+		d.validate(c.validate(), root, "")
+	}
+	if err := list.err(); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v4"
@@ -64,9 +65,38 @@ type tree struct {
 	open map[*yaml.Node]bool
 }
 
-// parseTree reads the one document in data. It returns nil if a mistake left
-// nothing to look at.
-func parseTree(data []byte, list *mistakes, expand *expander) *node {
+// parseTree reads the one document in data, of its top level the given keys only,
+// all if none is given. It returns nil if a mistake left nothing to look at.
+func parseTree(data []byte, list *mistakes, expand *expander, keys ...string) *node {
+	root := parseDocument(data, list)
+	if root == nil {
+		return nil
+	}
+	if len(keys) > 0 {
+		prune(root, keys)
+	}
+	t := &tree{list: list, expand: expand, done: map[*yaml.Node]*node{}, open: map[*yaml.Node]bool{}}
+	return t.build(root, "")
+}
+
+// prune drops the other keys of a mapping, before anything in them is expanded.
+// What an alias stands for is still there, and so is what is merged.
+func prune(root *yaml.Node, keys []string) {
+	if root.Kind != yaml.MappingNode {
+		return
+	}
+	var kept []*yaml.Node
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if key := root.Content[i]; slices.Contains(keys, key.Value) || key.ShortTag() == "!!merge" {
+			kept = append(kept, key, root.Content[i+1])
+		}
+	}
+	root.Content = kept
+}
+
+// parseDocument returns the root of the one document in data, nil if a mistake
+// left nothing to look at.
+func parseDocument(data []byte, list *mistakes) *yaml.Node {
 	loader, err := yaml.NewLoader(strings.NewReader(string(data)))
 	if err != nil {
 		list.add(pos{1, 1}, "", "cannot be read: %v", err)
@@ -92,8 +122,7 @@ func parseTree(data []byte, list *mistakes, expand *expander) *node {
 		list.add(pos{1, 1}, "", "the file holds no settings")
 		return nil
 	}
-	t := &tree{list: list, expand: expand, done: map[*yaml.Node]*node{}, open: map[*yaml.Node]bool{}}
-	return t.build(doc.Content[0], "")
+	return doc.Content[0]
 }
 
 // position returns where n stands; the library leaves some positions out.

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/config"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+func newDLQCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dlq",
+		Short: "List, show, replay, discard and edit dead letters",
+		Long: `dlq deals with dead letters: deliveries that were given up. It needs the
+database only: of the configuration file it reads database and retention. What
+it does is written into outbox_audit.`,
+		Example: "  notifyd dlq list --group\n  notifyd dlq show 42\n  notifyd dlq replay --destination mail --rate 50",
+	}
+	cmd.AddCommand(newDLQListCmd(a), newDLQShowCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a), newDLQEditCmd(a))
+	return cmd
+}
+
+// dlqFlags are the flags of all commands of "notifyd dlq".
+type dlqFlags struct {
+	db     databaseFlags
+	output oneOf
+	forget bool // delete events of which nothing is left, whatever the file says
+}
+
+func (f *dlqFlags) register(cmd *cobra.Command) {
+	f.db.only = true
+	f.db.register(cmd)
+	f.output = oneOf{words: []string{"table", "json"}, value: "table"}
+	cmd.Flags().VarP(&f.output, "output", "o", "table, for people, or json")
+}
+
+func (f *dlqFlags) json() bool { return f.output.value == "json" }
+
+// with calls do with a store on the database of the flags.
+func (f *dlqFlags) with(ctx context.Context, a *app, do func(s *deadletter.Store) error) error {
+	conn, err := f.db.connect(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	if err := outboxsql.Check(ctx, conn, f.db.schema); err != nil {
+		return err
+	}
+	s, err := deadletter.New(conn, deadletter.Config{Schema: f.db.schema, DeleteEvents: f.forget || f.db.keep == 0})
+	if err != nil {
+		return err
+	}
+	return mistaken(do(s))
+}
+
+// mistaken makes a mistake in the command line of what cannot be meant.
+func mistaken(err error) error {
+	if errors.Is(err, deadletter.ErrInvalid) {
+		return usageErrorf("%w", err)
+	}
+	return err
+}
+
+// dlqFilter are the flags that choose dead letters.
+type dlqFilter struct {
+	deadletter.Filter
+	older, newer age
+}
+
+func (f *dlqFilter) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Destination, "destination", "", "of the destination with this `name`")
+	flags.StringVar(&f.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*, *")
+	flags.StringVar(&f.Fingerprint, "fingerprint", "", "with errors of this `group`, see dlq list --group")
+	flags.Var(&f.older, "older-than", "that died longer ago than this: 90m, 12h, 7d")
+	flags.Var(&f.newer, "newer-than", "that died less long ago than this")
+}
+
+// filter returns what was chosen; args are the ids of events.
+func (f *dlqFilter) filter(args []string) (deadletter.Filter, error) {
+	f.OlderThan, f.NewerThan = time.Duration(f.older), time.Duration(f.newer)
+	for _, arg := range args {
+		id, err := eventID(arg)
+		if err != nil {
+			return f.Filter, err
+		}
+		f.Events = append(f.Events, id)
+	}
+	return f.Filter, mistaken(f.Validate())
+}
+
+// given reports whether anything was chosen at all.
+func (f *dlqFilter) given() bool {
+	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.older > 0 || f.newer > 0 || f.Events != nil
+}
+
+func eventID(arg string) (int64, error) {
+	id, err := strconv.ParseInt(arg, 10, 64)
+	if err != nil {
+		return 0, usageErrorf("EVENT %q is not the id of an event, a number such as 42", arg)
+	}
+	return id, nil
+}
+
+// age is a flag with a duration, in days too.
+type age time.Duration
+
+// String implements pflag.Value.
+func (a *age) String() string {
+	if *a == 0 {
+		return ""
+	}
+	return time.Duration(*a).String()
+}
+
+// Type implements pflag.Value.
+func (*age) Type() string { return "age" }
+
+// Set implements pflag.Value.
+func (a *age) Set(s string) error {
+	d, err := config.ParseDuration(s)
+	if err == nil && d <= 0 {
+		err = errors.New("must be longer than 0")
+	}
+	*a = age(d)
+	return err
+}
+
+func newDLQListCmd(a *app) *cobra.Command {
+	var f dlqFlags
+	var filter dlqFilter
+	var group bool
+	var after string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List dead letters, or groups of them",
+		Long: `list shows dead letters by destination and event, a page at a time. With --group it
+shows how many have the same destination, event type and kind of error, the
+largest group first: errors that differ only in numbers, ids, addresses and
+quoted values are of one kind, and have one fingerprint.`,
+		Example: "  notifyd dlq list --group\n  notifyd dlq list --destination mail --newer-than 2h\n  notifyd dlq list --type 'order.*' -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			chosen, err := filter.filter(nil)
+			if err != nil {
+				return err
+			}
+			from, err := parseAfter(after)
+			if err != nil {
+				return err
+			}
+			return f.with(cmd.Context(), a, func(s *deadletter.Store) error {
+				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
+				if group {
+					groups, err := s.Groups(cmd.Context(), chosen, limit)
+					if err != nil {
+						return err
+					}
+					return p.groups(groups)
+				}
+				page, err := s.List(cmd.Context(), chosen, from, limit)
+				if err != nil {
+					return err
+				}
+				return p.page(page)
+			})
+		},
+	}
+	f.register(cmd)
+	filter.register(cmd)
+	cmd.Flags().BoolVar(&group, "group", false, "show groups")
+	cmd.Flags().IntVar(&limit, "limit", 50, "most letters, or groups, to show")
+	cmd.Flags().StringVar(&after, "after", "", "begin behind this `letter`, as the page before it says")
+	cmd.MarkFlagsMutuallyExclusive("group", "after")
+	return cmd
+}
+
+// parseAfter reads DESTINATION/EVENT; the name may have slashes of its own.
+func parseAfter(s string) (deadletter.Ref, error) {
+	if s == "" {
+		return deadletter.Ref{}, nil
+	}
+	at := strings.LastIndexByte(s, '/')
+	id, err := strconv.ParseInt(s[at+1:], 10, 64)
+	if at < 0 || err != nil {
+		return deadletter.Ref{}, usageErrorf("--after %q is not DESTINATION/EVENT, such as mail/42", s)
+	}
+	return deadletter.Ref{Destination: s[:at], EventID: id}, nil
+}
+
+func newDLQShowCmd(a *app) *cobra.Command {
+	var f dlqFlags
+	cmd := &cobra.Command{
+		Use:   "show EVENT",
+		Short: "Show everything about one event: payload, deliveries, what people did to it",
+		Long: `show prints an event with its payload, the deliveries of it that are not done,
+and its entries in outbox_audit, with the payloads that edits have replaced.`,
+		Example: "  notifyd dlq show 42\n  notifyd dlq show 42 -o json | jq .event.payload",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := eventID(args[0])
+			if err != nil {
+				return err
+			}
+			return f.with(cmd.Context(), a, func(s *deadletter.Store) error {
+				c, err := s.Show(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
+				return p.show(c)
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}

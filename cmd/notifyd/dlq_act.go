@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"os/user"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+// dlqAction is a command that does something to many dead letters.
+type dlqAction struct {
+	dlqFlags
+	filter dlqFilter
+	action deadletter.Action
+	all    bool
+	yes    bool
+
+	// past is what the command says that it did: replayed, discarded.
+	past string
+	do   func(s *deadletter.Store, ctx context.Context, f deadletter.Filter, a deadletter.Action) (deadletter.Result, error)
+}
+
+func newDLQReplayCmd(a *app) *cobra.Command {
+	d := &dlqAction{past: "replayed", do: (*deadletter.Store).Replay}
+	cmd := &cobra.Command{
+		Use:   "replay [EVENT...]",
+		Short: "Deliver dead letters anew",
+		Long: `replay makes dead letters due at once, with no attempt counted. They get a new id
+for those who drop duplicates: event 42 is 42r1 after its first replay. Choose
+by event, by the filters, or --all. What dies while replay runs is left alone.`,
+		Example: `  notifyd dlq replay 42
+  notifyd dlq replay --destination mail --fingerprint 0a1b2c3d4e5f --dry-run
+  notifyd dlq replay --destination mail --newer-than 2h --rate 50 --reason "mail server is back" --yes`,
+		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
+	}
+	d.register(cmd)
+	return cmd
+}
+
+func newDLQDiscardCmd(a *app) *cobra.Command {
+	d := &dlqAction{past: "discarded", do: (*deadletter.Store).Discard}
+	cmd := &cobra.Command{
+		Use:   "discard [EVENT...]",
+		Short: "Give up dead letters for good",
+		Long: `discard deletes dead letters; outbox_audit keeps what they were like. Where the
+file says retention.keep: 0, an event of which nothing is left is deleted as
+well; other relays purge it when it is old enough. Choose by event, by the
+filters, or --all.`,
+		Example: `  notifyd dlq discard 42 --reason "test order"
+  notifyd dlq discard --type 'test.*' --older-than 30d --dry-run`,
+		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
+	}
+	d.register(cmd)
+	cmd.Flags().BoolVar(&d.forget, "forget", false, "delete events of which nothing is left, whatever retention.keep says")
+	return cmd
+}
+
+func (d *dlqAction) register(cmd *cobra.Command) {
+	cmd.Args = cobra.ArbitraryArgs
+	d.dlqFlags.register(cmd)
+	d.filter.register(cmd)
+	registerActor(cmd, &d.action)
+	flags := cmd.Flags()
+	flags.BoolVar(&d.all, "all", false, "all dead letters there are")
+	flags.BoolVar(&d.action.DryRun, "dry-run", false, "show what would be done")
+	flags.BoolVarP(&d.yes, "yes", "y", false, "do not ask")
+	flags.Float64Var(&d.action.Rate, "rate", 0, "most letters in a second; 0 is no limit")
+	flags.IntVar(&d.action.Batch, "batch", 500, "letters in one transaction")
+}
+
+func registerActor(cmd *cobra.Command, a *deadletter.Action) {
+	cmd.Flags().StringVar(&a.Actor, "actor", "", "`who` does it, for the audit; default: user@host")
+	cmd.Flags().StringVar(&a.Reason, "reason", "", "`why`, for the audit")
+}
+
+func (d *dlqAction) run(cmd *cobra.Command, a *app, args []string) error {
+	chosen, err := d.filter.filter(args)
+	switch {
+	case err != nil:
+		return err
+	case !d.filter.given() && !d.all:
+		return usageErrorf("which dead letters? Name events, choose with --destination, --type, --fingerprint, --older-than, --newer-than, or say --all")
+	case d.filter.given() && d.all:
+		return usageErrorf("--all and a choice of dead letters: leave out one of them")
+	}
+	if err := mistaken(d.action.Validate()); err != nil {
+		return err
+	}
+	d.action.Actor = first(d.action.Actor, currentActor())
+	// The first signal ends it between two transactions, and what is done is said.
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return d.with(ctx, a, func(s *deadletter.Store) error { return d.act(ctx, cmd, s, chosen) })
+}
+
+// act looks how many there are, asks, and does it.
+func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.Store, chosen deadletter.Filter) error {
+	p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: d.json()}
+	dry := d.action
+	dry.DryRun = true
+	r, err := d.do(s, ctx, chosen, dry)
+	if err != nil {
+		return err
+	}
+	if r.Matched == 0 && len(chosen.Events) > 0 {
+		return fmt.Errorf("no dead letter of these events matches: see `notifyd dlq show EVENT`: %w", deadletter.ErrNotDead)
+	}
+	if d.action.DryRun {
+		return d.preview(ctx, p, s, chosen, r)
+	}
+	if r.Matched > 1 && len(chosen.Events) == 0 && !d.yes {
+		if err := d.ask(cmd, r.Matched); err != nil {
+			return err
+		}
+	}
+	d.action.Progress = p.progress(d.past)
+	r, err = d.do(s, ctx, chosen, d.action)
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted: what is left is as it was")
+	}
+	if perr := p.result(d.past, r); perr != nil {
+		return errors.Join(err, perr)
+	}
+	return err
+}
+
+// maxGroups is how many groups a dry run shows.
+const maxGroups = 50
+
+func (d *dlqAction) preview(ctx context.Context, p printer, s *deadletter.Store, chosen deadletter.Filter, r deadletter.Result) error {
+	if p.json {
+		return p.encode(r)
+	}
+	groups, err := s.Groups(ctx, chosen, maxGroups)
+	if err != nil {
+		return err
+	}
+	if len(groups) > 0 {
+		if err := p.groups(groups); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(p.out, "%s would be %s; nothing was done\n", letterCount(r.Matched), d.past)
+	return err
+}
+
+// errNotAgreed is returned where the answer was not yes.
+var errNotAgreed = errors.New("nothing was done")
+
+func (d *dlqAction) ask(cmd *cobra.Command, n int64) error {
+	if !isTerminal(cmd.InOrStdin()) {
+		return usageErrorf("%s match: --yes says that they are to be %s, --dry-run shows them", letterCount(n), d.past)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s will be %s. Go on? [y/N] ", letterCount(n), d.past) //nolint:errcheck // the answer is what counts
+	if !agreed(cmd.InOrStdin()) {
+		return errNotAgreed
+	}
+	return nil
+}
+
+func agreed(in io.Reader) bool {
+	line, _ := bufio.NewReader(in).ReadString('\n') // the end of the input is no yes
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes"
+}
+
+func letterCount(n int64) string {
+	if n == 1 {
+		return "1 dead letter"
+	}
+	return fmt.Sprintf("%d dead letters", n)
+}
+
+// currentActor returns user@host, as far as that can be known.
+func currentActor() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return strings.ReplaceAll(name, "\x00", "")
+}
+
+func newDLQEditCmd(a *app) *cobra.Command {
+	var f dlqFlags
+	var action deadletter.Action
+	cmd := &cobra.Command{
+		Use:   "edit EVENT PAYLOAD",
+		Short: "Give a dead letter's event another payload",
+		Long: `edit replaces the payload of an event that has a dead letter and is on its way to
+nobody else; outbox_audit keeps the old one. PAYLOAD is JSON, @FILE reads it from
+a file and - from standard input. It delivers nothing: "dlq replay" does.`,
+		Example: `  notifyd dlq edit 42 '{"order": 1042, "email": "ann@example.com"}' --reason "typo in the address"
+  notifyd dlq edit 42 @order.json && notifyd dlq replay 42`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := eventID(args[0])
+			if err != nil {
+				return err
+			}
+			payload, err := readPayload(args[1], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			if !json.Valid(payload) {
+				return usageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
+			}
+			action.Actor = first(action.Actor, currentActor())
+			return f.with(cmd.Context(), a, func(s *deadletter.Store) error {
+				if err := s.Edit(cmd.Context(), id, payload, action); err != nil {
+					return err
+				}
+				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
+				return p.edited(id)
+			})
+		},
+	}
+	f.register(cmd)
+	registerActor(cmd, &action)
+	return cmd
+}
+
+// progressEvery is how often a long action says how far it is.
+const progressEvery = 5 * time.Second

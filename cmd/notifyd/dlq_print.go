@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+// printer prints what the commands of "notifyd dlq" have to say.
+type printer struct {
+	out, err io.Writer
+	json     bool
+}
+
+func (p printer) encode(v any) error {
+	enc := json.NewEncoder(p.out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func (p printer) page(page deadletter.Page) error {
+	next := ""
+	if page.Next != nil {
+		next = fmt.Sprintf("%s/%d", page.Next.Destination, page.Next.EventID)
+	}
+	if p.json {
+		return p.encode(struct {
+			Letters []deadletter.Letter `json:"letters"`
+			Next    string              `json:"next,omitempty"`
+		}{page.Letters, next})
+	}
+	if len(page.Letters) == 0 {
+		_, err := fmt.Fprintln(p.out, "no dead letters")
+		return err
+	}
+	rows := [][]string{{"EVENT", "DESTINATION", "TYPE", "DIED", "ATTEMPTS", "REPLAYS", "FINGERPRINT", "ERROR"}}
+	for _, l := range page.Letters {
+		rows = append(rows, []string{
+			fmt.Sprint(l.EventID), l.Destination, l.Type, moment(l.DiedAt), fmt.Sprint(l.Attempts), fmt.Sprint(l.Replays), l.Fingerprint, short(l.Error),
+		})
+	}
+	if err := p.table(rows); err != nil || next == "" {
+		return err
+	}
+	_, err := fmt.Fprintf(p.err, "there are more: --after '%s'\n", clean(next))
+	return err
+}
+
+func (p printer) groups(groups []deadletter.Group) error {
+	if p.json {
+		return p.encode(struct {
+			Groups []deadletter.Group `json:"groups"`
+		}{groups})
+	}
+	if len(groups) == 0 {
+		_, err := fmt.Fprintln(p.out, "no dead letters")
+		return err
+	}
+	rows := [][]string{{"COUNT", "DESTINATION", "TYPE", "FINGERPRINT", "OLDEST", "NEWEST", "EXAMPLE", "ERROR"}}
+	for _, g := range groups {
+		rows = append(rows, []string{
+			fmt.Sprint(g.Count), g.Destination, g.Type, g.Fingerprint, moment(g.Oldest), moment(g.Newest), fmt.Sprint(g.Example.EventID), short(g.Example.Error),
+		})
+	}
+	return p.table(rows)
+}
+
+func (p printer) show(c deadletter.Case) error {
+	if p.json {
+		return p.encode(c)
+	}
+	if err := p.event(c.Event); err != nil {
+		return err
+	}
+	for _, d := range c.Deliveries {
+		_, err := fmt.Fprintf(p.out, "\ndelivery to %s: %s since %s, attempts %d, replays %d\n", clean(d.Destination), d.State, moment(d.DiedAt), d.Attempts, d.Replays)
+		if err == nil && d.Error != "" {
+			_, err = fmt.Fprintf(p.out, "  fingerprint %s, fault of %s\n  %s\n", d.Fingerprint, d.Class, strings.ReplaceAll(lines(d.Error), "\n", "\n  "))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, e := range c.Audit {
+		to := ""
+		if e.Destination != "" {
+			to = " for " + clean(e.Destination)
+		}
+		_, err := fmt.Fprintf(p.out, "\n%s %s%s by %s (database user %s)\n  %s\n", moment(e.At), e.Action, to, clean(e.Actor), clean(e.DatabaseUser), clean(string(e.Details)))
+		if err == nil && e.OldPayload != nil {
+			_, err = fmt.Fprintf(p.out, "  the payload was %s\n", lines(string(e.OldPayload)))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p printer) event(e *deadletter.Event) error {
+	if e == nil {
+		_, err := fmt.Fprintln(p.out, "the event itself is gone")
+		return err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "event %d, %s, %s, written %s\n", e.ID, clean(e.Type), e.State, moment(e.CreatedAt))
+	for _, line := range [][2]string{
+		{"aggregate", strings.Trim(e.AggregateType+"/"+e.AggregateID, "/")},
+		{"idempotency key", e.IdempotencyKey},
+		{"headers", string(e.Headers)},
+		{"payload", string(e.Payload)},
+	} {
+		if line[1] != "" {
+			fmt.Fprintf(&b, "  %s %s\n", line[0], lines(line[1]))
+		}
+	}
+	_, err := p.out.Write(b.Bytes())
+	return err
+}
+
+// result says what was done.
+func (p printer) result(past string, r deadletter.Result) error {
+	if p.json {
+		return p.encode(r)
+	}
+	text := "no dead letters match"
+	if r.Matched > 0 {
+		text = fmt.Sprintf("%s %d of %s", past, r.Done, letterCount(r.Matched))
+	}
+	if r.Orphans > 0 {
+		text += fmt.Sprintf("; %d left alone, because the event itself is gone: discard them", r.Orphans)
+	}
+	_, err := fmt.Fprintln(p.out, text)
+	return err
+}
+
+func (p printer) edited(id int64) error {
+	if p.json {
+		return p.encode(struct {
+			EventID int64 `json:"event_id"`
+		}{id})
+	}
+	_, err := fmt.Fprintf(p.out, "edited event %d: deliver it with `notifyd dlq replay %d`\n", id, id)
+	return err
+}
+
+// progress returns what says now and then how far an action is.
+func (p printer) progress(past string) func(deadletter.Result) {
+	last := time.Now()
+	return func(r deadletter.Result) {
+		if time.Since(last) < progressEvery {
+			return
+		}
+		last = time.Now()
+		fmt.Fprintf(p.err, "%s %d of %s\n", past, r.Done, letterCount(r.Matched)) //nolint:errcheck // nothing depends on it
+	}
+}
+
+func (p printer) table(rows [][]string) error {
+	var b bytes.Buffer
+	for _, row := range rows {
+		for i := range row {
+			row[i] = clean(row[i])
+		}
+		b.WriteString(strings.Join(row, "\t") + "\n")
+	}
+	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// maxShown is how much of an error a table has room for, in characters.
+const maxShown = 100
+
+func short(s string) string {
+	runes := []rune(clean(s))
+	if len(runes) > maxShown {
+		return string(runes[:maxShown]) + "..."
+	}
+	return string(runes)
+}
+
+// clean puts s on one line, and keeps a server's answer from talking to the
+// terminal that it is shown on.
+func clean(s string) string {
+	return strings.Join(strings.Fields(lines(s)), " ")
+}
+
+// lines is clean for what may have several lines.
+func lines(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.ReplaceAll(s, "\r\n", "\n"))
+}

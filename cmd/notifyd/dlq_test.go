@@ -1,0 +1,266 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// buried makes a database with n dead letters of mail, events 1 to n.
+func buried(t *testing.T, n int) string {
+	t.Helper()
+	url := database(t)
+	execute(t, url, fmt.Sprintf(`INSERT INTO outbox_events (event_type, payload, state, processed_at) SELECT 'order.placed', '{"a": 1}', 'done', now() FROM generate_series(1, %d);
+		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error)
+		SELECT id, 'mail', event_type, 'dead', 3, 'event', 'order ' || id || E' is\x1b[31m bad\nvery' FROM outbox_events`, n))
+	return url
+}
+
+func states(t *testing.T, url string) string {
+	t.Helper()
+	return query[string](t, url, `SELECT coalesce(string_agg(format('%s %s', event_id, state), ', ' ORDER BY event_id), '') FROM outbox_deliveries`)
+}
+
+func TestDLQAsks(t *testing.T) {
+	t.Parallel()
+	url := buried(t, 3)
+	for args, want := range map[string]result{
+		"replay":                                 {2, "", "notifyd: which dead letters? Name events"},
+		"discard --dry-run":                      {2, "", "notifyd: which dead letters? Name events"},
+		"replay --all --type a":                  {2, "", "notifyd: --all and a choice of dead letters"},
+		"replay --all":                           {2, "", "notifyd: 3 dead letters match: --yes says that they are to be replayed, --dry-run shows them\n"},
+		"discard --destination mail":             {2, "", "notifyd: 3 dead letters match: --yes"},
+		"replay x":                               {2, "", `notifyd: EVENT "x" is not the id of an event`},
+		"replay 77":                              {1, "", "notifyd: no dead letter of these events matches"},
+		"replay 1 --destination log":             {1, "", "notifyd: no dead letter of these events matches"},
+		"replay --rate -1 1":                     {2, "", "notifyd: invalid argument: a rate of -1 per second"},
+		"replay --batch 0x 1":                    {2, "", `notifyd: invalid argument "0x" for "--batch"`},
+		"replay --batch 100000 1":                {2, "", "notifyd: invalid argument: a batch of 100000"},
+		"list --fingerprint XYZ":                 {2, "", "notifyd: invalid argument: a fingerprint has twelve hexadecimal digits"},
+		"list --type a*b":                        {2, "", "notifyd: invalid argument: event type: invalid pattern"},
+		"list --older-than 2d --newer-than 1d":   {2, "", "notifyd: invalid argument: nothing is both older than 48h"},
+		"list --older-than -1s":                  {2, "", `notifyd: invalid argument "-1s" for "--older-than" flag: `},
+		"list --after x":                         {2, "", `notifyd: --after "x" is not DESTINATION/EVENT`},
+		"list --limit 0":                         {2, "", "notifyd: invalid argument: a limit of 0 is not between 1 and 10000"},
+		"list -o yaml":                           {2, "", `notifyd: invalid argument "yaml" for "-o, --output" flag: must be one of table, json`},
+		"list --group --after mail/1":            {2, "", "notifyd: if any flags in the group [group after] are set none of the others can be"},
+		"show":                                   {2, "", "notifyd: accepts 1 arg(s), received 0"},
+		"show 77":                                {1, "", "notifyd: show event 77: there is no such event\n"},
+		"edit 1 {":                               {2, "", "notifyd: PAYLOAD is not JSON"},
+		"edit 77 {}":                             {1, "", "notifyd: edit event 77: no delivery of it is dead: not a dead letter\n"},
+		"edit 1 @/not/there":                     {1, "", "notifyd: open /not/there"},
+		"list --schema none":                     {1, "", "notifyd: schema \"none\" is at version 0"},
+		"replay --type nothing.*":                {0, "no dead letters match\n", ""},
+		"list --destination log":                 {0, "no dead letters\n", ""},
+		"list --group --destination log":         {0, "no dead letters\n", ""},
+		"replay --type nothing.* -o json":        {0, "{\n  \"matched\": 0,\n  \"done\": 0,\n  \"orphans\": 0\n}\n", ""},
+		"discard --all --dry-run -o json":        {0, "{\n  \"matched\": 3,\n  \"done\": 0,\n  \"orphans\": 0\n}\n", ""},
+		"list --destination log -o json":         {0, "{\n  \"letters\": []\n}\n", ""},
+		"list --group --destination log -o json": {0, "{\n  \"groups\": []\n}\n", ""},
+	} {
+		got := command(t, append(append([]string{"dlq"}, strings.Fields(args)...), "--database-url", url)...)
+		if got.code != want.code || got.stdout != want.stdout || !strings.HasPrefix(got.stderr, want.stderr) || (want.stderr == "") != (got.stderr == "") {
+			t.Errorf("dlq %s: got %+v, want %+v", args, got, want)
+		}
+	}
+	if got := states(t, url); got != "1 dead, 2 dead, 3 dead" {
+		t.Errorf("after all that: %s", got)
+	}
+	if got := command(t, "dlq", "list", "--database-url", testenv.Database(t)); got.code != 1 || !strings.Contains(got.stderr, "run `notifyd migrate up`") {
+		t.Errorf("without tables: %+v", got)
+	}
+}
+
+func TestDLQActs(t *testing.T) {
+	t.Parallel()
+	url := buried(t, 6)
+	run := func(want result, args ...string) {
+		t.Helper()
+		if got := command(t, append(append([]string{"dlq"}, args...), "--database-url", url)...); got != want {
+			t.Errorf("%q: got %+v, want %+v", args, got, want)
+		}
+	}
+	run(result{0, "replayed 2 of 2 dead letters\n", ""}, "replay", "1", "2", "--actor", "ann", "--reason", "mended")
+	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "3")
+	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "4", "--forget")
+	execute(t, url, "DELETE FROM outbox_events WHERE id = 5")
+	run(result{0, "replayed 1 of 2 dead letters; 1 left alone, because the event itself is gone: discard them\n", ""}, "replay", "--all", "--yes")
+	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "--older-than", "0.000001s") // one needs no --yes
+	if got := states(t, url); got != "1 retry, 2 retry, 6 retry" {
+		t.Errorf("deliveries %s", got)
+	}
+	if got := query[string](t, url, `SELECT string_agg(format('%s %s', id, state), ', ' ORDER BY id) FROM outbox_events`); got != "1 deferred, 2 deferred, 3 done, 6 deferred" {
+		t.Errorf("events %s", got)
+	}
+	if got := query[string](t, url, `SELECT string_agg(concat_ws(' ', action, event_id, details->>'reason'), ', ' ORDER BY id) FROM outbox_audit WHERE actor = 'ann'`); got != "replay 1 mended, replay 2 mended" {
+		t.Errorf("audit of ann: %s", got)
+	}
+	if n := query[int](t, url, `SELECT count(*)::int FROM outbox_audit WHERE actor LIKE '%@%'`); n != 4 {
+		t.Errorf("%d entries of others", n)
+	}
+}
+
+// TestDLQRetention: where the file says that nothing is kept, nothing is.
+func TestDLQRetention(t *testing.T) {
+	t.Parallel()
+	url := buried(t, 2)
+	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nretention: {keep: 0}\ndestinations: {mail: {type: email, password: '${env:MISSING}'}}\n", url))
+	if got := command(t, "dlq", "discard", "1", "-c", path); got != (result{0, "discarded 1 of 1 dead letter\n", ""}) {
+		t.Errorf("%+v", got)
+	}
+	if got := query[string](t, url, `SELECT string_agg(id::text, ' ') FROM outbox_events`); got != "2" {
+		t.Errorf("events %s are left", got)
+	}
+	broken := file(t, "version: 1\ndatabase: {url: '${env:MISSING}'}\n")
+	if got := command(t, "dlq", "list", "-c", broken); got.code != 78 || !strings.Contains(got.stderr, "MISSING is not set") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestDLQPrints(t *testing.T) {
+	t.Parallel()
+	url := buried(t, 3)
+	got := command(t, "dlq", "list", "--limit", "2", "--database-url", url)
+	if lines := strings.Split(got.stdout, "\n"); got.code != 0 || len(lines) != 4 || !strings.HasSuffix(lines[2], "order 2 is\uFFFD[31m bad very") ||
+		got.stderr != "there are more: --after 'mail/2'\n" {
+		t.Errorf("a page: %+v", got)
+	}
+	got = command(t, "dlq", "list", "--after", "mail/2", "-o", "json", "--database-url", url)
+	var page struct {
+		Letters []deadletter.Letter
+		Next    string
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || len(page.Letters) != 1 || page.Letters[0].EventID != 3 || page.Next != "" ||
+		page.Letters[0].Error != "order 3 is\x1b[31m bad\nvery" {
+		t.Errorf("the last page: %+v, %v", got, err)
+	}
+	got = command(t, "dlq", "list", "--limit", "2", "-o", "json", "--database-url", url)
+	if err := json.Unmarshal([]byte(got.stdout), &page); err != nil || page.Next != "mail/2" || got.stderr != "" {
+		t.Errorf("the first page: %+v, %v", got, err)
+	}
+	got = command(t, "dlq", "edit", "3", `{"n":  1.0}`, "-o", "json", "--database-url", url)
+	if got != (result{0, "{\n  \"event_id\": 3\n}\n", ""}) {
+		t.Errorf("edit: %+v", got)
+	}
+	got = command(t, "dlq", "show", "3", "-o", "json", "--database-url", url)
+	var c deadletter.Case
+	if err := json.Unmarshal([]byte(got.stdout), &c); err != nil || len(c.Audit) != 1 || c.Event == nil || len(c.Deliveries) != 1 {
+		t.Errorf("show: %+v, %v", got, err)
+	}
+	got = command(t, "dlq", "show", "3", "--database-url", url)
+	for _, want := range []string{
+		"event 3, order.placed, done, written ", "  payload {\"n\":  1.0}\n", "delivery to mail: dead since ",
+		"  order 3 is\uFFFD[31m bad\n  very\n", " edit by ", "  the payload was {\"a\": 1}\n",
+	} {
+		if !strings.Contains(got.stdout, want) || got.code != 0 {
+			t.Errorf("show: %q is missing in\n%s", want, got.stdout)
+		}
+	}
+	if strings.Contains(got.stdout, "\x1b") {
+		t.Error("the error talks to the terminal")
+	}
+}
+
+// TestDLQEditFromFile and from standard input, byte for byte.
+func TestDLQEditFromFile(t *testing.T) {
+	t.Parallel()
+	url := buried(t, 1)
+	path := filepath.Join(t.TempDir(), "order.json")
+	if err := os.WriteFile(path, []byte("{\"from\":  \"file\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := command(t, "dlq", "edit", "1", "@"+path, "--database-url", url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := query[string](t, url, "SELECT payload::text FROM outbox_events"); got != "{\"from\":  \"file\"}\n" {
+		t.Errorf("payload %q", got)
+	}
+	p := startProcess(t, `{"from": "stdin"}`, "dlq", "edit", "1", "-", "--database-url", url)
+	if code := p.wait(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.stderr.text())
+	}
+	if got := query[string](t, url, "SELECT payload::text FROM outbox_events"); got != `{"from": "stdin"}` {
+		t.Errorf("payload %q", got)
+	}
+}
+
+// terminal returns the two ends of one, as a person and a program have them.
+func terminal(t *testing.T) (person, program *os.File) {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("there are no terminals here: %v", err)
+	}
+	t.Cleanup(func() { _ = person.Close() })
+	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = program.Close() })
+	return person, program
+}
+
+// TestDLQOnATerminal asks, and does it after a yes only.
+func TestDLQOnATerminal(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]struct {
+		code  int
+		state string
+	}{"y\n": {0, "1 retry, 2 retry"}, "YES\n": {0, "1 retry, 2 retry"}, "\n": {1, "1 dead, 2 dead"}, "yesterday\n": {1, "1 dead, 2 dead"}} {
+		t.Run(strings.TrimSpace(answer), func(t *testing.T) {
+			t.Parallel()
+			url := buried(t, 2)
+			person, program := terminal(t)
+			if _, err := person.WriteString(answer); err != nil {
+				t.Fatal(err)
+			}
+			p := startProcessOn(t, program, "dlq", "replay", "--all", "--database-url", url)
+			code := p.wait(t)
+			if code != want.code || states(t, url) != want.state || !strings.Contains(p.stderr.text(), "2 dead letters will be replayed. Go on? [y/N] ") {
+				t.Errorf("exit code %d, %s: %s%s", code, states(t, url), p.stdout.text(), p.stderr.text())
+			}
+		})
+	}
+}
+
+// TestDLQInterrupted stops a slow replay, which says how far it has come.
+func TestDLQInterrupted(t *testing.T) {
+	t.Parallel()
+	url := buried(t, 5)
+	p := startProcess(t, "", "dlq", "replay", "--all", "--yes", "--rate", "0.001", "--database-url", url)
+	until(t, url, "SELECT EXISTS (SELECT FROM outbox_audit)")
+	p.signal(t, os.Interrupt)
+	if code := p.wait(t); code != 1 || p.stdout.text() != "replayed 1 of 5 dead letters\n" || !strings.Contains(p.stderr.text(), "notifyd: interrupted") {
+		t.Errorf("exit code %d: %s%s", code, p.stdout.text(), p.stderr.text())
+	}
+	if got := states(t, url); got != "1 retry, 2 dead, 3 dead, 4 dead, 5 dead" {
+		t.Errorf("deliveries %s", got)
+	}
+}
+
+func TestAge(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"90m": 90 * time.Minute, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "0s": -1, "x": -1, "5": -1} {
+		var a age
+		if err := a.Set(text); (err != nil) != (want < 0) || err == nil && time.Duration(a) != want {
+			t.Errorf("%s: %v, %v", text, time.Duration(a), err)
+		}
+	}
+}
