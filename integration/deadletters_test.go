@@ -1,0 +1,224 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/handlers/nats"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// mendable is an answer that is permanent until it is mended.
+type mendable struct{ mended atomic.Bool }
+
+func (m *mendable) answer(context.Context, *notifyd.Event) error {
+	if m.mended.Load() {
+		return nil
+	}
+	return notifyd.Permanent(errors.New("no such customer"))
+}
+
+// TestReplay: a dead letter is listed, its cause mended, it is replayed, dies
+// again, is replayed again and delivered. Nothing polls: the replay wakes the relay.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, h, cause := newEnv(t), newRecorder(t), &mendable{}
+			h.answer = cause.answer
+			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), notifyd.WithRetention(keep, 1000))
+			id := e.insert("order.created", `{"customer": 7}`)
+			isDead := func() {
+				t.Helper()
+				e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
+				e.untilState(id, "done")
+			}
+			if got := h.next(); got.Replay != 0 || got.DedupeID() != fmt.Sprint(id) {
+				t.Errorf("at first: replay %d, id %s", got.Replay, got.DedupeID())
+			}
+			isDead()
+
+			dlq := r.DeadLetters()
+			page, err := dlq.List(t.Context(), deadletter.Filter{Type: "order.*"}, deadletter.Ref{}, 10)
+			if err != nil || len(page.Letters) != 1 || page.Letters[0].EventID != id || page.Letters[0].Error != "no such customer" || page.Letters[0].Attempts != 1 {
+				t.Fatalf("listed: %+v, %v", page, err)
+			}
+			replay := func(want int) {
+				t.Helper()
+				f := deadletter.Filter{Fingerprint: page.Letters[0].Fingerprint}
+				if result, err := dlq.Replay(t.Context(), f, deadletter.Action{Actor: "test"}); err != nil || result.Done != 1 {
+					t.Fatalf("replayed: %+v, %v", result, err)
+				}
+				if got := h.next(); got.ID != id || got.Attempt != 1 || got.Replay != want || got.DedupeID() != fmt.Sprintf("%dr%d", id, want) ||
+					string(got.Payload) != `{"customer": 7}` {
+					t.Errorf("delivered again: attempt %d, replay %d, id %s", got.Attempt, got.Replay, got.DedupeID())
+				}
+			}
+			replay(1)
+			isDead()
+			cause.mended.Store(true)
+			replay(2)
+			if keep > 0 {
+				e.untilState(id, "done")
+			} else {
+				e.until("the event gone", `SELECT NOT EXISTS (SELECT FROM outbox_events)`)
+			}
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+				t.Errorf("%d deliveries left", n)
+			}
+			if n := scan[int](e, `SELECT count(*) FROM outbox_audit WHERE action = 'replay' AND actor = 'test' AND event_id = $1`, id); n != 2 {
+				t.Errorf("%d entries in the audit", n)
+			}
+		})
+	}
+}
+
+// TestReplayPassesDeduplication: the stream has the message already, for the
+// destination failed after it had taken it. An attempt more would be dropped; a
+// replay is not.
+func TestReplayPassesDeduplication(t *testing.T) {
+	t.Parallel()
+	place := testenv.NATS(t)
+	nc, err := natsgo.Connect(place.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name}, Duplicates: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := nats.New(nats.Config{Servers: []string{place.URL}, Subject: place.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := io.Closer(inner).Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h := newRecorder(t)
+	h.answer = func(ctx context.Context, event *notifyd.Event) error {
+		if err := inner.Deliver(ctx, event); err != nil {
+			return err
+		}
+		if event.Replay == 0 {
+			return errors.New("failed after it was delivered")
+		}
+		return nil
+	}
+	e := newEnv(t)
+	r := e.relay(handleAll(t, h, quick(), notifyd.MaxAttempts(3)))
+	id := e.insert("order.created", `{}`)
+	e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries`)
+	messages := func() uint64 {
+		t.Helper()
+		info, err := stream.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.State.Msgs
+	}
+	if n := messages(); n != 1 {
+		t.Fatalf("%d messages of 3 attempts, want one: the others are duplicates", n)
+	}
+	if result, err := r.DeadLetters().Replay(t.Context(), deadletter.Filter{Events: []int64{id}}, deadletter.Action{}); err != nil || result.Done != 1 {
+		t.Fatalf("replayed: %+v, %v", result, err)
+	}
+	e.until("the delivery done", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+	if n := messages(); n != 2 {
+		t.Errorf("%d messages after the replay, want 2", n)
+	}
+}
+
+// TestReplayBesideClaims: two relays claim, with slow handlers so that leases
+// are among it, while dead letters are replayed by two operators and discarded
+// by a third, and the other destination of the same events goes on. In the end
+// nothing is left of anything, each letter had one fate, and no event is stuck.
+func TestReplayBesideClaims(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	const letters, fresh = 1500, 500
+	var mu sync.Mutex
+	replayed, first := map[int64]int{}, map[int64]int{}
+	handler := notifyd.HandlerFunc(func(_ context.Context, event *notifyd.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if event.Replay > 0 {
+			replayed[event.ID]++
+		} else {
+			first[event.ID]++
+		}
+		return nil
+	})
+	slow := notifyd.HandlerFunc(func(ctx context.Context, event *notifyd.Event) error {
+		timer := time.NewTimer(2 * time.Millisecond)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		if event.Attempt == 1 && event.ID%3 == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	register := func(r *notifyd.Relay) {
+		err := errors.Join(r.Destination("fast", handler), r.Destination("slow", slow, quick()), r.Route("a", "fast", "slow"))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Each event has a dead letter of one destination, and a delivery that is due of the other.
+	e.exec(`INSERT INTO outbox_events (id, event_type, payload, state) SELECT i, 'a', '{}', 'deferred' FROM generate_series(1, $1::int) i`, letters)
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) SELECT i, d.name, 'a', d.state, d.attempts
+		FROM generate_series(1, $1::int) i, (VALUES ('fast', 'dead', 3), ('slow', 'retry', 0)) AS d(name, state, attempts)`, letters)
+	e.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), $1)`, letters)
+	relay := e.relay(register, notifyd.WithRetention(0, 1000))
+	e.relay(register, notifyd.WithRetention(0, 1000))
+
+	dlq := relay.DeadLetters()
+	var wg sync.WaitGroup
+	results, errs := make([]deadletter.Result, 3), make([]error, 3)
+	for i, do := range []func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error){dlq.Replay, dlq.Replay, dlq.Discard} {
+		wg.Go(func() {
+			results[i], errs[i] = do(t.Context(), deadletter.Filter{Destination: "fast"}, deadletter.Action{Batch: 7 + i})
+		})
+	}
+	for range fresh {
+		e.insert("a", `{}`)
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	e.until("everything gone", `SELECT NOT EXISTS (SELECT FROM outbox_events) AND NOT EXISTS (SELECT FROM outbox_deliveries)`)
+	if n := results[0].Done + results[1].Done + results[2].Done; n != letters {
+		t.Errorf("%d letters were done by all together, want %d: %+v", n, letters, results)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if n := int64(len(replayed)); n != results[0].Done+results[1].Done {
+		t.Errorf("%d replayed letters were delivered, of %+v", n, results)
+	}
+	if len(first) != fresh {
+		t.Errorf("%d fresh events were delivered, want %d", len(first), fresh)
+	}
+}
