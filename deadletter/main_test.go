@@ -23,7 +23,7 @@ type db struct {
 
 const schema = `Odd "shop"`
 
-func newDB(tb testing.TB, deleteEvents bool) *db { //nolint:revive // a flag is what retention comes down to here
+func newDB(tb testing.TB, deleteEvents bool) *db {
 	tb.Helper()
 	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
 	if err != nil {

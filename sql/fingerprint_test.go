@@ -25,9 +25,16 @@ func alike() [][]string {
 		{"unknown column `a`", "unknown column `b c`"},
 		{"a  b\n\tc", "a b c"},
 		{`template: mail.text:1: bad "` + strings.Repeat("x", 1000), `template: mail.text:12: bad "` + strings.Repeat("y", 900)},
-		{`isn't allowed`}, {`isn't known`}, {`timeout`}, {`refused`}, {``},
+		{`isn't allowed`},
+		{`isn't known`},
+		{`timeout`},
+		{`refused`},
+		{``},
 		{"event 7: " + strings.Repeat("no ", 400) + "...", "event 1234567: " + strings.Repeat("no ", 397) + "n..."},
-		{"Empfänger unbekannt"}, {"Empfänger gesperrt"}, {"収件人不明"}, {"メールボックス"},
+		{"Empfänger unbekannt"},
+		{"Empfänger gesperrt"},
+		{"収件人不明"},
+		{"メールボックス"},
 	}
 }
 

@@ -1,0 +1,54 @@
+package notifyd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+// Dead letters are replayed when their cause is mended. A replay has an id of
+// its own, so that nobody takes it for a duplicate.
+func ExampleRelay_DeadLetters() {
+	ctx, stop := context.WithCancel(context.Background())
+	pool := openExample(ctx)
+	defer pool.Close()
+	relay, err := notifyd.New(pool)
+	if err != nil {
+		panic(err)
+	}
+	var mended atomic.Bool
+	delivered := make(chan string, 1)
+	err = relay.Handle("order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		if !mended.Load() {
+			return notifyd.Permanent(errors.New("unknown customer"))
+		}
+		delivered <- fmt.Sprintf("delivered, id %s", e.DedupeID())
+		return nil
+	}), notifyd.Named("mail"))
+	if err != nil {
+		panic(err)
+	}
+	write(ctx, pool, "order.created")
+	run := start(ctx, relay)
+	fmt.Println(deadLetter(ctx, pool))
+
+	mended.Store(true)
+	result, err := relay.DeadLetters().Replay(ctx, deadletter.Filter{Destination: "mail", NewerThan: 2 * time.Hour},
+		deadletter.Action{Actor: "ops", Reason: "the customer is there", Rate: 50})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("replayed %d of %d\n", result.Done, result.Matched)
+	fmt.Println(<-delivered)
+	stop()
+	<-run
+	// Output:
+	// mail: dead after 1 attempt(s): unknown customer
+	// replayed 1 of 1
+	// delivered, id 1r1
+}
