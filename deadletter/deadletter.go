@@ -78,7 +78,7 @@ func (s *Store) sql(text string) string { return s.tables.Replace(text) }
 
 // lockTimeout bounds waiting for a row that somebody else is working on. They
 // hold it for one transaction, which takes milliseconds.
-const lockTimeout = 10 * time.Second
+const lockTimeout = 30 * time.Second
 
 // read runs f in a transaction that sees one moment, also on a standby.
 func (s *Store) read(ctx context.Context, what string, f inTx) error {
