@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -35,7 +34,7 @@ func (w warehouse) Deliver(ctx context.Context, e *notifyd.Event) error {
 	if err := protojson.Unmarshal(e.Payload, &request); err != nil {
 		return notifyd.Permanent(fmt.Errorf("warehouse: the payload is no JSON object: %w", err))
 	}
-	pairs := []string{idempotencyKey, strconv.FormatInt(e.ID, 10)}
+	pairs := []string{idempotencyKey, e.DedupeID()}
 	if trace := e.Headers["traceparent"]; trace != "" {
 		pairs = append(pairs, "traceparent", trace)
 	}

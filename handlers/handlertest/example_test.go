@@ -42,7 +42,7 @@ func (w *Warehouse) Deliver(ctx context.Context, e *dispatch.Event) error {
 		return fmt.Errorf("warehouse: %w", err)
 	}
 	req.Header.Set("Authorization", "Bearer "+w.token)
-	req.Header.Set("Event-Id", strconv.FormatInt(e.ID, 10))
+	req.Header.Set("Event-Id", e.DedupeID())
 	resp, err := w.client.Do(req)
 	switch {
 	case err != nil && ctx.Err() != nil:
