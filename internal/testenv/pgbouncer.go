@@ -1,0 +1,21 @@
+package testenv
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/plainserver"
+)
+
+// PgBouncer starts a PgBouncer before the server of a connection URL, and
+// returns the URL that leads through it to the same database. mode is its
+// pool_mode: "session", "transaction" or "statement". The end of the test stops it.
+func PgBouncer(tb testing.TB, postgresURL, mode string) string {
+	tb.Helper()
+	u, err := url.Parse(postgresURL)
+	if err != nil {
+		tb.Fatal("the URL of PostgreSQL is none") // it may hold a password
+	}
+	u.Host = ownPlain(tb, "pgbouncer", plainserver.PgBouncer(u.Hostname(), u.Port(), mode)).Addr()
+	return u.String()
+}
