@@ -27,6 +27,11 @@ func (r *Relay) prepare(ctx context.Context) error {
 			return nil
 		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew):
 			return fmt.Errorf("notifyd: %w", err)
+		case errors.Is(err, store.ErrPooler):
+			if err := r.avoidPooler(ctx, err); err != nil {
+				return err
+			}
+			continue
 		case ctx.Err() == nil:
 			r.dispatcher.ReportDatabase(err)
 		}
@@ -37,6 +42,19 @@ func (r *Relay) prepare(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+	return nil
+}
+
+// avoidPooler goes past a pooler that no part of the relay would get along with,
+// if it is known where, and says so once.
+func (r *Relay) avoidPooler(ctx context.Context, err error) error {
+	if r.settings.listen == nil || r.avoided {
+		return fmt.Errorf("notifyd: database.url: %w; a direct database.listen_url would be used for all connections", err)
+	}
+	r.avoided = true
+	r.connector.Redirect(r.settings.listen)
+	r.log.WarnContext(ctx, "database.url leads through a pooler in transaction mode: all connections of the relay use database.listen_url instead",
+		"host", r.settings.listen.Host, "port", r.settings.listen.Port)
 	return nil
 }
 

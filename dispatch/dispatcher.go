@@ -212,6 +212,7 @@ func (d *Dispatcher) Ready() <-chan struct{} { return d.sched.ready }
 func (d *Dispatcher) Run(ctx context.Context) error {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer d.cancelWork(errStopping)
+	defer d.health.settle(0) // nobody waits for calm any more
 	for _, l := range d.lanes {
 		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
 	}

@@ -103,7 +103,7 @@ func TestIsDown(t *testing.T) {
 		"shutting down":  {state("57P01"), true},
 		"no connection":  {state("08006"), true},
 		"disk full":      {state("53100"), true},
-		"read only":      {state("25006"), false},
+		"read only":      {state("25006"), true},
 		"no code":        {state(""), false},
 	} {
 		if got := isDown(tc.err); got != tc.want {
