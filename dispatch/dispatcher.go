@@ -297,6 +297,7 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 	if d.parts.Housekeeper == nil {
 		return
 	}
+	failing := reconnectPauses()
 	for ctx.Err() == nil {
 		n, err := d.parts.Housekeeper.TakeOver(ctx)
 		if err == nil && n > 0 {
@@ -313,6 +314,12 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 		if ctx.Err() == nil {
 			d.health.report(err)
 		}
-		sleep(ctx, jittered(d.cfg.PollInterval))
+		pause := jittered(d.cfg.PollInterval)
+		if err != nil {
+			pause = max(pause, failing.NextBackOff())
+		} else {
+			failing.Reset()
+		}
+		sleep(ctx, pause)
 	}
 }
