@@ -11,6 +11,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
@@ -157,7 +158,11 @@ func (r *Relay) purge(ctx context.Context) {
 		if !more || err != nil {
 			after, wait = math.MinInt64, purgeEvery
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case dispatch.IsDown(err): // which is said once, for everybody
+			r.dispatcher.ReportDatabase(err)
+		default:
 			r.log.WarnContext(ctx, "delivered events could not be purged", "err", err)
 		}
 	}

@@ -134,7 +134,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Sett
 		return nil
 	}
 	level := slog.LevelWarn
-	if isDown(err) { // which is reported once, for everybody
+	if IsDown(err) { // which is reported once, for everybody
 		c.d.health.report(err)
 		level = slog.LevelDebug
 	}
@@ -150,7 +150,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Sett
 			return err
 		}
 		c.d.health.report(again)
-		if tries >= salvageTries && !isDown(again) || c.d.workCtx.Err() != nil {
+		if tries >= salvageTries && !IsDown(again) || c.d.workCtx.Err() != nil {
 			return errors.Join(err, again)
 		}
 		c.d.waitWork(pause.NextBackOff())
@@ -169,9 +169,9 @@ const (
 	readOnly = "25006"
 )
 
-// isDown reports whether err says that the database could not be reached, as
+// IsDown reports whether err says that the database could not be reached, as
 // opposed to an answer from it.
-func isDown(err error) bool {
+func IsDown(err error) bool {
 	var answer interface{ SQLState() string }
 	if !errors.As(err, &answer) {
 		return true

@@ -106,7 +106,7 @@ func TestIsDown(t *testing.T) {
 		"read only":      {state("25006"), true},
 		"no code":        {state(""), false},
 	} {
-		if got := isDown(tc.err); got != tc.want {
+		if got := IsDown(tc.err); got != tc.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

@@ -110,6 +110,11 @@ func TestPastAPooler(t *testing.T) {
 	if got := h.next(); got.ID != id {
 		t.Errorf("got event %d, want %d", got.ID, id)
 	}
+	// Writers get along with it, bell and all.
+	id = e.through(pooled.url+"&default_query_exec_mode=exec").insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
 	e.untilDone()
 	awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 	if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 {
