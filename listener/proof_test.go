@@ -73,7 +73,9 @@ func TestCanary(t *testing.T) {
 	url, conn := database(t)
 	p := proved(t, (&dialer{url: url}).connect, url)
 	stop := start(t, p.Run)
-	p.until(t, "proof", func(s State) bool { return s.Sent > 5 && !s.Proven.IsZero() && s.RoundTrip > 0 && s.Listening && s.Trouble == nil })
+	p.until(t, "proof", func(s State) bool {
+		return s.Sent > 5 && !s.Proven.IsZero() && s.RoundTrip > 0 && s.Listening && s.Trouble == nil
+	})
 	p.heard.expect(t, "look")
 	exec(t, conn, insert, 1)
 	p.heard.expect(t, "1") // and no canary before it
