@@ -24,7 +24,6 @@ func TestBlindPollsFast(t *testing.T) {
 			for {
 				q, ok := s.next()
 				if !ok {
-					close(queries)
 					return
 				}
 				if q.Source == SourceSweep {
@@ -59,7 +58,6 @@ func TestBlindPollsFast(t *testing.T) {
 			t.Errorf("%d sweeps in ten minutes after notifications are heard again, want none", n)
 		}
 		s.stop()
-		for range queries { //nolint:revive // until the goroutine has ended
-		}
+		synctest.Wait()
 	})
 }

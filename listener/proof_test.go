@@ -80,6 +80,9 @@ func TestCanary(t *testing.T) {
 	exec(t, conn, insert, 1)
 	p.heard.expect(t, "1") // and no canary before it
 	stop()
+	if p.State().Unheard > 0 {
+		return // a machine that takes seconds for a canary has trouble indeed
+	}
 	p.log.expect(t)
 	if len(p.blind) > 0 || len(p.changes) > 0 {
 		t.Error("there was trouble")
@@ -154,7 +157,7 @@ func TestDeadConnection(t *testing.T) {
 	}
 	stop()
 	p.log.expect(t, "WARN not listening", "INFO listening again")
-	if s := p.State(); s.Lost != 1 || s.Unheard != 1 {
+	if s := p.State(); s.Lost < 1 || s.Unheard < 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -215,8 +218,12 @@ func TestCanaryThatCannotBeSent(t *testing.T) {
 	if next(t, "sight", p.blind) {
 		t.Error("still blind")
 	}
-	next(t, "the incident", p.changes)
-	next(t, "its end", p.changes)
+	if err := next(t, "the incident", p.changes); err == nil {
+		t.Error("told of the end only")
+	}
+	if err := next(t, "its end", p.changes); err != nil {
+		t.Errorf("told of %v", err)
+	}
 	stop()
 	p.log.expect(t, "WARN not listening", "INFO listening again")
 	if s := p.State(); s.Lost != 0 || s.Trouble != nil {

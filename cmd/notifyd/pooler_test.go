@@ -47,6 +47,7 @@ func TestRunBesideAPooler(t *testing.T) {
 		"several hosts": {strings.Replace(databaseSections(t)[1], "postgres://app@db1:5432,db2:5432/shop", withDeadHost(url), 1), "relay started", "[+] listener: ok"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := startProcess(t, "", "run", "-c", file(t, logConfig(c.database)))
 			p.stderr.await(t, c.says)
 			p.stderr.await(t, `"relay started"`)

@@ -12,17 +12,17 @@ import (
 )
 
 // PgBouncer is PgBouncer before the PostgreSQL at host and port. mode is its
-// pool_mode. It lets everybody in as the user postgres.
-func PgBouncer(host, postgresPort, mode string) Program {
+// pool_mode. It lets everybody in, as the given user of PostgreSQL.
+func PgBouncer(host, postgresPort, user, mode string) Program {
 	return Program{
 		Name: "pgbouncer",
 		Cure: "on Debian, apt-get install pgbouncer; on macOS, brew install pgbouncer",
 		Args: func(dir string, port int) ([]string, error) {
 			path := filepath.Join(dir, "pgbouncer.ini")
 			// The section of databases has one by which our own server is known.
-			conf := fmt.Sprintf("[databases]\n%s = host=127.0.0.1 port=1\n* = host=%s port=%s user=postgres\n"+
+			conf := fmt.Sprintf("[databases]\n%s = host=127.0.0.1 port=1\n* = host=%s port=%s user=%s\n"+
 				"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n",
-				name(dir), host, postgresPort, port, mode)
+				name(dir), host, postgresPort, user, port, mode)
 			if os.Geteuid() == 0 {
 				conf += "user = nobody\n" // it does not run as root
 			}

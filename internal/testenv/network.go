@@ -15,8 +15,9 @@ type Network struct {
 	// Addr leads to the server, as host:port.
 	Addr string
 
-	tb   testing.TB
-	link func(ctx context.Context, up bool) error
+	tb     testing.TB
+	link   func(ctx context.Context, up bool) error
+	remove func(ctx context.Context) // nil while there is nothing to remove
 }
 
 // NewNetwork makes a way to the server at target, host:port. It takes a network
@@ -26,6 +27,13 @@ type Network struct {
 func NewNetwork(tb testing.TB, target string) *Network {
 	tb.Helper()
 	n := &Network{tb: tb}
+	tb.Cleanup(func() {
+		ctx, cancel := afterwards(tb)
+		defer cancel()
+		if n.remove != nil {
+			n.remove(ctx)
+		}
+	})
 	l, err := n.open(tb.Context())
 	require(tb, "netns", err)
 	n.Addr = l.Addr().String()

@@ -31,11 +31,9 @@ func (n *Network) open(ctx context.Context) (net.Listener, error) {
 		return fmt.Sprintf("%d.%d.%d.%d", a>>24, a>>16&255, a>>8&255, a&255)
 	}
 	mac := fmt.Sprintf("02:4e:%02x:%02x:%02x:%02x", id>>24, id>>16&255, id>>8&255, id&255)
-	n.tb.Cleanup(func() {
-		ctx, cancel := afterwards(n.tb)
-		defer cancel()
+	n.remove = func(ctx context.Context) {
 		_ = run(ctx, "ip netns del "+ns) // the cable goes with it; there may be none yet
-	})
+	}
 	for _, line := range []string{
 		"ip netns add " + ns,
 		"ip link add " + here + " type veth peer name " + there + " address " + mac + " netns " + ns,

@@ -16,6 +16,9 @@ func PgBouncer(tb testing.TB, postgresURL, mode string) string {
 	if err != nil {
 		tb.Fatal("the URL of PostgreSQL is none") // it may hold a password
 	}
-	u.Host = ownPlain(tb, "pgbouncer", plainserver.PgBouncer(u.Hostname(), u.Port(), mode)).Addr()
+	if _, has := u.User.Password(); has {
+		tb.Skip("PgBouncer of the tests has no password for PostgreSQL")
+	}
+	u.Host = ownPlain(tb, "pgbouncer", plainserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode)).Addr()
 	return u.String()
 }
