@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,9 +84,11 @@ type Relay struct {
 	log        *slog.Logger
 
 	middleware []Middleware
-	listens    chan struct{} // closed after the first LISTEN
+	listens    chan struct{} // closed after the first LISTEN, or when it is clear that there will be none
+	heard      sync.Once     // closes listens
 	ready      chan struct{}
 	ran        atomic.Bool
+	avoided    bool // all connections go past a pooler; used by prepare only
 }
 
 // New makes a relay for the database that pool connects to. The pool itself is
@@ -142,23 +145,37 @@ func (r *Relay) wire() error {
 		close(r.listens)
 		return nil
 	}
-	first := false
-	r.listener = listener.New(r.connectAs(r.listening, "listen"), outboxsql.Channel(r.settings.schema), d, r.log, func() {
-		if !first { // called by the listener's goroutine only
-			first = true
-			close(r.listens)
+	return r.wireListener(o.Owner)
+}
+
+// wireListener makes the part that listens.
+func (r *Relay) wireListener(owner int64) error {
+	d, observer := r.dispatcher, r.settings.observer
+	listens := func() { r.heard.Do(func() { close(r.listens) }) }
+	r.listener = listener.New(r.connectAs(r.listening, "listen"), outboxsql.Channel(r.settings.schema), d, r.log, listens)
+	r.listener.OnBlind(d.Blind)
+	r.listener.OnChange(func(err error) {
+		if errors.Is(err, store.ErrPooler) {
+			listens() // it never will, and polling works
 		}
+		if observer == nil {
+			return
+		}
+		incident := Incident{Kind: dispatch.IncidentListenerBack, Time: time.Now()}
+		if err != nil {
+			incident.Kind, incident.Err = dispatch.IncidentListenerLost, err
+		}
+		observer.Observe(incident)
 	})
-	if o := r.settings.observer; o != nil {
-		r.listener.OnChange(func(err error) {
-			incident := Incident{Kind: dispatch.IncidentListenerBack, Time: time.Now()}
-			if err != nil {
-				incident.Kind, incident.Err = dispatch.IncidentListenerLost, err
-			}
-			o.Observe(incident)
-		})
+	if r.settings.canary == 0 {
+		return nil
 	}
-	return nil
+	return r.listener.Prove(listener.Proof{
+		// The owner's number is what tells relays apart. A sleeping relay alone
+		// would miss a notification.
+		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(owner)), Every: r.settings.canary, //nolint:gosec // a name
+		Notify: r.bell.Notify, Missed: func() bool { return !d.Awake() },
+	})
 }
 
 func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
@@ -220,15 +237,24 @@ func (r *Relay) add(hs handleSettings, h Handler) error {
 }
 
 // Ready is closed once the relay listens and has begun to work off the table:
-// from then on an event is delivered as soon as it is committed.
+// from then on an event is delivered as soon as it is committed. Where LISTEN
+// leads through a pooler in transaction mode it is closed as well, and events are
+// found by polling.
 func (r *Relay) Ready() <-chan struct{} { return r.ready }
 
 // Stats returns the figures of the moment: counters since the start, and what
 // every destination is doing. It asks nobody and is cheap.
-func (r *Relay) Stats() Stats { return r.dispatcher.Stats() }
+func (r *Relay) Stats() Stats {
+	s := r.dispatcher.Stats()
+	if r.listener != nil {
+		l := dispatch.ListenerStats(r.listener.State())
+		s.Listener = &l
+	}
+	return s
+}
 
-// Listening reports whether notifications are heard at the moment; never where
-// the relay only polls.
+// Listening reports whether notifications are heard, as far as is known at the
+// moment; never where the relay only polls.
 func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listening() }
 
 // OldestWaiting returns how long the event has waited that has waited longest,
@@ -251,7 +277,9 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down,
-// and returns an error at once if the schema is not the one it needs.
+// and returns an error at once if the schema is not the one it needs, or if the
+// pool leads through a pooler in transaction mode and [WithListenConfig] does not
+// lead past it: store.ErrPooler.
 //
 // When ctx ends it stops in order: nothing more is claimed, running deliveries
 // may finish within the shutdown timeout, then their contexts are cancelled

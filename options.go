@@ -22,9 +22,17 @@ type settings struct {
 	observer   Observer
 	listen     *pgx.ConnConfig
 	pollOnly   bool
+	canary     time.Duration
 	keep       time.Duration
 	purgeBatch int
 }
+
+// DefaultCanary is how often it is proven that notifications are heard, unless
+// [WithCanary] says otherwise.
+const DefaultCanary = 5 * time.Second
+
+// minCanary keeps proofs from being a load of their own.
+const minCanary = 100 * time.Millisecond
 
 // defaultSettings is the one place that has the defaults of the relay; those
 // of claims and deliveries are dispatch.DefaultConfig and DefaultLaneConfig.
@@ -33,6 +41,7 @@ func defaultSettings() settings {
 		schema:     outboxsql.DefaultSchema,
 		log:        slog.New(slog.DiscardHandler),
 		dispatch:   dispatch.DefaultConfig(),
+		canary:     DefaultCanary,
 		keep:       7 * 24 * time.Hour,
 		purgeBatch: 1000,
 	}
@@ -42,6 +51,9 @@ func (s *settings) validate() error {
 	errs := []error{outboxsql.ValidateSchema(s.schema), s.dispatch.Validate()}
 	if s.log == nil {
 		errs = append(errs, errors.New("the logger is nil"))
+	}
+	if s.canary != 0 && s.canary < minCanary {
+		errs = append(errs, fmt.Errorf("canary every %v is below %v: use 0 for none", s.canary, minCanary))
 	}
 	if s.keep < 0 {
 		errs = append(errs, fmt.Errorf("retention of %v is negative: use 0 to delete delivered events at once", s.keep))
@@ -66,12 +78,19 @@ func WithObserver(o Observer) Option { return func(s *settings) { s.observer = o
 
 // WithListenConfig lets the listening connection go elsewhere than the others:
 // past a transaction pooler, where LISTEN is accepted and never heard of again.
+// If the pool given to [New] turns out to lead through such a pooler, all
+// connections of the relay go there: none of them would work.
 func WithListenConfig(c *pgx.ConnConfig) Option { return func(s *settings) { s.listen = c } }
 
 // WithPollingOnly neither listens nor works the bell: events are found by
-// polling alone. For databases that can only be reached through a transaction
-// pooler, and for tables with the bell off.
+// polling alone. For tables with the bell off.
 func WithPollingOnly() Option { return func(s *settings) { s.pollOnly = true } }
+
+// WithCanary sets how often the relay sends itself a notification from another
+// connection, to prove that it would hear one; 5 s by default, at least 100 ms, 0
+// for never. One that is not heard costs the listening connection, and until one
+// is heard again the table is polled every 20 ms.
+func WithCanary(every time.Duration) Option { return func(s *settings) { s.canary = every } }
 
 // WithPollInterval sets how often the table is looked at without being told
 // to; 1 s by default, at least 1 ms. While looks find what no notification

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
@@ -27,6 +28,11 @@ func (r *Relay) prepare(ctx context.Context) error {
 			return nil
 		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew):
 			return fmt.Errorf("notifyd: %w", err)
+		case errors.Is(err, store.ErrPooler):
+			if err := r.avoidPooler(ctx, err); err != nil {
+				return err
+			}
+			continue
 		case ctx.Err() == nil:
 			r.dispatcher.ReportDatabase(err)
 		}
@@ -37,6 +43,19 @@ func (r *Relay) prepare(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+	return nil
+}
+
+// avoidPooler goes past a pooler that no part of the relay would get along with,
+// if it is known where, and says so once.
+func (r *Relay) avoidPooler(ctx context.Context, err error) error {
+	if r.settings.listen == nil || r.avoided {
+		return fmt.Errorf("notifyd: database.url: %w; a direct database.listen_url would be used for all connections", err)
+	}
+	r.avoided = true
+	r.connector.Redirect(r.settings.listen)
+	r.log.WarnContext(ctx, "database.url leads through a pooler in transaction mode: all connections of the relay use database.listen_url instead",
+		"host", r.settings.listen.Host, "port", r.settings.listen.Port)
 	return nil
 }
 
@@ -139,7 +158,11 @@ func (r *Relay) purge(ctx context.Context) {
 		if !more || err != nil {
 			after, wait = math.MinInt64, purgeEvery
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case dispatch.IsDown(err): // which is said once, for everybody
+			r.dispatcher.ReportDatabase(err)
+		default:
 			r.log.WarnContext(ctx, "delivered events could not be purged", "err", err)
 		}
 	}

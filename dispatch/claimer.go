@@ -133,7 +133,12 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Sett
 	if err == nil {
 		return nil
 	}
-	c.log.WarnContext(ctx, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
+	level := slog.LevelWarn
+	if IsDown(err) { // which is reported once, for everybody
+		c.d.health.report(err)
+		level = slog.LevelDebug
+	}
+	c.log.Log(ctx, level, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
 	c.d.sched.salvage(+1)
 	defer c.d.sched.salvage(-1)
 	pause := reconnectPauses()
@@ -145,7 +150,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Sett
 			return err
 		}
 		c.d.health.report(again)
-		if tries >= salvageTries && !isDown(again) || c.d.workCtx.Err() != nil {
+		if tries >= salvageTries && !IsDown(again) || c.d.workCtx.Err() != nil {
 			return errors.Join(err, again)
 		}
 		c.d.waitWork(pause.NextBackOff())
@@ -156,12 +161,17 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Sett
 // tried again; one that the database is not there for is tried until it is.
 const salvageTries = 3
 
-// lockNotAvailable is the SQLSTATE of a lock_timeout.
-const lockNotAvailable = "55P03"
+const (
+	// lockNotAvailable is the SQLSTATE of a lock_timeout.
+	lockNotAvailable = "55P03"
+	// readOnly is that of a server that takes no writes: a standby, or a primary
+	// that was replaced and keeps its sessions.
+	readOnly = "25006"
+)
 
-// isDown reports whether err says that the database could not be reached, as
+// IsDown reports whether err says that the database could not be reached, as
 // opposed to an answer from it.
-func isDown(err error) bool {
+func IsDown(err error) bool {
 	var answer interface{ SQLState() string }
 	if !errors.As(err, &answer) {
 		return true
@@ -169,7 +179,7 @@ func isDown(err error) bool {
 	switch class := answer.SQLState(); {
 	case len(class) < 2:
 		return false
-	case class == lockNotAvailable: // somebody has locked the table for a while
+	case class == lockNotAvailable, class == readOnly: // somebody has locked the table for a while; or a failover is under way
 		return true
 	default: // connection exception, insufficient resources, operator intervention
 		return class[:2] == "08" || class[:2] == "53" || class[:2] == "57"

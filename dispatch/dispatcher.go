@@ -212,6 +212,7 @@ func (d *Dispatcher) Ready() <-chan struct{} { return d.sched.ready }
 func (d *Dispatcher) Run(ctx context.Context) error {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	defer d.cancelWork(errStopping)
+	defer d.health.settle(0) // nobody waits for calm any more
 	for _, l := range d.lanes {
 		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
 	}
@@ -296,6 +297,7 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 	if d.parts.Housekeeper == nil {
 		return
 	}
+	failing := reconnectPauses()
 	for ctx.Err() == nil {
 		n, err := d.parts.Housekeeper.TakeOver(ctx)
 		if err == nil && n > 0 {
@@ -312,6 +314,12 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 		if ctx.Err() == nil {
 			d.health.report(err)
 		}
-		sleep(ctx, jittered(d.cfg.PollInterval))
+		pause := jittered(d.cfg.PollInterval)
+		if err != nil {
+			pause = max(pause, failing.NextBackOff())
+		} else {
+			failing.Reset()
+		}
+		sleep(ctx, pause)
 	}
 }

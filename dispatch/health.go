@@ -10,33 +10,63 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
+// calm is how long the database must have answered without a break before an
+// outage is over: a server that restarts again and again is one outage.
+const calm = 5 * time.Second
+
 // health says once that the database does not answer, and once that it does
-// again, however many connections find out.
+// again, however many connections find out, and however often it comes and goes.
 type health struct {
 	log      *slog.Logger
 	observer Observer
 
 	lost atomic.Bool // apart from mu: observers, who are told one after the other, may ask
 
-	mu    sync.Mutex
-	since time.Time // zero while all is well
+	mu     sync.Mutex
+	since  time.Time   // zero while all is well
+	well   time.Time   // since when it answers again, zero while it does not
+	over   *time.Timer // says that the outage is over, nil unless well is set
+	errors int         // of connections, in this outage
 }
 
 func (h *health) report(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case err != nil && h.since.IsZero():
-		h.since = time.Now()
+	case err != nil:
+		h.stopLocked()
+		h.errors++
 		h.lost.Store(true)
-		h.log.Warn("database does not answer, trying again until it does", "err", err)
-		h.observer.Observe(Incident{Kind: IncidentDatabaseLost, Time: h.since, Err: err})
-	case err == nil && !h.since.IsZero():
-		h.log.Info("database answers again", "after", time.Since(h.since).Round(time.Millisecond))
-		h.since = time.Time{}
+		if h.since.IsZero() {
+			h.since = time.Now()
+			h.log.Warn("database does not answer, trying again until it does", "err", err)
+			h.observer.Observe(Incident{Kind: IncidentDatabaseLost, Time: h.since, Err: err})
+		}
+	case !h.since.IsZero() && h.over == nil:
 		h.lost.Store(false)
-		h.observer.Observe(Incident{Kind: IncidentDatabaseBack, Time: time.Now()})
+		h.well = time.Now()
+		h.over = time.AfterFunc(calm, func() { h.settle(calm) })
 	}
+}
+
+func (h *health) stopLocked() {
+	if h.over != nil {
+		h.over.Stop()
+		h.over, h.well = nil, time.Time{}
+	}
+}
+
+// settle says that the outage is over, if the database has answered for that long.
+func (h *health) settle(least time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over == nil || time.Since(h.well) < least {
+		return
+	}
+	h.log.Info("database answers again", "after", h.well.Sub(h.since).Round(time.Millisecond), "errors", h.errors)
+	h.observer.Observe(Incident{Kind: IncidentDatabaseBack, Time: h.well})
+	h.stopLocked()
+	h.since, h.errors = time.Time{}, 0
 }
 
 const (

@@ -3,16 +3,32 @@ package dispatch
 import (
 	"errors"
 	"log/slog"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // asking is an observer that looks at the figures when it is told something.
 type asking struct {
-	h    *health
+	h *health
+
+	mu   sync.Mutex
 	down []bool
 }
 
-func (a *asking) Observe(Incident) { a.down = append(a.down, a.h.down()) }
+func (a *asking) Observe(Incident) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.down = append(a.down, a.h.down())
+}
+
+func (a *asking) told() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.down)
+}
 
 // TestObserverMayAsk: an observer that reads the relay's figures does not hang.
 func TestObserverMayAsk(t *testing.T) {
@@ -21,7 +37,45 @@ func TestObserverMayAsk(t *testing.T) {
 	a.h = &health{log: slog.New(slog.DiscardHandler), observer: a}
 	a.h.report(errors.New("gone"))
 	a.h.report(nil)
+	a.h.settle(0)
 	if len(a.down) != 2 || !a.down[0] || a.down[1] {
 		t.Errorf("down() = %v, want true, then false", a.down)
 	}
+}
+
+// TestStormIsOneOutage: a database that comes and goes is reported once, and
+// summed up when it stays.
+func TestStormIsOneOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var text strings.Builder
+		a := &asking{}
+		a.h = &health{log: slog.New(slog.NewTextHandler(&text, nil)), observer: a}
+		for range 20 {
+			for range 3 {
+				a.h.report(errors.New("the database system is starting up"))
+			}
+			if !a.h.down() {
+				t.Error("an outage is not seen at once")
+			}
+			a.h.report(nil)
+			if a.h.down() {
+				t.Error("its end is not seen at once")
+			}
+			<-time.After(calm - time.Millisecond)
+			a.h.report(nil)
+		}
+		if n := a.told(); n != 1 {
+			t.Errorf("%d incidents within the storm, want 1", n)
+		}
+		<-time.After(time.Second)
+		synctest.Wait()
+		if n := strings.Count(text.String(), "\n"); n != 2 || !strings.Contains(text.String(), `msg="database answers again" after=1m34.981s errors=60`) {
+			t.Errorf("logged %d lines, want 2:\n%s", n, text.String())
+		}
+		a.h.report(errors.New("gone"))
+		if n := a.told(); n != 3 {
+			t.Errorf("%d incidents, want 3: an outage after the calm is another one", n)
+		}
+	})
 }

@@ -14,12 +14,12 @@ const (
 	IncidentAvailable
 	// IncidentDatabaseLost is a database that does not answer.
 	IncidentDatabaseLost
-	// IncidentDatabaseBack is a database that answers again.
+	// IncidentDatabaseBack is a database that answers again, and has for a while.
 	IncidentDatabaseBack
-	// IncidentListenerLost is the loss of the connection that listens: events
-	// are found by polling.
+	// IncidentListenerLost is that notifications are not heard, or not known to
+	// be: events are found by polling.
 	IncidentListenerLost
-	// IncidentListenerBack is the return of that connection.
+	// IncidentListenerBack is that they are heard again, and have been for a while.
 	IncidentListenerBack
 	// IncidentStale is an event that has waited for too long.
 	IncidentStale

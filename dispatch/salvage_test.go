@@ -103,10 +103,10 @@ func TestIsDown(t *testing.T) {
 		"shutting down":  {state("57P01"), true},
 		"no connection":  {state("08006"), true},
 		"disk full":      {state("53100"), true},
-		"read only":      {state("25006"), false},
+		"read only":      {state("25006"), true},
 		"no code":        {state(""), false},
 	} {
-		if got := isDown(tc.err); got != tc.want {
+		if got := IsDown(tc.err); got != tc.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

@@ -34,6 +34,9 @@ type Stats struct {
 	Bell string
 	// DatabaseDown says that the database does not answer.
 	DatabaseDown bool
+	// Listener is the connection that listens; nil where the relay only polls, or
+	// if somebody else than a relay asks.
+	Listener *ListenerStats
 	// Destinations are the lanes, in the order in which they were added.
 	Destinations []DestinationStats
 }

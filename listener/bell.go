@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -34,8 +35,18 @@ type Bell struct {
 	wanted  chan struct{} // capacity 1: silence is asked for
 	rings   chan chan ring
 	counts  chan chan count
-	conn    *pgx.Conn // used by the goroutine of Run only, as is the next one
-	held    bool
+	notes   chan note
+
+	// Used by the goroutine of Run only.
+	conn   *pgx.Conn
+	held   bool
+	pauses *backoff.ExponentialBackOff // between attempts to connect
+}
+
+// note is a notification to be sent.
+type note struct {
+	channel, payload string
+	sent             chan error // capacity 1
 }
 
 type count struct {
@@ -50,7 +61,10 @@ type ring struct {
 
 // NewBell returns a bell; it does nothing until Run runs.
 func NewBell(connect Connect, log *slog.Logger) *Bell {
-	return &Bell{connect: connect, log: log, wanted: make(chan struct{}, 1), rings: make(chan chan ring), counts: make(chan chan count)}
+	return &Bell{
+		connect: connect, log: log, wanted: make(chan struct{}, 1), pauses: reconnects(),
+		rings: make(chan chan ring), counts: make(chan chan count), notes: make(chan note),
+	}
 }
 
 // Silence asks for silence and returns at once.
@@ -107,6 +121,30 @@ func (b *Bell) count(ctx context.Context) (c count) {
 	return c
 }
 
+// Notify sends a notification, whether or not the bell is silent: that is a
+// matter of the trigger alone.
+func (b *Bell) Notify(ctx context.Context, channel, payload string) error {
+	n := note{channel, payload, make(chan error, 1)}
+	select {
+	case b.notes <- n:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case err := <-n.sent:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *Bell) notify(ctx context.Context, n note) error {
+	return wrap("send a notification", b.session(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, n.channel, n.payload)
+		return err
+	}))
+}
+
 // Run works the bell until ctx ends, and returns the cause of that.
 func (b *Bell) Run(ctx context.Context) error {
 	defer b.closeConn(ctx)
@@ -125,6 +163,10 @@ func (b *Bell) Run(ctx context.Context) error {
 		case <-retry.C:
 		case answer := <-b.counts:
 			answer <- b.count(ctx)
+			continue
+		case n := <-b.notes:
+			n.sent <- b.notify(ctx, n)
+			continue
 		case answer := <-b.rings:
 			wanting = false
 			select {
@@ -138,6 +180,8 @@ func (b *Bell) Run(ctx context.Context) error {
 		case !wanting:
 		case b.tryHold(ctx):
 			retry.Reset(checkHeld)
+		case b.conn == nil: // there is none to be had
+			retry.Reset(b.pauses.NextBackOff())
 		default:
 			retry.Reset(retryLock)
 		}
@@ -213,6 +257,7 @@ func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) e
 			return err
 		}
 		b.conn = conn
+		b.pauses.Reset()
 		if _, err := conn.Exec(ctx, `SELECT set_config('lock_timeout', $1, false)`, queueFor.String()); err != nil {
 			b.closeConn(ctx)
 			return err

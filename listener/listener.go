@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -48,68 +48,91 @@ type Listener struct {
 	connect Connect
 	channel string
 	hints   Hints
-	log     *slog.Logger
 	pauses  *backoff.ExponentialBackOff
 
-	// Used by the goroutine of Run only.
-	connected time.Time // when the connection was made, zero while there is none
-	down      bool      // the loss of the connection has been reported
-	onListen  func()
-	onChange  func(err error)
+	proof *Proof // nil: LISTEN is taken for proof
+	life  *life
 
-	listening atomic.Bool
+	// Used by the goroutine that listens only.
+	connected time.Time // when the connection was made, zero while there is none
+	failed    bool      // the last attempt to connect was in vain
+	waiting   int       // channels that LISTEN has not been accepted for
+	onListen  func()
 }
 
 // New returns a listener on the given channel. onListen, if not nil, is called
 // after every successful LISTEN.
 func New(connect Connect, channel string, hints Hints, log *slog.Logger, onListen func()) *Listener {
 	return &Listener{
-		connect: connect, channel: channel, hints: hints, log: log, onListen: onListen,
-		pauses: backoff.NewExponentialBackOff(
-			backoff.WithInitialInterval(firstReconnect),
-			backoff.WithMaxInterval(longestReconnect),
-			backoff.WithMultiplier(2),
-			backoff.WithMaxElapsedTime(0), // never give up
-		),
+		connect: connect, channel: channel, hints: hints, onListen: onListen,
+		life:   &life{log: log, channel: channel, poke: make(chan struct{}, 1)},
+		pauses: reconnects(),
 	}
 }
 
-// OnChange sets a function that is told of the loss of the connection, and with
-// nil of its return. It must not block. Call it before Run.
-func (l *Listener) OnChange(f func(err error)) { l.onChange = f }
+// reconnects returns the pauses between attempts to connect, with jitter.
+func reconnects() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(firstReconnect),
+		backoff.WithMaxInterval(longestReconnect),
+		backoff.WithMultiplier(2),
+		backoff.WithMaxElapsedTime(0), // never give up
+	)
+}
+
+// OnChange sets a function that is told of the beginning of an incident, in
+// which notifications are not heard or not known to be, and with nil of its end,
+// some seconds after they are heard again. It must not block. Call it before Run.
+func (l *Listener) OnChange(f func(err error)) { l.life.onChange = f }
+
+// OnBlind sets a function that is told when notifications are not heard, or not
+// known to be, and when they are again. It must not block. Call it before Run.
+func (l *Listener) OnBlind(f func(blind bool)) { l.life.onBlind = f }
+
+// Prove makes the listener prove that it hears. Without it, LISTEN is believed:
+// a connection that is dead and does not know, or a pooler, goes unnoticed. Call
+// it before Run. It fails where something is missing in p.
+func (l *Listener) Prove(p Proof) error {
+	if p.Channel == "" || p.Channel == l.channel || p.Every <= 0 || p.Notify == nil {
+		return errProof
+	}
+	l.proof = &p
+	return nil
+}
 
 // Listening reports whether the connection is there and listens.
-func (l *Listener) Listening() bool { return l.listening.Load() }
+func (l *Listener) Listening() bool { return l.life.now().Listening }
 
-// changed reports whether the connection is there.
-func (l *Listener) changed(err error) {
-	l.down = err != nil
-	if l.onChange != nil {
-		l.onChange(err)
-	}
-}
+// State returns how the listener is at the moment.
+func (l *Listener) State() State { return l.life.now() }
 
 // Run listens until ctx ends, and reconnects whenever it has to. It returns
 // the cause of ctx's end.
 func (l *Listener) Run(ctx context.Context) error {
 	p := &pgxlisten.Listener{
 		Connect:        l.reconnect,
-		LogError:       l.lost,
+		LogError:       l.life.ended,
 		ReconnectDelay: time.Nanosecond, // the pause, with its backoff, is in reconnect
 	}
 	p.Handle(l.channel, handler{l})
+	if l.proof != nil {
+		p.Handle(l.proof.Channel, canaries{l})
+	}
+	var watch sync.WaitGroup
+	watch.Go(func() { l.life.watch(ctx, l.proof) })
 	_ = p.Listen(ctx) // it ends with ctx and tells nothing else
+	watch.Wait()
 	return context.Cause(ctx)
 }
 
 // reconnect waits as long as the last connection deserves, and connects.
 func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 	lost := !l.connected.IsZero()
-	if lost && time.Since(l.connected) >= steady {
+	if lost && time.Since(l.connected) >= steady && !l.life.isDeaf() {
 		l.pauses.Reset()
 	}
 	l.connected = time.Time{} // it has been given credit for
-	if lost || l.down {
+	if lost || l.failed {
 		timer := time.NewTimer(l.pauses.NextBackOff())
 		defer timer.Stop()
 		select {
@@ -119,20 +142,23 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 		}
 	}
 	conn, err := l.connect(ctx)
+	l.failed = err != nil
 	if err == nil {
 		l.connected = time.Now()
+	}
+	l.waiting = 1
+	if l.proof != nil {
+		l.waiting = 2
 	}
 	return conn, err
 }
 
-// lost reports the loss of the connection, once until it is back.
-func (l *Listener) lost(ctx context.Context, err error) {
-	l.listening.Store(false)
-	if ctx.Err() != nil || l.down {
-		return
+// accepted counts the channels that LISTEN was accepted for: only with all of
+// them can a canary be heard.
+func (l *Listener) accepted(conn *pgx.Conn) {
+	if l.waiting--; l.waiting == 0 {
+		l.life.listens(conn, l.proof != nil)
 	}
-	l.changed(err)
-	l.log.WarnContext(ctx, "not listening; events are found by polling until the connection is back", "channel", l.channel, "err", err)
 }
 
 // handler runs on the listening connection.
@@ -140,16 +166,12 @@ type handler struct{ l *Listener }
 
 // HandleBacklog runs right after LISTEN: what was committed before it was not
 // heard, so the table has to be looked at, in this order and no other.
-func (h handler) HandleBacklog(context.Context, string, *pgx.Conn) error {
-	if h.l.down {
-		h.l.changed(nil)
-		h.l.log.Info("listening again", "channel", h.l.channel)
-	}
-	h.l.listening.Store(true)
+func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
 	h.l.hints.Look()
 	if h.l.onListen != nil {
 		h.l.onListen()
 	}
+	h.l.accepted(conn)
 	return nil
 }
 

@@ -66,11 +66,10 @@ func TestListen(t *testing.T) {
 	if listens != 4 {
 		t.Errorf("listened %d times, want 4", listens)
 	}
-	want := []string{}
-	for range 3 {
-		want = append(want, "WARN not listening", "INFO listening again")
+	log.expect(t, "WARN not listening")
+	if s := l.State(); s.Lost != 3 {
+		t.Errorf("%d connections lost, want 3", s.Lost)
 	}
-	log.expect(t, want...)
 }
 
 // TestListensBeforeItLooks: what is committed during the look is heard. The
@@ -114,22 +113,36 @@ func TestChannelOfAnotherSchema(t *testing.T) {
 	heard.expect(t, "2")
 }
 
-// TestReportsOnce however often it tries, also before the first connection.
+// TestReportsOnce however often it tries, also before the first connection. The
+// end is told when it has been good for a while.
 func TestReportsOnce(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
 	d, heard, log := &dialer{url: url}, make(ears, 1000), &logbook{}
 	refusals := 5
-	stop := start(t, New(func(ctx context.Context) (*pgx.Conn, error) {
+	l := New(func(ctx context.Context) (*pgx.Conn, error) {
 		if refusals > 0 {
 			refusals--
 			return nil, errors.New("connection refused")
 		}
 		return d.connect(ctx)
-	}, "outbox_events", heard, slog.New(log), nil).Run)
+	}, "outbox_events", heard, slog.New(log), nil)
+	changes := make(chan error, 10)
+	l.OnChange(func(err error) { changes <- err })
+	stop := start(t, l.Run)
 	heard.expect(t, "look")
 	exec(t, conn, insert, 1)
 	heard.expect(t, "1")
+	for range 3 { // none of which is an incident of its own
+		d.terminate(t, conn)
+		heard.expect(t, "look")
+	}
+	if err := <-changes; err == nil {
+		t.Error("the first that is told is not the loss")
+	}
+	if err := <-changes; err != nil {
+		t.Errorf("told of %v, want of the end", err)
+	}
 	stop()
 	log.expect(t, "WARN not listening", "INFO listening again")
 }

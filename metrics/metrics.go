@@ -1,7 +1,7 @@
 // Package metrics offers the figures of a relay to Prometheus.
 //
-// Names begin with notifyd_, units are seconds, bytes and ratios, and the only
-// label is the name of the destination. docs/metrics.md lists them all.
+// Names begin with notifyd_, units are seconds, bytes and ratios, and labels are
+// the name of the destination and words of a fixed list. docs/metrics.md lists them all.
 package metrics
 
 import (
@@ -57,7 +57,12 @@ func families() []family {
 		{"notifyd_claimed_total", "Events and deliveries that were claimed.", nil},
 		{"notifyd_fenced_total", "Answers that were refused because another relay had taken the delivery over.", nil},
 		{"notifyd_bell_awake", "1 while the relay keeps the bell silent and sweeps.", nil},
-		{"notifyd_listener_connected", "1 while notifications are heard.", nil},
+		{"notifyd_listener_connected", "1 while notifications are heard, as far as is known.", nil},
+		{"notifyd_listener_proof_age_seconds", "How long ago it was proven that notifications are heard: a canary came back. It grows while the relay sweeps, when nothing depends on it; absent before the first proof.", nil},
+		{"notifyd_listener_lost_total", "Listening connections that were lost, or given up because a canary was not heard.", nil},
+		{"notifyd_canary_round_trip_seconds", "How long the last canary took from being sent to being heard; absent before the first.", nil},
+		{"notifyd_canaries_total", "Notifications that the relay sent itself for proof.", nil},
+		{"notifyd_canary_failures_total", "Canaries that failed: unheard (in time), unsent.", []string{"reason"}},
 		{"notifyd_database_up", "1 while the database answers.", nil},
 		{"notifyd_oldest_waiting_seconds", "How long the event has waited that has waited longest; absent while the database does not answer.", nil},
 	}
@@ -112,6 +117,16 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	counter("notifyd_fenced_total", s.Fenced)
 	gauge("notifyd_bell_awake", truth(s.Bell == "awake"))
 	gauge("notifyd_listener_connected", truth(c.source.Listening()))
+	if l := s.Listener; l != nil {
+		counter("notifyd_listener_lost_total", l.Lost)
+		counter("notifyd_canaries_total", l.Sent)
+		counter("notifyd_canary_failures_total", l.Unheard, "unheard")
+		counter("notifyd_canary_failures_total", l.Unsent, "unsent")
+		if !l.Proven.IsZero() {
+			gauge("notifyd_listener_proof_age_seconds", time.Since(l.Proven).Seconds())
+			gauge("notifyd_canary_round_trip_seconds", l.RoundTrip.Seconds())
+		}
+	}
 	gauge("notifyd_database_up", truth(!s.DatabaseDown))
 	ctx, cancel := context.WithTimeout(c.ctx, askTimeout)
 	defer cancel()

@@ -49,9 +49,8 @@ const (
 	BellAuto Bell = "auto"
 	// BellAlways notifies of every event.
 	BellAlways Bell = "always"
-	// BellOff installs no trigger: relays find events by polling. For
-	// databases behind a transaction pooler, and for PREPARE TRANSACTION, which
-	// PostgreSQL refuses after a NOTIFY.
+	// BellOff installs no trigger: relays find events by polling. For PREPARE
+	// TRANSACTION, which PostgreSQL refuses after a NOTIFY.
 	BellOff Bell = "off"
 )
 

@@ -5,9 +5,9 @@ package store
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,6 +42,26 @@ type Connector struct {
 	Before func(ctx context.Context, c *pgx.ConnConfig) error
 	// Schema holds the tables; it becomes the search_path.
 	Schema string
+
+	direct        atomic.Pointer[pgx.ConnConfig] // see Redirect
+	keepsSessions atomic.Bool                    // there is a pooler, and it does
+}
+
+// Redirect makes all connections from now on go elsewhere: past a pooler.
+func (c *Connector) Redirect(to *pgx.ConnConfig) { c.direct.Store(to) }
+
+// config returns where to connect to, as a copy.
+func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
+	if direct := c.direct.Load(); direct != nil {
+		return direct.Copy(), nil
+	}
+	cfg := c.Config.Copy()
+	if c.Before != nil {
+		if err := c.Before(ctx, cfg); err != nil {
+			return nil, fmt.Errorf("prepare the connection: %w", err)
+		}
+	}
+	return cfg, nil
 }
 
 // Connect opens a connection that shows as notifyd/<role> in pg_stat_activity.
@@ -49,19 +69,23 @@ type Connector struct {
 func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no connection within the connect timeout of %v", connectTimeout))
 	defer cancel()
-	cfg := c.Config.Copy()
-	if c.Before != nil {
-		if err := c.Before(ctx, cfg); err != nil {
-			return nil, fmt.Errorf("prepare the connection: %w", err)
-		}
+	cfg, err := c.config(ctx)
+	if err != nil {
+		return nil, err
 	}
-	// A peer that vanished without a word is noticed after 5+2*3 seconds, not
-	// after the two hours of the kernel's defaults.
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}}
-	cfg.DialFunc = dialer.DialContext
+	cfg.DialFunc = dialer().DialContext
+	if cfg.ValidateConnect == nil && len(cfg.Fallbacks) > 0 {
+		// Of several hosts, the one that can be written to. pgx would be content
+		// with the first that answers.
+		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, &connectError{err}
+	}
+	if err := c.checkPooler(ctx, cfg, conn); err != nil {
+		Close(ctx, conn)
+		return nil, fmt.Errorf("connect as notifyd/%s: %w", role, err)
 	}
 	if err := c.prepare(ctx, conn, role); err != nil {
 		Close(ctx, conn)
@@ -93,6 +117,11 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
 		{"idle_session_timeout", "0"}, // a quiet night is no reason to lose the bell
+		// A relay that vanished must not keep rows and the bell locked for hours.
+		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
+		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
+		{"tcp_keepalives_count", strconv.Itoa(keepAliveCount)},
+		{"tcp_user_timeout", milliseconds(userTimeout)},
 		// Plans are pinned: every statement has one good plan, by index, and
 		// must have it on an empty table and on one never analysed.
 		{"plan_cache_mode", "force_generic_plan"},
@@ -126,5 +155,7 @@ func Close(ctx context.Context, conn *pgx.Conn) {
 	defer cancel()
 	_ = conn.Close(ctx) // the socket is closed either way; there is nothing left to tell
 }
+
+func seconds(d time.Duration) string { return strconv.FormatInt(int64(d.Seconds()), 10) }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
 )
@@ -53,9 +54,9 @@ func (k *Keeper) closeConn(ctx context.Context) {
 }
 
 // do runs f on the connection, which it opens if need be. The connection is
-// given up only where it is broken, or left in a transaction: with it goes the
-// lock that shows life, and then others deliver again what this relay is
-// delivering. For the same reason a statement that is under way comes home
+// given up only where it is broken, left in a transaction, or with a server that
+// takes no writes any more: with it goes the lock that shows life, and then
+// others deliver again what this relay is delivering. For the same reason a statement that is under way comes home
 // even if the caller is gone; its deadline is kept to.
 func (k *Keeper) do(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
 	k.mu.Lock()
@@ -75,12 +76,22 @@ func (k *Keeper) do(ctx context.Context, what string, f func(context.Context, *p
 	ctx, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), late, errors.New("the database did not answer in time"))
 	defer cancel()
 	if err := f(ctx, k.conn); err != nil {
-		if k.conn.IsClosed() || k.conn.PgConn().TxStatus() != 'I' {
+		if k.conn.IsClosed() || k.conn.PgConn().TxStatus() != 'I' || isReadOnly(err) {
 			k.closeConn(ctx)
 		}
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+// readOnly is the SQLSTATE of a server that takes no writes: after a failover
+// the old primary may keep its sessions.
+const readOnly = "25006"
+
+// isReadOnly reports whether err is the answer of such a server.
+func isReadOnly(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == readOnly
 }
 
 func (k *Keeper) connect(ctx context.Context) error {

@@ -381,3 +381,25 @@ func TestKeeperStaysAlive(t *testing.T) {
 	}
 	d.expect("after that", alive, "true")
 }
+
+// TestKeeperLeavesAServerThatTakesNoWrites: after a failover the old primary may
+// keep its sessions, and answer each write with 25006. Other errors cost nothing.
+func TestKeeperLeavesAServerThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	k := NewKeeper(d.Connector, Options{Owner: NewOwner(), Lease: time.Minute})
+	defer k.Close(context.WithoutCancel(t.Context()))
+	for code, kept := range map[string]bool{"25006": false, "22012": true} {
+		if err := k.Hold(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := k.conn
+		err := k.do(t.Context(), "write", func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, `DO $$ BEGIN RAISE SQLSTATE '`+code+`'; END $$`)
+			return err
+		})
+		if err == nil || (k.conn == before) != kept {
+			t.Errorf("after %s: kept %t, %v", code, k.conn == before, err)
+		}
+	}
+}

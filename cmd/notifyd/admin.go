@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -71,6 +72,16 @@ func checks(relay *notifyd.Relay) []admin.Check {
 				return errors.New("the database does not answer")
 			}
 			return nil
+		}},
+		{Name: "listener", Advisory: true, Do: func() error {
+			l := relay.Stats().Listener
+			if l == nil || l.Listening && l.Trouble == nil {
+				return nil
+			}
+			if l.Trouble == nil {
+				return errors.New("it does not listen yet")
+			}
+			return fmt.Errorf("events are found by polling: %w", l.Trouble)
 		}},
 	}
 }

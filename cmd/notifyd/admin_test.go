@@ -38,12 +38,13 @@ func TestAdmin(t *testing.T) {
 	get("/livez", http.StatusOK)
 	untilReady(t, "http://"+address[1]+"/readyz")
 	get("/nowhere", http.StatusNotFound)
-	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n" {
+	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n[+] listener: ok\n" {
 		t.Errorf("/readyz?verbose says %q", text)
 	}
 	if text := get("/version", http.StatusOK); strings.TrimSpace(text) != readBuildInfo().Version {
 		t.Errorf("/version says %q", text)
 	}
+	untilSays(t, "http://"+address[1]+"/metrics", "notifyd_canary_round_trip_seconds")
 	text := get("/metrics", http.StatusOK)
 	for _, want := range []string{
 		`notifyd_deliveries_total{destination="mail",outcome="delivered"} 1`, `notifyd_deliveries_total{destination="audit",outcome="dead"} 0`,
@@ -71,6 +72,19 @@ func TestAdmin(t *testing.T) {
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 	}
+}
+
+// untilSays waits until a page has a text.
+func untilSays(t *testing.T, url, want string) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
+		if _, text := fetch(t, url); strings.Contains(text, want) {
+			return
+		}
+	}
+	t.Fatalf("%s does not say %s", url, want)
 }
 
 // untilReady waits until a daemon says that it is ready.

@@ -109,6 +109,7 @@ func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []
 		notifyd.WithLockBudget(c.Relay.LockBudget),
 		notifyd.WithLease(c.Relay.Lease),
 		notifyd.WithPollInterval(c.Relay.PollInterval),
+		notifyd.WithCanary(c.Relay.Canary),
 		notifyd.WithShutdownTimeout(c.Relay.ShutdownTimeout),
 		notifyd.WithRetention(c.Retention.Keep, c.Retention.Batch),
 	}

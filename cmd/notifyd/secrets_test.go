@@ -57,7 +57,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.stderr.await(t, `"database does not answer, trying again until it does"`)
-	d.stderr.await(t, `"not listening; events are found by polling until the connection is back"`)
+	d.stderr.await(t, `"not listening; events are found by polling until notifications are heard again"`)
 	for _, args := range []string{"migrate", "publish order.placed"} {
 		got := commandIn(t, env, append(strings.Fields(args), "-c", path)...)
 		if got.code != 1 {

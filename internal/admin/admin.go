@@ -33,6 +33,9 @@ const (
 type Check struct {
 	Name string
 	Do   func() error
+	// Advisory makes it a condition that is shown and does not decide: what
+	// fails is nothing that a restart or less traffic would mend.
+	Advisory bool
 }
 
 // Server is an HTTP server. Listen opens it, Run serves.
@@ -114,10 +117,13 @@ func handler(cfg Config) http.Handler {
 func readiness(checks []Check) (code int, text string) {
 	code = http.StatusOK
 	for _, c := range checks {
-		if err := c.Do(); err != nil {
+		switch err := c.Do(); {
+		case err != nil && c.Advisory:
+			text += fmt.Sprintf("[!] %s: %v\n", c.Name, err)
+		case err != nil:
 			code = http.StatusServiceUnavailable
 			text += fmt.Sprintf("[-] %s: %v\n", c.Name, err)
-		} else {
+		default:
 			text += fmt.Sprintf("[+] %s: ok\n", c.Name)
 		}
 	}

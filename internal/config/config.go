@@ -8,6 +8,9 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
+// defaultCanary is notifyd.DefaultCanary, which cannot be imported from here.
+const defaultCanary = 5 * time.Second
+
 // supportedVersion is the only value that the key "version" may have.
 const supportedVersion = 1
 
@@ -37,7 +40,7 @@ type origins map[string]string
 // Database says how to reach PostgreSQL.
 type Database struct {
 	URL       secret.String `yaml:"url" jsonschema_description:"Connection string, postgres://user:password@host:5432/db. Falls back to $DATABASE_URL, then to the PG* variables of libpq."`
-	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string for LISTEN where url leads through a transaction pooler, which LISTEN does not survive. Falls back to url."`
+	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database where url leads through a pooler in transaction mode, which LISTEN and sessions do not survive. Falls back to url."`
 	Schema    string        `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
 }
 
@@ -49,6 +52,7 @@ type Relay struct {
 	LockBudget      time.Duration `yaml:"lock_budget" jsonschema_description:"Longest time that a transaction stays open over a delivery. Slower deliveries continue under a lease."`
 	Lease           time.Duration `yaml:"lease" jsonschema_description:"How long a slow delivery belongs to the relay that started it. Must be longer than lock_budget."`
 	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay looks at the table for what no notification announced."`
+	Canary          time.Duration `yaml:"canary" jsonschema_description:"How often the relay proves, by a notification to itself, that it would hear one; 0 never does."`
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema_description:"How long running deliveries may take to finish after SIGTERM."`
 }
 
@@ -127,6 +131,7 @@ func defaults() *Config {
 			LockBudget:      relay.LockBudget,
 			Lease:           relay.Lease,
 			PollInterval:    relay.PollInterval,
+			Canary:          defaultCanary,
 			ShutdownTimeout: relay.ShutdownTimeout,
 		},
 		Retention: Retention{Keep: 7 * day, Batch: 1000},

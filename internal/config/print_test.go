@@ -47,6 +47,7 @@ relay:
   lock_budget: 100ms
   lease: 30s
   poll_interval: 1s
+  canary: 5s
   shutdown_timeout: 20s
 retention:
   keep: 7d

@@ -20,6 +20,7 @@ func (c *Config) validate() error {
 		checkSchema("database.schema", c.Database.Schema),
 		positive("relay.lock_budget", c.Relay.LockBudget),
 		positive("relay.poll_interval", c.Relay.PollInterval),
+		c.Relay.checkCanary(),
 		positive("relay.shutdown_timeout", c.Relay.ShutdownTimeout),
 		c.Relay.checkLease(),
 		positive("alerts.every", c.Alerts.Every),
@@ -40,6 +41,16 @@ func checkListen(path, address string) error {
 		return field.Errorf(path, "the port must be a number from 0 to 65535")
 	}
 	return nil
+}
+
+// minCanary keeps proofs from being a load of their own.
+const minCanary = 100 * time.Millisecond
+
+func (r Relay) checkCanary() error {
+	if r.Canary == 0 || r.Canary >= minCanary {
+		return nil
+	}
+	return field.Errorf("relay.canary", "%s is less than %s: write 0 for none", formatDuration(r.Canary), formatDuration(minCanary))
 }
 
 func (r Relay) checkLease() error {

@@ -80,6 +80,11 @@ func (s *Server) initdb(ctx context.Context, cfg Config) error {
 	if out, err := s.command(ctx, "initdb", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, tail(out))
 	}
+	return s.configure(cfg)
+}
+
+// configure adds the settings to the configuration.
+func (s *Server) configure(cfg Config) error {
 	conf, err := s.settings(cfg)
 	if err != nil {
 		return err

@@ -68,6 +68,11 @@ type Server struct {
 // ctx bounds the start (and an installation), not the life of the server.
 // The error tells what the server itself said; nothing is left behind then.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
+	return launchServer(ctx, cfg, func(s *Server) error { return s.initdb(ctx, cfg) })
+}
+
+// launchServer starts a server whose directory fill fills.
+func launchServer(ctx context.Context, cfg Config, fill func(*Server) error) (*Server, error) {
 	acc, err := serverAccount()
 	if err != nil {
 		return nil, err
@@ -87,18 +92,18 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	s := &Server{binDir: binDir, dir: dir, account: acc, dog: dog, port: cfg.Port}
-	if err := s.create(ctx, cfg); err != nil {
+	if err := s.create(ctx, fill); err != nil {
 		return nil, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 	}
 	return s, nil
 }
 
 // create fills the directory and starts the server for the first time.
-func (s *Server) create(ctx context.Context, cfg Config) error {
-	if err := s.initdb(ctx, cfg); err != nil {
+func (s *Server) create(ctx context.Context, fill func(*Server) error) error {
+	if err := fill(s); err != nil {
 		return err
 	}
-	if cfg.Port != 0 {
+	if s.port != 0 {
 		return s.start(ctx)
 	}
 	var err error

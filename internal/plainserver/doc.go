@@ -1,5 +1,5 @@
 // Package plainserver runs private servers that are one program each and want
-// no more than a port and a directory: Redis and NATS. They listen on 127.0.0.1
+// no more than a port and a directory: Redis, NATS, PgBouncer. They listen on 127.0.0.1
 // and are there for tests and benchmarks, which may kill them, freeze them and
 // start them again with the same port and data.
 //

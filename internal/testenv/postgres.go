@@ -89,6 +89,24 @@ func OwnPostgres(tb testing.TB, settings map[string]string) *pgserver.Server {
 	return server
 }
 
+// Standby starts a server that follows primary, which goes down for a moment.
+// port is its own, 0 for a free one. The end of the test stops it.
+func Standby(tb testing.TB, primary *pgserver.Server, port int) *pgserver.Server {
+	tb.Helper()
+	server, err := pgserver.StartStandby(tb.Context(), primary, pgserver.Config{Port: port})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := afterwards(tb)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			tb.Errorf("stop the standby of the test: %v", err)
+		}
+	})
+	return server
+}
+
 // orSkip requires PostgreSQL. One that is there and does not start is a failure
 // for everybody.
 func orSkip(tb testing.TB, err error) {

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// databaseSections returns the examples of docs/operations.md.
+func databaseSections(t *testing.T) []string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sections []string
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		sections = append(sections, block[1])
+	}
+	if len(sections) != 2 {
+		t.Fatalf("docs/operations.md has %d examples, want 2", len(sections))
+	}
+	return sections
+}
+
+// logConfig is a configuration that writes events to the standard output.
+func logConfig(database string) string {
+	return "version: 1\n" + database + "admin: {listen: 127.0.0.1:0}\nlog: {format: json}\n" +
+		"destinations: {audit: {type: log}}\nroutes: [{match: '*', to: [audit]}]\n"
+}
+
+// TestRunBesideAPooler runs what docs/operations.md recommends, and what it warns of.
+func TestRunBesideAPooler(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	pooler := testenv.PgBouncer(t, url, "transaction")
+	section := strings.NewReplacer("postgres://app@pooler:6432/shop", pooler, "postgres://app@database:5432/shop", url).Replace(databaseSections(t)[0])
+	for name, c := range map[string]struct{ database, says, listener string }{
+		"recommended":   {section, "all connections of the relay use database.listen_url instead", "[+] listener: ok"},
+		"listen_url":    {"database: {url: '" + url + "', listen_url: '" + pooler + "'}\n", "connect to PostgreSQL directly", "[!] listener: events are found by polling"},
+		"session pool":  {"database: {url: '" + testenv.PgBouncer(t, url, "session") + "'}\n", "relay started", "[+] listener: ok"},
+		"several hosts": {strings.Replace(databaseSections(t)[1], "postgres://app@db1:5432,db2:5432/shop", withDeadHost(url), 1), "relay started", "[+] listener: ok"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProcess(t, "", "run", "-c", file(t, logConfig(c.database)))
+			p.stderr.await(t, c.says)
+			p.stderr.await(t, `"relay started"`)
+			address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(p.stderr.text())
+			if address == nil {
+				t.Fatalf("the address is not said:\n%s", p.stderr.text())
+			}
+			publishTo(t, url, "order.placed", order)
+			p.stdout.await(t, `"destination":"audit"`)
+			untilReady(t, "http://"+address[1]+"/readyz")
+			if code, text := fetch(t, "http://"+address[1]+"/readyz?verbose"); code != http.StatusOK || !strings.Contains(text, c.listener) {
+				t.Errorf("/readyz?verbose: %d\n%s", code, text)
+			}
+			if n := strings.Count(p.stderr.text(), c.says); n != 1 {
+				t.Errorf("%q is said %d times:\n%s", c.says, n, p.stderr.text())
+			}
+			p.signal(t, syscall.SIGTERM)
+			if code := p.wait(t); code != 0 {
+				t.Errorf("exit code %d:\n%s", code, p.stderr.text())
+			}
+		})
+	}
+	got := command(t, "run", "-c", file(t, logConfig("database: {url: '"+pooler+"'}\n")))
+	if got.code != exitFailure || !strings.Contains(got.stderr, "pooler in transaction mode") || !strings.Contains(got.stderr, "listen_url") {
+		t.Errorf("behind a pooler: %+v", got)
+	}
+}
+
+// withDeadHost puts a host that does not answer before the one of a URL.
+func withDeadHost(url string) string {
+	return strings.Replace(url, "127.0.0.1", "127.0.0.1:1,127.0.0.1", 1)
+}

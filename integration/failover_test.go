@@ -1,0 +1,67 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestFailover kills the primary and promotes its standby, twice, there and back.
+// The relay has the addresses of both and goes on by itself, also without being
+// told in the URL that it wants the one that takes writes.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	for _, attrs := range []string{"", "&target_session_attrs=read-write"} {
+		t.Run("attrs"+attrs, func(t *testing.T) {
+			t.Parallel()
+			primary := testenv.OwnPostgres(t, nil)
+			e, h := envAt(t, primary.URL("")), newRecorder(t)
+			standby := testenv.Standby(t, primary, 0)
+			// The standby first, so that it is refused while it is one.
+			both := fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable", standby.Port(), primary.Port())
+			e.pool.Reset()
+			r := e.through(both + attrs).relay(handleAll(t, h))
+			e = e.failOver(primary, standby)
+
+			if err := primary.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			back := testenv.Standby(t, standby, primary.Port())
+			e.pool.Reset()
+			e = e.failOver(standby, back)
+			if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 4*300 {
+				t.Errorf("%d events are done, want 1200", n)
+			}
+			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+		})
+	}
+}
+
+// failOver kills one server and promotes the other, with events written before
+// and after it, and returns what was e as the other has it.
+func (e *env) failOver(from, to *pgserver.Server) *env {
+	e.t.Helper()
+	const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 300)`
+	e.exec(insert)
+	pool, err := pgxpool.New(e.ctx, to.URL(""))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(pool.Close)
+	next := &env{t: e.t, ctx: e.ctx, url: to.URL(""), pool: pool}
+	// What the standby has not got is lost with the primary: no matter of ours.
+	next.until("the standby has it all", `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, scan[string](e, `SELECT pg_current_wal_flush_lsn()::text`))
+	if err := from.Kill(e.ctx); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := to.Promote(e.ctx); err != nil {
+		e.t.Fatal(err)
+	}
+	next.exec(insert)
+	next.untilDone()
+	return next
+}

@@ -1,0 +1,76 @@
+package integration
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// cuttable returns a network that leads to the database of e, and its URL.
+func (e *env) cuttable() (*testenv.Network, string) {
+	e.t.Helper()
+	u, err := url.Parse(e.url)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	network := testenv.NewNetwork(e.t, u.Host)
+	u.Host = network.Addr
+	return network, u.String()
+}
+
+// TestNetworkCut: no packet gets through, and nobody is told. Both the listener
+// and what claims notice by themselves; what is written meanwhile is delivered
+// when the network is back. Without TCP_USER_TIMEOUT and keepalive that would be
+// a quarter of an hour later, or two hours.
+func TestNetworkCut(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	network, through := e.cuttable()
+	r := e.through(through).relay(handleAll(t, h), notifyd.WithPollInterval(time.Second))
+	for round := range 2 {
+		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
+		h.next()
+		network.Cut()
+		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
+		awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
+		awaitTrue(t, "the loss of the database", func() bool { return r.Stats().DatabaseDown })
+		network.Mend()
+		e.untilDone()
+		if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 1000*(round+1) {
+			t.Errorf("%d events are done, want %d", n, 1000*(round+1))
+		}
+		awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+	}
+}
+
+// TestListenerHalfOpen: the listening connection alone is dead and does not know.
+// The canary, which goes another way, finds out, and events are found by polling
+// meanwhile, though the poll interval is endless.
+func TestListenerHalfOpen(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	network, through := e.cuttable()
+	r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through), notifyd.WithCanary(100*time.Millisecond))
+	awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+	network.Cut()
+	id := e.insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
+	if r.Listening() {
+		t.Error("a dead connection is taken for a good one")
+	}
+	network.Mend()
+	awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+	id = e.insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
+	e.untilDone()
+	if n := r.count("not listening"); n != 1 {
+		t.Errorf("the loss was reported %d times", n)
+	}
+}

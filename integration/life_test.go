@@ -1,0 +1,139 @@
+package integration
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/store"
+)
+
+// through returns e as seen through another URL: what is started of it goes that way.
+func (e *env) through(url string) *env {
+	e.t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(e.ctx, cfg) // it does not connect, and a relay does not use it
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(pool.Close)
+	return &env{t: e.t, ctx: e.ctx, url: url, pool: pool}
+}
+
+func listenAt(t *testing.T, url string) notifyd.Option {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return notifyd.WithListenConfig(cfg)
+}
+
+// awaitTrue waits for a condition that nothing signals.
+func awaitTrue(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen within %v", what, patience)
+		}
+	}
+}
+
+// count returns how often the relay has logged a message.
+func (r *running) count(message string) int {
+	return strings.Count(r.log.text(), `msg="`+message)
+}
+
+// TestListenThroughAPooler: where LISTEN alone leads through a pooler in
+// transaction mode, the relay says so once, with the cure, and polls fast.
+func TestListenThroughAPooler(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, testenv.PgBouncer(t, e.url, "transaction")))
+	for range 20 {
+		id := e.insert("order.created", `{}`)
+		if got := h.next(); got.ID != id {
+			t.Fatalf("got event %d, want %d", got.ID, id)
+		}
+	}
+	e.untilDone()
+	s := r.Stats().Listener
+	if s == nil || s.Listening || r.Listening() || !errors.Is(s.Trouble, store.ErrPooler) {
+		t.Errorf("the listener is %+v", s)
+	}
+	text := r.log.text()
+	if r.count("not listening") != 1 || !strings.Contains(text, "pooler in transaction mode") || !strings.Contains(text, "connect to PostgreSQL directly") {
+		t.Errorf("the pooler is not reported once, with its cure:\n%s", text)
+	}
+}
+
+// TestAllThroughAPooler: no part of a relay gets along with a pooler in
+// transaction mode, so it ends with an error that names pooler and cure, and
+// leaves nothing behind on the pooled connections.
+func TestAllThroughAPooler(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
+	for _, options := range [][]notifyd.Option{nil, {notifyd.WithPollingOnly()}} {
+		r, err := notifyd.New(pooled.pool, options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.Run(t.Context())
+		if !errors.Is(err, store.ErrPooler) || !strings.Contains(err.Error(), "listen_url") {
+			t.Errorf("Run returned %v", err)
+		}
+	}
+	if n := scan[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); n != 0 {
+		t.Errorf("%d advisory locks are left with the pooler's connections", n)
+	}
+}
+
+// TestPastAPooler: a direct URL for LISTEN is used for everything then.
+func TestPastAPooler(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
+	r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, e.url))
+	id := e.insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
+	// Writers get along with it, bell and all.
+	id = e.through(pooled.url+"&default_query_exec_mode=exec").insert("order.created", `{}`)
+	if got := h.next(); got.ID != id {
+		t.Errorf("got event %d, want %d", got.ID, id)
+	}
+	e.untilDone()
+	awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+	if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
+		t.Errorf("the log is:\n%s", r.log.text())
+	}
+}
+
+// TestPoolInSessionMode is as good as a direct connection.
+func TestPoolInSessionMode(t *testing.T) {
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	pooled := e.through(testenv.PgBouncer(t, e.url, "session"))
+	r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+	awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 3000)`)
+	id := e.insert("order.created", `{}`)
+	e.untilState(id, "done")
+	e.untilDone()
+	if len(h.calls) != 3001 || r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
+		t.Errorf("%d deliveries; the log is:\n%s", len(h.calls), r.log.text())
+	}
+}

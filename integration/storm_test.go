@@ -1,0 +1,134 @@
+package integration
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// oneIncident is how soon what comes back and goes again is the same incident:
+// the calm after which the relay says that one is over.
+const oneIncident = 5 * time.Second
+
+// TestPostgresRestartsAgainAndAgain is one incident, or as many as there were
+// breaks in which it could have been over.
+func TestPostgresRestartsAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, nil)
+	e, h := envAt(t, server.URL("")), newRecorder(t)
+	r := e.relay(handleAll(t, h))
+	breaks := 1
+	last := time.Now()
+	for n := range 20 {
+		if n > 0 && time.Since(last) >= oneIncident {
+			breaks++
+		}
+		last = time.Now()
+		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 50)`)
+		if err := server.Restart(t.Context(), pgserver.Immediate); err != nil {
+			t.Fatal(err)
+		}
+		e.pool.Reset()
+	}
+	id := e.insertWhenUp("n")
+	e.untilState(id, "done")
+	e.untilDone()
+	awaitTrue(t, "the end of the incidents", func() bool {
+		return r.count("database answers again") == r.count("database does not answer") && r.count("listening again") == r.count("not listening")
+	})
+	for _, message := range []string{"database does not answer", "not listening"} {
+		if got := r.count(message); got < 1 || got > breaks {
+			t.Errorf("%q was said %d times in %d storms", message, got, breaks)
+		}
+	}
+	for line := range strings.Lines(r.log.text()) { // nothing else is said of it
+		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") {
+			t.Errorf("the relay said: %s", line)
+		}
+	}
+	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 20*50+1 {
+		t.Errorf("%d events are done, want %d", n, 20*50+1)
+	}
+}
+
+// TestTooManyClients: a relay that lost its connections, and gets none because
+// others have taken them all, asks more and more rarely, and says so once.
+func TestTooManyClients(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, map[string]string{"max_connections": "12"})
+	e, h := envAt(t, server.URL("")), newRecorder(t)
+	r := e.relay(handleAll(t, h), notifyd.WithPollInterval(100*time.Millisecond))
+	e.untilState(e.insert("n", "1"), "done")
+	admin, err := pgx.Connect(t.Context(), server.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.pool.Reset()
+	others := e.takeAllConnections(admin)
+	begin, before := time.Now(), refusals(t, server)
+	awaitTrue(t, "a number of refusals", func() bool { return refusals(t, server) >= before+25 })
+	most := 100 + int(time.Since(begin)/(50*time.Millisecond))
+	if n := refusals(t, server) - before; n > most {
+		t.Errorf("the server refused %d connections, want %d at most", n, most)
+	}
+	if !r.Stats().DatabaseDown || r.Listening() {
+		t.Errorf("the relay is %+v", r.Stats())
+	}
+	const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 100)`
+	if _, err := admin.Exec(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range append(others, admin) {
+		if err := other.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	awaitTrue(t, "the end of the incidents", func() bool {
+		return r.count("database answers again") == 1 && r.count("listening again") == 1
+	})
+	e.untilDone()
+	for _, message := range []string{"database does not answer", "not listening"} {
+		if got := r.count(message); got != 1 {
+			t.Errorf("%q was said %d times", message, got)
+		}
+	}
+}
+
+// takeAllConnections ends those of the relay and takes their places.
+func (e *env) takeAllConnections(admin *pgx.Conn) (others []*pgx.Conn) {
+	e.t.Helper()
+	awaitTrue(e.t, "that the relay has no connection left", func() bool {
+		var n int
+		err := admin.QueryRow(e.ctx, `SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
+			WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND application_name <> 'other' OFFSET 0) AS rest`).Scan(&n)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		full := false
+		for !full {
+			other, err := pgx.Connect(e.ctx, e.url+"&application_name=other")
+			if full = err != nil; !full {
+				others = append(others, other)
+			}
+		}
+		return n == 0
+	})
+	return others
+}
+
+// refusals returns how many connections the server has refused.
+func refusals(t *testing.T, server *pgserver.Server) int {
+	t.Helper()
+	text, err := os.ReadFile(server.LogFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), "too many clients already")
+}

@@ -1,0 +1,54 @@
+package plainserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// PgBouncer is PgBouncer before the PostgreSQL at host and port. mode is its
+// pool_mode. It lets everybody in, as the given user of PostgreSQL.
+func PgBouncer(host, postgresPort, user, mode string) Program {
+	return Program{
+		Name: "pgbouncer",
+		Cure: "on Debian, apt-get install pgbouncer; on macOS, brew install pgbouncer",
+		Args: func(dir string, port int) ([]string, error) {
+			path := filepath.Join(dir, "pgbouncer.ini")
+			// The section of databases has one by which our own server is known.
+			conf := fmt.Sprintf("[databases]\n%s = host=127.0.0.1 port=1\n* = host=%s port=%s user=%s\n"+
+				"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n",
+				name(dir), host, postgresPort, user, port, mode)
+			if os.Geteuid() == 0 {
+				conf += "user = nobody\n" // it does not run as root
+			}
+			return []string{path}, os.WriteFile(path, []byte(conf), 0o600)
+		},
+		Ask: askPgBouncer,
+	}
+}
+
+// askPgBouncer asks the console, which everybody may use here.
+func askPgBouncer(ctx context.Context, addr, dir string, _ int) error {
+	conn, err := pgconn.Connect(ctx, "postgres://postgres@"+addr+"/pgbouncer?sslmode=disable")
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // the answer counts, not the farewell
+	results, err := conn.Exec(ctx, "SHOW DATABASES").ReadAll()
+	if err != nil {
+		return err
+	}
+	for _, result := range results {
+		for _, row := range result.Rows {
+			if len(row) > 0 && strings.EqualFold(string(row[0]), name(dir)) {
+				return nil
+			}
+		}
+	}
+	return errors.New("another server has the port")
+}

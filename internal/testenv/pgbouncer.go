@@ -1,0 +1,24 @@
+package testenv
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/plainserver"
+)
+
+// PgBouncer starts a PgBouncer before the server of a connection URL, and
+// returns the URL that leads through it to the same database. mode is its
+// pool_mode: "session", "transaction" or "statement". The end of the test stops it.
+func PgBouncer(tb testing.TB, postgresURL, mode string) string {
+	tb.Helper()
+	u, err := url.Parse(postgresURL)
+	if err != nil {
+		tb.Fatal("the URL of PostgreSQL is none") // it may hold a password
+	}
+	if _, has := u.User.Password(); has {
+		tb.Skip("PgBouncer of the tests has no password for PostgreSQL")
+	}
+	u.Host = ownPlain(tb, "pgbouncer", plainserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode)).Addr()
+	return u.String()
+}

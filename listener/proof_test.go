@@ -1,0 +1,303 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// patience bounds waiting for something that is to happen.
+const patience = time.Minute
+
+// proving is a listener that proves itself, and what it says.
+type proving struct {
+	*Listener
+	heard   ears
+	log     *logbook
+	blind   chan bool
+	changes chan error
+}
+
+// proved makes one that listens by way of connect; bell is the URL that its
+// canaries are sent to.
+func proved(tb testing.TB, connect Connect, bell string) *proving {
+	tb.Helper()
+	p := &proving{heard: make(ears, 1000), log: &logbook{}, blind: make(chan bool, 1000), changes: make(chan error, 1000)}
+	p.Listener = New(connect, "outbox_events", p.heard, slog.New(p.log), nil)
+	p.OnBlind(func(is bool) { p.blind <- is })
+	p.OnChange(func(err error) { p.changes <- err })
+	b := NewBell((&dialer{url: bell}).connect, slog.New(&logbook{}))
+	start(tb, b.Run)
+	if err := p.Prove(Proof{Channel: "canary_of_" + fmt.Sprintf("%p", p), Every: 100 * time.Millisecond, Notify: b.Notify}); err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// until waits for a condition on the state.
+func (p *proving) until(tb testing.TB, what string, ok func(State) bool) {
+	tb.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
+		if ok(p.State()) {
+			return
+		}
+	}
+	tb.Fatalf("%s did not happen; the state is %+v", what, p.State())
+}
+
+func next[T any](tb testing.TB, what string, from <-chan T) (v T) {
+	tb.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(patience):
+		tb.Fatalf("%s did not come", what)
+	}
+	return v
+}
+
+func TestCanary(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	p := proved(t, (&dialer{url: url}).connect, url)
+	stop := start(t, p.Run)
+	p.until(t, "proof", func(s State) bool {
+		return s.Sent > 5 && !s.Proven.IsZero() && s.RoundTrip > 0 && s.Listening && s.Trouble == nil
+	})
+	p.heard.expect(t, "look")
+	exec(t, conn, insert, 1)
+	p.heard.expect(t, "1") // and no canary before it
+	stop()
+	if p.State().Unheard > 0 {
+		return // a machine that takes seconds for a canary has trouble indeed
+	}
+	p.log.expect(t)
+	if len(p.blind) > 0 || len(p.changes) > 0 {
+		t.Error("there was trouble")
+	}
+}
+
+// deafConn is a socket that takes nothing in once it is told to, like one whose
+// peer has vanished.
+type deafConn struct {
+	net.Conn
+	deaf   <-chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	select {
+	case <-c.deaf:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (c *deafConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// TestDeadConnection: one on which nothing comes in any more is given up, and
+// until the bell is proven again the relay is blind.
+func TestDeadConnection(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	cut := make(chan struct{})
+	var dials atomic.Int32
+	p := proved(t, func(ctx context.Context) (*pgx.Conn, error) {
+		cfg, err := pgx.ParseConfig(url)
+		if err != nil {
+			return nil, err
+		}
+		dial := cfg.DialFunc
+		cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			if err == nil && dials.Add(1) == 1 {
+				return &deafConn{Conn: conn, deaf: cut, closed: make(chan struct{})}, nil
+			}
+			return conn, err
+		}
+		return pgx.ConnectConfig(ctx, cfg)
+	}, url)
+	stop := start(t, p.Run)
+	p.heard.expect(t, "look")
+	p.until(t, "proof", func(s State) bool { return !s.Proven.IsZero() })
+	close(cut)
+	if !next(t, "blindness", p.blind) {
+		t.Error("not blind on a dead connection")
+	}
+	if next(t, "sight", p.blind) {
+		t.Error("blind on a good connection")
+	}
+	if err := next(t, "the incident", p.changes); !errors.Is(err, errDead) {
+		t.Errorf("told of %v", err)
+	}
+	p.heard.expect(t, "look")
+	exec(t, conn, insert, 1)
+	p.heard.expect(t, "1")
+	if err := next(t, "the end of the incident", p.changes); err != nil {
+		t.Errorf("told of %v", err)
+	}
+	stop()
+	p.log.expect(t, "WARN not listening", "INFO listening again")
+	if s := p.State(); s.Lost < 1 || s.Unheard < 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestPoolerIsFound: LISTEN through a pooler in transaction mode is accepted,
+// and nothing is heard. It is said once, with the cure.
+func TestPoolerIsFound(t *testing.T) {
+	t.Parallel()
+	url, _ := database(t)
+	d := &dialer{url: testenv.PgBouncer(t, url, "transaction") + "&default_query_exec_mode=exec"}
+	p := proved(t, d.connect, url)
+	stop := start(t, p.Run)
+	p.heard.expect(t, "look")
+	if err := next(t, "the incident", p.changes); !errors.Is(err, ErrDeaf) {
+		t.Errorf("told of %v", err)
+	}
+	if !next(t, "blindness", p.blind) {
+		t.Error("not blind behind a pooler")
+	}
+	p.until(t, "another attempt", func(s State) bool { return s.Unheard >= 2 })
+	stop()
+	p.log.expect(t, "WARN not listening")
+	if len(p.blind)+len(p.changes) > 0 {
+		t.Error("told of more than one incident")
+	}
+}
+
+// TestPoolerThatKeepsSessions: one in session mode is as good as none.
+func TestPoolerThatKeepsSessions(t *testing.T) {
+	t.Parallel()
+	url, _ := database(t)
+	p := proved(t, (&dialer{url: testenv.PgBouncer(t, url, "session")}).connect, url)
+	start(t, p.Run)
+	p.until(t, "proof", func(s State) bool { return s.Sent > 5 && !s.Proven.IsZero() && s.Trouble == nil })
+}
+
+// TestCanaryThatCannotBeSent says nothing about the listening connection, only
+// that nobody knows.
+func TestCanaryThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	url, _ := database(t)
+	p := proved(t, (&dialer{url: url}).connect, url)
+	send, down := p.proof.Notify, make(chan struct{})
+	p.proof.Notify = func(ctx context.Context, channel, payload string) error {
+		select {
+		case <-down:
+			return send(ctx, channel, payload)
+		default:
+			return errors.New("no connection")
+		}
+	}
+	stop := start(t, p.Run)
+	p.until(t, "trouble", func(s State) bool { return s.Unsent > 3 && s.Trouble != nil })
+	if !next(t, "blindness", p.blind) {
+		t.Error("not blind")
+	}
+	close(down)
+	if next(t, "sight", p.blind) {
+		t.Error("still blind")
+	}
+	if err := next(t, "the incident", p.changes); err == nil {
+		t.Error("told of the end only")
+	}
+	if err := next(t, "its end", p.changes); err != nil {
+		t.Errorf("told of %v", err)
+	}
+	stop()
+	p.log.expect(t, "WARN not listening", "INFO listening again")
+	if s := p.State(); s.Lost != 0 || s.Trouble != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestStorm: however often the connection comes and goes, one line says so, and
+// one sums up. A connection that broke at once is not tried again at once.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, changes := &logbook{}, 0
+		l := New(nil, "c", make(ears, 1), slog.New(log), nil)
+		l.OnChange(func(error) { changes++ })
+		for range 20 {
+			l.life.listens(&pgx.Conn{}, false)
+			<-time.After(calm - time.Millisecond)
+			l.life.settle()
+			l.life.ended(t.Context(), errors.New("terminating connection"))
+			for range 5 {
+				l.life.ended(t.Context(), errors.New("sorry, too many clients already"))
+			}
+		}
+		log.expect(t, "WARN not listening")
+		l.life.listens(&pgx.Conn{}, false)
+		<-time.After(l.life.settle())
+		l.life.settle()
+		log.expect(t, "WARN not listening", "INFO listening again")
+		if s := l.State(); changes != 2 || s.Lost != 20 {
+			t.Errorf("%d changes, %+v", changes, s)
+		}
+	})
+}
+
+// TestNoCanaryWhileNobodyWouldMissIt but for the first on a connection, and while
+// the relay is blind.
+func TestNoCanaryWhileNobodyWouldMissIt(t *testing.T) {
+	t.Parallel()
+	url, _ := database(t)
+	p := proved(t, (&dialer{url: url}).connect, url)
+	asked := make(chan struct{}, 1000)
+	missed := make(chan bool, 1)
+	p.proof.Missed = func() bool {
+		asked <- struct{}{}
+		select {
+		case <-missed:
+			return true
+		default:
+			return false
+		}
+	}
+	start(t, p.Run)
+	for range 5 {
+		next(t, "the question", asked)
+	}
+	if s := p.State(); s.Sent != 1 {
+		t.Errorf("%d canaries, want the first only", s.Sent)
+	}
+	missed <- true
+	p.until(t, "a canary", func(s State) bool { return s.Sent == 2 })
+}
+
+func TestProofThatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	notify := func(context.Context, string, string) error { return nil }
+	for name, p := range map[string]Proof{
+		"no channel":      {Every: 1, Notify: notify},
+		"events' channel": {Channel: "c", Every: 1, Notify: notify},
+		"no time":         {Channel: "d", Notify: notify},
+		"no notify":       {Channel: "d", Every: 1},
+	} {
+		if err := New(nil, "c", make(ears, 1), slog.New(&logbook{}), nil).Prove(p); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
