@@ -19,6 +19,12 @@ const maxKeyBytes = 255
 // errNoKey says that the request has no key.
 var errNoKey = errors.New("the header " + Header + " is missing")
 
+// Key returns the key of a request, for a handler that makes it a part of what it
+// stores: with a unique constraint there, not even a process that dies between the
+// work and the storing of the answer has it done twice. The error says what is
+// wrong with the header, which the middleware has refused by then.
+func Key(r *http.Request) (string, error) { return keyOf(r.Header) }
+
 // keyOf returns the key of a request. The draft wants a string of Structured
 // Fields, in double quotes; what most clients send is the bare value. Both name
 // the same key.
