@@ -87,7 +87,7 @@ type Store interface {
 	Begin(ctx context.Context, c Claim, lease time.Duration) (Entry, error)
 	// Settle changes a key that the claim holds. Where another claim has it, or
 	// has answered, nothing is changed and the error wraps [ErrLost]. Renew of a
-	// key that is free is ErrLost too; Finish of one stores the answer, because
-	// nobody has given another.
+	// key that the store has forgotten is ErrLost too; Finish of one stores the
+	// answer, because nobody has given another.
 	Settle(ctx context.Context, c Claim, change Change) error
 }

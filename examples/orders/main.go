@@ -86,7 +86,7 @@ func run(ctx context.Context, c config, log *slog.Logger, ready func(addr string
 		return errors.New("DATABASE_URL is no URL of PostgreSQL") // the error may hold its password
 	}
 	defer pool.Close()
-	keys, closeKeys, err := openKeys(c.redis, pool)
+	keys, closeKeys, err := openKeys(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -131,13 +131,18 @@ func (s *shop) serve(ctx context.Context, listener net.Listener, keys idempotenc
 	return err
 }
 
-// openKeys returns the store of idempotency keys.
-func openKeys(redisURL string, pool *pgxpool.Pool) (keys idempotency.Store, closeKeys func(), err error) {
-	if redisURL == "" {
+// openKeys returns the store of idempotency keys. In PostgreSQL it has a pool of
+// its own: handlers that hold all connections of theirs must not keep it waiting.
+func openKeys(ctx context.Context, c config) (keys idempotency.Store, closeKeys func(), err error) {
+	if c.redis == "" {
+		pool, err := pgxpool.New(ctx, c.database)
+		if err != nil {
+			return nil, nil, errors.New("DATABASE_URL is no URL of PostgreSQL")
+		}
 		keys, err = pgstore.New(pool, pgstore.DefaultSchema)
-		return keys, func() {}, err
+		return keys, pool.Close, err
 	}
-	o, err := redis.ParseURL(redisURL)
+	o, err := redis.ParseURL(c.redis)
 	if err != nil {
 		return nil, nil, errors.New("REDIS_URL is no URL of Redis") // the error may hold its password
 	}

@@ -41,6 +41,9 @@ type Store struct {
 
 // New returns a store that uses db, which the caller closes. schema is where the
 // table is; "" is [DefaultSchema]. It does not connect.
+//
+// Give it a pool of its own: where handlers hold all connections of a pool, no
+// lease is renewed, and they are interrupted. A few connections will do.
 func New(db DB, schema string) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("pgstore: a pool is required")
@@ -130,8 +133,10 @@ func (s *Store) Settle(ctx context.Context, c idempotency.Claim, change idempote
 			ON CONFLICT (key) DO UPDATE SET expires_at = excluded.expires_at, answer = excluded.answer
 			WHERE t.token = excluded.token`, c.Key, c.Token, c.Fingerprint, change.For.Microseconds(), answer)
 	case idempotency.Renew:
+		// One that has run out is renewed too while nobody has taken it: the clock
+		// of the server may have been set ahead.
 		return s.change(ctx, `UPDATE `+s.table+` SET expires_at = clock_timestamp() + $3::bigint * interval '1 microsecond'
-			WHERE key = $1::text AND token = $2::text AND answer IS NULL AND expires_at > clock_timestamp()`, c.Key, c.Token, change.For.Microseconds())
+			WHERE key = $1::text AND token = $2::text AND answer IS NULL`, c.Key, c.Token, change.For.Microseconds())
 	default:
 		return s.release(ctx, c)
 	}
