@@ -15,7 +15,7 @@ func Example() {
 	placeOrder := func(w http.ResponseWriter, _ *http.Request) {
 		orders++
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, "order %d", orders)
+		_, _ = fmt.Fprintf(w, "order %d", orders)
 	}
 	once, err := idempotency.New(idempotency.Options{
 		Store: idempotency.NewMemory(), // redisstore or pgstore in production

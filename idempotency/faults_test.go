@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,10 +80,8 @@ func (f *faulty) Settle(ctx context.Context, c idempotency.Claim, change idempot
 // always fails every call with one of the actions.
 func always(err error, actions ...idempotency.Action) func(idempotency.Action) error {
 	return func(a idempotency.Action) error {
-		for _, b := range actions {
-			if a == b {
-				return err
-			}
+		if slices.Contains(actions, a) {
+			return err
 		}
 		return nil
 	}
@@ -124,7 +123,7 @@ func TestDeadConnections(t *testing.T) {
 						s.set(times(n), nil)
 					}
 					rec, _ := do(h, request("k", ""))
-					wants(t, fmt.Sprint(n, " dead, after: ", after), rec, want, "", i == 2)
+					got{rec}.wants(t, fmt.Sprint(n, " dead, after: ", after), want, "", i == 2)
 				}
 				if runs != 2 {
 					t.Errorf("%d runs", runs)
@@ -152,9 +151,9 @@ func TestStoreDown(t *testing.T) {
 				for i := range 2 {
 					rec, _ := do(h, request("k", ""))
 					if open {
-						wants(t, "open", rec, http.StatusOK, fmt.Sprint("run ", i+1), false)
+						got{rec}.wants(t, "open", http.StatusOK, fmt.Sprint("run ", i+1), false)
 					} else {
-						wants(t, "closed", rec, http.StatusServiceUnavailable, "", false)
+						got{rec}.wants(t, "closed", http.StatusServiceUnavailable, "", false)
 					}
 				}
 				if took := time.Since(start); took > 2*idempotency.DefaultStoreTimeout || errors.Is(down, idempotency.ErrUnusable) && took > 0 {
@@ -162,7 +161,7 @@ func TestStoreDown(t *testing.T) {
 				}
 				s.set(nil, nil)
 				rec, _ := do(h, request("k", ""))
-				wants(t, "up again", rec, http.StatusOK, "", false)
+				got{rec}.wants(t, "up again", http.StatusOK, "", false)
 				if open != (runs == 3) || !open && runs != 1 {
 					t.Errorf("open %v: %d runs", open, runs)
 				}
@@ -181,7 +180,7 @@ func TestStoreHangs(t *testing.T) {
 		h := wrap(t, idempotency.Options{Store: hanging{}, StoreTimeout: 3 * time.Second}, func(http.ResponseWriter, *http.Request) { t.Error("it ran") })
 		start := time.Now()
 		rec, _ := do(h, request("k", ""))
-		wants(t, "hanging", rec, http.StatusServiceUnavailable, "", false)
+		got{rec}.wants(t, "hanging", http.StatusServiceUnavailable, "", false)
 		if took := time.Since(start); took != 3*time.Second {
 			t.Errorf("it took %s", took)
 		}
@@ -209,13 +208,13 @@ func TestNotStored(t *testing.T) {
 		s.set(always(errDead, idempotency.Finish), nil)
 		h := wrap(t, idempotency.Options{Store: s}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
 		rec, _ := do(h, request("k", ""))
-		wants(t, "first", rec, http.StatusCreated, "", false)
+		got{rec}.wants(t, "first", http.StatusCreated, "", false)
 		rec, _ = do(h, request("k", ""))
-		wants(t, "a copy", rec, http.StatusConflict, "", false)
+		got{rec}.wants(t, "a copy", http.StatusConflict, "", false)
 		time.Sleep(idempotency.DefaultLease) //nolint:forbidigo // of the bubble's clock
 		s.set(nil, nil)
 		rec, _ = do(h, request("k", ""))
-		wants(t, "after the lease", rec, http.StatusCreated, "", false)
+		got{rec}.wants(t, "after the lease", http.StatusCreated, "", false)
 	})
 }
 
@@ -256,16 +255,16 @@ func TestRenewed(t *testing.T) {
 				if rec.Code == http.StatusOK {
 					continue // the first is about to end
 				}
-				wants(t, "a copy", rec, http.StatusConflict, "", false)
+				got{rec}.wants(t, "a copy", http.StatusConflict, "", false)
 				continue
 			case rec := <-first:
 				tick.Stop()
-				wants(t, "first", rec, http.StatusOK, "done", false)
+				got{rec}.wants(t, "first", http.StatusOK, "done", false)
 			}
 			break
 		}
 		rec, _ := do(h, request("k", ""))
-		wants(t, "afterwards", rec, http.StatusOK, "done", true)
+		got{rec}.wants(t, "afterwards", http.StatusOK, "done", true)
 		if s.calls[idempotency.Renew] < 60 {
 			t.Errorf("%d renewals", s.calls[idempotency.Renew])
 		}
@@ -316,10 +315,10 @@ func TestInterrupted(t *testing.T) {
 				}
 			})
 			rec, _ := do(h, request("k", ""))
-			wants(t, name, rec, c.status, "", false)
+			got{rec}.wants(t, name, c.status, "", false)
 			s.set(nil, nil)
 			rec, _ = do(h, request("k", ""))
-			wants(t, name+", again", rec, c.again, "", runs == 1)
+			got{rec}.wants(t, name+", again", c.again, "", runs == 1)
 		})
 	}
 }
@@ -339,10 +338,10 @@ func TestHandlerTimeout(t *testing.T) {
 		go func() {
 			time.Sleep(time.Minute + idempotency.DefaultLease + time.Second) //nolint:forbidigo // of the bubble's clock
 			rec, _ := do(h, request("k", ""))
-			wants(t, "a copy", rec, http.StatusConflict, "", false)
+			got{rec}.wants(t, "a copy", http.StatusConflict, "", false)
 		}()
 		rec, _ := do(h, request("k", ""))
-		wants(t, "timed out", rec, http.StatusServiceUnavailable, "", false)
+		got{rec}.wants(t, "timed out", http.StatusServiceUnavailable, "", false)
 	})
 }
 
@@ -369,9 +368,9 @@ func TestLateOwner(t *testing.T) {
 		}()
 		time.Sleep(idempotency.DefaultLease + time.Second) //nolint:forbidigo // of the bubble's clock
 		rec, _ := do(h, request("k", ""))
-		wants(t, "the second", rec, http.StatusCreated, "run 2", false)
-		wants(t, "the first", <-first, http.StatusConflict, "", false)
+		got{rec}.wants(t, "the second", http.StatusCreated, "run 2", false)
+		got{<-first}.wants(t, "the first", http.StatusConflict, "", false)
 		rec, _ = do(h, request("k", ""))
-		wants(t, "afterwards", rec, http.StatusCreated, "run 2", true)
+		got{rec}.wants(t, "afterwards", http.StatusCreated, "run 2", true)
 	})
 }

@@ -119,8 +119,8 @@ func (l *lock) renew(ctx context.Context) error {
 			return l.store.Settle(call, l.claim, Change{Action: Renew, For: l.lease})
 		}()
 		switch {
-		case ctx.Err() != nil:
-			return nil
+		case err != nil && over(ctx):
+			return nil // the handler has ended meanwhile
 		case errors.Is(err, ErrLost):
 			return err
 		case err != nil:
@@ -130,3 +130,5 @@ func (l *lock) renew(ctx context.Context) error {
 		}
 	}
 }
+
+func over(ctx context.Context) bool { return ctx.Err() != nil }

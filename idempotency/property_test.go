@@ -101,14 +101,17 @@ func (l *ledger) enter(key string) {
 	}
 }
 
-func (l *ledger) leave(key string, final bool) {
+func (l *ledger) leave(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running[key]--
-	if final {
-		if l.final[key]++; l.final[key] > 1 {
-			l.broken = append(l.broken, "two answers of "+key)
-		}
+}
+
+func (l *ledger) isFinal(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.final[key]++; l.final[key] > 1 {
+		l.broken = append(l.broken, "two answers of "+key)
 	}
 }
 
@@ -116,7 +119,10 @@ func (l *ledger) leave(key string, final bool) {
 func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, what := r.Header.Get(idempotency.Header), r.Header.Get("Do")
 	l.enter(key)
-	defer func() { l.leave(key, what == answers || what == large) }()
+	defer l.leave(key)
+	if what == answers || what == large {
+		l.isFinal(key)
+	}
 	switch what {
 	case fails:
 		w.WriteHeader(http.StatusBadGateway)
@@ -147,14 +153,15 @@ func TestOneAnswer(t *testing.T) {
 			var run atomic.Int64
 			rapid.Check(t, func(rt *rapid.T) {
 				plans := rapid.SliceOfN(rapid.SliceOfN(rapid.SampledFrom([]string{answers, answers, fails, panics, large, "kill"}), 1, 6), 2, 6).Draw(rt, "plans")
-				oneAnswer(rt, t, p, fmt.Sprint("run-", run.Add(1)), plans)
+				oneAnswer(t, rt, p, fmt.Sprint("run-", run.Add(1)), plans)
 			})
 		})
 	}
 }
 
 // oneAnswer lets each plan send its requests with one of two keys in turn.
-func oneAnswer(rt *rapid.T, t *testing.T, p place, run string, plans [][]string) {
+func oneAnswer(t *testing.T, rt *rapid.T, p place, run string, plans [][]string) {
+	t.Helper()
 	l := &ledger{running: map[string]int{}, final: map[string]int{}}
 	// Nothing runs out within the test: what is seen is the work of the store.
 	h := wrap(t, idempotency.Options{Store: p.store, Lease: time.Hour, StoreTimeout: patience, MaxAnswer: 50}, l.ServeHTTP)

@@ -53,7 +53,7 @@ func ExampleOnceSQL() {
 	pool := shelf(ctx)
 	defer pool.Close()
 	db := stdlib.OpenDBFromPool(pool) // or sql.Open with any driver for PostgreSQL
-	defer db.Close()
+	defer db.Close()                  //nolint:errcheck // the pool is closed after it
 	if err := inbox.CreateSQL(ctx, db, inbox.DefaultSchema); err != nil {
 		panic(err)
 	}

@@ -75,7 +75,8 @@ type SQLTx interface {
 // eventID is the id that the event carries, as text: 1 to 1024 bytes of UTF-8
 // without zero bytes. It must be the same for every delivery: the header
 // notifyd-id of a broker's message, webhook-id of a webhook, Event.ID of a Go
-// handler. Not the message id that a broker makes up anew for each copy.
+// handler (docs/consumers.md has them all). Not the message id that a broker
+// makes up anew for each copy.
 //
 // # What the caller does
 //

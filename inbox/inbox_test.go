@@ -248,7 +248,7 @@ func TestNoteThatStays(t *testing.T) {
 	tx := begin(t, pool, pgx.TxOptions{})
 	var rows pgx.Rows
 	_, err := inbox.Once(t.Context(), tx, stock, "1", func(ctx context.Context) (err error) {
-		if rows, err = tx.Query(ctx, `SELECT generate_series(1, 100000)`); err != nil {
+		if rows, err = tx.Query(ctx, `SELECT generate_series(1, 100000)`); err != nil { //nolint:sqlclosecheck // that is what is tested
 			t.Error(err)
 		}
 		return errBroken // with rows that nobody has read

@@ -139,6 +139,7 @@ func (w *world) deliver(ctx context.Context, d delivery) (acknowledged bool, bro
 				die()
 			case isCancelled:
 				cancel()
+			default:
 			}
 			if err := t.exec(ctx, `INSERT INTO effects VALUES ($1, $2)`, c.Name, id); err != nil {
 				return err
@@ -174,6 +175,7 @@ func (w *world) deliver(ctx context.Context, d delivery) (acknowledged bool, bro
 		if pid, err := t.number(after, `SELECT pg_backend_pid()`); err == nil {
 			wg.Go(func() { _, _ = w.pool.Exec(after, `SELECT pg_terminate_backend($1)`, pid) })
 		}
+	default:
 	}
 	return t.commit(after) == nil, nil
 }

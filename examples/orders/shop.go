@@ -117,11 +117,7 @@ func (s *shop) placeOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	var id int64
-	err = pgx.BeginFunc(r.Context(), s.pool, func(tx pgx.Tx) (err error) {
-		id, err = insert(r.Context(), tx, customer, key, order.Item)
-		return err
-	})
+	id, err := s.insert(r.Context(), customer, key, order.Item)
 	if err != nil {
 		s.log.ErrorContext(r.Context(), "an order could not be placed", "error", err)
 		http.Error(w, "not now", http.StatusServiceUnavailable) // not stored: the client tries again
@@ -131,6 +127,14 @@ func (s *shop) placeOrder(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Location", "/orders/"+strconv.FormatInt(id, 10))
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(map[string]int64{"order": id})
+}
+
+func (s *shop) insert(ctx context.Context, customer, key, item string) (id int64, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		id, err = insert(ctx, tx, customer, key, item)
+		return err
+	})
+	return id, err
 }
 
 func insert(ctx context.Context, tx pgx.Tx, customer, key, item string) (id int64, err error) {

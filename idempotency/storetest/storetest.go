@@ -121,6 +121,7 @@ func takeOver(t *testing.T, s idempotency.Store, c idempotency.Claim) {
 }
 
 func testStates(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	c, other := claims(3), claims(1)[0]
 	begin(t, s, c[0], long, taken)
 	begin(t, s, c[1], long, inProgress(c[0]))
@@ -134,6 +135,7 @@ func testStates(t *testing.T, s idempotency.Store) {
 
 // testRepeated: a call whose answer was lost is made again.
 func testRepeated(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	c := claims(2)
 	begin(t, s, c[0], long, taken)
 	begin(t, s, c[0], long, taken)
@@ -149,6 +151,7 @@ func testRepeated(t *testing.T, s idempotency.Store) {
 }
 
 func testRenewed(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	c := claims(3)
 	begin(t, s, c[0], long, taken)
 	settle(t, s, c[0], renew(long), nil)
@@ -162,6 +165,7 @@ func testRenewed(t *testing.T, s idempotency.Store) {
 }
 
 func testReleased(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	c := claims(3)
 	begin(t, s, c[0], long, taken)
 	settle(t, s, c[1], release(), idempotency.ErrLost)
@@ -176,6 +180,7 @@ func testReleased(t *testing.T, s idempotency.Store) {
 
 // testLate: an owner whose lease has run out can do nothing to the next one.
 func testLate(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	c := claims(3)
 	begin(t, s, c[0], short, taken)
 	takeOver(t, s, c[1])
@@ -192,6 +197,7 @@ func testLate(t *testing.T, s idempotency.Store) {
 
 // testUnrivalled: an answer that comes late, while nobody has the key, is stored.
 func testUnrivalled(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	c := claims(3)
 	begin(t, s, c[0], short, taken)
 	takeOver(t, s, c[1])
@@ -201,6 +207,7 @@ func testUnrivalled(t *testing.T, s idempotency.Store) {
 }
 
 func testKept(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	c := claims(3)
 	begin(t, s, c[0], long, taken)
 	settle(t, s, c[0], finish("one", short), nil)
@@ -209,6 +216,7 @@ func testKept(t *testing.T, s idempotency.Store) {
 }
 
 func testBytes(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	every := make([]byte, 1<<20)
 	for i := range every {
 		every[i] = byte(i)
@@ -227,6 +235,7 @@ func testBytes(t *testing.T, s idempotency.Store) {
 
 // testMany: of many at once one has the key, also when it has run out.
 func testMany(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	const rounds, rivals = 20, 16
 	for range rounds {
 		c := claims(rivals + 1)
@@ -262,6 +271,7 @@ func testMany(t *testing.T, s idempotency.Store) {
 }
 
 func testContext(t *testing.T, s idempotency.Store) {
+	t.Helper()
 	if _, local := s.(*idempotency.Memory); local {
 		t.Skip("it asks nobody")
 	}
