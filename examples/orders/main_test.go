@@ -1,0 +1,349 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const (
+	// patience bounds what a test waits for on a machine where much else runs.
+	patience = 2 * time.Minute
+	// copies of each request are sent at once.
+	copies = 10
+)
+
+// world is a shop that runs, and what is around it.
+type world struct {
+	addr string
+	pool *pgxpool.Pool
+	mail *smtpsink.Sink
+}
+
+// open runs the shop as main does.
+func open(t *testing.T, redisURL string) world {
+	t.Helper()
+	sink, err := smtpsink.Start(smtpsink.Options{TLS: smtpsink.NoTLS})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sink.Close() })
+	c := config{
+		database: testenv.Database(t), redis: redisURL, smtp: sink.Addr(), listen: "127.0.0.1:0",
+		customers: map[string]string{"token-a": "ann@example.com", "token-b": "bob@example.com"},
+	}
+	pool, err := pgxpool.New(t.Context(), c.database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	ctx, stop := context.WithCancel(t.Context())
+	ready, ended := make(chan string, 1), make(chan error, 1)
+	go func() { ended <- run(ctx, c, slog.New(slog.DiscardHandler), func(addr string) { ready <- addr }) }()
+	w := world{pool: pool, mail: sink}
+	select {
+	case w.addr = <-ready:
+	case err := <-ended:
+		stop()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// order sends a request until its answer is final, and returns that.
+func (w world) order(ctx context.Context, token, key, item string) (status int, body string, err error) {
+	for {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.addr+"/orders", strings.NewReader(fmt.Sprintf(`{"item": %q}`, item)))
+		if err != nil {
+			return 0, "", err
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Idempotency-Key", key)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0, "", err
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			return 0, "", err
+		}
+		if resp.StatusCode != http.StatusConflict {
+			return resp.StatusCode, string(text), nil
+		}
+	}
+}
+
+// number returns what a query counts.
+func (w world) number(t *testing.T, query string) (n int) {
+	t.Helper()
+	if err := w.pool.QueryRow(t.Context(), query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// settled waits until the relay has nothing to do.
+func (w world) settled(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(patience); w.number(t, `SELECT count(*) FROM outbox_events WHERE state <> 'done'`) > 0; {
+		if time.Now().After(end) {
+			t.Fatal("events are left over")
+		}
+	}
+}
+
+// TestTenTimes: each request is sent ten times at once, and there is one order,
+// one mail, and one piece less on the shelf.
+func TestTenTimes(t *testing.T) {
+	t.Parallel()
+	for name, redisURL := range map[string]func() string{
+		"keys in PostgreSQL": func() string { return "" },
+		"keys in Redis":      func() string { return "redis://" + testenv.OwnRedis(t).Addr() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keys := redisURL()
+			w := open(t, keys)
+			type request struct{ token, key, item string }
+			requests := []request{
+				{"token-a", "1", "lamp"},
+				{"token-a", "2", "lamp"},
+				{"token-a", "3", "chair"},
+				{"token-b", "1", "lamp"},
+				{"token-b", "4", "chair"},
+			}
+			var mu sync.Mutex
+			answers := map[request]map[string]int{}
+			fire := func() {
+				var wg sync.WaitGroup
+				for _, r := range requests {
+					for range copies {
+						wg.Go(func() {
+							status, body, err := w.order(t.Context(), r.token, r.key, r.item)
+							if err != nil || status != http.StatusCreated {
+								t.Errorf("%v: %d %s, %v", r, status, body, err)
+							}
+							mu.Lock()
+							defer mu.Unlock()
+							if answers[r] == nil {
+								answers[r] = map[string]int{}
+							}
+							answers[r][body]++
+						})
+					}
+				}
+				wg.Wait()
+			}
+			fire()
+			// All the same if the keys are lost, as when the shop dies between an
+			// order and the storing of its answer.
+			forget(t, w, keys)
+			fire()
+			seen := map[string]bool{}
+			for _, r := range requests {
+				if len(answers[r]) != 1 {
+					t.Errorf("%v has the answers %v", r, answers[r])
+				}
+				for body := range answers[r] {
+					if seen[body] {
+						t.Errorf("%s is the answer of two", body)
+					}
+					seen[body] = true
+				}
+			}
+			w.settled(t)
+			if n := w.number(t, `SELECT count(*) FROM orders`); n != len(requests) {
+				t.Errorf("%d orders", n)
+			}
+			if n := w.number(t, `SELECT sum(1000 - pieces) FROM stock`); n != len(requests) {
+				t.Errorf("%d pieces are gone", n)
+			}
+			w.checkMails(t, len(requests))
+		})
+	}
+}
+
+// forget removes all idempotency keys.
+func forget(t *testing.T, w world, redisURL string) {
+	t.Helper()
+	if redisURL == "" {
+		if n := w.number(t, `WITH gone AS (DELETE FROM idempotency_keys RETURNING 1) SELECT count(*) FROM gone`); n != 5 {
+			t.Errorf("%d keys", n)
+		}
+		return
+	}
+	o, err := redis.ParseURL(redisURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(o)
+	defer func() { _ = client.Close() }()
+	if n, err := client.DBSize(t.Context()).Result(); n != 5 || err != nil {
+		t.Errorf("%d keys, %v", n, err)
+	}
+	if err := client.FlushDB(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkMails wants one mail per order.
+func (w world) checkMails(t *testing.T, n int) {
+	t.Helper()
+	mails := w.mail.Mails()
+	subjects := map[string]bool{}
+	for _, m := range mails {
+		message, err := m.Parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		subjects[message.Subject] = true
+	}
+	if len(mails) != n || len(subjects) != n {
+		t.Errorf("%d mails with %d subjects, want %d", len(mails), len(subjects), n)
+	}
+}
+
+// TestRedelivered: what the relay delivers again, ten times at once, takes
+// effect once.
+func TestRedelivered(t *testing.T) {
+	t.Parallel()
+	w := open(t, "")
+	if status, body, err := w.order(t.Context(), "token-a", "k", "lamp"); status != http.StatusCreated || err != nil {
+		t.Fatal(status, body, err)
+	}
+	w.settled(t)
+	var e notifyd.Event
+	if err := w.pool.QueryRow(t.Context(), `SELECT id, payload FROM outbox_events`).Scan(&e.ID, &e.Payload); err != nil {
+		t.Fatal(err)
+	}
+	s := &shop{pool: w.pool}
+	deliver := func() {
+		var wg sync.WaitGroup
+		for range copies {
+			wg.Go(func() {
+				if err := s.takeFromStock(t.Context(), &e); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	deliver()
+	if n := w.number(t, `SELECT pieces FROM stock WHERE item = 'lamp'`); n != 999 {
+		t.Errorf("%d lamps are left", n)
+	}
+	e.ID++ // another event, none of whose copies was there before
+	deliver()
+	if n := w.number(t, `SELECT pieces FROM stock WHERE item = 'lamp'`); n != 998 {
+		t.Errorf("%d lamps are left", n)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	w := open(t, "")
+	for name, c := range map[string]struct {
+		token, key, item string
+		want             int
+	}{
+		"nobody":  {"token-x", "k1", "lamp", http.StatusUnauthorized},
+		"no key":  {"token-a", "", "lamp", http.StatusBadRequest},
+		"no item": {"token-a", "k2", "", http.StatusBadRequest},
+	} {
+		if status, body, err := w.order(t.Context(), c.token, c.key, c.item); status != c.want || err != nil {
+			t.Errorf("%s: %d %s, %v", name, status, body, err)
+		}
+	}
+	status, body, err := w.order(t.Context(), "token-a", "k2", "lamp")
+	var problem struct{ Title string }
+	if status != http.StatusUnprocessableEntity || err != nil || json.Unmarshal([]byte(body), &problem) != nil || problem.Title == "" {
+		t.Errorf("another request with a key that was used: %d %s, %v", status, body, err)
+	}
+	if n := w.number(t, `SELECT count(*) FROM orders`); n != 0 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+func TestEnvironment(t *testing.T) { //nolint:paralleltest // it sets the environment
+	for name, env := range map[string]map[string]string{
+		"nothing":     {},
+		"no database": {"CUSTOMERS": "a=b", "SMTP_ADDR": "127.0.0.1:25"},
+		"no mail":     {"CUSTOMERS": "a=b", "DATABASE_URL": "postgres://"},
+		"bad":         {"CUSTOMERS": "a", "DATABASE_URL": "postgres://", "SMTP_ADDR": "127.0.0.1:25"},
+	} {
+		for _, key := range []string{"CUSTOMERS", "DATABASE_URL", "SMTP_ADDR"} {
+			t.Setenv(key, env[key])
+		}
+		if _, err := fromEnvironment(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestReadme: its settings are taken, and its request is answered as it says.
+func TestReadme(t *testing.T) { //nolint:paralleltest // it sets the environment
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme := string(text)
+	settings := regexp.MustCompile(`(?m)^export ([A-Z_]+)=(.*)$`).FindAllStringSubmatch(readme, -1)
+	for _, s := range settings {
+		t.Setenv(s[1], s[2])
+	}
+	c, err := fromEnvironment()
+	if err != nil || len(settings) != 3 || len(c.customers) != 2 || c.listen != "127.0.0.1:8080" {
+		t.Fatalf("%d settings give %+v, %v", len(settings), c, err)
+	}
+	command := regexp.MustCompile(`(?s)\ncurl .*?http://127.0.0.1:8080/orders\n`).FindString(readme)
+	headers := regexp.MustCompile(`-H '([^:']+): ([^']+)'`).FindAllStringSubmatch(command, -1)
+	body := regexp.MustCompile(`-d '([^']+)'`).FindStringSubmatch(command)
+	if len(headers) != 2 || len(body) != 2 {
+		t.Fatalf("cannot read the command %q", command)
+	}
+	w := open(t, "")
+	for i := range 2 {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.addr+"/orders", strings.NewReader(body[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range headers {
+			r.Header.Set(h[1], h[2])
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || !strings.Contains(readme, "\n"+string(answer)) || resp.StatusCode != http.StatusCreated || (resp.Header.Get("Idempotency-Replayed") == "true") != (i == 1) {
+			t.Errorf("%s %s, %v", resp.Status, answer, err)
+		}
+	}
+}

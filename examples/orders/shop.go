@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	_ "embed" // schema.sql
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers/email"
+	"github.com/notifyd/notifyd/idempotency"
+	"github.com/notifyd/notifyd/idempotency/pgstore"
+	"github.com/notifyd/notifyd/inbox"
+	"github.com/notifyd/notifyd/outbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+//go:embed schema.sql
+var schemaSQL string
+
+// orderPlaced is the type of the shop's events, and placed their payload.
+const orderPlaced = "order.placed"
+
+type placed struct {
+	Order int64  `json:"order"`
+	Item  string `json:"item"`
+	Email string `json:"email"`
+}
+
+// shop takes orders and sees to what follows from them.
+type shop struct {
+	pool      *pgxpool.Pool
+	log       *slog.Logger
+	customers map[string]string // mail addresses by bearer token
+	http      http.Handler
+	relay     *notifyd.Relay
+}
+
+// newShop makes the tables, the relay and the handler. keys is where idempotency
+// keys are kept, mail is what sends mails; the caller closes both, and the pool.
+func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, mail *email.Handler, s shop) (*shop, error) {
+	s.pool = pool
+	if err := s.createTables(ctx); err != nil {
+		return nil, err
+	}
+	once, err := idempotency.New(idempotency.Options{
+		Store: keys, Log: s.log,
+		Scope: func(r *http.Request) (string, bool) {
+			customer, ok := s.customer(r)
+			return customer, ok
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders", once(http.HandlerFunc(s.placeOrder)))
+	s.http = mux
+
+	s.relay, err = notifyd.New(pool, notifyd.WithLogger(s.log))
+	if err != nil {
+		return nil, err
+	}
+	return &s, errors.Join(
+		s.relay.Destination("mail", mail),
+		s.relay.Destination("stock", notifyd.HandlerFunc(s.takeFromStock)),
+		s.relay.Route(orderPlaced, "mail", "stock"),
+	)
+}
+
+func (s *shop) createTables(ctx context.Context) error {
+	if _, err := s.pool.Exec(ctx, schemaSQL); err != nil {
+		return fmt.Errorf("make the tables of the shop: %w", err)
+	}
+	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.BellAuto)
+		return err
+	}); err != nil {
+		return err
+	}
+	return errors.Join(inbox.Create(ctx, s.pool, inbox.DefaultSchema), pgstore.Create(ctx, s.pool, pgstore.DefaultSchema))
+}
+
+// customer returns the mail address of whoever has sent the request.
+func (s *shop) customer(r *http.Request) (address string, ok bool) {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return "", false
+	}
+	address, ok = s.customers[token]
+	return address, ok
+}
+
+// placeOrder stores an order and its event in one transaction. The middleware
+// lets it run once for a key. Should the process die before the answer is
+// stored, it runs again: then the order with the key is there already.
+func (s *shop) placeOrder(w http.ResponseWriter, r *http.Request) {
+	var order struct {
+		Item string `json:"item"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&order); err != nil || order.Item == "" {
+		http.Error(w, `say what you want: {"item": "lamp"}`, http.StatusBadRequest)
+		return
+	}
+	customer, _ := s.customer(r)
+	key, err := idempotency.Key(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	id, err := s.insert(r.Context(), customer, key, order.Item)
+	if err != nil {
+		s.log.ErrorContext(r.Context(), "an order could not be placed", "error", err)
+		http.Error(w, "not now", http.StatusServiceUnavailable) // not stored: the client tries again
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", "/orders/"+strconv.FormatInt(id, 10))
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(map[string]int64{"order": id})
+}
+
+func (s *shop) insert(ctx context.Context, customer, key, item string) (id int64, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		id, err = insert(ctx, tx, customer, key, item)
+		return err
+	})
+	return id, err
+}
+
+func insert(ctx context.Context, tx pgx.Tx, customer, key, item string) (id int64, err error) {
+	err = tx.QueryRow(ctx, `INSERT INTO orders (customer, request, item) VALUES ($1, $2, $3)
+		ON CONFLICT DO NOTHING RETURNING id`, customer, key, item).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return id, tx.QueryRow(ctx, `SELECT id FROM orders WHERE customer = $1 AND request = $2`, customer, key).Scan(&id)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return id, outbox.Write(ctx, tx, outbox.Event{
+		Type: orderPlaced, AggregateType: "order", AggregateID: strconv.FormatInt(id, 10),
+		Payload: placed{Order: id, Item: item, Email: customer},
+	})
+}
+
+// takeFromStock handles an event once, however often it is delivered.
+func (s *shop) takeFromStock(ctx context.Context, e *notifyd.Event) error {
+	var p placed
+	if err := json.Unmarshal(e.Payload, &p); err != nil {
+		return notifyd.Permanent(err)
+	}
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		_, err := inbox.Once(ctx, tx, inbox.Consumer{Name: "stock"}, strconv.FormatInt(e.ID, 10), func(ctx context.Context) error {
+			_, err := tx.Exec(ctx, `UPDATE stock SET pieces = pieces - 1 WHERE item = $1`, p.Item)
+			return err
+		})
+		return err
+	})
+}
+
+// The tables of keys and events are kept small.
+const (
+	purgeEvery = time.Hour
+	keepEvents = 30 * 24 * time.Hour
+)
+
+// purge removes what no client and no relay can repeat any more, until ctx ends.
+func (s *shop) purge(ctx context.Context, keys idempotency.Store) {
+	for tick := time.Tick(purgeEvery); ; {
+		if _, _, err := inbox.Purge(ctx, s.pool, inbox.Retention{Keep: keepEvents}); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "purge of events", "error", err)
+		}
+		if table, ok := keys.(*pgstore.Store); ok { // Redis does it by itself
+			if _, _, err := table.Purge(ctx, pgstore.DefaultBatch, pgstore.DefaultBudget); err != nil && ctx.Err() == nil {
+				s.log.WarnContext(ctx, "purge of keys", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+		}
+	}
+}

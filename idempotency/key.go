@@ -1,0 +1,98 @@
+package idempotency
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Header is the name of the request's header.
+const Header = "Idempotency-Key"
+
+// maxKeyBytes is far more than any unique value needs.
+const maxKeyBytes = 255
+
+// errNoKey says that the request has no key.
+var errNoKey = errors.New("the header " + Header + " is missing")
+
+// Key returns the key of a request, for a handler that makes it a part of what it
+// stores: with a unique constraint there, not even a process that dies between the
+// work and the storing of the answer has it done twice. The error says what is
+// wrong with the header, which the middleware has refused by then.
+func Key(r *http.Request) (string, error) { return keyOf(r.Header) }
+
+// keyOf returns the key of a request. The draft wants a string of Structured
+// Fields, in double quotes; what most clients send is the bare value. Both name
+// the same key.
+func keyOf(h http.Header) (string, error) {
+	values := h.Values(Header)
+	switch len(values) {
+	case 0:
+		return "", errNoKey
+	case 1:
+	default:
+		return "", fmt.Errorf("the header %s is there %d times", Header, len(values))
+	}
+	return parseKey(strings.Trim(values[0], " \t"))
+}
+
+func parseKey(value string) (string, error) {
+	key := value
+	if strings.HasPrefix(value, `"`) {
+		var err error
+		if key, err = unquote(value); err != nil {
+			return "", err
+		}
+	} else if strings.ContainsAny(value, " \"") {
+		return "", fmt.Errorf("the header %s has blanks or quotes within: put the value in double quotes", Header)
+	}
+	switch {
+	case strings.TrimSpace(key) == "":
+		return "", fmt.Errorf("the header %s is empty", Header)
+	case len(key) > maxKeyBytes:
+		return "", fmt.Errorf("the header %s has %d characters, at most %d are allowed", Header, len(key), maxKeyBytes)
+	}
+	for i := range len(key) {
+		if key[i] < ' ' || key[i] > '~' {
+			return "", fmt.Errorf("the header %s has characters that are not printable ASCII", Header)
+		}
+	}
+	return key, nil
+}
+
+// unquote reads a string of RFC 8941, section 3.3.3, and nothing behind it.
+func unquote(value string) (string, error) {
+	var key strings.Builder
+	for i := 1; i < len(value); i++ {
+		switch c := value[i]; c {
+		case '\\':
+			if i++; i >= len(value) || value[i] != '"' && value[i] != '\\' {
+				return "", fmt.Errorf("the header %s has a backslash that escapes nothing", Header)
+			}
+			key.WriteByte(value[i])
+		case '"':
+			if i != len(value)-1 {
+				return "", fmt.Errorf("the header %s goes on behind its closing quote", Header)
+			}
+			return key.String(), nil
+		default:
+			key.WriteByte(c)
+		}
+	}
+	return "", fmt.Errorf("the header %s has no closing quote", Header)
+}
+
+// digest hashes parts, each with its length before it, so that no two lists of
+// parts are alike. What clients send does not stand in the store.
+func digest(parts ...[]byte) string {
+	h := sha256.New()
+	for _, p := range parts {
+		_ = binary.Write(h, binary.BigEndian, uint64(len(p))) // a hash does not fail
+		h.Write(p)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,44 @@
+package idempotency
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// errParsed says that the body is not there to be looked at.
+var errParsed = errors.New("the body was read before: put the middleware before whatever parses forms")
+
+// readBody returns the body of r, which is bounded by limit, and a request that
+// has it still.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *http.Request, error) {
+	if r.PostForm != nil || r.MultipartForm != nil {
+		return nil, nil, errParsed
+	}
+	var body []byte
+	if r.Body != nil && r.Body != http.NoBody {
+		var err error
+		if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit)); err != nil {
+			return nil, nil, err
+		}
+	}
+	again := r.Clone(r.Context())
+	again.Body = io.NopCloser(bytes.NewReader(body))
+	again.ContentLength, again.TransferEncoding = int64(len(body)), nil
+	if len(body) == 0 {
+		again.Body = http.NoBody
+	}
+	return body, again, nil
+}
+
+// fingerprint tells requests apart. It has the URI as the client wrote it,
+// because http.StripPrefix makes one path of two.
+func fingerprint(r *http.Request, body []byte) string {
+	uri := r.RequestURI
+	if !strings.HasPrefix(uri, "/") {
+		uri = r.URL.RequestURI()
+	}
+	return digest([]byte(r.Method), []byte(uri), body)
+}

@@ -1,0 +1,45 @@
+package inbox_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/notifyd/notifyd/inbox"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// database makes a database with the table and a table of effects, and returns
+// both ways to it.
+func database(tb testing.TB) (*pgxpool.Pool, *sql.DB) {
+	tb.Helper()
+	url := testenv.Database(tb)
+	pool, err := pgxpool.New(tb.Context(), url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	db := stdlib.OpenDBFromPool(pool)
+	tb.Cleanup(func() { _ = db.Close() })
+	if err := inbox.Create(tb.Context(), pool, ""); err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := pool.Exec(tb.Context(), `CREATE TABLE effects (consumer text, event_id text)`); err != nil {
+		tb.Fatal(err)
+	}
+	return pool, db
+}
+
+// count returns the one number that query asks for.
+func count(tb testing.TB, pool *pgxpool.Pool, query string, args ...any) int {
+	tb.Helper()
+	var n int
+	if err := pool.QueryRow(tb.Context(), query, args...).Scan(&n); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
