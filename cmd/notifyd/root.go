@@ -72,6 +72,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newCheckConfigCmd(a),
 		newConfigCmd(a),
 		newTemplateCmd(a),
+		newHealthcheckCmd(a),
 		newVersionCmd(),
 	)
 	return root
