@@ -73,6 +73,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newConfigCmd(a),
 		newTemplateCmd(a),
 		newHealthcheckCmd(a),
+		newManCmd(a),
 		newVersionCmd(),
 	)
 	return root
