@@ -43,7 +43,7 @@ func printGrants(a *app, cmd *cobra.Command, roles outboxsql.Roles) error {
 	if roles == (outboxsql.Roles{}) {
 		roles = outboxsql.Roles{Writer: outboxsql.DefaultWriter, Relay: outboxsql.DefaultRelay}
 	}
-	schema, _ := flags.GetString("schema") // cannot fail: "migrate" has the flag
+	schema, _ := flags.GetString("schema")             // cannot fail: "migrate" has the flag
 	db := databaseFlags{schema: schema, url: "unused"} // printing connects to nothing
 	if err := db.resolve(a); err != nil {
 		return err
