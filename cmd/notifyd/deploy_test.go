@@ -84,7 +84,7 @@ func TestDeployImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	ignore := strings.Split(read(t, deployDir+"/Dockerfile.dockerignore"), "\n")
-	for _, pkg := range strings.Fields(string(out)) {
+	for pkg := range strings.FieldsSeq(string(out)) {
 		top, _, _ := strings.Cut(strings.TrimPrefix(pkg, "github.com/notifyd/notifyd/"), "/")
 		if pkg != "github.com/notifyd/notifyd" && !slices.Contains(ignore, "!"+top) {
 			t.Errorf("package %s is kept out of the build by Dockerfile.dockerignore", pkg)

@@ -43,7 +43,7 @@ func login(t *testing.T, owner, what string) (name, as string) {
 
 // strictConfig is a relay that comes by all its statements soon: leases at
 // once, pauses that are short, and a purge of everything.
-func strictConfig(url string, port int, keep, routes string) string {
+func strictConfig(db string, port int, keep, routes string) string {
 	return fmt.Sprintf(`version: 1
 database: {url: "%s"}
 log: {level: debug, format: json}
@@ -55,7 +55,7 @@ destinations:
     backoff: {initial: 10ms, max: 10ms}}
   audit: {type: log}
 routes: [%s]
-`, url, keep, port, routes)
+`, db, keep, port, routes)
 }
 
 // TestLeastPrivilege runs everything that a relay does as the role that

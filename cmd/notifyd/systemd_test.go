@@ -18,11 +18,7 @@ import (
 // environment, and what it says, datagram by datagram.
 func manage(t *testing.T) (env vars, said <-chan string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sd") // t.TempDir may be longer than a socket's path may be
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "notify")
+	path := filepath.Join(t.TempDir(), "n") // a socket's path has room for some 100 bytes
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +38,6 @@ func manage(t *testing.T) (env vars, said <-chan string) {
 	t.Cleanup(func() {
 		_ = conn.Close()
 		<-ended
-		_ = os.RemoveAll(dir)
 	})
 	return vars{"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "50000", "WATCHDOG_PID": strconv.Itoa(os.Getpid())}, lines
 }

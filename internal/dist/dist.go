@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,10 +135,8 @@ func (o Options) pack(ctx context.Context, c commit, p Platform, work string, fi
 		return "", err
 	}
 	base := fmt.Sprintf("%s_%s_%s_%s", o.name(), strings.TrimPrefix(c.version, "v"), p.OS, p.Arch)
-	all := map[string]string{o.name(): program}
-	for place, from := range files {
-		all[place] = from
-	}
+	all := maps.Clone(files)
+	all[o.name()] = program
 	path = filepath.Join(o.Out, base+".tar.gz")
 	return path, writeArchive(path, base, c.time, all)
 }

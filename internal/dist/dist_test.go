@@ -141,55 +141,59 @@ func TestArchive(t *testing.T) {
 	if filepath.Base(paths[0]) != base+".tar.gz" {
 		t.Fatalf("built %v", paths)
 	}
-	f, err := os.Open(paths[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	zip, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	epoch := git(t, root, "log", "-1", "--format=%ct")
 	var names []string
-	for in := tar.NewReader(zip); ; {
-		h, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	headers, contents := unpack(t, paths[0])
+	for _, h := range headers {
 		names = append(names, fmt.Sprintf("%s %o", h.Name, h.Mode))
 		if h.Uid != 0 || h.Gid != 0 || fmt.Sprint(h.ModTime.Unix()) != epoch {
 			t.Errorf("%+v, want the time %s", h, epoch)
-		}
-		if h.Name != base+"/tiny" {
-			continue
-		}
-		path := filepath.Join(t.TempDir(), "tiny")
-		data, err := io.ReadAll(in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.CommandContext(t.Context(), path).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var said struct{ Version, Commit, File string }
-		if err := json.Unmarshal(out, &said); err != nil {
-			t.Fatal(err)
-		}
-		if said.Version != "v1.2.3" || said.Commit != git(t, root, "rev-parse", "HEAD") || strings.HasPrefix(said.File, "/") {
-			t.Errorf("%+v", said)
 		}
 	}
 	want := []string{base + "/conf/deep/tiny.conf 644", base + "/epoch 644", base + "/tiny 755"}
 	if !slices.Equal(names, want) {
 		t.Errorf("got %q, want %q", names, want)
+	}
+	if got := string(contents[base+"/epoch"]); got != epoch {
+		t.Errorf("files were generated for the time %s, want %s", got, epoch)
+	}
+	path := filepath.Join(t.TempDir(), "tiny")
+	if err := os.WriteFile(path, contents[base+"/tiny"], 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), path).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said struct{ Version, Commit, File string }
+	if err := json.Unmarshal(out, &said); err != nil {
+		t.Fatal(err)
+	}
+	if said.Version != "v1.2.3" || said.Commit != git(t, root, "rev-parse", "HEAD") || strings.HasPrefix(said.File, "/") {
+		t.Errorf("%+v", said)
+	}
+}
+
+// unpack returns what is in an archive.
+func unpack(t *testing.T, path string) (headers []*tar.Header, contents map[string][]byte) {
+	t.Helper()
+	zip, err := gzip.NewReader(strings.NewReader(read(t, path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents = make(map[string][]byte)
+	for in := tar.NewReader(zip); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return headers, contents
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers = append(headers, h)
+		if contents[h.Name], err = io.ReadAll(in); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

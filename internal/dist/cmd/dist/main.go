@@ -34,7 +34,7 @@ func run(ctx context.Context) error {
 	wanted := dist.Platforms()
 	if *platforms != "" {
 		wanted = nil
-		for _, p := range strings.Split(*platforms, ",") {
+		for p := range strings.SplitSeq(*platforms, ",") {
 			system, arch, ok := strings.Cut(p, "/")
 			if !ok {
 				return fmt.Errorf("-platforms: %q is not like linux/amd64", p)
