@@ -1,7 +1,7 @@
 # Everything a contributor needs. "make" alone lists the targets.
 
 GO ?= go
-# For "make demo" and "make bench-peers": make demo ARGS="--duration 30s"
+# For "make demo", "make dist" and "make bench-peers": make demo ARGS="--duration 30s"
 ARGS ?=
 # For "make test": one package, a count, ...
 PKG ?= ./...
@@ -15,6 +15,7 @@ FUZZTIME ?= 20s
 # A release of golangci-lint is built with our own Go, below .cache, and built
 # again when this line changes.
 GOLANGCI_VERSION := v2.15.0
+GOVULNCHECK_VERSION := v1.9.0
 CACHE := $(CURDIR)/.cache
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 
@@ -31,6 +32,10 @@ demo: ## show notifyd at work, with a PostgreSQL of its own
 .PHONY: build
 build: ## build bin/notifyd
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/notifyd ./cmd/notifyd
+
+.PHONY: dist
+dist: ## build the archives of a release into dist/ (ARGS="-platforms linux/amd64")
+	$(GO) run ./internal/dist/cmd/dist $(ARGS)
 
 .PHONY: setup
 setup: ## install what the tests need, where it is missing
@@ -62,6 +67,11 @@ lint-code: $(GOLANGCI)
 $(GOLANGCI):
 	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv $(CACHE)/bin/golangci-lint $@
+
+# Asks the database of known vulnerabilities, which .ci/run must do without.
+.PHONY: vuln
+vuln: ## look for known vulnerabilities in what we call
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) ./...
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each

@@ -21,26 +21,33 @@ $first$;
 
 -- What to say is in two functions rather than in one with a switch: the
 -- trigger runs in every transaction that writes an event.
+--
+-- They run as the writer, with the writer's search_path. So every function,
+-- type and operator below is named with its schema: whoever may create objects
+-- in a schema on that path could otherwise put one of the same name there, and
+-- the writer would run it. SET search_path on the functions would do as well,
+-- but every writer would pay for it.
 CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger
     LANGUAGE plpgsql AS $bell$
 DECLARE
     -- 1853122162 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
     -- Nothing else is computed before the test: this much every writer pays.
-    bell    CONSTANT bigint := 1853122162::bigint << 32 | TG_RELID::bigint;
-    channel text;
+    bell    CONSTANT bigint := (1853122162::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint;
+    channel pg_catalog.text;
     ids     bigint[];
 BEGIN
     -- Taken and given back in one expression: a long transaction must not hold
     -- it. Not got: a relay is awake and will see the rows without being told.
     -- Locks are not subject to snapshots, so this is right at every isolation level.
     IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell) THEN
-        channel := CASE TG_TABLE_SCHEMA WHEN 'public' THEN 'outbox_events' ELSE TG_TABLE_SCHEMA || '.outbox_events' END;
+        channel := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
+            ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
         SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
-        IF pg_catalog.array_length(ids, 1) > 64 THEN
+        IF pg_catalog.array_length(ids, 1) OPERATOR(pg_catalog.>) 64 THEN
             -- Too many to name: look at the table.
             PERFORM pg_catalog.pg_notify(channel, '');
         ELSE
-            PERFORM pg_catalog.pg_notify(channel, id::text) FROM pg_catalog.unnest(ids) AS id;
+            PERFORM pg_catalog.pg_notify(channel, id::pg_catalog.text) FROM pg_catalog.unnest(ids) AS id;
         END IF;
     END IF;
     RETURN NULL;
@@ -52,15 +59,15 @@ COMMENT ON FUNCTION outbox_bell_auto() IS
 CREATE OR REPLACE FUNCTION outbox_bell_always() RETURNS trigger
     LANGUAGE plpgsql AS $bell$
 DECLARE
-    channel CONSTANT text := CASE TG_TABLE_SCHEMA
-        WHEN 'public' THEN 'outbox_events' ELSE TG_TABLE_SCHEMA || '.outbox_events' END;
+    channel CONSTANT pg_catalog.text := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
+        ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
     ids     bigint[];
 BEGIN
     SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
-    IF pg_catalog.array_length(ids, 1) > 64 THEN
+    IF pg_catalog.array_length(ids, 1) OPERATOR(pg_catalog.>) 64 THEN
         PERFORM pg_catalog.pg_notify(channel, '');
     ELSE
-        PERFORM pg_catalog.pg_notify(channel, id::text) FROM pg_catalog.unnest(ids) AS id;
+        PERFORM pg_catalog.pg_notify(channel, id::pg_catalog.text) FROM pg_catalog.unnest(ids) AS id;
     END IF;
     RETURN NULL;
 END

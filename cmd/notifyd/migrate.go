@@ -20,14 +20,18 @@ func newMigrateCmd(a *app) *cobra.Command {
 		Short: "Make or update the tables and the trigger",
 		Long: `migrate makes the tables outbox_events and outbox_deliveries and the trigger that
 rings for new events, or brings them up to date. Versions only go up. Several
-relays or deployments may run it at once. Without a command it is "migrate up".`,
-		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate status",
+relays or deployments may run it at once. Without a command it is "migrate up".
+
+With --print-grants it changes nothing and prints the SQL that gives two roles
+what they need and no more: those who write events may insert them, and the
+relay may deliver them. The owner of the tables runs it, after each migration.`,
+		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
 	// "notifyd migrate --bell always" is "notifyd migrate up --bell always".
 	cmd.Flags().AddFlagSet(up.Flags())
-	cmd.RunE = up.RunE
+	registerGrants(a, cmd, up.RunE)
 	return cmd
 }
 

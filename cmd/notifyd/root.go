@@ -73,6 +73,8 @@ func newRootCmd(a *app) *cobra.Command {
 		newCheckConfigCmd(a),
 		newConfigCmd(a),
 		newTemplateCmd(a),
+		newHealthcheckCmd(a),
+		newManCmd(a),
 		newVersionCmd(),
 	)
 	return root

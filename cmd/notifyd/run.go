@@ -17,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/systemd"
 )
 
 func newRunCmd(a *app) *cobra.Command {
@@ -42,13 +43,17 @@ configuration is wrong.`,
 			}
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
-			return runRelay(ctx, c, path, log)
+			sd, err := systemd.New(a.lookup)
+			if err != nil {
+				log.WarnContext(ctx, "the service manager is not told everything", "err", err)
+			}
+			return runRelay(ctx, c, path, sd, log)
 		},
 	}
 }
 
 // runRelay builds the relay that the configuration describes, and runs it.
-func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logger) (err error) {
+func runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger) (err error) {
 	poolConfig, err := parsePool(c, path)
 	if err != nil {
 		return err
@@ -84,6 +89,8 @@ func runRelay(ctx context.Context, c *config.Config, path string, log *slog.Logg
 	logStart(ctx, c, path, poolConfig.ConnConfig, log)
 	stopAlerts := alerts.start(ctx, relay)
 	defer stopAlerts() // before the handlers are closed
+	stopTelling := tellManager(ctx, sd, relay, log)
+	defer stopTelling()
 	return relay.Run(ctx)
 }
 

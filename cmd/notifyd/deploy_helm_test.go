@@ -1,0 +1,202 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+const chart = deployDir + "/helm/notifyd"
+
+// helm runs it; make setup puts it into .cache where the system has none.
+func helm(t *testing.T, args ...string) (stdout string, err error) {
+	t.Helper()
+	program := "../../.cache/helm/helm"
+	if _, err := os.Stat(program); err != nil {
+		program = testenv.Program(t, "helm")
+	}
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = errors.New(string(exit.Stderr))
+	}
+	return string(out), err
+}
+
+// object is what these tests look at of a Kubernetes object.
+type object struct {
+	Kind     string
+	Metadata struct {
+		Name                string
+		Annotations, Labels map[string]string
+	}
+	Data map[string]string
+	Spec struct {
+		Replicas       int
+		MaxUnavailable int `yaml:"maxUnavailable"`
+		Selector       struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
+		Template struct {
+			Metadata struct{ Annotations, Labels map[string]string }
+			Spec     pod
+		}
+	}
+}
+
+type pod struct {
+	ServiceAccountName           string `yaml:"serviceAccountName"`
+	AutomountServiceAccountToken *bool  `yaml:"automountServiceAccountToken"`
+	RestartPolicy                string `yaml:"restartPolicy"`
+	SecurityContext              struct {
+		RunAsNonRoot   bool                  `yaml:"runAsNonRoot"`
+		RunAsUser      int                   `yaml:"runAsUser"`
+		SeccompProfile struct{ Type string } `yaml:"seccompProfile"`
+	} `yaml:"securityContext"`
+	Containers []struct {
+		Image           string
+		Args            []string
+		Env             []envVar
+		SecurityContext struct {
+			AllowPrivilegeEscalation *bool `yaml:"allowPrivilegeEscalation"`
+			ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
+			Capabilities             struct{ Drop []string }
+		} `yaml:"securityContext"`
+		LivenessProbe, ReadinessProbe struct {
+			HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
+		}
+	}
+	Volumes []struct {
+		Name   string
+		Secret struct {
+			SecretName string `yaml:"secretName"`
+		}
+		ConfigMap struct{ Name string } `yaml:"configMap"`
+	}
+}
+
+type envVar struct {
+	Name      string
+	ValueFrom struct {
+		SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
+	} `yaml:"valueFrom"`
+}
+
+// render returns the objects that the chart makes of the values, by kind.
+func render(t *testing.T, set ...string) map[string]object {
+	t.Helper()
+	args := []string{"template", "shop", chart, "--set", "database.existingSecret=db"}
+	for _, s := range set {
+		args = append(args, "--set", s)
+	}
+	text, err := helm(t, args...)
+	if err != nil {
+		t.Fatalf("%v: %v", set, err)
+	}
+	all := make(map[string]object)
+	for in := yaml.NewDecoder(strings.NewReader(text)); ; {
+		var o object
+		err := in.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if o.Kind != "" {
+			all[o.Kind] = o
+		}
+	}
+}
+
+func TestDeployChart(t *testing.T) {
+	t.Parallel()
+	if out, err := helm(t, "lint", "--strict", chart, "--set", "database.existingSecret=db"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	all := render(t)
+	for _, kind := range []string{"ConfigMap", "Deployment", "Job", "PodDisruptionBudget", "Service", "ServiceAccount"} {
+		if _, ok := all[kind]; !ok {
+			t.Errorf("there is no %s", kind)
+		}
+	}
+	if _, ok := all["ServiceMonitor"]; ok {
+		t.Error("there is a ServiceMonitor that nobody asked for")
+	}
+	// The configuration is one that the program takes, and the probes reach it.
+	path := file(t, all["ConfigMap"].Data["config.yaml"])
+	if got := commandIn(t, deployEnv(), "check-config", "-c", path); got.code != 0 || got.stderr != "" {
+		t.Errorf("%+v", got)
+	}
+	deployment, job := all["Deployment"].Spec, all["Job"]
+	for name, p := range map[string]pod{"deployment": deployment.Template.Spec, "job": job.Spec.Template.Spec} {
+		c, s := p.Containers[0], p.SecurityContext
+		if !s.RunAsNonRoot || s.RunAsUser == 0 || s.SeccompProfile.Type != "RuntimeDefault" || p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken ||
+			c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation ||
+			!c.SecurityContext.ReadOnlyRootFilesystem || !slices.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) {
+			t.Errorf("%s: %+v", name, p)
+		}
+		if c.Env[0].Name != "DATABASE_URL" || c.Env[0].ValueFrom.SecretKeyRef.Name != "db" || c.Env[0].ValueFrom.SecretKeyRef.Key != "url" {
+			t.Errorf("%s: %+v", name, c.Env)
+		}
+	}
+	for key, value := range deployment.Selector.MatchLabels {
+		if deployment.Template.Metadata.Labels[key] != value {
+			t.Errorf("the deployment does not find its pods by %s=%s", key, value)
+		}
+	}
+	if job.Metadata.Annotations["helm.sh/hook"] != "pre-install,pre-upgrade" || job.Spec.Template.Spec.ServiceAccountName != "" || len(job.Spec.Template.Spec.Volumes) > 0 {
+		t.Errorf("the job runs before the rest of the chart is there: %+v", job)
+	}
+	// Its command line is one that the program has.
+	args := append(slices.Clone(job.Spec.Template.Spec.Containers[0].Args), "--database-url", testenv.Database(t))
+	if got := command(t, args...); got.code != 0 {
+		t.Errorf("%v: %+v", args, got)
+	}
+}
+
+func TestDeployChartValues(t *testing.T) {
+	t.Parallel()
+	all := render(t, "config.database.schema=events", "migrate.existingSecret=owner", "migrate.key=dsn", "migrate.bell=always", "replicaCount=1",
+		"serviceMonitor.enabled=true", "image.digest=sha256:"+strings.Repeat("a", 64), "existingConfigSecret.name=whole", "serviceAccount.create=false",
+		"env[0].name=SMTP_PASSWORD,env[0].valueFrom.secretKeyRef.name=smtp,env[0].valueFrom.secretKeyRef.key=password")
+	for _, kind := range []string{"ConfigMap", "PodDisruptionBudget", "ServiceAccount"} {
+		if _, ok := all[kind]; ok {
+			t.Errorf("there is a %s", kind)
+		}
+	}
+	if _, ok := all["ServiceMonitor"]; !ok {
+		t.Error("there is no ServiceMonitor")
+	}
+	p, job := all["Deployment"].Spec.Template.Spec, all["Job"].Spec.Template.Spec.Containers[0]
+	if p.Volumes[0].Secret.SecretName != "whole" || p.ServiceAccountName != "default" || p.Containers[0].Image != "ghcr.io/notifyd/notifyd@sha256:"+strings.Repeat("a", 64) ||
+		p.Containers[0].Env[1].ValueFrom.SecretKeyRef.Name != "smtp" {
+		t.Errorf("%+v", p)
+	}
+	if !slices.Equal(job.Args, []string{"migrate", "--schema", "events", "--bell", "always"}) || job.Env[0].ValueFrom.SecretKeyRef.Name != "owner" || job.Env[0].ValueFrom.SecretKeyRef.Key != "dsn" {
+		t.Errorf("%+v", job)
+	}
+	first := render(t)["Deployment"].Spec.Template.Metadata.Annotations["checksum/config"]
+	if second := render(t, "config.log.level=debug")["Deployment"].Spec.Template.Metadata.Annotations["checksum/config"]; first == "" || first == second {
+		t.Errorf("a new configuration starts no new relays: %q, %q", first, second)
+	}
+	if _, ok := render(t, "migrate.enabled=false")["Job"]; ok {
+		t.Error("there is a job that nobody wants")
+	}
+	for set, want := range map[string]string{
+		"database.existingSecret=": "/database/existingSecret", "replicas=3": "replicas", "migrate.bell=loud": "/migrate/bell", "image.digest=latest": "/image/digest",
+	} {
+		if _, err := helm(t, "template", "shop", chart, "--set", "database.existingSecret=db", "--set", set); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want a complaint about %s", set, err, want)
+		}
+	}
+}

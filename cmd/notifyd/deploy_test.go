@@ -1,0 +1,168 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+const deployDir = "../../deploy"
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// deployEnv is what the example configurations take from the environment.
+func deployEnv() vars {
+	return vars{
+		"DATABASE_URL": "postgres://app:x@db.example.com/app", "WEBHOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+		"KAFKA_PASSWORD": "x", "AMQP_URL": "amqp://notifyd:x@rabbitmq.example.com/", "SMTP_PASSWORD": "x",
+	}
+}
+
+// TestDeployConfigs checks every configuration file below deploy/.
+func TestDeployConfigs(t *testing.T) {
+	t.Parallel()
+	credentials := t.TempDir()
+	if err := os.WriteFile(filepath.Join(credentials, "database-password"), []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	err := filepath.WalkDir(deployDir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".yaml") {
+			return err
+		}
+		text := read(t, path)
+		if !strings.Contains(text, "\nversion: 1\n") {
+			return nil // of another program
+		}
+		checked++
+		text = strings.ReplaceAll(text, "/run/credentials/notifyd.service", credentials)
+		if got := commandIn(t, deployEnv(), "check-config", "-c", file(t, text)); got.code != 0 || got.stderr != "" {
+			t.Errorf("%s: %+v", path, got)
+		}
+		return nil
+	})
+	if err != nil || checked < 4 {
+		t.Errorf("%d files checked, %v", checked, err)
+	}
+}
+
+// TestDeployImage holds the Dockerfile against what it takes from elsewhere.
+func TestDeployImage(t *testing.T) {
+	t.Parallel()
+	docker, module := read(t, deployDir+"/Dockerfile"), read(t, "../../go.mod")
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(module)
+	if !strings.Contains(docker, "\nARG GO_VERSION="+version[1]+"\n") {
+		t.Errorf("the image is not built with Go %s", version[1])
+	}
+	for _, want := range []string{
+		"-X main.version=$VERSION -X main.commit=$COMMIT", "CGO_ENABLED=0", "distroless/static", "\nUSER 65532:65532\n", `CMD ["/usr/bin/notifyd", "healthcheck"]`,
+	} {
+		if !strings.Contains(docker, want) {
+			t.Errorf("the Dockerfile lacks %q", want)
+		}
+	}
+	// What the program is made of gets into the build, whatever is added.
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.ImportPath}}{{end}}{{end}}", ".")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignore := strings.Split(read(t, deployDir+"/Dockerfile.dockerignore"), "\n")
+	for pkg := range strings.FieldsSeq(string(out)) {
+		top, _, _ := strings.Cut(strings.TrimPrefix(pkg, "github.com/notifyd/notifyd/"), "/")
+		if pkg != "github.com/notifyd/notifyd" && !slices.Contains(ignore, "!"+top) {
+			t.Errorf("package %s is kept out of the build by Dockerfile.dockerignore", pkg)
+		}
+	}
+}
+
+// TestDeployCompose reads the compose file, for docker is not everywhere.
+func TestDeployCompose(t *testing.T) {
+	t.Parallel()
+	var compose struct {
+		Services map[string]struct {
+			Image, Command any
+			Build          struct{ Dockerfile, Context string }
+			Environment    map[string]string
+			Volumes        []string
+			Ports          []string
+			DependsOn      map[string]struct{ Condition string } `yaml:"depends_on"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, deployDir+"/compose/compose.yaml")), &compose); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"postgres", "mailpit", "migrate", "notifyd"} {
+		if compose.Services[name].Image == nil {
+			t.Errorf("there is no service %s", name)
+		}
+	}
+	relay := compose.Services["notifyd"]
+	if relay.DependsOn["migrate"].Condition != "service_completed_successfully" || !strings.HasPrefix(relay.Environment["DATABASE_URL"], "postgres://app:") {
+		t.Errorf("%+v", relay)
+	}
+	if _, err := os.Stat(filepath.Join(deployDir, "compose", relay.Build.Context, relay.Build.Dockerfile)); err != nil {
+		t.Error(err)
+	}
+	for _, v := range relay.Volumes {
+		host, _, _ := strings.Cut(v, ":")
+		if _, err := os.Stat(filepath.Join(deployDir, "compose", host)); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, s := range compose.Services {
+		for _, p := range s.Ports {
+			if !strings.HasPrefix(p, "127.0.0.1:") {
+				t.Errorf("%s is published to everybody: %s", name, p)
+			}
+		}
+	}
+}
+
+// maxExposure is what "systemd-analyze security" may find at most, out of 100.
+const maxExposure = "15"
+
+// TestDeployUnit has systemd read the unit, with a program that is here.
+func TestDeployUnit(t *testing.T) {
+	t.Parallel()
+	analyze := testenv.Program(t, "systemd-analyze")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := read(t, deployDir+"/systemd/notifyd.service")
+	unit := filepath.Join(t.TempDir(), "notifyd.service")
+	for _, want := range []string{"Type=notify\n", "WatchdogSec=", "ExecStart=/usr/local/bin/notifyd run ", "RestartPreventExitStatus=2 78\n"} {
+		if !strings.Contains(text, "\n"+want) {
+			t.Errorf("the unit lacks %q", want)
+		}
+	}
+	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(text, "/usr/local/bin/notifyd", self)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"verify", "--man=no", "--recursive-errors=no", unit},
+		{"security", "--offline=true", "--threshold=" + maxExposure, "--no-pager", unit},
+	} {
+		out, err := exec.CommandContext(t.Context(), analyze, args...).CombinedOutput()
+		if err != nil || args[0] == "verify" && len(out) > 0 {
+			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, out)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/smtpsink"
+)
+
+// login makes a role that may connect to the database and nothing else, and
+// returns its name and the URL to connect as it.
+func login(t *testing.T, owner, what string) (name, as string) {
+	t.Helper()
+	db := query[string](t, owner, "SELECT current_database()")
+	name = what + "\"; -- " + db[len(db)-10:]
+	quoted := pgx.Identifier{name}.Sanitize()
+	execute(t, owner, "CREATE ROLE "+quoted+" LOGIN PASSWORD 'secret'")
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), owner)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+quoted+"; DROP ROLE "+quoted); err != nil {
+			t.Errorf("drop the role of the test: %v", err)
+		}
+	})
+	u, err := url.Parse(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "secret")
+	return name, u.String()
+}
+
+// strictConfig is a relay that comes by all its statements soon: leases at
+// once, pauses that are short, and a purge of everything.
+func strictConfig(db string, port int, keep, routes string) string {
+	return fmt.Sprintf(`version: 1
+database: {url: "%s"}
+log: {level: debug, format: json}
+admin: {listen: "127.0.0.1:0"}
+relay: {lock_budget: 1ms, lease: 5s, poll_interval: 100ms}
+retention: {keep: %s}
+destinations:
+  mail: {type: email, host: 127.0.0.1, port: %d, tls: none, from: shop@example.com, to: "{{ .Payload.email }}", subject: Hello, text: Hello,
+    backoff: {initial: 10ms, max: 10ms}}
+  audit: {type: log}
+routes: [%s]
+`, db, keep, port, routes)
+}
+
+// TestLeastPrivilege runs everything that a relay does as the role that
+// --print-grants is for: several destinations, another attempt, a dead letter,
+// leases and those of a relay that is gone, an event that waits for a route, the
+// figures, and the purge. The application writes as the other role.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	for name, keep := range map[string]string{"kept": "1ms", "deleted": "0"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			owner := database(t)
+			sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			writer, asWriter := login(t, owner, "writer")
+			relay, asRelay := login(t, owner, "relay")
+			got := command(t, "migrate", "--print-grants", "--writer", writer, "--relay", relay)
+			if got.code != 0 || got.stderr != "" {
+				t.Fatalf("%+v", got)
+			}
+			execute(t, owner, got.stdout)
+			const insert = "INSERT INTO outbox_events (event_type, payload) VALUES "
+			const placed = "{match: order.placed, to: [mail, audit]}"
+
+			first := startDaemon(t, nil, "run", "-c", file(t, strictConfig(asRelay, sink.Port(), keep, placed)))
+			first.stderr.await(t, `"relay started"`)
+			// Refused for now, then answered so late that it takes a lease.
+			sink.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 451}, smtpsink.Fault{Stage: smtpsink.Data, Delay: 300 * time.Millisecond})
+			execute(t, asWriter, insert+`('order.placed', '{"n": 1, "email": "ann@example.com"}')`)
+			mails(t, sink, 1)
+			execute(t, asWriter, insert+`('order.placed', '{"n": 2, "email": "nobody"}')`) // no address: dead at once
+			until(t, owner, "SELECT count(*) = 1 FROM outbox_deliveries WHERE state = 'dead'")
+			execute(t, asWriter, insert+`('nowhere', '{"n": 3, "email": "ann@example.com"}')`)
+			until(t, owner, "SELECT count(*) = 1 FROM outbox_deliveries WHERE state = 'unrouted'")
+			if code := first.end(t); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+
+			// A relay that is gone has left a lease.
+			execute(t, owner, insert+`('order.placed', '{"n": 4, "email": "ann@example.com"}');
+				UPDATE outbox_events SET state = 'deferred' WHERE state = 'fresh';
+				INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+				SELECT max(id), 'mail', 'order.placed', 'running', 1, 1, now() + interval '1 hour' FROM outbox_events`)
+			second := startDaemon(t, nil, "run", "-c", file(t, strictConfig(asRelay, sink.Port(), keep, placed+", {match: nowhere, to: mail}")))
+			mails(t, sink, 3)
+			until(t, owner, "SELECT array_agg(payload->>'n') = '{2}' FROM outbox_events") // the others are deleted, or purged
+			address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(second.stderr.text())
+			if address == nil {
+				t.Fatalf("the address is not said:\n%s", second.stderr.text())
+			}
+			if _, text := fetch(t, "http://"+address[1]+"/metrics"); !strings.Contains(text, "\nnotifyd_oldest_waiting_seconds 0") {
+				t.Error("the figures lack how long the oldest event waits")
+			}
+			if code := second.end(t); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			if text := first.stderr.text() + second.stderr.text(); strings.Contains(text, "permission denied") || strings.Contains(text, "42501") {
+				t.Errorf("something was refused:\n%s", text)
+			}
+		})
+	}
+}
+
+func TestPrintGrants(t *testing.T) {
+	t.Parallel()
+	got := command(t, "migrate", "--print-grants", "--schema", "shop")
+	for _, want := range []string{`GRANT USAGE ON SCHEMA "shop" TO "notifyd_writer";`, `ON "shop"."outbox_events" TO "notifyd_relay";`} {
+		if got.code != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("%s is missing in %+v", want, got)
+		}
+	}
+	got = command(t, "migrate", "--print-grants", "--writer", `a"b`)
+	if got.code != 0 || !strings.Contains(got.stdout, `TO "a""b";`) || strings.Contains(got.stdout, "relay") {
+		t.Errorf("a writer alone: %+v", got)
+	}
+	for args, want := range map[string]string{
+		"--writer w":                                         "--writer goes with --print-grants",
+		"--print-grants --relay public":                      "--relay: public is not a role but everybody, also in quotes: make a role of its own",
+		"--print-grants --writer=":                           "--writer: the name of a role is missing",
+		"--print-grants --bell off":                          "--bell changes the trigger, --print-grants changes nothing: run them one after the other",
+		"--print-grants --schema " + strings.Repeat("s", 64): "--schema: schema name",
+	} {
+		got := command(t, append([]string{"migrate"}, strings.Fields(args)...)...)
+		if got.code != 2 || got.stdout != "" || !strings.HasPrefix(got.stderr, "notifyd: "+want) {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// maxAnswer bounds what is read of an answer, in bytes.
+const maxAnswer = 64 << 10
+
+func newHealthcheckCmd(a *app) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "healthcheck",
+		Short: "Ask a running notifyd whether it is ready",
+		Long: `healthcheck asks /readyz of the address in admin.listen, on this machine, and
+exits with 0 if the answer is yes. With anything else it exits with 1 and says
+why. It is made for the HEALTHCHECK of a container that has no shell.`,
+		Example: "  notifyd healthcheck\n  notifyd healthcheck -c /etc/notifyd/config.yaml --timeout 1s",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if timeout <= 0 {
+				return usageErrorf("--timeout must be longer than 0")
+			}
+			c, path, err := a.load()
+			if err != nil {
+				return errors.New(err.Error()) // 1 and not 78: Docker knows no other code
+			}
+			address, err := reachable(c.Admin.Listen)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			text, err := askReady(cmd.Context(), address, timeout)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "longest `time` to wait for the answer")
+	return cmd
+}
+
+// reachable returns the address by which this machine reaches a server that
+// listens on the given one, which may be all of its addresses.
+func reachable(listen string) (string, error) {
+	if listen == "" {
+		return "", errors.New("admin.listen: missing, so there is nobody to ask: set it, to 127.0.0.1:9470 for example")
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", fmt.Errorf("admin.listen: %w", err)
+	}
+	if port == "0" {
+		return "", errors.New("admin.listen: port 0 is another one at each start: choose one")
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip != nil && ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// askReady returns what the server says if it is ready, and an error that says
+// what is amiss if it is not.
+func askReady(ctx context.Context, address string, timeout time.Duration) (text string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz?verbose", http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	// No proxy, no redirects, no connection that outlives the question.
+	transport := &http.Transport{DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return "", fmt.Errorf("notifyd at %s does not answer: %w", address, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it was read
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return "", fmt.Errorf("notifyd at %s breaks off its answer: %w", address, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("notifyd at %s is not ready (%s):\n%s", address, response.Status, strings.TrimSpace(string(body)))
+	}
+	return string(body), nil
+}

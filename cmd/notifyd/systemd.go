@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/systemd"
+)
+
+// statusEvery is how often the line of "systemctl status" is looked after where
+// there is no watchdog with an interval of its own.
+const statusEvery = 10 * time.Second
+
+// tellManager tells the service manager when the relay is ready, that it stops,
+// and in between that it lives, until stop is called. A relay counts as alive
+// when it answers for its figures: those that claim and deliver need the same locks.
+func tellManager(ctx context.Context, sd *systemd.Notifier, relay *notifyd.Relay, log *slog.Logger) (stop func()) {
+	if !sd.Enabled() {
+		return func() {}
+	}
+	m := &manager{sd: sd, relay: relay, log: log}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		m.run(ctx, done)
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+type manager struct {
+	sd     *systemd.Notifier
+	relay  *notifyd.Relay
+	log    *slog.Logger
+	status string // what it was told last
+	deaf   bool   // an error was logged
+}
+
+func (m *manager) run(ctx context.Context, done <-chan struct{}) {
+	every := statusEvery
+	if w := m.sd.Watchdog(); w > 0 {
+		every = w / 2
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	m.say(ctx, "waiting for the database")
+	ready, stopping := m.relay.Ready(), ctx.Done()
+	stop := func() {
+		m.heard(ctx, m.sd.Stopping(ctx, "stopping"))
+		ready, stopping = nil, nil
+	}
+	for {
+		select {
+		case <-ready:
+			ready = nil
+			m.status = statusOf(m.relay.Stats())
+			m.heard(ctx, m.sd.Ready(ctx, m.status))
+		case <-stopping:
+			stop()
+		case <-tick.C:
+			stats := m.relay.Stats()
+			m.heard(ctx, m.sd.Alive(ctx))
+			if ready == nil && stopping != nil {
+				m.say(ctx, statusOf(stats))
+			}
+		case <-done:
+			if stopping != nil { // the relay has ended before the signal was seen here
+				stop()
+			}
+			return
+		}
+	}
+}
+
+// say sends a status that is new.
+func (m *manager) say(ctx context.Context, status string) {
+	if status != m.status {
+		m.status = status
+		m.heard(ctx, m.sd.Status(ctx, status))
+	}
+}
+
+// heard logs the first error: a manager that does not hear is no reason to stop.
+func (m *manager) heard(ctx context.Context, err error) {
+	if err != nil && !m.deaf {
+		m.log.WarnContext(ctx, "the service manager cannot be told", "err", err)
+	}
+	m.deaf = err != nil
+}
+
+// statusOf is one line about what is amiss, or that nothing is.
+func statusOf(s notifyd.Stats) string {
+	var down []string
+	for _, d := range s.Destinations {
+		if d.Unavailable {
+			down = append(down, d.Name)
+		}
+	}
+	switch {
+	case s.DatabaseDown:
+		return "the database does not answer"
+	case len(down) > 0:
+		return "delivering; unavailable: " + strings.Join(down, ", ")
+	default:
+		return "delivering"
+	}
+}

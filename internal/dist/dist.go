@@ -1,0 +1,238 @@
+// Package dist builds what is released: a static binary per platform, packed
+// with its man pages, completions and example files, and the checksums of all.
+// Two runs on one commit, in any directory, give the same bytes.
+package dist
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Platform is what a binary runs on.
+type Platform struct{ OS, Arch string }
+
+// Platforms are those that are released.
+func Platforms() []Platform {
+	return []Platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}}
+}
+
+// Checksums is the name of the file with the checksums, as sha256sum writes it.
+const Checksums = "SHA256SUMS"
+
+// Options say what to build.
+type Options struct {
+	// Root is the repository, a git work tree.
+	Root string
+	// Package is the one of the program, as "./cmd/notifyd". Its last element
+	// is the program's name.
+	Package string
+	// Out is the directory for the archives, made if it is missing. Archives of
+	// an earlier run stay.
+	Out string
+	// Platforms to build for.
+	Platforms []Platform
+	// Extra maps files and directories below Root to their place in the
+	// archives.
+	Extra map[string]string
+	// Generate, if set, makes more files in dir, by running the program: a
+	// build for this machine. epoch is the time of the commit, in seconds.
+	Generate func(ctx context.Context, program, dir string, epoch int64) error
+	// AllowDirty builds what is not committed too, and says so in the version.
+	AllowDirty bool
+	// Log is told what is going on.
+	Log *slog.Logger
+}
+
+// ErrDirty is returned for a work tree with changes that are not committed.
+var ErrDirty = errors.New("the work tree has changes that are not committed: nobody could build this again")
+
+// Build writes an archive per platform and the checksums, and returns the
+// paths. The program's variables main.version and main.commit are set.
+func Build(ctx context.Context, o Options) (paths []string, err error) {
+	commit, err := readCommit(ctx, o.Root)
+	if err != nil {
+		return nil, err
+	}
+	if commit.dirty {
+		if !o.AllowDirty {
+			return nil, ErrDirty
+		}
+		commit.version += "-dirty"
+	}
+	if err := os.MkdirAll(o.Out, 0o755); err != nil { //nolint:gosec // archives are for everybody
+		return nil, err
+	}
+	work, err := os.MkdirTemp("", "notifyd-dist-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+
+	files, err := o.collect(ctx, commit, work)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range o.Platforms {
+		path, err := o.pack(ctx, commit, p, work, files)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", p.OS, p.Arch, err)
+		}
+		paths = append(paths, path)
+	}
+	sums := filepath.Join(o.Out, Checksums)
+	if err := writeChecksums(sums, paths); err != nil {
+		return nil, err
+	}
+	return append(paths, sums), nil
+}
+
+func (o Options) name() string { return filepath.Base(o.Package) }
+
+// collect returns what is in every archive: place to path.
+func (o Options) collect(ctx context.Context, c commit, work string) (map[string]string, error) {
+	files := make(map[string]string)
+	for from, to := range o.Extra {
+		if err := addTree(files, filepath.Join(o.Root, from), to); err != nil {
+			return nil, err
+		}
+	}
+	if o.Generate == nil {
+		return files, nil
+	}
+	o.Log.InfoContext(ctx, "building for this machine, to write man pages and completions")
+	program := filepath.Join(work, "here", o.name())
+	if err := o.compile(ctx, c, Platform{}, program); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(work, "generated")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := o.Generate(ctx, program, dir, c.time.Unix()); err != nil {
+		return nil, fmt.Errorf("generate files: %w", err)
+	}
+	return files, addTree(files, dir, "")
+}
+
+// pack builds for a platform and writes its archive.
+func (o Options) pack(ctx context.Context, c commit, p Platform, work string, files map[string]string) (path string, err error) {
+	o.Log.InfoContext(ctx, "building", "os", p.OS, "arch", p.Arch, "version", c.version)
+	program := filepath.Join(work, p.OS+"_"+p.Arch, o.name())
+	if err := o.compile(ctx, c, p, program); err != nil {
+		return "", err
+	}
+	base := fmt.Sprintf("%s_%s_%s_%s", o.name(), strings.TrimPrefix(c.version, "v"), p.OS, p.Arch)
+	all := maps.Clone(files)
+	all[o.name()] = program
+	path = filepath.Join(o.Out, base+".tar.gz")
+	return path, writeArchive(path, base, c.time, all)
+}
+
+// compile builds the program; an empty platform is this machine's.
+func (o Options) compile(ctx context.Context, c commit, p Platform, program string) error {
+	// -buildvcs would add what only a full clone knows; the version is set
+	// instead. -trimpath keeps the directory out.
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", c.version, c.hash), "-o", program, o.Package)
+	cmd.Dir = o.Root
+	// Whoever builds may have settings of his own for each of these.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off")
+	if p != (Platform{}) {
+		cmd.Env = append(cmd.Env, "GOOS="+p.OS, "GOARCH="+p.Arch)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// commit is what is built.
+type commit struct {
+	hash    string
+	time    time.Time
+	version string
+	dirty   bool
+}
+
+func readCommit(ctx context.Context, root string) (c commit, err error) {
+	git := func(args ...string) string {
+		cmd := exec.CommandContext(ctx, "git", args...)
+		cmd.Dir = root
+		out, gitErr := cmd.Output()
+		if gitErr != nil && err == nil {
+			err = fmt.Errorf("git %s: %w", strings.Join(args, " "), gitErr)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	c.hash = git("rev-parse", "HEAD")
+	seconds := git("log", "-1", "--format=%ct")
+	c.dirty = git("status", "--porcelain") != ""
+	tag := git("tag", "--points-at", "HEAD", "--list", "v*", "--sort=-v:refname")
+	if err != nil {
+		return c, err
+	}
+	unix, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil {
+		return c, fmt.Errorf("the time of commit %s: %w", c.hash, err)
+	}
+	c.time = time.Unix(unix, 0).UTC()
+	if c.version, _, _ = strings.Cut(tag, "\n"); c.version == "" {
+		// As Go names a commit without a tag.
+		c.version = "v0.0.0-" + c.time.Format("20060102150405") + "-" + c.hash[:12]
+	}
+	return c, nil
+}
+
+// addTree adds a file, or all files below a directory, to files.
+func addTree(files map[string]string, from, to string) error {
+	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		files[filepath.ToSlash(filepath.Join(to, rel))] = path
+		return nil
+	})
+}
+
+func writeChecksums(path string, files []string) error {
+	var lines []string
+	for _, f := range files {
+		sum, err := checksum(f)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, sum+"  "+filepath.Base(f)+"\n")
+	}
+	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[64:], b[64:]) })
+	return os.WriteFile(path, []byte(strings.Join(lines, "")), 0o644) //nolint:gosec // it is for everybody
+}
+
+func checksum(path string) (sum string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -1,0 +1,221 @@
+package dist_test
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/dist"
+)
+
+const program = `package main
+
+import (
+	"fmt"
+	"runtime"
+)
+
+var version, commit string
+
+func main() {
+	_, file, _, _ := runtime.Caller(0)
+	fmt.Printf("{\"version\": %q, \"commit\": %q, \"file\": %q}", version, commit, file)
+}
+`
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-c", "commit.gpgsign=false"}, args...)...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// repository makes one with a small program, and a clone of it elsewhere.
+func repository(t *testing.T) (first, second string) {
+	t.Helper()
+	first, second = filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "a", "longer", "path")
+	write(t, filepath.Join(first, "go.mod"), "module example.com/tiny\n\ngo 1.26\n")
+	write(t, filepath.Join(first, "cmd", "tiny", "main.go"), program)
+	write(t, filepath.Join(first, "etc", "deep", "tiny.conf"), "a = 1\n")
+	git(t, first, "init", "-q", "-b", "main")
+	git(t, first, "add", ".")
+	git(t, first, "commit", "-q", "-m", "Begin")
+	git(t, filepath.Dir(first), "clone", "-q", first, second)
+	return first, second
+}
+
+func options(root, out string) dist.Options {
+	return dist.Options{
+		Root: root, Package: "./cmd/tiny", Out: out, Extra: map[string]string{"etc": "conf"},
+		Platforms: []dist.Platform{{OS: runtime.GOOS, Arch: runtime.GOARCH}, {OS: "darwin", Arch: "arm64"}},
+		Generate: func(_ context.Context, program, dir string, epoch int64) error {
+			if _, err := os.Stat(program); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, "epoch"), fmt.Append(nil, epoch), 0o600)
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func build(t *testing.T, o dist.Options) []string {
+	t.Helper()
+	paths, err := dist.Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// TestSameBytes builds one commit in two directories, with other settings.
+func TestSameBytes(t *testing.T) {
+	first, second := repository(t)
+	one := build(t, options(first, filepath.Join(t.TempDir(), "out")))
+	t.Setenv("GOFLAGS", "-tags=other")
+	t.Setenv("GOAMD64", "v3")
+	if err := os.Chmod(filepath.Join(second, "etc", "deep", "tiny.conf"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	two := build(t, options(second, filepath.Join(t.TempDir(), "elsewhere")))
+	if len(one) != 3 || len(two) != 3 {
+		t.Fatalf("built %v and %v", one, two)
+	}
+	for i := range one {
+		if filepath.Base(one[i]) != filepath.Base(two[i]) || read(t, one[i]) != read(t, two[i]) {
+			t.Errorf("%s and %s differ", one[i], two[i])
+		}
+	}
+	var sums string
+	for _, path := range one[:2] {
+		sums += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(read(t, path))), filepath.Base(path))
+	}
+	lines := slices.Sorted(strings.Lines(sums))
+	got := slices.Sorted(strings.Lines(read(t, one[2])))
+	if filepath.Base(one[2]) != dist.Checksums || !slices.Equal(got, lines) {
+		t.Errorf("checksums\n%s, want\n%s", got, lines)
+	}
+}
+
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	root, _ := repository(t)
+	git(t, root, "tag", "v1.2.3")
+	paths := build(t, options(root, filepath.Join(t.TempDir(), "out")))
+	base := "tiny_1.2.3_" + runtime.GOOS + "_" + runtime.GOARCH
+	if filepath.Base(paths[0]) != base+".tar.gz" {
+		t.Fatalf("built %v", paths)
+	}
+	epoch := git(t, root, "log", "-1", "--format=%ct")
+	var names []string
+	headers, contents := unpack(t, paths[0])
+	for _, h := range headers {
+		names = append(names, fmt.Sprintf("%s %o", h.Name, h.Mode))
+		if h.Uid != 0 || h.Gid != 0 || fmt.Sprint(h.ModTime.Unix()) != epoch {
+			t.Errorf("%+v, want the time %s", h, epoch)
+		}
+	}
+	want := []string{base + "/conf/deep/tiny.conf 644", base + "/epoch 644", base + "/tiny 755"}
+	if !slices.Equal(names, want) {
+		t.Errorf("got %q, want %q", names, want)
+	}
+	if got := string(contents[base+"/epoch"]); got != epoch {
+		t.Errorf("files were generated for the time %s, want %s", got, epoch)
+	}
+	path := filepath.Join(t.TempDir(), "tiny")
+	if err := os.WriteFile(path, contents[base+"/tiny"], 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), path).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said struct{ Version, Commit, File string }
+	if err := json.Unmarshal(out, &said); err != nil {
+		t.Fatal(err)
+	}
+	if said.Version != "v1.2.3" || said.Commit != git(t, root, "rev-parse", "HEAD") || strings.HasPrefix(said.File, "/") {
+		t.Errorf("%+v", said)
+	}
+}
+
+// unpack returns what is in an archive.
+func unpack(t *testing.T, path string) (headers []*tar.Header, contents map[string][]byte) {
+	t.Helper()
+	zip, err := gzip.NewReader(strings.NewReader(read(t, path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents = make(map[string][]byte)
+	for in := tar.NewReader(zip); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return headers, contents
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers = append(headers, h)
+		if contents[h.Name], err = io.ReadAll(in); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDirty(t *testing.T) {
+	t.Parallel()
+	root, _ := repository(t)
+	o := options(root, filepath.Join(t.TempDir(), "out"))
+	o.Platforms, o.Generate = o.Platforms[:1], nil
+	write(t, filepath.Join(root, "new"), "x")
+	if _, err := dist.Build(t.Context(), o); !errors.Is(err, dist.ErrDirty) {
+		t.Errorf("got %v", err)
+	}
+	o.AllowDirty = true
+	if paths := build(t, o); !strings.Contains(paths[0], "-dirty_") {
+		t.Errorf("built %v", paths)
+	}
+	write(t, filepath.Join(root, "cmd", "tiny", "main.go"), "package main\n\nfunc main() { nonsense() }\n")
+	if _, err := dist.Build(t.Context(), o); err == nil || !strings.Contains(err.Error(), "undefined: nonsense") {
+		t.Errorf("a program that does not compile: %v", err)
+	}
+	o.Root = t.TempDir()
+	if _, err := dist.Build(t.Context(), o); err == nil || !strings.Contains(err.Error(), "git rev-parse HEAD") {
+		t.Errorf("no repository: %v", err)
+	}
+}

@@ -1,0 +1,101 @@
+package outboxsql
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Roles are the two that need privileges beside the owner of the tables. An
+// empty name leaves the role out.
+type Roles struct {
+	// Writer inserts events: the role, or a group role, of the applications.
+	Writer string
+	// Relay delivers them: the role in database.url.
+	Relay string
+}
+
+// The roles that are meant where none is named.
+const (
+	DefaultWriter = "notifyd_writer"
+	DefaultRelay  = "notifyd_relay"
+)
+
+// maxRoleBytes is what PostgreSQL keeps of a name; it cuts off the rest, and
+// what is left may be somebody else.
+const maxRoleBytes = 63
+
+// tableGrant says who may do what with a table; empty means nothing.
+type tableGrant struct{ table, writer, relay string }
+
+// tableGrants has a line for every table of the schema, also where nobody gets
+// anything; a test finds one that is missing. Identity columns draw from their
+// sequence without a privilege for it, and a trigger runs its function without
+// one either.
+func tableGrants() []tableGrant {
+	return []tableGrant{
+		{table: "outbox_migrations", relay: "SELECT"},
+		{
+			table: "outbox_events",
+			// What is left out keeps to its default: a writer cannot date an
+			// event back, or call it done.
+			writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload)",
+			// UPDATE of one column is also what SELECT ... FOR UPDATE needs.
+			relay: "SELECT, UPDATE (state, processed_at), DELETE",
+		},
+		{table: "outbox_deliveries", relay: "SELECT, INSERT, UPDATE, DELETE"},
+	}
+}
+
+// Grants returns the statements that give the roles what they need in the
+// schema, and no more. They are to be run by the owner of the tables, after
+// [Migrate], and again after each upgrade. Running them twice does no harm;
+// nothing is taken away, and the roles have to be there.
+func Grants(schema string, roles Roles) (string, error) {
+	if err := errors.Join(ValidateSchema(schema), validateRole("writer", roles.Writer), validateRole("relay", roles.Relay)); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString("BEGIN;\n")
+	for _, who := range []struct {
+		name, may  string
+		privileges func(tableGrant) string
+	}{
+		{roles.Writer, "may insert events, and neither read nor change them", func(g tableGrant) string { return g.writer }},
+		{roles.Relay, "delivers events", func(g tableGrant) string { return g.relay }},
+	} {
+		if who.name == "" {
+			continue
+		}
+		role := pgx.Identifier{who.name}.Sanitize()
+		// The name is in the statements only: a line break in it would end a comment.
+		fmt.Fprintf(&b, "\n-- This role %s.\n", who.may)
+		fmt.Fprintf(&b, "GRANT USAGE ON SCHEMA %s TO %s;\n", pgx.Identifier{schema}.Sanitize(), role)
+		for _, g := range tableGrants() {
+			if privileges := who.privileges(g); privileges != "" {
+				fmt.Fprintf(&b, "GRANT %s ON %s TO %s;\n", privileges, pgx.Identifier{schema, g.table}.Sanitize(), role)
+			}
+		}
+	}
+	b.WriteString("COMMIT;\n")
+	return b.String(), nil
+}
+
+func validateRole(what, name string) error {
+	switch {
+	case name == "":
+		return nil
+	case len(name) > maxRoleBytes:
+		return fmt.Errorf("%s: role name %q has %d bytes, PostgreSQL keeps %d of them", what, name, len(name), maxRoleBytes)
+	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
+		return fmt.Errorf("%s: role name %q is not UTF-8 text without zero bytes", what, name)
+	case name == "public":
+		return fmt.Errorf("%s: public is not a role but everybody, also in quotes: make a role of its own", what)
+	case name == "none":
+		return fmt.Errorf("%s: PostgreSQL keeps the name none for itself: make a role with another name", what)
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package outboxsql_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/outbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// granted migrates a schema, makes a writer and a relay with odd names, and
+// runs what is printed for them. The names are quoted by nobody but Grants.
+func granted(t *testing.T, conn *pgx.Conn, schema string, bell outboxsql.Bell) (writer, relay string) {
+	t.Helper()
+	migrate(t, conn, schema, bell)
+	db := conn.Config().Database
+	names := []string{`W"; DROP ROLE x; --` + "\n" + db, `Ré lay$$'\` + db}
+	for i := range names {
+		names[i] = cut(names[i])
+		quoted := pgx.Identifier{names[i]}.Sanitize()
+		exec(t, conn, "CREATE ROLE "+quoted)
+		t.Cleanup(func() {
+			if _, err := conn.Exec(context.WithoutCancel(t.Context()), "RESET ROLE; DROP OWNED BY "+quoted+"; DROP ROLE "+quoted); err != nil {
+				t.Errorf("drop the role of the test: %v", err)
+			}
+		})
+	}
+	script, err := outboxsql.Grants(schema, outboxsql.Roles{Writer: names[0], Relay: names[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // as after an upgrade
+		exec(t, conn, script)
+	}
+	return names[0], names[1]
+}
+
+// cut returns the last part of what PostgreSQL has room for, which is the
+// unique one, behind the first few bytes, which are the odd ones.
+func cut(name string) string {
+	const head, room = 22, 63
+	if len(name) <= room {
+		return name
+	}
+	return name[:head] + name[len(name)-(room-head):]
+}
+
+func become(t *testing.T, conn *pgx.Conn, role string) {
+	t.Helper()
+	exec(t, conn, "SET ROLE "+pgx.Identifier{role}.Sanitize())
+}
+
+// refused fails the test unless the statement is refused for want of privilege.
+func refused(t *testing.T, conn *pgx.Conn, statement string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), statement); sqlState(err) != "42501" {
+		t.Errorf("%s: %v, want it refused", statement, err)
+	}
+}
+
+func TestGrantsWriter(t *testing.T) {
+	t.Parallel()
+	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways, outboxsql.BellOff} {
+		t.Run(string(bell), func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			conn := connect(t, url)
+			writer, _ := granted(t, conn, "Odd \"schema\"", bell)
+			exec(t, conn, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA \"Odd \"\"schema\"\"\" FROM PUBLIC")
+			become(t, conn, writer)
+			exec(t, conn, `SET search_path = "Odd ""schema"""`)
+
+			exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
+			exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'many', '1' FROM generate_series(1, 70)`)
+			all := outbox.Event{
+				Type: "a", AggregateType: "order", AggregateID: "7", IdempotencyKey: "k", AvailableAt: time.Unix(1<<31, 0),
+				Headers: map[string]string{"h": "v"}, Payload: map[string]int{"n": 1},
+			}
+			other := all
+			other.IdempotencyKey = "l"
+			writeAll(t, conn, all)
+			all.IdempotencyKey = "m"
+			writeAll(t, conn, all, other)
+
+			for _, statement := range []string{
+				"SELECT id FROM outbox_events", "SELECT count(*) FROM outbox_events", "INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id",
+				"UPDATE outbox_events SET payload = '2'", "DELETE FROM outbox_events", "TRUNCATE outbox_events",
+				"INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')",
+				"INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', '2001-01-01')",
+				"SELECT FROM outbox_deliveries", "INSERT INTO outbox_deliveries (event_id, event_type, state) VALUES (1, 'a', 'retry')",
+				"SELECT FROM outbox_migrations", "CREATE TABLE mine ()", "SELECT nextval('outbox_events_id_seq')",
+				"ALTER TABLE outbox_events DISABLE TRIGGER ALL",
+			} {
+				refused(t, conn, statement)
+			}
+			exec(t, conn, "RESET ROLE")
+			if n := value[int](t, conn, "SELECT count(*) FROM outbox_events"); n != 74 {
+				t.Errorf("%d events, want 74", n)
+			}
+		})
+	}
+}
+
+func writeAll(t *testing.T, conn *pgx.Conn, events ...outbox.Event) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		return outbox.WriteTo(t.Context(), tx, `Odd "schema"`, events...)
+	})
+	if err != nil {
+		t.Errorf("%d event(s): %v", len(events), err)
+	}
+}
+
+// TestGrantsRelay says what a relay may not do. What it has to do is shown by
+// a relay at work, in the tests of the whole system.
+func TestGrantsRelay(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	_, relay := granted(t, conn, "relay", outboxsql.BellAuto)
+	become(t, conn, relay)
+	exec(t, conn, "SET search_path = relay")
+	for _, statement := range []string{
+		"INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')", "UPDATE outbox_events SET payload = '2'",
+		"UPDATE outbox_events SET event_type = 'b'", "TRUNCATE outbox_events", "TRUNCATE outbox_deliveries", "DELETE FROM outbox_migrations",
+		"INSERT INTO outbox_migrations (version, name) VALUES (99, 'x')", "CREATE TABLE mine ()", "ALTER TABLE outbox_events ADD mine int",
+		"DROP TRIGGER outbox_events_bell ON outbox_events", "CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'",
+	} {
+		if _, err := conn.Exec(t.Context(), statement); sqlState(err) != "42501" {
+			t.Errorf("%s: %v, want it refused", statement, err)
+		}
+	}
+	if err := outboxsql.Check(t.Context(), conn, "relay"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGrantsCoverEveryTable: whoever adds a table, or a column that writers
+// set, says who may do what with it.
+func TestGrantsCoverEveryTable(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	tables := values[string](t, conn, `SELECT relname::text FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm') AND NOT relispartition ORDER BY relname`)
+	known := outboxsql.GrantedTables()
+	slices.Sort(known)
+	if !slices.Equal(tables, known) {
+		t.Errorf("tables:\n%v\nin tableGrants:\n%v", tables, known)
+	}
+	insert := value[string](t, conn, `SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute
+		WHERE attrelid = 'outbox_events'::regclass AND attnum > 0 AND NOT attisdropped
+		AND attname NOT IN ('id', 'created_at', 'processed_at', 'state')`)
+	script, err := outboxsql.Grants("public", outboxsql.Roles{Writer: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for column := range strings.SplitSeq(insert, ", ") {
+		if !strings.Contains(script, column) {
+			t.Errorf("a writer may not set the column %s: say why in this test, or add it to tableGrants", column)
+		}
+	}
+	if strings.Contains(script, "outbox_deliveries") || strings.Contains(script, "SELECT") {
+		t.Errorf("a writer alone gets\n%s", script)
+	}
+}
+
+func TestGrantsMistakes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		roles outboxsql.Roles
+		want  string
+	}{
+		"everybody": {outboxsql.Roles{Writer: "public"}, "writer: public is not a role but everybody"},
+		"none":      {outboxsql.Roles{Relay: "none"}, "relay: PostgreSQL keeps the name none for itself"},
+		"long":      {outboxsql.Roles{Relay: strings.Repeat("r", 64)}, "has 64 bytes, PostgreSQL keeps 63"},
+		"zero":      {outboxsql.Roles{Writer: "w\x00"}, "is not UTF-8 text without zero bytes"},
+		"not UTF-8": {outboxsql.Roles{Writer: "w\xff"}, "is not UTF-8 text without zero bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if script, err := outboxsql.Grants("public", c.roles); err == nil || script != "" || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %q, %v; want %q", script, err, c.want)
+			}
+		})
+	}
+	if _, err := outboxsql.Grants(strings.Repeat("s", 64), outboxsql.Roles{Relay: "r"}); err == nil {
+		t.Error("a schema that cannot be is taken")
+	}
+}
+
+// TestTriggerTrustsNoSearchPath has a stranger put operators and types of his
+// own before those of PostgreSQL in the writer's search_path. None may run.
+func TestTriggerTrustsNoSearchPath(t *testing.T) {
+	t.Parallel()
+	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
+		t.Run(string(bell), func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			conn, ears := connect(t, url), listen(t, url, "shop")
+			migrate(t, conn, "shop", bell)
+			exec(t, conn, `CREATE SCHEMA trap; CREATE TABLE trap.outbox_inserted (id text)`)
+			exec(t, conn, `CREATE FUNCTION trap.sprung(value anyelement) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap is sprung'; END $$;
+				CREATE DOMAIN trap.text AS pg_catalog.text CHECK (trap.sprung(VALUE))`)
+			for operator, kinds := range map[string][][3]string{
+				"||": {{"name", "name", "text"}, {"name", "text", "text"}, {"text", "text", "text"}},
+				"=":  {{"name", "name", "boolean"}, {"name", "text", "boolean"}, {"text", "text", "boolean"}},
+				">":  {{"int", "int", "boolean"}}, "<<": {{"bigint", "int", "bigint"}}, "|": {{"bigint", "bigint", "bigint"}},
+			} {
+				for i, k := range kinds {
+					for j := range k[:2] {
+						k[j] = "pg_catalog." + strings.NewReplacer("bigint", "int8", "int", "int4").Replace(k[j])
+					}
+					f := fmt.Sprintf("trap.f%x_%d", operator, i)
+					exec(t, conn, fmt.Sprintf(`CREATE FUNCTION %s(a %s, b %s) RETURNS pg_catalog.%s LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap %s is sprung'; END $$;
+						CREATE OPERATOR trap.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = %s)`,
+						f, k[0], k[1], strings.NewReplacer("bigint", "int8", "boolean", "bool").Replace(k[2]), operator, operator, k[0], k[1], f))
+				}
+			}
+			for _, name := range []string{"pg_notify(text, text)", "pg_try_advisory_lock_shared(bigint)", "array_length(bigint[], int)"} {
+				exec(t, conn, "CREATE FUNCTION trap."+name+" RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'the trap is sprung'; END $$")
+			}
+			exec(t, conn, "SET search_path = trap, pg_catalog, shop")
+			if _, err := conn.Exec(t.Context(), "SELECT 2 > 1"); err == nil || !strings.Contains(err.Error(), "sprung") {
+				t.Fatalf("the trap does not work: %v", err)
+			}
+			writer := func(statement string) {
+				t.Helper()
+				exec(t, conn, statement, pgx.QueryExecModeSimpleProtocol)
+			}
+			writer(insertOne)
+			writer(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 65)`)
+			if heard := ears.heard(t); len(heard) != 2 || heard[1] != "" {
+				t.Errorf("heard %q", heard)
+			}
+		})
+	}
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	if n := value[int](t, conn, `SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef`); n != 0 {
+		t.Errorf("%d functions run as their owner: they would need a search_path of their own", n)
+	}
+}
