@@ -41,6 +41,7 @@ func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int,
 	db := k.db
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	db.note("finish %+v %+v, fault %d", done, put, kind)
 	for _, e := range done {
 		if k.held(e) == nil {
 			fenced++
@@ -59,7 +60,9 @@ func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int,
 		if e.State == EntryRunning {
 			db.breakLocked("the answer of %v leaves it running", e.Ref)
 		}
+		key := row.Key
 		row.Entry, row.due, row.owner, row.Token = e, time.Now().Add(e.Delay), 0, 0
+		row.Key = key
 		db.finishLocked(e.EventID)
 	}
 	db.fenced += fenced
@@ -115,4 +118,22 @@ func (k *fakeKeeper) Reroute(ctx context.Context, match func(string) bool) (n in
 		}
 	}
 	return len(types), nil
+}
+
+func (k *fakeKeeper) Stored(ctx context.Context, blocking []string, f func(StoredLine)) error {
+	if _, err := k.enter(ctx, "stored"); err != nil {
+		return err
+	}
+	var heads []StoredLine
+	k.db.set(func() {
+		for _, r := range k.db.rows {
+			if rows := k.db.line(r.Destination, r.Key, blocking); r.Key != "" && len(rows) > 0 && rows[0] == r {
+				heads = append(heads, StoredLine{Ref: r.Ref, Key: r.Key, State: r.State})
+			}
+		}
+	})
+	for _, h := range heads {
+		f(h)
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -34,9 +33,17 @@ type scheduler struct {
 	heardAt  time.Time // zero: not counting
 	sweeping bool      // a sweep is in flight
 	sweep    sweep
-	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
-	lagLow   map[*lane]int64 // the low mark when they were
-	lagTurn  bool            // the last sweep was the common one
+	front    front // how far the common sweep has come
+	knowing  bool  // it has met everything there was once
+	doubt    doubt
+	lagged   map[*lane]*lag // lanes that were passed over
+	lagTurn  bool           // the last sweep was the common one
+	named    time.Time      // when late events were last claimed by their ids
+
+	turn, turns   uint64            // claims handed out, and claims that have come back
+	turnCond      *sync.Cond        // turn has changed
+	open          map[uint64][]Work // claims that have come back and are not settled
+	claimingLines bool              // a claim of lines is in flight
 
 	eventBytes int    // of a payload, on average
 	claims     uint64 // that found something
@@ -63,10 +70,12 @@ type bellControl interface {
 
 func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
 	s := &scheduler{
-		cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), lagLow: make(map[*lane]int64),
+		cfg: cfg, lanes: lanes, route: route, bell: bell, lagged: make(map[*lane]*lag), open: make(map[uint64][]Work),
 		hurry: make(chan struct{}, 1), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims,
 	}
-	s.cond = sync.NewCond(&s.mu)
+	s.cond, s.turnCond = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
+	s.front.reset(beforeAll)
+	s.doubt.raise()
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle, s.sweep.poll = settleTime, cfg.PollInterval
 	s.sweep.begin(sweepFull)
@@ -220,24 +229,25 @@ func (s *scheduler) next() (Query, bool) {
 // pickLocked prefers what has waited for nothing but us: named ids, then what
 // is due, then the sweep.
 func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
-	if len(s.ids) > 0 {
-		ids := s.ids
-		s.ids = nil
-		return Query{Source: SourceIDs, IDs: ids, Bytes: s.cfg.Bytes}, true
+	if len(s.ids) > 0 && s.knowing {
+		return s.idsQueryLocked(now), true
 	}
 	if !s.claimingDue && (s.dueNow || !s.dueAt.IsZero() && !now.Before(s.dueAt)) {
 		s.dueNow, s.dueBlocked, s.dueAt = false, false, time.Time{}
 		if wanted := s.wantedLocked(); len(wanted) > 0 {
 			s.claimingDue = true
-			return Query{Source: SourceDue, Wanted: wanted, Bytes: s.cfg.Bytes}, true
+			return Query{Source: SourceDue, Wanted: wanted, Bytes: s.cfg.Bytes, Blocking: s.blocking(), asked: now}, true
 		}
+	}
+	if q, ok := s.lookQueryLocked(now); ok {
+		return q, true
 	}
 	if s.sweeping {
 		return Query{}, false
 	}
 	common := s.sweep.due(now)
 	if s.lagTurn || !common {
-		if q, ok := s.lagQueryLocked(); ok {
+		if q, ok := s.lagQueryLocked(now); ok {
 			s.sweeping, s.lagTurn = true, false
 			return q, true
 		}
@@ -245,35 +255,58 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if common {
 		s.lagTurn = true
 		if s.sweep.start(now) && s.sweep.kind == sweepFull {
-			for l := range s.lag {
-				s.lag[l] = beforeAll // events may have come up behind these, too
+			for _, l := range s.laggingLocked() {
+				l.lag(beforeAll) // events may have come up behind these, too
 			}
 		}
 		if !now.Before(s.nextDuePoll) {
 			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
+			for _, l := range s.lanes {
+				l.lookAgain()
+			}
 		}
 		s.sweeping = true
-		q := Query{Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Bytes: s.cfg.Bytes, Skip: s.skipLocked()}
+		lagging := s.laggingLocked()
+		q := Query{
+			Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
+			Skip: s.skipLocked(lagging), asked: now,
+		}
 		if q.Limit > 0 {
+			s.askLocked(&q, &s.front, s.doubt.raised)
 			return q, true
 		}
 		// Every lane is full or paused. Nothing could be done with what a
 		// sweep finds; onRoom brings us back here.
 		s.sweeping = false
 		s.sweep.wait(now)
-		if len(s.lag) == len(s.lanes) {
+		if len(lagging) == len(s.lanes) {
 			// Or all lag behind: their own sweeps see to it, and this one
 			// would wait for the slowest of them.
 			s.sweep.leave(now)
 			s.swept = true
 			s.readyLocked()
 		}
-		if q, ok := s.lagQueryLocked(); ok {
+		if q, ok := s.lagQueryLocked(now); ok {
 			s.sweeping = true
 			return q, true
 		}
 	}
 	return Query{}, false
+}
+
+// idsQueryLocked claims what the bell has named, and looks whether something has
+// come up before it.
+func (s *scheduler) idsQueryLocked(now time.Time) Query {
+	q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.cfg.Bytes, Look: s.cfg.Batch, asked: now, checked: s.front.head}
+	s.ids = nil
+	q.Gaps = s.front.asks(s.front.head)
+	most := slices.Max(q.IDs)
+	if len(q.IDs) > 1 || most > s.front.head+1 {
+		if s.front.head < most-1 {
+			q.Gaps = append(q.Gaps, Range{s.front.head + 1, most - 1})
+		}
+	}
+	return q
 }
 
 // wantedLocked returns how many due deliveries each lane can take.
@@ -297,10 +330,10 @@ func (s *scheduler) wantedLocked() map[string]int {
 // limitLocked is as much as the roomiest lane can take: what the others cannot
 // is put back, and swept for them alone later. Half of the bytes are aimed at,
 // because what does not fit is read in vain.
-func (s *scheduler) limitLocked() int {
+func (s *scheduler) limitLocked(lagging []*lane) int {
 	most := 0
 	for _, l := range s.lanes {
-		if _, lags := s.lag[l]; !lags {
+		if !slices.Contains(lagging, l) {
 			most = max(most, l.roomy())
 		}
 	}
@@ -313,42 +346,4 @@ func (s *scheduler) limitLocked() int {
 // batchLocked is how many events a claim may ask for.
 func (s *scheduler) batchLocked() int {
 	return min(s.cfg.Batch, max(1, s.cfg.Bytes/2/max(1, s.eventBytes)))
-}
-
-// skipLocked lists the event types all of whose lanes lag behind.
-func (s *scheduler) skipLocked() []string {
-	if len(s.lag) == 0 {
-		return nil
-	}
-	return s.route.types(func(lanes []*lane) bool {
-		for _, l := range lanes {
-			if _, lags := s.lag[l]; !lags {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// caughtUp stands for the id behind which a lane lags while its sweep is in
-// flight, so that what older claims give back meanwhile is told apart.
-const caughtUp = math.MaxInt64
-
-// lagQueryLocked sweeps for a lane that was passed over and has room again.
-func (s *scheduler) lagQueryLocked() (Query, bool) {
-	for l, after := range s.lag {
-		room := min(l.roomy(), s.batchLocked())
-		if room == 0 {
-			continue
-		}
-		only := s.route.types(func(lanes []*lane) bool { return slices.Contains(lanes, l) })
-		if len(only) == 0 { // too many types to remember: the common sweep has to find them
-			delete(s.lag, l)
-			s.sweep.begin(sweepFull)
-			continue
-		}
-		s.sweep.lane, s.lag[l] = l, caughtUp
-		return Query{Source: SourceSweep, After: after, Limit: room, Bytes: s.cfg.Bytes, Only: only}, true
-	}
-	return Query{}, false
 }
