@@ -52,14 +52,14 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	case SourceLines:
 		return s.lines(q)
 	default:
-		c = s.fresh(q, func(e *fakeEvent) bool { return e.id > q.After && s.wanted(q, e) })
+		c = s.fresh(q, func(e *fakeEvent) bool { return e.id > q.After && e.id <= q.Upto && s.wanted(q, e) })
 	}
 	c.Snapshot = snapshot
 	return c
 }
 
 func (s *fakeSession) wanted(q Query, e *fakeEvent) bool {
-	return !slices.Contains(q.Skip, e.typ) && (len(q.Only) == 0 || slices.Contains(q.Only, e.typ))
+	return !slices.Contains(q.Skip, e.typ)
 }
 
 // look reports the fresh events in the gaps.

@@ -63,17 +63,16 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		if room == 0 {
 			continue
 		}
-		only := s.route.types(func(lanes []*lane) bool { return slices.Contains(lanes, l) })
-		if len(only) == 0 { // too many types to remember: the common sweep has to find them
-			l.sweepBegins()
-			l.sweepEnded(after, inOrder)
-			delete(s.lagged, l)
-			s.regainLocked()
-			continue
-		}
+		// Types that have not been met yet may be for this lane. Beyond the front
+		// of the common sweep are events for other lanes that have yet to get
+		// what comes before.
+		others := s.route.types(func(lanes []*lane) bool { return !slices.Contains(lanes, l) })
 		l.sweepBegins()
 		g.front.back(after)
-		q := Query{Source: SourceSweep, After: after, Limit: room, Bytes: s.cfg.Bytes, Only: only, lane: l, asked: now}
+		q := Query{
+			Source: SourceSweep, After: after, Upto: s.front.head, Limit: room, Bytes: s.cfg.Bytes, Skip: others,
+			lane: l, asked: now,
+		}
 		s.askLocked(&q, &g.front, g.doubt.raised)
 		if g.doubt.raised {
 			g.rest = now.Add(doubtPause)
@@ -103,9 +102,15 @@ func (s *scheduler) caughtUp(q *Query, c *Claimed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := q.lane
-	to := int64(inOrder)
-	if full := c.Cut || len(c.Work) >= q.Limit; full && len(c.Work) > 0 {
+	to := q.Upto
+	switch full := c.Cut || len(c.Work) >= q.Limit; {
+	case full && len(c.Work) > 0:
 		to = c.Work[len(c.Work)-1].Event.ID
+	case s.front.head == q.Upto:
+		to = inOrder
+	}
+	if len(c.Late) > 0 {
+		to = min(to, c.Late[0].ID-1) // somebody has it locked
 	}
 	g := s.lagged[l]
 	done := l.sweepEnded(q.After, to)
@@ -119,11 +124,7 @@ func (s *scheduler) caughtUp(q *Query, c *Claimed) {
 		}
 		return
 	}
-	last := q.After
-	if n := len(c.Work); n > 0 {
-		last = c.Work[n-1].Event.ID
-	}
-	g.front.went(q.asked, c.Work, max(last, g.front.head))
+	g.front.went(q.asked, c.Work, q.Upto)
 	s.front.merge(&g.front)
 	delete(s.lagged, l)
 	s.sweep.rewind(g.low)
@@ -132,7 +133,7 @@ func (s *scheduler) caughtUp(q *Query, c *Claimed) {
 // regainLocked begins from the beginning: nothing is taken for met any more.
 func (s *scheduler) regainLocked() {
 	s.front.reset(beforeAll)
-	s.knowing = false
+	s.knowing, s.bound = false, beforeAll
 	s.doubt.raise()
 	s.sweep.active = false
 	s.sweep.begin(sweepFull)

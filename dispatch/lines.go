@@ -141,7 +141,7 @@ func (s *scheduler) lookQueryLocked(now time.Time) (Query, bool) {
 	if s.claimingLines {
 		return Query{}, false
 	}
-	bound := s.front.head
+	bound := s.bound
 	if s.knowing {
 		bound = inOrder
 	}

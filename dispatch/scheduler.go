@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,7 @@ type scheduler struct {
 	sweep    sweep
 	front    front // how far the common sweep has come
 	knowing  bool  // it has met everything there was once
+	bound    int64 // before that: up to where it has met everything
 	doubt    doubt
 	lagged   map[*lane]*lag // lanes that were passed over
 	lagTurn  bool           // the last sweep was the common one
@@ -74,8 +76,7 @@ func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *s
 		hurry: make(chan struct{}, 1), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims,
 	}
 	s.cond, s.turnCond = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
-	s.front.reset(beforeAll)
-	s.doubt.raise()
+	s.regainLocked()
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle, s.sweep.poll = settleTime, cfg.PollInterval
 	s.sweep.begin(sweepFull)
@@ -268,7 +269,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 		s.sweeping = true
 		lagging := s.laggingLocked()
 		q := Query{
-			Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
+			Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
 			Skip: s.skipLocked(lagging), asked: now,
 		}
 		if q.Limit > 0 {
@@ -306,6 +307,7 @@ func (s *scheduler) idsQueryLocked(now time.Time) Query {
 			q.Gaps = append(q.Gaps, Range{s.front.head + 1, most - 1})
 		}
 	}
+	q.Snap = len(s.front.gaps) > 0 || len(q.Gaps) > 0
 	return q
 }
 

@@ -52,7 +52,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 
 // judgeLocked looks at what has come up behind a claim.
 func (s *scheduler) judgeLocked(q *Query, c *Claimed) {
-	if q.Source != SourceSweep && (q.Source != SourceIDs || len(q.Gaps) == 0) {
+	if q.Source != SourceSweep && !q.Snap {
 		return
 	}
 	f, doubt := &s.front, &s.doubt
@@ -135,7 +135,13 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 		return
 	}
 	s.front.went(q.asked, c.Work, last)
-	s.knowing = s.knowing || !full
+	if !s.knowing {
+		s.bound = s.front.head
+		if len(c.Late) > 0 {
+			s.bound = min(s.bound, c.Late[0].ID-1) // somebody has it locked
+		}
+		s.knowing = !full && len(c.Late) == 0
+	}
 	switch s.sweep.swept(now, *q, c) {
 	case bellSilence:
 		s.bell.silence()

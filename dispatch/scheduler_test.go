@@ -83,7 +83,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 			slow.pace = time.Millisecond
 			slow.lag(10)
 			q := s.pick(t)
-			if len(q.Only) != 1 || q.Only[0] != "s" || q.After != 10 {
+			if q.lane != slow || q.After != 10 {
 				t.Fatalf("not a sweep of the lane: %+v", q)
 			}
 			q.Limit = min(q.Limit, 50)
@@ -96,12 +96,12 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 			}
 			for range 3 { // others may come first
 				q = s.pick(t)
-				if q.Source == SourceSweep && len(q.Only) == 1 {
+				if q.lane != nil {
 					break
 				}
 				s.answer(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 			}
-			if len(q.Only) != 1 || q.After != tc.want {
+			if q.lane != slow || q.After != tc.want {
 				t.Errorf("goes on with %+v, want the lane's events behind %d", q, tc.want)
 			}
 		})
@@ -121,7 +121,7 @@ func TestSchedulerFullSweepIncludesLanesThatLag(t *testing.T) {
 	}
 	s.answer(&q, &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 	slow.load = 0
-	if q := s.pick(t); len(q.Only) != 1 || q.After != beforeAll {
+	if q := s.pick(t); q.lane != slow || q.After != beforeAll {
 		t.Errorf("the lane goes on with %+v", q)
 	}
 }
@@ -137,7 +137,7 @@ func TestSchedulerTakesTurnsBetweenSweeps(t *testing.T) {
 		switch {
 		case q.Source == SourceDue:
 			s.answer(&q, &Claimed{NextDue: -1}, nil)
-		case len(q.Only) > 0:
+		case q.lane != nil:
 			lane++
 			s.answer(&q, sweptIDs(q.After+1, q.After+int64(q.Limit)), nil)
 		default:

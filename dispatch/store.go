@@ -25,15 +25,15 @@ type Query struct {
 	Source Source
 	// IDs are the events wanted. SourceIDs only.
 	IDs []int64
-	// After is the id behind which the sweep begins. SourceSweep only.
-	After int64
+	// After is the id behind which the sweep begins, Upto the last one that it
+	// takes. SourceSweep only.
+	After, Upto int64
 	// Limit bounds the number of events. SourceSweep only.
 	Limit int
 	// Bytes bounds the sum of the payloads; one event is always taken.
 	Bytes int
-	// Skip lists event types to leave alone, Only those to take and no others.
-	// At most one of them is set. SourceSweep only.
-	Skip, Only []string
+	// Skip lists event types to leave alone. SourceSweep only.
+	Skip []string
 	// Wanted says how many deliveries each destination can take; the empty name
 	// stands for events whose destination is not decided yet. SourceDue only.
 	Wanted map[string]int
@@ -41,6 +41,8 @@ type Query struct {
 	// be handed out before what is claimed: what is seen there with a later
 	// snapshot is reported as Late. SourceIDs and SourceSweep.
 	Gaps []Range
+	// Snap asks for a snapshot with SourceIDs, as SourceSweep always has one.
+	Snap bool
 	// Look bounds how many late events are reported, the smallest ids first.
 	Look int
 	// Lines are whose rows to claim, PerLine how many of each at most.
@@ -68,7 +70,7 @@ func (q Query) String() string {
 	case SourceIDs:
 		return fmt.Sprintf("ids %v, gaps %v", q.IDs, q.Gaps)
 	case SourceSweep:
-		return fmt.Sprintf("sweep%s from %d, %d of only %v not %v, gaps %v", own, q.After, q.Limit, q.Only, q.Skip, q.Gaps)
+		return fmt.Sprintf("sweep%s from %d to %d, %d but %v, gaps %v", own, q.After, q.Upto, q.Limit, q.Skip, q.Gaps)
 	case SourceDue:
 		return fmt.Sprintf("due %v", q.Wanted)
 	case SourceLines:
@@ -134,7 +136,7 @@ type Claimed struct {
 	// Bytes is the sum of the payloads.
 	Bytes int
 	// Snapshot was taken before the rows were read. SourceSweep, and SourceIDs
-	// with Gaps.
+	// with Snap.
 	Snapshot
 	// Late are the fresh events in the gaps, in the order of ids, whether they
 	// are locked or not. LateCut says that there were more.

@@ -62,7 +62,7 @@ func (l *lane) deliverEach(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
 	begin := time.Now()
-	last := time.Duration(0)
+	last, told := time.Duration(0), time.Duration(0)
 	done, outs := jobs[:0:0], make([]outcome, 0, len(jobs))
 	for i, j := range jobs {
 		if j.cut {
@@ -73,16 +73,16 @@ func (l *lane) deliverEach(jobs []*job) {
 		done, outs = append(done, j), append(outs, l.judged(ctx, j, err))
 		if rest := jobs[i+1:]; len(rest) > 0 && (now-last > slowCall || err != nil && l.down()) {
 			l.untake(rest)
-			l.finished(now-last, done, outs)
+			l.finished(now-told, done, outs)
 			return
 		}
 		if err != nil {
-			l.finished(now-last, done, outs)
-			done, outs = done[:0], outs[:0]
+			l.finished(now-told, done, outs)
+			done, outs, told = done[:0], outs[:0], now
 		}
 		last = now
 	}
-	l.finished(time.Since(begin)-last, done, outs)
+	l.finished(last-told, done, outs)
 }
 
 // deliverBatch delivers jobs in one call. Those behind a failed one of their
