@@ -18,7 +18,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 		s.failedLocked(q)
 		return 0
 	}
-	s.judgeLocked(q, c)
+	sure := s.awaitNamedLocked(q)
+	defer s.namedLocked(q)
+	s.judgeLocked(q, c, sure)
 	if n := len(c.Work); n > 0 {
 		s.claims++
 		s.found += uint64(n)
@@ -51,8 +53,12 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 }
 
 // judgeLocked looks at what has come up behind a claim.
-func (s *scheduler) judgeLocked(q *Query, c *Claimed) {
-	if q.Source != SourceSweep && !q.Snap {
+func (s *scheduler) judgeLocked(q *Query, c *Claimed, sure bool) {
+	if q.Source != SourceSweep && q.Source != SourceIDs {
+		return
+	}
+	if !q.Snap && q.Source == SourceIDs {
+		s.withholdLocked(q, c, sure)
 		return
 	}
 	f, doubt := &s.front, &s.doubt
@@ -63,8 +69,35 @@ func (s *scheduler) judgeLocked(q *Query, c *Claimed) {
 	if q.Source == SourceSweep {
 		doubt.saw(c.Snapshot)
 	}
-	sure := f.saw(q.asked, c.Snapshot, q.checked, c.Late)
-	s.withholdLocked(q, c, sure)
+	seen := f.saw(q.asked, c.Snapshot, q.checked, c.Late)
+	s.withholdLocked(q, c, sure && seen)
+}
+
+// awaitNamedLocked waits for claims by id that may have locked what comes
+// before an event of this one. It returns false if one of them failed: what
+// it had locked may be locked still.
+func (s *scheduler) awaitNamedLocked(q *Query) (sure bool) {
+	limit := s.naming
+	switch q.Source {
+	case SourceIDs:
+		limit = q.naming
+	case SourceDue, SourceLines:
+		return true
+	case SourceSweep:
+	}
+	lost := s.lostNamed
+	for slices.ContainsFunc(s.namings, func(n uint64) bool { return n < limit }) {
+		s.turnCond.Wait()
+	}
+	return lost == s.lostNamed
+}
+
+// namedLocked takes word that a claim by id has come back.
+func (s *scheduler) namedLocked(q *Query) {
+	if q.Source == SourceIDs {
+		s.namings = slices.DeleteFunc(s.namings, func(n uint64) bool { return n == q.naming })
+		s.turnCond.Broadcast()
+	}
 }
 
 // metLocked moves the front to the highest of the ids that were claimed by name.
@@ -119,6 +152,12 @@ func (s *scheduler) failedLocked(q *Query) {
 			q.lanes[i].looked(ln, LineClaimed, 0)
 		}
 	case SourceIDs:
+		s.lostNamed++
+		s.namedLocked(q)
+	}
+	s.doubt.raise()
+	for _, l := range s.laggingLocked() {
+		s.lagOf(l).doubt.raise()
 	}
 	s.dueNow = true
 	s.sweep.begin(sweepFull)
