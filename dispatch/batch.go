@@ -48,9 +48,9 @@ func (b *batch) passes(l *lane) bool {
 	return true
 }
 
-// lost takes word that what the settlement did not write is free: each lane has
-// to meet it again before it takes what comes after it.
-func (b *batch) lost() {
+// lost returns the first event of each lane: if the settlement is lost, the lane
+// has to meet it again before it takes what comes after it.
+func (b *batch) lost() map[*lane]int64 {
 	first := make(map[*lane]int64)
 	for i := range b.jobs {
 		j, w := &b.jobs[i], &b.work[b.jobs[i].work]
@@ -58,9 +58,7 @@ func (b *batch) lost() {
 			first[j.lane] = w.Event.ID
 		}
 	}
-	for l, id := range first {
-		l.lag(id - 1)
-	}
+	return first
 }
 
 // settled tells lanes and lines that the settlement has come to its end.

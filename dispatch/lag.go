@@ -130,6 +130,18 @@ func (s *scheduler) caughtUp(q *Query, c *Claimed) {
 	s.sweep.rewind(g.low)
 }
 
+// lost takes word that a settlement was lost, and the first event that each
+// lane had of it. They may be locked for a while yet.
+func (s *scheduler) lost(first map[*lane]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doubt.raise()
+	for l, id := range first {
+		l.lag(id - 1)
+		s.lagOf(l).doubt.raise()
+	}
+}
+
 // regainLocked begins from the beginning: nothing is taken for met any more.
 func (s *scheduler) regainLocked() {
 	s.front.reset(beforeAll)

@@ -29,18 +29,21 @@ type scheduler struct {
 	hurry     chan struct{} // capacity 1: somebody should come who waits for handlers
 	salvaging int           // claimers that have answers to write first
 
-	ids      []int64   // named by the bell, not yet claimed
-	heard    int       // ids named since heardAt
-	heardAt  time.Time // zero: not counting
-	sweeping bool      // a sweep is in flight
-	sweep    sweep
-	front    front // how far the common sweep has come
-	knowing  bool  // it has met everything there was once
-	bound    int64 // before that: up to where it has met everything
-	doubt    doubt
-	lagged   map[*lane]*lag // lanes that were passed over
-	lagTurn  bool           // the last sweep was the common one
-	named    time.Time      // when late events were last claimed by their ids
+	ids       []int64   // named by the bell, not yet claimed
+	heard     int       // ids named since heardAt
+	heardAt   time.Time // zero: not counting
+	sweeping  bool      // a sweep is in flight
+	sweep     sweep
+	front     front // how far the common sweep has come
+	knowing   bool  // it has met everything there was once
+	bound     int64 // before that: up to where it has met everything
+	doubt     doubt
+	lagged    map[*lane]*lag // lanes that were passed over
+	lagTurn   bool           // the last sweep was the common one
+	named     time.Time      // when late events were last claimed by their ids
+	naming    uint64         // number of the next claim by id
+	namings   []uint64       // those in flight
+	lostNamed int            // those that failed
 
 	turn, turns   uint64            // claims handed out, and claims that have come back
 	turnCond      *sync.Cond        // turn has changed
@@ -300,6 +303,9 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 func (s *scheduler) idsQueryLocked(now time.Time) Query {
 	q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.cfg.Bytes, Look: s.cfg.Batch, asked: now, checked: s.front.head}
 	s.ids = nil
+	q.naming = s.naming
+	s.naming++
+	s.namings = append(s.namings, q.naming)
 	q.Gaps = s.front.asks(s.front.head)
 	most := slices.Max(q.IDs)
 	if len(q.IDs) > 1 || most > s.front.head+1 {

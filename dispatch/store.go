@@ -55,6 +55,7 @@ type Query struct {
 
 	lane    *lane     // whose own sweep this is
 	asked   time.Time // when the query was made
+	naming  uint64    // number of a claim by id
 	checked int64     // Gaps has what may have come up to here
 	lines   []*line   // of Lines
 	lanes   []*lane   // of Lines
