@@ -5,10 +5,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"math"
+	"unicode/utf8"
 )
 
-// maxKeyBytes keeps a key well within an entry of the index by key.
-const maxKeyBytes = 200
+const (
+	// maxKeyBytes keeps a key well within an entry of the index by key.
+	maxKeyBytes = 200
+	// keptBytes of a longer one are kept: 32 characters at least, which is what
+	// the database makes the slot of.
+	keptBytes = 128
+)
 
 // appendKey appends what order is kept for: the aggregate of an event, nothing
 // if it has none. Two aggregates may have one key where a name contains a
@@ -23,7 +29,11 @@ func appendKey(b []byte, e *Event) []byte {
 	b = append(b, e.AggregateID...)
 	if len(b)-start > maxKeyBytes {
 		sum := sha256.Sum256(b[start:])
-		b = append(b[:start], "sha256:"...)
+		end := start + keptBytes
+		for !utf8.RuneStart(b[end]) {
+			end--
+		}
+		b = append(b[:end], '#')
 		b = hex.AppendEncode(b, sum[:])
 	}
 	return b

@@ -45,6 +45,9 @@ type Query struct {
 	Snap bool
 	// Look bounds how many late events are reported, the smallest ids first.
 	Look int
+	// Slots are the slots whose aggregates this relay delivers for; nil stands
+	// for all. Events without an aggregate are everybody's.
+	Slots []int32
 	// Lines are whose rows to claim, PerLine how many of each at most.
 	// SourceLines only.
 	Lines   []LineRef
