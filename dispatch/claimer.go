@@ -37,11 +37,13 @@ func (c *claimer) run(ctx context.Context) {
 		c.report(ctx, err)
 		turn := c.d.sched.claimed(&q, &claimed, err)
 		if err != nil {
+			c.d.sched.ended()
 			c.d.waitStopped(pause.NextBackOff())
 			continue
 		}
 		pause.Reset()
 		c.deliver(ctx, &q, &claimed, turn)
+		c.d.sched.ended()
 	}
 }
 

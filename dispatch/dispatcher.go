@@ -78,13 +78,15 @@ const (
 
 // Parts are what a [Dispatcher] works with. Sessions has one session for each
 // claim in flight; they are used by Run only, and closed by whoever made them.
-// Housekeeper, LineReader, Bell and Observer may be nil; without a LineReader
-// the table must not have deliveries that wait for others.
+// Housekeeper, LineReader, SlotKeeper, Bell and Observer may be nil; without a LineReader
+// the table must not have deliveries that wait for others, and without a
+// SlotKeeper the relay must be the only one of the table.
 type Parts struct {
 	Sessions    []Session
 	LeaseKeeper LeaseKeeper
 	Housekeeper Housekeeper
 	LineReader  LineReader
+	SlotKeeper  SlotKeeper
 	Bell        Bell
 	Observer    Observer
 	Log         *slog.Logger
@@ -220,6 +222,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	// Three circles, stopped from the outside in: who claims, who delivers,
 	// who writes late answers and keeps leases.
 	var claimers, keepers sync.WaitGroup
+	slots := &slotHolder{d: d, keeper: d.parts.SlotKeeper}
+	if slots.keeper != nil {
+		slots.begin(ctx)
+	}
 	d.loadLines(ctx)
 	for i, session := range d.parts.Sessions {
 		c := &claimer{d: d, session: session, log: d.log.With("claimer", i)}
@@ -230,6 +236,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	keepers.Go(func() { d.leases.run(keepCtx, lastWrite) })
 	keepers.Go(func() { d.ringer.run(keepCtx) })
 	keepers.Go(func() { d.keepHouse(keepCtx) })
+	if slots.keeper != nil {
+		keepers.Go(func() { slots.run(ctx) })
+	}
 
 	<-ctx.Done()
 	close(d.stopping)

@@ -31,6 +31,8 @@ type fakeDB struct {
 	settled  map[Ref]bool // deliveries known to be acknowledged
 	broken   []string     // violated invariants
 	history  []string     // of what was asked and answered
+	slots    [Slots]*fakeSlots
+	members  int
 	claims   int
 	commits  int
 	ops      int

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 )
 
@@ -46,7 +47,7 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	snapshot := s.db.snapshotLocked()
 	switch q.Source {
 	case SourceIDs:
-		c = s.fresh(q, func(e *fakeEvent) bool { return slices.Contains(q.IDs, e.id) })
+		c = s.fresh(q, func(e *fakeEvent) bool { return slices.Contains(q.IDs, e.id) && inSlots(e.key, q.Slots) })
 	case SourceDue:
 		return s.due(q)
 	case SourceLines:
@@ -59,7 +60,7 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 }
 
 func (s *fakeSession) wanted(q Query, e *fakeEvent) bool {
-	return !slices.Contains(q.Skip, e.typ)
+	return !slices.Contains(q.Skip, e.typ) && inSlots(e.key, q.Slots)
 }
 
 // look reports the fresh events in the gaps.
@@ -147,6 +148,9 @@ func (s *fakeSession) due(q Query) (c Claimed) {
 			continue
 		}
 		if row.locked != nil || taken[row.Destination] >= room {
+			continue
+		}
+		if row.Key != "" && !inSlots(strings.TrimPrefix(row.Key, "t/"), q.Slots) {
 			continue
 		}
 		if row.Key != "" && s.db.line(row.Destination, row.Key, q.Blocking)[0] != row {

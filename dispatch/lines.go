@@ -36,7 +36,7 @@ func (d *Dispatcher) readLines(ctx context.Context) error {
 	if d.parts.LineReader == nil {
 		return nil
 	}
-	err := d.parts.LineReader.Stored(ctx, d.sched.blocking(), func(s StoredLine) {
+	err := d.parts.LineReader.Stored(ctx, d.sched.blocking(), d.sched.shares(), func(s StoredLine) {
 		for _, l := range d.byName[s.Destination] {
 			if !l.cfg.Unordered {
 				l.know(s)
@@ -138,7 +138,7 @@ func (d *Dispatcher) looked(q *Query, c *Claimed) {
 
 // lookQueryLocked asks for the rows of lines whose turn it is.
 func (s *scheduler) lookQueryLocked(now time.Time) (Query, bool) {
-	if s.claimingLines {
+	if s.claimingLines || len(s.slotsLocked(now)) == 0 && s.slotsLocked(now) != nil {
 		return Query{}, false
 	}
 	bound := s.bound
@@ -162,6 +162,16 @@ func (s *scheduler) lookQueryLocked(now time.Time) (Query, bool) {
 	}
 	s.claimingLines = len(q.Lines) > 0
 	return q, s.claimingLines
+}
+
+// shares returns the slots that the relay has, nil for all.
+func (s *scheduler) shares() []int32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.divided || len(s.slots) == Slots {
+		return nil
+	}
+	return s.slots
 }
 
 // blocking returns the destinations at which a dead letter holds back others.

@@ -61,7 +61,7 @@ var modelRoutes = map[string][]string{"one": {"a"}, "two": {"a", "b"}, "three": 
 
 const (
 	modelAttempts = 3
-	modelRelays   = 1
+	modelRelays   = 2
 )
 
 func drawPlan(t *rapid.T) *modelPlan {
@@ -102,7 +102,7 @@ func drawPlan(t *rapid.T) *modelPlan {
 		p.outages = append(p.outages, outage{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from, from + ms(4000, "length")})
 	}
 	for range rapid.IntRange(0, 6).Draw(t, "faults") {
-		op := rapid.SampledFrom([]string{"claim", "settle", "settle", "finish", "renew", "ring", "takeover"}).Draw(t, "op")
+		op := rapid.SampledFrom([]string{"claim", "settle", "settle", "finish", "renew", "ring", "takeover", "share"}).Draw(t, "op")
 		kind := rapid.SampledFrom([]faultKind{lostBefore, lostAfter, refused}).Draw(t, "kind")
 		p.faults[fmt.Sprint(op, " ", rapid.IntRange(1, 40).Draw(t, "which"))] = kind
 	}

@@ -54,6 +54,13 @@ type scheduler struct {
 	claims     uint64 // that found something
 	found      uint64 // by them
 
+	divided    bool      // the aggregates are shared with other relays
+	slots      []int32   // whose aggregates are this relay's
+	slotsUntil time.Time // unless it shows that it still has them
+	lapsed     bool      // it did not: others may have them
+	quiet      bool      // nobody is to claim
+	atWork     int       // claims that are asked for and not settled
+
 	claimingDue bool // a claim of due deliveries is in flight
 	dueNow      bool
 	dueBlocked  bool      // a lane had no room when last asked
@@ -216,9 +223,11 @@ func (s *scheduler) next() (Query, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.stopped {
-		if s.salvaging == 0 {
+		if s.salvaging == 0 && !s.quiet {
 			now := time.Now()
 			if q, ok := s.pickLocked(now); ok {
+				q.Slots = s.slotsLocked(now)
+				s.atWork++
 				return q, true
 			}
 			s.armLocked(now)

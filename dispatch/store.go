@@ -244,7 +244,8 @@ type Housekeeper interface {
 type LineReader interface {
 	// Stored calls f for the first row of each destination and aggregate. Dead
 	// letters do not count, but at the destinations in blocking.
-	Stored(ctx context.Context, blocking []string, f func(StoredLine)) error
+	// Aggregates of other slots than the given are left out; nil stands for all.
+	Stored(ctx context.Context, blocking []string, slots []int32, f func(StoredLine)) error
 }
 
 // StoredLine is the first stored delivery of an aggregate at a destination.

@@ -152,7 +152,7 @@ const storedPage = 10_000
 
 // Stored implements dispatch.LineReader. It reads the index by key from end to
 // end: skipping from key to key would take longer where lines are short.
-func (k *Keeper) Stored(ctx context.Context, blocking []string, f func(dispatch.StoredLine)) error {
+func (k *Keeper) Stored(ctx context.Context, blocking []string, slots []int32, f func(dispatch.StoredLine)) error {
 	last := dispatch.StoredLine{}
 	for {
 		n := 0
@@ -160,8 +160,9 @@ func (k *Keeper) Stored(ctx context.Context, blocking []string, f func(dispatch.
 			rows, err := c.Query(ctx, `SELECT destination, ordering_key, event_id, state FROM outbox_deliveries
 				WHERE ordering_key IS NOT NULL AND (destination, ordering_key, event_id) > ($1, $2, $3)
 				AND (state <> 'dead' OR destination = ANY($4))
+				AND ($6::int[] IS NULL OR hashtext(left(ordering_key, 32)) & 63 = ANY($6))
 				ORDER BY destination, ordering_key, event_id LIMIT $5`,
-				last.Destination, last.Key, last.EventID, append([]string{}, blocking...), storedPage)
+				last.Destination, last.Key, last.EventID, append([]string{}, blocking...), storedPage, slots)
 			if err != nil {
 				return err
 			}
