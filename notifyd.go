@@ -78,6 +78,7 @@ type Relay struct {
 	dispatcher *dispatch.Dispatcher
 	sessions   []*store.Session
 	keeper     *store.Keeper
+	slots      *store.Slots
 	watch      *store.Watch
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
@@ -94,8 +95,8 @@ type Relay struct {
 // New makes a relay for the database that pool connects to. The pool itself is
 // used by [Relay.DeadLetters] only, so it may be small: the relay opens connections of its own, with
 // the pool's configuration, because they hold locks and settings. With the
-// defaults these are seven: four that claim, one that listens, one for the
-// bell and one for leases; [Relay.OldestWaiting] opens another while it asks.
+// defaults these are eight: four that claim, one that listens, one for the
+// bell, one for leases and one for its share of the aggregates; [Relay.OldestWaiting] opens another while it asks.
 //
 // New does not connect. All mistakes in the options are returned together.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
@@ -126,7 +127,8 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 func (r *Relay) wire() error {
 	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
 	r.keeper, r.watch = store.NewKeeper(r.connector, o), store.NewWatch(r.connector)
-	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, Observer: r.settings.observer, Log: r.log}
+	r.slots = store.NewSlots(r.connector)
+	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, LineReader: r.keeper, SlotKeeper: r.slots, Observer: r.settings.observer, Log: r.log}
 	for range r.settings.dispatch.Claims {
 		session := store.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)

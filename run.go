@@ -114,6 +114,7 @@ func (r *Relay) run(ctx context.Context) error {
 			s.Close(ctx)
 		}
 	}
+	r.slots.Close(ctx)
 	r.keeper.Close(ctx)
 	r.log.InfoContext(ctx, "relay stopped", "err", err)
 	if err != nil {

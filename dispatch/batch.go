@@ -12,11 +12,73 @@ type batch struct {
 	lanes []*lane
 	ready chan struct{} // capacity 1: waiting has reached zero
 	late  *leases       // takes the answers of leased jobs
+	own   *lane         // whose own sweep it was, nil for all others
+	from  int64         // behind which that began
 	fast  int           // jobs on fast lanes
 
 	mu         sync.Mutex
-	waiting    int // jobs on fast lanes without an answer
-	unanswered int // jobs without an answer
+	waiting    int               // jobs on fast lanes without an answer
+	unanswered int               // jobs without an answer
+	written    map[*lane][]*line // whose rows the settlement changes
+	passedOver map[*lane]bool    // lanes that gave fresh events back
+}
+
+// writes notes that the settlement changes rows of a line.
+func (b *batch) writes(l *lane, ln *line) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.written == nil {
+		b.written = make(map[*lane][]*line)
+	}
+	b.written[l] = append(b.written[l], ln)
+}
+
+// passes notes that a lane gives a fresh event back, and reports whether it is
+// the first of it.
+func (b *batch) passes(l *lane) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.passedOver[l] {
+		return false
+	}
+	if b.passedOver == nil {
+		b.passedOver = make(map[*lane]bool)
+	}
+	b.passedOver[l] = true
+	return true
+}
+
+// lost returns the first event of each lane: if the settlement is lost, the lane
+// has to meet it again before it takes what comes after it.
+func (b *batch) lost() map[*lane]int64 {
+	first := make(map[*lane]int64)
+	for i := range b.jobs {
+		j, w := &b.jobs[i], &b.work[b.jobs[i].work]
+		if id, met := first[j.lane]; w.Fresh && (!met || w.Event.ID < id) {
+			first[j.lane] = w.Event.ID
+		}
+	}
+	return first
+}
+
+// settled tells lanes and lines that the settlement has come to its end.
+func (b *batch) settled() {
+	b.mu.Lock()
+	written, passed := b.written, b.passedOver
+	b.written, b.passedOver = nil, nil
+	b.mu.Unlock()
+	for l, lines := range written {
+		l.written(lines)
+	}
+	for l := range passed {
+		l.passed()
+	}
+}
+
+func (b *batch) isLeased(j *job) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return j.leased
 }
 
 // spare is the memory of a claimer's last batch, for its next one: a third of
@@ -83,7 +145,12 @@ type job struct {
 	event   *Event
 	fast    bool // the claim waits for it
 	token   int64
-	started bool // guarded by lane.mu
+	key     string // of its line, in rows; empty where order does not matter
+	line    *line  // nil where order does not matter
+	hold    *line  // while it is leased: the line that waits for its answer to be written
+	started bool   // guarded by lane.mu, as are the next two
+	queued  bool   // it is in the lane's queue, or was
+	cut     bool   // it is not to be delivered any more
 
 	answered bool    // guarded by batch.mu, as are the next two
 	leased   bool    // answers go to batch.late
@@ -124,22 +191,24 @@ func (b *batch) answer(j *job, out outcome) {
 // detach ends the waiting: jobs that no worker has started are withdrawn, what
 // is running is leased. It returns the leased jobs; all others are answered.
 func (b *batch) detach(token func() int64) []*job {
-	withdrawn := make(map[*job]bool)
 	for _, l := range b.lanes {
-		for _, j := range l.withdraw(b) {
-			withdrawn[j] = true
+		answerAll(l.withdraw(b))
+	}
+	running := b.lease(token)
+	for _, j := range running {
+		if j.line != nil {
+			j.lane.leased(j)
 		}
 	}
+	return running
+}
+
+// lease hands what is not answered over to leases.
+func (b *batch) lease(token func() int64) (running []*job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var running []*job
 	for i := range b.jobs {
-		j := &b.jobs[i]
-		switch {
-		case j.answered:
-		case withdrawn[j]:
-			j.out, j.answered = outcome{verdict: released, failures: b.work[j.work].Failures}, true
-		default:
+		if j := &b.jobs[i]; !j.answered {
 			j.leased, j.token = true, token()
 			running = append(running, j)
 		}
@@ -191,11 +260,20 @@ func (b *batch) settleWork(s *Settlement, w *Work, p *plan) {
 			continue
 		}
 		e := entryOf(j)
+		if j.line != nil && !j.leased && j.out.verdict == released {
+			l := j.lane // it was to be given back, but others have the event already
+			l.store(b, j.key, w.Event.ID)
+		}
 		open = open || e.State != EntryDead
 		s.Put = append(s.Put, e)
 	}
 	for _, l := range p.refused {
-		s.Put = append(s.Put, Entry{Ref: Ref{w.Event.ID, l.name}, EventType: w.Event.Type, State: EntryRetry})
+		e := Entry{Ref: Ref{w.Event.ID, l.name}, EventType: w.Event.Type, State: EntryRetry}
+		if e.Key = l.keyOf(&w.Event); e.Key != "" {
+			e.State = EntryParked
+			l.store(b, e.Key, w.Event.ID)
+		}
+		s.Put = append(s.Put, e)
 		open = true
 	}
 	rest := len(s.Put) - first
@@ -215,14 +293,17 @@ func (b *batch) settleWork(s *Settlement, w *Work, p *plan) {
 // entryOf returns the row that a job leaves behind, other than a delivered one.
 func entryOf(j *job) Entry {
 	w := &j.batch.work[j.work]
-	e := Entry{Ref: Ref{w.Event.ID, j.lane.name}, EventType: w.Event.Type, Failures: w.Failures, Token: j.token}
+	e := Entry{Ref: Ref{w.Event.ID, j.lane.name}, EventType: w.Event.Type, Key: j.key, Failures: w.Failures, Token: j.token}
 	if j.leased && !j.answered {
 		e.State = EntryRunning
 		return e
 	}
 	e.State, e.Failures, e.Delay = EntryRetry, j.out.failures, j.out.delay
-	if j.out.verdict == dead {
+	switch {
+	case j.out.verdict == dead:
 		e.State = EntryDead
+	case j.out.verdict == parked, j.out.verdict == released && j.key != "" && !j.leased:
+		e.State = EntryParked
 	}
 	if j.out.err != nil {
 		e.Class, e.Err = j.out.class.String(), j.out.err.Error()

@@ -1,10 +1,12 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -33,15 +35,15 @@ func (c *claimer) run(ctx context.Context) {
 		}
 		claimed, err := c.session.Claim(ctx, q)
 		c.report(ctx, err)
-		c.d.sched.claimed(q, &claimed, err)
+		turn := c.d.sched.claimed(&q, &claimed, err)
 		if err != nil {
+			c.d.sched.ended()
 			c.d.waitStopped(pause.NextBackOff())
 			continue
 		}
 		pause.Reset()
-		if len(claimed.Work) > 0 {
-			c.deliver(ctx, &claimed)
-		}
+		c.deliver(ctx, &q, &claimed, turn)
+		c.d.sched.ended()
 	}
 }
 
@@ -54,12 +56,16 @@ func (c *claimer) report(ctx context.Context, err error) {
 }
 
 // deliver brings a claim to its end.
-func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
-	b := c.d.plan(claimed.Work, &c.spare) //nolint:contextcheck // deliveries may outlive their claim
+func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn uint64) {
+	b := c.handOut(q, claimed, turn) //nolint:contextcheck // deliveries may outlive their claim
+	defer c.d.sched.closed(turn)
+	if b == nil {
+		return
+	}
 	leased := c.await(b)
 	s, left := b.settlement()
 	// The answers of a relay that stops are written like any others.
-	err := c.settle(context.WithoutCancel(ctx), s, func() *Settlement {
+	err := c.settle(context.WithoutCancel(ctx), s, func() { c.d.sched.lost(b.lost()) }, func() *Settlement {
 		c.d.leases.reclaim(leased)
 		s, _ := b.settlement()
 		return s
@@ -67,12 +73,14 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	if len(leased) > 0 {
 		c.d.leases.written(leased, err)
 	}
+	b.settled()
 	if err != nil || claimed.Cut {
 		c.d.sched.again()
 	}
 	if err != nil {
 		return
 	}
+	c.d.sched.moved()
 	for i := range s.Put {
 		if s.Put[i].State == EntryRetry {
 			c.d.sched.dueIn(s.Put[i].Delay)
@@ -83,6 +91,35 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	if len(leased) == 0 {
 		c.spare.keep(b)
 	}
+}
+
+// handOut gives what was claimed to the lanes. Claims are handed out in the
+// order in which they came back, because that is what keeps the events of an
+// aggregate in order.
+func (c *claimer) handOut(q *Query, claimed *Claimed, turn uint64) *batch {
+	c.d.sched.await(turn)
+	defer c.d.sched.pass()
+	if q.lane != nil {
+		defer c.d.sched.caughtUp(q, claimed)
+	}
+	var b *batch
+	if len(claimed.Work) > 0 {
+		if q.Source != SourceSweep {
+			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
+		}
+		b = c.d.plan(q, claimed.Work, &c.spare)
+	}
+	if claimed.Cut && b != nil {
+		// What was read beyond the bytes is locked until the settlement, so that
+		// the next sweep does not see it.
+		for _, l := range c.d.lanes {
+			l.refuse(b, claimed.Work[len(claimed.Work)-1].Event.ID+1)
+		}
+	}
+	if q.Source == SourceLines {
+		c.d.looked(q, claimed)
+	}
+	return b
 }
 
 // await waits for the answers of fast lanes, up to the lock budget, and leases
@@ -128,7 +165,7 @@ func (c *claimer) wait(b *batch) {
 // settle writes the settlement. If the claim was lost with its connection,
 // what was delivered is still written, before anybody claims again; update
 // adds what has been delivered meanwhile.
-func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Settlement) error {
+func (c *claimer) settle(ctx context.Context, s *Settlement, lost func(), update func() *Settlement) error {
 	err := c.session.Settle(ctx, s)
 	if err == nil {
 		return nil
@@ -139,6 +176,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, update func() *Sett
 		level = slog.LevelDebug
 	}
 	c.log.Log(ctx, level, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
+	lost()
 	c.d.sched.salvage(+1)
 	defer c.d.sched.salvage(-1)
 	pause := reconnectPauses()
@@ -187,8 +225,8 @@ func IsDown(err error) bool {
 }
 
 // plan routes a claim and hands it to the lanes.
-func (d *Dispatcher) plan(work []Work, memory *spare) *batch {
-	b := &batch{work: work, ready: make(chan struct{}, 1), late: d.leases}
+func (d *Dispatcher) plan(q *Query, work []Work, memory *spare) *batch {
+	b := &batch{work: work, ready: make(chan struct{}, 1), late: d.leases, own: q.lane, from: q.After}
 	b.plans, b.jobs = memory.take(len(work))
 	room := make(map[*lane]int)
 	for i := range work {
@@ -211,6 +249,11 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 	switch {
 	case w.Orphan:
 		return
+	case w.Withheld:
+		for _, l := range lanes {
+			l.refuse(b, w.Event.ID)
+		}
+		return
 	case w.Delay > 0:
 		p.state = EntryRetry
 		return
@@ -226,6 +269,9 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 		if n == 0 {
 			room[l] = 0
 			p.refused = append(p.refused, l)
+			if w.Fresh {
+				l.refuse(b, w.Event.ID)
+			}
 			continue
 		}
 		room[l] = n - 1
@@ -270,20 +316,16 @@ func (d *Dispatcher) start(b *batch) {
 	}
 	b.waiting, b.unanswered = b.fast, len(b.jobs)
 	for l, jobs := range perLane {
-		l.push(jobs)
+		answerAll(l.push(jobs))
 	}
 }
 
-// passOver tells the scheduler of works that no lane had room for.
+// passOver tells the scheduler of works that are free again.
 func (d *Dispatcher) passOver(b *batch, left []int) {
 	for _, i := range left {
-		w := &b.work[i]
-		if !w.Fresh {
+		if !b.work[i].Fresh {
 			d.sched.due() // now, or when its lane has room
-			continue
-		}
-		for _, l := range d.lanesOf(w) {
-			d.sched.passedOver(l, w.Event.ID)
+			break
 		}
 	}
 }

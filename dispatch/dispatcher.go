@@ -78,11 +78,15 @@ const (
 
 // Parts are what a [Dispatcher] works with. Sessions has one session for each
 // claim in flight; they are used by Run only, and closed by whoever made them.
-// Housekeeper, Bell and Observer may be nil.
+// Housekeeper, LineReader, SlotKeeper, Bell and Observer may be nil; without a LineReader
+// the table must not have deliveries that wait for others, and without a
+// SlotKeeper the relay must be the only one of the table.
 type Parts struct {
 	Sessions    []Session
 	LeaseKeeper LeaseKeeper
 	Housekeeper Housekeeper
+	LineReader  LineReader
+	SlotKeeper  SlotKeeper
 	Bell        Bell
 	Observer    Observer
 	Log         *slog.Logger
@@ -127,7 +131,7 @@ func New(cfg Config, parts Parts) (*Dispatcher, error) {
 	d.ringer.rang, d.ringer.queued = d.sched.rang, d.sched.queued
 	d.leases = &leases{
 		keeper: parts.LeaseKeeper, length: cfg.Lease, log: parts.Log, health: d.health,
-		retryIn: d.sched.dueIn, wake: make(chan struct{}, 1), held: make(map[int64]lease),
+		retryIn: d.sched.dueIn, moved: d.sched.moved, wake: make(chan struct{}, 1), held: make(map[int64]lease),
 	}
 	d.leases.tokens.Store(time.Now().UnixNano()) // tokens of an earlier life do not come back
 	return d, nil
@@ -219,6 +223,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	// Three circles, stopped from the outside in: who claims, who delivers,
 	// who writes late answers and keeps leases.
 	var claimers, keepers sync.WaitGroup
+	slots := &slotHolder{d: d, keeper: d.parts.SlotKeeper}
+	if slots.keeper != nil {
+		slots.begin(ctx)
+	}
+	d.loadLines(ctx)
 	for i, session := range d.parts.Sessions {
 		c := &claimer{d: d, session: session, log: d.log.With("claimer", i)}
 		claimers.Go(func() { c.run(ctx) })
@@ -228,6 +237,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	keepers.Go(func() { d.leases.run(keepCtx, lastWrite) })
 	keepers.Go(func() { d.ringer.run(keepCtx) })
 	keepers.Go(func() { d.keepHouse(keepCtx) })
+	if slots.keeper != nil {
+		keepers.Go(func() { slots.run(ctx) })
+	}
 
 	<-ctx.Done()
 	close(d.stopping)
@@ -241,9 +253,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // drain lets claimers and lanes come to their end.
 func (d *Dispatcher) drain(claimers *sync.WaitGroup) error {
 	for _, l := range d.lanes {
-		for _, j := range l.drop() {
-			j.batch.answer(j, outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassOurs, err: errStopping})
-		}
+		answerAll(l.drop())
 	}
 	idle := make(chan struct{})
 	go func() {
@@ -298,7 +308,14 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 		return
 	}
 	failing := reconnectPauses()
+	read := time.Now()
 	for ctx.Err() == nil {
+		if time.Since(read) >= readLinesEvery {
+			if err := d.readLines(ctx); ctx.Err() == nil {
+				d.health.report(err)
+			}
+			read = time.Now()
+		}
 		n, err := d.parts.Housekeeper.TakeOver(ctx)
 		if err == nil && n > 0 {
 			d.log.WarnContext(ctx, "took over deliveries of a relay that is gone", "deliveries", n)

@@ -30,7 +30,14 @@ type fakeDB struct {
 	ears     []*Dispatcher
 	settled  map[Ref]bool // deliveries known to be acknowledged
 	broken   []string     // violated invariants
+	history  []string     // of what was asked and answered
+	slots    [Slots]*fakeSlots
+	members  int
 	claims   int
+	commits  int
+	ops      int
+	slow     int // every so many operations take effect late, 0: none
+	late     int // every so many answers come late, 0: none
 	fenced   int
 	inflight func() int // what a fault may cause to be delivered again
 	excused  int
@@ -40,6 +47,8 @@ type fakeEvent struct {
 	id      int64
 	xid     uint64
 	typ     string
+	key     string    // its aggregate
+	stamp   int       // the place of its commit among all
 	at      time.Time // available_at
 	state   string    // fresh, deferred, done
 	visible bool
@@ -118,11 +127,13 @@ func (db *fakeDB) begin() *writer {
 	return w
 }
 
-func (w *writer) insert(typ string, delay time.Duration) int64 {
+func (w *writer) insert(typ string, delay time.Duration) int64 { return w.insertKeyed(typ, "", delay) }
+
+func (w *writer) insertKeyed(typ, key string, delay time.Duration) int64 {
 	db := w.db
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	e := &fakeEvent{id: int64(len(db.order)) + 1, xid: w.xid, typ: typ, state: "fresh"}
+	e := &fakeEvent{id: int64(len(db.order)) + 1, xid: w.xid, typ: typ, key: key, state: "fresh"}
 	if delay > 0 {
 		e.at = time.Now().Add(delay)
 	}
@@ -138,9 +149,11 @@ func (w *writer) commit() {
 	db := w.db
 	db.mu.Lock()
 	delete(db.open, w.xid)
+	db.commits++
 	for _, id := range db.order {
 		if e := db.events[id]; e.xid == w.xid {
-			e.visible = true
+			e.visible, e.stamp = true, db.commits
+			db.note("commit of %d, type %s, key %q", e.id, e.typ, e.key)
 		}
 	}
 	ears := append([]*Dispatcher(nil), db.ears...)
@@ -167,12 +180,33 @@ func (db *fakeDB) write(typ string, n int) []int64 {
 }
 
 // snapshot returns the bounds of a snapshot taken now.
-func (db *fakeDB) snapshotLocked() (xmin, xmax uint64) {
-	xmin = db.nextXid
+func (db *fakeDB) snapshotLocked() Snapshot {
+	s := Snapshot{Xmin: db.nextXid, Xmax: db.nextXid}
 	for xid := range db.open {
-		xmin = min(xmin, xid)
+		s.Xmin = min(s.Xmin, xid)
+		s.Running = append(s.Running, xid)
 	}
-	return xmin, db.nextXid
+	return s
+}
+
+// note adds to the history.
+func (db *fakeDB) note(format string, args ...any) {
+	db.history = append(db.history, time.Now().Format("04:05.000000 ")+fmt.Sprintf(format, args...))
+}
+
+// travel is how long an operation takes to get there and back.
+func (db *fakeDB) travel() (there, back time.Duration) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.ops++
+	there, back = db.roundTrip, 0
+	if db.slow > 0 && db.ops%db.slow == 0 {
+		there += 7 * time.Millisecond
+	}
+	if db.late > 0 && db.ops%db.late == 0 {
+		back = 9 * time.Millisecond
+	}
+	return there, back
 }
 
 func (db *fakeDB) breakLocked(format string, args ...any) {
@@ -295,4 +329,17 @@ func (b *fakeBell) close() {
 	if b.db.bellOf == b {
 		b.db.bellOf = nil
 	}
+}
+
+// stamps returns the places of the commits of all events that are committed.
+func (db *fakeDB) stamps() map[int64]int {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	stamps := make(map[int64]int)
+	for id, e := range db.events {
+		if e.visible {
+			stamps[id] = e.stamp
+		}
+	}
+	return stamps
 }

@@ -2,6 +2,9 @@ package dispatch
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -41,6 +44,7 @@ func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int,
 	db := k.db
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	db.note("finish %+v %+v, fault %d", done, put, kind)
 	for _, e := range done {
 		if k.held(e) == nil {
 			fenced++
@@ -59,7 +63,9 @@ func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int,
 		if e.State == EntryRunning {
 			db.breakLocked("the answer of %v leaves it running", e.Ref)
 		}
+		key := row.Key
 		row.Entry, row.due, row.owner, row.Token = e, time.Now().Add(e.Delay), 0, 0
+		row.Key = key
 		db.finishLocked(e.EventID)
 	}
 	db.fenced += fenced
@@ -115,4 +121,96 @@ func (k *fakeKeeper) Reroute(ctx context.Context, match func(string) bool) (n in
 		}
 	}
 	return len(types), nil
+}
+
+func (k *fakeKeeper) Stored(ctx context.Context, blocking []string, slots []int32, f func(StoredLine)) error {
+	if _, err := k.enter(ctx, "stored"); err != nil {
+		return err
+	}
+	var heads []StoredLine
+	k.db.set(func() {
+		for _, r := range k.db.rows {
+			if rows := k.db.line(r.Destination, r.Key, blocking); r.Key != "" && len(rows) > 0 && rows[0] == r && inSlots(strings.TrimPrefix(r.Key, "t/"), slots) {
+				heads = append(heads, StoredLine{Ref: r.Ref, Key: r.Key, State: r.State})
+			}
+		}
+	})
+	for _, h := range heads {
+		f(h)
+	}
+	return nil
+}
+
+// inSlots reports whether the aggregate is in one of the slots. Keys are
+// single letters, which makes the slot of each.
+func inSlots(key string, slots []int32) bool {
+	return key == "" || slots == nil || slices.Contains(slots, int32(key[0]%Slots))
+}
+
+// fakeSlots is the connection that holds a relay's slots.
+type fakeSlots struct {
+	db      *fakeDB
+	member  bool
+	session uint64
+}
+
+func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
+	sleep(ctx, k.db.roundTrip)
+	if ctx.Err() != nil {
+		return SlotShare{}, ctx.Err()
+	}
+	if k.db.fault("share") != noFault {
+		k.close()
+		return SlotShare{}, errLost
+	}
+	k.db.mu.Lock()
+	defer k.db.mu.Unlock()
+	if !k.member {
+		k.member = true
+		k.session++
+		k.db.members++
+	}
+	fair := (Slots + k.db.members - 1) / k.db.members
+	share := SlotShare{Session: k.session, Alone: k.db.members == 1}
+	for i := range k.db.slots {
+		if k.db.slots[i] == k {
+			share.Held = append(share.Held, int32(i))
+		}
+	}
+	for i := range k.db.slots {
+		if k.db.slots[i] == nil && len(share.Held) < fair {
+			k.db.slots[i] = k
+			share.Held = append(share.Held, int32(i))
+		}
+	}
+	slices.Sort(share.Held)
+	share.Excess = max(0, len(share.Held)-fair)
+	return share, nil
+}
+
+func (k *fakeSlots) Release(ctx context.Context, slots []int32) error {
+	sleep(ctx, k.db.roundTrip)
+	k.db.mu.Lock()
+	defer k.db.mu.Unlock()
+	for _, slot := range slots {
+		if k.db.slots[slot] != k {
+			return errors.New("not held")
+		}
+		k.db.slots[slot] = nil
+	}
+	return nil
+}
+
+func (k *fakeSlots) close() {
+	k.db.mu.Lock()
+	defer k.db.mu.Unlock()
+	if k.member {
+		k.member = false
+		k.db.members--
+	}
+	for i := range k.db.slots {
+		if k.db.slots[i] == k {
+			k.db.slots[i] = nil
+		}
+	}
 }

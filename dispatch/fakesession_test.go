@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 )
 
@@ -23,26 +24,69 @@ func (s *fakeSession) Claim(ctx context.Context, q Query) (Claimed, error) {
 		return Claimed{}, ctx.Err()
 	}
 	s.conn = true
-	sleep(context.WithoutCancel(ctx), s.db.roundTrip)
+	there, back := s.db.travel()
+	sleep(context.WithoutCancel(ctx), there)
 	if s.db.fault("claim") != noFault {
 		s.lose()
 		return Claimed{}, errLost
 	}
+	c := s.claim(q)
+	if len(q.Gaps) > 0 {
+		sleep(context.WithoutCancel(ctx), s.db.roundTrip/10)
+		s.look(q, &c)
+	}
+	sleep(context.WithoutCancel(ctx), back)
+	s.db.set(func() { s.db.note("%p claims %v: %v", s, q, c) })
+	return c, nil
+}
+
+func (s *fakeSession) claim(q Query) (c Claimed) {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
 	s.db.claims++
+	snapshot := s.db.snapshotLocked()
 	switch q.Source {
 	case SourceIDs:
-		return s.fresh(q, func(e *fakeEvent) bool { return slices.Contains(q.IDs, e.id) }), nil
+		c = s.fresh(q, func(e *fakeEvent) bool { return slices.Contains(q.IDs, e.id) && inSlots(e.key, q.Slots) })
 	case SourceDue:
-		return s.due(q), nil
+		return s.due(q)
+	case SourceLines:
+		return s.lines(q)
 	default:
-		c := s.fresh(q, func(e *fakeEvent) bool {
-			return e.id > q.After && !slices.Contains(q.Skip, e.typ) && (len(q.Only) == 0 || slices.Contains(q.Only, e.typ))
-		})
-		c.Xmin, c.Xmax = s.db.snapshotLocked()
-		return c, nil
+		c = s.fresh(q, func(e *fakeEvent) bool { return e.id > q.After && e.id <= q.Upto && s.wanted(q, e) })
 	}
+	c.Snapshot = snapshot
+	return c
+}
+
+func (s *fakeSession) wanted(q Query, e *fakeEvent) bool {
+	return !slices.Contains(q.Skip, e.typ) && inSlots(e.key, q.Slots)
+}
+
+// look reports the fresh events in the gaps.
+func (s *fakeSession) look(q Query, c *Claimed) {
+	s.db.mu.Lock()
+	defer s.db.mu.Unlock()
+	for _, id := range s.db.order {
+		e := s.db.events[id]
+		if !e.visible || e.state != "fresh" || e.key == "" || !s.wanted(q, e) ||
+			!slices.ContainsFunc(q.Gaps, func(r Range) bool { return id >= r.From && id <= r.To }) {
+			continue
+		}
+		if len(c.Late) == q.Look {
+			c.LateCut = true
+			return
+		}
+		c.Late = append(c.Late, Late{ID: id, AggregateType: "t", AggregateID: e.key})
+	}
+}
+
+func (db *fakeDB) eventOf(e *fakeEvent) Event {
+	event := Event{ID: e.id, Type: e.typ, AggregateID: e.key}
+	if e.key != "" {
+		event.AggregateType = "t"
+	}
+	return event
 }
 
 func (s *fakeSession) fresh(q Query, match func(*fakeEvent) bool) (c Claimed) {
@@ -55,13 +99,38 @@ func (s *fakeSession) fresh(q Query, match func(*fakeEvent) bool) (c Claimed) {
 			break
 		}
 		e.locked = s
-		w := Work{Event: Event{ID: id, Type: e.typ}, Fresh: true}
+		w := Work{Event: s.db.eventOf(e), Fresh: true}
 		if !e.at.IsZero() {
 			w.Delay = max(0, time.Until(e.at))
 		}
 		c.Work = append(c.Work, w)
 	}
 	return c
+}
+
+// holds reports whether a row keeps those behind it in its line waiting.
+func holds(row *fakeRow, blocking []string) bool {
+	return row.State != EntryDead || slices.Contains(blocking, row.Destination)
+}
+
+// line returns the rows of a line, in order, from the first that holds the others.
+func (db *fakeDB) line(dest, key string, blocking []string) (rows []*fakeRow) {
+	for _, r := range db.rows {
+		if r.Destination == dest && r.Key == key && holds(r, blocking) {
+			rows = append(rows, r)
+		}
+	}
+	slices.SortFunc(rows, func(a, b *fakeRow) int { return int(a.EventID - b.EventID) })
+	return rows
+}
+
+func (s *fakeSession) work(row *fakeRow) Work {
+	w := Work{Destination: row.Destination, Failures: row.Failures, Orphan: s.db.events[row.EventID] == nil}
+	if !w.Orphan {
+		w.Event = s.db.eventOf(s.db.events[row.EventID])
+	}
+	w.Event.ID = row.EventID
+	return w
 }
 
 func (s *fakeSession) due(q Query) (c Claimed) {
@@ -81,12 +150,50 @@ func (s *fakeSession) due(q Query) (c Claimed) {
 		if row.locked != nil || taken[row.Destination] >= room {
 			continue
 		}
+		if row.Key != "" && !inSlots(strings.TrimPrefix(row.Key, "t/"), q.Slots) {
+			continue
+		}
+		if row.Key != "" && s.db.line(row.Destination, row.Key, q.Blocking)[0] != row {
+			continue
+		}
 		taken[row.Destination]++
 		row.locked = s
-		c.Work = append(c.Work, Work{
-			Event: Event{ID: row.EventID, Type: row.EventType}, Destination: row.Destination, Failures: row.Failures,
-			Orphan: s.db.events[row.EventID] == nil,
-		})
+		c.Work = append(c.Work, s.work(row))
+	}
+	return c
+}
+
+// lines claims the first rows of lines.
+func (s *fakeSession) lines(q Query) (c Claimed) {
+	for _, ref := range q.Lines {
+		rows := s.db.line(ref.Destination, ref.Key, q.Blocking)
+		state, first := LineEmpty, int64(0)
+		for i, row := range rows {
+			if i == 0 {
+				first = row.EventID
+			}
+			bad := LineEmpty
+			switch {
+			case row.EventID > ref.Bound:
+				bad = LineBeyond
+			case row.State == EntryDead:
+				bad = LineBlocked
+			case row.locked != nil, row.State == EntryRunning:
+				bad = LineLocked
+			case i == 0 && row.State == EntryRetry && time.Until(row.due) > 0:
+				bad = LineWaiting
+			}
+			if bad != LineEmpty || i == q.PerLine {
+				if i == 0 {
+					state = bad
+				}
+				break
+			}
+			state = LineClaimed
+			row.locked = s
+			c.Work = append(c.Work, s.work(row))
+		}
+		c.Heads, c.Firsts = append(c.Heads, state), append(c.Firsts, first)
 	}
 	return c
 }
@@ -121,9 +228,12 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 		s.conn = true
 		st = rest
 	}
-	sleep(context.WithoutCancel(ctx), s.db.roundTrip)
+	there, back := s.db.travel()
+	defer func() { sleep(context.WithoutCancel(ctx), back) }()
+	sleep(context.WithoutCancel(ctx), there)
 	kind := s.db.fault("settle")
 	if kind == lostBefore || kind == refused {
+		s.db.set(func() { s.db.note("%p fails to settle %+v", s, *st) })
 		s.lose()
 		if kind == refused {
 			return refusal{}
@@ -132,6 +242,7 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 	}
 	s.lockAll(st)
 	s.db.mu.Lock()
+	s.db.note("%p settles %+v, fault %d", s, *st, kind)
 	s.apply(st)
 	s.db.checkLocked()
 	s.db.mu.Unlock()

@@ -89,6 +89,15 @@ type BatchHandler interface {
 	DeliverBatch(ctx context.Context, events []*Event) (errs []error)
 }
 
+// OrderKeeper is implemented by a [BatchHandler] that may be given several
+// events of one aggregate in one call. Others get one of each at a time.
+type OrderKeeper interface {
+	// KeepsOrder reports whether DeliverBatch delivers the events of an
+	// aggregate in the order in which they stand in the batch, and none of them
+	// after an earlier one has failed with an error that is not [Permanent].
+	KeepsOrder() bool
+}
+
 // BatchHandlerFunc makes a [BatchHandler] of a function.
 type BatchHandlerFunc func(ctx context.Context, events []*Event) []error
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -23,6 +24,12 @@ type LaneConfig struct {
 	MaxAttempts int
 	// Backoff is how long to wait between attempts.
 	Backoff Backoff
+	// Unordered delivers the events of one aggregate in any order: none waits
+	// for an earlier one that has failed.
+	Unordered bool
+	// BlockOnDead holds the later events of an aggregate back behind a dead
+	// letter, until that is replayed or discarded. Otherwise they go on.
+	BlockOnDead bool
 }
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
@@ -87,17 +94,34 @@ type lane struct {
 	hungry  bool          // somebody was refused since onRoom was last called
 	stopped bool
 	breaker breaker
-	total   [released + 1]uint64 // answers by verdict
-	timer   *time.Timer          // the end of the breaker's pause; nil before the first
+	total   [parked + 1]uint64 // answers by verdict
+
+	// What order needs; see line.go.
+	together  bool // the handler may be given several events of an aggregate in one call
+	lines     map[string]*line
+	spareLine *line
+	scratch   []byte // for keys
+	followers int    // jobs in lines that wait for one in front, and are not in the queue
+	looks     looks
+	behind    int64   // fresh events above are taken in the lane's own sweep only
+	refused   int64   // the same, for what was given back since that began
+	sweeping  bool    // it is on its way
+	passing   int     // settlements under way that give fresh events back
+	later     []*line // to be looked at with the next poll
+
+	timer *time.Timer // the end of the breaker's pause; nil before the first
 }
 
 func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
-		log: log.With("destination", name), observer: nobody{},
+		log: log.With("destination", name), observer: nobody{}, behind: inOrder, refused: inOrder,
 		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
 	}
 	l.batch, _ = h.(BatchHandler)
+	if k, ok := h.(OrderKeeper); ok {
+		l.together = k.KeepsOrder() && !cfg.BlockOnDead
+	}
 	return l
 }
 
@@ -203,8 +227,9 @@ func (l *lane) giveBack(n int) {
 	call()
 }
 
-// push queues granted jobs and makes sure that enough workers are at work.
-func (l *lane) push(jobs []*job) {
+// push takes granted jobs and makes sure that enough workers are at work. It
+// returns those that order keeps from being delivered now.
+func (l *lane) push(jobs []*job) []kept {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.head > 0 && len(l.queue)+len(jobs) > cap(l.queue) {
@@ -214,8 +239,33 @@ func (l *lane) push(jobs []*job) {
 		clear(l.queue[n:])
 		l.queue, l.head = l.queue[:n], 0
 	}
-	l.queue = append(l.queue, jobs...)
+	var held []kept
+	for _, j := range jobs {
+		if !l.cfg.Unordered {
+			l.scratch = appendKey(l.scratch[:0], j.event)
+		}
+		if len(l.scratch) == 0 {
+			l.queue = append(l.queue, j)
+			continue
+		}
+		j.line = l.lineLocked(l.scratch)
+		j.key = j.line.key
+		first, verdict := l.joinLocked(j)
+		switch {
+		case verdict != 0:
+			l.load--
+			if verdict == released {
+				l.passLocked(j.batch, j.event.ID)
+			}
+			held = append(held, kept{j, verdict})
+			l.closeLocked(j.line)
+		case first:
+			j.queued = true
+			l.queue = append(l.queue, j)
+		}
+	}
 	l.employLocked()
+	return held
 }
 
 // employLocked starts the workers that the queue is worth. Each is handed its
@@ -261,14 +311,32 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	if l.batch != nil {
 		n = l.cfg.Batch
 	} else if l.pace < chunkTime/2 {
-		n = min(maxChunk, int(chunkTime/max(l.pace, time.Microsecond)), 1+waiting/l.running)
+		n = min(maxChunk, int(chunkTime/max(l.pace, time.Microsecond)), 1+(waiting+l.followers)/l.running)
 	}
-	n = min(n, waiting)
-	buf = append(buf[:0], l.queue[l.head:l.head+n]...)
-	clear(l.queue[l.head : l.head+n])
-	l.head += n
-	for _, j := range buf {
+	buf = buf[:0]
+	for len(buf) < n && l.head < len(l.queue) {
+		j := l.queue[l.head]
+		l.queue[l.head] = nil
+		l.head++
 		j.started = true
+		buf = append(buf, j)
+		if j.line != nil && (l.batch == nil || l.together) {
+			buf = l.followLocked(buf, n, j.line)
+		}
+	}
+	return buf
+}
+
+// followLocked appends those who wait behind the first of a line: one worker
+// delivers them one after the other.
+func (l *lane) followLocked(buf []*job, n int, ln *line) []*job {
+	for _, j := range ln.jobs[1:] {
+		if len(buf) >= n || j.started {
+			break
+		}
+		j.started = true
+		l.followers--
+		buf = append(buf, j)
 	}
 	return buf
 }
@@ -278,81 +346,158 @@ func (l *lane) takeLocked(buf []*job) []*job {
 func (l *lane) untake(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	back := make([]*job, 0, len(jobs))
 	for _, j := range jobs {
+		if j.cut {
+			continue
+		}
 		j.started = false
+		if j.line == nil || j.line.jobs[0] == j {
+			back = append(back, j)
+		} else {
+			j.queued = false
+			l.followers++ // the one in front is with the worker still
+		}
 	}
-	l.head -= len(jobs)
+	l.head -= len(back)
 	if l.head < 0 {
 		l.queue = append(make([]*job, -l.head, len(l.queue)-l.head), l.queue...)
 		l.head = 0
 	}
-	copy(l.queue[l.head:], jobs)
+	copy(l.queue[l.head:], back)
 	if !l.breaker.open() {
 		l.employLocked()
 	}
 }
 
-// withdraw takes the queued jobs of b out of the queue and returns them; those
-// that a worker has started are left to it.
-func (l *lane) withdraw(b *batch) []*job {
+// withdraw takes the jobs of b that nobody has begun with out of the lane, and
+// returns them and all that wait behind them.
+func (l *lane) withdraw(b *batch) []kept {
 	l.mu.Lock()
-	var gone []*job
+	var gone []kept
+	var fronts []*job
 	kept := l.queue[:l.head]
 	for _, j := range l.queue[l.head:] {
-		if j.batch == b {
-			gone = append(gone, j)
-		} else {
+		switch {
+		case j.batch != b:
 			kept = append(kept, j)
+		case j.line != nil:
+			fronts = append(fronts, j)
+		default:
+			gone = append(gone, l.unqueueLocked(j))
 		}
 	}
 	clear(l.queue[len(kept):])
 	l.queue = kept
-	l.load -= len(gone)
+	for _, j := range fronts {
+		gone = append(gone, l.cutLocked(j.line, 0, j.line.stored)...)
+		l.closeLocked(j.line)
+	}
+	for i := range b.jobs {
+		if j := &b.jobs[i]; j.lane == l && j.line != nil && !j.started && !j.queued {
+			gone = append(gone, l.withdrawLocked(j)...)
+		}
+	}
 	call := l.wakeLocked()
 	l.mu.Unlock()
 	call()
 	return gone
 }
 
-// drop empties the queue and takes no more jobs. It returns what was queued.
-func (l *lane) drop() []*job {
+// unqueueLocked accounts for a job outside all lines that has left the queue.
+func (l *lane) unqueueLocked(j *job) kept {
+	l.load--
+	if w := &j.batch.work[j.work]; w.Fresh {
+		l.passLocked(j.batch, w.Event.ID)
+	}
+	return kept{j, released}
+}
+
+// withdrawLocked takes a job out of its line that waits in it, with all behind
+// it. The one in front takes long: what waits for it is written down.
+func (l *lane) withdrawLocked(j *job) []kept {
+	at := slices.Index(j.line.jobs, j)
+	if at < 0 {
+		return nil
+	}
+	cut := l.cutLocked(j.line, at, j.line.stored || j.line.jobs[0].started)
+	l.closeLocked(j.line)
+	return cut
+}
+
+// drop empties the lane of what nobody has begun with, and takes no more jobs.
+// It returns what was in it.
+func (l *lane) drop() []kept {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	return l.emptyLocked()
-}
-
-func (l *lane) emptyLocked() []*job {
-	gone := append([]*job(nil), l.queue[l.head:]...)
-	l.queue, l.head = nil, 0
-	l.load -= len(gone)
+	gone := l.emptyLocked()
+	for _, ln := range l.lines {
+		if at := slices.IndexFunc(ln.jobs, func(j *job) bool { return !j.started }); at >= 0 {
+			gone = append(gone, l.cutLocked(ln, at, ln.stored)...)
+		}
+	}
 	return gone
 }
 
-// finished accounts for answers that took a worker the given time together.
-func (l *lane) finished(elapsed time.Duration, all tally) {
+// emptyLocked empties the queue. Nobody has begun with the lines of what is in it.
+func (l *lane) emptyLocked() []kept {
+	queue := l.queue[l.head:]
+	l.queue, l.head = nil, 0
+	var gone []kept
+	for _, j := range queue {
+		if j.line == nil {
+			gone = append(gone, l.unqueueLocked(j))
+			continue
+		}
+		gone = append(gone, l.cutLocked(j.line, 0, j.line.stored)...)
+		l.closeLocked(j.line)
+	}
+	return gone
+}
+
+// finished takes what became of jobs that took a worker the given time
+// together, and passes it on. Lines move before the claims hear of it: a claim
+// that is settled may use the memory of its jobs again.
+func (l *lane) finished(elapsed time.Duration, jobs []*job, outs []outcome) {
+	if len(jobs) == 0 {
+		return
+	}
+	var all tally
+	for i := range outs {
+		all[outs[i].verdict]++
+	}
 	l.mu.Lock()
-	n := all.sum()
-	l.load -= n
+	l.load -= len(jobs)
 	for v := range all {
 		l.total[v] += uint64(all[v]) //nolint:gosec // counts are not negative
 	}
-	l.observeLocked(elapsed / time.Duration(n))
+	l.observeLocked(elapsed / time.Duration(len(jobs)))
 	closed := all.healthy() && l.breaker.reset()
-	var gone []*job
+	var gone []kept
+	for i, j := range jobs {
+		if j.line != nil {
+			gone = append(gone, l.leaveLocked(j, outs[i].verdict)...)
+		} else if outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.isLeased(j) {
+			l.passLocked(j.batch, j.batch.work[j.work].Event.ID)
+		}
+	}
 	if l.breaker.open() {
 		// What had been queued before it opened. There is no probe among it:
 		// one is granted only when nothing else is under way.
-		gone = l.emptyLocked()
+		gone = append(gone, l.emptyLocked()...)
+	} else {
+		l.employLocked()
 	}
 	call := l.wakeLocked()
 	l.mu.Unlock()
-	for _, j := range gone {
-		j.batch.answer(j, outcome{verdict: released, failures: j.batch.work[j.work].Failures})
+	for i, j := range jobs {
+		j.batch.answer(j, outs[i])
 	}
+	answerAll(gone)
 	if closed {
 		l.log.Info("destination answers again")
 		l.observer.Observe(Incident{Kind: IncidentAvailable, Time: time.Now(), Destination: l.name})

@@ -24,7 +24,7 @@ func (m *laneModel) jobs(t *rapid.T, n int) []*job {
 	jobs := make([]*job, n)
 	for i := range jobs {
 		m.next++
-		jobs[i] = &job{batch: b, lane: m.l, token: m.next}
+		jobs[i] = &job{batch: b, lane: m.l, token: m.next, event: &Event{ID: m.next}}
 	}
 	return jobs
 }
@@ -100,13 +100,13 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			rest := slices.Clone(jobs[n:])
 			m.l.untake(rest)
 			m.queued = append(rest, m.queued...)
-			m.l.finished(time.Duration(n)*time.Microsecond, tally{delivered: n})
+			m.l.finished(time.Duration(n)*time.Microsecond, jobs[:n], allDelivered(n))
 			m.leave(i)
 		},
 		"finish": func(t *rapid.T) {
 			i := m.worker(t)
 			each := time.Duration(rapid.IntRange(1, 9000).Draw(t, "us each")) * time.Microsecond
-			m.l.finished(each*time.Duration(len(m.taken[i])), tally{delivered: len(m.taken[i])})
+			m.l.finished(each*time.Duration(len(m.taken[i])), m.taken[i], allDelivered(len(m.taken[i])))
 			m.leave(i)
 		},
 		"withdraw": func(t *rapid.T) {
@@ -119,7 +119,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 					kept = append(kept, j)
 				}
 			}
-			if got := m.l.withdraw(b); !slices.Equal(got, gone) {
+			if got := jobsOf(m.l.withdraw(b)); !slices.Equal(got, gone) {
 				t.Fatalf("withdrew %d jobs, want %d", len(got), len(gone))
 			}
 			m.queued = kept
@@ -128,7 +128,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			if rapid.IntRange(0, 9).Draw(t, "stop") > 0 {
 				t.Skip("not yet")
 			}
-			if got := m.l.drop(); !slices.Equal(got, m.queued) {
+			if got := jobsOf(m.l.drop()); !slices.Equal(got, m.queued) {
 				t.Fatalf("dropped %d jobs of %d", len(got), len(m.queued))
 			}
 			m.queued = nil
@@ -139,11 +139,26 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 	}
 }
 
+func allDelivered(n int) []outcome {
+	outs := make([]outcome, n)
+	for i := range outs {
+		outs[i].verdict = delivered
+	}
+	return outs
+}
+
+func jobsOf(all []kept) (jobs []*job) {
+	for _, k := range all {
+		jobs = append(jobs, k.job)
+	}
+	return jobs
+}
+
 func TestLaneLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := testLane()
-		m := &laneModel{l: newTestLane(nil, cfg), claims: []*batch{{}, {}, {}}}
+		m := &laneModel{l: newTestLane(nil, cfg), claims: []*batch{{work: make([]Work, 1)}, {work: make([]Work, 1)}, {work: make([]Work, 1)}}}
 		m.l.running = cfg.Concurrency // as many as there may be: push starts none
 		m.l.pace = time.Duration(rapid.IntRange(1, 5000).Draw(t, "pace in us")) * time.Microsecond
 		t.Repeat(m.actions())

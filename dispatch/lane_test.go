@@ -109,7 +109,7 @@ func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	l := newTestLane(HandlerFunc(func(context.Context, *Event) error { return nil }), testLane())
 	l.running = l.cfg.Concurrency // nobody is hired, the test takes
 	for range 100_000 {
-		l.push([]*job{{}, {}})
+		l.push([]*job{{event: &Event{}}, {event: &Event{}}})
 		l.mu.Lock()
 		for len(l.queue)-l.head > 10 {
 			l.takeLocked(nil)

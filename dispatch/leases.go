@@ -18,6 +18,7 @@ type leases struct {
 	log     *slog.Logger
 	health  *health
 	retryIn func(time.Duration) // told of every delivery that is due after a while
+	moved   func()              // told when lines may go on
 	tokens  atomic.Int64
 	fenced  atomic.Uint64
 	wake    chan struct{} // capacity 1: results has something
@@ -34,6 +35,8 @@ type lease struct{ until time.Time }
 type lateResult struct {
 	entry     Entry
 	delivered bool
+	lane      *lane
+	hold      *line // waits until this is written; nil where order does not matter
 }
 
 // token returns the token of a new lease.
@@ -75,6 +78,10 @@ func (ls *leases) reclaim(jobs []*job) {
 		j.batch.mu.Lock()
 		j.out, j.answered, j.leased = *j.lateOut, true, false
 		j.batch.mu.Unlock()
+		if j.hold != nil {
+			j.lane.written([]*line{j.hold})
+			j.hold = nil
+		}
 	}
 }
 
@@ -96,7 +103,7 @@ func (ls *leases) addLocked(j *job) {
 	j.out, j.answered = *j.lateOut, true
 	entry := entryOf(j)
 	j.batch.mu.Unlock()
-	ls.results = append(ls.results, lateResult{entry, j.out.verdict == delivered})
+	ls.results = append(ls.results, lateResult{entry, j.out.verdict == delivered, j.lane, j.hold})
 	select {
 	case ls.wake <- struct{}{}:
 	default:
@@ -184,6 +191,18 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 		if e.State == EntryRetry {
 			ls.retryIn(e.Delay)
 		}
+	}
+	lines := make(map[*lane][]*line)
+	for _, r := range results {
+		if r.hold != nil {
+			lines[r.lane] = append(lines[r.lane], r.hold)
+		}
+	}
+	for l, held := range lines {
+		l.written(held)
+	}
+	if len(lines) > 0 {
+		ls.moved()
 	}
 	return nil
 }

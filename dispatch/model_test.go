@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,10 +32,14 @@ type modelPlan struct {
 	outages []outage
 	faults  map[string]faultKind // by operation and its number: "settle 3"
 	stops   []relayStop
+	slow    int // see fakeDB
+	late    int
+	relays  int
 }
 
 type modelEvent struct {
 	typ     string
+	key     string        // its aggregate
 	at      time.Duration // when it is inserted
 	commit  time.Duration // how much later it is committed
 	delay   time.Duration // available_at
@@ -53,7 +59,10 @@ type relayStop struct {
 
 var modelRoutes = map[string][]string{"one": {"a"}, "two": {"a", "b"}, "three": {"a", "b", "c"}, "c": {"c"}}
 
-const modelAttempts = 3
+const (
+	modelAttempts = 3
+	modelRelays   = 2
+)
 
 func drawPlan(t *rapid.T) *modelPlan {
 	ms := func(most int, label string) time.Duration {
@@ -67,6 +76,9 @@ func drawPlan(t *rapid.T) *modelPlan {
 		}
 		if rapid.IntRange(0, 4).Draw(t, "delayed") == 0 {
 			e.delay = ms(3000, "delay")
+		}
+		if e.delay == 0 && rapid.IntRange(0, 3).Draw(t, "unkeyed") > 0 {
+			e.key = rapid.SampledFrom([]string{"k", "l", "m"}).Draw(t, "key")
 		}
 		for _, dest := range modelRoutes[e.typ] {
 			var s script
@@ -90,13 +102,15 @@ func drawPlan(t *rapid.T) *modelPlan {
 		p.outages = append(p.outages, outage{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from, from + ms(4000, "length")})
 	}
 	for range rapid.IntRange(0, 6).Draw(t, "faults") {
-		op := rapid.SampledFrom([]string{"claim", "settle", "settle", "finish", "renew", "ring", "takeover"}).Draw(t, "op")
+		op := rapid.SampledFrom([]string{"claim", "settle", "settle", "finish", "renew", "ring", "takeover", "share"}).Draw(t, "op")
 		kind := rapid.SampledFrom([]faultKind{lostBefore, lostAfter, refused}).Draw(t, "kind")
 		p.faults[fmt.Sprint(op, " ", rapid.IntRange(1, 40).Draw(t, "which"))] = kind
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "stops") {
 		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(3000, "pause")})
 	}
+	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
+	p.relays = rapid.IntRange(1, modelRelays).Draw(t, "relays")
 	return p
 }
 
@@ -122,7 +136,8 @@ func (m *model) breaks(format string, args ...any) {
 func (m *model) handler(dest string) Handler {
 	return HandlerFunc(func(ctx context.Context, e *Event) (err error) {
 		ref := Ref{e.ID, dest}
-		settled := m.db.isSettled(ref)
+		m.db.set(func() { m.db.note("deliver %v, attempt %d, key %q", ref, e.Attempt, e.AggregateID) })
+		settled, stamps := m.db.isSettled(ref), m.db.stamps()
 		m.mu.Lock()
 		s := m.byID[e.ID].scripts[dest]
 		m.running[ref]++
@@ -130,9 +145,11 @@ func (m *model) handler(dest string) Handler {
 			m.breaks("%v is delivered again after its delivery was settled", ref)
 		}
 		m.check(ref, e)
+		m.checkOrder(ref, stamps)
 		m.mu.Unlock()
 		class := ClassEvent
 		defer func() {
+			m.db.set(func() { m.db.note("end of %v: %v", ref, err) })
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.running[ref]--
@@ -185,6 +202,26 @@ func (m *model) check(ref Ref, e *Event) {
 	}
 }
 
+// checkOrder judges whether an event begins before an earlier one of its
+// aggregate, which was there to be seen first, is done with.
+func (m *model) checkOrder(ref Ref, stamps map[int64]int) {
+	mine := m.byID[ref.EventID]
+	if mine.key == "" {
+		return
+	}
+	for id, other := range m.byID {
+		s, routed := other.scripts[ref.Destination]
+		if other.key != mine.key || id >= ref.EventID || !routed {
+			continue
+		}
+		before := Ref{id, ref.Destination}
+		dead := s.permanent && m.failed[before][1] || m.failed[before][modelAttempts]
+		if stamp, visible := stamps[id]; visible && stamp <= stamps[ref.EventID] && m.acks[before] == 0 && !dead {
+			m.breaks("%v of %q begins before %v is done with, at %v", ref, mine.key, before, time.Since(m.begin))
+		}
+	}
+}
+
 // inflight returns how many deliveries a fault may cause to be made again.
 func (m *model) inflight() int {
 	m.mu.Lock()
@@ -220,7 +257,7 @@ func (m *model) newRelay(owner int64) *relay {
 func (m *model) write(e *modelEvent) {
 	sleep(context.Background(), e.at)
 	w := m.db.begin()
-	id := w.insert(e.typ, e.delay)
+	id := w.insertKeyed(e.typ, e.key, e.delay)
 	m.mu.Lock()
 	m.byID[id] = e
 	m.mu.Unlock()
@@ -247,6 +284,22 @@ func (m *model) keep(i int, until <-chan struct{}) {
 		r.start()
 	}
 	<-until
+	if m.db.unfinished() > 0 {
+		m.mu.Lock()
+		for _, l := range r.lanes {
+			l.mu.Lock()
+			m.breaks("lane %s: load %d running %d queue %d followers %d behind %d passing %d looks %d lines %d open %v hungry %v", l.name, l.load, l.running, len(l.queue)-l.head, l.followers, l.behind, l.passing, len(l.looks), len(l.lines), l.breaker.open(), l.hungry)
+			for k, ln := range l.lines {
+				m.breaks("  line %s: jobs %d writing %d stored %v head %d first %d place %d looking %v", k, len(ln.jobs), ln.writing, ln.stored, ln.head, ln.first, ln.place, ln.looking)
+			}
+			l.mu.Unlock()
+		}
+		s := r.sched
+		s.mu.Lock()
+		m.breaks("sched sweeping %v knowing %v lines %v due %v turn %d of %d open %d sweep %+v", s.sweeping, s.knowing, s.claimingLines, s.claimingDue, s.turn, s.turns, len(s.open), s.sweep)
+		s.mu.Unlock()
+		m.mu.Unlock()
+	}
 	if err := r.stop(); err != nil {
 		m.t.Error(err)
 	}
@@ -271,7 +324,8 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 			writers.Go(func() { m.write(&plan.events[i]) })
 		}
 		until := make(chan struct{})
-		for i := range 2 {
+		m.db.slow, m.db.late = plan.slow, plan.late
+		for i := range plan.relays {
 			relays.Go(func() { m.keep(i, until) })
 		}
 		writers.Wait()
@@ -281,6 +335,9 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		close(until)
 		relays.Wait()
 		m.judge()
+		if len(m.broken) > 0 {
+			_ = os.WriteFile("/tmp/history.txt", []byte(strings.Join(append(m.db.history, m.broken...), "\n")), 0o600)
+		}
 		broken = slices.Concat(m.broken, m.db.broken)
 	})
 	return broken
@@ -317,7 +374,7 @@ func TestModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		if broken := play(t, drawPlan(rt)); len(broken) > 0 {
-			rt.Fatalf("%d violations:\n%s", len(broken), broken[0])
+			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
 		}
 	})
 }

@@ -18,6 +18,7 @@ type relay struct {
 	db     *fakeDB
 	owner  int64
 	bell   *fakeBell
+	slots  *fakeSlots
 	log    *logBuffer
 	cancel context.CancelFunc
 	ended  chan error
@@ -58,7 +59,8 @@ func newRelay(tb testing.TB, db *fakeDB, owner int64, cfg Config) *relay {
 	tb.Helper()
 	r := &relay{db: db, owner: owner, bell: &fakeBell{db}, log: &logBuffer{}, ended: make(chan error, 1)}
 	keeper := &fakeKeeper{db, owner, cfg.Lease}
-	parts := Parts{LeaseKeeper: keeper, Housekeeper: keeper, Bell: r.bell, Log: slog.New(slog.NewTextHandler(r.log, nil))}
+	r.slots = &fakeSlots{db: db}
+	parts := Parts{SlotKeeper: r.slots, LeaseKeeper: keeper, Housekeeper: keeper, LineReader: keeper, Bell: r.bell, Log: slog.New(slog.NewTextHandler(r.log, nil))}
 	for range cfg.Claims {
 		parts.Sessions = append(parts.Sessions, &fakeSession{db: db, owner: owner, lease: cfg.Lease})
 	}
@@ -104,6 +106,7 @@ func (r *relay) stop() error {
 	r.cancel()
 	err := <-r.ended
 	r.bell.close()
+	r.slots.close()
 	r.db.set(func() {
 		delete(r.db.alive, r.owner)
 		for i, d := range r.db.ears {

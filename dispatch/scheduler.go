@@ -29,18 +29,37 @@ type scheduler struct {
 	hurry     chan struct{} // capacity 1: somebody should come who waits for handlers
 	salvaging int           // claimers that have answers to write first
 
-	ids      []int64   // named by the bell, not yet claimed
-	heard    int       // ids named since heardAt
-	heardAt  time.Time // zero: not counting
-	sweeping bool      // a sweep is in flight
-	sweep    sweep
-	lag      map[*lane]int64 // lanes that were passed over, and the id behind which
-	lagLow   map[*lane]int64 // the low mark when they were
-	lagTurn  bool            // the last sweep was the common one
+	ids       []int64   // named by the bell, not yet claimed
+	heard     int       // ids named since heardAt
+	heardAt   time.Time // zero: not counting
+	sweeping  bool      // a sweep is in flight
+	sweep     sweep
+	front     front // how far the common sweep has come
+	knowing   bool  // it has met everything there was once
+	bound     int64 // before that: up to where it has met everything
+	doubt     doubt
+	lagged    map[*lane]*lag // lanes that were passed over
+	lagTurn   bool           // the last sweep was the common one
+	named     time.Time      // when late events were last claimed by their ids
+	naming    uint64         // number of the next claim by id
+	namings   []uint64       // those in flight
+	lostNamed int            // those that failed
+
+	turn, turns   uint64            // claims handed out, and claims that have come back
+	turnCond      *sync.Cond        // turn has changed
+	open          map[uint64][]Work // claims that have come back and are not settled
+	claimingLines bool              // a claim of lines is in flight
 
 	eventBytes int    // of a payload, on average
 	claims     uint64 // that found something
 	found      uint64 // by them
+
+	divided    bool      // the aggregates are shared with other relays
+	slots      []int32   // whose aggregates are this relay's
+	slotsUntil time.Time // unless it shows that it still has them
+	lapsed     bool      // it did not: others may have them
+	quiet      bool      // nobody is to claim
+	atWork     int       // claims that are asked for and not settled
 
 	claimingDue bool // a claim of due deliveries is in flight
 	dueNow      bool
@@ -63,10 +82,11 @@ type bellControl interface {
 
 func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
 	s := &scheduler{
-		cfg: cfg, lanes: lanes, route: route, bell: bell, lag: make(map[*lane]int64), lagLow: make(map[*lane]int64),
+		cfg: cfg, lanes: lanes, route: route, bell: bell, lagged: make(map[*lane]*lag), open: make(map[uint64][]Work),
 		hurry: make(chan struct{}, 1), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims,
 	}
-	s.cond = sync.NewCond(&s.mu)
+	s.cond, s.turnCond = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
+	s.regainLocked()
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle, s.sweep.poll = settleTime, cfg.PollInterval
 	s.sweep.begin(sweepFull)
@@ -203,9 +223,11 @@ func (s *scheduler) next() (Query, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.stopped {
-		if s.salvaging == 0 {
+		if s.salvaging == 0 && !s.quiet {
 			now := time.Now()
 			if q, ok := s.pickLocked(now); ok {
+				q.Slots = s.slotsLocked(now)
+				s.atWork++
 				return q, true
 			}
 			s.armLocked(now)
@@ -220,24 +242,25 @@ func (s *scheduler) next() (Query, bool) {
 // pickLocked prefers what has waited for nothing but us: named ids, then what
 // is due, then the sweep.
 func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
-	if len(s.ids) > 0 {
-		ids := s.ids
-		s.ids = nil
-		return Query{Source: SourceIDs, IDs: ids, Bytes: s.cfg.Bytes}, true
+	if len(s.ids) > 0 && s.knowing {
+		return s.idsQueryLocked(now), true
 	}
 	if !s.claimingDue && (s.dueNow || !s.dueAt.IsZero() && !now.Before(s.dueAt)) {
 		s.dueNow, s.dueBlocked, s.dueAt = false, false, time.Time{}
 		if wanted := s.wantedLocked(); len(wanted) > 0 {
 			s.claimingDue = true
-			return Query{Source: SourceDue, Wanted: wanted, Bytes: s.cfg.Bytes}, true
+			return Query{Source: SourceDue, Wanted: wanted, Bytes: s.cfg.Bytes, Blocking: s.blocking(), asked: now}, true
 		}
+	}
+	if q, ok := s.lookQueryLocked(now); ok {
+		return q, true
 	}
 	if s.sweeping {
 		return Query{}, false
 	}
 	common := s.sweep.due(now)
 	if s.lagTurn || !common {
-		if q, ok := s.lagQueryLocked(); ok {
+		if q, ok := s.lagQueryLocked(now); ok {
 			s.sweeping, s.lagTurn = true, false
 			return q, true
 		}
@@ -245,35 +268,62 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if common {
 		s.lagTurn = true
 		if s.sweep.start(now) && s.sweep.kind == sweepFull {
-			for l := range s.lag {
-				s.lag[l] = beforeAll // events may have come up behind these, too
+			for _, l := range s.laggingLocked() {
+				l.lag(beforeAll) // events may have come up behind these, too
 			}
 		}
 		if !now.Before(s.nextDuePoll) {
 			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
+			for _, l := range s.lanes {
+				l.lookAgain()
+			}
 		}
 		s.sweeping = true
-		q := Query{Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Bytes: s.cfg.Bytes, Skip: s.skipLocked()}
+		lagging := s.laggingLocked()
+		q := Query{
+			Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
+			Skip: s.skipLocked(lagging), asked: now,
+		}
 		if q.Limit > 0 {
+			s.askLocked(&q, &s.front, s.doubt.raised)
 			return q, true
 		}
 		// Every lane is full or paused. Nothing could be done with what a
 		// sweep finds; onRoom brings us back here.
 		s.sweeping = false
 		s.sweep.wait(now)
-		if len(s.lag) == len(s.lanes) {
+		if len(lagging) == len(s.lanes) {
 			// Or all lag behind: their own sweeps see to it, and this one
 			// would wait for the slowest of them.
 			s.sweep.leave(now)
 			s.swept = true
 			s.readyLocked()
 		}
-		if q, ok := s.lagQueryLocked(); ok {
+		if q, ok := s.lagQueryLocked(now); ok {
 			s.sweeping = true
 			return q, true
 		}
 	}
 	return Query{}, false
+}
+
+// idsQueryLocked claims what the bell has named, and looks whether something has
+// come up before it.
+func (s *scheduler) idsQueryLocked(now time.Time) Query {
+	q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.cfg.Bytes, Look: s.cfg.Batch, asked: now, checked: s.front.head}
+	s.ids = nil
+	q.naming = s.naming
+	s.naming++
+	s.namings = append(s.namings, q.naming)
+	q.Gaps = s.front.asks(s.front.head)
+	most := slices.Max(q.IDs)
+	if len(q.IDs) > 1 || most > s.front.head+1 {
+		if s.front.head < most-1 {
+			q.Gaps = append(q.Gaps, Range{s.front.head + 1, most - 1})
+		}
+	}
+	q.Snap = len(s.front.gaps) > 0 || len(q.Gaps) > 0
+	return q
 }
 
 // wantedLocked returns how many due deliveries each lane can take.
@@ -297,10 +347,10 @@ func (s *scheduler) wantedLocked() map[string]int {
 // limitLocked is as much as the roomiest lane can take: what the others cannot
 // is put back, and swept for them alone later. Half of the bytes are aimed at,
 // because what does not fit is read in vain.
-func (s *scheduler) limitLocked() int {
+func (s *scheduler) limitLocked(lagging []*lane) int {
 	most := 0
 	for _, l := range s.lanes {
-		if _, lags := s.lag[l]; !lags {
+		if !slices.Contains(lagging, l) {
 			most = max(most, l.roomy())
 		}
 	}
@@ -313,42 +363,4 @@ func (s *scheduler) limitLocked() int {
 // batchLocked is how many events a claim may ask for.
 func (s *scheduler) batchLocked() int {
 	return min(s.cfg.Batch, max(1, s.cfg.Bytes/2/max(1, s.eventBytes)))
-}
-
-// skipLocked lists the event types all of whose lanes lag behind.
-func (s *scheduler) skipLocked() []string {
-	if len(s.lag) == 0 {
-		return nil
-	}
-	return s.route.types(func(lanes []*lane) bool {
-		for _, l := range lanes {
-			if _, lags := s.lag[l]; !lags {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// caughtUp stands for the id behind which a lane lags while its sweep is in
-// flight, so that what older claims give back meanwhile is told apart.
-const caughtUp = math.MaxInt64
-
-// lagQueryLocked sweeps for a lane that was passed over and has room again.
-func (s *scheduler) lagQueryLocked() (Query, bool) {
-	for l, after := range s.lag {
-		room := min(l.roomy(), s.batchLocked())
-		if room == 0 {
-			continue
-		}
-		only := s.route.types(func(lanes []*lane) bool { return slices.Contains(lanes, l) })
-		if len(only) == 0 { // too many types to remember: the common sweep has to find them
-			delete(s.lag, l)
-			s.sweep.begin(sweepFull)
-			continue
-		}
-		s.sweep.lane, s.lag[l] = l, caughtUp
-		return Query{Source: SourceSweep, After: after, Limit: room, Bytes: s.cfg.Bytes, Only: only}, true
-	}
-	return Query{}, false
 }

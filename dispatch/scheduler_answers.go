@@ -1,19 +1,26 @@
 package dispatch
 
 import (
+	"cmp"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
 // claimed takes what came of a query, before the work is handed out.
-func (s *scheduler) claimed(q Query, c *Claimed, err error) {
+//
+// The claim is to be handed out in its turn; see await.
+func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.cond.Broadcast()
 	if err != nil {
 		s.failedLocked(q)
-		return
+		return 0
 	}
+	sure := s.awaitNamedLocked(q)
+	defer s.namedLocked(q)
+	s.judgeLocked(q, c, sure)
 	if n := len(c.Work); n > 0 {
 		s.claims++
 		s.found += uint64(n)
@@ -24,6 +31,9 @@ func (s *scheduler) claimed(q Query, c *Claimed, err error) {
 		for i := range c.Work {
 			s.sweep.head = max(s.sweep.head, c.Work[i].Event.ID)
 		}
+		s.metLocked(q, c)
+	case SourceLines:
+		s.claimingLines = false
 	case SourceDue:
 		s.claimingDue = false
 		s.dueNow = s.dueNow || len(c.Work) > 0 // there may be more
@@ -36,10 +46,96 @@ func (s *scheduler) claimed(q Query, c *Claimed, err error) {
 		s.sweeping = false
 		s.sweptLocked(q, c)
 	}
+	turn = s.turns
+	s.turns++
+	s.open[turn] = c.Work
+	return turn
+}
+
+// judgeLocked looks at what has come up behind a claim.
+func (s *scheduler) judgeLocked(q *Query, c *Claimed, sure bool) {
+	if q.Source != SourceSweep && q.Source != SourceIDs {
+		return
+	}
+	if !q.Snap && q.Source == SourceIDs {
+		s.withholdLocked(q, c, sure)
+		return
+	}
+	f, doubt := &s.front, &s.doubt
+	if q.lane != nil {
+		g := s.lagOf(q.lane)
+		f, doubt = &g.front, &g.doubt
+	}
+	if q.Source == SourceSweep {
+		doubt.saw(c.Snapshot)
+	}
+	seen := f.saw(q.asked, c.Snapshot, q.checked, c.Late)
+	s.withholdLocked(q, c, sure && seen)
+}
+
+// awaitNamedLocked waits for claims by id that may have locked what comes
+// before an event of this one. It returns false if one of them failed: what
+// it had locked may be locked still.
+func (s *scheduler) awaitNamedLocked(q *Query) (sure bool) {
+	limit := s.naming
+	switch q.Source {
+	case SourceIDs:
+		limit = q.naming
+	case SourceDue, SourceLines:
+		return true
+	case SourceSweep:
+	}
+	lost := s.lostNamed
+	for slices.ContainsFunc(s.namings, func(n uint64) bool { return n < limit }) {
+		s.turnCond.Wait()
+	}
+	return lost == s.lostNamed
+}
+
+// namedLocked takes word that a claim by id has come back.
+func (s *scheduler) namedLocked(q *Query) {
+	if q.Source == SourceIDs {
+		s.namings = slices.DeleteFunc(s.namings, func(n uint64) bool { return n == q.naming })
+		s.turnCond.Broadcast()
+	}
+}
+
+// metLocked moves the front to the highest of the ids that were claimed by name.
+func (s *scheduler) metLocked(q *Query, c *Claimed) {
+	if len(c.Work) == 0 {
+		return
+	}
+	work := slices.Clone(c.Work)
+	slices.SortFunc(work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
+	s.front.went(q.asked, work, work[len(work)-1].Event.ID)
+}
+
+// await waits until a claim is to be handed out.
+func (s *scheduler) await(turn uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.turn != turn {
+		s.turnCond.Wait()
+	}
+}
+
+// pass lets the next claim be handed out.
+func (s *scheduler) pass() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn++
+	s.turnCond.Broadcast()
+}
+
+// closed takes word that nothing of a claim is in memory any more.
+func (s *scheduler) closed(turn uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, turn)
 }
 
 // failedLocked remembers what has to be looked for again.
-func (s *scheduler) failedLocked(q Query) {
+func (s *scheduler) failedLocked(q *Query) {
 	// Perhaps it was too much to read in time; claims that succeed correct this.
 	s.eventBytes = min(4*max(s.eventBytes, 1<<10), s.cfg.Bytes)
 	switch q.Source {
@@ -47,34 +143,45 @@ func (s *scheduler) failedLocked(q Query) {
 		s.claimingDue = false
 	case SourceSweep:
 		s.sweeping = false
-		if l := s.sweep.lane; l != nil {
-			s.lag[l] = min(s.lag[l], q.After)
+		if q.lane != nil {
+			q.lane.sweepEnded(q.After, q.After)
 		}
-		s.sweep.lane = nil
+	case SourceLines:
+		s.claimingLines = false
+		for i, ln := range q.lines {
+			q.lanes[i].looked(ln, LineClaimed, 0)
+		}
 	case SourceIDs:
+		s.lostNamed++
+		s.namedLocked(q)
+	}
+	s.doubt.raise()
+	for _, l := range s.laggingLocked() {
+		s.lagOf(l).doubt.raise()
 	}
 	s.dueNow = true
 	s.sweep.begin(sweepFull)
 }
 
-func (s *scheduler) sweptLocked(q Query, c *Claimed) {
+func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 	now := time.Now()
 	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
 	if len(c.Work) > 0 {
 		last = c.Work[len(c.Work)-1].Event.ID
 		s.sweep.head = max(s.sweep.head, last)
 	}
-	if l := s.sweep.lane; l != nil {
-		s.sweep.lane = nil
-		if full {
-			s.lag[l] = min(s.lag[l], last)
-		} else if s.lag[l] == caughtUp {
-			delete(s.lag, l)
-			s.sweep.rewind(s.lagLow[l])
-		}
+	if q.lane != nil {
 		return
 	}
-	switch s.sweep.swept(now, q, c) {
+	s.front.went(q.asked, c.Work, last)
+	if !s.knowing {
+		s.bound = s.front.head
+		if len(c.Late) > 0 {
+			s.bound = min(s.bound, c.Late[0].ID-1) // somebody has it locked
+		}
+		s.knowing = !full && len(c.Late) == 0
+	}
+	switch s.sweep.swept(now, *q, c) {
 	case bellSilence:
 		s.bell.silence()
 	case bellRing:
@@ -114,21 +221,6 @@ func (s *scheduler) wakeUpLocked() {
 	if s.sweep.wake() {
 		s.bell.silence()
 	}
-}
-
-// passedOver takes word that a fresh event was given back because the lane had
-// no room for it.
-func (s *scheduler) passedOver(l *lane, id int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	after, lags := s.lag[l]
-	if !lags {
-		s.lagLow[l] = s.sweep.low.low
-	}
-	if !lags || id <= after {
-		s.lag[l] = id - 1
-	}
-	s.cond.Signal()
 }
 
 // again takes word that rows of a claim are free again, as they were.

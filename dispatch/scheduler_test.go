@@ -28,11 +28,11 @@ func newTestScheduler(t *testing.T) (s *scheduler, slow *lane) {
 	s = newScheduler(testConfig(), []*lane{slow, fast}, r, &silentBell{})
 	t.Cleanup(s.stop)
 	q := s.pick(t)
-	s.claimed(q, &Claimed{NextDue: -1}, nil)
+	s.answer(&q, &Claimed{NextDue: -1}, nil)
 	q = s.pick(t)
-	s.claimed(q, &Claimed{Xmin: 1, Xmax: 1}, nil)
+	s.answer(&q, &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 	q = s.pick(t)
-	s.claimed(q, &Claimed{NextDue: -1}, nil)
+	s.answer(&q, &Claimed{NextDue: -1}, nil)
 	return s, slow
 }
 
@@ -47,9 +47,17 @@ func (s *scheduler) pick(t *testing.T) Query {
 	return q
 }
 
+// answer takes a claim and hands it out.
+func (s *scheduler) answer(q *Query, c *Claimed, err error) {
+	s.claimed(q, c, err)
+	if err == nil && q.lane != nil {
+		s.caughtUp(q, c)
+	}
+}
+
 // swept is a claim of consecutive ids.
 func sweptIDs(from, to int64) *Claimed {
-	c := &Claimed{Xmin: 1, Xmax: 1}
+	c := &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}}
 	for id := from; id <= to; id++ {
 		c.Work = append(c.Work, Work{Event: Event{ID: id, Type: "s"}, Fresh: true})
 	}
@@ -73,27 +81,27 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 			t.Parallel()
 			s, slow := newTestScheduler(t)
 			slow.pace = time.Millisecond
-			s.passedOver(slow, 11)
+			slow.lag(10)
 			q := s.pick(t)
-			if len(q.Only) != 1 || q.Only[0] != "s" || q.After != 10 {
+			if q.lane != slow || q.After != 10 {
 				t.Fatalf("not a sweep of the lane: %+v", q)
 			}
 			q.Limit = min(q.Limit, 50)
-			s.passedOver(slow, tc.passed) // an older claim, settled just now
+			slow.lag(tc.passed - 1) // an older claim, handed out just now
 			c := tc.found(q)
 			if c == nil {
-				s.claimed(q, &Claimed{}, errLost)
+				s.answer(&q, &Claimed{}, errLost)
 			} else {
-				s.claimed(q, c, nil)
+				s.answer(&q, c, nil)
 			}
 			for range 3 { // others may come first
 				q = s.pick(t)
-				if q.Source == SourceSweep && len(q.Only) == 1 {
+				if q.lane != nil {
 					break
 				}
-				s.claimed(q, &Claimed{NextDue: -1, Xmin: 1, Xmax: 1}, nil)
+				s.answer(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 			}
-			if len(q.Only) != 1 || q.After != tc.want {
+			if q.lane != slow || q.After != tc.want {
 				t.Errorf("goes on with %+v, want the lane's events behind %d", q, tc.want)
 			}
 		})
@@ -104,16 +112,16 @@ func TestSchedulerFullSweepIncludesLanesThatLag(t *testing.T) {
 	t.Parallel()
 	s, slow := newTestScheduler(t)
 	slow.load = slow.capacityLocked() // full
-	s.passedOver(slow, 1000)
+	slow.lag(999)
 	s.again() // the rows of a lost claim are free again, and may be anywhere
 	q := s.pick(t)
 	for q.Source != SourceSweep {
-		s.claimed(q, &Claimed{NextDue: -1}, nil)
+		s.answer(&q, &Claimed{NextDue: -1}, nil)
 		q = s.pick(t)
 	}
-	s.claimed(q, &Claimed{Xmin: 1, Xmax: 1}, nil)
+	s.answer(&q, &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 	slow.load = 0
-	if q := s.pick(t); len(q.Only) != 1 || q.After != beforeAll {
+	if q := s.pick(t); q.lane != slow || q.After != beforeAll {
 		t.Errorf("the lane goes on with %+v", q)
 	}
 }
@@ -121,20 +129,20 @@ func TestSchedulerFullSweepIncludesLanesThatLag(t *testing.T) {
 func TestSchedulerTakesTurnsBetweenSweeps(t *testing.T) {
 	t.Parallel()
 	s, slow := newTestScheduler(t)
-	s.passedOver(slow, 11)
+	slow.lag(10)
 	s.sweep.wake()
 	lane, common := 0, 0
 	for range 20 {
 		q := s.pick(t)
 		switch {
 		case q.Source == SourceDue:
-			s.claimed(q, &Claimed{NextDue: -1}, nil)
-		case len(q.Only) > 0:
+			s.answer(&q, &Claimed{NextDue: -1}, nil)
+		case q.lane != nil:
 			lane++
-			s.claimed(q, sweptIDs(q.After+1, q.After+int64(q.Limit)), nil)
+			s.answer(&q, sweptIDs(q.After+1, q.After+int64(q.Limit)), nil)
 		default:
 			common++
-			s.claimed(q, &Claimed{Xmin: 1, Xmax: 1, Work: sweptIDs(q.After+1, q.After+int64(q.Limit)).Work}, nil)
+			s.answer(&q, &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}, Work: sweptIDs(q.After+1, q.After+int64(q.Limit)).Work}, nil)
 		}
 	}
 	if lane < 5 || common < 5 {

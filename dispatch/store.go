@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -15,6 +16,8 @@ const (
 	SourceSweep
 	// SourceDue claims deliveries that had to wait and are due now.
 	SourceDue
+	// SourceLines claims the first stored deliveries of aggregates.
+	SourceLines
 )
 
 // Query asks a [Session] for work.
@@ -22,19 +25,92 @@ type Query struct {
 	Source Source
 	// IDs are the events wanted. SourceIDs only.
 	IDs []int64
-	// After is the id behind which the sweep begins. SourceSweep only.
-	After int64
+	// After is the id behind which the sweep begins, Upto the last one that it
+	// takes. SourceSweep only.
+	After, Upto int64
 	// Limit bounds the number of events. SourceSweep only.
 	Limit int
 	// Bytes bounds the sum of the payloads; one event is always taken.
 	Bytes int
-	// Skip lists event types to leave alone, Only those to take and no others.
-	// At most one of them is set. SourceSweep only.
-	Skip, Only []string
+	// Skip lists event types to leave alone. SourceSweep only.
+	Skip []string
 	// Wanted says how many deliveries each destination can take; the empty name
 	// stands for events whose destination is not decided yet. SourceDue only.
 	Wanted map[string]int
+	// Gaps are ranges of ids in which fresh events may have come up that are to
+	// be handed out before what is claimed: what is seen there with a later
+	// snapshot is reported as Late. SourceIDs and SourceSweep.
+	Gaps []Range
+	// Snap asks for a snapshot with SourceIDs, as SourceSweep always has one.
+	Snap bool
+	// Look bounds how many late events are reported, the smallest ids first.
+	Look int
+	// Slots are the slots whose aggregates this relay delivers for; nil stands
+	// for all. Events without an aggregate are everybody's.
+	Slots []int32
+	// Lines are whose rows to claim, PerLine how many of each at most.
+	// SourceLines only.
+	Lines   []LineRef
+	PerLine int
+	// Blocking are the destinations at which a dead letter holds back what
+	// comes after it. SourceDue and SourceLines.
+	Blocking []string
+
+	lane    *lane     // whose own sweep this is
+	asked   time.Time // when the query was made
+	naming  uint64    // number of a claim by id
+	checked int64     // Gaps has what may have come up to here
+	lines   []*line   // of Lines
+	lanes   []*lane   // of Lines
 }
+
+// String tells what is asked for, for tests and logs.
+func (q Query) String() string {
+	own := ""
+	if q.lane != nil {
+		own = " for " + q.lane.name
+	}
+	switch q.Source {
+	case SourceIDs:
+		return fmt.Sprintf("ids %v, gaps %v", q.IDs, q.Gaps)
+	case SourceSweep:
+		return fmt.Sprintf("sweep%s from %d to %d, %d but %v, gaps %v", own, q.After, q.Upto, q.Limit, q.Skip, q.Gaps)
+	case SourceDue:
+		return fmt.Sprintf("due %v", q.Wanted)
+	case SourceLines:
+		return fmt.Sprintf("lines %v, %d of each", q.Lines, q.PerLine)
+	default:
+		return "nothing"
+	}
+}
+
+// LineRef names the deliveries of one aggregate at one destination.
+type LineRef struct {
+	Destination string
+	Key         string
+	// Bound is the highest id that may be claimed.
+	Bound int64
+}
+
+// LineState is what was found at the head of a line.
+type LineState uint8
+
+// What may be found.
+const (
+	// LineEmpty has no row.
+	LineEmpty LineState = iota
+	// LineClaimed has had rows claimed.
+	LineClaimed
+	// LineWaiting begins with a row that somebody else works on, or that is to
+	// be tried again later.
+	LineWaiting
+	// LineBlocked begins with a dead letter.
+	LineBlocked
+	// LineBeyond begins with a row above the bound.
+	LineBeyond
+	// LineLocked begins with a row that is locked at the moment.
+	LineLocked
+)
 
 // Work is a claimed event, or a claimed delivery of one.
 type Work struct {
@@ -50,6 +126,9 @@ type Work struct {
 	Delay time.Duration
 	// Orphan marks a delivery whose event is no longer there.
 	Orphan bool
+	// Withheld marks an event that is given back, because an earlier one of its
+	// aggregate has come up.
+	Withheld bool
 }
 
 // Claimed is the answer to a [Query]. Its rows stay locked until Settle.
@@ -60,10 +139,17 @@ type Claimed struct {
 	Cut bool
 	// Bytes is the sum of the payloads.
 	Bytes int
-	// Xmin and Xmax are the bounds of a snapshot taken before the rows were
-	// read: all transactions below Xmin had ended, none from Xmax on had begun.
-	// SourceSweep only.
-	Xmin, Xmax uint64
+	// Snapshot was taken before the rows were read. SourceSweep, and SourceIDs
+	// with Snap.
+	Snapshot
+	// Late are the fresh events in the gaps, in the order of ids, whether they
+	// are locked or not. LateCut says that there were more.
+	Late    []Late
+	LateCut bool
+	// Heads are what was found of each of the lines, and Firsts the ids of their
+	// first rows. SourceLines only.
+	Heads  []LineState
+	Firsts []int64
 	// NextDue is when the next delivery becomes due; negative if none is
 	// known. SourceDue only.
 	NextDue time.Duration
@@ -112,13 +198,16 @@ const (
 	EntryRunning  EntryState = "running"
 	EntryUnrouted EntryState = "unrouted"
 	EntryDead     EntryState = "dead"
+	EntryParked   EntryState = "parked"
 )
 
 // Entry is a row of outbox_deliveries.
 type Entry struct {
 	Ref
 	EventType string
-	State     EntryState
+	// Key is what order is kept for; empty where it is not.
+	Key   string
+	State EntryState
 	// Failures counts the failed attempts so far.
 	Failures int
 	// Delay is when the delivery is due, from now. State retry only.
@@ -149,6 +238,21 @@ type Housekeeper interface {
 	// Reroute makes due again the unrouted events whose type matches, and
 	// returns how many event types that were.
 	Reroute(ctx context.Context, match func(eventType string) bool) (int, error)
+}
+
+// LineReader tells which aggregates have stored deliveries.
+type LineReader interface {
+	// Stored calls f for the first row of each destination and aggregate. Dead
+	// letters do not count, but at the destinations in blocking.
+	// Aggregates of other slots than the given are left out; nil stands for all.
+	Stored(ctx context.Context, blocking []string, slots []int32, f func(StoredLine)) error
+}
+
+// StoredLine is the first stored delivery of an aggregate at a destination.
+type StoredLine struct {
+	Ref
+	Key   string
+	State EntryState
 }
 
 // Bell quiets the trigger while the relay sweeps.

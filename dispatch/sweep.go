@@ -118,7 +118,6 @@ func (w *watermark) runEnded() {
 type sweep struct {
 	poll   time.Duration // the poll interval
 	mode   mode
-	lane   *lane     // whose own sweep is in flight, nil for the common one
 	active bool      // a run is under way: go on until a claim comes back short
 	kind   sweepKind // where the run began
 	asked  bool      // another run, of kind wanted, is to follow

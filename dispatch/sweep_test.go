@@ -36,7 +36,7 @@ func TestSweepFallsAsleepInSteps(t *testing.T) {
 	if !s.due(now) {
 		t.Fatal("a new relay does not sweep")
 	}
-	s.sweptIn(now, 0, 0, Claimed{Xmin: 10, Xmax: 10})
+	s.sweptIn(now, 0, 0, Claimed{Snapshot: Snapshot{Xmin: 10, Xmax: 10}})
 	if s.mode != asleep || s.due(now) {
 		t.Fatalf("mode %d after an empty table, due %t", s.mode, s.due(now))
 	}
@@ -50,9 +50,9 @@ func TestSweepFallsAsleepInSteps(t *testing.T) {
 			t.Fatalf("mode %d and order %d, want %d and %d", s.mode, got, want, order)
 		}
 	}
-	step(0, awake, bellLeave, Claimed{Xmin: 11, Xmax: 11})
-	step(awakeFor/2, awake, bellLeave, Claimed{Xmin: 11, Xmax: 11})
-	step(awakeFor/2, ringing, bellRing, Claimed{Xmin: 11, Xmax: 11})
+	step(0, awake, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
+	step(awakeFor/2, awake, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
+	step(awakeFor/2, ringing, bellRing, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
 	if s.due(now) {
 		t.Error("sweeps while the bell is let go")
 	}
@@ -60,15 +60,15 @@ func TestSweepFallsAsleepInSteps(t *testing.T) {
 	if s.mode != drowsy || !s.due(now) {
 		t.Fatalf("mode %d after the bell rang", s.mode)
 	}
-	step(0, drowsy, bellLeave, Claimed{Xmin: 11, Xmax: 13})
+	step(0, drowsy, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 13}})
 	if s.due(now) || !s.due(now.Add(drowsyFirst)) {
 		t.Error("the first pause of a drowsy relay is wrong")
 	}
-	step(drowsyFirst, drowsy, bellLeave, Claimed{Xmin: 11, Xmax: 13})
+	step(drowsyFirst, drowsy, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 13}})
 	if s.due(now.Add(drowsyFirst)) {
 		t.Error("the pauses do not grow")
 	}
-	step(2*drowsyFirst, asleep, bellLeave, Claimed{Xmin: 12, Xmax: 13})
+	step(2*drowsyFirst, asleep, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 12, Xmax: 13}})
 	s.rang(now, 99)
 	if s.mode != asleep {
 		t.Error("a late ring changes the mode")
@@ -79,7 +79,7 @@ func TestSweepStaysDrowsyWhileItFinds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := &sweep{mode: drowsy, xid: 5, pause: drowsyFirst}
-	s.sweptIn(now, 0, 1, Claimed{Xmin: 9, Xmax: 9})
+	s.sweptIn(now, 0, 1, Claimed{Snapshot: Snapshot{Xmin: 9, Xmax: 9}})
 	if s.mode != drowsy {
 		t.Errorf("mode %d after a find", s.mode)
 	}
@@ -147,9 +147,9 @@ func TestMarksAreNotAheadOfTheirSnapshot(t *testing.T) {
 	// After the snapshot, which ends at 100, transaction 100 draws id 1, and
 	// 101 draws id 2 and commits: the same claim, or one by id, finds it.
 	s.head = 2
-	sweptBy(s, now, 2, false, 1, &Claimed{Xmin: 100, Xmax: 100})
+	sweptBy(s, now, 2, false, 1, &Claimed{Snapshot: Snapshot{Xmin: 100, Xmax: 100}})
 	s.begin(sweepFull)
-	s.sweptIn(now, 0, 0, Claimed{Xmin: 100, Xmax: 102})
+	s.sweptIn(now, 0, 0, Claimed{Snapshot: Snapshot{Xmin: 100, Xmax: 102}})
 	if s.near.low > 0 {
 		t.Errorf("the mark is at %d while transaction 100 may still commit id 1", s.near.low)
 	}
@@ -238,7 +238,7 @@ func (m *markModel) begin() {
 		return
 	}
 	m.s.start(m.now)
-	m.got = Claimed{Xmin: m.xid, Xmax: m.xid}
+	m.got = Claimed{Snapshot: Snapshot{Xmin: m.xid, Xmax: m.xid}}
 	for xid := range m.open {
 		m.got.Xmin = min(m.got.Xmin, xid)
 	}
@@ -302,7 +302,7 @@ func TestSweepStaysDrowsyForLong(t *testing.T) {
 	s.mode = ringing
 	s.rang(now, 12)
 	for i := range 100 {
-		s.sweptIn(now, 0, 0, Claimed{Xmin: 11, Xmax: 13})
+		s.sweptIn(now, 0, 0, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 13}})
 		if s.mode != drowsy || s.due(now) {
 			t.Fatalf("mode %d and due %t at once after %d sweeps, want drowsy and a pause", s.mode, s.due(now), i+1)
 		}

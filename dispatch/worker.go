@@ -20,15 +20,16 @@ const (
 	failed            // to be tried again after a delay
 	dead              // given up
 	released          // as if it had never been tried
+	parked            // waits in the table for an earlier event of its aggregate
 )
 
 // tally counts verdicts.
-type tally [released + 1]int
+type tally [parked + 1]int
 
-func (t *tally) sum() int { return t[delivered] + t[failed] + t[dead] + t[released] }
+func (t *tally) sum() int { return t[delivered] + t[failed] + t[dead] + t[released] + t[parked] }
 
 // healthy reports whether the destination gave an answer at all.
-func (t *tally) healthy() bool { return t.sum() > t[released] }
+func (t *tally) healthy() bool { return t[delivered]+t[failed]+t[dead] > 0 }
 
 // outcome is the answer to a job.
 type outcome struct {
@@ -61,21 +62,31 @@ func (l *lane) deliverEach(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
 	begin := time.Now()
-	last, all := time.Duration(0), tally{}
+	last, told := time.Duration(0), time.Duration(0)
+	done, outs := jobs[:0:0], make([]outcome, 0, len(jobs))
 	for i, j := range jobs {
+		if j.cut {
+			continue // an earlier event of its aggregate has failed, and it was answered with that
+		}
 		err := l.call(ctx, j.event)
 		now := time.Since(begin) // reads one clock, time.Now reads two
-		all[l.answer(ctx, j, err)]++
+		done, outs = append(done, j), append(outs, l.judged(ctx, j, err))
 		if rest := jobs[i+1:]; len(rest) > 0 && (now-last > slowCall || err != nil && l.down()) {
 			l.untake(rest)
-			l.finished(now, all)
+			l.finished(now-told, done, outs)
 			return
+		}
+		if err != nil {
+			l.finished(now-told, done, outs)
+			done, outs, told = done[:0], outs[:0], now
 		}
 		last = now
 	}
-	l.finished(last, all)
+	l.finished(last-told, done, outs)
 }
 
+// deliverBatch delivers jobs in one call. Those behind a failed one of their
+// aggregate were not delivered for that reason, whatever their error is.
 func (l *lane) deliverBatch(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
@@ -85,15 +96,27 @@ func (l *lane) deliverBatch(jobs []*job) {
 		events[i] = j.event
 	}
 	errs := l.callBatch(ctx, events)
-	elapsed, all := time.Since(begin), tally{}
+	elapsed := time.Since(begin)
+	outs := make([]outcome, len(jobs))
+	var broken map[*line]bool
 	for i, j := range jobs {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		all[l.answer(ctx, j, err)]++
+		if err != nil && broken[j.line] {
+			outs[i] = outcome{verdict: parked, failures: j.batch.work[j.work].Failures}
+			continue
+		}
+		outs[i] = l.judged(ctx, j, err)
+		if outs[i].verdict != delivered && j.line != nil {
+			if broken == nil {
+				broken = make(map[*line]bool)
+			}
+			broken[j.line] = outs[i].verdict != dead || l.cfg.BlockOnDead
+		}
 	}
-	l.finished(elapsed, all)
+	l.finished(elapsed, jobs, outs)
 }
 
 func (l *lane) call(ctx context.Context, e *Event) (err error) {
@@ -127,14 +150,12 @@ func recovered(err *error) {
 	}
 }
 
-// answer judges the error of a job, passes the outcome on and returns what it is.
-func (l *lane) answer(ctx context.Context, j *job, err error) verdict {
-	out := outcome{verdict: delivered}
-	if err != nil {
-		out = l.judge(ctx, j, err)
+// judged returns what becomes of a job.
+func (l *lane) judged(ctx context.Context, j *job, err error) outcome {
+	if err == nil {
+		return outcome{verdict: delivered}
 	}
-	j.batch.answer(j, out)
-	return out.verdict
+	return l.judge(ctx, j, err)
 }
 
 // judge decides what becomes of a failed delivery: whose fault it was, whether

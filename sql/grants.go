@@ -47,6 +47,8 @@ func tableGrants() []tableGrant {
 			relay: "SELECT, UPDATE (state, processed_at), DELETE",
 		},
 		{table: "outbox_deliveries", relay: "SELECT, INSERT, UPDATE, DELETE"},
+		// What is done with dead letters is noted, and the notes stay.
+		{table: "outbox_audit", relay: "SELECT, INSERT"},
 	}
 }
 

@@ -12,7 +12,27 @@ import (
 
 // sqlSnapshot must run before the sweep in the same flight: what it calls
 // ended, the sweep sees.
-const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_current_snapshot() AS s`
+const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s),
+	(SELECT array_agg(x::text::bigint) FROM pg_snapshot_xip(s) AS x) FROM pg_current_snapshot() AS s`
+
+// Each aggregate belongs to one of 64 slots, and each slot to one relay. What
+// the slot is made of is the same in an event and in the ordering key of its
+// deliveries: dispatch keeps that many characters of a long one.
+const (
+	sqlSlots    = ` AND (coalesce(aggregate_id, '') = '' OR hashtext(left(coalesce(aggregate_type, '') || '/' || aggregate_id, 32)) & 63 = ANY($%d::int[]))`
+	sqlKeySlots = ` AND (ordering_key IS NULL OR hashtext(left(ordering_key, 32)) & 63 = ANY($%d::int[]))`
+)
+
+// sqlLate looks for fresh events that have come up behind a sweep, whether they
+// are locked or not. It runs after the claim, so that it sees at least what the
+// claim saw.
+const sqlLate = `SELECT e.id, e.aggregate_type, e.aggregate_id
+FROM unnest($1::bigint[], $2::bigint[]) AS r(low, high)
+CROSS JOIN LATERAL (
+	SELECT id, aggregate_type, aggregate_id FROM outbox_events
+	WHERE state = 'fresh' AND id >= r.low AND id <= r.high AND aggregate_id <> '' AND event_type <> ALL($4::text[])%s
+	ORDER BY id LIMIT $3::bigint) AS e
+ORDER BY e.id LIMIT $3::bigint`
 
 // sqlFresh names its columns in the order in which readFresh reads them. The
 // condition is the index's own, word for word, so that the index always fits.
@@ -35,10 +55,34 @@ const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_i
 	d.destination, d.attempts::bigint, d.replays::bigint
 FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
 CROSS JOIN LATERAL (
-	SELECT event_id, destination, attempts, replays FROM outbox_deliveries
+	SELECT event_id, destination, attempts, replays FROM outbox_deliveries AS o
 	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
+	AND (ordering_key IS NULL OR NOT EXISTS (
+		SELECT FROM outbox_deliveries AS b
+		WHERE b.destination = o.destination AND b.ordering_key = o.ordering_key AND b.event_id < o.event_id
+		AND (b.state <> 'dead' OR b.destination = ANY($3::text[]))))%s
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
+
+// sqlLines claims the first rows of each line, in order. The rows are read
+// without locks first: where the first one is locked, those behind it must not
+// be taken in its place.
+const sqlLines = `WITH head AS MATERIALIZED (
+	SELECT w.n, d.* FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS w(destination, key, high, n)
+	CROSS JOIN LATERAL (
+		SELECT event_id, destination, attempts, replays, state, available_at <= now() AS due, event_id > w.high AS beyond
+		FROM outbox_deliveries
+		WHERE destination = w.destination AND ordering_key = w.key AND (state <> 'dead' OR destination = ANY($5::text[]))
+		ORDER BY event_id LIMIT $4::bigint) AS d)
+SELECT h.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
+	h.destination, h.attempts::bigint, h.replays::bigint, h.n, h.state, h.due, h.beyond, l.event_id IS NOT NULL
+FROM head AS h
+LEFT JOIN LATERAL (
+	SELECT event_id FROM outbox_deliveries
+	WHERE event_id = h.event_id AND destination = h.destination AND state IN ('retry', 'parked') AND NOT h.beyond
+	FOR UPDATE SKIP LOCKED) AS l ON true
+LEFT JOIN outbox_events AS e ON e.id = h.event_id
+ORDER BY h.n, h.event_id`
 
 const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
 FROM unnest($1::text[]) AS want(destination)
@@ -78,10 +122,13 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 	if err := f.skip(); err != nil { // BEGIN
 		return claimed, err
 	}
-	if q.Source == dispatch.SourceSweep {
-		if claimed.Xmin, claimed.Xmax, err = readSnapshot(f); err != nil {
+	if q.Source == dispatch.SourceSweep || q.Snap {
+		if claimed.Snapshot, err = readSnapshot(f); err != nil {
 			return claimed, err
 		}
+	}
+	if q.Source == dispatch.SourceLines {
+		return s.readLines(f, q)
 	}
 	reader, err := f.next()
 	if err != nil {
@@ -106,37 +153,56 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 	if _, err := reader.Close(); err != nil {
 		return claimed, err
 	}
-	if q.Source == dispatch.SourceDue {
+	switch {
+	case q.Source == dispatch.SourceDue:
 		claimed.NextDue, err = readNextDue(f)
+	case len(q.Gaps) > 0:
+		claimed.Late, err = s.readLate(f)
+		claimed.LateCut = len(claimed.Late) >= q.Look
 	}
 	return claimed, err
 }
 
 func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 	p.SendQueryPrepared(stmtBegin, nil, nil, nil)
+	if q.Source == dispatch.SourceSweep || q.Snap {
+		p.SendQueryPrepared(stmtSnapshot, nil, nil, allBinary())
+	}
+	send := func(name string, args [][]byte, formats []int16) {
+		if q.Slots != nil {
+			name, args = name+ofSlots, append(args, int4Array(q.Slots))
+		}
+		p.SendQueryPrepared(name, args, allBinary(), formats)
+	}
 	switch q.Source {
 	case dispatch.SourceIDs:
 		s.params = appendInt8Array(s.params[:0], q.IDs)
-		p.SendQueryPrepared(stmtByIDs, [][]byte{s.params}, allBinary(), freshFormats())
+		send(stmtByIDs, [][]byte{s.params}, freshFormats())
 	case dispatch.SourceSweep:
-		p.SendQueryPrepared(stmtSnapshot, nil, nil, allBinary())
-		args := [][]byte{int8Param(q.After), int8Param(int64(q.Limit))}
-		name := stmtSweep
-		switch {
-		case len(q.Skip) > 0:
+		name, args := stmtSweep, [][]byte{int8Param(q.After), int8Param(int64(q.Limit)), int8Param(q.Upto)}
+		if len(q.Skip) > 0 {
 			name, args = stmtSweepSkip, append(args, textArray(q.Skip))
-		case len(q.Only) > 0:
-			name, args = stmtSweepOnly, append(args, textArray(q.Only))
 		}
-		p.SendQueryPrepared(name, args, allBinary(), freshFormats())
+		send(name, args, freshFormats())
 	case dispatch.SourceDue:
 		names, rooms := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
 		for name, room := range q.Wanted {
 			names, rooms = append(names, name), append(rooms, int64(room))
 		}
 		list := textArray(names)
-		p.SendQueryPrepared(stmtDue, [][]byte{list, appendInt8Array(nil, rooms)}, allBinary(), dueFormats())
+		send(stmtDue, [][]byte{list, appendInt8Array(nil, rooms), textArray(q.Blocking)}, dueFormats())
 		p.SendQueryPrepared(stmtNextDue, [][]byte{list}, allBinary(), allBinary())
+	case dispatch.SourceLines:
+		p.SendQueryPrepared(stmtLines, lineParams(q), allBinary(), lineFormats())
+	}
+	if len(q.Gaps) > 0 {
+		low, high := make([]int64, len(q.Gaps)), make([]int64, len(q.Gaps))
+		for i, r := range q.Gaps {
+			low[i], high[i] = r.From, r.To
+		}
+		send(stmtLate, [][]byte{
+			appendInt8Array(nil, low), appendInt8Array(nil, high), int8Param(int64(q.Look)), textArray(q.Skip),
+		}, lateFormats())
 	}
 }
 
@@ -150,25 +216,28 @@ func freshFormats() []int16 {
 
 func dueFormats() []int16 { return append(freshFormats()[:7], formatText, formatBinary, formatBinary) }
 
-func readSnapshot(f *flight) (xmin, xmax uint64, err error) {
+func readSnapshot(f *flight) (snap dispatch.Snapshot, err error) {
 	reader, err := f.next()
 	if err != nil {
-		return 0, 0, err
+		return snap, err
 	}
 	for reader.NextRow() {
 		values := reader.Values()
 		low, err := decodeInt8(values[0])
 		if err != nil {
-			return 0, 0, err
+			return snap, err
 		}
 		high, err := decodeInt8(values[1])
 		if err != nil {
-			return 0, 0, err
+			return snap, err
 		}
-		xmin, xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
+		snap.Xmin, snap.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
+		if snap.Running, err = decodeXids(values[2]); err != nil {
+			return snap, err
+		}
 	}
 	_, err = reader.Close()
-	return xmin, xmax, err
+	return snap, err
 }
 
 func readNextDue(f *flight) (time.Duration, error) {

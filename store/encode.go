@@ -10,6 +10,7 @@ import (
 // Object ids of the array elements below, from pg_type.dat.
 const (
 	oidInt8 = 20
+	oidInt4 = 23
 	oidText = 25
 )
 

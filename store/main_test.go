@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -107,6 +108,9 @@ func (d *db) keeper(o Options) *Keeper {
 
 func (d *db) claim(s *Session, q dispatch.Query) dispatch.Claimed {
 	d.Helper()
+	if q.Source == dispatch.SourceSweep && q.Upto == 0 {
+		q.Upto = math.MaxInt64
+	}
 	c, err := s.Claim(d.Context(), q)
 	if err != nil {
 		d.Fatalf("claim: %v", err)

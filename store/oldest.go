@@ -49,5 +49,5 @@ const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
 		(SELECT greatest(created_at, available_at) FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1),
 		(SELECT greatest(e.created_at, e.available_at) FROM outbox_events AS e
 			WHERE e.id = (SELECT event_id FROM outbox_deliveries
-				WHERE state IN ('retry', 'running') AND (attempts > 0 OR available_at <= clock_timestamp())
+				WHERE state IN ('retry', 'running', 'parked') AND (attempts > 0 OR available_at <= clock_timestamp())
 				ORDER BY event_id LIMIT 1)))) * 1000000, 0)::bigint`

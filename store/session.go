@@ -57,7 +57,8 @@ const (
 	stmtByIDs     = "by_ids"
 	stmtSweep     = "sweep"
 	stmtSweepSkip = "sweep_skip"
-	stmtSweepOnly = "sweep_only"
+	stmtLate      = "late"
+	stmtLines     = "lines"
 	stmtDue       = "due"
 	stmtNextDue   = "next_due"
 	stmtDone      = "done"
@@ -72,19 +73,31 @@ const (
 )
 
 func (s *Session) statements() map[string]string {
+	const (
+		sweep = ` AND id > $1::bigint AND id <= $3::bigint`
+		order = ` ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`
+		skip  = ` AND event_type <> ALL($4::text[])`
+	)
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT",
-		stmtSnapshot:  sqlSnapshot,
-		stmtByIDs:     sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
-		stmtSweep:     sqlFresh + ` AND id > $1::bigint ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`,
-		stmtSweepSkip: sqlFresh + ` AND id > $1::bigint AND event_type <> ALL($3::text[]) ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`,
-		stmtSweepOnly: sqlFresh + ` AND id > $1::bigint AND event_type = ANY($3::text[]) ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`,
-		stmtDue:       sqlDue,
-		stmtNextDue:   sqlNextDue,
+		stmtSnapshot: sqlSnapshot,
+		stmtByIDs:    sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
+		stmtSweep:    sqlFresh + sweep + order, stmtSweepSkip: sqlFresh + sweep + skip + order,
+		stmtLate: fmt.Sprintf(sqlLate, ""), stmtDue: fmt.Sprintf(sqlDue, ""), stmtLines: sqlLines,
+		stmtNextDue: sqlNextDue,
+		// The same where several relays share the aggregates.
+		stmtByIDs + ofSlots:     sqlFresh + ` AND id = ANY($1::bigint[])` + fmt.Sprintf(sqlSlots, 2) + ` FOR UPDATE SKIP LOCKED`,
+		stmtSweep + ofSlots:     sqlFresh + sweep + fmt.Sprintf(sqlSlots, 4) + order,
+		stmtSweepSkip + ofSlots: sqlFresh + sweep + skip + fmt.Sprintf(sqlSlots, 5) + order,
+		stmtLate + ofSlots:      fmt.Sprintf(sqlLate, fmt.Sprintf(sqlSlots, 5)),
+		stmtDue + ofSlots:       fmt.Sprintf(sqlDue, fmt.Sprintf(sqlKeySlots, 4)),
 	}
 	maps.Copy(all, settleStatements())
 	return all
 }
+
+// ofSlots ends the names of statements that look at some slots only.
+const ofSlots = "_slots"
 
 // connect makes sure that there is a connection with all statements prepared.
 func (s *Session) connect(ctx context.Context) error {

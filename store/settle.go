@@ -21,17 +21,18 @@ const (
 // sqlPut writes what is left to do. Times are the database's own, so that the
 // clocks of relays do not matter.
 const sqlPut = `INSERT INTO outbox_deliveries AS d
-	(event_id, destination, event_type, state, attempts, available_at, error_class, last_error, lease_token, lease_owner, lease_until)
+	(event_id, destination, event_type, state, attempts, available_at, error_class, last_error, ordering_key, lease_token, lease_owner, lease_until)
 SELECT p.event_id, p.destination, p.event_type, p.state, p.attempts,
 	clock_timestamp() + p.delay * interval '1 microsecond',
-	nullif(p.error_class, ''), nullif(p.last_error, ''),
+	nullif(p.error_class, ''), nullif(p.last_error, ''), nullif(p.ordering_key, ''),
 	CASE p.state WHEN 'running' THEN p.token END,
-	CASE p.state WHEN 'running' THEN $10::bigint END,
-	CASE p.state WHEN 'running' THEN clock_timestamp() + $11::bigint * interval '1 microsecond' END
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::bigint[])
-	AS p(event_id, destination, event_type, state, attempts, delay, error_class, last_error, token)
+	CASE p.state WHEN 'running' THEN $11::bigint END,
+	CASE p.state WHEN 'running' THEN clock_timestamp() + $12::bigint * interval '1 microsecond' END
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::text[])
+	AS p(event_id, destination, event_type, state, attempts, delay, error_class, last_error, token, ordering_key)
 ON CONFLICT (event_id, destination) DO UPDATE SET
 	state = excluded.state, attempts = excluded.attempts, available_at = excluded.available_at,
+	ordering_key = excluded.ordering_key,
 	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
 	lease_token = excluded.lease_token, lease_owner = excluded.lease_owner, lease_until = excluded.lease_until,
 	updated_at = clock_timestamp()`
@@ -183,19 +184,21 @@ func splitRefs(refs []dispatch.Ref) (ids []int64, names []string) {
 	return ids, names
 }
 
-// entryParams encodes the first nine parameters of sqlPut.
+// entryParams encodes the first ten parameters of sqlPut.
 func entryParams(entries []dispatch.Entry) [][]byte {
 	n := len(entries)
 	ids, attempts, delays, tokens := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	names, types, states, classes, texts := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	keys := make([]string, n)
 	for i, e := range entries {
 		ids[i], attempts[i], delays[i], tokens[i] = e.EventID, int64(e.Failures), delayMicroseconds(e.Delay), e.Token
 		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, errorText(e.Err)
+		keys[i] = e.Key
 	}
 	return [][]byte{
 		appendInt8Array(nil, ids), textArray(names), textArray(types), textArray(states),
 		appendInt8Array(nil, attempts), appendInt8Array(nil, delays), textArray(classes), textArray(texts),
-		appendInt8Array(nil, tokens),
+		appendInt8Array(nil, tokens), textArray(keys),
 	}
 }
 

@@ -1,0 +1,221 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Range is a range of ids, both ends included.
+type Range struct{ From, To int64 }
+
+// Late is a fresh event that a claim saw among the ids that were passed over
+// before. It is not claimed.
+type Late struct {
+	ID            int64
+	AggregateType string
+	AggregateID   string
+}
+
+const (
+	// dateAfter is how old a gap has to be before a snapshot can tell whose it
+	// is: a statement draws its id a moment before it has a transaction id.
+	dateAfter = 50 * time.Millisecond
+	// gapStays is how long a gap is looked into with every claim. After that
+	// it belongs to a long transaction, and is looked into when that has ended.
+	gapStays = 2 * time.Second
+	// maxGaps bounds the ranges that a claim looks into; beyond it neighbours
+	// are joined.
+	maxGaps = 256
+	// maxOldGaps bounds those that wait for long transactions.
+	maxOldGaps = 4096
+)
+
+// gap is a range of ids that nobody had committed when the sweep went past.
+type gap struct {
+	Range
+	since time.Time
+	under []uint64 // transactions that may yet commit it; nil: not known yet
+	dated bool
+	old   bool // looked into only when one of them has ended
+}
+
+// front is how far a sweep has come, and where events may still come up behind
+// it. Events of one aggregate are written one transaction after the other, so
+// when a claim meets an event, all earlier ones of its aggregate are there to
+// be seen: behind the front they are in a gap.
+type front struct {
+	head int64 // everything up to here has been met, but for the gaps
+	gaps []gap // in the order of ids, and apart
+}
+
+// asks returns the ranges to be looked into with a claim that begins behind after.
+func (f *front) asks(after int64) []Range {
+	var ranges []Range
+	for i := range f.gaps {
+		if g := &f.gaps[i]; !g.old && g.From <= after {
+			ranges = append(ranges, Range{g.From, min(g.To, after)})
+		}
+	}
+	return ranges
+}
+
+// went notes that a claim has met these works, in the order of ids, and that
+// there was nothing else to be met up to last.
+func (f *front) went(now time.Time, work []Work, last int64) {
+	next := f.head
+	if f.head == beforeAll && len(work) > 0 {
+		// Nobody knows where the sequence began: of what was drawn before the
+		// first event that is left, only the nearest may be under way still.
+		next = max(work[0].Event.ID, beforeAll+2+maxGaps) - 1 - maxGaps
+	}
+	for i := range work {
+		id := work[i].Event.ID
+		if id <= f.head {
+			continue
+		}
+		if id > next+1 {
+			f.add(gap{Range: Range{next + 1, id - 1}, since: now})
+		}
+		next = max(next, id)
+	}
+	if last > next && next != beforeAll {
+		f.add(gap{Range: Range{next + 1, last}, since: now})
+	}
+	f.head = max(f.head, last)
+}
+
+// add appends a gap, whose ids are above all others, and joins neighbours when
+// they have become many.
+func (f *front) add(g gap) {
+	f.gaps = append(f.gaps, g)
+	if len(f.gaps) > maxGaps+maxOldGaps {
+		f.join()
+	}
+}
+
+// join halves the number of gaps.
+func (f *front) join() {
+	kept := f.gaps[:0]
+	for i := 0; i < len(f.gaps); i += 2 {
+		g := f.gaps[i]
+		if i+1 < len(f.gaps) {
+			n := f.gaps[i+1]
+			g.To = n.To
+			if n.since.After(g.since) {
+				g.since = n.since
+			}
+			g.dated = g.dated && n.dated
+			g.old = g.old && n.old
+			g.under = union(g.under, n.under)
+		}
+		kept = append(kept, g)
+	}
+	clear(f.gaps[len(kept):])
+	f.gaps = kept
+}
+
+func union(a, b []uint64) []uint64 {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// saw takes the snapshot of a claim that was asked at the given time to look
+// into the gaps up to checked, and what it found there. It returns false if a gap
+// should have been among them that was not: a long transaction has ended.
+func (f *front) saw(asked time.Time, snap Snapshot, checked int64, late []Late) bool {
+	sure := true
+	kept := f.gaps[:0]
+	young := 0
+	for _, g := range f.gaps {
+		before := len(g.under)
+		if g.dated && before > 0 {
+			g.under = slices.DeleteFunc(slices.Clone(g.under), snap.ended)
+		}
+		seen := asked.After(g.since) && g.To <= checked && !anyIn(late, g.Range)
+		switch {
+		case g.old && len(g.under) < before:
+			g.old, g.since, sure = false, time.Now(), false
+		case g.old:
+		case g.dated && len(g.under) == 0 && seen:
+			continue // all that could come has been seen
+		case !g.dated && asked.Sub(g.since) >= dateAfter:
+			g.dated, g.under = true, slices.Clone(snap.Running)
+		case g.dated && len(g.under) > 0 && seen && asked.Sub(g.since) >= gapStays:
+			g.old = true
+		}
+		if !g.old {
+			young++
+		}
+		kept = append(kept, g)
+	}
+	clear(f.gaps[len(kept):])
+	f.gaps = kept
+	if young > maxGaps {
+		f.join()
+	}
+	return sure
+}
+
+func anyIn(late []Late, r Range) bool {
+	return slices.ContainsFunc(late, func(l Late) bool { return l.ID >= r.From && l.ID <= r.To })
+}
+
+// back goes back to id, if it is further.
+func (f *front) back(id int64) {
+	if id >= f.head {
+		return
+	}
+	f.head = id
+	f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.From > id })
+	for i := range f.gaps {
+		f.gaps[i].To = min(f.gaps[i].To, id)
+	}
+}
+
+// merge takes the gaps of a front that was apart, and what only the other has met.
+func (f *front) merge(o *front) {
+	f.gaps = append(f.gaps, o.gaps...)
+	if o.head < f.head && o.head != beforeAll {
+		f.gaps = append(f.gaps, gap{Range: Range{o.head + 1, f.head}, since: time.Now()})
+	}
+	slices.SortFunc(f.gaps, func(a, b gap) int { return cmp.Compare(a.From, b.From) })
+	for len(f.gaps) > maxGaps+maxOldGaps {
+		f.join()
+	}
+}
+
+// reset begins again behind id.
+func (f *front) reset(id int64) { f.head, f.gaps = id, nil }
+
+// doubt is there from the moment when somebody else may have locked events that
+// are this relay's to deliver, until all transactions of that moment have ended.
+// Its zero value is no doubt.
+type doubt struct {
+	raised bool
+	xid    uint64 // 0: the moment has yet to be dated
+}
+
+func (d *doubt) raise() { *d = doubt{raised: true} }
+
+func (d *doubt) saw(snap Snapshot) {
+	switch {
+	case !d.raised:
+	case d.xid == 0:
+		d.xid = snap.Xmax
+	case snap.Xmin >= d.xid:
+		*d = doubt{}
+	}
+}
+
+// Snapshot says which transactions had ended when a claim began: all below
+// Xmin, none from Xmax on, and of those between them all but Running.
+type Snapshot struct {
+	Xmin, Xmax uint64
+	Running    []uint64
+}
+
+func (s Snapshot) ended(xid uint64) bool {
+	return xid < s.Xmin || xid < s.Xmax && !slices.Contains(s.Running, xid)
+}

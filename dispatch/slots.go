@@ -1,0 +1,235 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// Slots is how many slots the aggregates are divided into.
+const Slots = 64
+
+const (
+	// slotsEvery is how often a relay looks whether its share of the slots is
+	// fair, and shows that it still has them.
+	slotsEvery = 300 * time.Millisecond
+	// slotsLast is how long a relay that cannot show it goes on with the slots.
+	slotsLast = time.Second
+	// slotsGrace is how long a relay that got slots waits before it uses them:
+	// whoever had them may not know yet that they are gone.
+	slotsGrace = 1300 * time.Millisecond
+)
+
+// SlotShare is what a relay has of the slots.
+type SlotShare struct {
+	// Held are the slots, in ascending order.
+	Held []int32
+	// Excess is how many of them others should have.
+	Excess int
+	// Session changes when the connection was lost, and all slots with it.
+	Session uint64
+	// Alone says that no other relay takes part.
+	Alone bool
+}
+
+// SlotKeeper divides the slots between the relays of a table. Each slot is held
+// by one relay, until that lets it go or its connection is lost.
+type SlotKeeper interface {
+	// Share takes free slots up to a fair share, and returns what is held.
+	Share(ctx context.Context) (SlotShare, error)
+	// Release lets slots go.
+	Release(ctx context.Context, slots []int32) error
+}
+
+// slotHolder keeps the scheduler's slots and those of the database the same.
+type slotHolder struct {
+	d       *Dispatcher
+	keeper  SlotKeeper
+	session uint64
+	used    []int32             // what the scheduler works with
+	since   map[int32]time.Time // when the others were got
+}
+
+// begin gets the first slots, before anything is claimed.
+func (h *slotHolder) begin(ctx context.Context) {
+	pause := reconnectPauses()
+	for ctx.Err() == nil {
+		share, err := h.keeper.Share(ctx)
+		if err == nil {
+			h.session, h.since = share.Session, make(map[int32]time.Time)
+			if share.Alone {
+				h.used = share.Held
+			}
+			h.note(share, time.Now())
+			h.d.sched.useSlots(h.used, time.Now().Add(slotsLast))
+			return
+		}
+		h.d.health.report(err)
+		sleep(ctx, pause.NextBackOff())
+	}
+}
+
+// note remembers when slots were got.
+func (h *slotHolder) note(share SlotShare, now time.Time) {
+	for slot := range h.since {
+		if !slices.Contains(share.Held, slot) {
+			delete(h.since, slot)
+		}
+	}
+	for _, slot := range share.Held {
+		if _, known := h.since[slot]; !known {
+			h.since[slot] = now
+		}
+	}
+}
+
+// run keeps the share until ctx ends.
+func (h *slotHolder) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		sleep(ctx, slotsEvery)
+		if ctx.Err() != nil {
+			return
+		}
+		asked := time.Now()
+		share, err := h.keeper.Share(ctx)
+		if err != nil {
+			continue // the scheduler stops using the slots by itself
+		}
+		if err := h.follow(ctx, share, asked); err != nil && ctx.Err() == nil {
+			h.d.health.report(err)
+		}
+	}
+}
+
+// follow takes up what has been got, and lets go of what others should have.
+func (h *slotHolder) follow(ctx context.Context, share SlotShare, asked time.Time) error {
+	if share.Session != h.session {
+		h.session, h.used = share.Session, nil
+		clear(h.since)
+	}
+	h.note(share, time.Now())
+	var use []int32
+	for _, slot := range share.Held {
+		if slices.Contains(h.used, slot) || time.Since(h.since[slot]) >= slotsGrace {
+			use = append(use, slot)
+		}
+	}
+	var release []int32
+	if share.Excess > 0 {
+		release = share.Held[len(share.Held)-min(share.Excess, len(share.Held)):]
+		use = slices.DeleteFunc(use, func(slot int32) bool { return slices.Contains(release, slot) })
+	}
+	until := asked.Add(slotsLast)
+	if len(release) == 0 && slices.Equal(use, h.used) && h.d.sched.keepSlots(until) {
+		return nil
+	}
+	// Nothing of a slot may be under way when it changes hands.
+	if !h.d.sched.quiesce(ctx) {
+		return nil
+	}
+	defer h.d.sched.resume()
+	h.used = use
+	if len(release) > 0 {
+		if err := h.keeper.Release(ctx, release); err != nil {
+			return err
+		}
+	}
+	for _, l := range h.d.lanes {
+		l.forget()
+	}
+	h.d.sched.useSlots(use, until)
+	return h.d.readLines(ctx)
+}
+
+// forget drops what is known of lines and of what was passed over. Only
+// deliveries that go on under a lease are left.
+func (l *lane) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.looks, l.later = nil, nil
+	l.behind, l.refused, l.sweeping = inOrder, inOrder, false
+	for key, ln := range l.lines {
+		ln.place, ln.looking, ln.again = -1, false, false
+		if len(ln.jobs) == 0 && ln.writing == 0 {
+			delete(l.lines, key)
+		}
+	}
+}
+
+// useSlots begins to work with the given slots, from the beginning.
+func (s *scheduler) useSlots(slots []int32, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slots, s.slotsUntil, s.divided = slots, until, true
+	if slots == nil {
+		s.slots = []int32{}
+	}
+	clear(s.lagged)
+	s.regainLocked()
+	s.cond.Broadcast()
+}
+
+// keepSlots goes on with the slots. It returns false if they had run out: then
+// others may have had them.
+func (s *scheduler) keepSlots(until time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lapsed {
+		return false
+	}
+	s.slotsUntil = until
+	return true
+}
+
+// slotsLocked returns what a query is to be limited to: nil where the relay has
+// all slots.
+func (s *scheduler) slotsLocked(now time.Time) []int32 {
+	switch {
+	case !s.divided:
+		return nil
+	case now.After(s.slotsUntil) || s.lapsed:
+		s.lapsed = true
+		return []int32{}
+	case len(s.slots) == Slots:
+		return nil
+	}
+	return s.slots
+}
+
+// quiesce keeps everybody from claiming, and waits until nothing is claimed. It
+// returns false if ctx ends first.
+func (s *scheduler) quiesce(ctx context.Context) bool {
+	stop := context.AfterFunc(ctx, s.poke)
+	defer stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quiet = true
+	for s.atWork > 0 && ctx.Err() == nil && !s.stopped {
+		s.cond.Wait()
+	}
+	if ctx.Err() != nil || s.stopped {
+		s.quiet = false
+		s.cond.Broadcast()
+		return false
+	}
+	s.lapsed = false
+	return true
+}
+
+// resume ends the quiet.
+func (s *scheduler) resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quiet = false
+	s.cond.Broadcast()
+}
+
+// ended takes word that nothing of a claim is under way any more.
+func (s *scheduler) ended() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.atWork--
+	if s.quiet {
+		s.cond.Broadcast()
+	}
+}

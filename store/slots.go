@@ -1,0 +1,171 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+const (
+	// memberClass is 'ntfk' in ASCII: each relay of a table holds this lock
+	// shared, so that it can be counted.
+	memberClass = 0x6e74666b
+	// slotClass is 'nts' in ASCII, with the number of the slot in the last byte.
+	slotClass = 0x6e747300
+)
+
+// Slots holds this relay's share of the slots, on a connection of its own: when
+// that breaks, they are free for others. It implements dispatch.SlotKeeper. It
+// is safe for several goroutines; whoever made it calls Close.
+type Slots struct {
+	connector *Connector
+
+	mu      sync.Mutex // guards what follows, and with conn the one session
+	conn    *pgx.Conn
+	session uint64
+	held    []int32
+}
+
+// NewSlots returns slots that connect when they are first used.
+func NewSlots(c *Connector) *Slots { return &Slots{connector: c} }
+
+// Close lets all slots go, also after ctx has ended.
+func (s *Slots) Close(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closeLocked(ctx)
+}
+
+func (s *Slots) closeLocked(ctx context.Context) {
+	if s.conn != nil {
+		Close(ctx, s.conn)
+		s.conn, s.held = nil, nil
+	}
+}
+
+// do runs f on the connection, which it opens if need be, and gives it up after
+// any error: what is held is then known again, and is nothing.
+func (s *Slots) do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	err := ctx.Err()
+	if err == nil && (s.conn == nil || s.conn.IsClosed()) {
+		err = s.connect(ctx)
+	}
+	if err == nil {
+		err = f(ctx, s.conn)
+	}
+	if err != nil {
+		s.closeLocked(ctx)
+		return fmt.Errorf("share the aggregates with other relays: %w", err)
+	}
+	return nil
+}
+
+// sqlTable is what the locks of one table have in common.
+const sqlTable = `hashtext('outbox_events'::regclass::oid::text)`
+
+func (s *Slots) connect(ctx context.Context) error {
+	conn, err := s.connector.Connect(ctx, "slots")
+	if err != nil {
+		return err
+	}
+	s.conn, s.held = conn, nil
+	s.session++
+	_, err = conn.Exec(ctx, `SELECT pg_advisory_lock_shared($1::int, `+sqlTable+`)`, memberClass)
+	return err
+}
+
+// Share implements dispatch.SlotKeeper.
+func (s *Slots) Share(ctx context.Context) (share dispatch.SlotShare, err error) {
+	err = s.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		members, taken, err := s.look(ctx, conn)
+		if err != nil {
+			return err
+		}
+		fair := (dispatch.Slots + members - 1) / members
+		if missing := fair - len(s.held); missing > 0 {
+			if err := s.take(ctx, conn, free(taken), missing); err != nil {
+				return err
+			}
+		}
+		share = dispatch.SlotShare{
+			Held: slices.Clone(s.held), Excess: max(0, len(s.held)-fair), Session: s.session, Alone: members == 1,
+		}
+		return nil
+	})
+	return share, err
+}
+
+// look counts the relays, and returns which slots anybody has.
+func (s *Slots) look(ctx context.Context, conn *pgx.Conn) (members int, taken []int32, err error) {
+	rows, err := conn.Query(ctx, `SELECT l.classid::bigint FROM pg_locks AS l
+		WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND l.objid = (`+sqlTable+`::bigint & 4294967295)::oid
+		AND (l.classid::bigint = $1 OR l.classid::bigint BETWEEN $2 AND $2 + $3 - 1)`,
+		int64(memberClass), int64(slotClass), int64(dispatch.Slots))
+	if err != nil {
+		return 0, nil, err
+	}
+	classes, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	for _, class := range classes {
+		if class == memberClass {
+			members++
+		} else {
+			taken = append(taken, int32(class-slotClass)) //nolint:gosec // 0 to 63
+		}
+	}
+	if err == nil && members == 0 {
+		err = errors.New("the relay's own lock is gone")
+	}
+	return members, taken, err
+}
+
+// free returns the slots that are not taken, in an order of its own: relays that
+// look at the same moment should not try the same ones.
+func free(taken []int32) []int32 {
+	var list []int32
+	for _, i := range rand.Perm(dispatch.Slots) {
+		if slot := int32(i); !slices.Contains(taken, slot) { //nolint:gosec // 0 to 63
+			list = append(list, slot)
+		}
+	}
+	return list
+}
+
+// take tries to lock up to n of the slots.
+func (s *Slots) take(ctx context.Context, conn *pgx.Conn, slots []int32, n int) error {
+	slots = slots[:min(n, len(slots))]
+	if len(slots) == 0 {
+		return nil
+	}
+	rows, err := conn.Query(ctx, `SELECT s FROM unnest($1::int[]) AS s WHERE pg_try_advisory_lock($2::int + s, `+sqlTable+`)`, slots, slotClass)
+	if err != nil {
+		return err
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	s.held = append(s.held, got...)
+	slices.Sort(s.held)
+	return err
+}
+
+// Release implements dispatch.SlotKeeper.
+func (s *Slots) Release(ctx context.Context, slots []int32) error {
+	return s.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($2::int + s, `+sqlTable+`) FROM unnest($1::int[]) AS s`, slots, slotClass)
+		s.held = slices.DeleteFunc(s.held, func(slot int32) bool { return slices.Contains(slots, slot) })
+		return err
+	})
+}
+
+var _ dispatch.SlotKeeper = (*Slots)(nil)
