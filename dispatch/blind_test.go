@@ -29,7 +29,7 @@ func TestBlindPollsFast(t *testing.T) {
 				if q.Source == SourceSweep {
 					queries <- time.Now()
 				}
-				s.claimed(q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
+				s.claimed(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
 			}
 		}()
 		during := func(d time.Duration) int {
