@@ -90,7 +90,8 @@ type Relay struct {
 // not used, so it may be small: the relay opens connections of its own, with
 // the pool's configuration, because they hold locks and settings. With the
 // defaults these are seven: four that claim, one that listens, one for the
-// bell and one for leases; [Relay.OldestWaiting] opens another while it asks.
+// bell and one for leases; [Relay.OldestWaiting] and [Relay.Backlog] open another
+// while they ask.
 //
 // New does not connect. All mistakes in the options are returned together.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
@@ -234,6 +235,14 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // on a connection for this question alone: asking disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 	return r.watch.Oldest(ctx, r.dispatcher.SettledBelow())
+}
+
+// Backlog returns what waits: events by type and destination, deliveries by
+// state, errors and dead letters. It looks at 10,000 rows per question at most and
+// says where there are more. Like OldestWaiting it asks the database, by index, on
+// a connection for this question alone.
+func (r *Relay) Backlog(ctx context.Context) (store.Backlog, error) {
+	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down,
