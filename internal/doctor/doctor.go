@@ -277,11 +277,3 @@ func row[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) (T
 	}
 	return pgx.CollectExactlyOneRow(r, pgx.RowToStructByPos[T])
 }
-
-// plural returns "1 row" or "2 rows".
-func plural(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}

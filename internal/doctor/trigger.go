@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -156,7 +157,7 @@ func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", nil, err
 	}
 	if len(relays) > 0 {
-		return plural(int64(len(relays)), "relay") + " live with this database.", nil, nil
+		return "Relays that deliver from this database: " + strconv.Itoa(len(relays)) + ".", nil, nil
 	}
 	backlog, err := store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema})
 	if err != nil {

@@ -115,20 +115,24 @@ func (s *Status) attention() (all []Attention) {
 	}
 	for _, d := range s.Backlog.Destinations {
 		if d.Oldest != nil && d.Oldest.Age > longWait.Seconds() {
-			add(d.Name, "notifyd doctor, and the last error of "+d.Name, "An event has waited for %s since %s.", d.Name, ago(d.Oldest.Age))
+			add(d.Name, "notifyd doctor, and the last error of "+d.Name, "An event has waited %s for %s.", ago(d.Oldest.Age), d.Name)
 		}
 		if d.Dead.N > 0 {
-			noun := "dead letters"
-			if d.Dead.N == 1 {
-				noun = "dead letter"
-			}
-			add(d.Name, "mend the cause, then notifyd dlq replay --destination "+d.Name, "%s has %v %s.", d.Name, d.Dead, noun)
+			add(d.Name, "mend the cause, then notifyd dlq replay --destination "+d.Name, "%s has %s.", d.Name, counted(d.Dead, "dead letter"))
 		}
 	}
 	for _, t := range s.Backlog.Unrouted {
-		add("", "add a route for it to the configuration, and restart the relay", "%v events of type %s match no route.", t.Count, t.EventType)
+		add("", "add a route for it to the configuration, and restart the relay", "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
 	}
 	return all
+}
+
+// counted returns "1 event" or "10000+ events".
+func counted(c store.Count, noun string) string {
+	if c.N == 1 && !c.More {
+		return "1 " + noun
+	}
+	return c.String() + " " + noun + "s"
 }
 
 // ago is a time in seconds, short.
