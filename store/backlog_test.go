@@ -59,13 +59,12 @@ func TestBacklog(t *testing.T) {
 	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, updated_at, error_class, last_error, ordering_key) VALUES
 		(2, 'queue', 'order.placed', 'retry', 3, now() + interval '1 h', now() - interval '2 min', 'event', 'order 2: 500', NULL),
 		(3, 'queue', 'order.placed', 'retry', 1, now() + interval '30 min', now() - interval '1 min', 'event', 'order 3: 500', 'a'),
-		(4, 'queue', 'order.placed', 'parked', 0, now(), now(), NULL, NULL, 'a'),
-		(4, '', 'order.placed', 'retry', 0, 'infinity', now(), NULL, NULL, NULL),
-		(2, '', 'lost', 'unrouted', 0, now(), now(), NULL, NULL, NULL),
-		(1, '', 'lost', 'unrouted', 0, now(), now(), NULL, NULL, NULL),
 		(1, 'old', 'order.placed', 'dead', 5, now(), now() - interval '3 h', 'event', 'mailbox 7 is full', NULL),
 		(2, 'old', 'order.placed', 'dead', 5, now(), now() - interval '2 h', 'event', 'mailbox 9 is full', NULL),
 		(3, 'old', 'order.placed', 'dead', 5, now(), now() - interval '1 h', 'event', 'no such user', NULL)`)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at, ordering_key) VALUES
+		(4, 'queue', 'order.placed', 'parked', now(), 'a'), (4, '', 'order.placed', 'retry', 'infinity', NULL),
+		(2, '', 'lost', 'unrouted', now(), NULL), (1, '', 'lost', 'unrouted', now(), NULL)`)
 	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until) VALUES
 		(4, 'mail', 'order.placed', 'running', 1, 1, now())`)
 	b := d.backlog(BacklogOptions{Route: bothRoutes})
@@ -136,8 +135,8 @@ func TestBacklogLimit(t *testing.T) {
 	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT i, d, 'a', s
 		FROM generate_series(101, 111) i, unnest(ARRAY['y', 'z', ''], ARRAY['retry', 'dead', 'unrouted']) AS u(d, s)`)
 	b := d.backlog(BacklogOptions{Limit: 10, Route: func(string) []string { return []string{"w", "w2"} }})
-	got := fmt.Sprint(b.Fresh, b.Unrouted[0].Count, b.Destination("w").Fresh.More, b.Destination("x").Parked.More, b.Destination("y").Retry, b.Destination("z").Dead)
-	if want := "10+ 10+ true true 10+ 10+"; got != want {
+	got := fmt.Sprint(b.Fresh, b.Unrouted[0].Count, b.Destination("w").Fresh.More && b.Destination("x").Parked.More, b.Destination("y").Retry, b.Destination("z").Dead)
+	if want := "10+ 10+ true 10+ 10+"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	b = d.backlog(BacklogOptions{Limit: 11, After: ids[19]})
@@ -257,9 +256,14 @@ func unboundedScans(plan string) (all []string) {
 		}
 		children, _ := node["Plans"].([]any)
 		for _, child := range children {
-			walk(child.(map[string]any), kind == "Limit" || kind == "LockRows" && limited)
+			below, _ := child.(map[string]any)
+			walk(below, kind == "Limit" || kind == "LockRows" && limited)
 		}
 	}
-	walk(root["Plan"].(map[string]any), false)
+	top, ok := root["Plan"].(map[string]any)
+	if !ok {
+		return []string{"no plan"}
+	}
+	walk(top, false)
 	return all
 }

@@ -187,7 +187,7 @@ func printable(text string) string {
 }
 
 // health is the error that becomes the exit code.
-func health(r doctor.Report, strict bool) error { //nolint:revive // the flag of the command line
+func health(r doctor.Report, strict bool) error {
 	switch {
 	case r.Count(doctor.Error) > 0:
 		return errors.New("doctor has found " + count(r.Count(doctor.Error), "error"))

@@ -31,7 +31,7 @@ INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempt
 	(101, 'mail', 'order.placed', 'dead', 20, now(), now() - interval '2 h', 'event', 'email: 552 mailbox 1 is full'),
 	(102, 'mail', 'order.placed', 'dead', 20, now(), now() - interval '1 h', 'event', 'email: 552 mailbox 2 is full'),
 	(103, 'mail', 'order.placed', 'retry', 3, now() + interval '2 h', now() - interval '1 h', 'event', E'email: 451 try\x1b later'),
-	(104, '', 'order.lost', 'unrouted', 0, now(), now(), NULL, NULL)`
+	(104, '', 'order.lost', 'unrouted', 0, now(), '2020-01-01', NULL, NULL)`
 
 // failing makes the shop and returns its configuration file. Somebody shows as a
 // relay that lives.

@@ -26,7 +26,7 @@ func (h *Handler) Check(ctx context.Context) error {
 	request.Topics = []kmsg.MetadataRequestTopic{}
 	if topic := h.encoder.fixedTopic; topic != "" {
 		asked := kmsg.NewMetadataRequestTopic()
-		asked.Topic = kmsg.StringPtr(topic)
+		asked.Topic = new(topic)
 		request.Topics = append(request.Topics, asked)
 	}
 	answer, err := request.RequestWith(within, client)

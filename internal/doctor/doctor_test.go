@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
@@ -27,9 +28,9 @@ func calm() Limits {
 }
 
 // connectTo connects in the way of a command.
-func connectTo(url string) Connect {
+func connectTo(to string) Connect {
 	return func(ctx context.Context) (*pgx.Conn, error) {
-		cfg, err := pgx.ParseConfig(url)
+		cfg, err := pgx.ParseConfig(to)
 		if err != nil {
 			return nil, err
 		}
@@ -115,21 +116,29 @@ func illnesses() map[string]illness {
 		"trigger for replicas":    {sql(`ALTER TABLE outbox_events ENABLE REPLICA TRIGGER outbox_events_bell`), "trigger", Warning, "replicas only", "ENABLE TRIGGER"},
 		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_bell ON outbox_events; CREATE TRIGGER outbox_events_bell AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_bell_auto()`), "trigger", Error, "not the one that migrate makes", "DROP TRIGGER"},
 		"another trigger":         {sql(`CREATE TRIGGER mine BEFORE INSERT ON outbox_events FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`), "other triggers", Note, "trigger mine", `DROP TRIGGER "mine"`},
+	}
+}
+
+// troubles are illnesses of what is around the tables.
+func troubles() map[string]illness {
+	return map[string]illness{
 		"replication role": {func(p *patient, _ *Options) {
 			p.exec(`ALTER DATABASE "` + p.conn.Config().Database + `" SET session_replication_role = replica`)
 		}, "replication role", Warning, "no trigger fires there", "RESET session_replication_role"},
 		"replication role of the connection": {func(p *patient, o *Options) {
 			o.Connect = connectTo(p.with("options", "-c session_replication_role=replica"))
 		}, "replication role", Warning, "no trigger fires", "connection string"},
-		"frozen relay": {func(p *patient, o *Options) {
+		"frozen relay": {func(p *patient, _ *Options) {
 			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
 			p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
 		}, "bell", Error, "is frozen", "pg_terminate_backend"},
 		"nobody delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay runs", "notifyd run"},
 		"nobody, nothing": {sql(`SELECT 1`), "relays", Note, "nothing waits", "notifyd run"},
 		"read only":       {sql(`SELECT 1`), "settings", Error, "cannot write events", "reset default_transaction_read_only"},
-		"autovacuum off for a table": {sql(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`), "autovacuum", Warning, "Autovacuum is off for outbox_events",
-			`ALTER TABLE "public"."outbox_events" RESET (autovacuum_enabled)`},
+		"autovacuum off for a table": {
+			sql(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`), "autovacuum", Warning, "Autovacuum is off for outbox_events",
+			`ALTER TABLE "public"."outbox_events" RESET (autovacuum_enabled)`,
+		},
 		"clock": {func(_ *patient, o *Options) {
 			o.Now = func() time.Time { return time.Now().Add(-3 * time.Hour) }
 		}, "clock", Warning, "behind that of the database", "NTP"},
@@ -145,7 +154,7 @@ func illnesses() map[string]illness {
 		"listens through a transaction pooler": {func(p *patient, o *Options) {
 			o.Listen, o.Limits.Silence = connectTo(p.through(startPooler(p, p.url))), time.Second
 		}, "notify", Error, "no notification arrives", "listen_url"},
-		"row level security": {func(p *patient, o *Options) {
+		"row level security": {func(p *patient, _ *Options) {
 			p.exec(`ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
 		}, "schema", Error, "row level security", "DISABLE ROW LEVEL SECURITY"},
 		"open transaction": {func(p *patient, o *Options) {
@@ -235,7 +244,9 @@ func (p *patient) until(query string) {
 // TestIllnesses brings about each illness in a database of its own.
 func TestIllnesses(t *testing.T) {
 	t.Parallel()
-	for name, ill := range illnesses() {
+	all := illnesses()
+	maps.Copy(all, troubles())
+	for name, ill := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPatient(t)

@@ -45,9 +45,9 @@ func (p *patient) connect(url string) *pgx.Conn {
 	return conn
 }
 
-func (p *patient) exec(sql string, args ...any) {
+func (p *patient) exec(sql string) {
 	p.Helper()
-	if _, err := p.conn.Exec(p.Context(), sql, args...); err != nil {
+	if _, err := p.conn.Exec(p.Context(), sql); err != nil {
 		p.Fatalf("%s: %v", sql, err)
 	}
 }

@@ -40,8 +40,13 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 // checkRights looks for what the relay does and the role may not.
 func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 	needs := [][2]string{
-		{"outbox_events", "SELECT"}, {"outbox_events", "UPDATE"}, {"outbox_events", "DELETE"},
-		{"outbox_deliveries", "SELECT"}, {"outbox_deliveries", "INSERT"}, {"outbox_deliveries", "UPDATE"}, {"outbox_deliveries", "DELETE"},
+		{"outbox_events", "SELECT"},
+		{"outbox_events", "UPDATE"},
+		{"outbox_events", "DELETE"},
+		{"outbox_deliveries", "SELECT"},
+		{"outbox_deliveries", "INSERT"},
+		{"outbox_deliveries", "UPDATE"},
+		{"outbox_deliveries", "DELETE"},
 		{"outbox_migrations", "SELECT"},
 	}
 	var tables, privileges []string

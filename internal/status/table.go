@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -104,7 +105,7 @@ func (s *Status) destinations(b *strings.Builder) {
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(w, "fresh\tretry\trunning\tparked\tdead\toldest\tnext try\tstate\tper s\t destination\n")
+	_, _ = io.WriteString(w, "fresh\tretry\trunning\tparked\tdead\toldest\tnext try\tstate\tper s\t destination\n") // to a strings.Builder
 	for _, name := range names {
 		d := s.Backlog.Destination(name)
 		oldest, next := "-", "-"
@@ -115,9 +116,10 @@ func (s *Status) destinations(b *strings.Builder) {
 			next = ago(d.NextDue.Sub(s.At).Seconds())
 		}
 		state, rate := s.live(name)
-		fmt.Fprintf(w, "%v\t%v\t%v\t%v\t%v\t%s\t%s\t%s\t%s\t %s\n", d.Fresh, d.Retry, d.Running, d.Parked, d.Dead, oldest, next, state, rate, name)
+		line := fmt.Sprintf("%v\t%v\t%v\t%v\t%v\t%s\t%s\t%s\t%s\t %s\n", d.Fresh, d.Retry, d.Running, d.Parked, d.Dead, oldest, next, state, rate, name)
+		_, _ = io.WriteString(w, line) // to a strings.Builder, as the next ones
 	}
-	_ = w.Flush() // to a strings.Builder
+	_ = w.Flush()
 }
 
 // names are those of all destinations: first those of the relay.
