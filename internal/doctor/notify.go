@@ -122,8 +122,12 @@ func (e *exam) sharesSession(ctx context.Context, first *pgx.Conn, backend int32
 			return false, err
 		}
 		pid, err := backendOf(ctx, other, `SELECT pg_backend_pid()`)
-		if err != nil || pid == backend {
-			return pid == backend, err
+		if err == nil && pid == backend { // the pooler would keep the lock
+			_, err = other.Exec(ctx, `SELECT pg_advisory_unlock($1)`, lock)
+			return true, err
+		}
+		if err != nil {
+			return false, err
 		}
 	}
 	// The unlock counts where the lock is held, and warns elsewhere.
