@@ -194,8 +194,8 @@ func TestDLQEditFromFile(t *testing.T) {
 	}
 }
 
-// terminal returns the two ends of one, as a person and a program have them.
-func terminal(t *testing.T) (person, program *os.File) {
+// pseudoTerminal returns the two ends of one, as a person and a program have them.
+func pseudoTerminal(t *testing.T) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -227,7 +227,7 @@ func TestDLQOnATerminal(t *testing.T) {
 		t.Run(strings.TrimSpace(answer), func(t *testing.T) {
 			t.Parallel()
 			url := buried(t, 2)
-			person, program := terminal(t)
+			person, program := pseudoTerminal(t)
 			if _, err := person.WriteString(answer); err != nil {
 				t.Fatal(err)
 			}
