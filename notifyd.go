@@ -96,7 +96,8 @@ type Relay struct {
 // used by [Relay.DeadLetters] only, so it may be small: the relay opens connections of its own, with
 // the pool's configuration, because they hold locks and settings. With the
 // defaults these are eight: four that claim, one that listens, one for the
-// bell, one for leases and one for its share of the aggregates; [Relay.OldestWaiting] opens another while it asks.
+// bell, one for leases and one for its share of the aggregates;
+// [Relay.OldestWaiting] and [Relay.Backlog] open another while they ask.
 //
 // New does not connect. All mistakes in the options are returned together.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
@@ -276,6 +277,14 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 		panic(fmt.Errorf("notifyd: bug: New has checked the schema: %w", err))
 	}
 	return s
+}
+
+// Backlog returns what waits: events by type and destination, deliveries by
+// state, errors and dead letters. It looks at 10,000 rows per question at most and
+// says where there are more. Like OldestWaiting it asks the database, by index, on
+// a connection for this question alone.
+func (r *Relay) Backlog(ctx context.Context) (store.Backlog, error) {
+	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down,

@@ -192,6 +192,17 @@ func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 // Routed reports whether a route matches the event type.
 func (d *Dispatcher) Routed(eventType string) bool { return d.router.find(eventType) != nil }
 
+// DestinationsOf returns the names of the destinations of an event type, none if
+// no route matches. It may be called while the dispatcher runs.
+func (d *Dispatcher) DestinationsOf(eventType string) []string {
+	lanes := d.router.find(eventType)
+	names := make([]string, len(lanes))
+	for i, l := range lanes {
+		names[i] = l.name
+	}
+	return names
+}
+
 // ReportDatabase takes word of how whoever is about to call Run finds the
 // database: nil if it answers. It is logged, told and counted like the rest.
 func (d *Dispatcher) ReportDatabase(err error) { d.health.report(err) }

@@ -132,6 +132,23 @@ type Previewer interface {
 	Preview(e *Event) (string, error)
 }
 
+// Checker is implemented by a [Handler] that can tell whether its destination can
+// be used, without sending anything to it.
+type Checker interface {
+	// Check connects and proves who it is as Deliver would, and returns what would
+	// keep it from delivering; nil if nothing is known to. It may be called before
+	// and between deliveries, leaves nothing at the destination, and holds no credential in
+	// its error.
+	Check(ctx context.Context) error
+}
+
+// Sizer is implemented by a [Handler] whose messages have a largest size.
+type Sizer interface {
+	// MaxBytes is that size in bytes. An event whose payload alone is larger cannot
+	// be delivered.
+	MaxBytes() int
+}
+
 // Middleware wraps a [Handler] in another. A handler that is wrapped is called
 // for one event at a time, unless the middleware returns a [BatchHandler].
 type Middleware func(Handler) Handler

@@ -26,6 +26,23 @@ func CheckPattern(pattern string) error {
 	return nil
 }
 
+// BestPattern returns the place of the pattern that an event type is routed by,
+// -1 if none matches: the type itself, else the longest prefix, else "*". It is
+// for those who look at routes without a relay; the patterns must be valid.
+func BestPattern(patterns []string, eventType string) int {
+	best, length := -1, -1
+	for i, p := range patterns {
+		prefix, isPrefix := strings.CutSuffix(p, "*")
+		switch {
+		case p == eventType && !isPrefix:
+			return i
+		case isPrefix && len(prefix) > length && strings.HasPrefix(eventType, prefix):
+			best, length = i, len(prefix)
+		}
+	}
+	return best
+}
+
 // router finds the lanes of an event type: exact pattern first, then the
 // longest prefix, then "*". It is built before the relay runs and not changed
 // while it does; only the cache is.

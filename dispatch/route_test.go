@@ -53,6 +53,32 @@ func TestRouterTakesTheMostExactPattern(t *testing.T) {
 	}
 }
 
+// TestBestPattern: it agrees with the router, whatever the order of the patterns.
+func TestBestPattern(t *testing.T) {
+	t.Parallel()
+	all := []string{"*", "order.*", "order.line.*", "order.line.added", "order", "a.*", "a"}
+	rapid.Check(t, func(t *rapid.T) {
+		patterns := rapid.Permutation(all).Draw(t, "patterns")[:rapid.IntRange(0, len(all)).Draw(t, "n")]
+		r := newRouter()
+		for _, p := range patterns {
+			if err := r.add(p, []*lane{{name: p}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		typ := rapid.SampledFrom([]string{"order.line.added", "order.line.gone", "order.x", "order", "orders", "a", "a.b", "", "*", "b", "order.*"}).Draw(t, "type")
+		want, got := "none", "none"
+		if lanes := r.find(typ); lanes != nil {
+			want = lanes[0].name
+		}
+		if i := BestPattern(patterns, typ); i >= 0 {
+			got = patterns[i]
+		}
+		if got != want {
+			t.Fatalf("%q goes by %q, want %q", typ, got, want)
+		}
+	})
+}
+
 func TestRouterTellsTheFirstTime(t *testing.T) {
 	t.Parallel()
 	r := newTestRouter(t, "a")

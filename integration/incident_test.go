@@ -68,6 +68,11 @@ func TestIncidents(t *testing.T) {
 	if age, err := r.OldestWaiting(t.Context()); err != nil || age <= 0 {
 		t.Errorf("OldestWaiting() = %v, %v", age, err)
 	}
+	if b, err := r.Backlog(t.Context()); err != nil || b.Destination("bad").Dead.N != 1 || b.Oldest == nil {
+		t.Errorf("Backlog() = %+v, %v", b, err)
+	} else if d := b.Destination("down"); d.Fresh.N+d.Retry.N+d.Running.N != 1 {
+		t.Errorf("what waits for the destination that is down: %+v", d)
+	}
 	down.Store(false)
 	seen.until(t, dispatch.IncidentAvailable)
 	e.untilDone()

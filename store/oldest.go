@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Watch answers those who watch the relay. Each question has a connection of
@@ -24,25 +26,45 @@ func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan
 // yet due to be delivered. Fresh events are looked for above the id after,
 // because an index that is full of delivered ones may be long.
 func (w *Watch) Oldest(ctx context.Context, after int64) (age time.Duration, err error) {
-	const what = "look for the oldest waiting event"
+	var us int64
+	err = w.ask(ctx, "look for the oldest waiting event", func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, sqlOldest, after).Scan(&us)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return max(0, time.Duration(us)*time.Microsecond), nil
+}
+
+// Backlog is [ReadBacklog] of the watch's own schema, whatever the options name.
+func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b Backlog, err error) {
+	o.Schema = w.connector.Schema
+	err = w.ask(ctx, "ask what waits", func(ctx context.Context, conn *pgx.Conn) error {
+		b, err = ReadBacklog(ctx, conn, o)
+		return err
+	})
+	return b, err
+}
+
+// ask runs f on a connection of its own, when it is this question's turn.
+func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
 	defer cancel()
 	select {
 	case w.turn <- struct{}{}:
 		defer func() { <-w.turn }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("%s: %w", what, context.Cause(ctx))
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	conn, err := w.connector.Connect(ctx, "watch")
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	defer Close(ctx, conn)
-	var us int64
-	if err := conn.QueryRow(ctx, sqlOldest, after).Scan(&us); err != nil {
-		return 0, fmt.Errorf("%s: %w", what, err)
+	if err := f(ctx, conn); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	return max(0, time.Duration(us)*time.Microsecond), nil
+	return nil
 }
 
 const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(

@@ -68,6 +68,8 @@ func newRootCmd(a *app) *cobra.Command {
 		newDemoCmd(a),
 		newBenchCmd(a),
 		newMigrateCmd(a),
+		newStatusCmd(a),
+		newDoctorCmd(a),
 		newPublishCmd(a),
 		newDLQCmd(a),
 		newCheckConfigCmd(a),

@@ -13,9 +13,10 @@ import (
 
 // This file alone knows the library, whose versions break often.
 
-// poster posts a message and tells what came of it.
+// poster posts a message, or looks whether it could, and tells what came of it.
 type poster interface {
 	post(ctx context.Context, m *message) *answer
+	check(ctx context.Context) *answer
 }
 
 // apiPoster posts with chat.postMessage.
@@ -28,6 +29,14 @@ func (p *apiPoster) post(ctx context.Context, m *message) *answer {
 	a := &answer{}
 	client := slackgo.New(p.token, slackgo.OptionAPIURL(p.url), slackgo.OptionHTTPClient(a.client(p.http)))
 	_, ts, err := client.PostMessageContext(ctx, m.channel, p.options(m)...)
+	a.judge(err)
+	// An answer without "ok" and without "error" is no error to the library.
+	a.ok = err == nil && ts != ""
+	return a
+}
+
+// judge takes what the library says of an answer.
+func (a *answer) judge(err error) {
 	if refusal, ok := errors.AsType[slackgo.SlackErrorResponse](err); ok {
 		a.code = refusal.Err
 		a.details = append(a.details, refusal.ResponseMetadata.Messages...)
@@ -35,10 +44,7 @@ func (p *apiPoster) post(ctx context.Context, m *message) *answer {
 			a.details = append(a.details, fmt.Sprintf("needs the scope %s, has %s", refusal.Needed, refusal.Provided))
 		}
 	}
-	// An answer without "ok" and without "error" is no error to the library.
-	a.ok = err == nil && ts != ""
 	a.readError = err
-	return a
 }
 
 func (*apiPoster) options(m *message) []slackgo.MsgOption {

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/doctor"
+)
+
+// besideClaims are the connections of a relay that claim nothing: those that
+// listen, work the bell, keep leases and answer who watches.
+const besideClaims = 4
+
+func newDoctorCmd(a *app) *cobra.Command {
+	var db databaseFlags
+	var strict bool
+	form := newFormat()
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what keeps notifyd from working well",
+		Long: `doctor examines the schema and its trigger, the way to the database, its settings
+and who else uses it, and connects to every destination without sending anything.
+Each finding has a severity (ok, note, warning, error) and a cure. It changes nothing.
+
+It works with --database-url alone; destinations need the configuration file. It
+exits with 1 if there is an error, with --strict also for a warning.`,
+		Example: "  notifyd doctor\n  notifyd doctor --strict -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, closers, err := doctorOptions(a, &db)
+			defer func() { _ = closeAll(closers) }() // nothing was sent
+			if err != nil {
+				return err
+			}
+			report := doctor.Run(cmd.Context(), o)
+			if err := printReport(cmd.OutOrStdout(), form.value, report); err != nil {
+				return err
+			}
+			return health(report, strict)
+		},
+	}
+	db.register(cmd)
+	form.register(cmd)
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings, too")
+	return cmd
+}
+
+// newFormat returns the flag for how results are printed.
+func newFormat() *oneOf { return &oneOf{words: []string{"table", "json"}, value: "table"} }
+
+// register adds the flag to a command, with its completion.
+func (o *oneOf) register(cmd *cobra.Command) {
+	cmd.Flags().VarP(o, "output", "o", "table or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
+
+// optional returns the configuration, nil if there is no file and none is asked for.
+func (a *app) optional() (*config.Config, string, error) {
+	c, path, err := a.load()
+	if err != nil && a.configPath == "" && isMissing(err, a) {
+		return nil, "", nil
+	}
+	return c, path, err
+}
+
+// doctorOptions opens the destinations, which contacts nobody. The closers are to
+// be closed even if there is an error.
+func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Closer, err error) {
+	if err := db.resolve(a); err != nil {
+		return o, nil, err
+	}
+	cfg, err := parseURL(db.place, db.url, pgx.ParseConfig)
+	if err != nil {
+		return o, nil, err
+	}
+	o.Connect, o.Schema = connector(cfg, "doctor"), db.schema
+	c, path, err := a.optional()
+	if err != nil || c == nil {
+		return o, nil, err
+	}
+	o.Connections, o.Route = c.Relay.Connections+besideClaims, routesOf(c)
+	listen, err := parseListen(c, path)
+	if err != nil {
+		return o, nil, err
+	}
+	if listen != nil {
+		o.Listen = connector(listen, "doctor")
+	}
+	for _, d := range c.Destinations {
+		h, err := openDestination(d, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return o, closers, err
+		}
+		if closer, ok := h.(io.Closer); ok {
+			closers = append(closers, closer)
+		}
+		o.Destinations = append(o.Destinations, examined(d, h))
+	}
+	return o, closers, nil
+}
+
+func examined(d config.Destination, h dispatch.Handler) doctor.Destination {
+	e := doctor.Destination{Name: d.Name, Type: d.Type}
+	if checker, ok := h.(dispatch.Checker); ok {
+		e.Check = checker.Check
+	}
+	if sizer, ok := h.(dispatch.Sizer); ok {
+		e.MaxBytes = sizer.MaxBytes()
+	}
+	return e
+}
+
+// connector connects with the settings of the role and the database as they are.
+// Nothing is prepared by name, so that it works through every pooler.
+func connector(cfg *pgx.ConnConfig, role string) doctor.Connect {
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		own := cfg.Copy()
+		own.DefaultQueryExecMode = pgx.QueryExecModeExec
+		own.RuntimeParams["application_name"] = "notifyd/" + role
+		conn, err := pgx.ConnectConfig(ctx, own)
+		if err != nil {
+			return nil, connectError(err)
+		}
+		return conn, nil
+	}
+}
+
+// routesOf returns the destinations of an event type, by the configuration.
+func routesOf(c *config.Config) func(string) []string {
+	patterns := make([]string, len(c.Routes))
+	for i, r := range c.Routes {
+		patterns[i] = r.Match
+	}
+	return func(eventType string) []string {
+		if i := dispatch.BestPattern(patterns, eventType); i >= 0 {
+			return c.Routes[i].To
+		}
+		return nil
+	}
+}
+
+func printReport(w io.Writer, form string, r doctor.Report) error {
+	if form == "json" {
+		return writeJSON(w, r)
+	}
+	var text strings.Builder
+	wide := 0
+	for _, f := range r.Findings {
+		wide = max(wide, len(f.Check))
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&text, "%-7s  %-*s  %s\n", f.Severity, wide, f.Check, printable(f.Text))
+		if f.Cure != "" {
+			fmt.Fprintf(&text, "%7s  %*s  cure: %s\n", "", wide, "", printable(f.Cure))
+		}
+	}
+	fmt.Fprintf(&text, "%s: %s, %s, %s\n", count(len(r.Findings), "finding"), count(r.Count(doctor.Error), "error"),
+		count(r.Count(doctor.Warning), "warning"), count(r.Count(doctor.Note), "note"))
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printable keeps what others have written from steering the terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// health is the error that becomes the exit code.
+func health(r doctor.Report, strict bool) error {
+	switch {
+	case r.Count(doctor.Error) > 0:
+		return errors.New("doctor has found " + count(r.Count(doctor.Error), "error"))
+	case strict && r.Count(doctor.Warning) > 0:
+		return errors.New("doctor has found " + count(r.Count(doctor.Warning), "warning"))
+	}
+	return nil
+}

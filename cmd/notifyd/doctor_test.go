@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/doctor"
+)
+
+// examineBy runs doctor and returns what it says of the destinations, by name.
+func examineBy(t *testing.T, path string, more ...string) (destinations map[string]doctor.Finding, r result) {
+	t.Helper()
+	r = command(t, append([]string{"doctor", "-c", path, "-o", "json"}, more...)...)
+	var report doctor.Report
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		t.Fatalf("%v in %+v", err, r)
+	}
+	destinations = make(map[string]doctor.Finding)
+	for _, f := range report.Findings {
+		if name, ok := strings.CutPrefix(f.Check, "destination "); ok {
+			destinations[name] = f
+		}
+	}
+	return destinations, r
+}
+
+// TestDoctorDestinations connects to a server of every kind, and to none of them.
+func TestDoctorDestinations(t *testing.T) {
+	t.Parallel()
+	e := startEverything(t)
+	all, r := examineBy(t, file(t, e.config()))
+	if len(all) != 9 {
+		t.Errorf("%d destinations: %+v", len(all), r)
+	}
+	for name, f := range all {
+		if f.Severity != doctor.OK {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	// Nothing listens on the port 1 of the loopback address.
+	gone := regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(e.config(), "127.0.0.1:1")
+	gone = regexp.MustCompile(`port: \d+`).ReplaceAllString(gone, "port: 1")
+	gone = strings.ReplaceAll(gone, "database: {url: \"postgres", "database: {url: \""+e.database+"\", listen_url: \"postgres")
+	all, r = examineBy(t, file(t, gone), "--database-url", e.database)
+	for name, f := range all {
+		if name != "log" && (f.Severity != doctor.Error || !strings.Contains(f.Text, "refused") || f.Cure == "") {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 9 {
+		t.Errorf("exit code %d, %d destinations: %s", r.code, len(all), r.stderr)
+	}
+	topic, _ := examineBy(t, file(t, strings.Replace(e.config(), "topic: every", "topic: nowhere", 1)))
+	if f := topic["kafka"]; f.Severity != doctor.Error || !strings.Contains(f.Text, "UNKNOWN_TOPIC_OR_PARTITION") {
+		t.Errorf("a topic that does not exist: %+v", f)
+	}
+	queue, _ := examineBy(t, file(t, strings.Replace(e.config(), "queue_url: \""+e.queue, "queue_url: \""+e.queue+"x", 1)))
+	if f := queue["sqs"]; f.Severity != doctor.Error {
+		t.Errorf("a queue that does not exist: %+v", f)
+	}
+	for _, secret := range []string{"swordfish", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
+		if strings.Contains(r.stdout+r.stderr, secret) {
+			t.Error("a secret is shown")
+		}
+	}
+}
+
+// TestDoctorExitCode: warnings count with --strict alone.
+func TestDoctorExitCode(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`)
+	r := command(t, "doctor", "--database-url", url)
+	if r.code != 0 || !regexp.MustCompile(`(?m)^warning +trigger +The trigger outbox_events_bell is disabled.*\n +cure: ALTER TABLE`).MatchString(r.stdout) || r.stderr != "" {
+		t.Errorf("%+v", r)
+	}
+	if r := command(t, "doctor", "--database-url", url, "--strict"); r.code != 1 || !strings.Contains(r.stderr, "doctor has found") {
+		t.Errorf("strict: %+v", r)
+	}
+	for args, want := range map[string]string{
+		"doctor -o yaml": "must be one of table, json", "doctor x": "unknown command", "status --output xml": "must be one of table, json",
+		"doctor --database-url http://x": "not a connection string", "status --schema " + strings.Repeat("x", 64): "--schema",
+	} {
+		if r := command(t, strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: %+v", args, r)
+		}
+	}
+	for _, name := range []string{"status", "doctor"} {
+		if r := command(t, "__complete", name, "--output", ""); r.stdout != "table\njson\n:4\n" {
+			t.Errorf("completion of %s --output: %+v", name, r)
+		}
+	}
+	if r := command(t, "status", "--database-url", "postgres://127.0.0.1:1/x"); r.code != 1 || !strings.Contains(r.stderr, "start the server") {
+		t.Errorf("status of no server: %+v", r)
+	}
+	if r := command(t, "doctor", "--database-url", "postgres://x:swordfish@127.0.0.1:1/x"); r.code != 1 || !strings.Contains(r.stdout, "The database cannot be reached") ||
+		strings.Contains(r.stdout+r.stderr, "swordfish") {
+		t.Errorf("doctor of no server: %+v", r)
+	}
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/store"
+)
+
+// statusRefresh is how often a status that is watched is looked at.
+const statusRefresh = time.Second
+
+// statusTimeout bounds one look.
+const statusTimeout = 15 * time.Second
+
+// statusFlags are the flags of "notifyd status".
+type statusFlags struct {
+	db       databaseFlags
+	form     *oneOf
+	watch    bool
+	exitCode bool
+}
+
+func newStatusCmd(a *app) *cobra.Command {
+	f := statusFlags{form: newFormat()}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what waits, for whom and why",
+		Long: `status shows what waits for each destination and for how long, failures and dead
+letters by their error, which relays live, the bell, and what needs a person. It
+reads a bounded part of the tables' indexes, however large they are: a count that
+ends in + goes on.
+
+With a configuration file it knows the routes, and asks the relay at admin.listen
+for the state and the rate of each destination. --watch looks every second until q
+or ctrl-c; without a terminal it prints one block after the other.`,
+		Example: "  notifyd status\n  notifyd status --watch\n  notifyd status -o json --exit-code",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			look, err := f.look(a)
+			if err != nil {
+				return err
+			}
+			defer look.close(cmd.Context())
+			if f.watch {
+				return watchStatus(cmd.Context(), cmd.OutOrStdout(), look, f.form.value)
+			}
+			s, err := look.read(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := printStatus(cmd.OutOrStdout(), f.form.value, &s); err != nil {
+				return err
+			}
+			if f.exitCode && len(s.Attention) > 0 {
+				return errors.New(count(len(s.Attention), "thing") + " for a person to look at")
+			}
+			return nil
+		},
+	}
+	f.db.register(cmd)
+	f.form.register(cmd)
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "look again every second")
+	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 1 if something needs a person")
+	return cmd
+}
+
+func printStatus(w io.Writer, form string, s *status.Status) error {
+	if form == "json" {
+		return writeJSON(w, s)
+	}
+	_, err := io.WriteString(w, s.Table(0, printable))
+	return err
+}
+
+// looker looks again and again, on one connection as long as that lasts.
+type looker struct {
+	options status.Options
+	connect doctor.Connect
+	conn    *pgx.Conn
+	last    *status.Status
+}
+
+// look prepares to look; it does not connect.
+func (f *statusFlags) look(a *app) (*looker, error) {
+	if err := f.db.resolve(a); err != nil {
+		return nil, err
+	}
+	cfg, err := parseURL(f.db.place, f.db.url, pgx.ParseConfig)
+	if err != nil {
+		return nil, err
+	}
+	l := &looker{connect: connector(cfg, "status"), options: status.Options{Schema: f.db.schema}}
+	c, _, err := a.optional()
+	if err != nil {
+		return nil, err
+	}
+	if c != nil {
+		l.options.Route, l.options.Admin = routesOf(c), c.Admin.Listen
+	}
+	return l, nil
+}
+
+// read looks once.
+func (l *looker) read(ctx context.Context) (status.Status, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, statusTimeout, fmt.Errorf("the database did not answer within %v", statusTimeout))
+	defer cancel()
+	if l.conn == nil || l.conn.IsClosed() {
+		conn, err := l.connect(ctx)
+		if err != nil {
+			return status.Status{}, err
+		}
+		l.conn = conn
+	}
+	s, err := status.Read(ctx, l.conn, l.options)
+	if err != nil {
+		l.close(ctx)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return s, err
+	}
+	if l.last != nil {
+		s.Rates(l.last)
+	}
+	l.last = &s
+	return s, nil
+}
+
+func (l *looker) close(ctx context.Context) {
+	if l.conn != nil {
+		store.Close(ctx, l.conn)
+		l.conn = nil
+	}
+}

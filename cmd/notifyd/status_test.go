@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/status"
+	"github.com/notifyd/notifyd/store"
+)
+
+// A failing shop: one mailbox is full, the queue is down for an hour, a type has no route.
+const failingShop = `
+INSERT INTO outbox_events (id, event_type, payload, created_at, state) VALUES
+	(101, 'order.placed', '{"order": 1}', now() - interval '5 h', 'deferred'),
+	(102, 'order.placed', '{"order": 2}', now() - interval '4 h', 'deferred'),
+	(103, 'order.placed', '{"order": 3}', now() - interval '3 h', 'deferred'),
+	(104, 'order.lost', '{"order": 4}', now() - interval '2 h', 'deferred'),
+	(105, 'user.gone', '{"user": 5}', now() - interval '1 h', 'fresh'),
+	(106, 'user.gone', '{"user": 6}', now() - interval '1 h', 'fresh');
+INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, updated_at, error_class, last_error) VALUES
+	(101, 'mail', 'order.placed', 'dead', 20, now(), now() - interval '2 h', 'event', 'email: 552 mailbox 1 is full'),
+	(102, 'mail', 'order.placed', 'dead', 20, now(), now() - interval '1 h', 'event', 'email: 552 mailbox 2 is full'),
+	(103, 'mail', 'order.placed', 'retry', 3, now() + interval '2 h', now() - interval '1 h', 'event', E'email: 451 try\x1b later'),
+	(104, '', 'order.lost', 'unrouted', 0, now(), '2020-01-01', NULL, NULL)`
+
+// failing makes the shop and returns its configuration file. Somebody shows as a
+// relay that lives.
+func failing(t *testing.T) (path, url string) {
+	t.Helper()
+	url = database(t)
+	for statement := range strings.SplitSeq(failingShop, ";") {
+		execute(t, url, statement)
+	}
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.Options{Owner: store.NewOwner(), Lease: time.Minute})
+	t.Cleanup(func() { k.Close(context.WithoutCancel(t.Context())) })
+	if err := k.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	text := strings.Replace(shopConfig(url, sink.Port()), "order.placed, to", "user.*, to", 1) + "  - {match: order.placed, to: [mail]}\n"
+	return file(t, text), url
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	path, url := failing(t)
+	r := command(t, "status", "-c", path, "--exit-code", "-o", "json")
+	var s status.Status
+	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
+		t.Fatalf("%v in %+v", err, r)
+	}
+	if r.code != 1 || !strings.Contains(r.stderr, "for a person to look at") || len(s.Attention) != 4 || len(s.Relays) != 1 || s.Schema.Version != 1 {
+		t.Errorf("exit code %d, %s: %+v", r.code, r.stderr, s)
+	}
+	if mail := s.Backlog.Destination("mail"); mail.Fresh.N != 2 || mail.Retry.N != 1 || mail.Dead.N != 2 || len(mail.DeadLetters) != 1 || mail.NextDue == nil {
+		t.Errorf("%+v", mail)
+	}
+	if r := command(t, "status", "-c", path); r.code != 0 || strings.Contains(r.stdout, "\x1b") {
+		t.Errorf("%+v", r)
+	}
+	execute(t, url, `TRUNCATE outbox_events, outbox_deliveries`)
+	if r := command(t, "status", "--database-url", url, "--exit-code"); r.code != 0 || !strings.Contains(r.stdout, "nothing waits") {
+		t.Errorf("of nothing: %+v", r)
+	}
+	if r := command(t, "status", "--database-url", url, "--schema", "nowhere", "--exit-code"); r.code != 1 || !strings.Contains(r.stdout, "notifyd migrate up") {
+		t.Errorf("without tables: %+v", r)
+	}
+}
+
+// TestStatusOfRelay asks a relay by its admin server, twice.
+func TestStatusOfRelay(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	base := shopConfig(url, sink.Port())
+	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
+	d.stderr.await(t, `"relay started"`)
+	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())
+	path := file(t, base+"\nadmin:\n  listen: "+address[1]+"\n")
+	untilReady(t, "http://"+address[1]+"/readyz")
+	w := startDaemon(t, nil, "status", "-c", path, "--watch")
+	w.stdout.await(t, "destination\n")
+	publishTo(t, url, "order.placed", order)
+	until(t, url, "SELECT state = 'done' FROM outbox_events")
+	before := len(w.stdout.text())
+	for deadline := time.After(patience); !regexp.MustCompile(`(?m) up +\d+ +mail$`).MatchString(w.stdout.text()[before:]); {
+		_, more := w.stdout.read()
+		select {
+		case <-more:
+		case <-deadline:
+			t.Fatalf("no rate in\n%s", w.stdout.text())
+		}
+	}
+	if code := w.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	r := command(t, "status", "-c", path, "-o", "json")
+	var s status.Status
+	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Relay == nil || !s.Relay.DatabaseUp || len(s.Relay.Destinations) != 2 || s.Relay.Destinations[0].Name != "audit" || s.Relay.Destinations[0].Delivered != 1 {
+		t.Errorf("%+v", s.Relay)
+	}
+}
+
+var updatePages = flag.Bool("update-pages", false, "write the output in docs/status-and-doctor.md anew")
+
+// changing is what differs from run to run, and what stands in its place.
+func changing(text string) string {
+	for _, c := range [][2]string{
+		{`(?m)^database  .*$`, "database  shop at db.internal:5432, 2026-11-02T09:15:04Z"},
+		{`\d{4}-\d\d-\d\dT[\d:]+Z`, "2026-11-02T09:15:04Z"},
+		{`pid \d+`, "pid 4711"},
+		{`user \w+`, "user notifyd"},
+		{`(, from [\d.]+)?, for \w+`, ", from 10.0.0.7, for 6h12m"},
+		{`(\dh)\d\dm`, "${1}00m"},
+		{`PostgreSQL [\w.]+, database \w+, role \w+`, "PostgreSQL 17.6, database shop, role notifyd"},
+		{`The role \w+ may`, "The role notifyd may"},
+		{`(?m)^\w+ +(notify|notification queue|dead rows|clock|server|connections|transactions|replication slots|prepared transactions)  .*\n( +cure: .*\n)?`, ""},
+		{`transaction_timeout 0, `, ""},
+		{`(?m)^\d+ findings: .*$`, "20 findings: 0 errors, 1 warning, 0 notes"},
+		{`statement_timeout \d+`, "statement_timeout 0"},
+	} {
+		text = regexp.MustCompile(c[0]).ReplaceAllString(text, c[1])
+	}
+	return text
+}
+
+// TestStatusAndDoctorPage: the output on the page is what the commands print.
+func TestStatusAndDoctorPage(t *testing.T) {
+	t.Parallel()
+	const name = "../../docs/status-and-doctor.md"
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(data)
+	path, url := failing(t)
+	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`)
+	for _, line := range []string{"notifyd status", "notifyd doctor"} {
+		got := changing(command(t, append(strings.Fields(line)[1:], "-c", path)...).stdout)
+		block := regexp.MustCompile("(?s)```console\n\\$ " + line + "\n(.*?)```\n")
+		m := block.FindStringSubmatchIndex(page)
+		if m == nil {
+			t.Fatalf("the page does not have %q", line)
+		}
+		if *updatePages {
+			page = page[:m[2]] + got + page[m[3]:]
+		} else if want := page[m[2]:m[3]]; got != want {
+			t.Errorf("%s prints\n%s\nthe page says\n%s", line, got, want)
+		}
+	}
+	if *updatePages {
+		if err := os.WriteFile(name, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z ]+)` \\|").FindAllStringSubmatch(page, -1) {
+		if r := command(t, "doctor", "-c", path); !strings.Contains(r.stdout, "  "+m[1]+" ") {
+			t.Errorf("doctor does not have the check %q", fmt.Sprint(m[1]))
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/notifyd/notifyd/internal/status"
+)
+
+// What the terminal is told. The other screen keeps what was there before; each
+// picture is written over the one before it in one go, which does not flicker.
+const (
+	screenEnter = "\x1b[?1049h\x1b[?25l\x1b[2J"
+	screenLeave = "\x1b[?25h\x1b[?1049l"
+	screenHome  = "\x1b[H"
+	lineEnd     = "\x1b[K\r\n"
+	screenEnd   = "\x1b[J"
+)
+
+const (
+	defaultWidth, defaultHeight = 80, 24
+	keyCtrlC                    = 3
+)
+
+// watchStatus looks every second until it is told to stop.
+func watchStatus(ctx context.Context, w io.Writer, look *looker, form string) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if form == "table" && isTerminal(w) {
+		if tty, err := openTerminal(w); err == nil {
+			return watchScreen(ctx, look, tty)
+		}
+	}
+	return everySecond(ctx, func() error {
+		s, err := look.read(ctx)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // whoever watched has had enough
+		}
+		if err != nil {
+			_, err = io.WriteString(w, printable(err.Error())+"\n\n")
+			return err
+		}
+		if err := printStatus(w, form, &s); err != nil {
+			return err
+		}
+		if form == "table" {
+			_, err = io.WriteString(w, "\n")
+		}
+		return err
+	})
+}
+
+// everySecond calls f at once and then every second, until ctx ends or f fails.
+func everySecond(ctx context.Context, f func() error) error {
+	tick := time.NewTicker(statusRefresh)
+	defer tick.Stop()
+	for {
+		if err := f(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// terminal is the terminal of this process, in raw mode.
+type terminal struct {
+	tty    *os.File // for keys; its deadline ends reading
+	out    *os.File
+	before *term.State
+}
+
+// openTerminal opens the terminal by its name: reads from what standard input is
+// cannot be ended.
+func openTerminal(w io.Writer) (*terminal, error) {
+	out, ok := w.(*os.File)
+	if !ok {
+		return nil, errors.New("not a terminal")
+	}
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	t := &terminal{tty: tty, out: out}
+	// Not tty.Fd(), which would make reading from it block for good.
+	if t.before, err = term.MakeRaw(int(out.Fd())); err != nil {
+		return nil, errors.Join(err, tty.Close())
+	}
+	return t, nil
+}
+
+// close leaves the terminal as it was.
+func (t *terminal) close() error {
+	_, err := t.out.WriteString(screenLeave)
+	return errors.Join(err, term.Restore(int(t.out.Fd()), t.before), t.tty.Close())
+}
+
+// keys calls quit when q or ctrl-c is pressed, and returns when the terminal is
+// closed or its deadline is over.
+func (t *terminal) keys(quit func()) {
+	key := make([]byte, 1)
+	for {
+		if _, err := t.tty.Read(key); err != nil {
+			quit()
+			return
+		}
+		if key[0] == 'q' || key[0] == 'Q' || key[0] == keyCtrlC {
+			quit()
+			return
+		}
+	}
+}
+
+// watchScreen shows the status on a screen of its own.
+func watchScreen(ctx context.Context, look *looker, t *terminal) (err error) {
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	var keys sync.WaitGroup
+	keys.Go(func() { t.keys(quit) })
+	defer func() {
+		_ = t.tty.SetReadDeadline(time.Now()) // ends keys
+		keys.Wait()
+		err = errors.Join(err, t.close())
+	}()
+	if _, err := t.out.WriteString(screenEnter); err != nil {
+		return err
+	}
+	return everySecond(ctx, func() error {
+		s, err := look.read(ctx)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // whoever watched has had enough
+		}
+		width, height, sizeErr := term.GetSize(int(t.out.Fd()))
+		if sizeErr != nil || width <= 0 || height <= 0 {
+			width, height = defaultWidth, defaultHeight
+		}
+		_, err = t.out.WriteString(picture(&s, err, width, height))
+		return err
+	})
+}
+
+// picture is one screen: the status, or why there is none.
+func picture(s *status.Status, err error, width, height int) string {
+	text := ""
+	if err != nil {
+		text = printable(err.Error()) + "\n"
+	} else {
+		text = s.Table(width, printable)
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	lines = lines[:min(len(lines), max(1, height-1))]
+	return screenHome + strings.Join(lines, lineEnd) + lineEnd + "q: quit" + screenEnd
+}

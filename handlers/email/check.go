@@ -1,0 +1,19 @@
+package email
+
+import (
+	"context"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Check connects, authenticates and says goodbye. It implements dispatch.Checker.
+func (h *Handler) Check(ctx context.Context) error {
+	c, f := h.pool.dial(ctx)
+	if f != nil {
+		return h.verdict(ctx, f)
+	}
+	c.quit()
+	return nil
+}
+
+var _ dispatch.Checker = (*Handler)(nil)

@@ -1,0 +1,22 @@
+package nats
+
+import (
+	"context"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Check connects, authenticates, and waits for an answer of the server. It
+// implements dispatch.Checker.
+func (h *Handler) Check(ctx context.Context) error {
+	l, err := h.connect(ctx)
+	if err == nil {
+		err = l.conn.FlushWithContext(ctx)
+	}
+	if err != nil {
+		return h.answer(ctx, err)
+	}
+	return nil
+}
+
+var _ dispatch.Checker = (*Handler)(nil)

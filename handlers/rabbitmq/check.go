@@ -1,0 +1,40 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Check connects and authenticates up to the vhost, on a connection of its own, and
+// declares nothing. It implements dispatch.Checker.
+func (h *Handler) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.ConnectTimeout, fmt.Errorf("connect_timeout of %v is over", h.cfg.ConnectTimeout))
+	defer cancel()
+	raw, err := h.open(ctx)
+	if err != nil {
+		return h.target.connectFailure(ctx, stageConnect, err)
+	}
+	// The library minds no context. Closing the socket ends whatever it does.
+	sock := &socket{Conn: raw, timeout: h.cfg.WriteTimeout}
+	defer sock.Close() //nolint:errcheck // nothing was sent
+	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
+	defer stop()
+	conn, err := amqp.Open(sock, h.amqpConfig())
+	if err != nil {
+		return h.target.connectFailure(ctx, stageConnect, err)
+	}
+	_ = conn.Close() // a courtesy
+	return nil
+}
+
+// MaxBytes is the largest body that is sent. It implements dispatch.Sizer.
+func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
+
+var (
+	_ dispatch.Checker = (*Handler)(nil)
+	_ dispatch.Sizer   = (*Handler)(nil)
+)

@@ -1,0 +1,29 @@
+package redis
+
+import (
+	"context"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Check connects, authenticates and sends PING, on a connection of its own. A user
+// who may not send PING has proven as much. It implements dispatch.Checker.
+func (h *Handler) Check(ctx context.Context) error {
+	l := newLane(ctx, h)
+	defer l.close()
+	stop := context.AfterFunc(ctx, l.abort)
+	defer stop()
+	err := l.client.Ping(ctx).Err()
+	if err == nil || code(err) == "NOPERM" {
+		return nil
+	}
+	return h.answer(ctx, err, 0)
+}
+
+// MaxBytes is the largest event that is sent. It implements dispatch.Sizer.
+func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
+
+var (
+	_ dispatch.Checker = (*Handler)(nil)
+	_ dispatch.Sizer   = (*Handler)(nil)
+)

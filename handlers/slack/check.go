@@ -1,0 +1,56 @@
+package slack
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	slackgo "github.com/slack-go/slack"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Check asks Slack whose token it is (auth.test). Of a webhook nothing can be asked:
+// it looks whether the server answers. It implements dispatch.Checker.
+func (h *Handler) Check(ctx context.Context) error {
+	if h.closed.Load() {
+		return errClosed
+	}
+	rctx, cancel := withTimeout(ctx, h.cfg.RequestTimeout)
+	defer cancel()
+	return h.verdict(ctx, rctx, h.poster.check(rctx))
+}
+
+func (p *apiPoster) check(ctx context.Context) *answer {
+	a := &answer{}
+	client := slackgo.New(p.token, slackgo.OptionAPIURL(p.url), slackgo.OptionHTTPClient(a.client(p.http)))
+	_, err := client.AuthTestContext(ctx)
+	a.judge(err)
+	a.ok = err == nil
+	return a
+}
+
+func (p *webhookPoster) check(ctx context.Context) *answer {
+	a := &answer{}
+	u, err := url.Parse(p.url)
+	if err != nil {
+		a.sendError = err
+		return a
+	}
+	root := url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}
+	request, err := http.NewRequestWithContext(ctx, http.MethodHead, root.String(), http.NoBody)
+	if err != nil {
+		a.sendError = err
+		return a
+	}
+	response, err := a.client(p.http).Do(request)
+	if err != nil {
+		a.readError = err
+		return a
+	}
+	_ = response.Body.Close() // of HEAD
+	a.ok = true
+	return a
+}
+
+var _ dispatch.Checker = (*Handler)(nil)

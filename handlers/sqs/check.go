@@ -1,0 +1,48 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// Check asks for the queue's ARN, which takes credentials and a queue that exists.
+// A policy that lets us send and not ask is none of its business. It implements
+// dispatch.Checker.
+func (h *Handler) Check(ctx context.Context) error {
+	queue, err := h.queueURL(ctx)
+	if err != nil {
+		return err
+	}
+	rctx, cancel := h.requestContext(ctx)
+	defer cancel()
+	_, err = h.client.GetQueueAttributes(rctx, &awssqs.GetQueueAttributesInput{
+		QueueUrl: aws.String(queue), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameQueueArn},
+	})
+	if err == nil || isAccessDenied(err) {
+		return nil
+	}
+	return h.judge(ctx, rctx, err)
+}
+
+// isAccessDenied reports whether SQS knows who we are and does not let us ask.
+func isAccessDenied(err error) bool {
+	var api smithy.APIError
+	op := innermost(err)
+	return errors.As(err, &api) && op != nil && op.Service() == awssqs.ServiceID && strings.Contains(api.ErrorCode(), "AccessDenied")
+}
+
+// MaxBytes is what SQS takes. It implements dispatch.Sizer.
+func (*Handler) MaxBytes() int { return maxBytes }
+
+var (
+	_ dispatch.Checker = (*Handler)(nil)
+	_ dispatch.Sizer   = (*Handler)(nil)
+)

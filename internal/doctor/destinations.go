@@ -1,0 +1,54 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Destination is one of the configuration.
+type Destination struct {
+	Name, Type string
+	// Check connects as a delivery does and sends nothing; nil where the type has no
+	// such thing.
+	Check func(ctx context.Context) error
+	// MaxBytes is what its messages may have, in bytes; 0 for no limit.
+	MaxBytes int
+}
+
+const (
+	// destinationTimeout bounds the check of one destination.
+	destinationTimeout = 15 * time.Second
+	// destinationsAtOnce bounds how many are checked at the same time.
+	destinationsAtOnce = 8
+)
+
+// checkDestinations connects to all destinations, several at once.
+func checkDestinations(ctx context.Context, all []Destination) []Finding {
+	findings := make([]Finding, len(all))
+	turns := make(chan struct{}, destinationsAtOnce)
+	var wg sync.WaitGroup
+	for i, d := range all {
+		wg.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			findings[i] = d.examine(ctx)
+			findings[i].Check = "destination " + d.Name
+		})
+	}
+	wg.Wait()
+	return findings
+}
+
+func (d Destination) examine(ctx context.Context) Finding {
+	if d.Check == nil {
+		return found(OK, "", "The type %s has nothing to connect to.", d.Type)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, destinationTimeout, fmt.Errorf("there was no answer within %v", destinationTimeout))
+	defer cancel()
+	if err := d.Check(ctx); err != nil {
+		return found(Error, fmt.Sprintf("mend destinations.%s of the configuration, or what it leads to", d.Name), "The destination cannot be used: %s.", oneLine(err.Error()))
+	}
+	return found(OK, "", "It takes the connection and the credentials.")
+}

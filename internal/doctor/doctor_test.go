@@ -1,0 +1,355 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// patience bounds waiting for something that is to happen.
+const patience = 60 * time.Second
+
+// calm are limits that a busy machine does not reach.
+func calm() Limits {
+	l := DefaultLimits()
+	l.RoundTrip, l.Silence, l.Skew = time.Hour, patience, time.Hour
+	return l
+}
+
+// connectTo connects in the way of a command.
+func connectTo(to string) Connect {
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		cfg, err := pgx.ParseConfig(to)
+		if err != nil {
+			return nil, err
+		}
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+		return pgx.ConnectConfig(ctx, cfg)
+	}
+}
+
+// examine makes all checks of the patient's database.
+func (p *patient) examine(change func(*Options)) Report {
+	p.Helper()
+	o := Options{Connect: connectTo(p.url), Schema: "public", Limits: calm()}
+	if change != nil {
+		change(&o)
+	}
+	return Run(p.Context(), o)
+}
+
+// of returns what one check says.
+func (r Report) of(check string) (all []Finding) {
+	for _, f := range r.Findings {
+		if f.Check == check {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// relay lets a relay show that it lives.
+func (p *patient) relay() {
+	p.Helper()
+	cfg, err := pgx.ParseConfig(p.url)
+	if err != nil {
+		p.Fatal(err)
+	}
+	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.Options{Owner: store.NewOwner(), Lease: time.Minute})
+	p.Cleanup(func() { k.Close(context.WithoutCancel(p.Context())) })
+	if err := k.Hold(p.Context()); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// illness is something that a check finds.
+type illness struct {
+	// cause brings it about, and may change how the patient is examined.
+	cause    func(p *patient, o *Options)
+	check    string
+	severity Severity
+	text     string // a part of the finding
+	cure     string // a part of the cure
+}
+
+// sql is a cause that takes statements only.
+func sql(statements string) func(*patient, *Options) {
+	return func(p *patient, _ *Options) {
+		p.Helper()
+		for statement := range strings.SplitSeq(statements, ";") {
+			p.exec(statement)
+		}
+	}
+}
+
+func illnesses() map[string]illness {
+	return map[string]illness{
+		"column missing":          {sql(`ALTER TABLE outbox_events DROP COLUMN headers`), "schema", Error, "The column outbox_events.headers is missing.", `ALTER TABLE "public"."outbox_events" ADD COLUMN headers jsonb`},
+		"column changed":          {sql(`ALTER TABLE outbox_events ALTER payload TYPE jsonb`), "schema", Error, `outbox_events.payload is "jsonb NOT NULL" and should be "json NOT NULL"`, "ALTER COLUMN payload"},
+		"default lost":            {sql(`ALTER TABLE outbox_events ALTER state DROP DEFAULT`), "schema", Error, "outbox_events.state", "DEFAULT 'fresh'"},
+		"column of another":       {sql(`ALTER TABLE outbox_events ADD tenant text`), "schema", Note, "column outbox_events.tenant is not of notifyd", "DROP COLUMN tenant"},
+		"column that must be":     {sql(`ALTER TABLE outbox_events ADD tenant text NOT NULL`), "schema", Error, "must be given", "DROP NOT NULL"},
+		"index missing":           {sql(`DROP INDEX outbox_events_fresh`), "schema", Error, "The index outbox_events_fresh is missing.", "notifyd migrate print"},
+		"index changed":           {sql(`DROP INDEX outbox_events_fresh; CREATE INDEX outbox_events_fresh ON outbox_events (id)`), "schema", Error, "The index outbox_events_fresh is", `DROP INDEX "public"."outbox_events_fresh"`},
+		"index of another":        {sql(`CREATE INDEX mine ON outbox_events (aggregate_id)`), "schema", Note, "index mine is not of notifyd", `DROP INDEX CONCURRENTLY "public"."mine"`},
+		"constraint missing":      {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_state_known`), "schema", Error, "constraint outbox_deliveries_state_known is missing", "ADD CONSTRAINT outbox_deliveries_state_known CHECK"},
+		"constraint of another":   {sql(`ALTER TABLE outbox_events ADD CONSTRAINT small CHECK (id < 100)`), "schema", Warning, "constraint small", "DROP CONSTRAINT small"},
+		"primary key missing":     {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_pkey`), "schema", Error, "outbox_deliveries_pkey", "PRIMARY KEY (event_id, destination)"},
+		"function changed":        {sql(`ALTER FUNCTION outbox_bell_auto() SECURITY DEFINER`), "schema", Error, "function outbox_bell_auto", "notifyd migrate up"},
+		"unlogged":                {sql(`ALTER TABLE outbox_deliveries SET UNLOGGED`), "schema", Error, "unlogged", "SET LOGGED"},
+		"table missing":           {sql(`DROP TABLE outbox_deliveries`), "schema", Error, "The table outbox_deliveries is missing.", "notifyd migrate print"},
+		"not migrated":            {func(_ *patient, o *Options) { o.Schema = "nowhere" }, "schema", Error, "is at version 0", "notifyd migrate up"},
+		"too new":                 {sql(`INSERT INTO outbox_migrations VALUES (999, 'from the future')`), "schema", Error, "is at version 999", "upgrade notifyd"},
+		"trigger missing":         {sql(`DROP TRIGGER outbox_events_bell ON outbox_events`), "trigger", Warning, "There is no trigger", "notifyd migrate up --bell auto"},
+		"trigger disabled":        {sql(`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`), "trigger", Warning, "is disabled", `ALTER TABLE "public"."outbox_events" ENABLE TRIGGER outbox_events_bell`},
+		"trigger for replicas":    {sql(`ALTER TABLE outbox_events ENABLE REPLICA TRIGGER outbox_events_bell`), "trigger", Warning, "replicas only", "ENABLE TRIGGER"},
+		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_bell ON outbox_events; CREATE TRIGGER outbox_events_bell AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_bell_auto()`), "trigger", Error, "not the one that migrate makes", "DROP TRIGGER"},
+		"another trigger":         {sql(`CREATE TRIGGER mine BEFORE INSERT ON outbox_events FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`), "other triggers", Note, "trigger mine", `DROP TRIGGER "mine"`},
+	}
+}
+
+// troubles are illnesses of what is around the tables.
+func troubles() map[string]illness {
+	return map[string]illness{
+		"replication role": {func(p *patient, _ *Options) {
+			p.exec(`ALTER DATABASE "` + p.conn.Config().Database + `" SET session_replication_role = replica`)
+		}, "replication role", Warning, "no trigger fires there", "RESET session_replication_role"},
+		"replication role of the connection": {func(p *patient, o *Options) {
+			o.Connect = connectTo(p.with("options", "-c session_replication_role=replica"))
+		}, "replication role", Warning, "no trigger fires", "connection string"},
+		"frozen relay": {func(p *patient, _ *Options) {
+			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
+			p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
+		}, "bell", Error, "is frozen", "pg_terminate_backend"},
+		"nobody delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay runs", "notifyd run"},
+		"nobody, nothing": {sql(`SELECT 1`), "relays", Note, "nothing waits", "notifyd run"},
+		"read only":       {sql(`SELECT 1`), "settings", Error, "cannot write events", "reset default_transaction_read_only"},
+		"autovacuum off for a table": {
+			sql(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`), "autovacuum", Warning, "Autovacuum is off for outbox_events",
+			`ALTER TABLE "public"."outbox_events" RESET (autovacuum_enabled)`,
+		},
+		"clock": {func(_ *patient, o *Options) {
+			o.Now = func() time.Time { return time.Now().Add(-3 * time.Hour) }
+		}, "clock", Warning, "behind that of the database", "NTP"},
+		"slow notification": {func(_ *patient, o *Options) { o.Limits.RoundTrip = 1 }, "notify", Warning, "takes", "load"},
+		"listens elsewhere": {func(p *patient, o *Options) {
+			o.Listen, o.Limits.Silence = connectTo(testenv.Postgres(p).URL("")), time.Second
+		}, "notify", Error, "no notification arrives", "database.listen_url"},
+		"cannot listen": {func(_ *patient, o *Options) { o.Listen = connectTo("postgres://127.0.0.1:1/x") }, "notify", Error, "cannot be made", "listen_url"},
+		"transaction pooler": {func(p *patient, o *Options) {
+			o.Connect, o.Limits.Silence = connectTo(p.through(startPooler(p, p.url))), time.Second
+			o.Listen = connectTo(p.url)
+		}, "pooler", Error, "transaction pooler", "pool_mode = session"},
+		"listens through a transaction pooler": {func(p *patient, o *Options) {
+			o.Listen, o.Limits.Silence = connectTo(p.through(startPooler(p, p.url))), time.Second
+		}, "notify", Error, "no notification arrives", "listen_url"},
+		"row level security": {func(p *patient, _ *Options) {
+			p.exec(`ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
+		}, "schema", Error, "row level security", "DISABLE ROW LEVEL SECURITY"},
+		"open transaction": {func(p *patient, o *Options) {
+			other := p.connect(p.with("application_name", "report"))
+			if _, err := other.Exec(p.Context(), `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 'a secret', count(*) FROM outbox_events`); err != nil {
+				p.Fatal(err)
+			}
+			o.Limits.Transaction = time.Microsecond
+		}, "transactions", Warning, `application "report", idle in transaction, query since`, "pg_terminate_backend"},
+		"dead rows": {func(p *patient, o *Options) {
+			p.exec(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`)
+			p.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 300)`)
+			p.exec(`DELETE FROM outbox_events`)
+			p.until(`SELECT n_dead_tup >= 300 FROM pg_stat_user_tables WHERE relname = 'outbox_events'`)
+			o.Limits.DeadRows = 299
+		}, "dead rows", Warning, "outbox_events has 300 dead rows beside 0 live ones", "VACUUM"},
+		"payload too large": {func(p *patient, o *Options) {
+			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000))), ('big', '1'), ('small', '1')`)
+			o.Route = func(string) []string { return []string{"mail", "queue"} }
+			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}, {Name: "queue", Type: "sqs", MaxBytes: 5002}}
+		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail takes 5001", "type big"},
+		"destination": {func(_ *patient, o *Options) {
+			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}
+		}, "destination mail", Error, "cannot be used: no route.", "destinations.mail"},
+		"no database":   {func(_ *patient, o *Options) { o.Connect = connectTo("postgres://127.0.0.1:1/x") }, "database", Error, "cannot be reached", "database.url"},
+		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "is at version 0", "notifyd migrate up"},
+		"small timeout": {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c lock_timeout=50")) }, "settings", Note, "lock_timeout is 50ms", "reset lock_timeout, which comes from the client"},
+		"careless":      {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c synchronous_commit=off")) }, "settings", Note, "synchronous_commit", "reset synchronous_commit"},
+		"queue":         {fillQueue, "notification queue", Warning, "does not take its notifications", "pg_stat_activity"},
+		"connections":   {func(_ *patient, o *Options) { o.Connections = 100_000 }, "connections", Warning, "one relay opens 100000", "raise max_connections"},
+	}
+}
+
+// fillQueue has a session that listens inside of a transaction.
+func fillQueue(p *patient, o *Options) {
+	listener := p.connect(p.url)
+	for _, statement := range []string{`LISTEN doctor`, `BEGIN`, `SELECT 1`} {
+		if _, err := listener.Exec(p.Context(), statement); err != nil {
+			p.Fatal(err)
+		}
+	}
+	p.exec(`SELECT pg_notify('doctor', i || repeat('x', 7000)) FROM generate_series(1, 100) i`)
+	o.Limits.QueueUsage = 1e-9
+}
+
+// with returns the URL with one more parameter.
+func (p *patient) with(name, value string) string {
+	p.Helper()
+	u, err := url.Parse(p.url)
+	if err != nil {
+		p.Fatal(err)
+	}
+	q := u.Query()
+	q.Set(name, value)
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // as libpq has it
+	return u.String()
+}
+
+// through returns a URL that leads through a pooler.
+func (p *patient) through(pool *pooler) string {
+	p.Helper()
+	return "postgres://x:x@" + pool.listener.Addr().String() + "/x?sslmode=disable"
+}
+
+// until waits until a query is true.
+func (p *patient) until(query string) {
+	p.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		var is bool
+		if err := p.conn.QueryRow(p.Context(), query).Scan(&is); err != nil {
+			p.Fatal(err)
+		}
+		if is {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			p.Fatalf("never true: %s", query)
+		}
+	}
+}
+
+// TestIllnesses brings about each illness in a database of its own.
+func TestIllnesses(t *testing.T) {
+	t.Parallel()
+	all := illnesses()
+	maps.Copy(all, troubles())
+	for name, ill := range all {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t)
+			r := p.examine(func(o *Options) {
+				ill.cause(p, o)
+				if name == "read only" {
+					o.Connect = connectTo(p.with("options", "-c default_transaction_read_only=on"))
+				}
+			})
+			var seen []string
+			for _, f := range r.of(ill.check) {
+				seen = append(seen, fmt.Sprintf("%s: %s [%s]", f.Severity, f.Text, f.Cure))
+				if f.Severity == ill.severity && strings.Contains(f.Text, ill.text) && strings.Contains(f.Cure, ill.cure) {
+					if strings.Contains(fmt.Sprint(r), "a secret") {
+						t.Errorf("the text of a query is shown: %+v", r)
+					}
+					return
+				}
+			}
+			if len(seen) == 0 {
+				seen = append(seen, fmt.Sprintf("%+v", r))
+			}
+			t.Errorf("want %s: %s [%s]\ngot\n%s", ill.severity, ill.text, ill.cure, strings.Join(seen, "\n"))
+		})
+	}
+}
+
+// TestHealthy: a system that is well gives no finding, and neither does it by a role
+// that may do no more than a relay needs. What one database cannot have without
+// the others comes after that, on the same server.
+func TestHealthy(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, map[string]string{"fsync": "on", "max_prepared_transactions": "2", "wal_level": "replica", "max_replication_slots": "2"})
+	p := &patient{TB: t, url: server.URL("")}
+	p.conn = p.connect(p.url)
+	p.migrate("public", outboxsql.BellAuto)
+	p.migrate("shop", outboxsql.BellAlways)
+	p.relay()
+	p.exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', now())`)
+	p.exec(`CREATE ROLE relay LOGIN PASSWORD 'x'`)
+	p.exec(`GRANT USAGE ON SCHEMA public, shop TO relay`)
+	p.exec(`GRANT SELECT, UPDATE, DELETE ON public.outbox_events, shop.outbox_events TO relay`)
+	p.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_deliveries, shop.outbox_deliveries TO relay`)
+	p.exec(`GRANT SELECT ON public.outbox_migrations, shop.outbox_migrations TO relay`)
+	asRelay, err := url.Parse(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asRelay.User = url.UserPassword("relay", "x")
+	for _, u := range []string{p.url, asRelay.String()} {
+		for _, schema := range []string{"public", "shop"} {
+			r := p.examine(func(o *Options) {
+				o.Connect, o.Schema = connectTo(u), schema
+				o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return nil }}, {Name: "audit", Type: "log"}}
+			})
+			if len(r.Findings) != r.Count(OK) || len(r.Findings) != len(checks())+2 {
+				t.Errorf("schema %s: %d findings: %+v", schema, len(r.Findings), r.Findings)
+			}
+		}
+	}
+	worse := func(check string, severity Severity, text, cure string, change func(*Options), statements ...string) {
+		t.Helper()
+		for _, s := range statements {
+			p.exec(s)
+		}
+		got := p.examine(change).of(check)
+		if len(got) != 1 || got[0].Severity != severity || !strings.Contains(got[0].Text, text) || !strings.Contains(got[0].Cure, cure) {
+			t.Errorf("%s: %+v", check, got)
+		}
+	}
+	impatient := func(o *Options) { o.Limits.Transaction = time.Microsecond }
+	worse("prepared transactions", Warning, `"it's \"forgotten\""`, `ROLLBACK PREPARED 'it''s "forgotten"'`, impatient,
+		`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`, `BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'it''s "forgotten"'`)
+	worse("replication slots", Warning, "replication slot left_behind", "pg_drop_replication_slot('left_behind')", nil,
+		`SELECT pg_create_physical_replication_slot('left_behind', true)`)
+	limited := func(o *Options) { o.Connect = connectTo(asRelay.String()) }
+	worse("rights", Error, "The role relay lacks DELETE, INSERT on \"public\".\"outbox_deliveries\"", `GRANT DELETE, INSERT ON "public"."outbox_deliveries" TO relay`, limited,
+		`REVOKE INSERT, DELETE ON outbox_deliveries FROM relay`)
+	worse("connections", Warning, "The connection limit of the role relay leaves", "raise the connection limit of the role relay", limited, `ALTER ROLE relay CONNECTION LIMIT 8`)
+	worse("rights", Error, "Row level security hides rows", "BYPASSRLS", limited,
+		`ROLLBACK PREPARED 'it''s "forgotten"'`, `GRANT INSERT, DELETE ON outbox_deliveries TO relay`, `ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
+	worse("autovacuum", Error, "autovacuum is off", "ALTER SYSTEM SET autovacuum = on", func(*Options) {
+		p.until(`SELECT current_setting('autovacuum') = 'off'`)
+	}, `ALTER SYSTEM SET autovacuum = off`, `SELECT pg_reload_conf()`)
+	worse("server", Warning, "fsync is off", "ALTER SYSTEM SET fsync = on", func(*Options) {
+		p.until(`SELECT current_setting('fsync') = 'off'`)
+	}, `ALTER SYSTEM SET fsync = off`, `SELECT pg_reload_conf()`)
+}
+
+// TestShorten: nothing that is quoted in a query is shown.
+func TestShorten(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]string{
+		"SELECT 1":                     "SELECT 1",
+		"SELECT 'a', 'it''s', b":       "SELECT '...', '...', b",
+		"SELECT 'cut":                  "SELECT '...'",
+		"SELECT $$a$$, $x$b$x$\n, c":   "SELECT '...', '...' , c",
+		"SELECT $1, 'x'":               "SELECT $1, '...'",
+		strings.Repeat("ü", 81):        strings.Repeat("ü", 80) + "...",
+		"SELECT $tag$a password is it": "SELECT '...'",
+	} {
+		if got := shorten(query); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// roundTrips is how often the notification is timed; the best one counts, for the
+// first ones warm things up.
+const roundTrips = 3
+
+// checkNotify listens as a relay does and rings from the connection of the others.
+// The channel is one that nobody else knows.
+func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
+	listening, err := e.Listen(ctx)
+	if err != nil {
+		return "", []Finding{found(Error, "mend database.listen_url", "The connection that listens cannot be made: %s.", oneLine(err.Error()))}, nil
+	}
+	defer closeConn(ctx, listening)
+	channel := "notifyd_doctor_" + rand.Text()
+	if _, err := listening.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return "", nil, fmt.Errorf("listen: %w", err)
+	}
+	var best time.Duration
+	for i := range roundTrips {
+		took, err := e.ring(ctx, listening, channel)
+		if errors.Is(err, errSilent) {
+			return "", []Finding{found(Error, "point database.listen_url at PostgreSQL itself, or run notifyd migrate up --bell off to poll",
+				"LISTEN is accepted and no notification arrives within %v: a transaction pooler is in between, or listen_url leads to another database.", e.Limits.Silence)}, nil
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		if i == 0 || took < best {
+			best = took
+		}
+	}
+	if best > e.Limits.RoundTrip {
+		return "", []Finding{found(Warning, "look at the load of the server and at the way to it",
+			"A notification takes %v to arrive; more than %v is slow.", round(best), e.Limits.RoundTrip)}, nil
+	}
+	return fmt.Sprintf("A notification arrives after %v.", round(best)), nil, nil
+}
+
+var errSilent = errors.New("no notification arrived")
+
+// ring sends one notification and returns what it took to arrive.
+func (e *exam) ring(ctx context.Context, listening *pgx.Conn, channel string) (time.Duration, error) {
+	began := time.Now()
+	if _, err := e.conn.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, rand.Text()); err != nil {
+		return 0, fmt.Errorf("notify: %w", err)
+	}
+	within, cancel := context.WithTimeout(ctx, e.Limits.Silence)
+	defer cancel()
+	if _, err := listening.WaitForNotification(within); err != nil {
+		if within.Err() != nil && ctx.Err() == nil {
+			return 0, errSilent
+		}
+		return 0, fmt.Errorf("wait for the notification: %w", err)
+	}
+	return time.Since(began), nil
+}
+
+func round(d time.Duration) time.Duration {
+	if d > time.Millisecond {
+		return d.Round(100 * time.Microsecond)
+	}
+	return d.Round(time.Microsecond)
+}
+
+// poolerTries is how many other connections take a server session while one
+// waits for its next turn: more than a pooler keeps idle for no reason.
+const poolerTries = 3
+
+// checkPooler looks whether a session is one. A pooler invents the process ids that
+// clients are told; one that pools transactions gives a server session to the
+// next client as soon as it is idle.
+func checkPooler(ctx context.Context, e *exam) (string, []Finding, error) {
+	first, err := e.Connect(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	defer closeConn(ctx, first)
+	backend, err := backendOf(ctx, first, `SELECT pg_backend_pid()`)
+	if err != nil {
+		return "", nil, err
+	}
+	shared, err := e.sharesSession(ctx, first, backend)
+	if err != nil {
+		return "", nil, err
+	}
+	switch {
+	case shared:
+		return "", []Finding{found(Error, "point database.url at PostgreSQL itself, or set pool_mode = session for notifyd",
+			"A transaction pooler is in between: two connections got the same session of the server, and the locks and statements of a relay do not survive that.")}, nil
+	case int64(first.PgConn().PID()) != int64(backend):
+		return "", []Finding{found(Note, "point database.url at PostgreSQL itself, which saves a hop",
+			"A pooler is in between; it keeps sessions as they are.")}, nil
+	}
+	return "Connections lead to the server itself, and locks of a session last.", nil, nil
+}
+
+// sharesSession reports whether other connections get the session of first while
+// it is idle, or first another one, or a lock of its session is not its own.
+func (e *exam) sharesSession(ctx context.Context, first *pgx.Conn, backend int32) (bool, error) {
+	lock := time.Now().UnixNano() // of nobody else
+	if _, err := first.Exec(ctx, `SELECT pg_advisory_lock($1)`, lock); err != nil {
+		return false, err
+	}
+	for range poolerTries {
+		other, err := e.Connect(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer closeConn(ctx, other) // all of them stay open until the end
+		if _, err := other.Exec(ctx, `BEGIN`); err != nil {
+			return false, err
+		}
+		pid, err := backendOf(ctx, other, `SELECT pg_backend_pid()`)
+		if err == nil && pid == backend { // the pooler would keep the lock
+			_, err = other.Exec(ctx, `SELECT pg_advisory_unlock($1)`, lock)
+			return true, err
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	// The unlock counts where the lock is held, and warns elsewhere.
+	var ours bool
+	if err := first.QueryRow(ctx, `SELECT pg_backend_pid() = $1 AND pg_advisory_unlock($2)`, backend, lock).Scan(&ours); err != nil {
+		return false, err
+	}
+	return !ours, nil
+}
+
+func backendOf(ctx context.Context, conn *pgx.Conn, sql string) (pid int32, err error) {
+	err = conn.QueryRow(ctx, sql).Scan(&pid)
+	return pid, err
+}
+
+// checkQueue looks how full the notification queue is: when it is full, commits fail.
+func checkQueue(ctx context.Context, e *exam) (string, []Finding, error) {
+	var usage float64
+	if err := e.conn.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage); err != nil {
+		return "", nil, err
+	}
+	if usage <= e.Limits.QueueUsage {
+		return fmt.Sprintf("The notification queue is %.2g %% full.", usage*100), nil, nil
+	}
+	severity := Warning
+	if usage > 0.5 { // where the server begins to warn
+		severity = Error
+	}
+	return "", []Finding{found(severity, "end the session that listens inside of a transaction: SELECT pid, usename, application_name FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' ORDER BY xact_start",
+		"The notification queue is %.2g %% full: a session that listens does not take its notifications. When it is full, every commit that notifies fails.", usage*100)}, nil
+}

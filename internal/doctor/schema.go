@@ -1,0 +1,177 @@
+package doctor
+
+import (
+	"context"
+	_ "embed" // the two files below
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+//go:embed describe.sql
+var describeSQL string
+
+// expectedSchema is what describeSQL says of a schema that was just migrated. A
+// test keeps it up to date: go test ./internal/doctor -run ExpectedSchema -update.
+//
+//go:embed schema.tsv
+var expectedSchema string
+
+// part is one thing that the schema consists of.
+type part struct{ Kind, Table, Name, Definition string }
+
+// key tells parts apart.
+func (p part) key() [3]string { return [3]string{p.Kind, p.Table, p.Name} }
+
+// String returns the name for a sentence: "index outbox_events_fresh".
+func (p part) String() string {
+	switch {
+	case p.Name == "":
+		return p.Kind + " " + p.Table
+	case p.Kind == "column":
+		return p.Kind + " " + p.Table + "." + p.Name
+	default:
+		return p.Kind + " " + p.Name
+	}
+}
+
+// expected returns the parts that a schema should have.
+func expected() ([]part, error) {
+	r := csv.NewReader(strings.NewReader(expectedSchema))
+	r.Comma, r.FieldsPerRecord = '\t', 4
+	lines, err := r.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("read the description of the schema: %w", err)
+	}
+	parts := make([]part, len(lines))
+	for i, l := range lines {
+		parts[i] = part{l[0], l[1], l[2], l[3]}
+	}
+	return parts, nil
+}
+
+// describe returns the parts that a schema has.
+func describe(ctx context.Context, conn *pgx.Conn, schema string) (parts []part, err error) {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT set_config('search_path', $1, true)`, pgx.Identifier{schema}.Sanitize()); err != nil {
+			return err
+		}
+		r, err := tx.Query(ctx, describeSQL, schema)
+		if err != nil {
+			return err
+		}
+		parts, err = pgx.CollectRows(r, pgx.RowToStructByPos[part])
+		return err
+	})
+	return parts, err
+}
+
+// checkSchema compares the version and every part of the schema with what
+// migrate makes.
+func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
+	state, err := outboxsql.ReadState(ctx, e.conn, e.Schema)
+	if err != nil {
+		return "", nil, err
+	}
+	err = outboxsql.Check(ctx, e.conn, e.Schema)
+	switch {
+	case errors.Is(err, outboxsql.ErrTooNew):
+		return "", []Finding{found(Error, "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", e.Schema, state.Current, state.Latest)}, nil
+	case errors.Is(err, outboxsql.ErrNotMigrated):
+		return "", []Finding{found(Error, "notifyd migrate up", "The schema %s is at version %d, this notifyd needs %d.", e.Schema, state.Current, state.Latest)}, nil
+	case err != nil:
+		return "", nil, err
+	}
+	want, err := expected()
+	if err != nil {
+		return "", nil, err
+	}
+	have, err := describe(ctx, e.conn, e.Schema)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("The schema %s is at version %d, and as migrate makes it.", e.Schema, state.Current), drift(e.Schema, want, have), nil
+}
+
+// drift returns how a schema differs from what it should be.
+func drift(schema string, want, have []part) (findings []Finding) {
+	has, should, tables := make(map[[3]string]part), make(map[[3]string]part), make(map[string]bool)
+	for _, p := range have {
+		has[p.key()] = p
+	}
+	lost := make(map[string]bool)
+	for _, p := range want {
+		should[p.key()], tables[p.Table] = p, true
+		h, ok := has[p.key()]
+		switch {
+		case lost[p.Table]: // it is said already
+		case !ok:
+			lost[p.Table] = p.Kind == "table"
+			findings = append(findings, found(Error, restore(schema, p), "The %s is missing.", p))
+		case h.Definition != p.Definition && p.Kind == "function":
+			findings = append(findings, found(Error, restore(schema, p), "The %s is not the one that migrate makes.", p))
+		case h.Definition != p.Definition:
+			findings = append(findings, found(Error, change(schema, p), "The %s is %q and should be %q.", p, h.Definition, p.Definition))
+		}
+	}
+	for _, p := range have {
+		if _, ok := should[p.key()]; !ok && p.Kind != "table" && p.Kind != "function" && tables[p.Table] {
+			findings = append(findings, extra(schema, p))
+		}
+	}
+	return findings
+}
+
+// restore says how to get a part back.
+func restore(schema string, p part) string {
+	table := pgx.Identifier{schema, p.Table}.Sanitize()
+	switch p.Kind {
+	case "column":
+		return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table, p.Name, p.Definition)
+	case "constraint":
+		return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", table, p.Name, p.Definition)
+	case "function":
+		return "notifyd migrate up"
+	default: // every statement of it may run again without harm
+		return "notifyd migrate print --schema " + schema + " | psql"
+	}
+}
+
+// change says how to make a part as it should be.
+func change(schema string, p part) string {
+	table := pgx.Identifier{schema, p.Table}.Sanitize()
+	switch p.Kind {
+	case "table":
+		return fmt.Sprintf("ALTER TABLE %s SET LOGGED, DISABLE ROW LEVEL SECURITY", table)
+	case "column":
+		return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s ..., to %s", table, p.Name, p.Definition)
+	case "constraint":
+		return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, ADD CONSTRAINT %[2]s %s", table, p.Name, p.Definition)
+	default:
+		return fmt.Sprintf("DROP INDEX %s, then %s", pgx.Identifier{schema, p.Name}.Sanitize(), restore(schema, p))
+	}
+}
+
+// extra judges a part that migrate does not make.
+func extra(schema string, p part) Finding {
+	table := pgx.Identifier{schema, p.Table}.Sanitize()
+	switch p.Kind {
+	case "index":
+		return found(Note, "DROP INDEX CONCURRENTLY "+pgx.Identifier{schema, p.Name}.Sanitize()+", unless you need it",
+			"The %s is not of notifyd: it costs every write of %s.", p, p.Table)
+	case "constraint":
+		return found(Warning, fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, unless you need it", table, p.Name),
+			"The %s is not of notifyd: what it refuses cannot be written (%s).", p, p.Definition)
+	default:
+		if strings.Contains(p.Definition, "NOT NULL") && !strings.Contains(p.Definition, "DEFAULT") && !strings.Contains(p.Definition, "GENERATED") {
+			return found(Error, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", table, p.Name),
+				"The %s is not of notifyd and must be given: writers and relays that do not know it fail.", p)
+		}
+		return found(Note, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s, unless you need it", table, p.Name), "The %s is not of notifyd.", p)
+	}
+}

@@ -1,0 +1,201 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// minVersion is the oldest PostgreSQL that notifyd works with.
+const minVersion = 14
+
+func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
+	type server struct {
+		Version, Database, Role, Fsync string
+		Number                         int
+		Standby                        bool
+	}
+	s, err := row[server](ctx, e.conn, `SELECT current_setting('server_version'), current_database()::text, current_user::text,
+		current_setting('fsync'), current_setting('server_version_num')::int, pg_is_in_recovery()`)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	if s.Number/10000 < minVersion {
+		findings = append(findings, found(Error, "upgrade PostgreSQL", "PostgreSQL %s is too old: notifyd works with %d and later.", s.Version, minVersion))
+	}
+	if s.Standby {
+		findings = append(findings, found(Error, "point database.url at the primary, or add target_session_attrs=read-write with all hosts", "The server is a standby: nothing can be delivered from it."))
+	}
+	if s.Fsync == "off" {
+		findings = append(findings, found(Warning, "ALTER SYSTEM SET fsync = on, then SELECT pg_reload_conf()", "fsync is off: a crash of the machine loses committed events, or the database."))
+	}
+	number, _, _ := strings.Cut(s.Version, " ")
+	return fmt.Sprintf("PostgreSQL %s, database %s, role %s.", number, s.Database, s.Role), findings, nil
+}
+
+// checkRights looks for what the relay does and the role may not.
+func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
+	needs := [][2]string{
+		{"outbox_events", "SELECT"},
+		{"outbox_events", "UPDATE"},
+		{"outbox_events", "DELETE"},
+		{"outbox_deliveries", "SELECT"},
+		{"outbox_deliveries", "INSERT"},
+		{"outbox_deliveries", "UPDATE"},
+		{"outbox_deliveries", "DELETE"},
+		{"outbox_migrations", "SELECT"},
+	}
+	var tables, privileges []string
+	for _, n := range needs {
+		tables, privileges = append(tables, e.table(n[0])), append(privileges, n[1])
+	}
+	type missing struct{ Table, Privileges string }
+	lacks, err := rows[missing](ctx, e.conn, `SELECT n.name, string_agg(n.privilege, ', ' ORDER BY n.privilege)
+		FROM unnest($1::text[], $2::text[]) AS n(name, privilege)
+		WHERE to_regclass(n.name) IS NOT NULL AND NOT has_table_privilege(to_regclass(n.name), n.privilege) GROUP BY n.name ORDER BY n.name`, tables, privileges)
+	if err != nil {
+		return "", nil, err
+	}
+	type facts struct {
+		Role   string
+		Usage  bool
+		Hidden bool
+	}
+	f, err := row[facts](ctx, e.conn, `SELECT quote_ident(current_user), has_schema_privilege($1, 'USAGE'),
+		coalesce(row_security_active(to_regclass($2)), false) OR coalesce(row_security_active(to_regclass($3)), false)`,
+		e.Schema, e.table("outbox_events"), e.table("outbox_deliveries"))
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	if !f.Usage {
+		findings = append(findings, found(Error, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", e.Schema, f.Role), "The role %s may not use the schema %s.", f.Role, e.Schema))
+	}
+	for _, l := range lacks {
+		findings = append(findings, found(Error, fmt.Sprintf("GRANT %s ON %s TO %s", l.Privileges, l.Table, f.Role), "The role %s lacks %s on %s, which a relay needs.", f.Role, l.Privileges, l.Table))
+	}
+	if f.Hidden {
+		findings = append(findings, found(Error, "ALTER ROLE "+f.Role+" BYPASSRLS, or disable row level security for the tables of notifyd",
+			"Row level security hides rows of the tables from the role %s: what is hidden is not delivered.", f.Role))
+	}
+	return "The role " + f.Role + " may do what a relay does.", findings, nil
+}
+
+// setting is one of the server's, in effect for a new session of the role.
+type setting struct{ Name, Value, Source string }
+
+// checkSettings looks for settings that make writers fail or lose events. Relays set
+// what they need for their own sessions.
+func checkSettings(ctx context.Context, e *exam) (string, []Finding, error) {
+	names := []string{
+		"default_transaction_read_only", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout",
+		"transaction_timeout", "synchronous_commit",
+	}
+	all, err := rows[setting](ctx, e.conn, `SELECT name, setting, source FROM pg_settings WHERE name = ANY($1)`, names)
+	if err != nil {
+		return "", nil, err
+	}
+	slices.SortFunc(all, func(a, b setting) int { return slices.Index(names, a.Name) - slices.Index(names, b.Name) })
+	var findings []Finding
+	var facts []string
+	for _, s := range all {
+		facts = append(facts, s.Name+" "+s.Value)
+		if f, ok := judgeSetting(s); ok {
+			findings = append(findings, f)
+		}
+	}
+	return "Settings are fit: " + strings.Join(facts, ", ") + ".", findings, nil
+}
+
+const (
+	// shortTimeout is what migrations and purges take easily.
+	shortTimeout = time.Second
+	// claimTime is what a claim's transaction may take: the longest lock budget,
+	// and the settlement.
+	claimTime = 5 * time.Second
+)
+
+func judgeSetting(s setting) (Finding, bool) {
+	ms, _ := strconv.Atoi(s.Value) // 0 for those that are words
+	limit := time.Duration(ms) * time.Millisecond
+	reset := fmt.Sprintf("reset %s, which comes from the %s", s.Name, s.Source)
+	switch {
+	case s.Name == "default_transaction_read_only" && s.Value == "on":
+		return found(Error, reset, "default_transaction_read_only is on: applications cannot write events (relays set it off for themselves)."), true
+	case s.Name == "synchronous_commit" && s.Value == "off":
+		return found(Note, reset, "synchronous_commit is off for writers, too: a crash of the server loses events that were committed in the moment before."), true
+	case s.Name == "transaction_timeout" && limit > 0 && limit < claimTime:
+		return found(Warning, reset, "transaction_timeout is %v: it ends claims of relays, which may take up to %v.", limit, claimTime), true
+	case (s.Name == "statement_timeout" || s.Name == "lock_timeout" || s.Name == "idle_in_transaction_session_timeout") && limit > 0 && limit < shortTimeout:
+		return found(Note, reset, "%s is %v: notifyd migrate, and applications that write events, may run into it (relays set their own).", s.Name, limit), true
+	}
+	return Finding{}, false
+}
+
+// defaultConnections is what a relay opens with the defaults, and one more to ask.
+const defaultConnections = 8
+
+// checkConnections looks whether one more relay could connect.
+func checkConnections(ctx context.Context, e *exam) (string, []Finding, error) {
+	type room struct {
+		Name        string
+		Limit, Used int
+	}
+	all, err := rows[room](ctx, e.conn, `WITH used AS (SELECT usename, datname FROM pg_stat_activity WHERE backend_type = 'client backend')
+		SELECT 'max_connections', current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+			- coalesce(current_setting('reserved_connections', true), '0')::int, (SELECT count(*)::int FROM used)
+		UNION ALL SELECT 'the connection limit of the role ' || rolname, rolconnlimit, (SELECT count(*)::int FROM used WHERE usename = rolname)
+			FROM pg_roles WHERE rolname = current_user AND rolconnlimit >= 0
+		UNION ALL SELECT 'the connection limit of the database ' || datname, datconnlimit, (SELECT count(*)::int FROM used WHERE used.datname = d.datname)
+			FROM pg_database d WHERE datname = current_database() AND datconnlimit >= 0`)
+	if err != nil {
+		return "", nil, err
+	}
+	need := e.Connections
+	if need == 0 {
+		need = defaultConnections
+	}
+	var findings []Finding
+	var facts []string
+	for _, r := range all {
+		facts = append(facts, fmt.Sprintf("%d of %d for %s", r.Limit-r.Used, r.Limit, r.Name))
+		if r.Limit-r.Used < need {
+			findings = append(findings, found(Warning, "raise "+r.Name+", or lower relay.connections",
+				"%s leaves %d of %d, and one relay opens %d.", capital(r.Name), max(0, r.Limit-r.Used), r.Limit, need))
+		}
+	}
+	return "Connections are left: " + strings.Join(facts, ", ") + ".", findings, nil
+}
+
+func capital(s string) string {
+	if rest, ok := strings.CutPrefix(s, "the "); ok {
+		return "The " + rest
+	}
+	return s
+}
+
+// checkClock compares the clocks. Relays go by that of the database; signatures and
+// the dates of mails by that of their machine.
+func checkClock(ctx context.Context, e *exam) (string, []Finding, error) {
+	before := e.Now()
+	var there time.Time
+	if err := e.conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&there); err != nil {
+		return "", nil, err
+	}
+	after := e.Now()
+	half := after.Sub(before) / 2
+	skew := there.Sub(before.Add(half))
+	if skew.Abs() <= e.Limits.Skew+half {
+		return "The clocks of the database and of this machine agree.", nil, nil
+	}
+	behind := "behind"
+	if skew < 0 {
+		behind = "ahead of"
+	}
+	return "", []Finding{found(Warning, "let both machines get their time by NTP",
+		"The clock of this machine is %v %s that of the database: signatures of webhooks and dates of mails are wrong by as much. Deliveries go by the database alone.", skew.Abs().Round(time.Millisecond), behind)}, nil
+}

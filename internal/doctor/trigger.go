@@ -1,0 +1,170 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+const bellTrigger = "outbox_events_bell"
+
+// trigger is a row of pg_trigger.
+type trigger struct {
+	Name, Enabled, Function string
+	Definition              string
+}
+
+func (e *exam) triggers(ctx context.Context) ([]trigger, error) {
+	return rows[trigger](ctx, e.conn, `SELECT t.tgname::text, t.tgenabled::text, p.proname::text, pg_get_triggerdef(t.oid)
+		FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+		WHERE t.tgrelid = to_regclass($1) AND NOT t.tgisinternal ORDER BY t.tgname`, e.table("outbox_events"))
+}
+
+// checkTrigger looks whether the bell can ring at all.
+func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
+	all, err := e.triggers(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, t := range all {
+		if t.Name == bellTrigger {
+			return "The trigger is there and enabled.", judgeTrigger(e.table("outbox_events"), t), nil
+		}
+	}
+	return "", []Finding{found(Warning, "notifyd migrate up --bell auto, unless it is meant to be off, as behind a transaction pooler",
+		"There is no trigger %s: the bell is off, and relays find events by polling alone.", bellTrigger)}, nil
+}
+
+func judgeTrigger(table string, t trigger) []Finding {
+	cure := fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", table, bellTrigger)
+	const rings = " AFTER INSERT ON "
+	switch {
+	case t.Enabled == "D":
+		return []Finding{found(Warning, cure, "The trigger %s is disabled: relays find events by polling alone.", bellTrigger)}
+	case t.Enabled == "R":
+		return []Finding{found(Warning, cure, "The trigger %s is enabled for replicas only: relays find events by polling alone.", bellTrigger)}
+	case t.Function != "outbox_bell_auto" && t.Function != "outbox_bell_always",
+		!strings.Contains(t.Definition, rings), !strings.Contains(t.Definition, "FOR EACH STATEMENT"), !strings.Contains(t.Definition, "NEW TABLE AS outbox_inserted"):
+		return []Finding{found(Error, fmt.Sprintf("DROP TRIGGER %s ON %s, then notifyd migrate up --bell auto", bellTrigger, table),
+			"The trigger %s is not the one that migrate makes: %s.", bellTrigger, t.Definition)}
+	}
+	return nil
+}
+
+// checkOtherTriggers tells of what else runs with every event that is written.
+func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error) {
+	all, err := e.triggers(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, t := range all {
+		if t.Name != bellTrigger && t.Enabled != "D" {
+			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table("outbox_events")),
+				"The trigger %s is not of notifyd: it runs with every write to outbox_events, and one that notifies makes commits wait for each other.", t.Name))
+		}
+	}
+	return "No other trigger runs when events are written.", findings, nil
+}
+
+// checkReplicationRole looks for settings under which no trigger fires.
+func checkReplicationRole(ctx context.Context, e *exam) (string, []Finding, error) {
+	type place struct{ Database, Role string }
+	places, err := rows[place](ctx, e.conn, `SELECT coalesce(d.datname::text, ''), coalesce(r.rolname::text, '')
+		FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = s.setdatabase LEFT JOIN pg_roles r ON r.oid = s.setrole,
+		unnest(s.setconfig) AS setting
+		WHERE setting = 'session_replication_role=replica' AND (s.setdatabase = 0 OR d.datname = current_database()) ORDER BY 1, 2`)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, p := range places {
+		who, cure := "the database "+p.Database, "ALTER DATABASE "+p.Database+" RESET session_replication_role"
+		if p.Role != "" {
+			who, cure = "the role "+p.Role, "ALTER ROLE "+p.Role+" RESET session_replication_role"
+			if p.Database != "" {
+				cure = "ALTER ROLE " + p.Role + " IN DATABASE " + p.Database + " RESET session_replication_role"
+			}
+		}
+		findings = append(findings, found(Warning, cure, "session_replication_role is replica for %s: no trigger fires there, so events that it writes are found by polling alone.", who))
+	}
+	var mode string
+	if err := e.conn.QueryRow(ctx, `SHOW session_replication_role`).Scan(&mode); err != nil {
+		return "", nil, err
+	}
+	if mode == "replica" && len(findings) == 0 {
+		findings = append(findings, found(Warning, "take session_replication_role out of postgresql.conf or the connection string",
+			"session_replication_role is replica: no trigger fires, so events are found by polling alone."))
+	}
+	return "Triggers fire (session_replication_role is " + mode + ").", findings, nil
+}
+
+// checkBell looks whether whoever keeps the bell silent works.
+func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
+	bell, err := store.ReadBell(ctx, e.conn, e.Schema)
+	if err != nil {
+		return "", nil, err
+	}
+	if bell.Silent == nil {
+		if bell.Mode == outboxsql.BellOff {
+			return "The bell is off.", nil, nil
+		}
+		return fmt.Sprintf("The bell is in mode %s and rings.", bell.Mode), nil, nil
+	}
+	by := fmt.Sprintf("pid %d (%s)", bell.Silent.PID, bell.Silent.Application)
+	backlog, err := store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema})
+	if err != nil {
+		return "", nil, err
+	}
+	// Relays at work claim all the time; a backlog may be old all the same.
+	var atWork bool
+	err = e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'notifyd/claim'
+		AND datname = current_database() AND (state_change IS NULL OR state_change > clock_timestamp() - $1::bigint * interval '1 microsecond'))`,
+		e.Limits.Frozen.Microseconds()).Scan(&atWork)
+	if err != nil {
+		return "", nil, err
+	}
+	oldest := oldestFresh(backlog)
+	if oldest != nil && !atWork && oldest.Age > e.Limits.Frozen.Seconds() {
+		age := time.Duration(oldest.Age * float64(time.Second)).Round(time.Second)
+		return "", []Finding{found(Error, fmt.Sprintf("restart that relay, or SELECT pg_terminate_backend(%d)", bell.Silent.PID),
+			"The bell is kept silent by %s, no relay claims, and an event has waited for %v: that relay is frozen.", by, age)}, nil
+	}
+	return fmt.Sprintf("The bell is in mode %s, kept silent by %s, which is awake.", bell.Mode, by), nil, nil
+}
+
+// oldestFresh leaves out what was tried: that waits for its destination.
+func oldestFresh(b store.Backlog) (oldest *store.Waiting) {
+	for _, t := range b.Types {
+		if t.Oldest != nil && (oldest == nil || t.Oldest.Since.Before(oldest.Since)) {
+			oldest = t.Oldest
+		}
+	}
+	return oldest
+}
+
+// checkRelays looks whether anybody delivers.
+func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
+	relays, err := store.ReadRelays(ctx, e.conn)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(relays) > 0 {
+		return "Relays that deliver from this database: " + strconv.Itoa(len(relays)) + ".", nil, nil
+	}
+	backlog, err := store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema})
+	if err != nil {
+		return "", nil, err
+	}
+	if backlog.Oldest != nil {
+		return "", []Finding{found(Error, "notifyd run", "No relay runs with this database, and events wait.")}, nil
+	}
+	return "", []Finding{found(Note, "notifyd run", "No relay runs with this database; nothing waits.")}, nil
+}

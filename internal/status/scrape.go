@@ -1,0 +1,154 @@
+package status
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	// scrapeTimeout bounds asking a relay: it is on this machine, or not there.
+	scrapeTimeout = 2 * time.Second
+	// maxScrape bounds its answer, in bytes.
+	maxScrape = 8 << 20
+)
+
+// Relay is what one relay says of itself.
+type Relay struct {
+	Address string `json:"address"`
+	// Listening and DatabaseUp tell how it is, and Awake whether it keeps the bell silent.
+	Listening    bool               `json:"listening"`
+	DatabaseUp   bool               `json:"database_up"`
+	Awake        bool               `json:"awake"`
+	Destinations []RelayDestination `json:"destinations"`
+}
+
+// RelayDestination is a destination of that relay. Counters begin with its start.
+type RelayDestination struct {
+	Name string `json:"name"`
+	// Unavailable says that the breaker is open.
+	Unavailable bool    `json:"unavailable"`
+	Running     int     `json:"running"`
+	Queued      int     `json:"queued"`
+	Delivered   float64 `json:"delivered"`
+	Failed      float64 `json:"failed"`
+	Dead        float64 `json:"dead"`
+	// PerSecond is the rate of deliveries since the look before; nil at the first one.
+	PerSecond *float64 `json:"per_second,omitempty"`
+}
+
+// scrape asks a relay; nil if it does not answer as one.
+func scrape(ctx context.Context, address string) *Relay {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		return nil
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil
+	}
+	defer response.Body.Close() //nolint:errcheck // it is read
+	if response.StatusCode != http.StatusOK {
+		return nil
+	}
+	return parseRelay(address, io.LimitReader(response.Body, maxScrape))
+}
+
+var (
+	sample = regexp.MustCompile(`^(notifyd_\w+)(?:\{(.*)\})? (\S+)$`)
+	label  = regexp.MustCompile(`(\w+)="([^"\\]*)"`)
+)
+
+// parseRelay reads the text format of Prometheus, as far as a relay writes it; nil
+// if it is not that of a relay.
+func parseRelay(address string, r io.Reader) *Relay {
+	relay := &Relay{Address: address}
+	known := false
+	byName := make(map[string]*RelayDestination)
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		m := sample.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		value, err := strconv.ParseFloat(m[3], 64)
+		if err != nil {
+			continue
+		}
+		known = known || m[1] == "notifyd_database_up"
+		labels := make(map[string]string)
+		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
+			labels[l[1]] = l[2]
+		}
+		relay.set(m[1], value)
+		if name := labels["destination"]; name != "" {
+			if byName[name] == nil {
+				byName[name] = &RelayDestination{Name: name}
+			}
+			byName[name].set(m[1], labels["outcome"], value)
+		}
+	}
+	if !known || lines.Err() != nil {
+		return nil
+	}
+	for _, d := range byName {
+		relay.Destinations = append(relay.Destinations, *d)
+	}
+	slices.SortFunc(relay.Destinations, func(a, b RelayDestination) int { return cmp.Compare(a.Name, b.Name) })
+	return relay
+}
+
+func (r *Relay) set(name string, value float64) {
+	switch name {
+	case "notifyd_listener_connected":
+		r.Listening = value == 1
+	case "notifyd_database_up":
+		r.DatabaseUp = value == 1
+	case "notifyd_bell_awake":
+		r.Awake = value == 1
+	}
+}
+
+func (d *RelayDestination) set(name, outcome string, value float64) {
+	switch name + " " + outcome {
+	case "notifyd_destination_unavailable ":
+		d.Unavailable = value == 1
+	case "notifyd_destination_running ":
+		d.Running = int(value)
+	case "notifyd_destination_queued ":
+		d.Queued = int(value)
+	case "notifyd_deliveries_total delivered":
+		d.Delivered = value
+	case "notifyd_deliveries_total failed":
+		d.Failed = value
+	case "notifyd_deliveries_total dead":
+		d.Dead = value
+	}
+}
+
+// Rates fills in the rates since an earlier status. A relay that was started anew
+// since has none.
+func (s *Status) Rates(before *Status) {
+	seconds := s.At.Sub(before.At).Seconds()
+	if s.Relay == nil || before.Relay == nil || seconds <= 0 {
+		return
+	}
+	for i := range s.Relay.Destinations {
+		d := &s.Relay.Destinations[i]
+		for _, b := range before.Relay.Destinations {
+			if b.Name == d.Name && d.Delivered >= b.Delivered {
+				rate := (d.Delivered - b.Delivered) / seconds
+				d.PerSecond = &rate
+			}
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// Package status gathers what an operator asks first: what waits, for whom, why,
+// and who delivers.
+package status
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// Options say what to look at.
+type Options struct {
+	// Schema holds the tables.
+	Schema string
+	// Route returns the destinations of an event type; nil if they are not known.
+	Route func(eventType string) []string
+	// Admin is the address of the admin server of a relay, host:port; "" for none.
+	Admin string
+}
+
+// Status is the answer, at one moment.
+type Status struct {
+	At       time.Time `json:"at"`
+	Database string    `json:"database"`
+	Schema   Schema    `json:"schema"`
+	// Relays are those that live, of all schemas of the database.
+	Relays []store.RelaySession `json:"relays"`
+	Bell   store.BellState      `json:"bell"`
+	// Backlog is what waits.
+	Backlog store.Backlog `json:"backlog"`
+	// Relay is what the relay says whose admin address is configured; nil if there
+	// is none, or it does not answer.
+	Relay *Relay `json:"relay,omitempty"`
+	// Attention is what needs a person.
+	Attention []Attention `json:"attention"`
+}
+
+// Schema is the version of the tables: what is there, and what this notifyd needs.
+type Schema struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+	Latest  int    `json:"latest"`
+}
+
+// Attention is something that does not mend itself.
+type Attention struct {
+	// Destination is empty for what is about none.
+	Destination string `json:"destination,omitempty"`
+	Text        string `json:"text"`
+	// Cure is a command, or what to do.
+	Cure string `json:"cure"`
+}
+
+// Read asks the database, and the relay if there is an address. A relay that does
+// not answer is no error; tables that are missing are told by Attention.
+func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
+	s := Status{Schema: Schema{Name: o.Schema}}
+	cfg := conn.Config()
+	s.Database = fmt.Sprintf("%s at %s:%d", cfg.Database, cfg.Host, cfg.Port)
+	state, err := outboxsql.ReadState(ctx, conn, o.Schema)
+	if err != nil {
+		return s, err
+	}
+	s.Schema.Version, s.Schema.Latest = state.Current, state.Latest
+	if s.Relays, err = store.ReadRelays(ctx, conn); err != nil {
+		return s, err
+	}
+	if s.Bell, err = store.ReadBell(ctx, conn, o.Schema); err != nil {
+		return s, err
+	}
+	if state.Current > 0 {
+		if s.Backlog, err = store.ReadBacklog(ctx, conn, store.BacklogOptions{Schema: o.Schema, Route: o.Route}); err != nil {
+			return s, err
+		}
+		s.At = s.Backlog.At
+	} else if err := conn.QueryRow(ctx, `SELECT now()`).Scan(&s.At); err != nil {
+		return s, err
+	}
+	if o.Admin != "" {
+		s.Relay = scrape(ctx, o.Admin)
+	}
+	s.Attention = s.attention()
+	return s, nil
+}
+
+// longWait is how long an event may wait before a person should look: most outages
+// are shorter.
+const longWait = 15 * time.Minute
+
+// attention lists what does not mend itself, most urgent first.
+func (s *Status) attention() (all []Attention) {
+	add := func(destination, cure, format string, args ...any) {
+		all = append(all, Attention{Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure})
+	}
+	switch {
+	case s.Schema.Version < s.Schema.Latest:
+		add("", "notifyd migrate up", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+	case s.Schema.Version > s.Schema.Latest:
+		add("", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+	}
+	if len(s.Relays) == 0 && s.Backlog.Oldest != nil {
+		add("", "notifyd run", "No relay runs with this database, and events wait.")
+	}
+	if s.Relay != nil {
+		for _, d := range s.Relay.Destinations {
+			if d.Unavailable {
+				add(d.Name, "notifyd doctor says what is wrong with it; its events wait and lose no attempt", "The destination %s is unavailable.", d.Name)
+			}
+		}
+	}
+	for _, d := range s.Backlog.Destinations {
+		if d.Oldest != nil && d.Oldest.Age > longWait.Seconds() {
+			add(d.Name, "notifyd doctor, and the last error of "+d.Name, "An event has waited %s for %s.", ago(d.Oldest.Age), d.Name)
+		}
+		if d.Dead.N > 0 {
+			add(d.Name, "mend the cause, then notifyd dlq replay --destination "+d.Name, "%s has %s.", d.Name, counted(d.Dead, "dead letter"))
+		}
+	}
+	for _, t := range s.Backlog.Unrouted {
+		add("", "add a route for it to the configuration, and restart the relay", "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
+	}
+	return all
+}
+
+// counted returns "1 event" or "10000+ events".
+func counted(c store.Count, noun string) string {
+	if c.N == 1 && !c.More {
+		return "1 " + noun
+	}
+	return c.String() + " " + noun + "s"
+}
+
+// ago is a time in seconds, short.
+func ago(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d < time.Second:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}

@@ -1,0 +1,82 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// bellSpace is 'ntfr' in ASCII: the upper half of the advisory lock by which an
+// awake relay keeps the trigger silent. The lower half is the oid of the table.
+const bellSpace = 0x6e746672
+
+// RelaySession is the session by which a relay shows that it lives. What the
+// asking role may not see of it is zero.
+type RelaySession struct {
+	// Owner is the relay's number, as leases have it.
+	Owner int64 `json:"owner"`
+	PID   int32 `json:"pid"`
+	// Application, User and Client are what the session says of itself; Client
+	// is empty for one that came by a Unix socket.
+	Application string     `json:"application_name"`
+	User        string     `json:"user"`
+	Client      string     `json:"client_addr,omitempty"`
+	Since       *time.Time `json:"since,omitempty"`
+}
+
+// BellState says whether the trigger rings.
+type BellState struct {
+	// Mode is what migrate has installed; off also where the trigger is disabled.
+	Mode outboxsql.Bell `json:"mode"`
+	// Silent is the session that keeps the trigger silent; nil if it rings.
+	Silent *RelaySession `json:"silent_by,omitempty"`
+}
+
+const sqlLockHolders = `SELECT l.classid::bigint << 32 | l.objid::bigint, l.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''),
+		coalesce(host(a.client_addr), ''), a.backend_start
+	FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.mode = 'ExclusiveLock'
+		AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
+
+// ReadRelays returns the relays that live, longest living first. The locks by
+// which they show it do not tell the schema: those of all schemas of the database
+// are among them.
+func ReadRelays(ctx context.Context, conn *pgx.Conn) ([]RelaySession, error) {
+	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid ORDER BY a.backend_start, l.pid`, int64(ownerSpace))
+	if err != nil {
+		return nil, fmt.Errorf("look for relays: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[RelaySession])
+	if err != nil {
+		return nil, fmt.Errorf("look for relays: %w", err)
+	}
+	return all, nil
+}
+
+// ReadBell returns the state of the bell. A schema without the tables has it off.
+func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, error) {
+	state, err := outboxsql.ReadState(ctx, conn, schema)
+	if err != nil {
+		return BellState{}, err
+	}
+	bell := BellState{Mode: state.Bell}
+	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid AND l.objid = to_regclass($2)::oid`,
+		int64(bellSpace), pgx.Identifier{schema, "outbox_events"}.Sanitize())
+	if err != nil {
+		return bell, fmt.Errorf("look who keeps the bell silent: %w", err)
+	}
+	holder, err := pgx.CollectOneRow(rows, pgx.RowToStructByPos[RelaySession])
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return bell, fmt.Errorf("look who keeps the bell silent: %w", err)
+	}
+	if err == nil {
+		holder.Owner = 0 // it is the bell's lock
+		bell.Silent = &holder
+	}
+	return bell, nil
+}
