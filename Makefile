@@ -3,12 +3,13 @@
 GO ?= go
 # For "make demo", "make dist" and "make bench-peers": make demo ARGS="--duration 30s"
 ARGS ?=
-# For "make test": one package, a count, ...
+# For "make test": one package, a count, ... NOTIFYD_TEST_STRICT=1 in the
+# environment makes the first failure final.
 PKG ?= ./...
 TESTFLAGS ?=
 # Per package, and far above what any needs: it is there to get the stacks of a
 # test that hangs before CI gives up on the whole run.
-TEST_TIMEOUT ?= 10m
+TEST_TIMEOUT ?= 20m
 # Per fuzz target.
 FUZZTIME ?= 20s
 
@@ -43,9 +44,9 @@ setup: ## install what the tests need, where it is missing
 
 .PHONY: test
 test: setup ## run all tests with the race detector
-	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKG)
+	GO=$(GO) ./scripts/test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- $(PKG)
 ifeq ($(PKG),./...)
-	cd examples/grpc && $(GO) vet ./... && $(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
+	cd examples/grpc && $(GO) vet ./... && GO=$(GO) ../../scripts/test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 endif
 
 .PHONY: lint
