@@ -73,10 +73,11 @@ type SQLTx interface {
 // caller's, and the event is handled when the caller has committed.
 //
 // eventID is the id that the event carries, as text: 1 to 1024 bytes of UTF-8
-// without zero bytes. It must be the same for every delivery: the header
-// notifyd-id of a broker's message, webhook-id of a webhook, Event.ID of a Go
-// handler (docs/consumers.md has them all). Not the message id that a broker
-// makes up anew for each copy.
+// without zero bytes. It must be the same for every attempt: the header
+// notifyd-id of a broker's message, webhook-id of a webhook, Event.DedupeID of a
+// Go handler (docs/consumers.md has them all). Not the message id that a broker
+// makes up anew for each copy. A dead letter that somebody replays has a new id,
+// "42r1" for "42", and is handled again.
 //
 // # What the caller does
 //

@@ -51,7 +51,7 @@ func TestKafkaOutage(t *testing.T) {
 	t.Parallel()
 	away := outage(t)
 	broker := testenv.OwnKafka(t, kafkaserver.Config{})
-	makeTopic(t, broker.Addr(), "orders", outagePartitions)
+	testenv.KafkaTopic(t, []string{broker.Addr()}, "orders", outagePartitions, nil)
 	h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: "orders", DeliveryTimeout: min(away/3, kafka.DefaultDeliveryTimeout)})
 	if err != nil {
 		t.Fatal(err)
@@ -138,18 +138,6 @@ func (e *env) steadily(long time.Duration) (n int) {
 		n += outageEvents
 	}
 	return n
-}
-
-func makeTopic(t *testing.T, addr, name string, partitions int32) {
-	t.Helper()
-	cl, err := kadm.NewOptClient(kgo.SeedBrokers(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
-	if _, err := cl.CreateTopic(t.Context(), partitions, 1, nil, name); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // checkTopic checks that n different events are in a topic, and that the last

@@ -37,6 +37,7 @@ func TestAdmin(t *testing.T) {
 	until(t, url, "SELECT state = 'done' FROM outbox_events")
 	get("/livez", http.StatusOK)
 	untilReady(t, "http://"+address[1]+"/readyz")
+	untilSays(t, "http://"+address[1]+"/readyz?verbose", "[+] listener: ok")
 	get("/nowhere", http.StatusNotFound)
 	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n[+] listener: ok\n" {
 		t.Errorf("/readyz?verbose says %q", text)

@@ -171,8 +171,8 @@ func TestDeployDashboard(t *testing.T) {
 	}
 }
 
-// TestRunbook runs the SQL of the runbook, as the owner and as the relay, over a
-// dead letter that is delivered in the end.
+// TestRunbook runs the SQL and the commands of the runbook as the relay, over a dead
+// letter.
 func TestRunbook(t *testing.T) {
 	t.Parallel()
 	owner := database(t)
@@ -181,7 +181,7 @@ func TestRunbook(t *testing.T) {
 	execute(t, owner, `INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('order.placed', '1', 'done', now());
 		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, last_error) VALUES (1, 'mail', 'order.placed', 'dead', 20, 'no')`)
 	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(read(t, "../../docs/runbook.md"), -1)
-	if len(blocks) < 7 {
+	if len(blocks) < 5 {
 		t.Fatalf("%d blocks of SQL", len(blocks))
 	}
 	conn, err := pgx.Connect(t.Context(), asRelay)
@@ -190,17 +190,19 @@ func TestRunbook(t *testing.T) {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	for _, b := range blocks {
-		if strings.HasPrefix(b[1], "DELETE") {
-			if state := query[string](t, owner, "SELECT d.state || e.state FROM outbox_deliveries d JOIN outbox_events e ON e.id = d.event_id"); state != "retrydeferred" {
-				t.Errorf("the dead letter is %s, and is not tried again", state)
-			}
-			execute(t, owner, "UPDATE outbox_deliveries SET state = 'dead'")
-		}
 		if _, err := conn.Exec(t.Context(), b[1]); err != nil {
 			t.Errorf("%v in\n%s", err, b[1])
 		}
 	}
-	if n := query[int](t, owner, "SELECT count(*) FROM outbox_deliveries"); n != 0 {
-		t.Errorf("%d deliveries left", n)
+	commands := regexp.MustCompile(`(?m)^\$ notifyd (dlq \w+ --destination mail) --reason "([^"]+)" --yes$`).FindAllStringSubmatch(read(t, "../../docs/runbook.md"), -1)
+	if len(commands) != 2 {
+		t.Fatalf("%d commands", len(commands))
+	}
+	for i, want := range []string{"replayed 1 of 1", "discarded 1 of 1"} {
+		execute(t, owner, "UPDATE outbox_deliveries SET state = 'dead'")
+		args := append(strings.Fields(commands[i][1]), "--reason", commands[i][2], "--yes", "--database-url", asRelay)
+		if got := command(t, args...); got.code != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("%s: %+v", commands[i][0], got)
+		}
 	}
 }

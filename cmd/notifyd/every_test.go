@@ -16,7 +16,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
 	goredis "github.com/redis/go-redis/v9"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/internal/smtpsink"
@@ -70,14 +69,7 @@ func startEverything(t *testing.T) *everywhere {
 		t.Fatal(err)
 	}
 	e.queue = *made.QueueUrl
-	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, "every"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.KafkaTopic(t, []string{e.kafka}, "every", 1, nil)
 	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
 		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: e.nats.Name, Subjects: []string{e.nats.Name + ".>"}})
 		return err

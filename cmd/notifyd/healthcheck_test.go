@@ -18,7 +18,9 @@ func TestHealthcheck(t *testing.T) {
 	path := file(t, fmt.Sprintf(config, url, "0.0.0.0", port)) // to be asked on the loopback
 	d := startDaemon(t, nil, "run", "-c", file(t, fmt.Sprintf(config, url, "127.0.0.1", port)))
 	d.stderr.await(t, `admin server`)
-	untilReady(t, fmt.Sprintf("http://127.0.0.1:%d/readyz", port))
+	ready := fmt.Sprintf("http://127.0.0.1:%d/readyz", port)
+	untilReady(t, ready)
+	untilSays(t, ready+"?verbose", "[+] listener: ok")
 	if got := command(t, "healthcheck", "-c", path); got != (result{0, "[+] started: ok\n[+] database: ok\n[+] listener: ok\n", ""}) {
 		t.Errorf("%+v", got)
 	}

@@ -63,7 +63,8 @@ func TestStatus(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 		t.Fatalf("%v in %+v", err, r)
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "for a person to look at") || len(s.Attention) != 4 || len(s.Relays) != 1 || s.Schema.Version != 1 {
+	if r.code != 1 || !strings.Contains(r.stderr, "for a person to look at") || len(s.Attention) != 4 || len(s.Relays) != 1 ||
+		s.Schema.Version < 1 || s.Schema.Version != s.Schema.Latest {
 		t.Errorf("exit code %d, %s: %+v", r.code, r.stderr, s)
 	}
 	if mail := s.Backlog.Destination("mail"); mail.Fresh.N != 2 || mail.Retry.N != 1 || mail.Dead.N != 2 || len(mail.DeadLetters) != 1 || mail.NextDue == nil {

@@ -159,7 +159,7 @@ func (s *shop) takeFromStock(ctx context.Context, e *notifyd.Event) error {
 		return notifyd.Permanent(err)
 	}
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		_, err := inbox.Once(ctx, tx, inbox.Consumer{Name: "stock"}, strconv.FormatInt(e.ID, 10), func(ctx context.Context) error {
+		_, err := inbox.Once(ctx, tx, inbox.Consumer{Name: "stock"}, e.DedupeID(), func(ctx context.Context) error {
 			_, err := tx.Exec(ctx, `UPDATE stock SET pieces = pieces - 1 WHERE item = $1`, p.Item)
 			return err
 		})

@@ -38,9 +38,7 @@ func newTopic(t *testing.T, brokers []string, partitions int32, configs map[stri
 	for k, v := range configs {
 		all[k] = &v
 	}
-	if _, err := admin(t, brokers).CreateTopic(t.Context(), partitions, 1, all, name); err != nil {
-		t.Fatal(err)
-	}
+	testenv.KafkaTopic(t, brokers, name, partitions, all)
 	return name
 }
 
@@ -164,9 +162,7 @@ func TestTopicMadeLater(t *testing.T) {
 	err := h.Deliver(t.Context(), events(1)[0])
 	wantClass(t, err, "unavailable")
 	mustContain(t, err, name, "UNKNOWN_TOPIC_OR_PARTITION")
-	if _, err := admin(t, brokers).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
-		t.Fatal(err)
-	}
+	testenv.KafkaTopic(t, brokers, name, 1, nil)
 	deliver(t, h, events(1))
 }
 

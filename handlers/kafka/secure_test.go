@@ -80,11 +80,7 @@ func TestSecured(t *testing.T) {
 		},
 	})
 	plain := []string{s.Addr()}
-	newNamed := func(name string) {
-		if _, err := admin(t, plain).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
-			t.Fatal(err)
-		}
-	}
+	newNamed := func(name string) { testenv.KafkaTopic(t, plain, name, 1, nil) }
 	newNamed("t")
 	allow(t, plain, "ann", "t")
 	tokenFile := filepath.Join(t.TempDir(), "token")
@@ -175,9 +171,7 @@ func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 	keyStore, ca := certificate(t)
 	s := testenv.OwnKafka(t, kafkaserver.Config{Secure: kafkaserver.Secure{KeyStore: keyStore, TrustStore: ca}})
-	if _, err := admin(t, []string{s.Addr()}).CreateTopic(t.Context(), 1, 1, nil, "t"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.KafkaTopic(t, []string{s.Addr()}, "t", 1, nil)
 	conf := tlsconf.Config{CAFile: ca, CertFile: ca, KeyFile: filepath.Join(filepath.Dir(ca), "key.pem")}
 	deliver(t, open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &conf }), events(1))
 	err := open(t, []string{s.SecureAddr()}, func(cfg *Config) { cfg.TLS = &tlsconf.Config{CAFile: ca} }).Deliver(t.Context(), events(1)[0])
