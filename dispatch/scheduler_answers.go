@@ -1,14 +1,14 @@
 package dispatch
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// claimed takes what came of a query, before the work is handed out.
+// claimed takes what came of a query, in the order of ids, before the work is
+// handed out. From now on others look at the work, and nobody may move it.
 //
 // The claim is to be handed out in its turn; see await.
 func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
@@ -35,7 +35,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 		for i := range c.Work {
 			s.sweep.head = max(s.sweep.head, c.Work[i].Event.ID)
 		}
-		s.metLocked(q, c)
+		if n := len(c.Work); n > 0 {
+			s.front.went(q.asked, c.Work, c.Work[n-1].Event.ID)
+		}
 	case SourceLines:
 		s.claimingLines = false
 	case SourceDue:
@@ -104,16 +106,6 @@ func (s *scheduler) namedLocked(q *Query) {
 		s.namings = slices.DeleteFunc(s.namings, func(n uint64) bool { return n == q.naming })
 		s.turnCond.Broadcast()
 	}
-}
-
-// metLocked moves the front to the highest of the ids that were claimed by name.
-func (s *scheduler) metLocked(q *Query, c *Claimed) {
-	if len(c.Work) == 0 {
-		return
-	}
-	work := slices.Clone(c.Work)
-	slices.SortFunc(work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
-	s.front.went(q.asked, work, work[len(work)-1].Event.ID)
 }
 
 // await waits until a claim is to be handed out.
