@@ -20,6 +20,14 @@ const (
 	slotsGrace = 1300 * time.Millisecond
 )
 
+const (
+	// A relay that replaces another, as a reload does, starts a moment before the
+	// other's connection is gone. It looks a few times before it takes the other
+	// for one that stays.
+	lookAloneTries = 5
+	lookAloneEvery = 40 * time.Millisecond
+)
+
 // SlotShare is what a relay has of the slots.
 type SlotShare struct {
 	// Held are the slots, in ascending order.
@@ -53,8 +61,12 @@ type slotHolder struct {
 // begin gets the first slots, before anything is claimed.
 func (h *slotHolder) begin(ctx context.Context) {
 	pause := reconnectPauses()
-	for ctx.Err() == nil {
+	for tries := 1; ctx.Err() == nil; tries++ {
 		share, err := h.keeper.Share(ctx)
+		if err == nil && !share.Alone && tries < lookAloneTries {
+			sleep(ctx, lookAloneEvery)
+			continue
+		}
 		if err == nil {
 			h.session, h.since = share.Session, make(map[int32]time.Time)
 			if share.Alone {
