@@ -124,7 +124,7 @@ type chaos struct {
 
 	lives  int
 	relays [orderRelays]*exec.Cmd
-	took   []time.Duration // from a death until all slots were held again
+	took   []time.Duration // from a death until others had the slots
 }
 
 // launch starts a relay.
@@ -166,11 +166,21 @@ const slotsHeld = `SELECT count(DISTINCT classid) FROM pg_locks WHERE locktype =
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND classid::bigint BETWEEN x'6e747300'::bigint AND x'6e747300'::bigint + 63`
 
+// members is how many relays take part in sharing the slots.
+const members = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid::bigint = x'6e74666b'::bigint`
+
 // untilShared waits until each slot has a relay.
 func (c *chaos) untilShared() {
 	c.t.Helper()
-	begin := time.Now()
 	c.until("a relay for each slot", `SELECT (`+slotsHeld+`) = 64`)
+}
+
+// untilTakenOver waits until the others have the slots of one that died.
+func (c *chaos) untilTakenOver() {
+	c.t.Helper()
+	begin := time.Now()
+	c.until("a relay for each slot of the dead one", `SELECT (`+members+`) < $1 AND (`+slotsHeld+`) = 64`, orderRelays)
 	c.took = append(c.took, time.Since(begin))
 }
 
@@ -203,7 +213,7 @@ func (c *chaos) strike() {
 	switch c.r.IntN(8) {
 	case 0, 1:
 		c.bury(n, syscall.SIGKILL)
-		c.untilShared()
+		c.untilTakenOver()
 		time.Sleep(some)
 		c.launch(n)
 	case 2:
@@ -247,7 +257,6 @@ func TestOrderUnderKills(t *testing.T) {
 		c.launch(n)
 	}
 	c.untilShared()
-	c.took = nil
 	ctx, cancel := context.WithTimeout(t.Context(), orderFor(t, 10*time.Second))
 	defer cancel()
 	var writing sync.WaitGroup
