@@ -68,7 +68,7 @@ func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn 
 	leased := c.await(b)
 	s, left := b.settlement()
 	// The answers of a relay that stops are written like any others.
-	err := c.settle(context.WithoutCancel(ctx), s, func() { c.d.sched.lost(b.lost()) }, func() *Settlement {
+	err := c.settle(context.WithoutCancel(ctx), s, func(err error) { c.d.sched.lost(b.lost(), err) }, func() *Settlement {
 		c.d.leases.reclaim(leased)
 		s, _ := b.settlement()
 		return s
@@ -165,7 +165,7 @@ func (c *claimer) wait(b *batch) {
 // settle writes the settlement. If the claim was lost with its connection,
 // what was delivered is still written, before anybody claims again; update
 // adds what has been delivered meanwhile.
-func (c *claimer) settle(ctx context.Context, s *Settlement, lost func(), update func() *Settlement) error {
+func (c *claimer) settle(ctx context.Context, s *Settlement, lost func(error), update func() *Settlement) error {
 	err := c.session.Settle(ctx, s)
 	if err == nil {
 		return nil
@@ -176,7 +176,7 @@ func (c *claimer) settle(ctx context.Context, s *Settlement, lost func(), update
 		level = slog.LevelDebug
 	}
 	c.log.Log(ctx, level, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
-	lost()
+	lost(err)
 	c.d.sched.salvage(+1)
 	defer c.d.sched.salvage(-1)
 	pause := reconnectPauses()
@@ -251,7 +251,9 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 		return
 	case w.Withheld:
 		for _, l := range lanes {
-			l.refuse(b, w.Event.ID)
+			if w.Fresh {
+				l.refuse(b, w.Event.ID)
+			}
 		}
 		return
 	case w.Delay > 0:

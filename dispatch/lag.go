@@ -132,9 +132,12 @@ func (s *scheduler) caughtUp(q *Query, c *Claimed) {
 
 // lost takes word that a settlement was lost, and the first event that each
 // lane had of it. They may be locked for a while yet.
-func (s *scheduler) lost(first map[*lane]int64) {
+func (s *scheduler) lost(first map[*lane]int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if IsDown(err) {
+		s.doubtSlotsLocked()
+	}
 	s.doubt.raise()
 	for l, id := range first {
 		l.lag(id - 1)

@@ -60,7 +60,7 @@ func (l *lane) know(s StoredLine) {
 	switch s.State {
 	case EntryDead:
 		ln.head = headBlocked
-	case EntryParked:
+	case EntryParked, EntryRunning: // nobody tells this relay when another's lease has ended
 		ln.head = headUnknown
 	default:
 		if !was {

@@ -58,6 +58,7 @@ type scheduler struct {
 	slots      []int32   // whose aggregates are this relay's
 	slotsUntil time.Time // unless it shows that it still has them
 	lapsed     bool      // it did not: others may have them
+	doubted    time.Time // when a connection was last lost
 	quiet      bool      // nobody is to claim
 	atWork     int       // claims that are asked for and not settled
 

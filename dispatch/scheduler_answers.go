@@ -16,6 +16,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	defer s.mu.Unlock()
 	defer s.cond.Broadcast()
 	if err != nil {
+		if IsDown(err) {
+			s.doubtSlotsLocked()
+		}
 		s.failedLocked(q)
 		return 0
 	}
@@ -25,6 +28,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	}
 	defer s.namedLocked(q)
 	s.judgeLocked(q, c, upto)
+	s.disownLocked(c)
 	if n := len(c.Work); n > 0 {
 		s.claims++
 		s.found += uint64(n)
@@ -56,6 +60,20 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	s.turns++
 	s.open[turn] = c.Work
 	return turn
+}
+
+// disownLocked gives back what was claimed for slots that others may have got
+// before the claim was there: this process may have been frozen on the way.
+func (s *scheduler) disownLocked(c *Claimed) {
+	if !s.divided || !s.lapsed && !time.Now().After(s.slotsUntil) {
+		return
+	}
+	s.lapsed = true
+	for i := range c.Work {
+		if w := &c.Work[i]; w.Event.AggregateID != "" && (w.Fresh || w.Destination != "") {
+			w.Withheld = true
+		}
+	}
 }
 
 // judgeLocked looks at what has come up behind a claim, which is known up to an id.

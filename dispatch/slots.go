@@ -36,7 +36,8 @@ type SlotShare struct {
 	Excess int
 	// Session changes when the connection was lost, and all slots with it.
 	Session uint64
-	// Alone says that no other relay takes part.
+	// Alone says that no other relay is there: neither one that takes part nor
+	// one that may have lost its slots a moment ago.
 	Alone bool
 }
 
@@ -115,6 +116,9 @@ func (h *slotHolder) run(ctx context.Context) {
 
 // follow takes up what has been got, and lets go of what others should have.
 func (h *slotHolder) follow(ctx context.Context, share SlotShare, asked time.Time) error {
+	if h.d.sched.doubtedSince(asked) {
+		return nil // the answer may be older than the doubt
+	}
 	if share.Session != h.session {
 		h.session, h.used = share.Session, nil
 		clear(h.since)
@@ -150,7 +154,14 @@ func (h *slotHolder) follow(ctx context.Context, share SlotShare, asked time.Tim
 		l.forget()
 	}
 	h.d.sched.useSlots(use, until)
-	return h.d.readLines(ctx)
+	err := h.d.readLines(ctx)
+	if err != nil {
+		// Fresh events must not go past rows that nobody knows of: the slots wait
+		// until the lines have been read.
+		h.used = nil
+		h.d.sched.useSlots(nil, until)
+	}
+	return err
 }
 
 // forget drops what is known of lines and of what was passed over. Only
@@ -191,6 +202,21 @@ func (s *scheduler) keepSlots(until time.Time) bool {
 	}
 	s.slotsUntil = until
 	return true
+}
+
+// doubtSlotsLocked takes word that a connection was lost, and perhaps the one
+// that the slots depend on: until it is known to be there, others may have them.
+func (s *scheduler) doubtSlotsLocked() {
+	if s.divided {
+		s.lapsed, s.doubted = true, time.Now()
+	}
+}
+
+// doubtedSince reports whether the slots came into doubt after the given time.
+func (s *scheduler) doubtedSince(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lapsed && !s.doubted.Before(t)
 }
 
 // slotsLocked returns what a query is to be limited to: nil where the relay has

@@ -13,6 +13,10 @@ func TestMain(m *testing.M) {
 		victim(url) // this process is there to be killed
 		return
 	}
+	if url := os.Getenv(envOrderVictim); url != "" {
+		orderVictim(url)
+		return
+	}
 	// Each plan takes some 50 ms. The command line has the last word.
 	for name, value := range map[string]string{"rapid.checks": "40", "rapid.shrinktime": "2m"} {
 		if err := flag.Set(name, value); err != nil {

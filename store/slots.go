@@ -26,6 +26,7 @@ const (
 // is safe for several goroutines; whoever made it calls Close.
 type Slots struct {
 	connector *Connector
+	owner     int64
 
 	mu      sync.Mutex // guards what follows, and with conn the one session
 	conn    *pgx.Conn
@@ -33,8 +34,9 @@ type Slots struct {
 	held    []int32
 }
 
-// NewSlots returns slots that connect when they are first used.
-func NewSlots(c *Connector) *Slots { return &Slots{connector: c} }
+// NewSlots returns the slots of the relay whose Options.Owner is given. They
+// connect when they are first used.
+func NewSlots(c *Connector, owner int64) *Slots { return &Slots{connector: c, owner: owner} }
 
 // Close lets all slots go, also after ctx has ended.
 func (s *Slots) Close(ctx context.Context) {
@@ -98,10 +100,11 @@ func (s *Slots) Share(ctx context.Context) (share dispatch.SlotShare, err error)
 				return err
 			}
 		}
-		share = dispatch.SlotShare{
-			Held: slices.Clone(s.held), Excess: max(0, len(s.held)-fair), Session: s.session, Alone: members == 1,
+		share = dispatch.SlotShare{Held: slices.Clone(s.held), Excess: max(0, len(s.held)-fair), Session: s.session}
+		if members == 1 {
+			share.Alone, err = s.alone(ctx, conn)
 		}
-		return nil
+		return err
 	})
 	return share, err
 }
@@ -129,6 +132,16 @@ func (s *Slots) look(ctx context.Context, conn *pgx.Conn) (members int, taken []
 		err = errors.New("the relay's own lock is gone")
 	}
 	return members, taken, err
+}
+
+// alone reports whether no other relay of the database shows life. One that has
+// lost the connection of its slots, and does not know yet, still has the others.
+func (s *Slots) alone(ctx context.Context, conn *pgx.Conn) (alone bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_locks AS l
+		WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND l.classid = $1::bigint::oid AND l.objid <> ($2::bigint & 4294967295)::oid)`, int64(ownerSpace), s.owner).Scan(&alone)
+	return alone, err
 }
 
 // free returns the slots that are not taken, in an order of its own: relays that

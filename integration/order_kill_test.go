@@ -1,0 +1,276 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+const (
+	// envOrderVictim makes this test binary a relay on the given database, whose
+	// destinations are all at the URL of envOrderObserver.
+	envOrderVictim   = "NOTIFYD_TEST_ORDER_VICTIM_URL"
+	envOrderObserver = "NOTIFYD_TEST_ORDER_OBSERVER_URL"
+	envOrderRelay    = "NOTIFYD_TEST_ORDER_RELAY"
+
+	orderRelays = 3
+)
+
+// fatal is the failer of a process without a test.
+type fatal struct{}
+
+func (fatal) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
+
+// orderVictim runs a relay until it is killed, or asked to stop.
+func orderVictim(url string) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		panic(err)
+	}
+	seed, err := strconv.ParseUint(os.Getenv(envOrderSeed), 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	options := append(orderOptions(rand.New(rand.NewPCG(seed, 2000))), notifyd.WithLogger(log)) //nolint:gosec // a test
+	relay, err := notifyd.New(pool, options...)
+	if err != nil {
+		panic(err)
+	}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+	base := os.Getenv(envOrderObserver) + "/" + os.Getenv(envOrderRelay)
+	handleInOrder(fatal{}, relay, func(ctx context.Context, dest string, e *notifyd.Event) error {
+		return askObserver(ctx, client, fmt.Sprintf("%s/%s/%d/%d", base, dest, e.ID, e.Attempt))
+	})
+	if err := relay.Run(ctx); err != nil {
+		panic(err)
+	}
+}
+
+// askObserver is a delivery by a relay that is a process of its own.
+func askObserver(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
+	if err != nil {
+		return notifyd.Permanent(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return notifyd.Unavailable(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return notifyd.Unavailable(err)
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return nil
+	case http.StatusGone:
+		return notifyd.Permanent(errors.New(resp.Status))
+	case http.StatusServiceUnavailable:
+		return notifyd.Unavailable(errors.New(resp.Status))
+	default:
+		return errors.New(resp.Status)
+	}
+}
+
+// serve answers askObserver.
+func (o *orderObserver) serve(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	attempt, err2 := strconv.Atoi(r.PathValue("attempt"))
+	if err != nil || err2 != nil {
+		http.Error(w, "not a delivery", http.StatusBadRequest)
+		return
+	}
+	err = o.deliver(r.Context(), r.PathValue("relay"), r.PathValue("dest"), id, attempt)
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusOK)
+	case o.dests[r.PathValue("dest")].fate(o.seed, id).permanent && !dispatch.IsUnavailable(err):
+		w.WriteHeader(http.StatusGone)
+	case dispatch.IsUnavailable(err):
+		w.WriteHeader(http.StatusServiceUnavailable)
+	default:
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+}
+
+// chaos is a number of relays to which bad things happen.
+type chaos struct {
+	*env
+	r        *rand.Rand
+	seed     uint64
+	observer string
+
+	lives  int
+	relays [orderRelays]*exec.Cmd
+	took   []time.Duration // from a death until others had the slots
+}
+
+// launch starts a relay.
+func (c *chaos) launch(n int) {
+	c.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.lives++
+	cmd := exec.CommandContext(context.WithoutCancel(c.ctx), self)
+	cmd.Env = append(os.Environ(), envOrderVictim+"="+c.url, envOrderObserver+"="+c.observer,
+		envOrderRelay+"="+fmt.Sprintf("%d.%d", n, c.lives), envOrderSeed+"="+strconv.FormatUint(c.seed+uint64(c.lives), 10)) //nolint:gosec // small
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.relays[n] = cmd
+}
+
+// bury ends a relay by a signal and waits for its end.
+func (c *chaos) bury(n int, signal os.Signal) {
+	c.t.Helper()
+	if c.relays[n] == nil {
+		return
+	}
+	if err := c.relays[n].Process.Signal(signal); err != nil {
+		c.t.Error(err)
+	}
+	err := c.relays[n].Wait()
+	if err != nil && signal == syscall.SIGTERM {
+		c.t.Errorf("relay %d ended with: %v", n, err)
+	}
+	c.relays[n] = nil
+}
+
+// slotsHeld is how many of the slots somebody has.
+const slotsHeld = `SELECT count(DISTINCT classid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+	AND classid::bigint BETWEEN x'6e747300'::bigint AND x'6e747300'::bigint + 63`
+
+// members is how many relays take part in sharing the slots.
+const members = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid::bigint = x'6e74666b'::bigint`
+
+// untilShared waits until each slot has a relay.
+func (c *chaos) untilShared() {
+	c.t.Helper()
+	c.until("a relay for each slot", `SELECT (`+slotsHeld+`) = 64`)
+}
+
+// untilTakenOver waits until the others have the slots of one that died.
+func (c *chaos) untilTakenOver() {
+	c.t.Helper()
+	begin := time.Now()
+	c.until("a relay for each slot of the dead one", `SELECT (`+members+`) < $1 AND (`+slotsHeld+`) = 64`, orderRelays)
+	c.took = append(c.took, time.Since(begin))
+}
+
+// cut ends some of the relays' connections.
+func (c *chaos) cut(condition string, args ...any) {
+	c.t.Helper()
+	c.exec(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()
+		AND application_name LIKE 'notifyd/%' AND `+condition, args...)
+}
+
+// freeze stops a relay for a while, and does something to the others meanwhile.
+func (c *chaos) freeze(n int, d time.Duration, meanwhile func()) {
+	c.t.Helper()
+	for _, signal := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		if err := c.relays[n].Process.Signal(signal); err != nil {
+			c.t.Fatal(err)
+		}
+		if signal == syscall.SIGSTOP {
+			meanwhile()
+			time.Sleep(d) // the length of the fault itself
+		}
+	}
+}
+
+// strike does something bad, and mends it.
+func (c *chaos) strike() {
+	c.t.Helper()
+	n := c.r.IntN(orderRelays)
+	some := time.Duration(c.r.IntN(3000)) * time.Millisecond
+	switch c.r.IntN(8) {
+	case 0, 1:
+		c.bury(n, syscall.SIGKILL)
+		c.untilTakenOver()
+		time.Sleep(some)
+		c.launch(n)
+	case 2:
+		c.bury(n, syscall.SIGKILL)
+		c.launch(n)
+		c.untilShared()
+	case 3:
+		c.bury(n, syscall.SIGTERM)
+		c.launch(n)
+	case 4:
+		c.freeze(n, some, func() {})
+	case 5: // it has lost everything and does not know
+		c.freeze(n, some, func() { c.cut(`application_name = 'notifyd/slots'`) })
+	case 6:
+		c.cut(`application_name = 'notifyd/slots'`)
+		c.untilShared()
+	case 7:
+		c.cut(`random() < $1`, c.r.Float64())
+		c.untilShared()
+	}
+}
+
+// TestOrderUnderKills: relays are killed, frozen, stopped and cut off while
+// events are written; what is delivered again is, but nothing for the first
+// time before its turn.
+func TestOrderUnderKills(t *testing.T) {
+	t.Parallel()
+	seed := orderSeed(t)
+	e, o := newEnv(t), newOrderObserver(seed)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /{relay}/{dest}/{id}/{attempt}", o.serve)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	c := &chaos{env: e, r: rand.New(rand.NewPCG(seed, 3000)), seed: seed, observer: server.URL} //nolint:gosec // a test
+	t.Cleanup(func() {
+		for n := range c.relays {
+			c.bury(n, syscall.SIGKILL)
+		}
+	})
+	for n := range c.relays {
+		c.launch(n)
+	}
+	c.untilShared()
+	ctx, cancel := context.WithTimeout(t.Context(), orderFor(t, 10*time.Second))
+	defer cancel()
+	var writing sync.WaitGroup
+	writing.Go(func() { e.writeInOrder(ctx, seed) })
+	for strikes := 0; ctx.Err() == nil && !t.Failed(); strikes++ {
+		c.strike()
+		time.Sleep(time.Duration(c.r.IntN(1000)) * time.Millisecond) // a while without a fault
+	}
+	writing.Wait()
+	e.untilDone()
+	for n := range c.relays {
+		c.bury(n, syscall.SIGTERM)
+	}
+	o.judge(t, e)
+	slices.Sort(c.took)
+	t.Logf("%d relays lived; all slots were held again after %v", c.lives, c.took)
+}
