@@ -38,7 +38,7 @@ func TestAdmin(t *testing.T) {
 	get("/livez", http.StatusOK)
 	untilReady(t, "http://"+address[1]+"/readyz")
 	get("/nowhere", http.StatusNotFound)
-	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n[+] listener: ok\n" {
+	if text := get("/readyz?verbose", http.StatusOK); text != "[+] started: ok\n[+] database: ok\n[+] listener: ok\n[+] configuration: ok\n" {
 		t.Errorf("/readyz?verbose says %q", text)
 	}
 	if text := get("/version", http.StatusOK); strings.TrimSpace(text) != readBuildInfo().Version {
