@@ -70,20 +70,18 @@ func (g *generation) build(ctx context.Context, path string) (err error) {
 func (g *generation) check(ctx context.Context, patient bool) error {
 	cfg := g.pool.Config()
 	connector := &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: g.config.Database.Schema}
-	conn, err := connector.Connect(ctx, "check")
-	if errors.Is(err, store.ErrPooler) && g.listen != nil {
-		connector.Redirect(g.listen)
-		conn, err = connector.Connect(ctx, "check")
-	}
+	conn, err := connectPast(ctx, connector, g.listen, "check")
 	if err == nil {
 		defer store.Close(ctx, conn)
-		err = outboxsql.Check(ctx, conn, g.config.Database.Schema)
+		if err = outboxsql.Check(ctx, conn, g.config.Database.Schema); err != nil {
+			err = fmt.Errorf("database: %w", err)
+		}
 	}
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, store.ErrPooler), errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), !patient:
-		return fmt.Errorf("database: %w", err)
+		return err
 	default:
 		return nil
 	}

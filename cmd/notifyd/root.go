@@ -71,6 +71,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newPublishCmd(a),
 		newDLQCmd(a),
 		newCheckConfigCmd(a),
+		newPlanCmd(a),
 		newConfigCmd(a),
 		newTemplateCmd(a),
 		newHealthcheckCmd(a),

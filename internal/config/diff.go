@@ -125,7 +125,7 @@ func diffRoutes(old, is []Route) []RouteChange {
 		return []string{}
 	}
 	for _, r := range old {
-		if to := find(is, r.Match); !sameSet(r.To, to) {
+		if to := find(is, r.Match); !SameSet(r.To, to) {
 			changes = append(changes, RouteChange{Match: r.Match, Old: r.To, New: to})
 		}
 	}
@@ -137,7 +137,8 @@ func diffRoutes(old, is []Route) []RouteChange {
 	return changes
 }
 
-func sameSet(a, b []string) bool {
+// SameSet reports whether two lists have the same elements, in whatever order.
+func SameSet(a, b []string) bool {
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
 	return slices.Equal(a, b)
 }
