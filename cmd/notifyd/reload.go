@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -218,7 +217,7 @@ func (r *reloadState) check() admin.Check {
 		if r.problem == "" {
 			return nil
 		}
-		return fmt.Errorf("%s", r.problem)
+		return errors.New(r.problem)
 	}}
 }
 
@@ -235,7 +234,7 @@ func (r *reloadState) metrics() []prometheus.Collector {
 		gauge("notifyd_config_reload_success", "1 if the last reload of the configuration was successful, or there was none.",
 			func() float64 { return truth(r.success) }),
 		gauge("notifyd_config_reload_success_timestamp_seconds", "When the configuration in force was read, in seconds since 1970.",
-			func() float64 { return float64(r.read.UnixMilli()) / 1000 }), //nolint:mnd // milliseconds
+			func() float64 { return float64(r.read.UnixMilli()) / 1000 }),
 	}
 }
 
