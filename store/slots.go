@@ -42,6 +42,13 @@ func NewSlots(c *Connector, owner int64) *Slots { return &Slots{connector: c, ow
 func (s *Slots) Close(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.conn != nil && !s.conn.IsClosed() {
+		// The server notices the end of a connection a moment later, and a relay
+		// that starts meanwhile would believe that it is not alone, and wait.
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		_, _ = s.conn.Exec(last, `SELECT pg_advisory_unlock_all()`) // if it fails, the end of the connection does it
+		cancel()
+	}
 	s.closeLocked(ctx)
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/metrics"
@@ -17,7 +16,7 @@ import (
 
 // startAdmin serves metrics and health until stop is called, if the
 // configuration asks for it.
-func startAdmin(ctx context.Context, c *config.Config, relay *notifyd.Relay, log *slog.Logger) (stop func(), err error) {
+func startAdmin(ctx context.Context, c *config.Config, relay *live, state *reloadState, log *slog.Logger) (stop func(), err error) {
 	if c.Admin.Listen == "" {
 		return func() {}, nil
 	}
@@ -25,8 +24,9 @@ func startAdmin(ctx context.Context, c *config.Config, relay *notifyd.Relay, log
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.NewCollector(ctx, relay), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
+	registry.MustRegister(state.metrics()...)
 	server, err := admin.Listen(ctx, admin.Config{
-		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: checks(relay),
+		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: append(checks(relay), state.check()),
 	}, log)
 	if err != nil {
 		cancel()
@@ -57,7 +57,7 @@ func buildMetric() prometheus.Collector {
 
 // checks are the conditions of readiness. A destination that is down is none:
 // restarting the relay would not mend it.
-func checks(relay *notifyd.Relay) []admin.Check {
+func checks(relay *live) []admin.Check {
 	return []admin.Check{
 		{Name: "started", Do: func() error {
 			select {

@@ -33,7 +33,7 @@ func newAlerts(c *config.Config, log *slog.Logger) (a alerts, err error) {
 		}
 		h, err := openDestination(d, log)
 		if err != nil {
-			return a, err
+			return a, c.Wrong(d.Name, err)
 		}
 		if closer, ok := h.(io.Closer); ok {
 			a.closers = append(a.closers, closer)

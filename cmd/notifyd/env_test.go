@@ -272,10 +272,25 @@ func startProcessOn(t *testing.T, stdin io.Reader, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startProgram(t, stdin, self, args...)
+}
+
+// startWith starts one by a program that becomes it, such as nohup.
+func startWith(t *testing.T, program string, args ...string) *process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startProgram(t, strings.NewReader(""), program, append([]string{self}, args...)...)
+}
+
+func startProgram(t *testing.T, stdin io.Reader, program string, args ...string) *process {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // stop kills it
 	p := &process{
 		daemon: daemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)},
-		cmd:    exec.CommandContext(ctx, self, args...),
+		cmd:    exec.CommandContext(ctx, program, args...),
 	}
 	p.cmd.Env = append(os.Environ(), envSelf+"=1")
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.stdout, p.stderr

@@ -16,6 +16,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitChanges = 3  // of "plan --detailed-exitcode"
 	exitConfig  = 78 // EX_CONFIG of sysexits.h
 )
 
@@ -34,6 +35,9 @@ func usageErrorf(format string, args ...any) error {
 func (a *app) report(cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
+	}
+	if errors.Is(err, errChanges) {
+		return exitChanges
 	}
 	if list, ok := errors.AsType[*config.Error](err); ok {
 		cmd.PrintErrln(list)

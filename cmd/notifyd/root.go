@@ -73,6 +73,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newPublishCmd(a),
 		newDLQCmd(a),
 		newCheckConfigCmd(a),
+		newPlanCmd(a),
 		newConfigCmd(a),
 		newTemplateCmd(a),
 		newHealthcheckCmd(a),
@@ -88,9 +89,15 @@ func (a *app) load() (*config.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	c, err := a.loadAt(path)
+	return c, path, err
+}
+
+// loadAt is load for the file at path.
+func (a *app) loadAt(path string) (*config.Config, error) {
 	c, err := config.Load(path, registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
 	if err != nil {
-		return nil, path, err
+		return nil, err
 	}
 	if a.logLevel.value != "" {
 		c.Log.Level = a.logLevel.value
@@ -98,7 +105,7 @@ func (a *app) load() (*config.Config, string, error) {
 	if a.logFormat.value != "" {
 		c.Log.Format = a.logFormat.value
 	}
-	return c, path, nil
+	return c, nil
 }
 
 // loadDatabase reads what commands need that work on the tables only.

@@ -7,11 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -27,10 +24,11 @@ func newRunCmd(a *app) *cobra.Command {
 		Long: `run delivers the events of the outbox table to the destinations of the
 configuration file. It waits for a database or a destination that is down.
 
-SIGTERM, SIGINT and SIGHUP stop it in order: running deliveries may finish within
-relay.shutdown_timeout, what is left is given back. A second SIGTERM or SIGINT
-ends it at once. It exits with 0 after a clean stop, 1 after a failure, and 78 if the
-configuration is wrong.`,
+SIGTERM and SIGINT stop it in order: running deliveries may finish within
+relay.shutdown_timeout, what is left is given back. A second one ends it at once.
+SIGHUP makes it read the configuration again; a file with mistakes changes nothing.
+It exits with 0 after a clean stop, 1 after a failure, and 78 if the configuration
+is wrong.`,
 		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, path, err := a.load()
@@ -41,57 +39,34 @@ configuration is wrong.`,
 			for _, w := range c.Warnings {
 				log.WarnContext(cmd.Context(), "configuration", "warning", w.String())
 			}
-			ctx, stop := untilSignal(cmd.Context(), log)
+			ctx, reloads, stop := untilSignalOrReload(cmd.Context(), log)
 			defer stop()
 			sd, err := systemd.New(a.lookup)
 			if err != nil {
 				log.WarnContext(ctx, "the service manager is not told everything", "err", err)
 			}
-			return runRelay(ctx, c, path, sd, log)
+			return a.runRelay(ctx, c, path, sd, log, reloads)
 		},
 	}
 }
 
-// runRelay builds the relay that the configuration describes, and runs it.
-func runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger) (err error) {
-	poolConfig, err := parsePool(c, path)
+// runRelay builds the relay that the configuration describes, and runs it and
+// those that reloads put in its place.
+func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error {
+	g, err := newGeneration(ctx, c, path, log)
 	if err != nil {
 		return err
 	}
-	listen, err := parseListen(c, path)
+	s := newSupervisor(g, path, func() (*config.Config, error) { return a.loadAt(path) }, a.stderr, sd)
+	stopAdmin, err := startAdmin(ctx, c, s.live, s.state, log)
 	if err != nil {
-		return err
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
-	if err != nil {
-		return fmt.Errorf("database.url: %w", err)
-	}
-	defer pool.Close()
-	alerts, err := newAlerts(c, log)
-	defer func() { err = errors.Join(err, closeAll(alerts.closers)) }()
-	if err != nil {
-		return err
-	}
-	relay, err := notifyd.New(pool, append(relayOptions(c, listen, log), alerts.options()...)...)
-	if err != nil {
-		return err
-	}
-	closers, err := addDestinations(relay, c, log)
-	defer func() { err = errors.Join(err, closeAll(closers)) }()
-	if err != nil {
-		return err
-	}
-	stopAdmin, err := startAdmin(ctx, c, relay, log)
-	if err != nil {
-		return err
+		return errors.Join(err, g.close(), g.closeAlerts())
 	}
 	defer stopAdmin()
-	logStart(ctx, c, path, poolConfig.ConnConfig, log)
-	stopAlerts := alerts.start(ctx, relay)
-	defer stopAlerts() // before the handlers are closed
-	stopTelling := tellManager(ctx, sd, relay, log)
+	logStart(ctx, c, path, g.pool.Config().ConnConfig, log)
+	stopTelling := tellManager(ctx, sd, s.live, log)
 	defer stopTelling()
-	return relay.Run(ctx)
+	return s.run(ctx, g, reloads)
 }
 
 // logStart says what is about to run, one line for each fact.
@@ -132,7 +107,7 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, log *slog.Logger) (
 	for _, d := range c.Destinations {
 		h, err := openDestination(d, log)
 		if err != nil {
-			return closers, err
+			return closers, c.Wrong(d.Name, err)
 		}
 		if closer, ok := h.(io.Closer); ok {
 			closers = append(closers, closer)
@@ -156,16 +131,12 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, log *slog.Logger) (
 func openDestination(d config.Destination, log *slog.Logger) (notifyd.Handler, error) {
 	opener, ok := d.Settings.(destination)
 	if !ok {
-		return nil, fmt.Errorf("destination %q: type %q cannot be opened", d.Name, d.Type)
+		return nil, fmt.Errorf("type %q cannot be opened", d.Type)
 	}
 	if l, ok := d.Settings.(logging); ok {
 		l.logTo(log.With("destination", d.Name))
 	}
-	h, err := opener.open()
-	if err != nil {
-		return nil, fmt.Errorf("destination %q: %w", d.Name, err)
-	}
-	return h, nil
+	return opener.open()
 }
 
 func closeAll(closers []io.Closer) error {
@@ -174,42 +145,6 @@ func closeAll(closers []io.Closer) error {
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// untilSignal returns a context that ends with the first SIGTERM, SIGINT or
-// SIGHUP; a second one ends the process, except for SIGHUP, of which a terminal
-// that is closed may send several. stop gives the signals back.
-func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
-		signal.Notify(signals, syscall.SIGHUP)
-	}
-	done := make(chan struct{})
-	go func() {
-		for n := 0; ; n++ {
-			select {
-			case s := <-signals:
-				if n > 0 && s == syscall.SIGHUP {
-					continue
-				}
-				if n > 0 {
-					log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
-					os.Exit(exitFailure)
-				}
-				log.InfoContext(ctx, "stopping; a second signal exits at once", "signal", s.String())
-				cancel()
-			case <-done:
-				return
-			}
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		close(done)
-		cancel()
-	}
 }
 
 // newLogger returns the logger that the configuration asks for.

@@ -17,7 +17,7 @@ const statusEvery = 10 * time.Second
 // tellManager tells the service manager when the relay is ready, that it stops,
 // and in between that it lives, until stop is called. A relay counts as alive
 // when it answers for its figures: those that claim and deliver need the same locks.
-func tellManager(ctx context.Context, sd *systemd.Notifier, relay *notifyd.Relay, log *slog.Logger) (stop func()) {
+func tellManager(ctx context.Context, sd *systemd.Notifier, relay *live, log *slog.Logger) (stop func()) {
 	if !sd.Enabled() {
 		return func() {}
 	}
@@ -35,7 +35,7 @@ func tellManager(ctx context.Context, sd *systemd.Notifier, relay *notifyd.Relay
 
 type manager struct {
 	sd     *systemd.Notifier
-	relay  *notifyd.Relay
+	relay  *live
 	log    *slog.Logger
 	status string // what it was told last
 	deaf   bool   // an error was logged

@@ -31,6 +31,17 @@ type Config struct {
 
 	// origins is a pointer so that %+v of a Config does not print it.
 	origins *origins
+	// places says where each destination stands.
+	places map[string]Mistake
+}
+
+// Wrong returns an error about a destination, such as that it cannot be opened,
+// as an [*Error] with the place where the destination stands. The text must not
+// hold a secret.
+func (c *Config) Wrong(destination string, err error) error {
+	m := c.places[destination]
+	m.Message = "destinations." + destination + ": " + oneLine(err.Error())
+	return &Error{[]Mistake{m}}
 }
 
 // origins maps the path of each value that was expanded to its text in the

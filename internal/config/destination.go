@@ -16,6 +16,7 @@ var destinationNameRegexp = regexp.MustCompile(destinationName)
 type fileDecoder struct {
 	decoder
 	registry Registry
+	places   map[string]Mistake // where each destination stands
 }
 
 // destinations fills the list from the mapping under the key "destinations".
@@ -30,6 +31,7 @@ func (d *fileDecoder) destinations(n *node) Destinations {
 	}
 	var all Destinations
 	for _, e := range n.entries {
+		d.places[e.name] = Mistake{File: d.list.file, Line: e.value.key.line, Column: e.value.key.col}
 		at := join(path, e.name)
 		if !destinationNameRegexp.MatchString(e.name) {
 			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . and start with a letter or digit", showKey(e.name))

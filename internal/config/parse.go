@@ -21,7 +21,8 @@ func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Conf
 		return nil, list.err()
 	}
 	c := defaults()
-	d := &fileDecoder{decoder{list, expand, c.origins}, registry}
+	c.places = make(map[string]Mistake)
+	d := &fileDecoder{decoder{list, expand, c.origins}, registry, c.places}
 	d.decodeStruct(root, "", topLevel(c))
 	if root.kind == kindMap {
 		c.Destinations = d.destinations(root.get("destinations"))
@@ -46,7 +47,7 @@ func parseDatabase(name string, data []byte, lookup LookupEnv) (*Config, error) 
 		return nil, list.err()
 	}
 	c := defaults()
-	d := &fileDecoder{decoder{list, expand, c.origins}, nil}
+	d := &fileDecoder{decoder: decoder{list, expand, c.origins}}
 	if root.kind == kindMap { // what << has merged is not pruned
 		root.entries = slices.DeleteFunc(root.entries, func(e entry) bool { return !slices.Contains(keys, e.name) })
 	}

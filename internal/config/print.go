@@ -37,7 +37,12 @@ func Print(w io.Writer, c *Config) error {
 	return err
 }
 
-type printer struct{ origins origins }
+// printer makes nodes of values; with reveal they hold the values that apply,
+// which are to be compared and never to be shown.
+type printer struct {
+	origins origins
+	reveal  bool
+}
 
 func mapping() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
 
@@ -127,6 +132,9 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 		}
 		return text(formatDuration(value))
 	case secret.String:
+		if p.reveal {
+			return text(value.Reveal())
+		}
 		if path == "database.url" || path == "database.listen_url" {
 			return text(escape(redactConnection(value.Reveal())))
 		}
@@ -147,6 +155,9 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 // visible returns the text of the file for a value that was expanded. One
 // string that stands for a list is known by the path of the list.
 func (p printer) visible(s, path string) string {
+	if p.reveal {
+		return s
+	}
 	if raw, ok := p.origins[path]; ok {
 		return redactURL(raw)
 	}

@@ -77,3 +77,32 @@ func checkTo(to, names []string, path string) []error {
 	}
 	return errs
 }
+
+// RouteOf returns the destinations of an event type, nil if no route matches it.
+// The most specific match wins, as it does in the relay.
+func (c *Config) RouteOf(eventType string) []string {
+	var to []string
+	longest := -1
+	for _, r := range c.Routes {
+		prefix, isPrefix := strings.CutSuffix(r.Match, wildcard)
+		switch {
+		case r.Match == eventType:
+			return r.To
+		case isPrefix && strings.HasPrefix(eventType, prefix) && len(prefix) > longest:
+			to, longest = r.To, len(prefix)
+		}
+	}
+	return to
+}
+
+// Covers reports whether every event type that the pattern matches has a route.
+func (c *Config) Covers(pattern string) bool {
+	prefix, isPrefix := strings.CutSuffix(pattern, wildcard)
+	for _, r := range c.Routes {
+		wide, isWide := strings.CutSuffix(r.Match, wildcard)
+		if r.Match == pattern || isWide && strings.HasPrefix(prefix, wide) {
+			return true
+		}
+	}
+	return !isPrefix && len(c.RouteOf(pattern)) > 0
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/config"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// generation is a relay and all that one reading of the configuration has made
+// for it. Nothing of it is shared with the generation before or after.
+type generation struct {
+	config  *config.Config
+	log     *slog.Logger
+	listen  *pgx.ConnConfig // nil for none
+	pool    *pgxpool.Pool
+	relay   *notifyd.Relay
+	alerts  alerts
+	closers []io.Closer
+	changed []string // what is different from the generation before
+
+	stopAlerts func()
+}
+
+// newGeneration builds what the configuration describes, and contacts nothing.
+// The caller closes it; where there is an error, nothing is left open.
+func newGeneration(ctx context.Context, c *config.Config, path string, log *slog.Logger) (*generation, error) {
+	g := &generation{config: c, log: log, stopAlerts: func() {}}
+	if err := g.build(ctx, path); err != nil {
+		return nil, errors.Join(err, g.close(), g.closeAlerts())
+	}
+	return g, nil
+}
+
+func (g *generation) build(ctx context.Context, path string) (err error) {
+	poolConfig, err := parsePool(g.config, path)
+	if err != nil {
+		return err
+	}
+	if g.listen, err = parseListen(g.config, path); err != nil {
+		return err
+	}
+	if g.pool, err = pgxpool.NewWithConfig(ctx, poolConfig); err != nil {
+		return fmt.Errorf("database.url: %w", err)
+	}
+	if g.alerts, err = newAlerts(g.config, g.log); err != nil {
+		return err
+	}
+	g.relay, err = notifyd.New(g.pool, append(relayOptions(g.config, g.listen, g.log), g.alerts.options()...)...)
+	if err != nil {
+		return err
+	}
+	g.closers, err = addDestinations(g.relay, g.config, g.log)
+	return err
+}
+
+// check asks the database whether a relay of this generation could work with
+// it. A database that does not answer is an error only if patient is false: a
+// relay waits for it.
+func (g *generation) check(ctx context.Context, patient bool) error {
+	cfg := g.pool.Config()
+	connector := &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: g.config.Database.Schema}
+	conn, err := connectPast(ctx, connector, g.listen, "check")
+	if err == nil {
+		defer store.Close(ctx, conn)
+		if err = outboxsql.Check(ctx, conn, g.config.Database.Schema); err != nil {
+			err = fmt.Errorf("database: %w", err)
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrPooler), errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), !patient:
+		return err
+	default:
+		return nil
+	}
+}
+
+// run delivers until ctx ends.
+func (g *generation) run(ctx context.Context) error {
+	g.stopAlerts = g.alerts.start(ctx, g.relay)
+	return g.relay.Run(ctx)
+}
+
+// close closes the handlers and the pool. Nothing of the relay may be running.
+func (g *generation) close() error {
+	// Together: one that takes its time to say goodbye must not add up with others.
+	errs := make([]error, len(g.closers))
+	var all sync.WaitGroup
+	for i, c := range g.closers {
+		all.Go(func() { errs[i] = c.Close() })
+	}
+	all.Wait()
+	if g.pool != nil {
+		g.pool.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// closeAlerts tells what is left to tell, and closes what alerts go through.
+func (g *generation) closeAlerts() error {
+	g.stopAlerts()
+	return closeAll(g.alerts.closers)
+}

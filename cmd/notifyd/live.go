@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// live is the relay that runs at the moment, for whoever watches the daemon: a
+// reload puts another one in its place. It is safe for several goroutines.
+type live struct {
+	ready     chan struct{} // closed once the first relay delivers
+	readyOnce sync.Once
+
+	mu    sync.Mutex // guards what follows
+	relay *notifyd.Relay
+	past  dispatch.Stats // counters of the relays before
+}
+
+func newLive(relay *notifyd.Relay) *live { return &live{relay: relay, ready: make(chan struct{})} }
+
+// Relay returns the one that runs. It may have been stopped when it is used.
+func (l *live) Relay() *notifyd.Relay {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.relay
+}
+
+// replace puts a relay in the place of one that has stopped.
+func (l *live) replace(relay *notifyd.Relay) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.past = addCounters(l.relay.Stats(), l.past)
+	l.relay = relay
+}
+
+// delivers says that a relay is ready.
+func (l *live) delivers() { l.readyOnce.Do(func() { close(l.ready) }) }
+
+// Ready is closed once a relay has delivered or could have. A reload does not
+// take that back: it pauses for moments only.
+func (l *live) Ready() <-chan struct{} { return l.ready }
+
+// Stats returns the figures of the relay that runs, with counters since the
+// start of the daemon.
+func (l *live) Stats() dispatch.Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own := l.relay.Stats()
+	s := addCounters(own, l.past)
+	s.Destinations = s.Destinations[:len(own.Destinations)] // without those that are gone
+	return s
+}
+
+// Listening implements metrics.Source.
+func (l *live) Listening() bool { return l.Relay().Listening() }
+
+// OldestWaiting implements metrics.Source.
+func (l *live) OldestWaiting(ctx context.Context) (time.Duration, error) {
+	return l.Relay().OldestWaiting(ctx)
+}
+
+// addCounters returns s with the counters of past added to its own, and those
+// destinations behind its own which only past has: they may come back.
+func addCounters(s, past dispatch.Stats) dispatch.Stats {
+	s.Claims += past.Claims
+	s.Claimed += past.Claimed
+	s.Fenced += past.Fenced
+	if l, p := s.Listener, past.Listener; l != nil && p != nil {
+		sum := *l
+		sum.Lost += p.Lost
+		sum.Sent += p.Sent
+		sum.Unheard += p.Unheard
+		sum.Unsent += p.Unsent
+		s.Listener = &sum
+	}
+	before := make(map[string]dispatch.DestinationStats, len(past.Destinations))
+	for _, d := range past.Destinations {
+		before[d.Name] = d
+	}
+	s.Destinations = slices.Clone(s.Destinations)
+	for i := range s.Destinations {
+		d := &s.Destinations[i]
+		p := before[d.Name]
+		delete(before, d.Name)
+		d.Delivered += p.Delivered
+		d.Failed += p.Failed
+		d.Dead += p.Dead
+		d.Released += p.Released
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		s.Destinations = append(s.Destinations, before[name])
+	}
+	return s
+}

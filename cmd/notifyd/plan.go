@@ -1,0 +1,203 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/config"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// errChanges ends "plan --detailed-exitcode" where there are changes. It is no failure.
+var errChanges = errors.New("there are changes")
+
+// defaultPlanLimit bounds what "plan" looks at of each kind.
+const defaultPlanLimit = 100_000
+
+type planFlags struct {
+	against  string
+	offline  bool
+	detailed bool
+	limit    int
+	output   oneOf
+}
+
+func newPlanCmd(a *app) *cobra.Command {
+	f := planFlags{output: oneOf{words: []string{"table", "json"}, value: "table"}}
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what a new configuration would change",
+		Long: `plan compares a configuration with the one before, and with the database: which
+waiting events would go elsewhere, which would be left without a route, and which
+deliveries wait for destinations that are not there. It changes nothing and shows
+no secrets. Without --against it says what the database alone can tell.
+
+It counts by index, and stops counting at --limit rows of a kind.`,
+		Example: "  notifyd plan -c new.yaml --against /etc/notifyd/config.yaml\n  notifyd plan -c new.yaml --against old.yaml --offline --detailed-exitcode",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.limit < 1 {
+				return usageErrorf("--limit must be at least 1")
+			}
+			if f.offline && f.against == "" {
+				return usageErrorf("--offline compares two files: give the other one with --against")
+			}
+			p, err := makePlan(cmd.Context(), a, f)
+			if err != nil {
+				return err
+			}
+			out := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.output.value == "json"}
+			if err := out.plan(p); err != nil {
+				return err
+			}
+			if f.detailed && p.Changes {
+				return errChanges
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.against, "against", "", "configuration `file` to compare with: the one that is in force")
+	flags.BoolVar(&f.offline, "offline", false, "compare the files only, without the database")
+	flags.BoolVar(&f.detailed, "detailed-exitcode", false, "exit with 3 if there are changes")
+	flags.IntVar(&f.limit, "limit", defaultPlanLimit, "most rows to count of each kind")
+	flags.VarP(&f.output, "output", "o", "table, for people, or json")
+	return cmd
+}
+
+// plan is what a configuration would change.
+type plan struct {
+	// Changes reports whether anything of what follows is there.
+	Changes bool `json:"changes"`
+	// Configuration is empty without a file to compare with.
+	Configuration config.Difference `json:"configuration"`
+	// Restart are the settings that a reload does not apply.
+	Restart []string `json:"restart"`
+	// Uncovered are the patterns of routes that were, for which there is none left.
+	Uncovered []string `json:"uncovered"`
+	// Moves are waiting events that would go elsewhere.
+	Moves []planMove `json:"moves"`
+	// Unrouted are waiting events without a route.
+	Unrouted []planCount `json:"unrouted"`
+	// Gone are deliveries, dead letters among them, to destinations that are not there.
+	Gone []planCount `json:"gone"`
+}
+
+type planCount struct {
+	EventType   string `json:"event_type"`
+	Destination string `json:"destination,omitempty"`
+	State       string `json:"state"`
+	Count       int    `json:"count"`
+	// AtLeast says that counting ended at the limit.
+	AtLeast bool `json:"at_least,omitempty"`
+}
+
+type planMove struct {
+	planCount
+	From []string `json:"from"`
+	To   []string `json:"to"`
+}
+
+func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
+	c, path, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{
+		Configuration: config.Diff(c, c), Restart: []string{}, Uncovered: []string{},
+		Moves: []planMove{}, Unrouted: []planCount{}, Gone: []planCount{},
+	}
+	var old *config.Config
+	if f.against != "" {
+		if old, err = a.loadAt(f.against); err != nil {
+			return nil, err
+		}
+		p.Configuration = config.Diff(old, c)
+		p.Restart = append(p.Restart, needRestart(old, c)...)
+		for _, r := range old.Routes {
+			if !c.Covers(r.Match) {
+				p.Uncovered = append(p.Uncovered, r.Match)
+			}
+		}
+	}
+	if !f.offline {
+		waiting, err := readWaiting(ctx, c, path, f.limit)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range waiting {
+			p.place(w, old, c)
+		}
+	}
+	p.Changes = !p.Configuration.Empty() || len(p.Moves)+len(p.Unrouted)+len(p.Gone) > 0
+	return p, nil
+}
+
+// place notes what would become of w. old is nil if it is not known.
+func (p *plan) place(w store.Waiting, old, c *config.Config) {
+	count := planCount{EventType: w.EventType, Destination: w.Destination, State: w.State, Count: w.Count, AtLeast: w.More}
+	if w.Destination != "" {
+		there := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == w.Destination })
+		if !there {
+			p.Gone = append(p.Gone, count)
+		}
+		return
+	}
+	if w.State == "retry" {
+		count.State = "delayed" // nobody has tried it: it is routed when it is due
+	}
+	to, from := c.RouteOf(w.EventType), []string{}
+	if old != nil {
+		from = append(from, old.RouteOf(w.EventType)...)
+	}
+	switch {
+	case len(to) == 0:
+		p.Unrouted = append(p.Unrouted, count)
+	case w.State == "unrouted", old != nil && !config.SameSet(from, to):
+		p.Moves = append(p.Moves, planMove{planCount: count, From: from, To: to})
+	}
+}
+
+// readWaiting asks the database of c what waits there.
+func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.Waiting, error) {
+	cfg, err := parseURL(path+": database.url", c.Database.URL.Reveal(), pgx.ParseConfig)
+	if err != nil {
+		return nil, err
+	}
+	listen, err := parseListen(c, path)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := connectPast(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, "plan")
+	if err != nil {
+		return nil, connectError(err)
+	}
+	defer store.Close(ctx, conn)
+	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
+		return nil, err
+	}
+	all, err := store.CountWaiting(ctx, conn, limit)
+	slices.SortStableFunc(all, func(a, b store.Waiting) int {
+		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
+	})
+	return all, err
+}
+
+// connectPast connects, past a pooler if that is known how.
+func connectPast(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*pgx.Conn, error) {
+	conn, err := c.Connect(ctx, role)
+	if errors.Is(err, store.ErrPooler) && listen != nil {
+		c.Redirect(listen)
+		conn, err = c.Connect(ctx, role)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const planRest = `destinations:
+  audit: {type: log}
+  hook: {type: webhook, url: "https://example.com/a", bearer_token: marker-old}
+  mail: {type: log}
+routes:
+  - {match: order.placed, to: [audit, mail]}
+  - {match: "bill.*", to: hook}
+  - {match: "old.*", to: audit}
+`
+
+const planNext = `relay: {batch: 50}
+admin: {listen: 127.0.0.1:9470}
+destinations:
+  audit: {type: log, concurrency: 2}
+  hook: {type: webhook, url: "https://example.com/a", bearer_token: marker-new}
+  queue: {type: log}
+routes:
+  - {match: order.placed, to: [audit]}
+  - {match: "bill.*", to: [hook, queue]}
+  - {match: new, to: queue}
+`
+
+func planFiles(t *testing.T, url string) (old, next string) {
+	t.Helper()
+	head := fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\n", url)
+	return file(t, head+planRest), file(t, head+planNext)
+}
+
+// TestPlan compares two files, and what waits in the database.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	old, next := planFiles(t, url)
+	execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT t, '1' FROM unnest(ARRAY['order.placed','order.placed','bill.paid','old.thing']) t;
+		INSERT INTO outbox_events (event_type, payload, state) SELECT 'x', '1', 'deferred' FROM generate_series(1, 9);
+		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, lease_owner, lease_token, lease_until) VALUES
+			(5, 'mail', 'order.placed', 'retry', NULL, NULL, NULL, NULL), (6, 'mail', 'order.placed', 'dead', NULL, NULL, NULL, NULL),
+			(7, 'mail', 'order.placed', 'parked', 'k', NULL, NULL, NULL), (8, 'mail', 'order.placed', 'running', NULL, 1, 1, now()),
+			(9, 'audit', 'order.placed', 'retry', NULL, NULL, NULL, NULL), (10, '', 'new', 'unrouted', NULL, NULL, NULL, NULL),
+			(11, '', 'never', 'unrouted', NULL, NULL, NULL, NULL), (12, '', 'order.placed', 'retry', NULL, NULL, NULL, NULL)`)
+	got := command(t, "plan", "-c", next, "--against", old)
+	const want = `destinations
+  ~ audit (log)
+      concurrency: 8 -> 2
+  ~ hook (webhook)
+      bearer_token: changed, not shown
+  - mail (log)
+  + queue (log)
+routes
+  ~ order.placed: audit, mail -> audit
+  ~ bill.*: hook -> hook, queue
+  - old.*: audit
+  + new: queue
+settings
+  ~ relay.batch: 1000 -> 50
+  ~ admin.listen: (none) -> 127.0.0.1:9470 (needs a restart)
+patterns that have no route any more
+  old.*
+waiting events that would go elsewhere
+TYPE          STATE     COUNT  FROM         TO
+bill.paid     fresh     1      hook         hook, queue
+new           unrouted  1      -            queue
+order.placed  fresh     2      audit, mail  audit
+order.placed  delayed   1      audit, mail  audit
+waiting events without a route
+TYPE       STATE     COUNT
+never      unrouted  1
+old.thing  fresh     1
+deliveries for destinations that are not there
+DESTINATION  TYPE          STATE    COUNT
+mail         order.placed  dead     1
+mail         order.placed  parked   1
+mail         order.placed  retry    1
+mail         order.placed  running  1
+`
+	if got != (result{0, want, ""}) {
+		t.Errorf("got %d %s\n%s\nwant\n%s", got.code, got.stderr, got.stdout, want)
+	}
+	if got := command(t, "plan", "-c", next, "--against", old, "--limit", "1"); !strings.Contains(got.stdout, "1 or more") {
+		t.Errorf("%+v", got)
+	}
+
+	got = command(t, "plan", "-c", next, "--against", old, "-o", "json", "--detailed-exitcode")
+	var p plan
+	if err := json.Unmarshal([]byte(got.stdout), &p); err != nil || got.code != exitChanges || got.stderr != "" {
+		t.Fatalf("%v %+v", err, got)
+	}
+	if len(p.Moves) != 4 || len(p.Unrouted) != 2 || len(p.Gone) != 4 || len(p.Configuration.Destinations) != 4 || len(p.Restart) != 1 || strings.Contains(got.stdout, "marker") {
+		t.Errorf("%+v", p)
+	}
+
+	got = command(t, "plan", "-c", next) // what the database alone can tell
+	if got.code != 0 || strings.Contains(got.stdout, "settings") || !strings.Contains(got.stdout, "old.thing") || !strings.Contains(got.stdout, "new   unrouted") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPlanExit(t *testing.T) {
+	t.Parallel()
+	old, next := planFiles(t, "postgres://u:marker@127.0.0.1:1/none")
+	offline := []string{"plan", "--against", old, "--offline", "--detailed-exitcode", "-c"}
+	if got := command(t, append(offline, old)...); got != (result{0, "no changes\n", ""}) {
+		t.Errorf("%+v", got)
+	}
+	if got := command(t, append(offline, next)...); got.code != exitChanges || got.stderr != "" {
+		t.Errorf("%+v", got)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"-c", next}, 1, "start the server"},
+		{[]string{"-c", next, "--offline"}, 2, "--against"},
+		{[]string{"-c", next, "--limit", "0"}, 2, "--limit"},
+		{[]string{"-c", next, "--against", "/not/there", "--offline"}, 78, "/not/there: cannot be read"},
+		{[]string{"-c", file(t, "version: 1\nx: 1\n"), "--against", old, "--offline"}, 78, ":2:1: unknown key"},
+	} {
+		if got := command(t, append([]string{"plan"}, c.args...)...); got.code != c.code || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
+			t.Errorf("%v: %+v", c.args, got)
+		}
+	}
+}
+
+// TestReloadDoc runs the commands of docs/reload.md.
+func TestReloadDoc(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	dir := t.TempDir()
+	old, next := planFiles(t, url)
+	for from, to := range map[string]string{old: "config.yaml", next: "new.yaml"} {
+		if err := os.WriteFile(filepath.Join(dir, to), []byte(read(t, from)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commands := regexp.MustCompile(`(?m)^notifyd (plan .*?|check-config .*?)(?: +#.*)?$`).FindAllStringSubmatch(read(t, "../../docs/reload.md"), -1)
+	if len(commands) < 3 {
+		t.Fatalf("%d commands", len(commands))
+	}
+	for _, c := range commands {
+		line := strings.ReplaceAll(strings.ReplaceAll(c[1], "/etc/notifyd/config.yaml", filepath.Join(dir, "config.yaml")), "new.yaml", filepath.Join(dir, "new.yaml"))
+		want := 0
+		if strings.Contains(line, "--detailed-exitcode") {
+			want = exitChanges
+		}
+		if got := command(t, strings.Fields(line)...); got.code != want {
+			t.Errorf("%s: %+v", c[0], got)
+		}
+	}
+}

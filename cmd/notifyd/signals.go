@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// untilSignal returns a context that ends with the first SIGTERM, SIGINT or
+// SIGHUP; a second one ends the process, except for SIGHUP, of which a terminal
+// that is closed may send several. stop gives the signals back.
+func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, stop func()) {
+	return watchSignals(ctx, log, func() bool { return true }, nil)
+}
+
+// untilSignalOrReload is untilSignal for who reads its configuration again when
+// SIGHUP comes. Signals that come while a reload is under way ask for one more
+// of it together. The SIGHUP of a terminal that is closed stops all the same.
+func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.Context, reloads <-chan struct{}, stop func()) {
+	wanted := make(chan struct{}, 1)
+	attended := isTerminal(os.Stdin)
+	until, stop = watchSignals(ctx, log, func() bool { return attended && !isTerminal(os.Stdin) }, wanted)
+	return until, wanted, stop
+}
+
+// watchSignals ends the context with a signal that stops. A SIGHUP stops if
+// hungUp says so, else it is a request for a reload.
+func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, reloads chan<- struct{}) (until context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	hangups := make(chan os.Signal, 1)   // a crowd of them must not keep out a SIGTERM
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		signal.Notify(hangups, syscall.SIGHUP)
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for n := 0; ; {
+			var s os.Signal
+			select {
+			case s = <-hangups:
+				if !hungUp() {
+					select {
+					case reloads <- struct{}{}:
+					default: // one is wanted already, and will read what is there then
+					}
+					continue
+				}
+				if n > 0 {
+					continue
+				}
+			case s = <-signals:
+			case <-done:
+				return
+			}
+			if n++; n > 1 {
+				log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
+				os.Exit(exitFailure)
+			}
+			log.InfoContext(ctx, "stopping; a second signal exits at once", "signal", s.String())
+			cancel()
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		signal.Stop(hangups)
+		close(done)
+		<-ended
+		cancel()
+	}
+}

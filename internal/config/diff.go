@@ -1,0 +1,223 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// Change is one setting that two configurations have different values for.
+type Change struct {
+	// Path is the setting's, such as "relay.batch" or "destinations.mail.host".
+	Path string `json:"path"`
+	// Old and New are the values as [Print] shows them: without secrets, and as
+	// they stand in the file where they were expanded. Both may be the same. One is
+	// "" where the setting is not there.
+	Old string `json:"old"`
+	New string `json:"new"`
+}
+
+// Hidden reports whether the values themselves are not shown.
+func (c Change) Hidden() bool { return c.Old == c.New }
+
+// DestinationChange is what becomes of a destination that both or one of two
+// configurations have.
+type DestinationChange struct {
+	Name string `json:"name"`
+	// Kind is "added", "removed" or "changed".
+	Kind string `json:"kind"`
+	// Type is the destination's type, the new one where that has changed.
+	Type string `json:"type"`
+	// Settings are those that differ, with paths inside of the destination; for
+	// another type there is only the change of "type".
+	Settings []Change `json:"settings,omitempty"`
+}
+
+// RouteChange is what becomes of a route. Old or New is empty if it has been
+// added or removed. The order of destinations makes no difference.
+type RouteChange struct {
+	Match string   `json:"match"`
+	Old   []string `json:"old"`
+	New   []string `json:"new"`
+}
+
+// Difference is what two configurations do not have in common. The order of
+// destinations and routes makes no difference.
+type Difference struct {
+	Destinations []DestinationChange `json:"destinations"`
+	Routes       []RouteChange       `json:"routes"`
+	// Settings are the others: of the database, the relay and so on.
+	Settings []Change `json:"settings"`
+}
+
+// Empty reports whether there is no difference.
+func (d Difference) Empty() bool {
+	return len(d.Destinations) == 0 && len(d.Routes) == 0 && len(d.Settings) == 0
+}
+
+// Names returns what has changed in few words, one for each destination and
+// route, and the paths of the other settings. No value is among them.
+func (d Difference) Names() []string {
+	names := []string{}
+	for _, c := range d.Destinations {
+		names = append(names, "destinations."+c.Name+" "+c.Kind)
+	}
+	for _, r := range d.Routes {
+		names = append(names, "routes "+r.Match)
+	}
+	for _, c := range d.Settings {
+		names = append(names, c.Path)
+	}
+	return names
+}
+
+// Diff returns what is different in c, compared with old. It compares the
+// values that apply, also of secrets, and returns what may be shown.
+func Diff(old, c *Config) Difference {
+	d := Difference{Destinations: []DestinationChange{}, Routes: diffRoutes(old.Routes, c.Routes), Settings: []Change{}}
+	before, after := flattenConfig(old), flattenConfig(c)
+	d.Settings = diffLeaves(before, after)
+	for _, was := range old.Destinations {
+		if find := findDestination(c, was.Name); find == nil {
+			d.Destinations = append(d.Destinations, DestinationChange{Name: was.Name, Kind: "removed", Type: was.Type})
+		} else if settings := diffDestination(old, was, c, *find); len(settings) > 0 {
+			d.Destinations = append(d.Destinations, DestinationChange{Name: was.Name, Kind: "changed", Type: find.Type, Settings: settings})
+		}
+	}
+	for _, is := range c.Destinations {
+		if findDestination(old, is.Name) == nil {
+			d.Destinations = append(d.Destinations, DestinationChange{Name: is.Name, Kind: "added", Type: is.Type})
+		}
+	}
+	return d
+}
+
+func findDestination(c *Config, name string) *Destination {
+	for i := range c.Destinations {
+		if c.Destinations[i].Name == name {
+			return &c.Destinations[i]
+		}
+	}
+	return nil
+}
+
+func diffDestination(oldConfig *Config, old Destination, newConfig *Config, is Destination) []Change {
+	if old.Type != is.Type {
+		return []Change{{Path: "type", Old: old.Type, New: is.Type}}
+	}
+	changes := diffLeaves(flattenDestination(oldConfig, old), flattenDestination(newConfig, is))
+	for i := range changes {
+		changes[i].Path = strings.TrimPrefix(changes[i].Path, "destinations."+is.Name+".")
+	}
+	return changes
+}
+
+func diffRoutes(old, is []Route) []RouteChange {
+	changes := []RouteChange{}
+	find := func(all []Route, match string) []string {
+		for _, r := range all {
+			if r.Match == match {
+				return r.To
+			}
+		}
+		return []string{}
+	}
+	for _, r := range old {
+		if to := find(is, r.Match); !SameSet(r.To, to) {
+			changes = append(changes, RouteChange{Match: r.Match, Old: r.To, New: to})
+		}
+	}
+	for _, r := range is {
+		if len(find(old, r.Match)) == 0 {
+			changes = append(changes, RouteChange{Match: r.Match, Old: []string{}, New: r.To})
+		}
+	}
+	return changes
+}
+
+// SameSet reports whether two lists have the same elements, in whatever order.
+func SameSet(a, b []string) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(a, b)
+}
+
+// leaf is a setting that has no settings of its own.
+type leaf struct{ path, shown, actual string }
+
+// flattenConfig lists all settings but destinations and routes.
+func flattenConfig(c *Config) (all []leaf) {
+	shown, actual := printer{origins: *c.origins}, printer{reveal: true}
+	for _, s := range settingsOf(reflect.ValueOf(c).Elem()) {
+		if s.name != "destinations" && s.name != "routes" {
+			all = flatten(all, s.name, shown.encode(s.targets[0], s.name), actual.encode(s.targets[0], s.name))
+		}
+	}
+	return all
+}
+
+func flattenDestination(c *Config, d Destination) (all []leaf) {
+	shown, actual := printer{origins: *c.origins}, printer{reveal: true}
+	path := "destinations." + d.Name
+	for _, s := range settingsOf(reflect.ValueOf(&d.Lane).Elem(), reflect.Indirect(reflect.ValueOf(d.Settings))) {
+		at := join(path, s.name)
+		all = flatten(all, at, shown.encode(s.targets[0], at), actual.encode(s.targets[0], at))
+	}
+	return all
+}
+
+// flatten walks the two nodes of one value, which have the same shape.
+func flatten(all []leaf, path string, shown, actual *yaml.Node) []leaf {
+	switch {
+	case shown == nil || actual == nil:
+		return all
+	case shown.Kind == yaml.MappingNode:
+		for i := 0; i+1 < len(shown.Content); i += 2 {
+			all = flatten(all, join(path, shown.Content[i].Value), shown.Content[i+1], actual.Content[i+1])
+		}
+		return all
+	default:
+		return append(all, leaf{path, oneLeaf(shown), oneLeaf(actual)})
+	}
+}
+
+// oneLeaf is a node on one line.
+func oneLeaf(n *yaml.Node) string {
+	if n.Kind == yaml.ScalarNode {
+		return n.Value
+	}
+	parts := make([]string, len(n.Content))
+	for i, item := range n.Content {
+		parts[i] = oneLeaf(item)
+	}
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(parts); i += 2 {
+			parts[i/2] = parts[i] + ": " + parts[i+1]
+		}
+		return "{" + strings.Join(parts[:len(parts)/2], ", ") + "}"
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
+}
+
+func diffLeaves(old, is []leaf) []Change {
+	changes := []Change{}
+	find := func(all []leaf, path string) (leaf, bool) {
+		i := slices.IndexFunc(all, func(l leaf) bool { return l.path == path })
+		if i < 0 {
+			return leaf{}, false
+		}
+		return all[i], true
+	}
+	for _, was := range old {
+		if l, found := find(is, was.path); !found || l.actual != was.actual {
+			changes = append(changes, Change{Path: was.path, Old: was.shown, New: l.shown})
+		}
+	}
+	for _, l := range is {
+		if _, found := find(old, l.path); !found {
+			changes = append(changes, Change{Path: l.path, New: l.shown})
+		}
+	}
+	return changes
+}

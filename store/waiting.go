@@ -1,0 +1,95 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Waiting counts what waits in the tables and has a state, a destination and an
+// event type in common.
+type Waiting struct {
+	// State is "fresh" of an event, or that of a delivery: "retry", "running",
+	// "parked", "unrouted" or "dead".
+	State string
+	// Destination is empty for what is not decided yet.
+	Destination string
+	EventType   string
+	Count       int
+	// More says that only so many were counted, and there may be more of them.
+	More bool
+}
+
+// CountWaiting counts what waits, by index and without any lock. Of fresh events,
+// of leases, and for each destination and state it looks at limit rows at most,
+// 1 at least. The connection must be a [Connector]'s: its plans are pinned.
+func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]Waiting, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	var all []Waiting
+	for _, sql := range []string{sqlWaitFresh, sqlWaitRetry, sqlWaitParked, sqlWaitRunning, sqlWaitUnrouted, sqlWaitDead} {
+		rows, err := conn.Query(ctx, sql, limit)
+		if err != nil {
+			return nil, fmt.Errorf("count what waits: %w", err)
+		}
+		some, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Waiting])
+		if err != nil {
+			return nil, fmt.Errorf("count what waits: %w", err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// Each skips from destination to destination in an index, and then reads the
+// first rows of each. The sum over a group tells whether its limit was reached.
+const (
+	sqlWaitFresh = `SELECT 'fresh', '', event_type, count(*)::int, sum(count(*)) OVER () >= $1
+		FROM (SELECT event_type FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1) AS e GROUP BY event_type`
+
+	sqlWaitRetry = `WITH RECURSIVE d(name) AS (
+			(SELECT destination FROM outbox_deliveries WHERE state = 'retry' ORDER BY destination LIMIT 1)
+			UNION ALL
+			SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination > d.name ORDER BY destination LIMIT 1)
+			FROM d WHERE d.name IS NOT NULL)
+		SELECT 'retry', d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
+		FROM d CROSS JOIN LATERAL (SELECT event_type FROM outbox_deliveries
+			WHERE state = 'retry' AND destination = d.name ORDER BY available_at LIMIT $1) AS w
+		GROUP BY d.name, w.event_type`
+
+	// Rows of other states that have a key are looked at, and count towards the limit.
+	sqlWaitParked = `WITH RECURSIVE d(name) AS (
+			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL ORDER BY destination LIMIT 1)
+			UNION ALL
+			SELECT (SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND destination > d.name ORDER BY destination LIMIT 1)
+			FROM d WHERE d.name IS NOT NULL)
+		SELECT * FROM (
+			SELECT w.state, d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
+			FROM d CROSS JOIN LATERAL (SELECT state, event_type FROM outbox_deliveries
+				WHERE ordering_key IS NOT NULL AND destination = d.name ORDER BY ordering_key, event_id LIMIT $1) AS w
+			GROUP BY d.name, w.state, w.event_type) AS g WHERE g.state = 'parked'`
+
+	sqlWaitRunning = `SELECT 'running', destination, event_type, count(*)::int, sum(count(*)) OVER () >= $1
+		FROM (SELECT destination, event_type FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT $1) AS w
+		GROUP BY destination, event_type`
+
+	sqlWaitUnrouted = `WITH RECURSIVE t(type) AS (
+			(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
+			UNION ALL
+			SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
+			FROM t WHERE t.type IS NOT NULL)
+		SELECT 'unrouted', '', t.type, count(*)::int, count(*) >= $1
+		FROM t CROSS JOIN LATERAL (SELECT FROM outbox_deliveries WHERE state = 'unrouted' AND event_type = t.type LIMIT $1) AS w
+		GROUP BY t.type`
+
+	sqlWaitDead = `WITH RECURSIVE d(name) AS (
+			(SELECT destination FROM outbox_deliveries WHERE state = 'dead' ORDER BY destination LIMIT 1)
+			UNION ALL
+			SELECT (SELECT destination FROM outbox_deliveries WHERE state = 'dead' AND destination > d.name ORDER BY destination LIMIT 1)
+			FROM d WHERE d.name IS NOT NULL)
+		SELECT 'dead', d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
+		FROM d CROSS JOIN LATERAL (SELECT event_type FROM outbox_deliveries
+			WHERE state = 'dead' AND destination = d.name ORDER BY event_id LIMIT $1) AS w
+		GROUP BY d.name, w.event_type`
+)
