@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Waiting counts what waits in the tables and has a state, a destination and an
+// WaitCount counts what waits in the tables and has a state, a destination and an
 // event type in common.
-type Waiting struct {
+type WaitCount struct {
 	// State is "fresh" of an event, or that of a delivery: "retry", "running",
 	// "parked", "unrouted" or "dead".
 	State string
@@ -24,16 +24,16 @@ type Waiting struct {
 // CountWaiting counts what waits, by index and without any lock. Of fresh events,
 // of leases, and for each destination and state it looks at limit rows at most,
 // 1 at least. The connection must be a [Connector]'s: its plans are pinned.
-func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]Waiting, error) {
+func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
 	defer cancel()
-	var all []Waiting
+	var all []WaitCount
 	for _, sql := range []string{sqlWaitFresh, sqlWaitRetry, sqlWaitParked, sqlWaitRunning, sqlWaitUnrouted, sqlWaitDead} {
 		rows, err := conn.Query(ctx, sql, limit)
 		if err != nil {
 			return nil, fmt.Errorf("count what waits: %w", err)
 		}
-		some, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Waiting])
+		some, err := pgx.CollectRows(rows, pgx.RowToStructByPos[WaitCount])
 		if err != nil {
 			return nil, fmt.Errorf("count what waits: %w", err)
 		}

@@ -140,7 +140,7 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 }
 
 // place notes what would become of w. old is nil if it is not known.
-func (p *plan) place(w store.Waiting, old, c *config.Config) {
+func (p *plan) place(w store.WaitCount, old, c *config.Config) {
 	count := planCount{EventType: w.EventType, Destination: w.Destination, State: w.State, Count: w.Count, AtLeast: w.More}
 	if w.Destination != "" {
 		there := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == w.Destination })
@@ -165,7 +165,7 @@ func (p *plan) place(w store.Waiting, old, c *config.Config) {
 }
 
 // readWaiting asks the database of c what waits there.
-func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.Waiting, error) {
+func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, error) {
 	cfg, err := parseURL(path+": database.url", c.Database.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func readWaiting(ctx context.Context, c *config.Config, path string, limit int) 
 		return nil, err
 	}
 	all, err := store.CountWaiting(ctx, conn, limit)
-	slices.SortStableFunc(all, func(a, b store.Waiting) int {
+	slices.SortStableFunc(all, func(a, b store.WaitCount) int {
 		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
 	})
 	return all, err
