@@ -201,9 +201,20 @@ func (s *Store) replay(ctx context.Context, tx pgx.Tx, a Action, letters []Lette
 
 func (s *Store) discard(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) ([]Letter, error) {
 	ids, names := refs(letters)
-	_, err := tx.Exec(ctx, s.sql(`DELETE FROM {deliveries} AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
-		WHERE d.event_id = p.event_id AND d.destination = p.destination`), ids, names)
+	rows, err := tx.Query(ctx, s.sql(`DELETE FROM {deliveries} AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+		WHERE d.event_id = p.event_id AND d.destination = p.destination RETURNING d.destination, coalesce(d.ordering_key, '')`), ids, names)
 	if err != nil {
+		return nil, err
+	}
+	var places, keys []string
+	var place, key string
+	if _, err := pgx.ForEachRow(rows, []any{&place, &key}, func() error {
+		places, keys = append(places, place), append(keys, key)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if err := s.goOn(ctx, tx, places, keys); err != nil {
 		return nil, err
 	}
 	// A relay may settle the last other delivery of an event at this moment. So
@@ -223,6 +234,20 @@ func (s *Store) discard(ctx context.Context, tx pgx.Tx, a Action, letters []Lett
 		return nil, err
 	}
 	return letters, s.audit(ctx, tx, a, "discard", letters)
+}
+
+// goOn makes the first delivery due that had to wait behind letters which are
+// discarded. Relays look at a row that is due; of one that is parked behind a dead
+// letter they would hear late. Who has it locked is at work with it.
+func (s *Store) goOn(ctx context.Context, tx pgx.Tx, places, keys []string) error {
+	_, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
+		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key) WHERE key <> '') AS line
+		CROSS JOIN LATERAL (
+			SELECT event_id, state FROM {deliveries} AS o
+			WHERE o.destination = line.destination AND o.ordering_key = line.key
+			ORDER BY event_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS next
+		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), places, keys)
+	return err
 }
 
 // details is what the audit keeps of a dead letter: a replay overwrites most of

@@ -267,3 +267,29 @@ func TestDiscardBesideASettlement(t *testing.T) {
 	d.expect("events", events)
 	d.expect("deliveries", deliveries)
 }
+
+// TestDiscardLetsItsAggregateGoOn: what was parked behind the letter is due, and
+// nothing else.
+func TestDiscardLetsItsAggregateGoOn(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 2, "mail", "a", "bad")
+	d.exec(`UPDATE outbox_deliveries SET ordering_key = 't/1'`)
+	d.exec(`INSERT INTO outbox_events (id, event_type, payload, state) SELECT i, 'a', '1', 'deferred' FROM generate_series(3, 5) i`)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key)
+		VALUES (3, 'mail', 'a', 'parked', 't/1'), (4, 'mail', 'a', 'parked', 't/1'), (5, 'mail', 'a', 'parked', 't/2'), (4, 'log', 'a', 'parked', 't/1')`)
+	rest := []string{"4/log parked 0 r0 t/1", "4/mail parked 0 r0 t/1", "5/mail parked 0 r0 t/2"}
+	for _, c := range []struct {
+		id   int64
+		want []string
+	}{
+		{1, append([]string{"2/mail dead 3 r0 t/1", "3/mail parked 0 r0 t/1"}, rest...)},
+		{2, append([]string{"3/mail retry 0 r0 t/1"}, rest...)},
+	} {
+		r, err := d.store.Discard(t.Context(), deadletter.Filter{Events: []int64{c.id}}, deadletter.Action{})
+		if err != nil || r.Done != 1 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		d.expect("deliveries", deliveries, c.want...)
+	}
+}

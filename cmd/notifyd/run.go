@@ -112,10 +112,7 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, log *slog.Logger) (
 		if closer, ok := h.(io.Closer); ok {
 			closers = append(closers, closer)
 		}
-		err = relay.Destination(d.Name, h,
-			notifyd.Concurrency(d.Concurrency), notifyd.BatchSize(d.Batch), notifyd.Timeout(d.Timeout), notifyd.MaxAttempts(d.MaxAttempts),
-			notifyd.WithBackoff(notifyd.Backoff{Initial: d.Backoff.Initial, Max: d.Backoff.Max, Multiplier: d.Backoff.Multiplier}))
-		if err != nil {
+		if err := relay.Destination(d.Name, h, laneOptions(d.Lane)...); err != nil {
 			return closers, err
 		}
 	}
@@ -125,6 +122,21 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, log *slog.Logger) (
 		}
 	}
 	return closers, nil
+}
+
+// laneOptions are the settings that destinations of every type have.
+func laneOptions(l config.Lane) []notifyd.HandleOption {
+	options := []notifyd.HandleOption{
+		notifyd.Concurrency(l.Concurrency), notifyd.BatchSize(l.Batch), notifyd.Timeout(l.Timeout), notifyd.MaxAttempts(l.MaxAttempts),
+		notifyd.WithBackoff(notifyd.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
+	}
+	if !l.Order {
+		options = append(options, notifyd.Unordered())
+	}
+	if l.OnDead == "block" {
+		options = append(options, notifyd.BlockOnDead())
+	}
+	return options
 }
 
 // openDestination makes the handler that a destination describes.

@@ -62,6 +62,8 @@ destinations:
     batch: 100
     timeout: 1m
     max_attempts: 20
+    order: true
+    on_dead: continue
     backoff:
       initial: 1s
       max: 1h
