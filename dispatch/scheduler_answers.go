@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -18,9 +19,12 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 		s.failedLocked(q)
 		return 0
 	}
-	sure := s.awaitNamedLocked(q)
+	upto := int64(math.MaxInt64)
+	if !s.awaitNamedLocked(q) {
+		upto = beforeAll
+	}
 	defer s.namedLocked(q)
-	s.judgeLocked(q, c, sure)
+	s.judgeLocked(q, c, upto)
 	if n := len(c.Work); n > 0 {
 		s.claims++
 		s.found += uint64(n)
@@ -52,13 +56,13 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	return turn
 }
 
-// judgeLocked looks at what has come up behind a claim.
-func (s *scheduler) judgeLocked(q *Query, c *Claimed, sure bool) {
+// judgeLocked looks at what has come up behind a claim, which is known up to an id.
+func (s *scheduler) judgeLocked(q *Query, c *Claimed, upto int64) {
 	if q.Source != SourceSweep && q.Source != SourceIDs {
 		return
 	}
 	if !q.Snap && q.Source == SourceIDs {
-		s.withholdLocked(q, c, sure)
+		s.withholdLocked(q, c, upto)
 		return
 	}
 	f, doubt := &s.front, &s.doubt
@@ -69,8 +73,10 @@ func (s *scheduler) judgeLocked(q *Query, c *Claimed, sure bool) {
 	if q.Source == SourceSweep {
 		doubt.saw(c.Snapshot)
 	}
-	seen := f.saw(q.asked, c.Snapshot, q.checked, c.Late)
-	s.withholdLocked(q, c, sure && seen)
+	if !f.saw(q.asked, c.Snapshot, q.checked, c.Late) {
+		upto = beforeAll
+	}
+	s.withholdLocked(q, c, upto)
 }
 
 // awaitNamedLocked waits for claims by id that may have locked what comes
