@@ -45,7 +45,7 @@ func faults() []fault {
 		{name: "PostgreSQL restarted (immediate)", server: ownServer, inject: restartServer},
 	}
 	for _, kind := range []string{"claim", "listen", "bell", "keeper", "slots"} {
-		all = append(all, fault{name: "connection ended: notifyd/" + kind, inject: func(c *cell) { endSessions(c, "notifyd/"+kind) }})
+		all = append(all, fault{name: "connection ended: notifyd/" + kind, both: kind == "slots", inject: func(c *cell) { endSessions(c, "notifyd/"+kind) }})
 	}
 	all = append(all, []fault{
 		{name: "disk full on PostgreSQL", server: smallServer, inject: fillDisk, heal: emptyDisk},

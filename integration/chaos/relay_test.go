@@ -129,6 +129,9 @@ func (c *cell) startRelay() {
 	c.t.Cleanup(func() {
 		_ = r.cmd.Process.Kill() // it may be dead already
 		_ = r.cmd.Wait()
+		if r.log.has("DATA RACE") || r.log.has("panic:") || r.log.has("fatal error:") {
+			c.t.Errorf("relay %d went wrong", n)
+		}
 		if c.t.Failed() {
 			c.t.Logf("log of relay %d:\n%s", n, r.log.tail())
 		}
@@ -152,6 +155,12 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.b.Bytes(), []byte(text))
 }
 
 func (l *lockedBuffer) tail() string {
