@@ -38,7 +38,7 @@ func shortForm() form {
 }
 
 func longForm() form {
-	return form{long: true, backlog: 50_000, before: 5000, hold: 10 * time.Second, freeze: 30 * time.Second, mails: 2000, every: 20 * time.Millisecond}
+	return form{long: true, backlog: 30_000, before: 3000, hold: 5 * time.Second, freeze: 30 * time.Second, mails: 1000, every: 20 * time.Millisecond}
 }
 
 // cell is one fault under one load.
@@ -137,9 +137,9 @@ func (c *cell) migrate() {
 // pacedSink takes its time, so that a backlog lasts as long as a fault.
 func pacedSink(c *cell) { c.place = newSink(c.t, 15*time.Millisecond) }
 
-func (c *cell) exec(sql string, args ...any) {
+func (c *cell) exec(sql string) {
 	c.t.Helper()
-	if _, err := c.pool.Exec(c.ctx, sql, args...); err != nil {
+	if _, err := c.pool.Exec(c.ctx, sql); err != nil {
 		c.t.Fatalf("%s: %v", sql, err)
 	}
 }

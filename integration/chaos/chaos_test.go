@@ -8,6 +8,7 @@
 package chaos
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -35,7 +36,14 @@ const (
 	tail = 100
 )
 
-func mainTests(m *testing.M) { testenv.Main(m) }
+func mainTests(m *testing.M) {
+	// The slots below bound what runs at once, not the number of processors: most
+	// cells wait most of the time. The command line has the last word.
+	if err := flag.Set("test.parallel", "100"); err != nil {
+		panic(err)
+	}
+	testenv.Main(m)
+}
 
 // slots bound how many cells run at once.
 type slots chan struct{}

@@ -61,8 +61,8 @@ func faults() []fault {
 		{name: "long foreign read snapshot", inject: foreignRead, heal: (*cell).commit},
 		{name: "TRUNCATE of what is done", inject: truncateDone},
 		{name: "ALTER TABLE ADD COLUMN", inject: addColumns},
-		{name: "clock of PostgreSQL jumps forward", relays: 1, server: clockServer, inject: func(c *cell) { c.clock(time.Hour) }},
-		{name: "clock of PostgreSQL jumps back", relays: 1, server: clockServer, inject: func(c *cell) { c.clock(-time.Hour) }},
+		{name: "clock of PostgreSQL jumps forward", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
+		{name: "clock of PostgreSQL jumps back", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
 	}...)
 	for i := range all {
 		all[i].relays = cmp.Or(all[i].relays, 2)
@@ -278,3 +278,10 @@ func addColumns(c *cell) {
 
 // clockServer has a clock that can be set.
 func clockServer(c *cell) { c.server, c.clock = testenv.ClockPostgres(c.t, nil) }
+
+// jump sets the clock. Timeouts that are under way in the server may run out by
+// it, and end the sessions that they are for.
+func jump(c *cell, offset time.Duration) {
+	c.clock(offset)
+	c.broken = len(c.relays)
+}

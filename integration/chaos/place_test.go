@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -206,7 +207,7 @@ func (s *sink) admit() bool {
 func (s *sink) all() []arrival {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.got[:len(s.got):len(s.got)]
+	return slices.Clip(s.got)
 }
 
 func (s *sink) distinct() int {

@@ -3,6 +3,8 @@ package chaos
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -46,6 +48,10 @@ const (
 func runRelay(url string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the test, whatever ends that
+		os.Exit(1)
+	}()
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return err
@@ -121,6 +127,9 @@ func (c *cell) startRelay() {
 		r.cmd.Env = append(r.cmd.Env, envRelaySMTP+"="+p.Addr())
 	}
 	r.cmd.Stderr = r.log
+	if _, err := r.cmd.StdinPipe(); err != nil { // Wait closes it
+		c.t.Fatal(err)
+	}
 	if err := r.cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
@@ -174,7 +183,7 @@ func (l *lockedBuffer) tail() string {
 func TestMain(m *testing.M) {
 	if url := os.Getenv(envRelayURL); url != "" {
 		if err := runRelay(url); err != nil {
-			slog.Error("relay ended", "err", err)
+			fmt.Fprintln(os.Stderr, "relay ended:", err)
 			os.Exit(1)
 		}
 		return

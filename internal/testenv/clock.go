@@ -25,7 +25,7 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 	require(tb, "faketime", err)
 	binDir, err := pgserver.Find(tb.Context())
 	orSkip(tb, err)
-	dir, err := os.MkdirTemp("/tmp", "notifyd-clock-") // root's own TMPDIR may be closed to others
+	dir, err := os.MkdirTemp("/tmp", "notifyd-clock-") //nolint:usetesting // the directory of a test is closed to other accounts
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 // of the test unmounts it, whoever may still use it.
 func SmallDisk(tb testing.TB, bytes int) string {
 	tb.Helper()
-	top, err := os.MkdirTemp("/tmp", "notifyd-disk-") // root's own TMPDIR may be closed to others
+	top, err := os.MkdirTemp("/tmp", "notifyd-disk-") //nolint:usetesting // the directory of a test is closed to other accounts
 	if err != nil {
 		tb.Fatal(err)
 	}
