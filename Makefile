@@ -7,6 +7,9 @@ ARGS ?=
 # environment makes the first failure final.
 PKG ?= ./...
 TESTFLAGS ?=
+# For "make test-matrix".
+MAJORS ?=
+PACKAGES ?=
 # Per package, and far above what any needs: it is there to get the stacks of a
 # test that hangs before CI gives up on the whole run.
 TEST_TIMEOUT ?= 20m
@@ -48,6 +51,15 @@ test: setup ## run all tests with the race detector
 ifeq ($(PKG),./...)
 	cd examples/grpc && $(GO) vet ./... && GO=$(GO) ../../scripts/test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) -- ./...
 endif
+
+.PHONY: chaos
+chaos: setup ## let everything fail under load, and print what came of it
+	NOTIFYD_CHAOS=long $(GO) test -count=1 -v -timeout 60m -run '^TestChaos$$' $(TESTFLAGS) ./integration/chaos
+
+# MAJORS="14 18" picks versions, PACKAGES="./store" packages.
+.PHONY: test-matrix
+test-matrix: setup ## run the tests of the database with PostgreSQL 14 to 18
+	TESTFLAGS="$(TESTFLAGS)" TEST_TIMEOUT="$(TEST_TIMEOUT)" PACKAGES="$(PACKAGES)" ./scripts/test-matrix $(MAJORS)
 
 .PHONY: lint
 lint: lint-format lint-mod lint-code ## check format, go.mod and code

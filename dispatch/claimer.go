@@ -35,7 +35,8 @@ func (c *claimer) run(ctx context.Context) {
 		}
 		claimed, err := c.session.Claim(ctx, q)
 		c.report(ctx, err)
-		if q.Source != SourceSweep { // before others may look at what is under way
+		if q.Source != SourceSweep {
+			// Now, because the scheduler shows the work to those who claim after us.
 			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
 		}
 		turn := c.d.sched.claimed(&q, &claimed, err)

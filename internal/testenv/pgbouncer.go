@@ -12,6 +12,13 @@ import (
 // pool_mode: "session", "transaction" or "statement". The end of the test stops it.
 func PgBouncer(tb testing.TB, postgresURL, mode string) string {
 	tb.Helper()
+	_, through := OwnPgBouncer(tb, postgresURL, mode)
+	return through
+}
+
+// OwnPgBouncer is [PgBouncer] for a test that kills or freezes the pooler too.
+func OwnPgBouncer(tb testing.TB, postgresURL, mode string) (server *plainserver.Server, through string) {
+	tb.Helper()
 	u, err := url.Parse(postgresURL)
 	if err != nil {
 		tb.Fatal("the URL of PostgreSQL is none") // it may hold a password
@@ -19,6 +26,7 @@ func PgBouncer(tb testing.TB, postgresURL, mode string) string {
 	if _, has := u.User.Password(); has {
 		tb.Skip("PgBouncer of the tests has no password for PostgreSQL")
 	}
-	u.Host = ownPlain(tb, "pgbouncer", plainserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode)).Addr()
-	return u.String()
+	server = ownPlain(tb, "pgbouncer", plainserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode))
+	u.Host = server.Addr()
+	return server, u.String()
 }

@@ -77,8 +77,22 @@ func Database(tb testing.TB) string {
 // test stops it.
 func OwnPostgres(tb testing.TB, settings map[string]string) *pgserver.Server {
 	tb.Helper()
-	server, err := startPostgres(tb.Context(), settings)
+	return OwnPostgresIn(tb, "", settings)
+}
+
+// OwnPostgresIn is [OwnPostgres] with everything of the server in dir, which must
+// be empty or not exist, and which others than its owner can pass through.
+func OwnPostgresIn(tb testing.TB, dir string, settings map[string]string) *pgserver.Server {
+	tb.Helper()
+	server, err := startPostgres(tb.Context(), pgserver.Config{Dir: dir, Settings: settings})
 	orSkip(tb, err)
+	stopAfter(tb, server)
+	return server
+}
+
+// stopAfter has the end of the test stop its server.
+func stopAfter(tb testing.TB, server *pgserver.Server) {
+	tb.Helper()
 	tb.Cleanup(func() {
 		ctx, cancel := afterwards(tb)
 		defer cancel()
@@ -86,7 +100,6 @@ func OwnPostgres(tb testing.TB, settings map[string]string) *pgserver.Server {
 			tb.Errorf("stop the server of the test: %v", err)
 		}
 	})
-	return server
 }
 
 // Standby starts a server that follows primary, which goes down for a moment.
@@ -127,7 +140,7 @@ func (p *sharedPostgres) get(ctx context.Context) (Server, error) {
 		p.server, p.err = newExternal(raw)
 		return p.server, p.err
 	}
-	if p.own, p.err = startPostgres(ctx, nil); p.err == nil {
+	if p.own, p.err = startPostgres(ctx, pgserver.Config{}); p.err == nil {
 		p.server = p.own
 	}
 	return p.server, p.err
@@ -146,15 +159,19 @@ func (p *sharedPostgres) stop(ctx context.Context) error {
 
 // startPostgres starts a server of the programs that are there: a test run
 // installs nothing.
-func startPostgres(ctx context.Context, settings map[string]string) (*pgserver.Server, error) {
-	binDir, err := pgserver.Find(ctx)
-	if err != nil {
-		return nil, err
+func startPostgres(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, error) {
+	if cfg.BinDir == "" {
+		binDir, err := pgserver.Find(ctx)
+		if err != nil {
+			return nil, err
+		}
+		cfg.BinDir = binDir
 	}
 	// Parallel tests, each with a relay or two and their pools.
 	all := map[string]string{"max_connections": "300"}
-	maps.Copy(all, settings)
-	return pgserver.Start(ctx, pgserver.Config{BinDir: binDir, Settings: all})
+	maps.Copy(all, cfg.Settings)
+	cfg.Settings = all
+	return pgserver.Start(ctx, cfg)
 }
 
 // external is a server that somebody else runs.

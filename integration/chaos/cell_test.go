@@ -1,0 +1,240 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/plainserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// patience bounds waiting for something that is to happen; no test expects it
+// to run out.
+const patience = 3 * time.Minute
+
+// form is how much of everything a run takes.
+type form struct {
+	long    bool
+	backlog int           // events
+	before  int           // arrivals before the fault
+	hold    time.Duration // how long a fault lasts
+	freeze  time.Duration // how long a relay is frozen
+	mails   int           // events where they are mails
+	every   time.Duration // between two transactions of a writer
+}
+
+func shortForm() form {
+	return form{backlog: 2000, before: 200, hold: 500 * time.Millisecond, freeze: 3 * time.Second, mails: 150, every: 30 * time.Millisecond}
+}
+
+func longForm() form {
+	return form{long: true, backlog: 30_000, before: 3000, hold: 5 * time.Second, freeze: 30 * time.Second, mails: 1000, every: 20 * time.Millisecond}
+}
+
+// cell is one fault under one load.
+type cell struct {
+	t    *testing.T
+	ctx  context.Context //nolint:containedctx // the test's own
+	form form
+
+	server   *pgserver.Server // its own; nil where the shared one does
+	url      string           // of the database, as superuser
+	pool     *pgxpool.Pool    // likewise
+	role     string           // of the relays
+	relayURL string           // may lead through something
+	place    place
+	relays   []*child
+	load     *load
+
+	// What the fault needs.
+	network *testenv.Network
+	pooler  *plainserver.Server
+	clock   func(time.Duration)
+	ballast string // the file that fills the disk
+	kept    int    // what was settled for good before the fault
+	foreign *pgx.Conn
+
+	// What may come twice: how many relays lost what they had in flight, how often
+	// together, and how many deliveries were settled without being on disk.
+	broken, volatile int
+}
+
+// newCell makes the database, with a role for relays that may do what a relay
+// has to and no more.
+func newCell(t *testing.T, f *fault, s form) *cell {
+	t.Helper()
+	c := &cell{t: t, ctx: t.Context(), form: s}
+	if f.server != nil {
+		f.server(c)
+		c.url = c.server.URL("")
+	} else {
+		c.url = testenv.Database(t)
+	}
+	pool, err := pgxpool.New(c.ctx, c.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.pool = pool
+	t.Cleanup(pool.Close)
+	c.migrate()
+	u, err := url.Parse(c.url)
+	if err != nil {
+		t.Fatal("the URL of the database is none") // it may hold a password
+	}
+	u.User = url.User(c.role)
+	c.relayURL = u.String()
+	c.load = newLoad(c)
+	if f.place == nil {
+		f.place = pacedSink
+	}
+	f.place(c)
+	if f.way != nil {
+		f.way(c)
+	}
+	return c
+}
+
+func (c *cell) migrate() {
+	c.t.Helper()
+	conn, err := c.pool.Acquire(c.ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := outboxsql.Migrate(c.ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep); err != nil {
+		c.t.Fatal(err)
+	}
+	// Roles belong to the server, which cells share: named like the database.
+	c.role = "relay_" + fmt.Sprintf("%x", time.Now().UnixNano()) + fmt.Sprint(os.Getpid())
+	c.exec(`CREATE ROLE ` + c.role + ` LOGIN`)
+	if c.server == nil {
+		c.t.Cleanup(func() {
+			_, err := c.pool.Exec(context.WithoutCancel(c.ctx), `DROP OWNED BY `+c.role+`; DROP ROLE `+c.role, pgx.QueryExecModeSimpleProtocol)
+			if err != nil {
+				c.t.Error(err)
+			}
+		})
+	}
+	grants, err := outboxsql.Grants(outboxsql.DefaultSchema, outboxsql.Roles{Relay: c.role})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := conn.Exec(c.ctx, grants, pgx.QueryExecModeSimpleProtocol); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pacedSink takes its time, so that a backlog lasts as long as a fault.
+func pacedSink(c *cell) { c.place = newSink(c.t, 15*time.Millisecond) }
+
+func (c *cell) exec(sql string) {
+	c.t.Helper()
+	if _, err := c.pool.Exec(c.ctx, sql); err != nil {
+		c.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// holds asks a question of the database; no answer is no.
+func (c *cell) holds(sql string, args ...any) bool {
+	ctx, cancel := context.WithTimeout(c.ctx, writeWithin)
+	defer cancel()
+	var ok bool
+	err := c.pool.QueryRow(ctx, sql, args...).Scan(&ok)
+	return err == nil && ok
+}
+
+// await waits for a condition that nothing signals.
+func (c *cell) await(what string, ok func() bool) {
+	c.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("within %v it did not come to this: %s; the tables:\n%s", patience, what, c.dump())
+		}
+	}
+}
+
+// dump shows the tables as far as they are not done.
+func (c *cell) dump() (text string) {
+	for _, sql := range []string{
+		`SELECT e::text FROM (SELECT id, state, event_type, aggregate_id FROM outbox_events WHERE state <> 'done' ORDER BY id LIMIT 10) e`,
+		`SELECT d::text FROM (SELECT * FROM outbox_deliveries ORDER BY event_id LIMIT 10) d`,
+		`SELECT state || ' ' || count(*) FROM outbox_events GROUP BY state`,
+		`SELECT concat_ws(' ', usename, application_name, state, wait_event, left(query, 60)) FROM pg_stat_activity WHERE datname = current_database()`,
+	} {
+		rows, err := c.pool.Query(context.WithoutCancel(c.ctx), sql)
+		if err != nil {
+			text += err.Error() + "\n"
+			continue
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		text += fmt.Sprintln(lines, err)
+	}
+	return text
+}
+
+// terminate ends connections of the relays whose application_name is like name,
+// and returns how many there were.
+func (c *cell) terminate(name string) (n int) {
+	c.t.Helper()
+	err := c.pool.QueryRow(c.ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE datname = current_database() AND usename = $1 AND application_name LIKE $2`, c.role, name).Scan(&n)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// durable returns how many events are settled for good: whatever becomes of the
+// server, these are done.
+func (c *cell) durable() (n int) {
+	c.t.Helper()
+	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_events WHERE state = 'done'`).Scan(&n); err != nil {
+		c.t.Fatal(err)
+	}
+	// A commit of our own takes to the disk all that was committed before it.
+	c.exec(`SELECT pg_logical_emit_message(true, 'chaos', 'flush')`)
+	return n
+}
+
+// begin starts a transaction on a connection of its own, which heal ends.
+func (c *cell) begin(statements ...string) {
+	c.t.Helper()
+	conn, err := pgx.Connect(c.ctx, c.url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.foreign = conn
+	c.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(c.ctx)) })
+	for _, sql := range append([]string{"BEGIN"}, statements...) {
+		if _, err := conn.Exec(c.ctx, sql); err != nil {
+			c.t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+func (c *cell) commit() {
+	c.t.Helper()
+	_, err := c.foreign.Exec(c.ctx, "COMMIT")
+	if err := errors.Join(err, c.foreign.Close(c.ctx)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pause lets a fault last.
+func (c *cell) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	<-timer.C
+}

@@ -1,0 +1,249 @@
+// Package chaos proves what docs/guarantees.md promises: relays in processes of
+// their own deliver while something is done to them, to the database, or to the
+// destination, and it is counted what is lost, what comes twice, and what comes
+// out of order.
+//
+// The short form runs with all tests. NOTIFYD_CHAOS=long, as "make chaos" sets
+// it, makes the faults last, and prints what was measured.
+package chaos
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+const (
+	// envForm names the environment variable with the form: "long", or "short",
+	// the default.
+	envForm = "NOTIFYD_CHAOS"
+	// envTable names the environment variable with the file that the matrix is
+	// written to as a Markdown table.
+	envTable = "NOTIFYD_CHAOS_TABLE"
+
+	// atOnce is how many cells run at the same time, and ownAtOnce how many of
+	// them have a server of their own beside the shared one.
+	atOnce, ownAtOnce = 4, 1
+
+	steadyLoad, backlogLoad = "steady", "backlog"
+	// tail is how many events are written when all is well again.
+	tail = 100
+)
+
+func mainTests(m *testing.M) {
+	// The slots below bound what runs at once, not the number of processors: most
+	// cells wait most of the time. The command line has the last word.
+	if err := flag.Set("test.parallel", "100"); err != nil {
+		panic(err)
+	}
+	testenv.Main(m)
+}
+
+// slots bound how many cells run at once.
+type slots chan struct{}
+
+func (s slots) take() (give func()) {
+	s <- struct{}{}
+	return func() { <-s }
+}
+
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	var s form
+	switch text := os.Getenv(envForm); text {
+	case "", "short":
+		s = shortForm()
+	case "long":
+		s = longForm()
+	default:
+		t.Fatalf("%s=%s: want short or long", envForm, text)
+	}
+	m := &matrix{}
+	t.Cleanup(func() { m.publish(t) })
+	cells, own := make(slots, atOnce), make(slots, ownAtOnce)
+	for i, f := range faults() {
+		for _, kind := range f.loads(i, s) {
+			t.Run(f.name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				if f.server != nil {
+					t.Cleanup(own.take())
+				}
+				t.Cleanup(cells.take())
+				r := newCell(t, &f, s).run(&f, kind)
+				r.check(t)
+				m.add(r)
+			})
+		}
+	}
+}
+
+// run lets the fault happen under a load, and counts.
+func (c *cell) run(f *fault, kind string) *result {
+	c.t.Helper()
+	if kind == backlogLoad {
+		c.load.insist("b", 20, c.form.backlog)
+	}
+	for range f.relays {
+		c.startRelay()
+	}
+	if kind == steadyLoad {
+		c.load.steady()
+	}
+	c.await("deliveries before the fault", func() bool { return c.place.distinct() >= c.form.before })
+	began := time.Now()
+	f.inject(c)
+	if f.heal != nil {
+		c.pause(f.holds(c.form))
+		f.heal(c)
+	}
+	healed := time.Now()
+	c.load.insist("tail", 10, tail)
+	if kind == steadyLoad {
+		from := c.place.distinct()
+		c.await("deliveries after the fault", func() bool { return c.place.distinct() >= from+tail })
+	}
+	c.load.end()
+	c.await("everything is done", func() bool {
+		return c.holds(`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')`)
+	})
+	return c.count(f.name, kind, began, healed)
+}
+
+// loads are what the fault is tried under: in the short form one load after the
+// other in turn, but for the faults that everybody thinks of first.
+func (f *fault) loads(i int, s form) []string {
+	both := []string{steadyLoad, backlogLoad}
+	if s.long || f.both {
+		return both
+	}
+	return both[i%2 : i%2+1]
+}
+
+func (f *fault) holds(s form) time.Duration {
+	if f.lasts != nil {
+		return f.lasts(s)
+	}
+	return s.hold
+}
+
+// result is what a cell came to.
+type result struct {
+	fault, load              string
+	written, lost, dead      int
+	twice, bound, disordered int
+	resumed, silence         time.Duration
+	examples                 []string
+}
+
+func (c *cell) count(name, kind string, began, healed time.Time) *result {
+	c.t.Helper()
+	r := &result{fault: name, load: kind, bound: c.place.unsure() + c.broken*inFlight + c.volatile, resumed: -1}
+	written := c.load.truth()
+	r.written = len(written)
+	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`).Scan(&r.dead); err != nil {
+		c.t.Fatal(err)
+	}
+	seen, highest := make(map[int64]bool), make(map[string]int64)
+	last := began
+	for _, a := range c.place.all() {
+		if a.At.After(began) {
+			r.silence = max(r.silence, a.At.Sub(last))
+			last = a.At
+		}
+		if seen[a.ID] {
+			r.twice++
+			continue
+		}
+		seen[a.ID] = true
+		if r.resumed < 0 && a.At.After(healed) {
+			r.resumed = a.At.Sub(healed)
+		}
+		if a.Key == "" {
+			continue
+		}
+		if a.ID < highest[a.Key] {
+			r.disordered++
+			r.note("event %d of %s came after %d", a.ID, a.Key, highest[a.Key])
+		}
+		highest[a.Key] = max(highest[a.Key], a.ID)
+	}
+	for id := range written {
+		if !seen[id] {
+			r.lost++
+			r.note("event %d never came", id)
+		}
+	}
+	return r
+}
+
+// note keeps the first examples of what should not be.
+func (r *result) note(format string, args ...any) {
+	if len(r.examples) < 10 {
+		r.examples = append(r.examples, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *result) check(t *testing.T) {
+	t.Helper()
+	t.Log(r.row())
+	if r.lost > 0 || r.disordered > 0 || r.dead > 0 {
+		t.Errorf("%d lost, %d out of order, %d dead:\n%s", r.lost, r.disordered, r.dead, strings.Join(r.examples, "\n"))
+	}
+	if r.twice > r.bound {
+		t.Errorf("%d came twice, and no more than %d were in flight", r.twice, r.bound)
+	}
+}
+
+func (r *result) row() string {
+	return fmt.Sprintf("| %s | %s | %d | %d | %d | %d | %d | %s | %s |", r.fault, r.load, r.written, r.lost, r.disordered, r.twice, r.bound,
+		seconds(r.silence), seconds(r.resumed))
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
+
+// matrix collects the results in the order of the faults.
+type matrix struct {
+	mu   sync.Mutex
+	rows map[string]*result
+}
+
+func (m *matrix) add(r *result) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rows == nil {
+		m.rows = make(map[string]*result)
+	}
+	m.rows[r.fault+"/"+r.load] = r
+}
+
+const tableHead = `| fault | load | written | lost | out of order | twice | at most | longest silence | resumed after |
+|---|---|--:|--:|--:|--:|--:|--:|--:|
+`
+
+// publish prints the table, also into a file if one is named.
+func (m *matrix) publish(t *testing.T) {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(tableHead)
+	for _, f := range faults() {
+		for _, kind := range []string{steadyLoad, backlogLoad} {
+			if r, ok := m.rows[f.name+"/"+kind]; ok {
+				b.WriteString(r.row() + "\n")
+			}
+		}
+	}
+	if os.Getenv(envForm) == "long" {
+		fmt.Print(b.String())
+	}
+	if path := os.Getenv(envTable); path != "" {
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package chaos
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestGuaranteesListTheFaults holds the page against the code: both its tables
+// have the same faults, in the same order.
+func TestGuaranteesListTheFaults(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, wantCells []string
+	for _, f := range faults() {
+		want = append(want, f.name)
+		wantCells = append(wantCells, f.name+"/"+steadyLoad, f.name+"/"+backlogLoad)
+	}
+	var listed, measured []string
+	for line := range strings.Lines(string(text)) {
+		columns := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range columns {
+			columns[i] = strings.TrimSpace(columns[i])
+		}
+		switch {
+		case !strings.HasPrefix(line, "| ") || columns[0] == "fault":
+		case len(columns) == 2:
+			listed = append(listed, columns[0])
+		default:
+			measured = append(measured, columns[0]+"/"+columns[1])
+		}
+	}
+	if !slices.Equal(listed, want) {
+		t.Errorf("the page lists\n%q\nand the code has\n%q", listed, want)
+	}
+	if !slices.Equal(measured, wantCells) {
+		t.Errorf("the page has figures for\n%q\nand the code makes\n%q", measured, wantCells)
+	}
+	if !strings.Contains(string(text), tableHead) {
+		t.Error("the head of the table is not that of the code")
+	}
+}

@@ -1,0 +1,287 @@
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// fault is a row of the matrix.
+type fault struct {
+	name string
+	// relays is how many share the work.
+	relays int
+	// server starts a server for this cell alone; nil shares one.
+	server func(*cell)
+	// place makes the destination; nil is a sink that is well.
+	place func(*cell)
+	// way puts something between the relays and the database.
+	way func(*cell)
+	// inject does the damage and returns when it is done. It notes in the cell
+	// what may come twice because of it.
+	inject func(*cell)
+	// heal repairs it after a while; nil where nothing is to be repaired.
+	heal func(*cell)
+	// lasts is how long the fault is left alone; nil is the hold of the form.
+	lasts func(form) time.Duration
+	// both has the short form try both loads.
+	both bool
+}
+
+// faults are the rows of the matrix, by the names that docs/guarantees.md uses.
+func faults() []fault {
+	all := []fault{
+		{name: "relay killed (SIGKILL)", both: true, inject: killRelay, heal: (*cell).startRelay},
+		{name: "relay frozen (SIGSTOP)", inject: freezeRelay, heal: thawRelay, lasts: func(s form) time.Duration { return s.freeze }},
+		{name: "PostgreSQL killed (SIGKILL)", both: true, server: ownServer, inject: killServer, heal: startServer},
+		{name: "PostgreSQL restarted (immediate)", server: ownServer, inject: restartServer},
+	}
+	for _, kind := range []string{"claim", "listen", "bell", "keeper", "slots"} {
+		all = append(all, fault{name: "connection ended: notifyd/" + kind, both: kind == "slots", inject: func(c *cell) { endSessions(c, "notifyd/"+kind) }})
+	}
+	all = append(all, []fault{
+		{name: "disk full on PostgreSQL", server: smallServer, inject: fillDisk, heal: emptyDisk},
+		{name: "connection limit reached", inject: limitConnections, heal: liftLimit},
+		{name: "statement_timeout and lock_timeout low", inject: lowerTimeouts, heal: resetTimeouts},
+		{name: "PgBouncer (session) killed and restarted", way: throughPgBouncer, inject: killPooler, heal: startPooler},
+		{name: "half-open connections (packets vanish)", way: throughNetwork, inject: cutNetwork, heal: mendNetwork},
+		{name: "destination down", inject: func(c *cell) { c.sink().set(c.t, modeDown) }, heal: destinationUp},
+		{name: "destination slow", inject: func(c *cell) { c.sink().set(c.t, modeSlow) }, heal: destinationUp},
+		{name: "destination blocked", inject: blockDestination, heal: destinationUp, lasts: func(s form) time.Duration { return max(s.hold, answerWithin) }},
+		{name: "SMTP connection lost after DATA", relays: 1, place: mailServer, inject: dropMails},
+		{name: "long foreign write transaction", inject: foreignWrite, heal: (*cell).commit},
+		{name: "long foreign read snapshot", inject: foreignRead, heal: (*cell).commit},
+		{name: "TRUNCATE of what is done", inject: truncateDone},
+		{name: "ALTER TABLE ADD COLUMN", inject: addColumns},
+		{name: "clock of PostgreSQL jumps forward", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
+		{name: "clock of PostgreSQL jumps back", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
+	}...)
+	for i := range all {
+		all[i].relays = cmp.Or(all[i].relays, 2)
+	}
+	return all
+}
+
+func (c *cell) sink() *sink {
+	c.t.Helper()
+	s, ok := c.place.(*sink)
+	if !ok {
+		c.t.Fatal("the destination of this cell is no sink")
+	}
+	return s
+}
+
+func killRelay(c *cell) {
+	c.signal(0, syscall.SIGKILL)
+	c.broken = 1
+}
+
+func freezeRelay(c *cell) {
+	c.signal(0, syscall.SIGSTOP)
+	c.broken = 1 // the server ends its transactions after a while, and another relay takes them
+}
+
+func thawRelay(c *cell) { c.signal(0, syscall.SIGCONT) }
+
+func ownServer(c *cell) { c.server = testenv.OwnPostgres(c.t, nil) }
+
+func killServer(c *cell) {
+	kept := c.durable()
+	if err := c.server.Kill(c.ctx); err != nil {
+		c.t.Fatal(err)
+	}
+	c.crashed(kept)
+}
+
+// crashed notes what a crash of PostgreSQL may make come twice: what was
+// delivered, less what was on disk before.
+func (c *cell) crashed(kept int) {
+	c.broken += len(c.relays)
+	c.volatile += max(0, c.place.distinct()-kept)
+	c.pool.Reset()
+}
+
+func startServer(c *cell) {
+	if err := c.server.Start(c.ctx); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func restartServer(c *cell) {
+	kept := c.durable()
+	if err := c.server.Restart(c.ctx, pgserver.Immediate); err != nil {
+		c.t.Fatal(err)
+	}
+	c.crashed(kept)
+}
+
+func endSessions(c *cell, name string) {
+	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })
+	c.broken = len(c.relays)
+}
+
+// smallServer has a file system of its own, of which fill leaves nothing.
+func smallServer(c *cell) {
+	dir := testenv.SmallDisk(c.t, 400<<20)
+	c.server = testenv.OwnPostgresIn(c.t, dir+"/pg", map[string]string{"max_wal_size": "64MB", "wal_recycle": "off", "min_wal_size": "32MB"})
+	c.ballast = dir + "/ballast"
+}
+
+func fillDisk(c *cell) {
+	c.kept = c.durable()
+	f, err := os.Create(c.ballast)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // it is thrown away
+	for chunk := make([]byte, 64<<10); err == nil; {
+		_, err = f.Write(chunk)
+	}
+	c.await("a writer is refused", func() bool {
+		_ = c.load.insert("full-", 3, 2000) // what is written is delivered like the rest
+		return c.load.refusals() > 0
+	})
+}
+
+// emptyDisk makes room. A server that had no room for its log has crashed, and
+// does not start by itself while the disk is full.
+func emptyDisk(c *cell) {
+	if err := os.Remove(c.ballast); err != nil {
+		c.t.Fatal(err)
+	}
+	c.await("the server works again", func() bool {
+		_ = c.server.Start(c.ctx) // it says so if it runs
+		return c.holds(`SELECT true`)
+	})
+	text, err := os.ReadFile(c.server.LogFile())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	crashes := strings.Count(string(text), "PANIC:")
+	c.broken = len(c.relays) * (1 + crashes)
+	c.volatile = crashes * max(0, c.place.distinct()-c.kept)
+	c.t.Logf("the server crashed %d times", crashes)
+	c.pool.Reset()
+}
+
+func limitConnections(c *cell) {
+	c.exec(`ALTER ROLE ` + c.role + ` CONNECTION LIMIT 0`)
+	c.await("the relays have no connection", func() bool { return c.terminate("%") == 0 })
+	c.broken = len(c.relays)
+}
+
+func liftLimit(c *cell) { c.exec(`ALTER ROLE ` + c.role + ` CONNECTION LIMIT -1`) }
+
+func lowerTimeouts(c *cell) {
+	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
+		c.exec(`ALTER ROLE ` + c.role + ` SET ` + name + ` = '20ms'`)
+	}
+	c.terminate("%") // new sessions begin with them
+	c.broken = len(c.relays)
+}
+
+func resetTimeouts(c *cell) { c.exec(`ALTER ROLE ` + c.role + ` RESET ALL`) }
+
+func throughPgBouncer(c *cell) {
+	c.pooler, c.relayURL = testenv.OwnPgBouncer(c.t, c.relayURL, "session")
+}
+
+func killPooler(c *cell) {
+	if err := c.pooler.Kill(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.broken = len(c.relays)
+}
+
+func startPooler(c *cell) {
+	if err := c.pooler.Start(c.ctx); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func throughNetwork(c *cell) {
+	u, err := url.Parse(c.relayURL)
+	if err != nil {
+		c.t.Fatal("the URL of the database is none")
+	}
+	c.network = testenv.NewNetwork(c.t, u.Host)
+	u.Host = c.network.Addr
+	c.relayURL = u.String()
+}
+
+func cutNetwork(c *cell) {
+	c.network.Cut()
+	c.broken = len(c.relays)
+}
+
+func mendNetwork(c *cell) { c.network.Mend() }
+
+func destinationUp(c *cell) { c.sink().set(c.t, modeUp) }
+
+func blockDestination(c *cell) {
+	c.sink().set(c.t, modeBlocked)
+	c.await("a batch waits for the destination", c.sink().holding)
+}
+
+func mailServer(c *cell) {
+	server, err := smtpsink.Start(smtpsink.Options{TLS: smtpsink.NoTLS})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = server.Close() })
+	c.place = &mailbox{Sink: server}
+	c.form.backlog, c.form.before, c.form.every = c.form.mails, c.form.mails/10, 200*time.Millisecond
+}
+
+func dropMails(c *cell) {
+	box, ok := c.place.(*mailbox)
+	if !ok {
+		c.t.Fatal("the destination of this cell is no mail server")
+	}
+	box.drop(10)
+}
+
+// foreignWrite leaves a transaction open that has written an event before all
+// that come, and other things.
+func foreignWrite(c *cell) {
+	c.begin(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('chaos', 'order', 'foreign', '{}')`,
+		`CREATE TABLE foreign_things AS SELECT generate_series(1, 1000)`)
+}
+
+func foreignRead(c *cell) {
+	c.begin(`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`, `SELECT count(*) FROM outbox_events`)
+}
+
+// truncateDone throws away what is done and keeps the rest, as somebody does who
+// wants his disk back at once.
+func truncateDone(c *cell) {
+	c.begin(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`,
+		`CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM outbox_events WHERE state <> 'done'`,
+		`TRUNCATE outbox_events`,
+		`INSERT INTO outbox_events OVERRIDING SYSTEM VALUE SELECT * FROM kept`)
+	c.commit()
+}
+
+func addColumns(c *cell) {
+	for n, table := range []string{"outbox_events", "outbox_deliveries"} {
+		c.exec(fmt.Sprintf(`ALTER TABLE %s ADD COLUMN extra_%d int DEFAULT 7`, table, n))
+	}
+}
+
+// clockServer has a clock that can be set.
+func clockServer(c *cell) { c.server, c.clock = testenv.ClockPostgres(c.t, nil) }
+
+// jump sets the clock. Timeouts that are under way in the server may run out by
+// it, and end the sessions that they are for.
+func jump(c *cell, offset time.Duration) {
+	c.clock(offset)
+	c.broken = len(c.relays)
+}

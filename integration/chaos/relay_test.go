@@ -1,0 +1,192 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers/email"
+)
+
+// What makes this test binary a relay: the URL of its database, and where it
+// delivers to.
+const (
+	envRelayURL  = "NOTIFYD_CHAOS_RELAY_URL"
+	envRelaySink = "NOTIFYD_CHAOS_RELAY_SINK"
+	envRelaySMTP = "NOTIFYD_CHAOS_RELAY_SMTP"
+)
+
+// The limits of a relay under test. Together they bound what it has in flight.
+const (
+	relayClaims      = 4
+	relayClaimBatch  = 100
+	relayConcurrency = 4
+	relayBatch       = 50
+	// inFlight is what a relay may have delivered and not settled: its claims, and
+	// beside them what its lane runs under leases.
+	inFlight = relayClaims*relayClaimBatch + relayConcurrency*relayBatch
+
+	// answerWithin is how long a destination may take.
+	answerWithin = 3 * time.Second
+)
+
+// runRelay is the process that is killed, frozen and cut off.
+func runRelay(url string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the test, whatever ends that
+		os.Exit(1)
+	}()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	relay, err := notifyd.New(pool, notifyd.WithClaims(relayClaims), notifyd.WithClaimBatch(relayClaimBatch),
+		notifyd.WithCanary(500*time.Millisecond),
+		notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))))
+	if err != nil {
+		return err
+	}
+	h, err := relayHandler()
+	if err != nil {
+		return err
+	}
+	err = relay.Handle("*", h, notifyd.Named("all"), notifyd.Concurrency(relayConcurrency), notifyd.BatchSize(relayBatch),
+		notifyd.Timeout(answerWithin), notifyd.WithBackoff(notifyd.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
+	if err != nil {
+		return err
+	}
+	return relay.Run(ctx)
+}
+
+func relayHandler() (notifyd.Handler, error) {
+	if addr := os.Getenv(envRelaySMTP); addr != "" {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			return nil, err
+		}
+		return email.New(email.Config{
+			Host: host, Port: number, TLS: email.TLSNone, From: "chaos@example.com", To: email.List{"all@example.com"},
+			Subject: "key {{ .Event.AggregateID }}", Text: "{{ .Event.ID }}",
+		})
+	}
+	c := newClient(os.Getenv(envRelaySink), relayConcurrency)
+	return notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+		batch, errs := make([]arrival, len(events)), make([]error, len(events))
+		for i, e := range events {
+			batch[i] = arrival{ID: e.ID, Key: e.AggregateID}
+		}
+		if err := c.send(ctx, batch); err != nil {
+			for i := range errs {
+				errs[i] = notifyd.Unavailable(err)
+			}
+		}
+		return errs
+	}), nil
+}
+
+// child is such a process, seen from the test.
+type child struct {
+	cmd *exec.Cmd
+	log *lockedBuffer
+}
+
+// startRelay starts one more relay of the cell.
+func (c *cell) startRelay() {
+	c.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r := &child{cmd: exec.CommandContext(context.WithoutCancel(c.ctx), self), log: &lockedBuffer{}}
+	r.cmd.Env = append(os.Environ(), envRelayURL+"="+c.relayURL)
+	switch p := c.place.(type) {
+	case *sink:
+		r.cmd.Env = append(r.cmd.Env, envRelaySink+"="+p.addr)
+	case *mailbox:
+		r.cmd.Env = append(r.cmd.Env, envRelaySMTP+"="+p.Addr())
+	}
+	r.cmd.Stderr = r.log
+	if _, err := r.cmd.StdinPipe(); err != nil { // Wait closes it
+		c.t.Fatal(err)
+	}
+	if err := r.cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.relays = append(c.relays, r)
+	n := len(c.relays)
+	c.t.Cleanup(func() {
+		_ = r.cmd.Process.Kill() // it may be dead already
+		_ = r.cmd.Wait()
+		if r.log.has("DATA RACE") || r.log.has("panic:") || r.log.has("fatal error:") {
+			c.t.Errorf("relay %d went wrong", n)
+		}
+		if c.t.Failed() {
+			c.t.Logf("log of relay %d:\n%s", n, r.log.tail())
+		}
+	})
+}
+
+func (c *cell) signal(n int, sig syscall.Signal) {
+	c.t.Helper()
+	if err := c.relays[n].cmd.Process.Signal(sig); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// lockedBuffer takes a log from another goroutine.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.b.Bytes(), []byte(text))
+}
+
+func (l *lockedBuffer) tail() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const most = 8 << 10
+	b := l.b.Bytes()
+	return string(b[max(0, len(b)-most):])
+}
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(envRelayURL); url != "" {
+		if err := runRelay(url); err != nil {
+			fmt.Fprintln(os.Stderr, "relay ended:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	mainTests(m)
+}

@@ -1,0 +1,69 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+)
+
+// readableMode lets the account that runs the server look at what a test made.
+const readableMode = 0o755
+
+// ClockPostgres is [OwnPostgres] with a clock that the test sets: set says how far
+// it is from that of the machine. Measured durations are not touched, as on a
+// machine whose clock is corrected. It takes libfaketime; where that is not to be
+// had, the test is skipped, or fails if [EnvRequire] lists "faketime".
+func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.Server, set func(offset time.Duration)) {
+	tb.Helper()
+	library, err := findFaketime()
+	require(tb, "faketime", err)
+	binDir, err := pgserver.Find(tb.Context())
+	orSkip(tb, err)
+	dir, err := os.MkdirTemp("/tmp", "notifyd-clock-") //nolint:usetesting // the directory of a test is closed to other accounts
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	clock := filepath.Join(dir, "clock")
+	set = func(offset time.Duration) {
+		tb.Helper()
+		text := fmt.Appendf(nil, "%+d\n", int64(offset/time.Second))
+		// In one piece, because the server reads it all the time.
+		if err := errors.Join(os.WriteFile(clock+".new", text, readableMode), os.Rename(clock+".new", clock)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	set(0)
+	script := "#!/bin/sh\n" +
+		"export LD_PRELOAD='" + library + "' FAKETIME_TIMESTAMP_FILE='" + clock + "'\n" +
+		"export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1\n" +
+		"exec '" + filepath.Join(binDir, "postgres") + "' \"$@\"\n"
+	err = errors.Join(
+		os.Chmod(dir, readableMode),
+		os.WriteFile(filepath.Join(dir, "postgres"), []byte(script), readableMode),
+		os.Symlink(filepath.Join(binDir, "initdb"), filepath.Join(dir, "initdb")))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server, err = startPostgres(tb.Context(), pgserver.Config{BinDir: dir, Settings: settings})
+	orSkip(tb, err)
+	stopAfter(tb, server)
+	return server, set
+}
+
+// findFaketime returns the library, where Debian and others put it.
+func findFaketime() (string, error) {
+	places := []string{"/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1", "/usr/local/lib/faketime/libfaketime.so.1"}
+	for _, place := range places {
+		if found, err := filepath.Glob(place); err == nil && len(found) > 0 {
+			return found[0], nil
+		}
+	}
+	return "", errors.New("no libfaketime in " + strings.Join(places, ", ") + " (Debian: apt-get install faketime)")
+}

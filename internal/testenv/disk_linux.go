@@ -1,0 +1,41 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// SmallDisk mounts a file system of so many bytes, in memory, and returns its
+// directory, which everybody can pass through. That takes root; where it is not
+// permitted, the test is skipped, or fails if [EnvRequire] lists "mount". The end
+// of the test unmounts it, whoever may still use it.
+func SmallDisk(tb testing.TB, bytes int) string {
+	tb.Helper()
+	top, err := os.MkdirTemp("/tmp", "notifyd-disk-") //nolint:usetesting // the directory of a test is closed to other accounts
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(top) })
+	dir := filepath.Join(top, "disk")
+	if err := os.Mkdir(dir, readableMode); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.Chmod(top, readableMode); err != nil {
+		tb.Fatal(err)
+	}
+	err = unix.Mount("notifyd", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes))
+	if err != nil {
+		err = fmt.Errorf("mount a tmpfs: %w", err)
+	}
+	require(tb, "mount", err)
+	tb.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			tb.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return dir
+}

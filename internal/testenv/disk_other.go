@@ -1,0 +1,16 @@
+//go:build !linux
+
+package testenv
+
+import (
+	"errors"
+	"testing"
+)
+
+// SmallDisk is to be had on Linux only: elsewhere the test is skipped, or fails
+// if [EnvRequire] lists "mount".
+func SmallDisk(tb testing.TB, _ int) string {
+	tb.Helper()
+	require(tb, "mount", errors.New("a file system in memory takes Linux"))
+	return ""
+}
