@@ -251,6 +251,7 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 		return
 	case w.Withheld:
 		for _, l := range lanes {
+			l.passings.withheld.Add(1)
 			l.refuse(b, w.Event.ID)
 		}
 		return
@@ -268,6 +269,7 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 		}
 		if n == 0 {
 			room[l] = 0
+			l.passings.refused.Add(1)
 			p.refused = append(p.refused, l)
 			if w.Fresh {
 				l.refuse(b, w.Event.ID)
