@@ -19,7 +19,7 @@ func TestHealthcheck(t *testing.T) {
 	d := startDaemon(t, nil, "run", "-c", file(t, fmt.Sprintf(config, url, "127.0.0.1", port)))
 	d.stderr.await(t, `admin server`)
 	untilReady(t, fmt.Sprintf("http://127.0.0.1:%d/readyz", port))
-	if got := command(t, "healthcheck", "-c", path); got != (result{0, "[+] started: ok\n[+] database: ok\n", ""}) {
+	if got := command(t, "healthcheck", "-c", path); got != (result{0, "[+] started: ok\n[+] database: ok\n[+] listener: ok\n", ""}) {
 		t.Errorf("%+v", got)
 	}
 	d.end(t)
