@@ -66,9 +66,11 @@ func TestCollector(t *testing.T) {
 		Leases:      dispatch.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
 		Connections: []dispatch.ConnectionStats{{Role: "claim", Open: 4, Opened: 5}, {Role: "claim", Open: 1, Opened: 2}, {Role: "pool"}},
 		Destinations: []dispatch.DestinationStats{
-			{Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Pace: time.Millisecond,
+			{
+				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Pace: time.Millisecond,
 				Parked: 19, Classes: [dispatch.ClassOurs + 1]uint64{0: 4, dispatch.ClassDestination: 20}, Refused: 28, Withdrawn: 29, Withheld: 30, Room: 31, Aggregates: 32,
-				Begun: dispatch.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}}},
+				Begun: dispatch.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
+			},
 			{Name: "b", Report: &dispatch.Report{Connected: true, Blocked: true, Reason: "low on memory", Unconfirmed: 10}},
 		},
 	}, waits: func(context.Context) (store.Backlog, error) {
