@@ -253,7 +253,22 @@ func (r *Relay) Stats() Stats {
 		l := dispatch.ListenerStats(r.listener.State())
 		s.Listener = &l
 	}
+	s.Connections = r.connections()
 	return s
+}
+
+// connections returns those of the relay's own, and of the pool that it was given.
+func (r *Relay) connections() (all []dispatch.ConnectionStats) {
+	for _, c := range r.connector.Conns() {
+		all = append(all, dispatch.ConnectionStats(c))
+	}
+	if r.listening != r.connector {
+		for _, c := range r.listening.Conns() {
+			all = append(all, dispatch.ConnectionStats(c))
+		}
+	}
+	pool := r.pool.Stat()
+	return append(all, dispatch.ConnectionStats{Role: "pool", Open: int(pool.TotalConns()), Opened: uint64(pool.NewConnsCount())}) //nolint:gosec // a count
 }
 
 // Listening reports whether notifications are heard, as far as is known at the
@@ -285,6 +300,12 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 // a connection for this question alone.
 func (r *Relay) Backlog(ctx context.Context) (store.Backlog, error) {
 	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf})
+}
+
+// Waiting is Backlog without errors, groups of dead letters and types that have no
+// route: what is cheap enough to be asked every few seconds.
+func (r *Relay) Waiting(ctx context.Context) (store.Backlog, error) {
+	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf, CountsOnly: true})
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down,

@@ -253,6 +253,7 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 	case w.Withheld:
 		for _, l := range lanes {
 			if w.Fresh {
+				l.passings.withheld.Add(1)
 				l.refuse(b, w.Event.ID)
 			}
 		}
@@ -271,6 +272,7 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 		}
 		if n == 0 {
 			room[l] = 0
+			l.passings.refused.Add(1)
 			p.refused = append(p.refused, l)
 			if w.Fresh {
 				l.refuse(b, w.Event.ID)

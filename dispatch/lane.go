@@ -83,6 +83,7 @@ type lane struct {
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
 	onRoom   func()          // called without locks when a refused lane has room again
 	workers  sync.WaitGroup
+	passings passings
 
 	mu      sync.Mutex    // guards what follows
 	queue   []*job        // not started yet
@@ -93,7 +94,10 @@ type lane struct {
 	hungry  bool          // somebody was refused since onRoom was last called
 	stopped bool
 	breaker breaker
-	total   [parked + 1]uint64 // answers by verdict
+	total   [parked + 1]uint64    // answers by verdict
+	classes [ClassOurs + 1]uint64 // the same by class; 0 has those without an error
+	begun   Histogram             // from the event's creation to the handler
+	acked   Histogram             // from the event's creation to the acknowledgement
 
 	// What order needs; see line.go.
 	together  bool // the handler may be given several events of an aggregate in one call
@@ -370,9 +374,9 @@ func (l *lane) untake(jobs []*job) {
 }
 
 // finished takes what became of jobs that took a worker the given time
-// together, and passes it on. Lines move before the claims hear of it: a claim
+// together, and passes it on. Their times count from begin. Lines move before the claims hear of it: a claim
 // that is settled may use the memory of its jobs again.
-func (l *lane) finished(elapsed time.Duration, jobs []*job, outs []outcome) {
+func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	if len(jobs) == 0 {
 		return
 	}
@@ -388,7 +392,9 @@ func (l *lane) finished(elapsed time.Duration, jobs []*job, outs []outcome) {
 	l.observeLocked(elapsed / time.Duration(len(jobs)))
 	closed := all.healthy() && l.breaker.reset()
 	var gone []kept
+	began := begin.UnixNano()
 	for i, j := range jobs {
+		l.measureLocked(j, began, &outs[i])
 		if j.line != nil {
 			gone = append(gone, l.leaveLocked(j, outs[i].verdict)...)
 		} else if outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.isLeased(j) {

@@ -100,13 +100,13 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			rest := slices.Clone(jobs[n:])
 			m.l.untake(rest)
 			m.queued = append(rest, m.queued...)
-			m.l.finished(time.Duration(n)*time.Microsecond, jobs[:n], allDelivered(n))
+			m.l.finished(time.Now(), time.Duration(n)*time.Microsecond, jobs[:n], allDelivered(n))
 			m.leave(i)
 		},
 		"finish": func(t *rapid.T) {
 			i := m.worker(t)
 			each := time.Duration(rapid.IntRange(1, 9000).Draw(t, "us each")) * time.Microsecond
-			m.l.finished(each*time.Duration(len(m.taken[i])), m.taken[i], allDelivered(len(m.taken[i])))
+			m.l.finished(time.Now(), each*time.Duration(len(m.taken[i])), m.taken[i], allDelivered(len(m.taken[i])))
 			m.leave(i)
 		},
 		"withdraw": func(t *rapid.T) {

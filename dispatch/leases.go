@@ -21,6 +21,10 @@ type leases struct {
 	moved   func()              // told when lines may go on
 	tokens  atomic.Int64
 	fenced  atomic.Uint64
+	granted atomic.Uint64 // leases that were written
+	renewed atomic.Uint64
+	lost    atomic.Uint64 // given up, because a handler outlived its context
+	taken   atomic.Uint64 // of relays that are gone
 	wake    chan struct{} // capacity 1: results has something
 
 	mu      sync.Mutex
@@ -58,9 +62,11 @@ func (ls *leases) written(jobs []*job, err error) {
 				ls.addLocked(j)
 			}
 		case j.lateOut != nil:
+			ls.granted.Add(1)
 			ls.addLocked(j)
 		default:
 			j.lease = leaseHeld
+			ls.granted.Add(1)
 			ls.held[j.token] = lease{time.Now().Add(j.lane.cfg.Timeout + ls.length)}
 		}
 	}
@@ -215,13 +221,18 @@ func (ls *leases) renew(ctx context.Context) {
 		if now.After(l.until) {
 			ls.log.ErrorContext(ctx, "a handler ignores the end of its context; its lease is given up", "token", token)
 			delete(ls.held, token)
+			ls.lost.Add(1)
 			continue
 		}
 		tokens = append(tokens, token)
 	}
 	ls.mu.Unlock()
 	if len(tokens) > 0 {
-		ls.report(ctx, ls.keeper.Renew(ctx, tokens))
+		err := ls.keeper.Renew(ctx, tokens)
+		if err == nil {
+			ls.renewed.Add(uint64(len(tokens)))
+		}
+		ls.report(ctx, err)
 	}
 }
 

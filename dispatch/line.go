@@ -101,6 +101,7 @@ type kept struct {
 // answerAll tells the claims of what may not be delivered now.
 func answerAll(all []kept) {
 	for _, k := range all {
+		k.job.lane.passings.count(k.verdict)
 		k.job.batch.answer(k.job, outcome{verdict: k.verdict, failures: k.job.batch.work[k.job.work].Failures})
 	}
 }

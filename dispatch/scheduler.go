@@ -52,6 +52,7 @@ type scheduler struct {
 
 	eventBytes int    // of a payload, on average
 	claims     uint64 // that found something
+	asks       [SourceLines + 1]Asked
 	found      uint64 // by them
 
 	divided    bool      // the aggregates are shared with other relays

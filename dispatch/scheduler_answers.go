@@ -15,7 +15,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.cond.Broadcast()
+	s.asks[q.Source].Count++
 	if err != nil {
+		s.asks[q.Source].Failed++
 		if IsDown(err) {
 			s.doubtSlotsLocked()
 		}

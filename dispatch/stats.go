@@ -29,6 +29,13 @@ type Stats struct {
 	// Fenced counts answers that were refused because another relay had taken
 	// the delivery over.
 	Fenced uint64
+	// Asked counts the questions for work, whether they found something or not:
+	// by id, sweeps, due deliveries and lines, by [Source]; index 0 is unused.
+	Asked [SourceLines + 1]Asked
+	// Leases are those of deliveries that outlived their claim.
+	Leases LeaseStats
+	// Slots is how many of the [Slots] this relay delivers the aggregates of.
+	Slots int
 	// Bell is how awake the relay is: "asleep" (writers ring), "awake" (it keeps
 	// them silent and sweeps), "ringing" or "drowsy" (about to fall asleep).
 	Bell string
@@ -37,8 +44,34 @@ type Stats struct {
 	// Listener is the connection that listens; nil where the relay only polls, or
 	// if somebody else than a relay asks.
 	Listener *ListenerStats
+	// Connections are those to the database, by role; nil if somebody else than a
+	// relay asks.
+	Connections []ConnectionStats
 	// Destinations are the lanes, in the order in which they were added.
 	Destinations []DestinationStats
+}
+
+// ConnectionStats are the connections to the database in one role.
+type ConnectionStats struct {
+	// Role is what follows notifyd/ in pg_stat_activity, or "pool".
+	Role string
+	// Open is how many there are, and Opened how many there have been.
+	Open   int
+	Opened uint64
+}
+
+// Asked counts questions for work.
+type Asked struct{ Count, Failed uint64 }
+
+// LeaseStats are the figures of leases.
+type LeaseStats struct {
+	// Held is how many this relay holds at the moment.
+	Held int
+	// Granted, Renewed and Lost count leases that were written, extended, and
+	// given up because a handler ignored the end of its context.
+	Granted, Renewed, Lost uint64
+	// TakenOver counts the deliveries of relays that are gone.
+	TakenOver uint64
 }
 
 // DestinationStats are the figures of one destination.
@@ -47,6 +80,24 @@ type DestinationStats struct {
 	// Delivered, Failed, Dead and Released count answers: acknowledged, to be
 	// tried again, given up, and given back without counting an attempt.
 	Delivered, Failed, Dead, Released uint64
+	// Parked counts deliveries that shared a call with an earlier one of their
+	// aggregate, and wait because that failed.
+	Parked uint64
+	// Classes counts answers by [Class]; index 0 has those without an error.
+	Classes [ClassOurs + 1]uint64
+	// Refused, Withdrawn and Withheld count deliveries that were claimed and not
+	// begun with: there was no room; they were taken back before their turn; or an
+	// earlier event of their aggregate has to go first.
+	Refused, Withdrawn, Withheld uint64
+	// Begun is how old events were when their first attempt began, and Acked how
+	// old they were when the destination acknowledged them, retries included. The
+	// age counts from Event.CreatedAt, which is when the writer's transaction began, to
+	// the relay's clock. Events with available_at and replays are left out where
+	// they are known.
+	Begun, Acked Histogram
+	// Room is for how many more deliveries there is room at the moment, and
+	// Aggregates how many aggregates have a delivery under way or put aside.
+	Room, Aggregates int
 	// Running is how many calls of the handler are under way, and Queued how many
 	// deliveries wait for one in memory.
 	Running, Queued int
@@ -60,8 +111,8 @@ type DestinationStats struct {
 
 // Stats returns the figures of the moment. It asks nobody and is cheap.
 func (d *Dispatcher) Stats() Stats {
-	s := Stats{Fenced: d.leases.fenced.Load(), DatabaseDown: d.health.down()}
-	s.Claims, s.Claimed, s.Bell = d.sched.stats()
+	s := Stats{Fenced: d.leases.fenced.Load(), DatabaseDown: d.health.down(), Leases: d.leases.stats()}
+	d.sched.stats(&s)
 	for _, l := range d.lanes {
 		s.Destinations = append(s.Destinations, l.stats())
 	}
@@ -72,9 +123,11 @@ func (l *lane) stats() DestinationStats {
 	l.mu.Lock()
 	s := DestinationStats{
 		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released],
+		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(time.Now()), Aggregates: len(l.lines),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Pace: l.pace,
 	}
 	l.mu.Unlock()
+	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()
 	if r, ok := l.handler.(Reporter); ok {
 		report := r.Report()
 		s.Report = &report
@@ -84,10 +137,24 @@ func (l *lane) stats() DestinationStats {
 
 func (h *health) down() bool { return h.lost.Load() }
 
-func (s *scheduler) stats() (claims, claimed uint64, bell string) {
+func (s *scheduler) stats(to *Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.claims, s.found, s.sweep.mode.String()
+	to.Claims, to.Claimed, to.Bell, to.Asked = s.claims, s.found, s.sweep.mode.String(), s.asks
+	to.Slots = Slots
+	if s.divided {
+		to.Slots = len(s.slots)
+	}
+	if s.divided && (s.lapsed || time.Now().After(s.slotsUntil)) {
+		to.Slots = 0
+	}
+}
+
+func (ls *leases) stats() LeaseStats {
+	ls.mu.Lock()
+	held := len(ls.held)
+	ls.mu.Unlock()
+	return LeaseStats{Held: held, Granted: ls.granted.Load(), Renewed: ls.renewed.Load(), Lost: ls.lost.Load(), TakenOver: ls.taken.Load()}
 }
 
 func (m mode) String() string {

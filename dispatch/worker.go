@@ -36,6 +36,7 @@ type outcome struct {
 	delay    time.Duration
 	class    Class
 	err      error
+	from, to time.Duration // when the handler had it, since the chunk was begun
 }
 
 // work delivers what it is given, then from the queue until it is empty.
@@ -68,19 +69,21 @@ func (l *lane) deliverEach(jobs []*job) {
 		}
 		err := l.call(ctx, j.event)
 		now := time.Since(begin) // reads one clock, time.Now reads two
-		done, outs = append(done, j), append(outs, l.judged(ctx, j, err))
+		out := l.judged(ctx, j, err)
+		out.from, out.to = last, now
+		done, outs = append(done, j), append(outs, out)
 		if rest := jobs[i+1:]; len(rest) > 0 && (now-last > slowCall || err != nil && l.down()) {
 			l.untake(rest)
-			l.finished(now-told, done, outs)
+			l.finished(begin, now-told, done, outs)
 			return
 		}
 		if err != nil {
-			l.finished(now-told, done, outs)
+			l.finished(begin, now-told, done, outs)
 			done, outs, told = done[:0], outs[:0], now
 		}
 		last = now
 	}
-	l.finished(last-told, done, outs)
+	l.finished(begin, last-told, done, outs)
 }
 
 // deliverBatch delivers jobs in one call. Those behind a failed one of their
@@ -107,6 +110,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 			continue
 		}
 		outs[i] = l.judged(ctx, j, err)
+		outs[i].to = elapsed
 		if outs[i].verdict != delivered && j.line != nil {
 			if broken == nil {
 				broken = make(map[*line]bool)
@@ -114,7 +118,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 			broken[j.line] = outs[i].verdict != dead || l.cfg.BlockOnDead
 		}
 	}
-	l.finished(elapsed, jobs, outs)
+	l.finished(begin, elapsed, jobs, outs)
 }
 
 func (l *lane) call(ctx context.Context, e *Event) (err error) {

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,19 +12,20 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type source struct {
-	stats  dispatch.Stats
-	oldest func(ctx context.Context) (time.Duration, error)
+	stats dispatch.Stats
+	waits func(ctx context.Context) (store.Backlog, error)
 }
 
 func (s source) Stats() dispatch.Stats { return s.stats }
 func (s source) Listening() bool       { return true }
-func (s source) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return s.oldest(ctx)
+func (s source) Waiting(ctx context.Context) (store.Backlog, error) {
+	return s.waits(ctx)
 }
 
 // gather returns the value of every metric, by name and labels.
@@ -42,6 +44,14 @@ func gather(t *testing.T, s source) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				name = append(name, l.GetValue())
 			}
+			if h := m.GetHistogram(); h != nil {
+				values[strings.Join(name, " ")+" count"] = float64(h.GetSampleCount())
+				values[strings.Join(name, " ")+" sum"] = h.GetSampleSum()
+				for _, b := range h.GetBucket() {
+					values[fmt.Sprintf("%s %v", strings.Join(name, " "), b.GetUpperBound())] = float64(b.GetCumulativeCount())
+				}
+				continue
+			}
 			values[strings.Join(name, " ")] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 		}
 	}
@@ -51,12 +61,27 @@ func gather(t *testing.T, s source) map[string]float64 {
 func TestCollector(t *testing.T) {
 	t.Parallel()
 	s := source{stats: dispatch.Stats{
-		Claims: 1, Claimed: 2, Fenced: 3, Bell: "awake", DatabaseDown: true,
+		Claims: 1, Claimed: 2, Fenced: 3, Bell: "awake", DatabaseDown: true, Slots: 22,
+		Asked:       [dispatch.SourceLines + 1]dispatch.Asked{dispatch.SourceSweep: {Count: 17, Failed: 18}},
+		Leases:      dispatch.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
+		Connections: []dispatch.ConnectionStats{{Role: "claim", Open: 4, Opened: 5}, {Role: "claim", Open: 1, Opened: 2}, {Role: "pool"}},
 		Destinations: []dispatch.DestinationStats{
-			{Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Pace: time.Millisecond},
+			{
+				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Pace: time.Millisecond,
+				Parked: 19, Classes: [dispatch.ClassOurs + 1]uint64{0: 4, dispatch.ClassDestination: 20}, Refused: 28, Withdrawn: 29, Withheld: 30, Room: 31, Aggregates: 32,
+				Begun: dispatch.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
+			},
 			{Name: "b", Report: &dispatch.Report{Connected: true, Blocked: true, Reason: "low on memory", Unconfirmed: 10}},
 		},
-	}, oldest: func(context.Context) (time.Duration, error) { return 1500 * time.Millisecond, nil }}
+	}, waits: func(context.Context) (store.Backlog, error) {
+		return store.Backlog{
+			Oldest: &store.Waiting{Age: 1.5}, Delayed: store.Count{N: 11},
+			Destinations: []store.DestinationBacklog{
+				{Name: "a", Fresh: store.Count{N: 12}, Retry: store.Count{N: 13}, Running: store.Count{N: 14}, Parked: store.Count{N: 15}, Dead: store.Count{N: 10000, More: true}, Oldest: &store.Waiting{Age: 2.5}},
+				{Name: "gone", Retry: store.Count{N: 16}},
+			},
+		}, nil
+	}}
 	got := gather(t, s)
 	for name, want := range map[string]float64{
 		"notifyd_deliveries_total a delivered": 4, "notifyd_deliveries_total a failed": 5, "notifyd_deliveries_total a dead": 6,
@@ -66,6 +91,17 @@ func TestCollector(t *testing.T) {
 		"notifyd_destination_connected b": 1, "notifyd_destination_blocked b": 1, "notifyd_destination_unconfirmed b": 10,
 		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_bell_awake": 1,
 		"notifyd_listener_connected": 1, "notifyd_database_up": 0, "notifyd_oldest_waiting_seconds": 1.5,
+		"notifyd_backlog_deliveries a fresh": 12, "notifyd_backlog_deliveries a retry": 13, "notifyd_backlog_deliveries a running": 14,
+		"notifyd_backlog_deliveries a parked": 15, "notifyd_dead_letters a": 10000, "notifyd_backlog_oldest_seconds a": 2.5,
+		"notifyd_backlog_deliveries b fresh": 0, "notifyd_backlog_oldest_seconds b": 0, "notifyd_backlog_deliveries gone retry": 16,
+		"notifyd_delayed_events": 11, "notifyd_queries_total sweep": 17, "notifyd_query_failures_total sweep": 18, "notifyd_queries_total due": 0,
+		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total ours a": 0,
+		"notifyd_slots_held": 22, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
+		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
+		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_room a": 31, "notifyd_destination_aggregates a": 32,
+		"notifyd_bell_mode awake": 1, "notifyd_bell_mode asleep": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
+		"notifyd_commit_to_handler_seconds a count": 3, "notifyd_commit_to_handler_seconds a sum": 3, "notifyd_commit_to_handler_seconds a 0.00025": 1,
+		"notifyd_commit_to_handler_seconds a 0.0005": 2, "notifyd_commit_to_handler_seconds a 60": 2, "notifyd_commit_to_ack_seconds b count": 0,
 	} {
 		if value, ok := got[name]; !ok || value != want {
 			t.Errorf("%s = %v (%t), want %v", name, value, ok, want)
@@ -79,14 +115,17 @@ func TestCollector(t *testing.T) {
 // TestDatabaseGone: what it would tell is absent, and nothing hangs.
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
-	got := gather(t, source{oldest: func(ctx context.Context) (time.Duration, error) {
+	got := gather(t, source{waits: func(ctx context.Context) (store.Backlog, error) {
 		if _, ok := ctx.Deadline(); !ok {
 			t.Error("the question to the database has no end")
 		}
-		return 0, errors.New("gone")
+		return store.Backlog{}, errors.New("gone")
 	}})
 	if _, ok := got["notifyd_oldest_waiting_seconds"]; ok {
 		t.Error("an age is shown that nobody knows")
+	}
+	if _, ok := got["notifyd_delayed_events"]; ok {
+		t.Error("a number is shown that nobody knows")
 	}
 	if got["notifyd_database_up"] != 1 {
 		t.Errorf("got %v", got)

@@ -35,6 +35,8 @@ type BacklogOptions struct {
 	// route. Nil where the routes are not known: fresh events then count for no
 	// destination.
 	Route func(eventType string) []string
+	// CountsOnly leaves errors, groups of dead letters and unrouted types out.
+	CountsOnly bool
 }
 
 // Count is a number of rows. Counting ends at the limit: a table may hold
@@ -198,10 +200,13 @@ type backlogReader struct {
 }
 
 func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
-	return []func(context.Context, pgx.Tx) error{
-		r.prepare, r.readTypes, r.readNames, r.readRunning, r.readRetry, r.readParked, r.readDead, r.readErrors,
-		r.readDeadGroups, r.readUnrouted, r.readOldest,
+	steps := []func(context.Context, pgx.Tx) error{
+		r.prepare, r.readTypes, r.readNames, r.readRunning, r.readRetry, r.readParked, r.readDead, r.readOldest,
 	}
+	if !r.options.CountsOnly {
+		steps = append(steps, r.readErrors, r.readDeadGroups, r.readUnrouted)
+	}
+	return steps
 }
 
 // destination returns the entry of a name, a new one if need be.

@@ -45,6 +45,7 @@ type Connector struct {
 
 	direct        atomic.Pointer[pgx.ConnConfig] // see Redirect
 	keepsSessions atomic.Bool                    // there is a pooler, and it does
+	open          openConns
 }
 
 // Redirect makes all connections from now on go elsewhere: past a pooler.
@@ -91,6 +92,7 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 		Close(ctx, conn)
 		return nil, err
 	}
+	c.open.add(role, conn.PgConn().CleanupDone())
 	return conn, nil
 }
 

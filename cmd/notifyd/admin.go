@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -16,7 +17,7 @@ import (
 
 // startAdmin serves metrics and health until stop is called, if the
 // configuration asks for it.
-func startAdmin(ctx context.Context, c *config.Config, relay *live, state *reloadState, log *slog.Logger) (stop func(), err error) {
+func startAdmin(ctx context.Context, c *config.Config, path string, relay *live, state *reloadState, log *slog.Logger) (stop func(), err error) {
 	if c.Admin.Listen == "" {
 		return func() {}, nil
 	}
@@ -27,12 +28,16 @@ func startAdmin(ctx context.Context, c *config.Config, relay *live, state *reloa
 	registry.MustRegister(state.metrics()...)
 	server, err := admin.Listen(ctx, admin.Config{
 		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: append(checks(relay), state.check()),
+		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
 	}, log)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	log.InfoContext(ctx, "admin server", "listen", server.Addr())
+	log.InfoContext(ctx, "admin server", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(), "pprof", c.Admin.Pprof)
+	if !c.Admin.Token.IsZero() && c.Admin.TLS.CertFile == "" && !c.Admin.Local() {
+		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -44,6 +49,18 @@ func startAdmin(ctx context.Context, c *config.Config, relay *live, state *reloa
 		cancel()
 		<-done
 	}, nil
+}
+
+// adminFiles are those of the server's certificate; they are named relative to
+// the configuration file.
+func adminFiles(c *config.Config, path string) admin.Files {
+	absolute := func(file string) string {
+		if file == "" || filepath.IsAbs(file) {
+			return file
+		}
+		return filepath.Join(filepath.Dir(path), file)
+	}
+	return admin.Files{Cert: absolute(c.Admin.TLS.CertFile), Key: absolute(c.Admin.TLS.KeyFile)}
 }
 
 func buildMetric() prometheus.Collector {

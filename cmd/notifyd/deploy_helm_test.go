@@ -53,6 +53,10 @@ type object struct {
 	}
 }
 
+type probe struct {
+	HTTPGet struct{ Path, Port, Scheme string } `yaml:"httpGet"`
+}
+
 type pod struct {
 	ServiceAccountName           string `yaml:"serviceAccountName"`
 	AutomountServiceAccountToken *bool  `yaml:"automountServiceAccountToken"`
@@ -71,9 +75,8 @@ type pod struct {
 			ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
 			Capabilities             struct{ Drop []string }
 		} `yaml:"securityContext"`
-		LivenessProbe, ReadinessProbe struct {
-			HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
-		}
+		LivenessProbe  probe `yaml:"livenessProbe"`
+		ReadinessProbe probe `yaml:"readinessProbe"`
 	}
 	Volumes []struct {
 		Name   string
@@ -188,6 +191,25 @@ func TestDeployChartValues(t *testing.T) {
 	first := render(t)["Deployment"].Spec.Template.Metadata.Annotations["checksum/config"]
 	if second := render(t, "config.log.level=debug")["Deployment"].Spec.Template.Metadata.Annotations["checksum/config"]; first == "" || first == second {
 		t.Errorf("a new configuration starts no new relays: %q, %q", first, second)
+	}
+	scheme := func(set ...string) [2]string {
+		c := render(t, set...)["Deployment"].Spec.Template.Spec.Containers[0]
+		return [2]string{c.LivenessProbe.HTTPGet.Scheme, c.ReadinessProbe.HTTPGet.Scheme}
+	}
+	for set, want := range map[string]string{"replicaCount=2": "HTTP", "service.https=true": "HTTPS", "config.admin.tls.cert_file=tls.crt": "HTTPS"} {
+		if got := scheme(set); got != [2]string{want, want} {
+			t.Errorf("%s: the probes ask by %v", set, got)
+		}
+	}
+	monitor, err := helm(t, "template", "shop", chart, "--set", "database.existingSecret=db,serviceMonitor.enabled=true,service.https=true",
+		"--set", "serviceMonitor.tokenSecret.name=admin,serviceMonitor.tlsConfig.serverName=relay", "--show-only", "templates/servicemonitor.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"scheme: https\n", "serverName: relay\n", "name: \"admin\"\n          key: \"token\"\n"} {
+		if !strings.Contains(monitor, want) {
+			t.Errorf("the ServiceMonitor lacks %q:\n%s", want, monitor)
+		}
 	}
 	if _, ok := render(t, "migrate.enabled=false")["Job"]; ok {
 		t.Error("there is a job that nobody wants")

@@ -11,10 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-)
 
-// maxAnswer bounds what is read of an answer, in bytes.
-const maxAnswer = 64 << 10
+	"github.com/notifyd/notifyd/internal/admin"
+)
 
 func newHealthcheckCmd(a *app) *cobra.Command {
 	var timeout time.Duration
@@ -23,7 +22,8 @@ func newHealthcheckCmd(a *app) *cobra.Command {
 		Short: "Ask a running notifyd whether it is ready",
 		Long: `healthcheck asks /readyz of the address in admin.listen, on this machine, and
 exits with 0 if the answer is yes. With anything else it exits with 1 and says
-why. It is made for the HEALTHCHECK of a container that has no shell.`,
+why. It is made for the HEALTHCHECK of a container that has no shell. It shows
+admin.token, and of TLS wants the certificate in admin.tls.cert_file.`,
 		Example: "  notifyd healthcheck\n  notifyd healthcheck -c /etc/notifyd/config.yaml --timeout 1s",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
@@ -37,7 +37,7 @@ why. It is made for the HEALTHCHECK of a container that has no shell.`,
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
-			text, err := askReady(cmd.Context(), address, timeout)
+			text, err := askReady(cmd.Context(), admin.Access{Address: address, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}, timeout)
 			if err != nil {
 				return err
 			}
@@ -73,30 +73,15 @@ func reachable(listen string) (string, error) {
 
 // askReady returns what the server says if it is ready, and an error that says
 // what is amiss if it is not.
-func askReady(ctx context.Context, address string, timeout time.Duration) (text string, err error) {
+func askReady(ctx context.Context, a admin.Access, timeout time.Duration) (text string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz?verbose", http.NoBody)
+	code, body, err := a.Get(ctx, "/readyz?verbose")
 	if err != nil {
 		return "", err
 	}
-	// No proxy, no redirects, no connection that outlives the question.
-	transport := &http.Transport{DisableKeepAlives: true}
-	defer transport.CloseIdleConnections()
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return "", fmt.Errorf("notifyd at %s does not answer: %w", address, err)
-	}
-	defer response.Body.Close() //nolint:errcheck // it was read
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return "", fmt.Errorf("notifyd at %s breaks off its answer: %w", address, err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("notifyd at %s is not ready (%s):\n%s", address, response.Status, strings.TrimSpace(string(body)))
+	if code != http.StatusOK {
+		return "", fmt.Errorf("notifyd at %s is not ready (%d %s):\n%s", a.Address, code, http.StatusText(code), strings.TrimSpace(string(body)))
 	}
 	return string(body), nil
 }

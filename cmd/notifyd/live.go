@@ -5,10 +5,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/store"
 )
 
 // live is the relay that runs at the moment, for whoever watches the daemon: a
@@ -60,9 +60,9 @@ func (l *live) Stats() dispatch.Stats {
 // Listening implements metrics.Source.
 func (l *live) Listening() bool { return l.Relay().Listening() }
 
-// OldestWaiting implements metrics.Source.
-func (l *live) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return l.Relay().OldestWaiting(ctx)
+// Waiting implements metrics.Source.
+func (l *live) Waiting(ctx context.Context) (store.Backlog, error) {
+	return l.Relay().Waiting(ctx)
 }
 
 // addCounters returns s with the counters of past added to its own, and those
@@ -71,6 +71,14 @@ func addCounters(s, past dispatch.Stats) dispatch.Stats {
 	s.Claims += past.Claims
 	s.Claimed += past.Claimed
 	s.Fenced += past.Fenced
+	for i := range s.Asked {
+		s.Asked[i].Count += past.Asked[i].Count
+		s.Asked[i].Failed += past.Asked[i].Failed
+	}
+	s.Leases.Granted += past.Leases.Granted
+	s.Leases.Renewed += past.Leases.Renewed
+	s.Leases.Lost += past.Leases.Lost
+	s.Leases.TakenOver += past.Leases.TakenOver
 	if l, p := s.Listener, past.Listener; l != nil && p != nil {
 		sum := *l
 		sum.Lost += p.Lost
@@ -92,6 +100,15 @@ func addCounters(s, past dispatch.Stats) dispatch.Stats {
 		d.Failed += p.Failed
 		d.Dead += p.Dead
 		d.Released += p.Released
+		d.Parked += p.Parked
+		d.Refused += p.Refused
+		d.Withdrawn += p.Withdrawn
+		d.Withheld += p.Withheld
+		for class := range d.Classes {
+			d.Classes[class] += p.Classes[class]
+		}
+		d.Begun.Add(&p.Begun)
+		d.Acked.Add(&p.Acked)
 	}
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		s.Destinations = append(s.Destinations, before[name])

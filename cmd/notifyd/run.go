@@ -58,7 +58,7 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *s
 		return err
 	}
 	s := newSupervisor(g, path, func() (*config.Config, error) { return a.loadAt(path) }, a.stderr, sd)
-	stopAdmin, err := startAdmin(ctx, c, s.live, s.state, log)
+	stopAdmin, err := startAdmin(ctx, c, path, s.live, s.state, log)
 	if err != nil {
 		return errors.Join(err, g.close(), g.closeAlerts())
 	}

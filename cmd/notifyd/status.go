@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/store"
@@ -98,12 +99,13 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 		return nil, err
 	}
 	l := &looker{connect: connector(cfg, "status"), options: status.Options{Schema: f.db.schema}}
-	c, _, err := a.optional()
+	c, path, err := a.optional()
 	if err != nil {
 		return nil, err
 	}
 	if c != nil {
-		l.options.Route, l.options.Admin = routesOf(c), c.Admin.Listen
+		l.options.Route = routesOf(c)
+		l.options.Admin = admin.Access{Address: c.Admin.Listen, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}
 	}
 	return l, nil
 }

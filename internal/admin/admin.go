@@ -4,6 +4,7 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
@@ -55,14 +58,32 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Checks decide what /readyz answers.
 	Checks []Check
+	// TLS are the files of the server's certificate, which are read again when they
+	// change.
+	TLS Files
+	// Token is what has to be shown for everything but /livez and the bare answer of
+	// /readyz; empty for none.
+	Token secret.String
+	// Pprof serves /debug/pprof/.
+	Pprof bool
 }
 
-// Listen opens the address. It fails at once if the address cannot be had, so
-// that a mistake shows when the daemon starts. Run closes what Listen opened.
+// Listen opens the address. It fails at once if the address cannot be had or the
+// certificate cannot be used, so that a mistake shows when the daemon starts. Run closes what Listen opened.
 func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
+	var pair *keyPair
+	if cfg.TLS != (Files{}) {
+		var err error
+		if pair, err = loadKeyPair(cfg.TLS, log); err != nil {
+			return nil, err
+		}
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Address)
 	if err != nil {
 		return nil, fmt.Errorf("admin.listen: %w", err)
+	}
+	if pair != nil {
+		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
 	}
 	return &Server{listener: l, log: log, http: &http.Server{
 		Handler:           handler(cfg),
@@ -96,20 +117,26 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func handler(cfg Config) http.Handler {
-	mux := http.NewServeMux()
+	mux, g := http.NewServeMux(), newGuard(cfg.Token)
 	live := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /livez", live)
-	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })
+	mux.Handle("GET /version", g.keep(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		code, text := readiness(cfg.Checks)
-		if code == http.StatusOK && !r.URL.Query().Has("verbose") {
+		switch {
+		case !g.knows(r) && code != http.StatusOK:
+			text = "not ready; who shows the token is told why\n"
+		case !g.knows(r), code == http.StatusOK && !r.URL.Query().Has("verbose"):
 			text = "ok\n"
 		}
 		say(w, code, text)
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	mux.Handle("GET /metrics", g.keep(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
+	if cfg.Pprof {
+		mux.Handle("GET /debug/pprof/", g.keep(profiles()))
+	}
 	return mux
 }
 

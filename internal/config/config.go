@@ -81,7 +81,17 @@ type Log struct {
 
 // Admin is the HTTP server for those who run notifyd.
 type Admin struct {
-	Listen string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default. There is no authentication."`
+	Listen string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default."`
+	// TLS is the server's certificate.
+	TLS   AdminTLS      `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with; HTTP by default."`
+	Token secret.String `yaml:"token" jsonschema_description:"What has to be shown as Authorization: Bearer for everything but /livez and the bare answer of /readyz; 16 characters or more. Nothing by default."`
+	Pprof bool          `yaml:"pprof" jsonschema_description:"Serve profiles of the process at /debug/pprof/."`
+}
+
+// AdminTLS are PEM files. They are read again when they change.
+type AdminTLS struct {
+	CertFile string `yaml:"cert_file" jsonschema_description:"PEM file of the certificate, and those that lead to its authority, relative to the configuration file. It is read again when it changes."`
+	KeyFile  string `yaml:"key_file" jsonschema_description:"PEM file of the key that belongs to cert_file."`
 }
 
 // Alerts says who is told of what the relay cannot mend by itself.

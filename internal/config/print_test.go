@@ -92,6 +92,11 @@ routes:
   to: [mail]
 admin:
   listen: ''
+  tls:
+    cert_file: ''
+    key_file: ''
+  token: ''
+  pprof: false
 alerts:
   to: []
   on: []

@@ -25,6 +25,7 @@ func (c *Config) validate() error {
 		c.Relay.checkLease(),
 		positive("alerts.every", c.Alerts.Every),
 		checkListen("admin.listen", c.Admin.Listen),
+		c.Admin.validate(),
 	)
 }
 
@@ -41,6 +42,37 @@ func checkListen(path, address string) error {
 		return field.Errorf(path, "the port must be a number from 0 to 65535")
 	}
 	return nil
+}
+
+// minToken is what cannot be guessed, in bytes.
+const minToken = 16
+
+func (a Admin) validate() error {
+	var errs []error
+	if a.TLS.CertFile != "" && a.TLS.KeyFile == "" {
+		errs = append(errs, field.Errorf("admin.tls.key_file", "missing: cert_file needs the key that belongs to it"))
+	}
+	if a.TLS.CertFile == "" && a.TLS.KeyFile != "" {
+		errs = append(errs, field.Errorf("admin.tls.cert_file", "missing: key_file needs its certificate"))
+	}
+	token := a.Token.Reveal()
+	if token != "" && len(token) < minToken {
+		errs = append(errs, field.Errorf("admin.token", "is shorter than %d characters: make one with `openssl rand -hex 32`", minToken))
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		errs = append(errs, field.Errorf("admin.token", "has characters that a header cannot carry: use letters and digits"))
+	}
+	if a.Pprof && token == "" && !a.Local() {
+		errs = append(errs, field.Errorf("admin.pprof", "profiles show memory, and admin.listen is reachable from other machines: set admin.token, or listen on 127.0.0.1"))
+	}
+	return errors.Join(errs...)
+}
+
+// Local reports whether only this machine reaches the server.
+func (a Admin) Local() bool {
+	host, _, err := net.SplitHostPort(a.Listen)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // minCanary keeps proofs from being a load of their own.

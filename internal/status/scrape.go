@@ -2,6 +2,7 @@ package status
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"io"
@@ -10,14 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/admin"
 )
 
-const (
-	// scrapeTimeout bounds asking a relay: it is on this machine, or not there.
-	scrapeTimeout = 2 * time.Second
-	// maxScrape bounds its answer, in bytes.
-	maxScrape = 8 << 20
-)
+// scrapeTimeout bounds asking a relay: it is on this machine, or not there.
+const scrapeTimeout = 2 * time.Second
 
 // Relay is what one relay says of itself.
 type Relay struct {
@@ -44,23 +43,14 @@ type RelayDestination struct {
 }
 
 // scrape asks a relay; nil if it does not answer as one.
-func scrape(ctx context.Context, address string) *Relay {
+func scrape(ctx context.Context, a admin.Access) *Relay {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
-	if err != nil {
+	code, body, err := a.Get(ctx, "/metrics")
+	if err != nil || code != http.StatusOK {
 		return nil
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return nil
-	}
-	defer response.Body.Close() //nolint:errcheck // it is read
-	if response.StatusCode != http.StatusOK {
-		return nil
-	}
-	return parseRelay(address, io.LimitReader(response.Body, maxScrape))
+	return parseRelay(a.Address, bytes.NewReader(body))
 }
 
 var (

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/admin"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
@@ -19,8 +20,8 @@ type Options struct {
 	Schema string
 	// Route returns the destinations of an event type; nil if they are not known.
 	Route func(eventType string) []string
-	// Admin is the address of the admin server of a relay, host:port; "" for none.
-	Admin string
+	// Admin is how to ask the admin server of a relay; no address asks none.
+	Admin admin.Access
 }
 
 // Status is the answer, at one moment.
@@ -81,7 +82,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	} else if err := conn.QueryRow(ctx, `SELECT now()`).Scan(&s.At); err != nil {
 		return s, err
 	}
-	if o.Admin != "" {
+	if o.Admin.Address != "" {
 		s.Relay = scrape(ctx, o.Admin)
 	}
 	s.Attention = s.attention()

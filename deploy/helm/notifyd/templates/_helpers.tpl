@@ -44,3 +44,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ default "default" .Values.serviceAccount.name }}
 {{- end -}}
 {{- end -}}
+
+{{/* How the admin server is asked: service.https, or what config.admin says. */}}
+{{- define "notifyd.adminScheme" -}}
+{{- $tls := dig "admin" "tls" dict .Values.config -}}
+{{- if or .Values.service.https (get $tls "cert_file") -}}HTTPS{{- else -}}HTTP{{- end -}}
+{{- end -}}

@@ -1,0 +1,91 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// maxAnswer bounds what is read of an answer, in bytes.
+const maxAnswer = 8 << 20
+
+// Access is how a program on the same machine asks a [Server].
+type Access struct {
+	// Address is where it listens, host:port; "" for no server.
+	Address string
+	// CertFile is the server's own certificate; "" asks without TLS. The server must
+	// show this very one, so neither its name nor who signed it matters.
+	CertFile string
+	// Token is what the server wants to be shown; empty for none.
+	Token secret.String
+}
+
+// Get returns the status code and the answer to a GET, up to 8 MiB of it. It follows
+// no redirects, uses no proxy, and leaves no connection open.
+func (a Access) Get(ctx context.Context, path string) (code int, body []byte, err error) {
+	// No proxy, no redirects, no connection that outlives the question.
+	transport := &http.Transport{DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	scheme := "http://"
+	if a.CertFile != "" {
+		scheme = "https://"
+		if transport.TLSClientConfig, err = exactly(a.CertFile); err != nil {
+			return 0, nil, err
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+a.Address+path, http.NoBody)
+	if err != nil {
+		return 0, nil, err
+	}
+	if !a.Token.IsZero() {
+		request.Header.Set("Authorization", "Bearer "+a.Token.Reveal())
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return 0, nil, fmt.Errorf("notifyd at %s does not answer: %w", a.Address, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it was read
+	body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return 0, nil, fmt.Errorf("notifyd at %s breaks off its answer: %w", a.Address, err)
+	}
+	return response.StatusCode, body, nil
+}
+
+// errOther is the error of a handshake with somebody else.
+var errOther = errors.New("it shows another certificate than the one in admin.tls.cert_file")
+
+// exactly trusts the certificate in a file, and nothing else.
+func exactly(file string) (*tls.Config, error) {
+	text, err := os.ReadFile(file) //nolint:gosec // the operator names it
+	if err != nil {
+		return nil, fmt.Errorf("admin.tls.cert_file: %w", err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("admin.tls.cert_file: %s has no certificate in it: give a PEM file with BEGIN CERTIFICATE", file)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		//nolint:gosec // verified below, by something stricter: it must be this certificate
+		InsecureSkipVerify: true,
+		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
+			if len(raw) == 0 || !bytes.Equal(raw[0], block.Bytes) {
+				return errOther
+			}
+			return nil
+		},
+	}, nil
+}

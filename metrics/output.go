@@ -1,0 +1,151 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/store"
+)
+
+// output turns figures into metrics.
+type output struct {
+	gauges map[string]*prometheus.Desc
+	to     chan<- prometheus.Metric
+}
+
+func (o output) counter(name string, value uint64, labels ...string) {
+	o.to <- prometheus.MustNewConstMetric(o.gauges[name], prometheus.CounterValue, float64(value), labels...)
+}
+
+func (o output) gauge(name string, value float64, labels ...string) {
+	o.to <- prometheus.MustNewConstMetric(o.gauges[name], prometheus.GaugeValue, value, labels...)
+}
+
+func (o output) histogram(name string, h *dispatch.Histogram, labels ...string) {
+	buckets := make(map[float64]uint64, len(h.Buckets))
+	var below uint64
+	for i, bound := range dispatch.LatencyBounds() {
+		below += h.Buckets[i]
+		buckets[bound.Seconds()] = below
+	}
+	o.to <- prometheus.MustNewConstHistogram(o.gauges[name], h.Count, h.Sum.Seconds(), buckets, labels...)
+}
+
+// destination offers the figures of one lane.
+func (o output) destination(d *dispatch.DestinationStats) {
+	for outcome, n := range map[string]uint64{"delivered": d.Delivered, "failed": d.Failed, "dead": d.Dead, "released": d.Released, "parked": d.Parked} {
+		o.counter("notifyd_deliveries_total", n, d.Name, outcome)
+	}
+	for class, n := range d.Classes {
+		word := "none"
+		if class > 0 {
+			word = dispatch.Class(class).String() //nolint:gosec // an index of the array
+		}
+		o.counter("notifyd_attempts_total", n, d.Name, word)
+	}
+	o.counter("notifyd_not_begun_total", d.Refused, d.Name, "no_room")
+	o.counter("notifyd_not_begun_total", d.Withdrawn, d.Name, "withdrawn")
+	o.counter("notifyd_not_begun_total", d.Withheld, d.Name, "order")
+	o.histogram("notifyd_commit_to_handler_seconds", &d.Begun, d.Name)
+	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
+	o.gauge("notifyd_destination_unavailable", truth(d.Unavailable), d.Name)
+	o.gauge("notifyd_destination_running", float64(d.Running), d.Name)
+	o.gauge("notifyd_destination_queued", float64(d.Queued), d.Name)
+	o.gauge("notifyd_destination_room", float64(d.Room), d.Name)
+	o.gauge("notifyd_destination_aggregates", float64(d.Aggregates), d.Name)
+	o.gauge("notifyd_destination_pace_seconds", d.Pace.Seconds(), d.Name)
+	if r := d.Report; r != nil {
+		o.gauge("notifyd_destination_connected", truth(r.Connected), d.Name)
+		o.gauge("notifyd_destination_blocked", truth(r.Blocked), d.Name)
+		o.gauge("notifyd_destination_unconfirmed", float64(r.Unconfirmed), d.Name)
+	}
+}
+
+// relay offers the figures that are of no destination.
+func (o output) relay(s *dispatch.Stats) {
+	o.counter("notifyd_claims_total", s.Claims)
+	o.counter("notifyd_claimed_total", s.Claimed)
+	o.counter("notifyd_fenced_total", s.Fenced)
+	for source, word := range map[dispatch.Source]string{
+		dispatch.SourceIDs: "ids", dispatch.SourceSweep: "sweep", dispatch.SourceDue: "due", dispatch.SourceLines: "lines",
+	} {
+		o.counter("notifyd_queries_total", s.Asked[source].Count, word)
+		o.counter("notifyd_query_failures_total", s.Asked[source].Failed, word)
+	}
+	o.gauge("notifyd_slots_held", float64(s.Slots))
+	o.gauge("notifyd_leases_held", float64(s.Leases.Held))
+	o.counter("notifyd_leases_granted_total", s.Leases.Granted)
+	o.counter("notifyd_leases_renewed_total", s.Leases.Renewed)
+	o.counter("notifyd_leases_lost_total", s.Leases.Lost)
+	o.counter("notifyd_leases_taken_over_total", s.Leases.TakenOver)
+	o.gauge("notifyd_bell_awake", truth(s.Bell == "awake"))
+	for _, mode := range []string{"asleep", "awake", "ringing", "drowsy"} {
+		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
+	}
+	o.listener(s.Listener)
+	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
+	for role, c := range byRole(s.Connections) {
+		o.gauge("notifyd_connections", float64(c.Open), role)
+		o.counter("notifyd_connections_opened_total", c.Opened, role)
+	}
+}
+
+// byRole adds up what two ways to the database have in one role.
+func byRole(all []dispatch.ConnectionStats) map[string]dispatch.ConnectionStats {
+	roles := make(map[string]dispatch.ConnectionStats, len(all))
+	for _, c := range all {
+		sum := roles[c.Role]
+		sum.Open, sum.Opened = sum.Open+c.Open, sum.Opened+c.Opened
+		roles[c.Role] = sum
+	}
+	return roles
+}
+
+func (o output) listener(l *dispatch.ListenerStats) {
+	if l == nil {
+		return
+	}
+	o.counter("notifyd_listener_lost_total", l.Lost)
+	o.counter("notifyd_canaries_total", l.Sent)
+	o.counter("notifyd_canary_failures_total", l.Unheard, "unheard")
+	o.counter("notifyd_canary_failures_total", l.Unsent, "unsent")
+	if !l.Proven.IsZero() {
+		o.gauge("notifyd_listener_proof_age_seconds", time.Since(l.Proven).Seconds())
+		o.gauge("notifyd_canary_round_trip_seconds", l.RoundTrip.Seconds())
+	}
+}
+
+// backlog offers what waits, for the destinations of the relay and for those
+// that only the tables know.
+func (o output) backlog(b *store.Backlog, s *dispatch.Stats) {
+	o.gauge("notifyd_oldest_waiting_seconds", age(b.Oldest))
+	o.gauge("notifyd_delayed_events", float64(b.Delayed.N))
+	shown := make(map[string]bool, len(s.Destinations))
+	for i := range s.Destinations {
+		shown[s.Destinations[i].Name] = true
+		o.waiting(b.Destination(s.Destinations[i].Name))
+	}
+	for _, d := range b.Destinations {
+		if !shown[d.Name] {
+			o.waiting(d)
+		}
+	}
+}
+
+func (o output) waiting(d store.DestinationBacklog) {
+	for state, n := range map[string]store.Count{"fresh": d.Fresh, "retry": d.Retry, "running": d.Running, "parked": d.Parked} {
+		o.gauge("notifyd_backlog_deliveries", float64(n.N), d.Name, state)
+	}
+	o.gauge("notifyd_backlog_oldest_seconds", age(d.Oldest), d.Name)
+	o.gauge("notifyd_dead_letters", float64(d.Dead.N), d.Name)
+}
+
+// age is 0 where nothing waits.
+func age(w *store.Waiting) float64 {
+	if w == nil {
+		return 0
+	}
+	return w.Age
+}

@@ -1,0 +1,216 @@
+// Package oteltrace traces deliveries with OpenTelemetry.
+//
+//	relay.Use(oteltrace.Middleware(otel.GetTracerProvider()))
+//
+// Each attempt is a span. Its parent is the span of the writer, if the event has a
+// header traceparent (W3C Trace Context). The event that goes out carries the
+// traceparent of the attempt in its place, so consumers continue the trace. A relay
+// without the middleware passes the writer's on as it is, and pays nothing.
+package oteltrace
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// scope is the name of the instrumentation.
+const scope = "github.com/notifyd/notifyd/oteltrace"
+
+// Middleware returns what wraps a handler in spans of the given provider. A
+// BatchHandler stays one: it gets a span per event, all as long as the call. Put
+// it first among the middleware that makes handlers take one event at a time.
+func Middleware(provider trace.TracerProvider) dispatch.Middleware {
+	t := tracer{provider.Tracer(scope)}
+	return func(h dispatch.Handler) dispatch.Handler {
+		one := &traced{Handler: h, tracer: t}
+		batch, batches := h.(dispatch.BatchHandler)
+		reporter, reports := h.(dispatch.Reporter)
+		switch many := (&tracedBatch{traced: one, batch: batch}); {
+		case batches && reports:
+			return &reportingBatch{many, reporter}
+		case batches:
+			return many
+		case reports:
+			return &reporting{one, reporter}
+		default:
+			return one
+		}
+	}
+}
+
+type tracer struct{ trace.Tracer }
+
+// begin starts the span of an attempt. The event it returns is a copy that carries
+// the span on; handlers of a fan-out share the headers of the other.
+func (t tracer) begin(ctx context.Context, e *dispatch.Event) (context.Context, trace.Span, *dispatch.Event) {
+	format := propagation.TraceContext{}
+	ctx = format.Extract(ctx, headers(e.Headers))
+	attributes := []attribute.KeyValue{
+		attribute.String("messaging.system", "notifyd"),
+		attribute.String("messaging.operation.name", "deliver"),
+		attribute.String("messaging.operation.type", "send"),
+		attribute.String("messaging.destination.name", e.Destination),
+		attribute.String("messaging.message.id", e.DedupeID()),
+		attribute.Int("messaging.message.body.size", len(e.Payload)),
+		attribute.String("notifyd.event.type", e.Type),
+		attribute.Int64("notifyd.event.id", e.ID),
+		attribute.Int("notifyd.attempt", e.Attempt),
+	}
+	if e.AggregateID != "" {
+		attributes = append(attributes, attribute.String("notifyd.aggregate.type", e.AggregateType), attribute.String("notifyd.aggregate.id", e.AggregateID))
+	}
+	ctx, span := t.Start(ctx, "deliver "+e.Destination, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+	if !span.SpanContext().IsValid() {
+		return ctx, span, e // a provider that does nothing
+	}
+	out := *e
+	out.Headers = make(map[string]string, len(e.Headers)+2)
+	maps.Copy(out.Headers, e.Headers)
+	for name := range e.Headers {
+		if isContext(name) { // whatever its case: there must be one
+			delete(out.Headers, name)
+		}
+	}
+	format.Inject(ctx, headers(out.Headers))
+	return ctx, span, &out
+}
+
+func isContext(name string) bool {
+	return strings.EqualFold(name, "traceparent") || strings.EqualFold(name, "tracestate")
+}
+
+// end ends the span of an attempt with its answer.
+func end(span trace.Span, err error) {
+	if err != nil {
+		class := dispatch.ClassEvent
+		switch {
+		case dispatch.IsUnavailable(err):
+			class = dispatch.ClassDestination
+		case errors.Is(err, context.Canceled):
+			class = dispatch.ClassOurs
+		}
+		span.SetAttributes(attribute.String("error.type", class.String()), attribute.Bool("notifyd.permanent", dispatch.IsPermanent(err)))
+		span.SetStatus(codes.Error, shortened(err.Error()))
+	}
+	span.End()
+}
+
+// maxError bounds what a span keeps of an error, in bytes.
+const maxError = 1000
+
+func shortened(text string) string {
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "")
+	}
+	return text
+}
+
+// headers are an event's, for the propagator. Names are found in any case.
+type headers map[string]string
+
+// Get implements propagation.TextMapCarrier.
+func (h headers) Get(name string) string {
+	if value, ok := h[name]; ok {
+		return value
+	}
+	for other, value := range h {
+		if strings.EqualFold(other, name) {
+			return value
+		}
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (h headers) Set(name, value string) { h[name] = value }
+
+// Keys implements propagation.TextMapCarrier.
+func (h headers) Keys() []string {
+	names := make([]string, 0, len(h))
+	for name := range h {
+		names = append(names, name)
+	}
+	return names
+}
+
+// traced delivers within a span.
+type traced struct {
+	dispatch.Handler
+	tracer tracer
+}
+
+// Deliver implements dispatch.Handler.
+func (t *traced) Deliver(ctx context.Context, e *dispatch.Event) (err error) {
+	ctx, span, e := t.tracer.begin(ctx, e)
+	returned := false
+	defer func() {
+		if !returned {
+			err = errPanicked // the panic goes on, to whoever recovers it
+		}
+		end(span, err)
+	}()
+	err = t.Handler.Deliver(ctx, e)
+	returned = true
+	return err
+}
+
+// errPanicked is what a span says of a handler that panicked.
+var errPanicked = errors.New("the handler panicked")
+
+// tracedBatch delivers batches within a span per event.
+type tracedBatch struct {
+	*traced
+	batch dispatch.BatchHandler
+}
+
+// DeliverBatch implements dispatch.BatchHandler. The context of the call is that of
+// no event: what the handler traces itself is a trace of its own.
+func (t *tracedBatch) DeliverBatch(ctx context.Context, events []*dispatch.Event) (errs []error) {
+	out, spans := make([]*dispatch.Event, len(events)), make([]trace.Span, len(events))
+	for i, e := range events {
+		_, spans[i], out[i] = t.tracer.begin(ctx, e)
+	}
+	returned := false
+	defer func() {
+		for i, span := range spans {
+			switch {
+			case !returned:
+				end(span, errPanicked)
+			case i < len(errs):
+				end(span, errs[i])
+			default:
+				end(span, nil)
+			}
+		}
+	}()
+	errs = t.batch.DeliverBatch(ctx, out)
+	returned = true
+	return errs
+}
+
+// KeepsOrder implements dispatch.OrderKeeper: as the handler has it.
+func (t *tracedBatch) KeepsOrder() bool {
+	k, ok := t.batch.(dispatch.OrderKeeper)
+	return ok && k.KeepsOrder()
+}
+
+// reporting and reportingBatch are those whose handler tells how it is. Whoever
+// does not tell must not seem to.
+type reporting struct {
+	*traced
+	dispatch.Reporter
+}
+
+type reportingBatch struct {
+	*tracedBatch
+	dispatch.Reporter
+}

@@ -1,0 +1,199 @@
+package oteltrace_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/oteltrace"
+)
+
+const (
+	writer  = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	unasked = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+)
+
+func tracing(t *testing.T) (*tracetest.InMemoryExporter, dispatch.Middleware) {
+	t.Helper()
+	spans := tracetest.NewInMemoryExporter()
+	return spans, oteltrace.Middleware(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
+}
+
+func event(id int64, parent string) *dispatch.Event {
+	e := &dispatch.Event{ID: id, Type: "order.created", Destination: "mail", Attempt: 2, Payload: []byte(`{}`), Headers: map[string]string{"tenant": "a"}}
+	if parent != "" {
+		e.Headers["Traceparent"], e.Headers["tracestate"] = parent, "vendor=1"
+	}
+	return e
+}
+
+// TestSpan: the span continues the writer's trace, and what goes out continues it.
+func TestSpan(t *testing.T) {
+	t.Parallel()
+	spans, mw := tracing(t)
+	e := event(7, writer)
+	before := maps.Clone(e.Headers)
+	var sent *dispatch.Event
+	h := mw(dispatch.HandlerFunc(func(ctx context.Context, e *dispatch.Event) error {
+		if !trace.SpanContextFromContext(ctx).IsValid() {
+			t.Error("the handler's context has no span")
+		}
+		sent = e
+		return dispatch.Unavailable(errors.New("refused"))
+	}))
+	if err := h.Deliver(t.Context(), e); !dispatch.IsUnavailable(err) {
+		t.Errorf("the error became %v", err)
+	}
+	if len(spans.GetSpans()) != 1 {
+		t.Fatalf("%d spans", len(spans.GetSpans()))
+	}
+	s := spans.GetSpans()[0]
+	if s.Name != "deliver mail" || s.SpanKind != trace.SpanKindProducer || s.Status.Code != codes.Error || s.Status.Description != "refused" {
+		t.Errorf("%+v", s)
+	}
+	if s.Parent.SpanID().String() != writer[36:52] || s.SpanContext.TraceID().String() != writer[3:35] || !s.Parent.IsRemote() {
+		t.Errorf("parent %v", s.Parent)
+	}
+	has := attribute.NewSet(s.Attributes...)
+	for key, want := range map[attribute.Key]string{
+		"messaging.system": "notifyd", "messaging.destination.name": "mail", "messaging.message.id": "7", "notifyd.event.type": "order.created",
+		"notifyd.attempt": "2", "error.type": "destination",
+	} {
+		if value, ok := has.Value(key); !ok || value.Emit() != want {
+			t.Errorf("%s = %q, want %q", key, value.Emit(), want)
+		}
+	}
+	if !maps.Equal(e.Headers, before) {
+		t.Errorf("the event's own headers became %v", e.Headers)
+	}
+	want := map[string]string{"tenant": "a", "tracestate": "vendor=1", "traceparent": "00-" + writer[3:35] + "-" + s.SpanContext.SpanID().String() + "-01"}
+	if !maps.Equal(sent.Headers, want) {
+		t.Errorf("sent with %v, want %v", sent.Headers, want)
+	}
+}
+
+// TestSampling: the writer's decision holds, and its trace goes on without spans.
+func TestSampling(t *testing.T) {
+	t.Parallel()
+	spans, mw := tracing(t)
+	var sent []*dispatch.Event
+	h := mw(dispatch.HandlerFunc(func(_ context.Context, e *dispatch.Event) error {
+		sent = append(sent, e)
+		return nil
+	}))
+	for _, parent := range []string{unasked, "", "nonsense"} {
+		if err := h.Deliver(t.Context(), event(1, parent)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := spans.GetSpans(); len(got) != 2 || got[0].Parent.IsValid() || got[1].Parent.IsValid() || got[0].Status.Code != codes.Unset {
+		t.Errorf("%+v", got)
+	}
+	if p := sent[0].Headers["traceparent"]; !strings.HasPrefix(p, writer[:36]) || !strings.HasSuffix(p, "-00") {
+		t.Errorf("not sampled, and sent as %q", p)
+	}
+	for _, e := range sent[1:] {
+		if len(e.Headers["traceparent"]) != len(writer) || len(e.Headers["Traceparent"]) != 0 {
+			t.Errorf("sent with %v", e.Headers)
+		}
+	}
+}
+
+// TestOff: a provider that does nothing leaves the event alone.
+func TestOff(t *testing.T) {
+	t.Parallel()
+	e := event(1, "")
+	err := oteltrace.Middleware(noop.NewTracerProvider())(dispatch.HandlerFunc(func(_ context.Context, got *dispatch.Event) error {
+		if got != e {
+			t.Error("it got a copy")
+		}
+		return nil
+	})).Deliver(t.Context(), e)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPanic: the span ends, and the panic goes on.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	spans, mw := tracing(t)
+	batch := mw(dispatch.BatchHandlerFunc(func(context.Context, []*dispatch.Event) []error { panic("no") })).(dispatch.BatchHandler) //nolint:forcetypeassert // or the test panics
+	one := mw(dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { panic("no") }))
+	for _, call := range []func(){
+		func() { _ = batch.DeliverBatch(t.Context(), []*dispatch.Event{event(1, ""), event(2, "")}) },
+		func() { _ = one.Deliver(t.Context(), event(3, "")) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic is gone")
+				}
+			}()
+			call()
+		}()
+	}
+	if got := spans.GetSpans(); len(got) != 3 || got[0].Status.Code != codes.Error || got[2].Status.Code != codes.Error {
+		t.Errorf("%+v", got)
+	}
+}
+
+type full struct{ dispatch.BatchHandlerFunc }
+
+func (full) KeepsOrder() bool        { return true }
+func (full) Report() dispatch.Report { return dispatch.Report{Unconfirmed: 3} }
+
+type reporter struct{ dispatch.HandlerFunc }
+
+func (reporter) Report() dispatch.Report { return dispatch.Report{Unconfirmed: 4} }
+
+// TestBatch: a span per event with its own answer, and no handler loses what it is.
+func TestBatch(t *testing.T) {
+	t.Parallel()
+	spans, mw := tracing(t)
+	refused := errors.New("no")
+	handle := dispatch.BatchHandlerFunc(func(_ context.Context, events []*dispatch.Event) []error {
+		if events[0].Headers["traceparent"] == events[1].Headers["traceparent"] {
+			t.Error("two events, one span")
+		}
+		return []error{nil, dispatch.Permanent(refused)}
+	})
+	h, ok := mw(full{handle}).(dispatch.BatchHandler)
+	if !ok {
+		t.Fatal("it is no BatchHandler any more")
+	}
+	errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(1, writer), event(2, writer)})
+	if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], refused) {
+		t.Errorf("%v", errs)
+	}
+	if got := spans.GetSpans(); len(got) != 2 || got[0].Status.Code != codes.Unset || got[1].Status.Code != codes.Error {
+		t.Errorf("%+v", got)
+	}
+	for name, c := range map[string]struct {
+		handler               dispatch.Handler
+		batches, keeps, tells bool
+	}{
+		"full":     {full{handle}, true, true, true},
+		"batch":    {handle, true, false, false},
+		"reporter": {reporter{}, false, false, true},
+		"plain":    {dispatch.HandlerFunc(nil), false, false, false},
+	} {
+		h := mw(c.handler)
+		_, batches := h.(dispatch.BatchHandler)
+		_, tells := h.(dispatch.Reporter)
+		k, ok := h.(dispatch.OrderKeeper)
+		if batches != c.batches || tells != c.tells || (ok && k.KeepsOrder()) != c.keeps {
+			t.Errorf("%s: batches %t, tells %t, keeps order %t", name, batches, tells, ok && k.KeepsOrder())
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package store
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// RoleConns are the connections of a relay in one role.
+type RoleConns struct {
+	// Role is what follows notifyd/ in pg_stat_activity: claim, lease, listen.
+	Role string
+	// Open is how many there are at the moment, and Opened how many there have
+	// been.
+	Open   int
+	Opened uint64
+}
+
+// openConns counts connections. Whoever closes one does not tell: the
+// connection itself does. The zero value has none.
+type openConns struct {
+	mu     sync.Mutex
+	gone   map[string][]<-chan struct{} // by role; closed with the connection
+	opened map[string]uint64
+}
+
+func (o *openConns) add(role string, gone <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone == nil {
+		o.gone, o.opened = make(map[string][]<-chan struct{}), make(map[string]uint64)
+	}
+	o.opened[role]++
+	o.gone[role] = append(o.liveLocked(role), gone)
+}
+
+// liveLocked forgets the connections of a role that are closed.
+func (o *openConns) liveLocked(role string) []<-chan struct{} {
+	return slices.DeleteFunc(o.gone[role], func(gone <-chan struct{}) bool {
+		select {
+		case <-gone:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// Conns returns the connections that c has opened, by role in their order.
+func (c *Connector) Conns() (all []RoleConns) {
+	o := &c.open
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, role := range slices.Sorted(maps.Keys(o.gone)) {
+		o.gone[role] = o.liveLocked(role)
+		all = append(all, RoleConns{Role: role, Open: len(o.gone[role]), Opened: o.opened[role]})
+	}
+	return all
+}
