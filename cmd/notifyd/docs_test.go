@@ -52,8 +52,8 @@ func TestDocsBlocks(t *testing.T) {
 					args, isOurs := strings.CutPrefix(strings.TrimSpace(line), "notifyd ")
 					if !isOurs {
 						t.Errorf("%s: %q is no command of notifyd", name, line)
-					} else if r := command(t, append(words(strings.Split(args, " #")[0]), "--help")...); r.code != 0 {
-						t.Errorf("%s: %q: %s", name, line, r.stderr)
+					} else {
+						parsed(t, name, words(args))
 					}
 				}
 			case "mermaid":
@@ -68,6 +68,22 @@ func TestDocsBlocks(t *testing.T) {
 	}
 	if ran < 12 {
 		t.Errorf("%d blocks were found", ran)
+	}
+}
+
+// parsed has the program parse a command line. An unknown command gets the help of the
+// one above it, so what the help is about has to be the command itself.
+func parsed(t *testing.T, page string, args []string) {
+	t.Helper()
+	path := "notifyd"
+	for _, a := range args {
+		if strings.HasPrefix(a, "-") {
+			break
+		}
+		path += " " + a
+	}
+	if r := command(t, append(args, "--help")...); r.code != 0 || !strings.Contains(r.stdout, "Usage:\n  "+path) {
+		t.Errorf("%s: notifyd %q is not understood: %s%s", page, args, r.stdout, r.stderr)
 	}
 }
 
