@@ -19,8 +19,10 @@ type Late struct {
 
 const (
 	// dateAfter is how old a gap has to be before a snapshot can tell whose it
-	// is: a statement draws its id a moment before it has a transaction id.
-	dateAfter = 50 * time.Millisecond
+	// is: a statement draws its id a moment before it has a transaction id. On a
+	// machine with too much to do, the moment is as long as the queue for a
+	// processor: 50 ms were not enough with forty in it.
+	dateAfter = 500 * time.Millisecond
 	// gapStays is how long a gap is looked into with every claim. After that
 	// it belongs to a long transaction, and is looked into when that has ended.
 	gapStays = 2 * time.Second
@@ -72,6 +74,7 @@ func (f *front) went(now time.Time, work []Work, last int64) {
 	for i := range work {
 		id := work[i].Event.ID
 		if id <= f.head {
+			f.fill(id)
 			continue
 		}
 		if id > next+1 {
@@ -83,6 +86,30 @@ func (f *front) went(now time.Time, work []Work, last int64) {
 		f.add(gap{Range: Range{next + 1, last}, since: now})
 	}
 	f.head = max(f.head, last)
+}
+
+// fill takes an id that was met after all out of its gap.
+func (f *front) fill(id int64) {
+	i, found := slices.BinarySearchFunc(f.gaps, id, func(g gap, id int64) int { return cmp.Compare(g.From, id) })
+	if !found {
+		i--
+	}
+	if i < 0 || f.gaps[i].To < id {
+		return
+	}
+	g := &f.gaps[i]
+	switch {
+	case g.From == g.To:
+		f.gaps = slices.Delete(f.gaps, i, i+1)
+	case g.From == id:
+		g.From++
+	case g.To == id:
+		g.To--
+	default:
+		rest := *g
+		rest.From, g.To = id+1, id-1
+		f.gaps = slices.Insert(f.gaps, i+1, rest)
+	}
 }
 
 // add appends a gap, whose ids are above all others, and joins neighbours when
