@@ -171,7 +171,7 @@ func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
 		k.db.members++
 	}
 	fair := (Slots + k.db.members - 1) / k.db.members
-	share := SlotShare{Session: k.session, Alone: k.db.members == 1}
+	share := SlotShare{Session: k.session, Alone: k.db.members == 1 && k.db.idle()}
 	for i := range k.db.slots {
 		if k.db.slots[i] == k {
 			share.Held = append(share.Held, int32(i))
@@ -186,6 +186,21 @@ func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
 	slices.Sort(share.Held)
 	share.Excess = max(0, len(share.Held)-fair)
 	return share, nil
+}
+
+// idle reports whether no event of an aggregate waits.
+func (db *fakeDB) idle() bool {
+	for _, e := range db.events {
+		if e.visible && e.key != "" && e.state == "fresh" {
+			return false
+		}
+	}
+	for _, row := range db.rows {
+		if row.Key != "" && row.State != EntryDead {
+			return false
+		}
+	}
+	return true
 }
 
 func (k *fakeSlots) Release(ctx context.Context, slots []int32) error {

@@ -141,13 +141,23 @@ func (s *Slots) look(ctx context.Context, conn *pgx.Conn) (members int, taken []
 	return members, taken, err
 }
 
-// alone reports whether no other relay of the database shows life. One that has
-// lost the connection of its slots, and does not know yet, still has the others.
+// aloneLook is how many of the oldest events are looked at: more than a relay
+// has claimed at once, unless it was told to.
+const aloneLook = 5000
+
+// alone reports whether no other relay of the database shows life, and none can
+// be at work with an aggregate: one that has lost all its connections just now
+// goes on with what it has in memory. That cannot be if no event of an aggregate
+// waits.
 func (s *Slots) alone(ctx context.Context, conn *pgx.Conn) (alone bool, err error) {
 	err = conn.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_locks AS l
 		WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		AND l.classid = $1::bigint::oid AND l.objid <> ($2::bigint & 4294967295)::oid)`, int64(ownerSpace), s.owner).Scan(&alone)
+		AND l.classid = $1::bigint::oid AND l.objid <> ($2::bigint & 4294967295)::oid)
+		AND NOT EXISTS (SELECT FROM (SELECT aggregate_id FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $3) AS e
+			WHERE e.aggregate_id <> '')
+		AND NOT EXISTS (SELECT FROM outbox_deliveries WHERE ordering_key IS NOT NULL AND state <> 'dead')`,
+		int64(ownerSpace), s.owner, aloneLook).Scan(&alone)
 	return alone, err
 }
 
