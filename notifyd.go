@@ -129,6 +129,7 @@ func (r *Relay) wire() error {
 	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
 	r.keeper, r.watch = store.NewKeeper(r.connector, o), store.NewWatch(r.connector)
 	r.slots = store.NewSlots(r.connector, o.Owner)
+	o.Slots = r.slots
 	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, LineReader: r.keeper, SlotKeeper: r.slots, Observer: r.settings.observer, Log: r.log}
 	for range r.settings.dispatch.Claims {
 		session := store.NewSession(r.connector, o)

@@ -147,6 +147,7 @@ type job struct {
 	token   int64
 	key     string // of its line, in rows; empty where order does not matter
 	line    *line  // nil where order does not matter
+	ahead   int    // jobs of its line before it when it was leased
 	hold    *line  // while it is leased: the line that waits for its answer to be written
 	started bool   // guarded by lane.mu, as are the next two
 	queued  bool   // it is in the lane's queue, or was

@@ -67,7 +67,7 @@ func (ls *leases) written(jobs []*job, err error) {
 		default:
 			j.lease = leaseHeld
 			ls.granted.Add(1)
-			ls.held[j.token] = lease{time.Now().Add(j.lane.cfg.Timeout + ls.length)}
+			ls.held[j.token] = lease{time.Now().Add(j.lane.cfg.Timeout*time.Duration(1+j.ahead) + ls.length)}
 		}
 	}
 }

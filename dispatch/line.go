@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -294,6 +295,7 @@ func (l *lane) leased(j *job) {
 	j.hold = l.lineLocked([]byte(j.key)) // its own may be gone: it may have been answered just now
 	j.hold.stored, j.hold.first = true, min(j.hold.first, j.event.ID)
 	j.hold.writing++
+	j.ahead = max(0, slices.Index(j.hold.jobs, j))
 }
 
 // keyOf returns what order is kept for, nothing where it is not.

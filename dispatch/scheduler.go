@@ -305,6 +305,9 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		// Or all lag behind: their own sweeps see to it, and this one
 		// would wait for the slowest of them.
 		s.sweep.leave(now)
+		if !s.knowing {
+			s.sweep.begin(sweepFull) // from the beginning again, and not behind what was met before
+		}
 		s.swept = true
 		s.readyLocked()
 	}

@@ -197,7 +197,7 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 		if len(c.Late) > 0 {
 			s.bound = min(s.bound, c.Late[0].ID-1) // somebody has it locked
 		}
-		s.knowing = !full && len(c.Late) == 0
+		s.knowing = !full && len(c.Late) == 0 && s.sweep.kind == sweepFull
 	}
 	switch s.sweep.swept(now, *q, c) {
 	case bellSilence:

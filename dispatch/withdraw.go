@@ -46,13 +46,15 @@ func (l *lane) unqueueLocked(j *job) kept {
 }
 
 // withdrawLocked takes a job out of its line that waits in it, with all behind
-// it. The one in front takes long: what waits for it is written down.
+// it. Where the one in front is under way it stays, and goes on under a lease
+// like that one: a destination that is slow, or has few aggregates, would else
+// cost a claim for every event.
 func (l *lane) withdrawLocked(j *job) []kept {
 	at := slices.Index(j.line.jobs, j)
-	if at < 0 {
+	if at < 0 || j.line.jobs[0].started {
 		return nil
 	}
-	cut := l.cutLocked(j.line, at, j.line.stored || j.line.jobs[0].started)
+	cut := l.cutLocked(j.line, at, j.line.stored)
 	l.closeLocked(j.line)
 	return cut
 }

@@ -97,6 +97,9 @@ func (s *Session) Claim(ctx context.Context, q dispatch.Query) (dispatch.Claimed
 	if err := s.connect(ctx); err != nil {
 		return dispatch.Claimed{}, err
 	}
+	if s.options.Slots != nil {
+		s.holder = s.options.Slots.pid.Load()
+	}
 	claimed, err := s.claim(ctx, q)
 	if err != nil {
 		return dispatch.Claimed{}, s.abandon(ctx, "claim", err)

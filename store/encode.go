@@ -25,6 +25,11 @@ func int8Param(v int64) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(v)) //nolint:gosec // the bits are what is meant
 }
 
+// int4Param encodes v for an integer parameter.
+func int4Param(v int32) []byte {
+	return binary.BigEndian.AppendUint32(nil, uint32(v)) //nolint:gosec // the bits are what is meant
+}
+
 // appendInt8Array encodes ids as a binary bigint[] (array_send in PostgreSQL's
 // arrayfuncs.c): dimensions, has-nulls flag, element type, length, lower bound,
 // and per element its size and value.

@@ -22,6 +22,7 @@ type Session struct {
 	conn      *pgx.Conn
 	intern    map[string]string
 	params    []byte // reused for the parameters of every flight
+	holder    int32  // the server's process that held the relay's slots at the claim
 	expected  int    // events in the next claim: as many as in the last
 }
 
@@ -31,6 +32,10 @@ type Options struct {
 	Owner int64
 	// Lease is how long a lease lasts unless it is renewed.
 	Lease time.Duration
+	// Slots are what the relay's aggregates are shared by; nil where there is no
+	// other relay. A settlement leaves nothing behind for an aggregate that may be
+	// another relay's by now.
+	Slots *Slots
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
 }
@@ -70,6 +75,7 @@ const (
 	stmtLock      = "lock"
 	stmtFinish    = "finish"
 	stmtForget    = "forget"
+	stmtGuard     = "guard"
 )
 
 func (s *Session) statements() map[string]string {

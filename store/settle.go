@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -54,9 +55,24 @@ AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d
 AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
 )
 
+// sqlGuard fails unless the session that holds the relay's slots is there. A
+// relay that was frozen for a while would else write down, for an aggregate that
+// another relay has taken over and looked through, what that one never sees.
+const sqlGuard = `SELECT 1 / count(*)::int FROM pg_locks
+WHERE pid = $1::int AND locktype = 'advisory' AND objsubid = 2 AND classid = $2::bigint::oid AND granted`
+
+// errSlotsLost is the fate of a settlement that sqlGuard would stop.
+var errSlotsLost = errors.New("the connection that shows which aggregates are this relay's is lost")
+
+// guarded reports whether a settlement puts a delivery into the line of an aggregate.
+func guarded(settlement *dispatch.Settlement) bool {
+	return slices.ContainsFunc(settlement.Put, func(e dispatch.Entry) bool { return e.Key != "" && e.State != dispatch.EntryDead })
+}
+
 func settleStatements() map[string]string {
 	return map[string]string{
-		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: sqlPut,
+		stmtGuard: sqlGuard,
+		stmtDone:  sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: sqlPut,
 		stmtRemove: sqlRemove, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
 	}
 }
@@ -105,10 +121,19 @@ func (s *Session) salvage(ctx context.Context, settlement *dispatch.Settlement) 
 // settle writes the settlement and commits.
 func (s *Session) settle(ctx context.Context, settlement *dispatch.Settlement) error {
 	statements := 0
+	var holder int32
+	if s.options.Slots != nil && guarded(settlement) {
+		if holder = s.holder; holder == 0 {
+			return errSlotsLost
+		}
+	}
 	f, err := s.fly(ctx, func(p *pgconn.Pipeline) {
 		send := func(name string, args ...[]byte) {
 			p.SendQueryPrepared(name, args, allBinary(), nil)
 			statements++
+		}
+		if holder != 0 {
+			send(stmtGuard, int4Param(holder), int8Param(memberClass))
 		}
 		s.queueSettlement(send, settlement)
 		p.SendQueryPrepared(stmtCommit, nil, nil, nil)

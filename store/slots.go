@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,6 +28,8 @@ const (
 type Slots struct {
 	connector *Connector
 	owner     int64
+
+	pid atomic.Int32 // of the server's process behind conn, 0 without one
 
 	mu      sync.Mutex // guards what follows, and with conn the one session
 	conn    *pgx.Conn
@@ -56,6 +59,7 @@ func (s *Slots) closeLocked(ctx context.Context) {
 	if s.conn != nil {
 		Close(ctx, s.conn)
 		s.conn, s.held = nil, nil
+		s.pid.Store(0)
 	}
 }
 
@@ -91,6 +95,9 @@ func (s *Slots) connect(ctx context.Context) error {
 	s.conn, s.held = conn, nil
 	s.session++
 	_, err = conn.Exec(ctx, `SELECT pg_advisory_lock_shared($1::int, `+sqlTable+`)`, memberClass)
+	if err == nil {
+		s.pid.Store(int32(conn.PgConn().PID())) //nolint:gosec // PostgreSQL's process ids are int32
+	}
 	return err
 }
 
