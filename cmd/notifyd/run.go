@@ -81,7 +81,7 @@ func runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.No
 	if err != nil {
 		return err
 	}
-	stopAdmin, err := startAdmin(ctx, c, relay, log)
+	stopAdmin, err := startAdmin(ctx, c, relay, pool, log)
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 // Package admin serves what operators and their tools ask a daemon for: whether
-// it lives, whether it is ready, and its metrics.
+// it lives, whether it is ready, its metrics, and the console.
 package admin
 
 import (
@@ -55,6 +55,8 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Checks decide what /readyz answers.
 	Checks []Check
+	// Console is what /console/ answers; nil for nothing.
+	Console http.Handler
 }
 
 // Listen opens the address. It fails at once if the address cannot be had, so
@@ -109,6 +111,10 @@ func handler(cfg Config) http.Handler {
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
+	if cfg.Console != nil {
+		mux.Handle("/console/", cfg.Console)
+		mux.Handle("GET /{$}", http.RedirectHandler("/console/", http.StatusSeeOther))
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	return mux
 }

@@ -70,7 +70,10 @@ type Log struct {
 
 // Admin is the HTTP server for those who run notifyd.
 type Admin struct {
-	Listen string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default. There is no authentication."`
+	Listen   string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default. There is no authentication."`
+	Console  bool   `yaml:"console" jsonschema_description:"Serve the web console at /console/ of admin.listen, which must be a loopback address then."`
+	ReadOnly bool   `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`
+	Payloads string `yaml:"payloads" jsonschema:"enum=shown,enum=hidden" jsonschema_description:"Whether the console shows the payloads of events."`
 }
 
 // Alerts says who is told of what the relay cannot mend by itself.
@@ -136,6 +139,7 @@ func defaults() *Config {
 		},
 		Retention: Retention{Keep: 7 * day, Batch: 1000},
 		Log:       Log{Level: "info", Format: "auto"},
+		Admin:     Admin{Payloads: "shown"},
 		Alerts:    Alerts{To: []string{}, On: []string{}, Every: told.Every, OldestWaiting: told.OldestWaiting},
 		origins:   &origins{},
 	}

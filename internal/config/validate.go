@@ -25,6 +25,7 @@ func (c *Config) validate() error {
 		c.Relay.checkLease(),
 		positive("alerts.every", c.Alerts.Every),
 		checkListen("admin.listen", c.Admin.Listen),
+		c.Admin.checkConsole(),
 	)
 }
 
@@ -41,6 +42,27 @@ func checkListen(path, address string) error {
 		return field.Errorf(path, "the port must be a number from 0 to 65535")
 	}
 	return nil
+}
+
+// checkConsole keeps a console that lets everybody in on this machine.
+func (a Admin) checkConsole() error {
+	if !a.Console {
+		return nil
+	}
+	if a.Listen == "" {
+		return field.Errorf("admin.console", "needs an address: set admin.listen, such as 127.0.0.1:9470")
+	}
+	host, _, err := net.SplitHostPort(a.Listen)
+	if err != nil || isLoopback(host) {
+		return nil // checkListen says what is wrong with the address
+	}
+	return field.Errorf("admin.console", "would let everybody in who reaches admin.listen: take a loopback address, such as 127.0.0.1:9470")
+}
+
+// isLoopback reports whether only this machine reaches what listens there.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // minCanary keeps proofs from being a load of their own.
