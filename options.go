@@ -165,6 +165,16 @@ func MaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.M
 // by default.
 func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
 
+// Unordered delivers the events of one aggregate in any order: none waits for an
+// earlier one that has failed. By default each waits until those before it are
+// delivered, or dead.
+func Unordered() HandleOption { return func(h *handleSettings) { h.lane.Unordered = true } }
+
+// BlockOnDead holds the later events of an aggregate back behind a dead letter,
+// until that is replayed and delivered, or discarded; by default they go on
+// without it.
+func BlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.BlockOnDead = true } }
+
 // With wraps the handler in middleware, inside of what [Relay.Use] added.
 func With(mw ...Middleware) HandleOption {
 	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }

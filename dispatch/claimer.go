@@ -35,6 +35,9 @@ func (c *claimer) run(ctx context.Context) {
 		}
 		claimed, err := c.session.Claim(ctx, q)
 		c.report(ctx, err)
+		if q.Source != SourceSweep { // before others may look at what is under way
+			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
+		}
 		turn := c.d.sched.claimed(&q, &claimed, err)
 		if err != nil {
 			c.d.sched.ended()
@@ -104,9 +107,6 @@ func (c *claimer) handOut(q *Query, claimed *Claimed, turn uint64) *batch {
 	}
 	var b *batch
 	if len(claimed.Work) > 0 {
-		if q.Source != SourceSweep {
-			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
-		}
 		b = c.d.plan(q, claimed.Work, &c.spare)
 	}
 	if claimed.Cut && b != nil {

@@ -73,7 +73,7 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 			Source: SourceSweep, After: after, Upto: s.front.head, Limit: room, Bytes: s.cfg.Bytes, Skip: others,
 			lane: l, asked: now,
 		}
-		s.askLocked(&q, &g.front, g.doubt.raised)
+		s.askLocked(&q, &g.front, &g.doubt)
 		if g.doubt.raised {
 			g.rest = now.Add(doubtPause)
 		}
@@ -84,9 +84,9 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 
 // askLocked has a sweep look into the gaps behind it, or, in doubt, at
 // everything that it may meet.
-func (s *scheduler) askLocked(q *Query, f *front, doubt bool) {
+func (s *scheduler) askLocked(q *Query, f *front, d *doubt) {
 	q.Gaps, q.Look, q.checked = f.asks(q.After), s.cfg.Batch, q.After
-	if doubt {
+	if d.raised {
 		from := q.After
 		if from < math.MaxInt64 {
 			from++
@@ -153,13 +153,13 @@ func (s *scheduler) regainLocked() {
 
 // withholdLocked finds events of a claim that have to be given back, because an
 // earlier one of their aggregate has come up that is not with anybody yet.
-func (s *scheduler) withholdLocked(q *Query, c *Claimed, sure bool) {
-	last := int64(math.MaxInt64)
+// Up to sure, what is not reported as late is not there.
+func (s *scheduler) withholdLocked(q *Query, c *Claimed, sure int64) {
 	if c.LateCut {
-		last = c.Late[len(c.Late)-1].ID
+		sure = min(sure, c.Late[len(c.Late)-1].ID)
 	}
 	late := s.unmetLocked(c)
-	if len(late) == 0 && sure && !c.LateCut {
+	if len(late) == 0 && sure == math.MaxInt64 {
 		return
 	}
 	first := make(map[string]int64, len(late))
@@ -179,7 +179,7 @@ func (s *scheduler) withholdLocked(q *Query, c *Claimed, sure bool) {
 			continue
 		}
 		earlier, met := first[string(key)]
-		if met = met && earlier < w.Event.ID; !met && sure && w.Event.ID <= last {
+		if met = met && earlier < w.Event.ID; !met && w.Event.ID <= sure {
 			continue
 		}
 		w.Withheld = true

@@ -284,22 +284,6 @@ func (m *model) keep(i int, until <-chan struct{}) {
 		r.start()
 	}
 	<-until
-	if m.db.unfinished() > 0 {
-		m.mu.Lock()
-		for _, l := range r.lanes {
-			l.mu.Lock()
-			m.breaks("lane %s: load %d running %d queue %d followers %d behind %d passing %d looks %d lines %d open %v hungry %v", l.name, l.load, l.running, len(l.queue)-l.head, l.followers, l.behind, l.passing, len(l.looks), len(l.lines), l.breaker.open(), l.hungry)
-			for k, ln := range l.lines {
-				m.breaks("  line %s: jobs %d writing %d stored %v head %d first %d place %d looking %v", k, len(ln.jobs), ln.writing, ln.stored, ln.head, ln.first, ln.place, ln.looking)
-			}
-			l.mu.Unlock()
-		}
-		s := r.sched
-		s.mu.Lock()
-		m.breaks("sched sweeping %v knowing %v lines %v due %v turn %d of %d open %d sweep %+v", s.sweeping, s.knowing, s.claimingLines, s.claimingDue, s.turn, s.turns, len(s.open), s.sweep)
-		s.mu.Unlock()
-		m.mu.Unlock()
-	}
 	if err := r.stop(); err != nil {
 		m.t.Error(err)
 	}
@@ -335,8 +319,8 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		close(until)
 		relays.Wait()
 		m.judge()
-		if len(m.broken) > 0 {
-			_ = os.WriteFile("/tmp/history.txt", []byte(strings.Join(append(m.db.history, m.broken...), "\n")), 0o600)
+		if len(m.broken) > 0 && os.Getenv("NOTIFYD_TEST_HISTORY") != "" {
+			_ = os.WriteFile(os.Getenv("NOTIFYD_TEST_HISTORY"), []byte(strings.Join(append(m.db.history, m.broken...), "\n")), 0o600)
 		}
 		broken = slices.Concat(m.broken, m.db.broken)
 	})

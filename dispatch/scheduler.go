@@ -265,46 +265,49 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 			return q, true
 		}
 	}
-	if common {
-		s.lagTurn = true
-		if s.sweep.start(now) && s.sweep.kind == sweepFull {
-			for _, l := range s.laggingLocked() {
-				l.lag(beforeAll) // events may have come up behind these, too
-			}
-		}
-		if !now.Before(s.nextDuePoll) {
-			s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
-			for _, l := range s.lanes {
-				l.lookAgain()
-			}
-		}
-		s.sweeping = true
-		lagging := s.laggingLocked()
-		q := Query{
-			Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
-			Skip: s.skipLocked(lagging), asked: now,
-		}
-		if q.Limit > 0 {
-			s.askLocked(&q, &s.front, s.doubt.raised)
-			return q, true
-		}
-		// Every lane is full or paused. Nothing could be done with what a
-		// sweep finds; onRoom brings us back here.
-		s.sweeping = false
-		s.sweep.wait(now)
-		if len(lagging) == len(s.lanes) {
-			// Or all lag behind: their own sweeps see to it, and this one
-			// would wait for the slowest of them.
-			s.sweep.leave(now)
-			s.swept = true
-			s.readyLocked()
-		}
-		if q, ok := s.lagQueryLocked(now); ok {
-			s.sweeping = true
-			return q, true
+	if !common {
+		return Query{}, false
+	}
+	s.lagTurn = true
+	return s.sweepQueryLocked(now)
+}
+
+// sweepQueryLocked goes on with the common sweep, if any lane has room for what
+// it finds.
+func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
+	if s.sweep.start(now) && s.sweep.kind == sweepFull {
+		for _, l := range s.laggingLocked() {
+			l.lag(beforeAll) // events may have come up behind these, too
 		}
 	}
-	return Query{}, false
+	if !now.Before(s.nextDuePoll) {
+		s.dueNow, s.nextDuePoll = true, now.Add(s.cfg.PollInterval)
+		for _, l := range s.lanes {
+			l.lookAgain()
+		}
+	}
+	lagging := s.laggingLocked()
+	q := Query{
+		Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
+		Skip: s.skipLocked(lagging), asked: now,
+	}
+	if q.Limit > 0 {
+		s.sweeping = true
+		s.askLocked(&q, &s.front, &s.doubt)
+		return q, true
+	}
+	// Every lane is full or paused. Nothing could be done with what a
+	// sweep finds; onRoom brings us back here.
+	s.sweep.wait(now)
+	if len(lagging) == len(s.lanes) {
+		// Or all lag behind: their own sweeps see to it, and this one
+		// would wait for the slowest of them.
+		s.sweep.leave(now)
+		s.swept = true
+		s.readyLocked()
+	}
+	q, s.sweeping = s.lagQueryLocked(now)
+	return q, s.sweeping
 }
 
 // idsQueryLocked claims what the bell has named, and looks whether something has

@@ -1,13 +1,14 @@
 package dispatch
 
 import (
-	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// claimed takes what came of a query, before the work is handed out.
+// claimed takes what came of a query, in the order of ids, before the work is
+// handed out. From now on others look at the work, and nobody may move it.
 //
 // The claim is to be handed out in its turn; see await.
 func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
@@ -18,9 +19,12 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 		s.failedLocked(q)
 		return 0
 	}
-	sure := s.awaitNamedLocked(q)
+	upto := int64(math.MaxInt64)
+	if !s.awaitNamedLocked(q) {
+		upto = beforeAll
+	}
 	defer s.namedLocked(q)
-	s.judgeLocked(q, c, sure)
+	s.judgeLocked(q, c, upto)
 	if n := len(c.Work); n > 0 {
 		s.claims++
 		s.found += uint64(n)
@@ -31,7 +35,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 		for i := range c.Work {
 			s.sweep.head = max(s.sweep.head, c.Work[i].Event.ID)
 		}
-		s.metLocked(q, c)
+		if n := len(c.Work); n > 0 {
+			s.front.went(q.asked, c.Work, c.Work[n-1].Event.ID)
+		}
 	case SourceLines:
 		s.claimingLines = false
 	case SourceDue:
@@ -52,13 +58,13 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	return turn
 }
 
-// judgeLocked looks at what has come up behind a claim.
-func (s *scheduler) judgeLocked(q *Query, c *Claimed, sure bool) {
+// judgeLocked looks at what has come up behind a claim, which is known up to an id.
+func (s *scheduler) judgeLocked(q *Query, c *Claimed, upto int64) {
 	if q.Source != SourceSweep && q.Source != SourceIDs {
 		return
 	}
 	if !q.Snap && q.Source == SourceIDs {
-		s.withholdLocked(q, c, sure)
+		s.withholdLocked(q, c, upto)
 		return
 	}
 	f, doubt := &s.front, &s.doubt
@@ -69,8 +75,10 @@ func (s *scheduler) judgeLocked(q *Query, c *Claimed, sure bool) {
 	if q.Source == SourceSweep {
 		doubt.saw(c.Snapshot)
 	}
-	seen := f.saw(q.asked, c.Snapshot, q.checked, c.Late)
-	s.withholdLocked(q, c, sure && seen)
+	if !f.saw(q.asked, c.Snapshot, q.checked, c.Late) {
+		upto = beforeAll
+	}
+	s.withholdLocked(q, c, upto)
 }
 
 // awaitNamedLocked waits for claims by id that may have locked what comes
@@ -98,16 +106,6 @@ func (s *scheduler) namedLocked(q *Query) {
 		s.namings = slices.DeleteFunc(s.namings, func(n uint64) bool { return n == q.naming })
 		s.turnCond.Broadcast()
 	}
-}
-
-// metLocked moves the front to the highest of the ids that were claimed by name.
-func (s *scheduler) metLocked(q *Query, c *Claimed) {
-	if len(c.Work) == 0 {
-		return
-	}
-	work := slices.Clone(c.Work)
-	slices.SortFunc(work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
-	s.front.went(q.asked, work, work[len(work)-1].Event.ID)
 }
 
 // await waits until a claim is to be handed out.

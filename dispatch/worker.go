@@ -26,8 +26,6 @@ const (
 // tally counts verdicts.
 type tally [parked + 1]int
 
-func (t *tally) sum() int { return t[delivered] + t[failed] + t[dead] + t[released] + t[parked] }
-
 // healthy reports whether the destination gave an answer at all.
 func (t *tally) healthy() bool { return t[delivered]+t[failed]+t[dead] > 0 }
 

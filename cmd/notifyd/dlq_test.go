@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -191,52 +188,6 @@ func TestDLQEditFromFile(t *testing.T) {
 	}
 	if got := query[string](t, url, "SELECT payload::text FROM outbox_events"); got != `{"from": "stdin"}` {
 		t.Errorf("payload %q", got)
-	}
-}
-
-// pseudoTerminal returns the two ends of one, as a person and a program have them.
-func pseudoTerminal(t *testing.T) (person, program *os.File) {
-	t.Helper()
-	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skipf("there are no terminals here: %v", err)
-	}
-	t.Cleanup(func() { _ = person.Close() })
-	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = program.Close() })
-	return person, program
-}
-
-// TestDLQOnATerminal asks, and does it after a yes only.
-func TestDLQOnATerminal(t *testing.T) {
-	t.Parallel()
-	for answer, want := range map[string]struct {
-		code  int
-		state string
-	}{"y\n": {0, "1 retry, 2 retry"}, "YES\n": {0, "1 retry, 2 retry"}, "\n": {1, "1 dead, 2 dead"}, "yesterday\n": {1, "1 dead, 2 dead"}} {
-		t.Run(strings.TrimSpace(answer), func(t *testing.T) {
-			t.Parallel()
-			url := buried(t, 2)
-			person, program := pseudoTerminal(t)
-			if _, err := person.WriteString(answer); err != nil {
-				t.Fatal(err)
-			}
-			p := startProcessOn(t, program, "dlq", "replay", "--all", "--database-url", url)
-			code := p.wait(t)
-			if code != want.code || states(t, url) != want.state || !strings.Contains(p.stderr.text(), "2 dead letters will be replayed. Go on? [y/N] ") {
-				t.Errorf("exit code %d, %s: %s%s", code, states(t, url), p.stdout.text(), p.stderr.text())
-			}
-		})
 	}
 }
 

@@ -83,6 +83,11 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 	return nil
 }
 
+// KeepsOrder implements dispatch.OrderKeeper: records of one aggregate go to one
+// partition, where none is written after one that failed. A broker with a policy
+// of its own is the exception: it may refuse one record and take the next.
+func (h *Handler) KeepsOrder() bool { return h.encoder.byID && h.encoder.fixedTopic != "" }
+
 // DeliverBatch writes the records for events and waits for their acknowledgement.
 // What an error means:
 //

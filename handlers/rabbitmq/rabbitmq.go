@@ -109,6 +109,10 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 	return nil
 }
 
+// KeepsOrder implements dispatch.OrderKeeper: with strict_order nothing is sent
+// behind an event of the same aggregate that has failed.
+func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
+
 // DeliverBatch publishes the messages for events and waits for their
 // confirmations. What an error means:
 //

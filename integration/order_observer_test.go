@@ -1,0 +1,344 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// orderAttempts is how many failures make a dead letter in tests of the order.
+const orderAttempts = 3
+
+// fate is what a destination does with an event; the same each time.
+type fate struct {
+	fails     int // attempts that fail
+	permanent bool
+	slow      time.Duration
+}
+
+func (f fate) dies() bool { return f.permanent || f.fails >= orderAttempts }
+
+// orderDestination is one of those that order is kept at.
+type orderDestination struct {
+	name string
+	fate func(seed uint64, id int64) fate
+	down func(since time.Duration) bool // nil: never
+}
+
+// draw returns a number that is the same for the same event.
+func draw(seed uint64, name string, id int64) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, seed, name, id)
+	x := h.Sum64()
+	x ^= x >> 29
+	x *= 0xbf58476d1ce4e5b9
+	return x ^ x>>32
+}
+
+func orderDestinations() []orderDestination {
+	return []orderDestination{
+		// Fast, and rarely has anything to say against an event.
+		{name: "fast", fate: func(seed uint64, id int64) fate {
+			switch x := draw(seed, "fast", id) % 1000; {
+			case x < 3:
+				return fate{permanent: true}
+			case x < 10:
+				return fate{fails: 1}
+			case x < 14: // beyond the lock budget
+				return fate{slow: 150 * time.Millisecond}
+			}
+			return fate{}
+		}},
+		// Slow, moody and often down.
+		{name: "slow", fate: func(seed uint64, id int64) fate {
+			x := draw(seed, "slow", id)
+			f := fate{slow: time.Duration(x>>32%8) * time.Millisecond}
+			switch x %= 100; {
+			case x < 2:
+				f.permanent = true
+			case x < 8:
+				f.fails = 1 + int(x)%orderAttempts
+			case x < 9:
+				f.slow = 300 * time.Millisecond
+			}
+			return f
+		}, down: func(since time.Duration) bool { return since%(1500*time.Millisecond) < 150*time.Millisecond }},
+		// A batch may have several events of an aggregate.
+		{name: "stream", fate: func(seed uint64, id int64) fate {
+			switch x := draw(seed, "stream", id) % 200; {
+			case x < 2:
+				return fate{permanent: true}
+			case x < 6:
+				return fate{fails: 1}
+			}
+			return fate{}
+		}, down: func(since time.Duration) bool { return since%(2300*time.Millisecond) < 80*time.Millisecond }},
+	}
+}
+
+// sight is something that a destination saw.
+type sight struct {
+	at    time.Duration
+	dest  string
+	id    int64
+	what  string
+	relay string
+}
+
+// orderObserver is all destinations in one: it decides what they answer, and
+// writes down what they see, in the order in which they see it.
+type orderObserver struct {
+	seed  uint64
+	begin time.Time
+	dests map[string]orderDestination
+
+	mu     sync.Mutex
+	sights []sight
+}
+
+func newOrderObserver(seed uint64) *orderObserver {
+	o := &orderObserver{seed: seed, begin: time.Now(), dests: make(map[string]orderDestination)}
+	for _, d := range orderDestinations() {
+		o.dests[d.name] = d
+	}
+	return o
+}
+
+func (o *orderObserver) see(relay, dest string, id int64, what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sights = append(o.sights, sight{time.Since(o.begin), dest, id, what, relay})
+}
+
+// deliver is one attempt. What it answers is written down before it is sent:
+// from then on others may go on, even if the answer gets lost.
+func (o *orderObserver) deliver(ctx context.Context, relay, dest string, id int64, attempt int) error {
+	d := o.dests[dest]
+	o.see(relay, dest, id, "begin")
+	f := d.fate(o.seed, id)
+	if f.slow > 0 {
+		timer := time.NewTimer(f.slow)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	switch {
+	case d.down != nil && d.down(time.Since(o.begin)):
+		return notifyd.Unavailable(errors.New("down"))
+	case f.permanent:
+		o.see(relay, dest, id, "dead")
+		return notifyd.Permanent(errors.New("rejected"))
+	case attempt <= f.fails:
+		if attempt >= orderAttempts {
+			o.see(relay, dest, id, "dead")
+		}
+		return errors.New("failed")
+	}
+	o.see(relay, dest, id, "ack")
+	return nil
+}
+
+// orderHandler delivers to one destination of the observer.
+type orderHandler func(ctx context.Context, dest string, e *notifyd.Event) error
+
+// streamHandler keeps the order within a batch.
+type streamHandler struct{ one notifyd.HandlerFunc }
+
+func (s streamHandler) Deliver(ctx context.Context, e *notifyd.Event) error { return s.one(ctx, e) }
+
+func (s streamHandler) KeepsOrder() bool { return true }
+
+func (s streamHandler) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+	errs := make([]error, len(events))
+	broken := make(map[string]bool)
+	for i, e := range events {
+		if e.AggregateID != "" && broken[e.AggregateID] {
+			errs[i] = errors.New("an earlier event has failed")
+			continue
+		}
+		errs[i] = s.one(ctx, e)
+		if errs[i] != nil && !dispatch.IsPermanent(errs[i]) {
+			broken[e.AggregateID] = true
+		}
+	}
+	return errs
+}
+
+// handleInOrder registers all destinations with a relay.
+func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
+	options := []notifyd.HandleOption{
+		notifyd.MaxAttempts(orderAttempts), notifyd.Timeout(10 * time.Second),
+		notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}),
+	}
+	one := func(dest string) notifyd.HandlerFunc {
+		return func(ctx context.Context, e *notifyd.Event) error { return deliver(ctx, dest, e) }
+	}
+	batch := notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
+		errs := make([]error, len(events))
+		for i, e := range events {
+			errs[i] = one("slow")(ctx, e)
+		}
+		return errs
+	})
+	for _, err := range []error{
+		r.Destination("fast", one("fast"), options...),
+		r.Destination("slow", batch, append(options, notifyd.BatchSize(5), notifyd.Concurrency(4))...),
+		r.Destination("stream", streamHandler{one("stream")}, append(options, notifyd.BatchSize(20), notifyd.Concurrency(2))...),
+		r.Route("*", "fast", "slow"), r.Route("fast", "fast"), r.Route("stream", "stream", "fast"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// failer is what handleInOrder needs of a test; a victim has something else.
+type failer interface{ Fatal(args ...any) }
+
+// orderRoutes are the routes of handleInOrder.
+func orderRoutes(eventType string) []string {
+	switch eventType {
+	case "fast":
+		return []string{"fast"}
+	case "stream":
+		return []string{"stream", "fast"}
+	}
+	return []string{"fast", "slow"}
+}
+
+// committed is an event as the table has it in the end.
+type committed struct {
+	id        int64
+	typ       string
+	aggregate string
+	state     string
+}
+
+// judge compares what the destinations saw with what is in the tables: nothing
+// lost, nothing left, nothing begun before its turn.
+func (o *orderObserver) judge(t *testing.T, e *env) {
+	t.Helper()
+	rows, err := e.pool.Query(e.ctx, `SELECT id, event_type, coalesce(aggregate_id, ''), state FROM outbox_events ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c committed, err error) {
+		err = row.Scan(&c.id, &c.typ, &c.aggregate, &c.state)
+		return c, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type line struct{ dest, aggregate string }
+	lines := make(map[line][]int64)
+	of := make(map[int64]committed, len(events))
+	for _, c := range events {
+		of[c.id] = c
+		if c.state != "done" {
+			t.Errorf("event %d is %s", c.id, c.state)
+		}
+		for _, dest := range orderRoutes(c.typ) {
+			if c.aggregate != "" {
+				lines[line{dest, c.aggregate}] = append(lines[line{dest, c.aggregate}], c.id)
+			}
+		}
+	}
+	type ref struct {
+		dest string
+		id   int64
+	}
+	begun, ended := make(map[ref]bool), make(map[ref]bool)
+	again, wrong := 0, 0
+	for n, s := range o.sights {
+		r := ref{s.dest, s.id}
+		c, known := of[s.id]
+		switch {
+		case !known:
+			t.Errorf("%s saw event %d, which is not in the table", s.dest, s.id)
+			continue
+		case s.what != "begin":
+			again += btoi(ended[r])
+			ended[r] = true
+			continue
+		case begun[r] || c.aggregate == "":
+			begun[r] = true
+			continue
+		}
+		begun[r] = true
+		at := line{s.dest, c.aggregate}
+		for len(lines[at]) > 0 && ended[ref{s.dest, lines[at][0]}] {
+			lines[at] = lines[at][1:]
+		}
+		if len(lines[at]) > 0 && lines[at][0] < s.id {
+			if wrong++; wrong <= 5 {
+				t.Errorf("%s of relay %s began with %d of %s at %v, before %d was done with; what it saw of both:\n%s",
+					s.dest, s.relay, s.id, c.aggregate, s.at, lines[at][0], o.history(s.dest, n, lines[at][0], s.id))
+			}
+		}
+	}
+	for _, c := range events {
+		for _, dest := range orderRoutes(c.typ) {
+			if !ended[ref{dest, c.id}] {
+				t.Errorf("event %d was lost at %s", c.id, dest)
+			}
+		}
+	}
+	o.judgeRows(t, e, events)
+	t.Logf("%d events, %d sights, %d deliveries made again, %d out of order", len(events), len(o.sights), again, wrong)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// history returns what a destination saw of some events, and a little more.
+func (o *orderObserver) history(dest string, upto int, ids ...int64) (text string) {
+	for n, s := range o.sights[:min(upto+20, len(o.sights))] {
+		if s.dest == dest && slices.Contains(ids, s.id) {
+			text += fmt.Sprintf("%6d %v relay %s: %s %d\n", n, s.at, s.relay, s.what, s.id)
+		}
+	}
+	return text
+}
+
+// judgeRows looks at what is left in outbox_deliveries: those that had to die.
+func (o *orderObserver) judgeRows(t *testing.T, e *env, events []committed) {
+	t.Helper()
+	rows, err := e.pool.Query(e.ctx, `SELECT event_id || '/' || destination || ' ' || state FROM outbox_deliveries`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, c := range events {
+		for _, dest := range orderRoutes(c.typ) {
+			if o.dests[dest].fate(o.seed, c.id).dies() {
+				want = append(want, fmt.Sprintf("%d/%s dead", c.id, dest))
+			}
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("outbox_deliveries has %d rows %.500v, want the %d dead letters %.500v", len(got), got, len(want), want)
+	}
+}

@@ -1,0 +1,174 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+)
+
+const (
+	// envOrderFor is how long events are written in each variant of the tests of
+	// the order, such as 5m.
+	envOrderFor = "NOTIFYD_TEST_ORDER_FOR"
+	// envOrderSeed repeats the choices of a run, as far as they are the test's.
+	envOrderSeed = "NOTIFYD_TEST_ORDER_SEED"
+
+	orderWriters    = 8
+	orderAggregates = 50
+)
+
+// orderFor returns how long to write for.
+func orderFor(t *testing.T, short time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(envOrderFor)
+	if text == "" {
+		return short
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", envOrderFor, err)
+	}
+	return d
+}
+
+// orderSeed returns the seed of a run and says it.
+func orderSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv(envOrderSeed); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s: %v", envOrderSeed, err)
+		}
+	}
+	t.Logf("%s=%d", envOrderSeed, seed)
+	return seed
+}
+
+// orderOptions are limits of a relay that make much happen at once.
+func orderOptions(r *rand.Rand) (options []notifyd.Option) {
+	pick := func(list ...int) int { return list[r.IntN(len(list))] }
+	options = []notifyd.Option{
+		notifyd.WithClaims(pick(1, 2, 4)), notifyd.WithClaimBatch(pick(2, 10, 100, 1000)),
+		notifyd.WithLockBudget(time.Duration(pick(2, 10, 100)) * time.Millisecond),
+		notifyd.WithPollInterval(time.Duration(pick(50, 300, 1000)) * time.Millisecond),
+	}
+	if r.IntN(5) == 0 {
+		options = append(options, notifyd.WithPollingOnly())
+	}
+	return options
+}
+
+// writeInOrder writes random transactions until ctx ends. The events of one
+// aggregate are written one transaction after the other, as applications do.
+func (e *env) writeInOrder(ctx context.Context, seed uint64) {
+	e.t.Helper()
+	var writers sync.WaitGroup
+	defer writers.Wait()
+	for n := range uint64(orderWriters) {
+		conn, err := pgx.Connect(e.ctx, e.url)
+		if err != nil {
+			e.t.Error(err)
+			return
+		}
+		writers.Go(func() {
+			defer func() { _ = conn.Close(context.WithoutCancel(e.ctx)) }()
+			r := rand.New(rand.NewPCG(seed, n)) //nolint:gosec // a test
+			for ctx.Err() == nil {
+				if err := writeOnce(e.ctx, conn, r); err != nil {
+					e.t.Errorf("writer %d: %v", n, err)
+					return
+				}
+			}
+		})
+	}
+}
+
+// writeOnce is one transaction.
+func writeOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) error {
+	keys := make([]int, 1+r.IntN(5))
+	for i := range keys {
+		keys[i] = r.IntN(orderAggregates)
+	}
+	slices.Sort(keys) // against deadlocks
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	pauses := pauseOf(r)
+	for i, key := range keys {
+		if i == 0 || keys[i-1] != key {
+			if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(42, $1)`, key); err != nil {
+				return err
+			}
+		}
+		id := any(strconv.Itoa(key))
+		if r.IntN(10) == 0 {
+			id = nil // nothing to keep
+		}
+		rows := 1
+		if r.IntN(20) == 0 {
+			rows = 20 // in one statement
+		}
+		typ := []string{"fast", "stream", "both", "both"}[r.IntN(4)]
+		if _, err := tx.Exec(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			SELECT $1, 't', $2, '1' FROM generate_series(1, $3)`, typ, id, rows); err != nil {
+			return err
+		}
+		time.Sleep(pauses()) // it is what the transaction does beside this
+	}
+	if r.IntN(8) == 0 {
+		return tx.Rollback(ctx)
+	}
+	return tx.Commit(ctx)
+}
+
+// pauseOf returns how a transaction spends its time.
+func pauseOf(r *rand.Rand) func() time.Duration {
+	switch x := r.IntN(400); {
+	case x == 0:
+		long := 2 * time.Second
+		return func() (d time.Duration) { d, long = long, 0; return d }
+	case x < 300:
+		return func() time.Duration { return 0 }
+	}
+	return func() time.Duration { return time.Duration(r.IntN(50)) * time.Millisecond }
+}
+
+// TestOrderWhileWritten: whatever is written at the same time, and however the
+// destinations behave, no event overtakes an earlier one of its aggregate.
+func TestOrderWhileWritten(t *testing.T) {
+	t.Parallel()
+	for _, relays := range []int{1, 2} {
+		t.Run(fmt.Sprint(relays), func(t *testing.T) {
+			t.Parallel()
+			seed := orderSeed(t)
+			e, o := newEnv(t), newOrderObserver(seed)
+			r := rand.New(rand.NewPCG(seed, 1000)) //nolint:gosec // a test
+			for n := range relays {
+				name := strconv.Itoa(n)
+				e.relay(func(r *notifyd.Relay) {
+					handleInOrder(t, r, func(ctx context.Context, dest string, e *notifyd.Event) error {
+						return o.deliver(ctx, name, dest, e.ID, e.Attempt)
+					})
+				}, orderOptions(r)...)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), orderFor(t, 6*time.Second))
+			defer cancel()
+			e.writeInOrder(ctx, seed)
+			e.untilDone()
+			o.judge(t, e)
+		})
+	}
+}
