@@ -45,7 +45,17 @@ func (c *Console) read(ctx context.Context, f func(tx pgx.Tx) error) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
+	if err := inOrder(ctx, tx); err != nil {
+		return err
+	}
 	return f(tx)
+}
+
+// inOrder has the planner walk along an index in its order and stop at the limit.
+// With stale statistics it would rather read a whole table's worth of an index, and sort that.
+func inOrder(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off`)
+	return err
 }
 
 // table names a table of the schema.
@@ -60,11 +70,14 @@ func readLatency(ctx context.Context, pool *pgxpool.Pool, schema string) (latenc
 	var median, p99 *float64
 	tx, err := bounded{pool}.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err == nil {
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
+		err = inOrder(ctx, tx)
+	}
+	if err == nil {
 		err = tx.QueryRow(ctx, `SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY took), percentile_cont(0.99) WITHIN GROUP (ORDER BY took)
 			FROM (SELECT greatest(0, extract(epoch FROM processed_at - created_at))::float8 AS took, state, available_at, processed_at
 				FROM `+table(schema, "outbox_events")+` ORDER BY id DESC LIMIT $1) AS e
 			WHERE state = 'done' AND available_at IS NULL AND processed_at > now() - interval '1 minute'`, latencyOf).Scan(&median, &p99)
-		_ = tx.Rollback(context.WithoutCancel(ctx))
 	}
 	if err != nil {
 		return latency{}, fmt.Errorf("read the latency: %w", err)
