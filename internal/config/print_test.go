@@ -90,6 +90,9 @@ routes:
   to: [mail]
 admin:
   listen: ''
+  console: false
+  read_only: false
+  payloads: shown
 alerts:
   to: []
   on: []
