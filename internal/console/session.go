@@ -210,7 +210,7 @@ func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 		return
 	}
-	if err := c.render(w, http.StatusOK, "login", c.newPage("Log in", "", session{}, loginBody{Next: next})); err != nil {
+	if err := c.render(w, http.StatusOK, "login", c.newPage("Log in", "login", session{}, loginBody{Next: next})); err != nil {
 		c.fail(w, r, session{}, err)
 	}
 }
@@ -227,7 +227,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	next := localPath(r.PostForm.Get("next"))
 	if c.cfg.Token != nil && !c.cfg.Token.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
 		c.cfg.Log.WarnContext(r.Context(), "failed login at the console", "remote", r.RemoteAddr)
-		if err := c.render(w, http.StatusUnauthorized, "login", c.newPage("Log in", "", session{}, loginBody{next, true})); err != nil {
+		if err := c.render(w, http.StatusUnauthorized, "login", c.newPage("Log in", "login", session{}, loginBody{next, true})); err != nil {
 			c.fail(w, r, session{}, err)
 		}
 		return
