@@ -166,10 +166,10 @@ func TestPagesInABrowser(t *testing.T) {
 	s := serve(t, func(c *Config) { c.Token = token("right") })
 	event := furnish(s)
 	axe := findAxe(t)
-	print := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE destination = 'mail' AND state = 'dead' LIMIT 1`)
+	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE destination = 'mail' AND state = 'dead' LIMIT 1`)
 	paths := []struct{ name, path string }{
 		{"login", "login"}, {"overview", ""}, {"destinations", "destinations"}, {"events", "events"}, {"event", fmt.Sprintf("events/%d", event)},
-		{"dead", "dead"}, {"group", "dead/group?destination=mail&fingerprint=" + print}, {"relays", "relays"},
+		{"dead", "dead"}, {"group", "dead/group?destination=mail&fingerprint=" + errorGroup}, {"relays", "relays"},
 	}
 	for _, view := range []struct {
 		name, scheme string

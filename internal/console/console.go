@@ -138,7 +138,7 @@ func (c *Console) routes() {
 	c.mux.Handle("POST "+Path+"destinations/resume", c.inside(c.act(c.resume)))
 	c.mux.Handle("POST "+Path+"dead/replay", c.inside(c.act(c.replay)))
 	c.mux.Handle("POST "+Path+"dead/discard", c.inside(c.act(c.discard)))
-	c.mux.Handle(Path, c.inside(func(w http.ResponseWriter, r *http.Request, s session) error {
+	c.mux.Handle(Path, c.inside(func(http.ResponseWriter, *http.Request, session) error {
 		return notFound("There is no such page.")
 	}))
 }

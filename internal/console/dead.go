@@ -147,7 +147,7 @@ func doneText(q url.Values) string {
 	if err != nil {
 		return ""
 	}
-	text := ""
+	var text string
 	switch q.Get("done") {
 	case "replayed":
 		text = "Replayed: " + showCount(float64(n)) + ". They are on their way."

@@ -38,10 +38,10 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 			return nil
 		}
 		if err := control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
-			return nil //nolint:nilerr // the connection is gone
+			return nil // the connection is gone
 		}
 		if err := send(w, text.Bytes()); err != nil || control.Flush() != nil {
-			return nil //nolint:nilerr // the browser is gone
+			return nil // the browser is gone
 		}
 		select {
 		case <-changed:

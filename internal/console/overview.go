@@ -114,13 +114,13 @@ func notesOf(s snapshot) (notes []note) {
 	}
 	for _, d := range s.asked.backlog.Destinations {
 		if d.Dead.N > 0 {
-			text, _ := number(d.Dead) //nolint:errcheck // it is a count
+			text, _ := number(d.Dead) // no error: it is a count
 			link := Path + "dead?destination=" + url.QueryEscape(d.Name)
 			notes = append(notes, note{fmt.Sprintf("Dead letters of %s: %s.", d.Name, text), link, true})
 		}
 	}
 	for _, t := range s.asked.backlog.Unrouted {
-		text, _ := number(t.Count) //nolint:errcheck // it is a count
+		text, _ := number(t.Count) // no error: it is a count
 		notes = append(notes, note{fmt.Sprintf("No route matches the event type %s: %s wait.", t.EventType, text), Path + "events?type=" + url.QueryEscape(t.EventType), true})
 	}
 	return notes

@@ -111,8 +111,8 @@ func TestDeadLetters(t *testing.T) {
 	if !strings.Contains(page, `<td class="n">120</td>`) || !strings.Contains(page, "404 nothing there") {
 		t.Fatalf("the groups:\n%s", page)
 	}
-	print := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE event_id = $1`, ids[0])
-	group := Path + "dead/group?" + url.Values{"destination": {"mail"}, "fingerprint": {print}}.Encode()
+	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE event_id = $1`, ids[0])
+	group := Path + "dead/group?" + url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}}.Encode()
 	seen := 0
 	for next, pages := group, 0; next != "" && pages < 5; pages++ {
 		text := s.get(next)
@@ -122,7 +122,7 @@ func TestDeadLetters(t *testing.T) {
 	if seen != 120 {
 		t.Errorf("%d letters on all pages of the group", seen)
 	}
-	choose := url.Values{"destination": {"mail"}, "fingerprint": {print}, "reason": {"mended"}}
+	choose := url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "reason": {"mended"}}
 	a := s.post(group, Path+"dead/replay", choose)
 	if a.code != http.StatusSeeOther {
 		t.Fatalf("replay: %d\n%s", a.code, a.body)

@@ -218,10 +218,10 @@ func TestMarkup(t *testing.T) {
 	s.relay.stats.Destinations[0].Name = markup
 	s.relay.mu.Unlock()
 	q := url.QueryEscape(markup)
-	print := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE state = 'dead'`)
+	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE state = 'dead'`)
 	paths := []string{
 		"", "destinations", "events", "events?type=" + q + "&aggregate_type=" + q, fmt.Sprintf("events/%d", id), "dead", "dead?destination=" + q,
-		"dead/group?destination=" + q + "&fingerprint=" + print, "relays", "destinations?done=" + q, "dead?done=" + q + "&n=1",
+		"dead/group?destination=" + q + "&fingerprint=" + errorGroup, "relays", "destinations?done=" + q, "dead?done=" + q + "&n=1",
 	}
 	for _, path := range paths {
 		page := s.get(Path + path)
