@@ -97,6 +97,9 @@ admin:
     key_file: ''
   token: ''
   pprof: false
+  console: false
+  read_only: false
+  payloads: shown
 alerts:
   to: []
   on: []
