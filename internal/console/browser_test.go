@@ -168,8 +168,14 @@ func TestPagesInABrowser(t *testing.T) {
 	axe := findAxe(t)
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE destination = 'mail' AND state = 'dead' LIMIT 1`)
 	paths := []struct{ name, path string }{
-		{"login", "login"}, {"overview", ""}, {"destinations", "destinations"}, {"events", "events"}, {"event", fmt.Sprintf("events/%d", event)},
-		{"dead", "dead"}, {"group", "dead/group?destination=mail&fingerprint=" + errorGroup}, {"relays", "relays"},
+		{"login", "login"},
+		{"overview", ""},
+		{"destinations", "destinations"},
+		{"events", "events"},
+		{"event", fmt.Sprintf("events/%d", event)},
+		{"dead", "dead"},
+		{"group", "dead/group?destination=mail&fingerprint=" + errorGroup},
+		{"relays", "relays"},
 	}
 	for _, view := range []struct {
 		name, scheme string

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/notifyd/notifyd/deadletter"
@@ -122,7 +123,18 @@ func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(conte
 	// A browser that leaves does not stop it half-way.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actionTimeout)
 	defer cancel()
+	finished := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() { // a daemon that stops does not wait for it
+		select {
+		case <-c.ended:
+			cancel()
+		case <-finished:
+		}
+	})
 	result, err := do(ctx, f, deadletter.Action{Actor: actor, Reason: reason})
+	close(finished)
+	watch.Wait()
 	if err != nil && (result.Done == 0 || !errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}

@@ -73,16 +73,13 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 		return err
 	}
 	b := eventsBody{search: find, States: states(), First: !q.Has("upto")}
-	var lowest int64
-	var ended bool
-	err = c.read(r.Context(), func(tx pgx.Tx) error {
-		b.Rows, lowest, ended, err = find.run(r.Context(), tx, c.cfg.Schema)
-		return err
-	})
+	found, err := c.search(r.Context(), find)
 	if err != nil {
 		return err
 	}
-	if !ended {
+	b.Rows = found.rows
+	lowest := found.lowest
+	if !found.ended {
 		next := find
 		next.Upto = lowest - 1
 		b.Next = Path + "events?" + next.query().Encode()
@@ -155,26 +152,44 @@ func (f search) sql(schema, columns string) (text string, args []any) {
 		WHERE ` + strings.Join(where, " AND "), args
 }
 
+// findings are what a search has found.
+type findings struct {
+	rows   []eventRow
+	lowest int64 // the id that was looked at last
+	ended  bool  // there is nothing below it
+}
+
+// search runs a search in a transaction of its own.
+func (c *Console) search(ctx context.Context, f search) (result findings, err error) {
+	err = c.read(ctx, func(tx pgx.Tx) error {
+		result, err = f.run(ctx, tx, c.cfg.Schema)
+		return err
+	})
+	return result, err
+}
+
 // run returns a page of events, newest first, the lowest id that was looked at,
 // and whether there is nothing below it.
-func (f search) run(ctx context.Context, tx pgx.Tx, schema string) (rows []eventRow, lowest int64, ended bool, err error) {
+func (f search) run(ctx context.Context, tx pgx.Tx, schema string) (result findings, err error) {
 	text, args := f.sql(schema, "id, event_type, state, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), created_at, processed_at")
 	found, err := tx.Query(ctx, fmt.Sprintf("%s ORDER BY id DESC LIMIT %d", text, eventsShown), args...)
 	if err != nil {
-		return nil, 0, false, err
+		return findings{}, err
 	}
-	rows, err = pgx.CollectRows(found, pgx.RowToStructByPos[eventRow])
+	result.rows, err = pgx.CollectRows(found, pgx.RowToStructByPos[eventRow])
 	if err != nil {
-		return nil, 0, false, err
+		return findings{}, err
 	}
-	if len(rows) == eventsShown {
-		lowest = rows[len(rows)-1].ID
-		return rows, lowest, lowest == math.MinInt64, nil
+	if n := len(result.rows); n == eventsShown {
+		result.lowest = result.rows[n-1].ID
+		result.ended = result.lowest == math.MinInt64
+		return result, nil
 	}
 	bare, args := search{State: onlyFresh(f.State), Upto: f.Upto}.sql(schema, "coalesce(min(id), 0), count(*)")
 	var n int
-	err = tx.QueryRow(ctx, bare, args...).Scan(&lowest, &n)
-	return rows, lowest, n < eventsLooked || lowest == math.MinInt64, err
+	err = tx.QueryRow(ctx, bare, args...).Scan(&result.lowest, &n)
+	result.ended = n < eventsLooked || result.lowest == math.MinInt64
+	return result, err
 }
 
 // onlyFresh is the one state that the inner query chooses by.

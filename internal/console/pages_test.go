@@ -117,7 +117,7 @@ func TestDeadLetters(t *testing.T) {
 	for next, pages := group, 0; next != "" && pages < 5; pages++ {
 		text := s.get(next)
 		seen += strings.Count(text, `<th scope="row"`)
-		next = linkTo(text, "next")
+		next = linkNext(text)
 	}
 	if seen != 120 {
 		t.Errorf("%d letters on all pages of the group", seen)
@@ -136,29 +136,35 @@ func TestDeadLetters(t *testing.T) {
 	if n := query[int](s, `SELECT count(*) FROM outbox_audit WHERE actor = 'console' AND action = 'replay' AND details->>'reason' = 'mended'`); n != 120 {
 		t.Errorf("%d are in the audit", n)
 	}
-	event := fmt.Sprintf("%sevents/%d", Path, other)
-	one := url.Values{"destination": {"hook"}, "event": {fmt.Sprint(other)}}
-	if a := s.post(event, Path+"dead/discard", one); a.code != http.StatusBadRequest {
-		t.Errorf("discarding without being sure: %d", a.code)
-	}
-	one.Set("sure", "yes")
-	if a := s.post(event, Path+"dead/discard", one); a.code != http.StatusSeeOther {
-		t.Errorf("discard: %d\n%s", a.code, a.body)
-	}
-	if query[bool](s, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1)`, other) {
-		t.Error("it was not discarded")
-	}
-	if page := s.get(event); !strings.Contains(page, "discard</td>") {
-		t.Errorf("the event does not tell:\n%s", page)
-	}
+	discardOne(s, other)
 	if a := s.post(Path+"destinations", Path+"dead/replay", url.Values{"destination": {"mail"}}); a.code != http.StatusBadRequest {
 		t.Errorf("a replay of nothing in particular: %d", a.code)
 	}
 }
 
-// linkTo returns the address of the link with a relation.
-func linkTo(page, rel string) string {
-	before, _, ok := strings.Cut(page, `" rel="`+rel+`"`)
+// discardOne discards the dead letter of hook on the page of its event.
+func discardOne(s *site, other int64) {
+	s.Helper()
+	event := fmt.Sprintf("%sevents/%d", Path, other)
+	one := url.Values{"destination": {"hook"}, "event": {fmt.Sprint(other)}}
+	if a := s.post(event, Path+"dead/discard", one); a.code != http.StatusBadRequest {
+		s.Errorf("discarding without being sure: %d", a.code)
+	}
+	one.Set("sure", "yes")
+	if a := s.post(event, Path+"dead/discard", one); a.code != http.StatusSeeOther {
+		s.Errorf("discard: %d\n%s", a.code, a.body)
+	}
+	if query[bool](s, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1)`, other) {
+		s.Error("it was not discarded")
+	}
+	if page := s.get(event); !strings.Contains(page, "discard</td>") {
+		s.Errorf("the event does not tell:\n%s", page)
+	}
+}
+
+// linkNext returns the address of the link to the next page, "" for none.
+func linkNext(page string) string {
+	before, _, ok := strings.Cut(page, `" rel="next"`)
 	if !ok {
 		return ""
 	}
@@ -187,7 +193,7 @@ func TestEvents(t *testing.T) {
 				last = id
 				n++
 			}
-			next = linkTo(text, "next")
+			next = linkNext(text)
 		}
 		return n
 	}
@@ -222,11 +228,11 @@ func TestSearchGoesOn(t *testing.T) {
 	s.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('rare', '1', 'done')`)
 	s.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'often', '1', 'done' FROM generate_series(1, $1::int)`, eventsLooked+5)
 	first := s.get(Path + "events?type=rare")
-	next := linkTo(first, "next")
+	next := linkNext(first)
 	if !strings.Contains(first, "None among these") || next == "" {
 		t.Fatalf("the first page:\n%s", first)
 	}
-	if second := s.get(next); !strings.Contains(second, `/console/events/1"`) || linkTo(second, "next") != "" {
+	if second := s.get(next); !strings.Contains(second, `/console/events/1"`) || linkNext(second) != "" {
 		t.Errorf("the second page:\n%s", second)
 	}
 }

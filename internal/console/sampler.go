@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -236,7 +237,7 @@ func (s *sampler) sampleNow() {
 	for i, old := range s.last.stats.Destinations {
 		for _, d := range stats.Destinations {
 			if d.Name == old.Name {
-				list := append(s.last.stats.Destinations[:0:0], s.last.stats.Destinations...)
+				list := slices.Clone(s.last.stats.Destinations)
 				list[i].Paused, list[i].Unavailable = d.Paused, d.Unavailable
 				s.last.stats.Destinations = list
 			}
