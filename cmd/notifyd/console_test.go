@@ -116,9 +116,13 @@ routes: [{match: '*', to: audit}]
 	}
 	r.write(t, strings.Replace(text, "\nroutes", "\nretention: {keep: 0}\nroutes", 1))
 	r.reloads <- struct{}{}
-	r.stderr.await(t, saidDelivers)
-	v.awaits("/console/", "audit is paused")
 	r.stderr.await(t, `"retention.keep (for the console)"`)
+	v.awaits("/console/", "audit is paused")
+	// With all that it has paused, the relay has nothing to begin with before this.
+	if code, page := v.post("/console/destinations/resume", url.Values{"csrf": {csrf[1]}, "destination": {"audit"}}); code != http.StatusOK {
+		t.Fatalf("resume: %d\n%s", code, page)
+	}
+	r.stderr.await(t, saidDelivers)
 	if code := r.end(t); code != exitOK {
 		t.Errorf("exit code %d:\n%s", code, r.stderr.text())
 	}

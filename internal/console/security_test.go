@@ -212,7 +212,8 @@ func TestMarkup(t *testing.T) {
 	id := query[int64](s, `INSERT INTO outbox_events (event_type, payload, state, headers, aggregate_type, aggregate_id, idempotency_key)
 		VALUES ($1, to_json($1::text), 'deferred', jsonb_build_object('h', $1::text), $1, $1, $1) RETURNING id`, markup)
 	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, error_class, last_error, ordering_key) VALUES
-		($1, $2, $2, 'dead', 'event', $2, $2), ($1, 'mail', $2, 'retry', 'event', $2, NULL), ($1, '', $2, 'unrouted', NULL, NULL, NULL)`, id, markup)
+		($1, $2, $2, 'dead', 'event', $2, $2), ($1, 'mail', $2, 'retry', 'event', $2, NULL)`, id, markup)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, '', $2, 'unrouted')`, id, markup)
 	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, destination, details) VALUES ($1, $2, $2, $2, jsonb_build_object('reason', $2::text))`, id, markup)
 	s.relay.mu.Lock()
 	s.relay.stats.Destinations[0].Name = markup
