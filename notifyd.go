@@ -272,6 +272,16 @@ func (r *Relay) connections() (all []dispatch.ConnectionStats) {
 	return append(all, dispatch.ConnectionStats{Role: "pool", Open: int(pool.TotalConns()), Opened: uint64(pool.NewConnsCount())}) //nolint:gosec // a count
 }
 
+// Pause keeps this relay from claiming for a destination until Resume is called
+// or the process ends; other relays go on. Calls that are under way end as usual, its events
+// wait in the table, and no attempt is counted. The error wraps
+// dispatch.ErrDestination if there is none of that name.
+func (r *Relay) Pause(destination string) error { return r.dispatcher.Pause(destination) }
+
+// Resume ends a pause. The error wraps dispatch.ErrDestination if there is no
+// destination of that name.
+func (r *Relay) Resume(destination string) error { return r.dispatcher.Resume(destination) }
+
 // Listening reports whether notifications are heard, as far as is known at the
 // moment; never where the relay only polls.
 func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listening() }

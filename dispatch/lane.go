@@ -93,6 +93,7 @@ type lane struct {
 	pace    time.Duration // what an event costs a worker, on average
 	hungry  bool          // somebody was refused since onRoom was last called
 	stopped bool
+	paused  bool // by a person; see pause.go
 	breaker breaker
 	total   [parked + 1]uint64    // answers by verdict
 	classes [ClassOurs + 1]uint64 // the same by class; 0 has those without an error
@@ -165,7 +166,7 @@ func (l *lane) fairLocked() int {
 }
 
 func (l *lane) roomLocked(now time.Time) int {
-	if l.stopped {
+	if l.stopped || l.paused {
 		return 0
 	}
 	if l.breaker.open() {
@@ -368,7 +369,7 @@ func (l *lane) untake(jobs []*job) {
 		l.head = 0
 	}
 	copy(l.queue[l.head:], back)
-	if !l.breaker.open() {
+	if !l.restingLocked() {
 		l.employLocked()
 	}
 }
@@ -401,9 +402,9 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 			l.passLocked(j.batch, j.batch.work[j.work].Event.ID)
 		}
 	}
-	if l.breaker.open() {
-		// What had been queued before it opened. There is no probe among it:
-		// one is granted only when nothing else is under way.
+	if l.restingLocked() {
+		// What had been queued before that. There is no probe among it: one is
+		// granted only when nothing else is under way.
 		gone = append(gone, l.emptyLocked()...)
 	} else {
 		l.employLocked()

@@ -212,7 +212,7 @@ func (l *lane) promoteLocked(ln *line) []kept {
 	if len(ln.jobs) == 0 || ln.jobs[0].started || ln.jobs[0].queued {
 		return nil
 	}
-	if l.stopped || l.breaker.open() {
+	if l.stopped || l.restingLocked() {
 		return l.cutLocked(ln, 0, ln.stored)
 	}
 	ln.jobs[0].queued = true

@@ -103,6 +103,8 @@ type DestinationStats struct {
 	Running, Queued int
 	// Unavailable says that the lane pauses because the destination is down.
 	Unavailable bool
+	// Paused says that somebody has called Pause: nothing is claimed for it.
+	Paused bool
 	// Pace is what an event takes a worker, on average.
 	Pace time.Duration
 	// Report is what the handler knows; nil if it does not tell.
@@ -124,7 +126,7 @@ func (l *lane) stats() DestinationStats {
 	s := DestinationStats{
 		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released],
 		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(time.Now()), Aggregates: len(l.lines),
-		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Pace: l.pace,
+		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()

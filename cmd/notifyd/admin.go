@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -15,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/metrics"
 )
 
-// startAdmin serves metrics and health until stop is called, if the
+// startAdmin serves metrics, health and the console until stop is called, if the
 // configuration asks for it.
 func startAdmin(ctx context.Context, c *config.Config, path string, relay *live, state *reloadState, log *slog.Logger) (stop func(), err error) {
 	if c.Admin.Listen == "" {
@@ -26,28 +27,42 @@ func startAdmin(ctx context.Context, c *config.Config, path string, relay *live,
 	registry.MustRegister(metrics.NewCollector(ctx, relay), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
 	registry.MustRegister(state.metrics()...)
-	server, err := admin.Listen(ctx, admin.Config{
+	serve := admin.Config{
 		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: append(checks(relay), state.check()),
 		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
-	}, log)
+	}
+	look, err := newConsole(ctx, c, path, relay, log)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	log.InfoContext(ctx, "admin server", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(), "pprof", c.Admin.Pprof)
+	if look != nil {
+		serve.Console = look
+	}
+	server, err := admin.Listen(ctx, serve, log)
+	if err != nil {
+		cancel()
+		look.close()
+		return nil, err
+	}
+	log.InfoContext(ctx, "admin server", "listen", server.Addr(), "tls", c.Admin.TLS.CertFile != "", "token", !c.Admin.Token.IsZero(),
+		"pprof", c.Admin.Pprof, "console", c.Admin.Console)
 	if !c.Admin.Token.IsZero() && c.Admin.TLS.CertFile == "" && !c.Admin.Local() {
 		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var running sync.WaitGroup
+	if look != nil {
+		running.Go(func() { look.Run(ctx) })
+	}
+	running.Go(func() {
 		if err := server.Run(ctx); err != nil {
 			log.ErrorContext(ctx, "the admin server has ended", "err", err)
 		}
-	}()
+	})
 	return func() {
 		cancel()
-		<-done
+		running.Wait()
+		look.close()
 	}, nil
 }
 

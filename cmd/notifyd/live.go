@@ -31,12 +31,34 @@ func (l *live) Relay() *notifyd.Relay {
 	return l.relay
 }
 
-// replace puts a relay in the place of one that has stopped.
+// replace puts a relay that does not run yet in the place of one that has
+// stopped. What somebody has paused stays so.
 func (l *live) replace(relay *notifyd.Relay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.past = addCounters(l.relay.Stats(), l.past)
+	own := l.relay.Stats()
+	for _, d := range own.Destinations {
+		if d.Paused {
+			_ = relay.Pause(d.Name) // the only error is that there is none of that name any more
+		}
+	}
+	l.past = addCounters(own, l.past)
 	l.relay = relay
+}
+
+// Pause implements console.Pauser. It lasts over reloads, as long as each has
+// the destination.
+func (l *live) Pause(destination string) error {
+	l.mu.Lock() // or a reload could take the place of the relay, and not know of it
+	defer l.mu.Unlock()
+	return l.relay.Pause(destination)
+}
+
+// Resume implements console.Pauser.
+func (l *live) Resume(destination string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.relay.Resume(destination)
 }
 
 // delivers says that a relay is ready.
@@ -63,6 +85,11 @@ func (l *live) Listening() bool { return l.Relay().Listening() }
 // Waiting implements metrics.Source.
 func (l *live) Waiting(ctx context.Context) (store.Backlog, error) {
 	return l.Relay().Waiting(ctx)
+}
+
+// Backlog implements console.Watched.
+func (l *live) Backlog(ctx context.Context) (store.Backlog, error) {
+	return l.Relay().Backlog(ctx)
 }
 
 // addCounters returns s with the counters of past added to its own, and those

@@ -173,11 +173,15 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 }
 
 // needRestart returns the settings of what runs from start to end, whatever is
-// reloaded: the admin server.
+// reloaded: the admin server, and the console's connections and discards.
 func needRestart(first, c *config.Config) (settings []string) {
+	console := first.Admin.Listen != "" && first.Admin.Console
 	for _, change := range config.Diff(first, c).Settings {
-		if strings.HasPrefix(change.Path, "admin.") {
+		switch {
+		case strings.HasPrefix(change.Path, "admin."):
 			settings = append(settings, change.Path)
+		case console && (change.Path == "database.url" || change.Path == "database.schema" || change.Path == "retention.keep"):
+			settings = append(settings, change.Path+consoleRestart)
 		}
 	}
 	return settings

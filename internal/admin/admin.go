@@ -1,5 +1,5 @@
 // Package admin serves what operators and their tools ask a daemon for: whether
-// it lives, whether it is ready, and its metrics.
+// it lives, whether it is ready, its metrics, and the console.
 package admin
 
 import (
@@ -66,6 +66,9 @@ type Config struct {
 	Token secret.String
 	// Pprof serves /debug/pprof/.
 	Pprof bool
+	// Console is what /console/ answers; nil for nothing. It is not asked for the
+	// token here: a browser cannot show it, so the console has a login of its own.
+	Console http.Handler
 }
 
 // Listen opens the address. It fails at once if the address cannot be had or the
@@ -136,6 +139,10 @@ func handler(cfg Config) http.Handler {
 	mux.Handle("GET /metrics", g.keep(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
 	if cfg.Pprof {
 		mux.Handle("GET /debug/pprof/", g.keep(profiles()))
+	}
+	if cfg.Console != nil {
+		mux.Handle("/console/", cfg.Console)
+		mux.Handle("GET /{$}", http.RedirectHandler("/console/", http.StatusSeeOther))
 	}
 	return mux
 }

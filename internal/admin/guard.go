@@ -10,25 +10,39 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
+// Verifier knows a token again, and does not hold it. NewVerifier makes one.
+type Verifier struct{ sum [sha256.Size]byte }
+
+// NewVerifier returns what knows this token, which must not be empty.
+func NewVerifier(token secret.String) Verifier {
+	return Verifier{sha256.Sum256([]byte(token.Reveal()))}
+}
+
+// Verify reports whether this is the token. It takes as long for a wrong one as
+// for the right one, whatever their lengths.
+func (v Verifier) Verify(token string) bool {
+	sum := sha256.Sum256([]byte(token))
+	return subtle.ConstantTimeCompare(sum[:], v.sum[:]) == 1
+}
+
 // guard lets those pass who show the token; everybody if there is none.
 type guard struct {
-	sum  [sha256.Size]byte
+	Verifier
+
 	open bool
 }
 
 func newGuard(token secret.String) guard {
-	return guard{sum: sha256.Sum256([]byte(token.Reveal())), open: token.IsZero()}
+	return guard{Verifier: NewVerifier(token), open: token.IsZero()}
 }
 
-// knows reports whether a request shows the token. It takes as long for a wrong one
-// as for the right one, whatever their lengths.
+// knows reports whether a request shows the token.
 func (g guard) knows(r *http.Request) bool {
 	if g.open {
 		return true
 	}
 	scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	sum := sha256.Sum256([]byte(strings.TrimSpace(shown)))
-	return subtle.ConstantTimeCompare(sum[:], g.sum[:]) == 1 && strings.EqualFold(scheme, "Bearer")
+	return g.Verify(strings.TrimSpace(shown)) && strings.EqualFold(scheme, "Bearer")
 }
 
 // keep lets nobody else to h.

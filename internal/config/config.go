@@ -86,6 +86,10 @@ type Admin struct {
 	TLS   AdminTLS      `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with; HTTP by default."`
 	Token secret.String `yaml:"token" jsonschema_description:"What has to be shown as Authorization: Bearer for everything but /livez and the bare answer of /readyz; 16 characters or more. Nothing by default."`
 	Pprof bool          `yaml:"pprof" jsonschema_description:"Serve profiles of the process at /debug/pprof/."`
+	// Console and what is below are the web console.
+	Console  bool   `yaml:"console" jsonschema_description:"Serve the web console at /console/ of admin.listen, which must be a loopback address unless there is a token."`
+	ReadOnly bool   `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`
+	Payloads string `yaml:"payloads" jsonschema:"enum=shown,enum=hidden" jsonschema_description:"Whether the console shows the payloads of events."`
 }
 
 // AdminTLS are PEM files. They are read again when they change.
@@ -159,6 +163,7 @@ func defaults() *Config {
 		},
 		Retention: Retention{Keep: 7 * day, Batch: 1000},
 		Log:       Log{Level: "info", Format: "auto"},
+		Admin:     Admin{Payloads: "shown"},
 		Alerts:    Alerts{To: []string{}, On: []string{}, Every: told.Every, OldestWaiting: told.OldestWaiting},
 		origins:   &origins{},
 	}

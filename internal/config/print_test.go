@@ -18,9 +18,8 @@ func printed(t *testing.T, c *config.Config) string {
 	return b.String()
 }
 
-func TestPrintShowsTheEffectiveConfiguration(t *testing.T) {
-	t.Parallel()
-	c := mustParse(t, head+`database:
+// shortConfig leaves much to the defaults.
+const shortConfig = head + `database:
   url: postgres://app:s3cret@db:5432/app?sslpassword=k3y&sslmode=require
   listen_url: host=db password='a b' user=app
 destinations:
@@ -34,7 +33,11 @@ destinations:
     headers: {Authorization: "Bearer ${env:TOKEN}", Plain: text}
     extra: {url: "https://u:pw@h/x", n: ["${env:TOKEN}"]}
 routes: [{match: order.*, to: mail}]
-`, "HOST=mail.example.com", "PORT=587", "PASS=hunter2", "TO=x@example.com", "TOKEN=t0ken")
+`
+
+func TestPrintShowsTheEffectiveConfiguration(t *testing.T) {
+	t.Parallel()
+	c := mustParse(t, shortConfig, "HOST=mail.example.com", "PORT=587", "PASS=hunter2", "TO=x@example.com", "TOKEN=t0ken")
 	compareLines(t, printed(t, c), `version: 1
 database:
   url: postgres://app:[redacted]@db:5432/app?sslpassword=[redacted]&sslmode=require
@@ -97,6 +100,9 @@ admin:
     key_file: ''
   token: ''
   pprof: false
+  console: false
+  read_only: false
+  payloads: shown
 alerts:
   to: []
   on: []

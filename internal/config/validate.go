@@ -65,7 +65,21 @@ func (a Admin) validate() error {
 	if a.Pprof && token == "" && !a.Local() {
 		errs = append(errs, field.Errorf("admin.pprof", "profiles show memory, and admin.listen is reachable from other machines: set admin.token, or listen on 127.0.0.1"))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.checkConsole())...)
+}
+
+// checkConsole keeps a console that lets everybody in on this machine.
+func (a Admin) checkConsole() error {
+	_, _, found := strings.Cut(a.Listen, ":") // else checkListen has said what is wrong
+	switch {
+	case !a.Console:
+		return nil
+	case a.Listen == "":
+		return field.Errorf("admin.console", "needs an address: set admin.listen, such as 127.0.0.1:9470")
+	case !found, !a.Token.IsZero(), a.Local():
+		return nil
+	}
+	return field.Errorf("admin.console", "would let everybody in who reaches admin.listen: set admin.token, or listen on a loopback address, such as 127.0.0.1:9470")
 }
 
 // Local reports whether only this machine reaches the server.

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// visitor is a browser without JavaScript.
+type visitor struct {
+	*testing.T
+
+	client *http.Client
+	base   string
+}
+
+func (v visitor) get(path string) (code int, text string) {
+	v.Helper()
+	request, err := http.NewRequestWithContext(v.Context(), http.MethodGet, v.base+path, http.NoBody)
+	if err != nil {
+		v.Fatal(err)
+	}
+	return v.do(request)
+}
+
+func (v visitor) post(path string, form url.Values) (code int, text string) {
+	v.Helper()
+	request, err := http.NewRequestWithContext(v.Context(), http.MethodPost, v.base+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		v.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.Header.Set("Origin", v.base)
+	return v.do(request)
+}
+
+func (v visitor) do(request *http.Request) (code int, text string) {
+	v.Helper()
+	response, err := v.client.Do(request)
+	if err != nil {
+		v.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		v.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+// awaits loads a page until it says something.
+func (v visitor) awaits(path, want string) (text string) {
+	v.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
+		if _, text = v.get(path); strings.Contains(text, want) {
+			return text
+		}
+	}
+	v.Fatalf("%s never says %q:\n%s", path, want, text)
+	return ""
+}
+
+// TestConsole logs in at a daemon, pauses a destination, and reloads: the console
+// goes on with the relay that took over, and what was paused is still.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	const token = "5c1f0e2b-not-to-be-seen-77aa"
+	text := fmt.Sprintf(`version: 1
+database: {url: '%s'}
+admin: {listen: '127.0.0.1:0', token: %s, console: true}
+destinations: {audit: {type: log, payload: false}}
+routes: [{match: '*', to: audit}]
+`, database(t), token)
+	r := startReloadable(t, nil, text)
+	r.stderr.await(t, `"relay started"`)
+	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
+	if address == nil {
+		t.Fatalf("the address is not said:\n%s", r.stderr.text())
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	v := visitor{t, &http.Client{Jar: jar, Transport: transport}, "http://" + address[1]}
+
+	if code, page := v.get("/"); code != http.StatusOK || !strings.Contains(page, `name="token"`) || strings.Contains(page, "audit") {
+		t.Errorf("without a login: %d\n%s", code, page)
+	}
+	if code, page := v.post("/console/login", url.Values{"token": {token + "0"}}); code != http.StatusUnauthorized || !strings.Contains(page, "That is not the token.") {
+		t.Errorf("with a wrong token: %d\n%s", code, page)
+	}
+	if code, _ := v.get("/metrics"); code != http.StatusUnauthorized {
+		t.Errorf("/metrics without the token: %d", code)
+	}
+	if code, page := v.post("/console/login", url.Values{"token": {token}}); code != http.StatusOK {
+		t.Fatalf("with the token: %d\n%s", code, page)
+	}
+	v.awaits("/console/", "audit")
+	page := v.awaits("/console/destinations", "/console/destinations/pause")
+	csrf := regexp.MustCompile(`name="csrf" value="([^"]+)"`).FindStringSubmatch(page)
+	if csrf == nil {
+		t.Fatalf("no form:\n%s", page)
+	}
+	if code, page := v.post("/console/destinations/pause", url.Values{"csrf": {csrf[1]}, "destination": {"audit"}}); code != http.StatusOK {
+		t.Fatalf("pause: %d\n%s", code, page)
+	}
+	r.write(t, strings.Replace(text, "\nroutes", "\nretention: {keep: 0}\nroutes", 1))
+	r.reloads <- struct{}{}
+	r.stderr.await(t, `"retention.keep (for the console)"`)
+	v.awaits("/console/", "audit is paused")
+	// With all that it has paused, the relay has nothing to begin with before this.
+	if code, page := v.post("/console/destinations/resume", url.Values{"csrf": {csrf[1]}, "destination": {"audit"}}); code != http.StatusOK {
+		t.Fatalf("resume: %d\n%s", code, page)
+	}
+	r.stderr.await(t, saidDelivers)
+	if code := r.end(t); code != exitOK {
+		t.Errorf("exit code %d:\n%s", code, r.stderr.text())
+	}
+	if strings.Contains(r.stderr.text(), "not-to-be-seen") {
+		t.Error("the token is shown")
+	}
+}
+
+// TestConsoleMistakes: nobody puts a console without a login where others reach it.
+func TestConsoleMistakes(t *testing.T) {
+	t.Parallel()
+	for settings, want := range map[string]string{
+		"{console: true}":                                                  "admin.console: needs an address: set admin.listen",
+		"{console: true, listen: '0.0.0.0:9470'}":                          "admin.console: would let everybody in who reaches admin.listen: set admin.token, or listen on a loopback address",
+		"{console: true, listen: ':9470'}":                                 "admin.console: would let everybody in",
+		"{console: true, listen: '127.0.0.1:9470'}":                        "",
+		"{console: true, listen: '0.0.0.0:9470', token: 0123456789abcdef}": "",
+	} {
+		got := command(t, "check-config", "-c", file(t, good+"admin: "+settings+"\n"))
+		if want == "" && got.code != exitOK || want != "" && (got.code == exitOK || !strings.Contains(got.stderr, want)) {
+			t.Errorf("%s: %+v, want %q", settings, got, want)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package dispatch
+
+import (
+	"fmt"
+	"time"
+)
+
+// Pause keeps this relay from claiming for a destination until Resume is
+// called or the process ends: it is not stored, and says nothing to other
+// relays. Calls of the handler that are under way end as usual, what waits in memory is given
+// back, and its events wait in the table, with no attempt counted. Pausing twice
+// is pausing once. The error wraps ErrDestination if there is none of that name.
+func (d *Dispatcher) Pause(name string) error {
+	l, err := d.laneNamed(name)
+	if err == nil && l.pause() {
+		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", name)
+	}
+	return err
+}
+
+// Resume ends a pause. Resuming what is not paused does nothing. The error wraps
+// ErrDestination if there is none of that name.
+func (d *Dispatcher) Resume(name string) error {
+	l, err := d.laneNamed(name)
+	if err == nil && l.resume() {
+		d.log.Info("destination is resumed", "destination", name)
+	}
+	return err
+}
+
+func (d *Dispatcher) laneNamed(name string) (*lane, error) {
+	lanes := d.byName[name]
+	if len(lanes) == 0 {
+		return nil, fmt.Errorf("%w %q: there is none of that name", ErrDestination, name)
+	}
+	return lanes[0], nil
+}
+
+// restingLocked reports whether the lane begins with nothing new.
+func (l *lane) restingLocked() bool { return l.paused || l.breaker.open() }
+
+// pause reports whether it has changed anything.
+func (l *lane) pause() bool {
+	l.mu.Lock()
+	was := l.paused
+	l.paused = true
+	var gone []kept
+	if !was {
+		gone = l.emptyLocked()
+	}
+	l.mu.Unlock()
+	answerAll(gone)
+	return !was
+}
+
+// resume reports whether it has changed anything.
+func (l *lane) resume() bool {
+	l.mu.Lock()
+	was := l.paused
+	l.paused = false
+	call := func() {}
+	if was && l.breaker.open() {
+		l.hungry = true
+		l.wakeAfterLocked(max(0, time.Until(l.breaker.until))) // the timer of its own pause may have found no room
+	} else if was {
+		l.hungry = true // the pause may have hidden what waits from whoever looks for it
+		call = l.wakeLocked()
+	}
+	l.mu.Unlock()
+	call()
+	return was
+}

@@ -1,0 +1,298 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// envShots names a directory that the test of the pages puts pictures into, for people.
+const envShots = "NOTIFYD_TEST_SCREENSHOTS"
+
+// tab is a tab of a real browser.
+type tab struct {
+	*testing.T
+
+	ctx context.Context //nolint:containedctx // it is the tab
+
+	mu       sync.Mutex
+	troubles []string // errors of the pages and their scripts
+}
+
+// openTab starts a browser, or skips the test where there is none.
+func openTab(t *testing.T) *tab {
+	t.Helper()
+	path := testenv.Program(t, "chromium")
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.WSURLReadTimeout(patience), chromedp.Flag("disable-gpu", true))
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // Chromium has no sandbox for root; it loads nothing but our pages
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	ctx, endBrowser := chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(endBrowser)
+	ctx, closeTab := chromedp.NewContext(ctx)
+	t.Cleanup(closeTab)
+	b := &tab{T: t, ctx: ctx}
+	chromedp.ListenTarget(ctx, func(event any) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch e := event.(type) {
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.LevelVerbose || e.Entry.Level == log.LevelInfo {
+				return // advice
+			}
+			b.troubles = append(b.troubles, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
+		case *runtime.EventExceptionThrown:
+			b.troubles = append(b.troubles, e.ExceptionDetails.Error())
+		case *runtime.EventConsoleAPICalled:
+			if e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning {
+				b.troubles = append(b.troubles, fmt.Sprintf("console.%s", e.Type))
+			}
+		}
+	})
+	b.run(log.Enable())
+	return b
+}
+
+func (b *tab) run(actions ...chromedp.Action) {
+	b.Helper()
+	if err := chromedp.Run(b.ctx, actions...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// noTrouble fails the test if a page or a script has complained.
+func (b *tab) noTrouble(where string) {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, text := range b.troubles {
+		b.Errorf("%s: %s", where, text)
+	}
+	b.troubles = nil
+}
+
+// look sets how wide the window is, and which colors the viewer prefers.
+func (b *tab) look(scheme string, width int64) {
+	b.Helper()
+	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
+		chromedp.EmulateViewport(width, 800))
+}
+
+// awaits waits for an expression of JavaScript to be true.
+func (b *tab) awaits(expression string) {
+	b.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	var ok bool
+	for !ok {
+		// A page that is just being left cannot be asked.
+		err := chromedp.Run(b.ctx, chromedp.Evaluate("Boolean("+expression+")", &ok))
+		if b.ctx.Err() != nil {
+			b.Fatalf("never true: %s (%v)", expression, err)
+		}
+		<-tick.C
+	}
+}
+
+// shot puts a picture where people look for it, if they do.
+func (b *tab) shot(name string) {
+	b.Helper()
+	dir := os.Getenv(envShots)
+	if dir == "" {
+		return
+	}
+	var png []byte
+	b.run(chromedp.FullScreenshot(&png, 100))
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// furnish gives a site something of everything to show.
+func furnish(s *site) (event int64) {
+	s.Helper()
+	for i := range 7 {
+		s.dead("order.placed", "mail", fmt.Sprintf("550 5.1.1 <user%d@example.com>: Recipient address rejected: User unknown", i))
+	}
+	event = s.dead("invoice.sent", "hook", `404 Not Found: {"error": "no such <b>tenant</b>", "trace": "`+strings.Repeat("x", 200)+`"}`)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, error_class, last_error)
+		VALUES (100, 'mail', 'order.placed', 'retry', 3, now() + interval '5 min', 'event', '451 try again later')`)
+	s.exec(`INSERT INTO outbox_events (event_type, payload, state, created_at, processed_at, aggregate_type, aggregate_id)
+		SELECT 'order.placed', '{"order": 1}', 'done', now() - i * interval '1 ms', now(), 'order', i::text FROM generate_series(1, 60) i`)
+	s.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.paid', '1' FROM generate_series(1, 12)`)
+	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, details) VALUES ($1, 'replay', 'anna@ops', '{"reason": "mended"}')`, event)
+	s.relay.mu.Lock()
+	s.relay.stats.Destinations[0].Pace = 23 * time.Millisecond
+	s.relay.stats.Destinations[0].Report = &dispatch.Report{Connected: true}
+	s.relay.mu.Unlock()
+	// A past, as a relay that runs for a while has one.
+	var points []point
+	var lane []lanePoint
+	for i := range samples - 1 {
+		x := float64(i) / 20
+		lp := lanePoint{60 + 40*math.Sin(x), math.Max(0, 8*math.Sin(x/3))}
+		lane = append(lane, lp)
+		points = append(points, point{lp.delivered, lp.failed, 500 + 400*math.Cos(x), latency{0.008 + 0.002*math.Sin(x), 0.05 + 0.02*math.Sin(2*x)}})
+	}
+	s.console.sampler.mu.Lock()
+	s.console.sampler.last.points, s.console.sampler.last.lanes = points, map[string][]lanePoint{"mail": lane}
+	s.console.sampler.mu.Unlock()
+	return event
+}
+
+// TestPagesInABrowser loads each page in light, dark and on a phone: no error of
+// a script or of the policy, nothing wider than the window, and nothing that
+// those who hear pages, or see little, cannot use.
+func TestPagesInABrowser(t *testing.T) {
+	t.Parallel()
+	b := openTab(t)
+	s := serve(t, func(c *Config) { c.Token = token("right") })
+	event := furnish(s)
+	axe := findAxe(t)
+	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE destination = 'mail' AND state = 'dead' LIMIT 1`)
+	paths := []struct{ name, path string }{
+		{"login", "login"},
+		{"overview", ""},
+		{"destinations", "destinations"},
+		{"events", "events"},
+		{"event", fmt.Sprintf("events/%d", event)},
+		{"dead", "dead"},
+		{"group", "dead/group?destination=mail&fingerprint=" + errorGroup},
+		{"relays", "relays"},
+	}
+	for _, view := range []struct {
+		name, scheme string
+		width        int64
+	}{{"light", "light", 1200}, {"dark", "dark", 1200}, {"phone", "light", 320}} {
+		b.look(view.scheme, view.width)
+		for _, p := range paths {
+			where := view.name + "-" + p.name
+			if p.name == "login" {
+				if view.name != "light" {
+					continue
+				}
+				b.run(chromedp.Navigate(s.server.URL+Path), chromedp.WaitVisible("#token"))
+				b.check(where, axe)
+				b.run(chromedp.SendKeys("#token", "right\r"))
+				b.awaits(`document.title.startsWith('Overview') && document.readyState === 'complete'`)
+				b.noTrouble(where)
+				continue
+			}
+			b.run(chromedp.Navigate(s.server.URL+Path+p.path), chromedp.WaitVisible("main"))
+			if p.name == "overview" || p.name == "destinations" {
+				b.awaits(`document.getElementById('live-state').textContent === 'Live'`)
+			}
+			b.check(where, axe)
+			b.noTrouble(where)
+		}
+	}
+}
+
+// check looks at the page that is shown.
+func (b *tab) check(where, axe string) {
+	b.Helper()
+	var wide, inner int
+	b.run(chromedp.Evaluate(`document.documentElement.scrollWidth`, &wide), chromedp.Evaluate(`window.innerWidth`, &inner))
+	if wide > inner {
+		b.Errorf("%s: the page is %d wide in a window of %d", where, wide, inner)
+	}
+	var unnamed, unordered []string
+	b.run(chromedp.Evaluate(sourceUnnamed, &unnamed), chromedp.Evaluate(`[...document.querySelectorAll('[tabindex]')]
+		.filter((e) => e.tabIndex > 0).map((e) => e.outerHTML.slice(0, 200))`, &unordered))
+	for _, html := range append(unnamed, unordered...) {
+		b.Errorf("%s: has no name, or a place of its own in the order of focus: %s", where, html)
+	}
+	b.shot(where)
+	if axe == "" {
+		return
+	}
+	var faults []string
+	b.run(chromedp.Evaluate(axe, nil), chromedp.Evaluate(`axe.run(document).then((r) => r.violations.flatMap((v) =>
+		v.nodes.map((n) => v.id + ': ' + n.html.slice(0, 200) + ' ' + n.failureSummary)))`, &faults, awaitPromise))
+	for _, f := range faults {
+		b.Errorf("%s: %s", where, f)
+	}
+}
+
+func awaitPromise(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+
+// sourceUnnamed finds controls, pictures and tables' regions that have no name.
+const sourceUnnamed = `[...document.querySelectorAll('button, a, input:not([type=hidden]), select, [role=img], [role=region]')]
+	.filter((e) => !(e.getAttribute('aria-label') || e.textContent.trim() || (e.labels && e.labels.length)))
+	.map((e) => e.outerHTML.slice(0, 200))`
+
+// findAxe returns the source of axe-core, "" where it was not installed.
+func findAxe(t *testing.T) string {
+	t.Helper()
+	source, err := os.ReadFile("../../.cache/console/node_modules/axe-core/axe.min.js")
+	if err != nil {
+		t.Logf("without axe-core: %v", err)
+	}
+	return string(source)
+}
+
+// TestLiveInABrowser: figures change without a reload, the focus stays where it
+// is, and a paused destination is seen.
+func TestLiveInABrowser(t *testing.T) {
+	t.Parallel()
+	b := openTab(t)
+	s := serve(t, nil)
+	b.run(chromedp.Navigate(s.server.URL+Path+"destinations"), chromedp.WaitVisible("#live-toggle"))
+	b.awaits(`document.getElementById('live-state').textContent === 'Live'`)
+	// Not by the node, which may be replaced at any moment.
+	b.run(chromedp.Evaluate(`document.getElementById('b-d-mail').focus()`, nil))
+	s.relay.deliver(4321)
+	b.awaits(`document.querySelector('#d-mail dd').textContent.replace(/\s/g, '') === '4321'`)
+	b.awaits(`document.activeElement && document.activeElement.id === 'b-d-mail'`)
+	// With the keyboard alone.
+	b.run(chromedp.KeyEvent("\r"))
+	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'paused' && document.querySelector('.done') !== null`)
+	b.awaits(`document.getElementById('live-state').textContent === 'Live'`)
+	if err := s.relay.Resume("mail"); err != nil {
+		t.Fatal(err)
+	}
+	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'ok'`)
+	b.run(chromedp.Click("#live-toggle"))
+	b.awaits(`document.getElementById('live-state').textContent === 'Stopped'`)
+	b.noTrouble("destinations")
+}
+
+// TestReplayInABrowser finds a group of dead letters from the overview, and
+// replays it.
+func TestReplayInABrowser(t *testing.T) {
+	t.Parallel()
+	b := openTab(t)
+	s := serve(t, nil)
+	s.dead("order.placed", "mail", "550 no such user")
+	b.run(chromedp.Navigate(s.server.URL+Path), chromedp.WaitVisible("#live-toggle"))
+	b.run(chromedp.Click("#live-toggle"), chromedp.Click(`.notes a[href*="dead?"]`), chromedp.WaitVisible("h1"))
+	b.awaits(`document.title.startsWith('Dead letters')`)
+	b.run(chromedp.Click(`tbody a`), chromedp.WaitVisible("#rr-group"))
+	b.run(chromedp.SendKeys("#rr-group", "mended\r"), chromedp.WaitVisible(".done"))
+	var text string
+	b.run(chromedp.Text(".done", &text))
+	if !strings.HasPrefix(text, "Replayed: 1.") {
+		t.Errorf("the page says %q", text)
+	}
+	if got := query[string](s, `SELECT state || ' ' || (SELECT details->>'reason' FROM outbox_audit) FROM outbox_deliveries`); got != "retry mended" {
+		t.Errorf("the delivery is %s", got)
+	}
+	b.noTrouble("dead letters")
+}

@@ -1,0 +1,225 @@
+// Package console is the web console of a relay: what happens, what waits, what
+// has failed, and the few things that a person does about it.
+//
+// Pages are HTML that the server makes and that works without JavaScript; a
+// small script replaces a page's figures while somebody looks. Everything is
+// below [Path] of the admin server, and nothing comes from elsewhere.
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/store"
+)
+
+// Path is where the console is, on the server that serves it.
+const Path = "/console/"
+
+// maxForm bounds the body of a request, in bytes.
+const maxForm = 64 << 10
+
+// Watched is what the console shows of a relay.
+type Watched interface {
+	// Stats returns the figures of the moment; see notifyd.Relay.
+	Stats() dispatch.Stats
+	// Backlog asks the database what waits; see notifyd.Relay.
+	Backlog(ctx context.Context) (store.Backlog, error)
+}
+
+// Pauser pauses and resumes destinations; see notifyd.Relay.
+type Pauser interface {
+	Pause(destination string) error
+	Resume(destination string) error
+}
+
+// Verifier knows the secret that a person logs in with.
+type Verifier interface {
+	// Verify reports whether this is the token. It compares in constant time.
+	Verify(token string) bool
+}
+
+// Config is what a console shows, and what it allows.
+type Config struct {
+	Relay  Watched
+	Pauser Pauser
+	// Pool asks for events, dead letters and relays. It stays the caller's.
+	Pool *pgxpool.Pool
+	// Schema holds the tables.
+	Schema string
+	// DeleteEvents is deadletter.Config.DeleteEvents.
+	DeleteEvents bool
+	// Token is what to log in with. Nil lets everybody in who reaches the server
+	// by a loopback name, and nobody else.
+	Token Verifier
+	// ReadOnly allows nothing that changes anything.
+	ReadOnly bool
+	// HidePayloads keeps the payloads of events from being shown.
+	HidePayloads bool
+	// Version is that of the program.
+	Version string
+	Log     *slog.Logger
+}
+
+// Console is an http.Handler for [Path] and what is below. Run has to run for the
+// pages to have figures. It is safe for several goroutines.
+type Console struct {
+	cfg      Config
+	sampler  *sampler
+	letters  *deadletter.Store
+	sessions *sessions
+	pages    map[string]*template.Template
+	mux      *http.ServeMux
+	ended    chan struct{} // closed when Run ends: streams end then
+}
+
+//go:embed templates static
+var files embed.FS
+
+// New returns a console. It asks nobody yet.
+func New(cfg Config) (*Console, error) {
+	letters, err := deadletter.New(bounded{cfg.Pool}, deadletter.Config{Schema: cfg.Schema, DeleteEvents: cfg.DeleteEvents})
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	pages, err := parsePages()
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	c := &Console{
+		cfg: cfg, letters: letters, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{}),
+		sessions: newSessions(rand.Reader),
+	}
+	c.sampler = newSampler(cfg.Relay, func(ctx context.Context) (latency, error) { return readLatency(ctx, cfg.Pool, cfg.Schema) })
+	c.routes()
+	return c, nil
+}
+
+// Run samples the relay until ctx ends, and then ends the streams of those who
+// look. It is called once.
+func (c *Console) Run(ctx context.Context) {
+	defer close(c.ended)
+	c.sampler.run(ctx)
+}
+
+// routes says which page is where. Those of act change something.
+func (c *Console) routes() {
+	static, err := fs.Sub(files, "static")
+	if err != nil {
+		panic(fmt.Errorf("console: bug: %w", err)) // the directory is embedded
+	}
+	c.mux.Handle("GET "+Path+"static/", http.StripPrefix(Path+"static/", http.FileServerFS(static)))
+	c.mux.HandleFunc("GET "+Path+"login", c.showLogin)
+	c.mux.HandleFunc("POST "+Path+"login", c.login)
+	c.mux.Handle("POST "+Path+"logout", c.inside(c.checked(c.logout)))
+
+	c.mux.Handle("GET "+Path+"{$}", c.inside(c.overview))
+	c.mux.Handle("GET "+Path+"destinations", c.inside(c.destinations))
+	c.mux.Handle("GET "+Path+"events", c.inside(c.events))
+	c.mux.Handle("GET "+Path+"events/{id}", c.inside(c.event))
+	c.mux.Handle("GET "+Path+"dead", c.inside(c.dead))
+	c.mux.Handle("GET "+Path+"dead/group", c.inside(c.group))
+	c.mux.Handle("GET "+Path+"relays", c.inside(c.relays))
+	c.mux.Handle("GET "+Path+"live/{page}", c.inside(c.live))
+
+	c.mux.Handle("POST "+Path+"destinations/pause", c.inside(c.act(c.pause)))
+	c.mux.Handle("POST "+Path+"destinations/resume", c.inside(c.act(c.resume)))
+	c.mux.Handle("POST "+Path+"dead/replay", c.inside(c.act(c.replay)))
+	c.mux.Handle("POST "+Path+"dead/discard", c.inside(c.act(c.discard)))
+	c.mux.Handle(Path, c.inside(func(http.ResponseWriter, *http.Request, session) error {
+		return notFound("There is no such page.")
+	}))
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	// Scripts and styles from here alone, and none in the page itself. Not
+	// no-referrer: a form's Origin would be null.
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if c.cfg.Token == nil && !isLoopbackHost(r.Host) {
+		// A name that somebody else has pointed here (DNS rebinding) would make
+		// their page one of ours.
+		http.Error(w, "The console has no token, so it answers by a loopback name only, such as 127.0.0.1 or localhost. "+
+			"Forward a port to it, or set admin.token, to log in with.", http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	c.mux.ServeHTTP(w, r)
+}
+
+// page is what every template gets.
+type page struct {
+	Title    string
+	Nav      string // the entry of the menu
+	Live     string // the stream to listen to, "" for none
+	Version  string
+	CSRF     string
+	LoggedIn bool // there is something to log out of
+	ReadOnly bool
+	Done     string // what has just been done, a sentence of ours
+	Body     any
+}
+
+// newPage fills in what all pages have.
+func (c *Console) newPage(title, nav string, s session, body any) page {
+	return page{
+		Title: title, Nav: nav, Version: c.cfg.Version, CSRF: s.csrf, LoggedIn: c.cfg.Token != nil && s.id != "",
+		ReadOnly: c.cfg.ReadOnly, Body: body,
+	}
+}
+
+// render writes a page, whole or not at all.
+func (c *Console) render(w http.ResponseWriter, code int, name string, p page) error {
+	var text bytes.Buffer
+	if err := c.pages[name].ExecuteTemplate(&text, "layout", p); err != nil {
+		return fmt.Errorf("page %s: %w", name, err)
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write(text.Bytes()) // whoever asked is gone
+	return nil
+}
+
+// failure is an error with a text for whoever asked.
+type failure struct {
+	code int
+	text string
+}
+
+func (f failure) Error() string { return f.text }
+
+func notFound(text string) error   { return failure{http.StatusNotFound, text} }
+func badRequest(text string) error { return failure{http.StatusBadRequest, text} }
+func forbidden(text string) error  { return failure{http.StatusForbidden, text} }
+
+// fail shows an error. What is nobody's business but the operator's is logged.
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, s session, err error) {
+	f, known := errors.AsType[failure](err)
+	if !known {
+		f = explain(err)
+		c.cfg.Log.WarnContext(r.Context(), "the console cannot answer", "path", r.URL.Path, "err", err)
+	}
+	if err := c.render(w, f.code, "error", c.newPage(http.StatusText(f.code), "", s, f.text)); err != nil {
+		http.Error(w, f.text, f.code)
+	}
+}

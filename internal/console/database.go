@@ -1,0 +1,111 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/deadletter"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// statementTimeout bounds each statement of the console: it must not be a load on the
+// database that the relay works with.
+const statementTimeout = 5 * time.Second
+
+// bounded is a pool whose transactions have a statement_timeout, and read by index.
+type bounded struct{ pool *pgxpool.Pool }
+
+// BeginTx implements deadletter.DB.
+func (b bounded) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := b.pool.BeginTx(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	// Statistics of a table whose rows come and go are stale; an index is always right here.
+	_, err = tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d; SET LOCAL enable_seqscan = off`, statementTimeout.Milliseconds()))
+	if err != nil {
+		return nil, errors.Join(err, tx.Rollback(ctx))
+	}
+	return tx, nil
+}
+
+// read runs f in a transaction that sees one moment and changes nothing.
+func (c *Console) read(ctx context.Context, f func(tx pgx.Tx) error) error {
+	tx, err := bounded{c.cfg.Pool}.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
+	if err := inOrder(ctx, tx); err != nil {
+		return err
+	}
+	return f(tx)
+}
+
+// inOrder has the planner walk along an index in its order and stop at the limit.
+// With stale statistics it would rather read a whole table's worth of an index, and sort that.
+func inOrder(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off`)
+	return err
+}
+
+// table names a table of the schema.
+func table(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
+
+// latencyOf is how many of the newest events the latency is made of.
+const latencyOf = 500
+
+// readLatency looks at the newest events that were done within the last minute.
+// What was to be delivered later is left out.
+func readLatency(ctx context.Context, pool *pgxpool.Pool, schema string) (latency, error) {
+	var median, p99 *float64
+	tx, err := bounded{pool}.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err == nil {
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
+		err = inOrder(ctx, tx)
+	}
+	if err == nil {
+		err = tx.QueryRow(ctx, `SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY took), percentile_cont(0.99) WITHIN GROUP (ORDER BY took)
+			FROM (SELECT greatest(0, extract(epoch FROM processed_at - created_at))::float8 AS took, state, available_at, processed_at
+				FROM `+table(schema, "outbox_events")+` ORDER BY id DESC LIMIT $1) AS e
+			WHERE state = 'done' AND available_at IS NULL AND processed_at > now() - interval '1 minute'`, latencyOf).Scan(&median, &p99)
+	}
+	if err != nil {
+		return latency{}, fmt.Errorf("read the latency: %w", err)
+	}
+	if median == nil || p99 == nil {
+		return latency{math.NaN(), math.NaN()}, nil
+	}
+	return latency{*median, *p99}, nil
+}
+
+// explain says of an error of the database what is to be done. Its text may hold
+// what nobody should see, such as names of hosts; the log has it.
+func explain(err error) failure {
+	refused, isPg := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case errors.Is(err, deadletter.ErrNotFound):
+		return failure{http.StatusNotFound, "There is no such event. It may have been delivered and deleted."}
+	case errors.Is(err, deadletter.ErrInvalid):
+		return failure{http.StatusBadRequest, "That cannot be meant: " + strings.TrimSpace(err.Error()) + "."}
+	case errors.Is(err, outboxsql.ErrNotMigrated), isPg && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42703"):
+		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate up."}
+	case isPg && refused.Code == "57014":
+		return failure{http.StatusServiceUnavailable, fmt.Sprintf("The database took longer than %v. Ask for less, or try again.", statementTimeout)}
+	case isPg && refused.Code == "42501":
+		return failure{http.StatusServiceUnavailable, "The role of the relay may not do this: see notifyd migrate --print-grants."}
+	case isPg:
+		return failure{http.StatusInternalServerError, "The database refuses (" + refused.Code + "). The log of notifyd says more."}
+	default:
+		return failure{http.StatusServiceUnavailable, "The database does not answer. The log of notifyd says more."}
+	}
+}

@@ -1,0 +1,197 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+const (
+	// actor is who does things here, for the audit.
+	actor = "console"
+	// groupsShown and lettersShown bound a page.
+	groupsShown, lettersShown = 200, 50
+	// actionTimeout bounds a replay or a discard. What is done by then is done, and
+	// the page says how much is left.
+	actionTimeout = 20 * time.Second
+	// answerTimeout is how long such an answer may take altogether.
+	answerTimeout = actionTimeout + 10*time.Second
+)
+
+type deadBody struct {
+	Destination, Type string
+	Groups            []groupRow
+	More              bool
+}
+
+type groupRow struct {
+	deadletter.Group
+	Link string
+}
+
+func (c *Console) dead(w http.ResponseWriter, r *http.Request, s session) error {
+	f, err := filterOf(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	groups, err := c.letters.Groups(r.Context(), f, groupsShown+1)
+	if err != nil {
+		return err
+	}
+	b := deadBody{Destination: f.Destination, Type: f.Type, More: len(groups) > groupsShown}
+	for _, g := range groups[:min(len(groups), groupsShown)] {
+		b.Groups = append(b.Groups, groupRow{g, Path + "dead/group?" + queryOf(deadletter.Filter{
+			Destination: g.Destination, Type: g.Type, Fingerprint: g.Fingerprint,
+		}).Encode()})
+	}
+	p := c.newPage("Dead letters", "dead", s, b)
+	p.Done = doneText(r.URL.Query())
+	return c.render(w, http.StatusOK, "dead", p)
+}
+
+type groupBody struct {
+	deadletter.Filter
+	Letters []deadletter.Letter
+	Next    string
+	First   bool
+}
+
+// group shows the letters of a group, and what can be done with all of them.
+func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error {
+	q := r.URL.Query()
+	f, err := filterOf(q)
+	if err != nil {
+		return err
+	}
+	if f.Destination == "" || f.Fingerprint == "" {
+		return badRequest("A group has a destination and a fingerprint.")
+	}
+	var after deadletter.Ref
+	if q.Has("after") {
+		if after.EventID, err = parseID(q.Get("after")); err != nil {
+			return err
+		}
+		after.Destination = f.Destination
+	}
+	list, err := c.letters.List(r.Context(), f, after, lettersShown)
+	if err != nil {
+		return err
+	}
+	b := groupBody{Filter: f, Letters: list.Letters, First: !q.Has("after")}
+	if list.Next != nil {
+		next := queryOf(f)
+		next.Set("after", strconv.FormatInt(list.Next.EventID, 10))
+		b.Next = Path + "dead/group?" + next.Encode()
+	}
+	p := c.newPage("Dead letters of "+f.Destination, "dead", s, b)
+	p.Done = doneText(q)
+	return c.render(w, http.StatusOK, "group", p)
+}
+
+func (c *Console) replay(w http.ResponseWriter, r *http.Request, _ session) error {
+	return c.dealWith(w, r, c.letters.Replay, "replayed")
+}
+
+func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) error {
+	if r.PostForm.Get("sure") != "yes" {
+		return badRequest("Discarding cannot be undone: go back, and tick that you are sure.")
+	}
+	return c.dealWith(w, r, c.letters.Discard, "discarded")
+}
+
+// dealWith does something to all the letters that the form chooses.
+func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error), done string) error {
+	f, err := filterOf(r.PostForm)
+	if err != nil {
+		return err
+	}
+	if f.Destination == "" || f.Fingerprint == "" && f.Events == nil {
+		return badRequest("Choose a group of dead letters, or one of them.")
+	}
+	reason := r.PostForm.Get("reason")
+	if err := checkText(reason); err != nil {
+		return err
+	}
+	// The server's limit is for pages.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout)) // without it, the limit stays
+	// A browser that leaves does not stop it half-way.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actionTimeout)
+	defer cancel()
+	finished := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() { // a daemon that stops does not wait for it
+		select {
+		case <-c.ended:
+			cancel()
+		case <-finished:
+		}
+	})
+	result, err := do(ctx, f, deadletter.Action{Actor: actor, Reason: reason})
+	close(finished)
+	watch.Wait()
+	if err != nil && (result.Done == 0 || !errors.Is(err, context.DeadlineExceeded)) {
+		return err
+	}
+	c.cfg.Log.InfoContext(ctx, "a person has acted at the console", "action", done, "destination", f.Destination,
+		"fingerprint", f.Fingerprint, "letters", result.Done, "remote", r.RemoteAddr)
+	q := url.Values{"done": {done}, "n": {strconv.FormatInt(result.Done, 10)}}
+	if left := result.Matched - result.Done; left > 0 {
+		q.Set("left", strconv.FormatInt(left, 10))
+	}
+	target := Path + "dead?"
+	if f.Events != nil {
+		target = Path + "events/" + strconv.FormatInt(f.Events[0], 10) + "?"
+	}
+	http.Redirect(w, r, target+q.Encode(), http.StatusSeeOther)
+	return nil
+}
+
+// doneText says what was done. Of the address only numbers are believed: anybody
+// may have made it.
+func doneText(q url.Values) string {
+	n, err := strconv.ParseUint(q.Get("n"), 10, 63)
+	if err != nil {
+		return ""
+	}
+	var text string
+	switch q.Get("done") {
+	case "replayed":
+		text = "Replayed: " + showCount(float64(n)) + ". They are on their way."
+	case "discarded":
+		text = "Discarded: " + showCount(float64(n)) + "."
+	default:
+		return ""
+	}
+	if left, err := strconv.ParseUint(q.Get("left"), 10, 63); err == nil {
+		text += " Not done: " + showCount(float64(left)) + ", because time ran out, somebody else was quicker, or their events are gone. Repeat it for what is left."
+	}
+	return text
+}
+
+// filterOf reads what chooses dead letters.
+func filterOf(v url.Values) (f deadletter.Filter, err error) {
+	for _, name := range []string{"destination", "type", "fingerprint"} {
+		if err := checkText(v.Get(name)); err != nil {
+			return f, err
+		}
+	}
+	f = deadletter.Filter{Destination: v.Get("destination"), Type: v.Get("type"), Fingerprint: v.Get("fingerprint")}
+	if v.Get("event") != "" {
+		id, err := parseID(v.Get("event"))
+		if err != nil {
+			return f, err
+		}
+		f.Events = []int64{id}
+	}
+	return f, f.Validate()
+}
+
+func queryOf(f deadletter.Filter) url.Values {
+	return url.Values{"destination": {f.Destination}, "type": {f.Type}, "fingerprint": {f.Fingerprint}}
+}

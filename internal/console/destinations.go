@@ -1,0 +1,90 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/store"
+)
+
+// laneCard is everything about a destination.
+type laneCard struct {
+	dispatch.DestinationStats
+	State, Class               string
+	DeliveredRate, FailedRate  float64
+	Chart                      chart
+	Waits                      store.DestinationBacklog
+	Known                      bool // Waits is
+	Elsewhere                  bool // it is not one of this relay
+	CSRF                       string
+	ReadOnly                   bool
+	DeadLink, Anchor, PauseFor string
+}
+
+func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session) error {
+	p := c.newPage("Destinations", "destinations", s, c.cards(c.sampler.now(r.Context()), s))
+	p.Live = "destinations"
+	switch r.URL.Query().Get("done") {
+	case "paused":
+		p.Done = "Paused. What is under way ends as usual; the rest waits in the table."
+	case "resumed":
+		p.Done = "Resumed."
+	}
+	return c.render(w, http.StatusOK, "destinations", p)
+}
+
+// cards are the destinations of this relay, then those that only the database knows.
+func (c *Console) cards(s snapshot, who session) []laneCard {
+	known := !s.asked.at.IsZero() && s.asked.err == nil
+	mine := make(map[string]bool)
+	var all []laneCard
+	add := func(card laneCard) {
+		card.CSRF, card.ReadOnly, card.Known = who.csrf, c.cfg.ReadOnly, known
+		card.Anchor = "d-" + card.Name
+		card.DeadLink = Path + "dead?destination=" + url.QueryEscape(card.Name)
+		all = append(all, card)
+	}
+	for _, d := range s.stats.Destinations {
+		mine[d.Name] = true
+		card := laneCard{DestinationStats: d, Waits: s.asked.backlog.Destination(d.Name)}
+		card.State, card.Class = stateOf(d)
+		card.DeliveredRate, card.FailedRate = rates(s, d.Name)
+		list := s.lanes[d.Name]
+		card.Chart = newChart("Delivered, and failed", "good", column(list, func(p lanePoint) float64 { return p.delivered }),
+			column(list, func(p lanePoint) float64 { return p.failed }), showRate)
+		add(card)
+	}
+	for _, d := range s.asked.backlog.Destinations {
+		if known && !mine[d.Name] {
+			add(laneCard{
+				DestinationStats: dispatch.DestinationStats{Name: d.Name}, State: "not of this relay", Class: "paused", Waits: d, Elsewhere: true,
+			})
+		}
+	}
+	return all
+}
+
+func (c *Console) pause(w http.ResponseWriter, r *http.Request, _ session) error {
+	return c.setPause(w, r, c.cfg.Pauser.Pause, "paused")
+}
+
+func (c *Console) resume(w http.ResponseWriter, r *http.Request, _ session) error {
+	return c.setPause(w, r, c.cfg.Pauser.Resume, "resumed")
+}
+
+func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(string) error, done string) error {
+	name := r.PostForm.Get("destination")
+	err := do(name)
+	if errors.Is(err, dispatch.ErrDestination) {
+		return notFound("This relay has no destination of that name.")
+	}
+	if err != nil {
+		return err
+	}
+	c.cfg.Log.InfoContext(r.Context(), "a person has acted at the console", "action", done, "destination", name, "remote", r.RemoteAddr)
+	c.sampler.sampleNow()
+	http.Redirect(w, r, Path+"destinations?done="+done, http.StatusSeeOther)
+	return nil
+}

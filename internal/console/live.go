@@ -1,0 +1,81 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// streamTimeout bounds writing one update. A browser that does not read is given up.
+const streamTimeout = 10 * time.Second
+
+// live sends a page's figures whenever there are new ones, as server-sent events,
+// until the browser, the session or the console ends.
+func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error {
+	view, ok := c.views(s)[r.PathValue("page")]
+	if !ok {
+		return notFound("There is no such stream.")
+	}
+	control := http.NewResponseController(w)
+	// The server's own limits are for answers that end.
+	if err := control.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("stream: %w", err)
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // a proxy that collects would make it no stream
+	defer c.sampler.look()()
+	for {
+		if c.cfg.Token != nil && !c.sessions.lives(s.id, time.Now()) {
+			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
+			return nil
+		}
+		snap, changed := c.sampler.next()
+		var text bytes.Buffer
+		if err := view(r.Context(), &text, snap); err != nil {
+			c.cfg.Log.WarnContext(r.Context(), "the console cannot answer", "path", r.URL.Path, "err", err)
+			return nil
+		}
+		if err := control.SetWriteDeadline(time.Now().Add(streamTimeout)); err != nil {
+			return nil // the connection is gone
+		}
+		if err := send(w, text.Bytes()); err != nil || control.Flush() != nil {
+			return nil // the browser is gone
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return nil
+		case <-c.ended:
+			return nil
+		}
+	}
+}
+
+// views are what can be sent, by page.
+func (c *Console) views(s session) map[string]func(context.Context, *bytes.Buffer, snapshot) error {
+	part := func(page string, body func(snapshot) any) func(context.Context, *bytes.Buffer, snapshot) error {
+		return func(_ context.Context, text *bytes.Buffer, snap snapshot) error {
+			return c.pages[page].ExecuteTemplate(text, "live", body(snap))
+		}
+	}
+	return map[string]func(context.Context, *bytes.Buffer, snapshot) error{
+		"overview":     part("overview", func(snap snapshot) any { return overviewOf(snap) }),
+		"destinations": part("destinations", func(snap snapshot) any { return c.cards(snap, s) }),
+	}
+}
+
+// send writes one event. A line of the text is a line of data.
+func send(w http.ResponseWriter, text []byte) error {
+	var out bytes.Buffer
+	out.WriteString("event: page\n")
+	for line := range bytes.Lines(text) {
+		out.WriteString("data: ")
+		out.Write(bytes.TrimRight(line, "\r\n"))
+		out.WriteByte('\n')
+	}
+	out.WriteByte('\n')
+	_, err := w.Write(out.Bytes())
+	return err
+}

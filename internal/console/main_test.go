@@ -1,0 +1,258 @@
+package console
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// patience bounds waiting for something that is to happen; no test expects it
+// to run out.
+const patience = 2 * time.Minute
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// fakeRelay is a relay without one: its figures are what the test says, and what
+// waits is asked of the database.
+type fakeRelay struct {
+	pool *pgxpool.Pool
+
+	mu     sync.Mutex
+	stats  dispatch.Stats
+	asked  int
+	paused map[string]bool
+}
+
+func (f *fakeRelay) Stats() dispatch.Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.stats
+	s.Destinations = append([]dispatch.DestinationStats(nil), s.Destinations...)
+	for i := range s.Destinations {
+		s.Destinations[i].Paused = f.paused[s.Destinations[i].Name]
+	}
+	return s
+}
+
+func (f *fakeRelay) Backlog(ctx context.Context) (store.Backlog, error) {
+	f.mu.Lock()
+	f.asked++
+	f.mu.Unlock()
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return store.Backlog{}, err
+	}
+	defer conn.Release()
+	return store.ReadBacklog(ctx, conn.Conn(), store.BacklogOptions{})
+}
+
+func (f *fakeRelay) Pause(name string) error  { return f.set(name, true) }
+func (f *fakeRelay) Resume(name string) error { return f.set(name, false) }
+
+func (f *fakeRelay) set(name string, to bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.stats.Destinations {
+		if d.Name == name {
+			f.paused[name] = to
+			return nil
+		}
+	}
+	return dispatch.ErrDestination
+}
+
+// questions is how often the database was asked what waits.
+func (f *fakeRelay) questions() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
+// deliver counts up what the first destination has delivered.
+func (f *fakeRelay) deliver(n uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Destinations[0].Delivered += n
+}
+
+type token string
+
+func (t token) Verify(s string) bool { return s == string(t) }
+
+// site is a console on a server, a database, and a browser without JavaScript.
+type site struct {
+	*testing.T
+
+	relay   *fakeRelay
+	pool    *pgxpool.Pool
+	console *Console
+	server  *httptest.Server
+	client  *http.Client
+}
+
+// serve starts a console; change may alter how it is set up.
+func serve(t *testing.T, change func(*Config)) *site {
+	t.Helper()
+	db := testenv.Database(t)
+	pool, err := pgxpool.New(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = outboxsql.Migrate(t.Context(), conn.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep)
+	conn.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: dispatch.Stats{
+		Bell: "asleep", Destinations: []dispatch.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
+	}}}
+	cfg := Config{Relay: s.relay, Pauser: s.relay, Pool: pool, Schema: outboxsql.DefaultSchema, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	if s.console, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	s.console.sampler.every = 50 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.console.Run(ctx)
+	}()
+	s.server = httptest.NewUnstartedServer(s.console)
+	// Shorter than a stream lives.
+	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = time.Second, 5*time.Second
+	s.server.Start()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		s.server.Close()
+	})
+	s.client = s.browser()
+	return s
+}
+
+// browser returns a client with cookies of its own, which follows no redirect.
+func (s *site) browser() *http.Client {
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	return &http.Client{Jar: jar, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+func (s *site) exec(sql string, args ...any) {
+	s.Helper()
+	if _, err := s.pool.Exec(s.Context(), sql, args...); err != nil {
+		s.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func query[V any](s *site, sql string, args ...any) V {
+	s.Helper()
+	rows, err := s.pool.Query(s.Context(), sql, args...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
+	if err != nil {
+		s.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// dead writes an event that has died at a destination, and returns its id.
+func (s *site) dead(eventType, destination, reason string) int64 {
+	s.Helper()
+	id := query[int64](s, `INSERT INTO outbox_events (event_type, payload, state, processed_at, headers, aggregate_type, aggregate_id)
+		VALUES ($1, '{"secret": "PAYLOAD-TEXT"}', 'done', now(), '{"h": "v"}', 'order', '7') RETURNING id`, eventType)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error)
+		VALUES ($1, $2, $3, 'dead', 20, 'event', $4)`, id, destination, eventType, reason)
+	return id
+}
+
+// answer is what came back.
+type answer struct {
+	code   int
+	body   string
+	header http.Header
+}
+
+func (s *site) do(r *http.Request) answer {
+	s.Helper()
+	response, err := s.client.Do(r)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return answer{response.StatusCode, string(body), response.Header}
+}
+
+func (s *site) request(method, path string, form url.Values) *http.Request {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), method, s.server.URL+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		s.Fatal(err)
+	}
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Origin", s.server.URL)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+	}
+	return r
+}
+
+// get loads a page, which has to be there.
+func (s *site) get(path string) string {
+	s.Helper()
+	a := s.do(s.request(http.MethodGet, path, nil))
+	if a.code != http.StatusOK {
+		s.Fatalf("GET %s: %d, %s\n%s", path, a.code, a.header.Get("Location"), a.body)
+	}
+	return a.body
+}
+
+// post sends a form as a browser does, with the token of the page it is on.
+func (s *site) post(on, path string, form url.Values) answer {
+	s.Helper()
+	form.Set("csrf", s.csrf(on))
+	return s.do(s.request(http.MethodPost, path, form))
+}
+
+// csrf returns the token of the first form of a page.
+func (s *site) csrf(on string) string {
+	s.Helper()
+	m := regexp.MustCompile(`name="csrf" value="([0-9a-f]{64})"`).FindStringSubmatch(s.get(on))
+	if m == nil {
+		s.Fatalf("%s has no form", on)
+	}
+	return m[1]
+}

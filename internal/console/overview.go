@@ -1,0 +1,127 @@
+package console
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/store"
+)
+
+// note is something that needs a person.
+type note struct {
+	Text string
+	Link string // a page of the console; "" for none
+	Bad  bool
+}
+
+type overviewBody struct {
+	Charts []chart
+	Notes  []note
+	Lanes  []laneRow
+	Bell   string
+	Oldest *store.Waiting
+}
+
+// laneRow is a destination in few words.
+type laneRow struct {
+	Name                   string
+	State, Class           string
+	DeliveredRate, FailedR float64
+	Waiting, Dead          store.Count
+	Known                  bool // the two above are
+}
+
+func (c *Console) overview(w http.ResponseWriter, r *http.Request, s session) error {
+	p := c.newPage("Overview", "overview", s, overviewOf(c.sampler.now(r.Context())))
+	p.Live = "overview"
+	return c.render(w, http.StatusOK, "overview", p)
+}
+
+func overviewOf(s snapshot) overviewBody {
+	b := overviewBody{Bell: s.stats.Bell, Notes: notesOf(s)}
+	get := func(of func(point) float64) []float64 { return column(s.points, of) }
+	b.Charts = []chart{
+		newChart("Delivered", "good", get(func(p point) float64 { return p.delivered }), nil, showRate),
+		newChart("Failed attempts", "bad", get(func(p point) float64 { return p.failed }), nil, showRate),
+		newChart("Latency, 99 % and median", "slow", get(func(p point) float64 { return p.p99 }), get(func(p point) float64 { return p.median }), showSeconds),
+		newChart("Waiting", "wait", get(func(p point) float64 { return p.waiting }), nil, showCount),
+	}
+	known := !s.asked.at.IsZero() && s.asked.err == nil
+	for _, d := range s.stats.Destinations {
+		row := laneRow{Name: d.Name, Known: known}
+		row.State, row.Class = stateOf(d)
+		row.DeliveredRate, row.FailedR = rates(s, d.Name)
+		waits := s.asked.backlog.Destination(d.Name)
+		row.Waiting, row.Dead = waits.Waiting(), waits.Dead
+		b.Lanes = append(b.Lanes, row)
+	}
+	if known {
+		b.Oldest = s.asked.backlog.Oldest
+	}
+	return b
+}
+
+// rates are those of the last ten seconds.
+func rates(s snapshot, name string) (delivered, failed float64) {
+	const window = 10
+	list := s.lanes[name]
+	list = list[max(0, len(list)-window):]
+	for _, p := range list {
+		delivered, failed = delivered+p.delivered, failed+p.failed
+	}
+	n := math.Max(1, float64(len(list)))
+	return delivered / n, failed / n
+}
+
+func stateOf(d dispatch.DestinationStats) (text, class string) {
+	switch {
+	case d.Paused:
+		return "paused", "paused"
+	case d.Unavailable:
+		return "unavailable", "bad"
+	case d.Report != nil && d.Report.Blocked:
+		return "blocked", "warn"
+	default:
+		return "ok", "good"
+	}
+}
+
+// notesOf lists what does not mend itself, most urgent first.
+func notesOf(s snapshot) (notes []note) {
+	if s.stats.DatabaseDown {
+		notes = append(notes, note{Text: "The database does not answer the relay. Nothing is delivered until it does.", Bad: true})
+	}
+	if l := s.stats.Listener; l != nil && (!l.Listening || l.Trouble != nil) {
+		notes = append(notes, note{Text: "Notifications are not heard: events are found by polling."})
+	}
+	if s.asked.err != nil {
+		notes = append(notes, note{Text: "What waits is not known: " + explain(s.asked.err).text})
+	}
+	for _, d := range s.stats.Destinations {
+		link := Path + "destinations#" + url.PathEscape("d-"+d.Name)
+		switch {
+		case d.Paused:
+			notes = append(notes, note{fmt.Sprintf("%s is paused: its events wait until it is resumed.", d.Name), link, false})
+		case d.Unavailable:
+			notes = append(notes, note{fmt.Sprintf("%s is unavailable: its events wait and lose no attempt.", d.Name), link, true})
+		}
+	}
+	if s.asked.err != nil {
+		return notes
+	}
+	for _, d := range s.asked.backlog.Destinations {
+		if d.Dead.N > 0 {
+			text, _ := number(d.Dead) // no error: it is a count
+			link := Path + "dead?destination=" + url.QueryEscape(d.Name)
+			notes = append(notes, note{fmt.Sprintf("Dead letters of %s: %s.", d.Name, text), link, true})
+		}
+	}
+	for _, t := range s.asked.backlog.Unrouted {
+		text, _ := number(t.Count) // no error: it is a count
+		notes = append(notes, note{fmt.Sprintf("No route matches the event type %s: %s wait.", t.EventType, text), Path + "events?type=" + url.QueryEscape(t.EventType), true})
+	}
+	return notes
+}

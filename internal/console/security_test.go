@@ -1,0 +1,287 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestPostsOfOthers sends forms that are not from a page of the session.
+func TestPostsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	good := s.csrf(Path + "destinations")
+	for name, change := range map[string]func(*http.Request){
+		"another site":              func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
+		"the same site":             func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
+		"another origin":            func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		"no origin":                 func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") },
+		"a null origin":             func(r *http.Request) { r.Header.Set("Origin", "null"); r.Header.Del("Sec-Fetch-Site") },
+		"no cookie":                 func(r *http.Request) { r.Header.Set("No-Cookie", "1") },
+		"a token of another's form": func(r *http.Request) { r.Header.Set("Bad-Token", "1") },
+	} {
+		form := url.Values{"destination": {"mail"}, "csrf": {good}}
+		r := s.request(http.MethodPost, Path+"destinations/pause", form)
+		change(r)
+		client := s.client
+		if r.Header.Get("No-Cookie") != "" {
+			s.client = s.browser()
+		}
+		if r.Header.Get("Bad-Token") != "" {
+			form.Set("csrf", strings.Repeat("0", 64))
+			r = s.request(http.MethodPost, Path+"destinations/pause", form)
+		}
+		if a := s.do(r); a.code != http.StatusForbidden {
+			t.Errorf("%s: %d", name, a.code)
+		}
+		s.client = client
+	}
+	if len(s.relay.paused) != 0 {
+		t.Error("it was paused")
+	}
+	if a := s.do(s.request(http.MethodGet, Path+"destinations/pause?destination=mail&csrf="+good, nil)); a.code == http.StatusSeeOther || len(s.relay.paused) != 0 {
+		t.Errorf("a link pauses: %d", a.code)
+	}
+	if a := s.do(s.request(http.MethodPost, Path+"destinations/pause", url.Values{"destination": {"mail"}, "csrf": {good}})); a.code != http.StatusSeeOther {
+		t.Errorf("the form itself: %d, so the others prove nothing", a.code)
+	}
+}
+
+// TestNamesOfOthers: without a token, a name that somebody has pointed here is refused.
+func TestNamesOfOthers(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	for host, want := range map[string]int{
+		"evil.example": http.StatusForbidden, "evil.example:80": http.StatusForbidden, "10.0.0.1:9470": http.StatusForbidden, "localhost.evil.example": http.StatusForbidden,
+		"localhost:9470": http.StatusOK, "127.0.0.1": http.StatusOK, "[::1]:9470": http.StatusOK, "127.9.9.9:1": http.StatusOK,
+	} {
+		r := s.request(http.MethodGet, Path, nil)
+		r.Host = host
+		if a := s.do(r); a.code != want {
+			t.Errorf("%s: %d, want %d", host, a.code, want)
+		}
+	}
+}
+
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := serve(t, func(c *Config) {
+		c.Token, c.Log = token("right"), slog.New(slog.NewTextHandler(&log, nil))
+	})
+	for _, path := range []string{"", "destinations", "events", "events/1", "dead", "dead/group", "relays"} {
+		a := s.do(s.request(http.MethodGet, Path+path, nil))
+		if a.code != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), Path+"login") {
+			t.Errorf("/%s without a login: %d %s", path, a.code, a.header.Get("Location"))
+		}
+	}
+	for _, path := range []string{"live/overview", "live/destinations"} {
+		if a := s.do(s.request(http.MethodGet, Path+path, nil)); a.code != http.StatusUnauthorized {
+			t.Errorf("/%s without a login: %d", path, a.code)
+		}
+	}
+	if a := s.do(s.request(http.MethodPost, Path+"dead/replay", url.Values{"destination": {"mail"}})); a.code != http.StatusUnauthorized {
+		t.Errorf("a form without a login: %d", a.code)
+	}
+	login := func(word string) answer {
+		return s.do(s.request(http.MethodPost, Path+"login", url.Values{"token": {word}, "next": {Path + "dead"}}))
+	}
+	if a := login("wrong-secret"); a.code != http.StatusUnauthorized || a.header.Get("Set-Cookie") != "" || !strings.Contains(a.body, "not the token") {
+		t.Errorf("the wrong token: %d, %v", a.code, a.header)
+	}
+	a := login("right")
+	if a.code != http.StatusSeeOther || a.header.Get("Location") != Path+"dead" {
+		t.Fatalf("the right token: %d %v\n%s", a.code, a.header, a.body)
+	}
+	for _, want := range []string{"HttpOnly", "SameSite=Strict", "Path=/console/", "Max-Age=28800"} {
+		if cookie := a.header.Get("Set-Cookie"); !strings.Contains(cookie, want) {
+			t.Errorf("the cookie lacks %s: %s", want, cookie)
+		}
+	}
+	s.get(Path + "dead")
+	if a := s.post(Path+"destinations", Path+"destinations/pause", url.Values{"destination": {"mail"}}); a.code != http.StatusSeeOther {
+		t.Errorf("a form after the login: %d", a.code)
+	}
+	session := cookies(s)
+	if a := s.post(Path, Path+"logout", url.Values{}); a.code != http.StatusSeeOther {
+		t.Errorf("logout: %d", a.code)
+	}
+	r := s.request(http.MethodGet, Path, nil)
+	r.Header.Set("Cookie", session) // somebody has kept it
+	s.client = s.browser()
+	if a := s.do(r); a.code != http.StatusSeeOther {
+		t.Errorf("the cookie is still good after the logout: %d", a.code)
+	}
+	if text := log.String(); strings.Contains(text, "wrong-secret") || strings.Contains(text, "right") || !strings.Contains(text, "failed login") {
+		t.Errorf("the log:\n%s", text)
+	}
+}
+
+func cookies(s *site) string {
+	u, err := url.Parse(s.server.URL + Path)
+	if err != nil {
+		s.Fatal(err)
+	}
+	all := s.client.Jar.Cookies(u)
+	if len(all) != 1 {
+		s.Fatalf("%d cookies", len(all))
+	}
+	return all[0].String()
+}
+
+func TestNextPageIsOurs(t *testing.T) {
+	t.Parallel()
+	for next, want := range map[string]string{
+		"/console/dead?type=a": "/console/dead?type=a", "https://evil.example/": Path, "//evil.example/": Path, "": Path, "/metrics": Path,
+		"/console/\\evil": Path, "/console/\r\nX: y": Path,
+	} {
+		if got := localPath(next); got != want {
+			t.Errorf("%q leads to %q", next, got)
+		}
+	}
+}
+
+func TestSessionsEnd(t *testing.T) {
+	t.Parallel()
+	s := newSessions(bytes.NewReader(make([]byte, 32)))
+	now := time.Now()
+	first := s.open(now)
+	if !s.lives(first.id, now.Add(sessionLife-time.Second)) || s.lives(first.id, now.Add(sessionLife)) {
+		t.Error("a session does not last as long as it should")
+	}
+	for i := range maxSessions {
+		s.open(now.Add(time.Duration(i+1) * time.Second))
+	}
+	if s.lives(first.id, now) || len(s.ends) != maxSessions {
+		t.Errorf("%d sessions are kept", len(s.ends))
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(c *Config) { c.ReadOnly = true })
+	id := s.dead("order.placed", "mail", "550 no")
+	for _, path := range []string{"", "destinations", "dead", fmt.Sprintf("events/%d", id)} {
+		if page := s.get(Path + path); strings.Contains(page, `method="post"`) || !strings.Contains(page, "read-only") {
+			t.Errorf("/%s has a form:\n%s", path, page)
+		}
+	}
+	session := strings.TrimPrefix(cookies(s), cookieName+"=")
+	form := url.Values{"destination": {"mail"}, "event": {fmt.Sprint(id)}, "sure": {"yes"}, "csrf": {s.console.sessions.of(session).csrf}}
+	for _, path := range []string{"destinations/pause", "destinations/resume", "dead/replay", "dead/discard"} {
+		if a := s.do(s.request(http.MethodPost, Path+path, form)); a.code != http.StatusForbidden || !strings.Contains(a.body, "read-only") {
+			t.Errorf("/%s: %d", path, a.code)
+		}
+	}
+	if len(s.relay.paused) != 0 || query[string](s, `SELECT state FROM outbox_deliveries`) != "dead" {
+		t.Error("something was changed")
+	}
+}
+
+func TestHiddenPayloads(t *testing.T) {
+	t.Parallel()
+	for _, hidden := range []bool{true, false} {
+		s := serve(t, func(c *Config) { c.HidePayloads = hidden })
+		id := s.dead("order.placed", "mail", "550 no")
+		s.exec(`INSERT INTO outbox_audit (event_id, action, actor, old_payload) VALUES ($1, 'edit', 'me', '{"was": "OLD-TEXT"}')`, id)
+		page := s.get(fmt.Sprintf("%sevents/%d", Path, id))
+		if shown := strings.Contains(page, "PAYLOAD-TEXT") && strings.Contains(page, "OLD-TEXT"); shown == hidden {
+			t.Errorf("hidden %v:\n%s", hidden, page)
+		}
+		if hidden && (strings.Contains(page, "PAYLOAD-TEXT") || strings.Contains(page, "OLD-TEXT")) {
+			t.Error("a payload is shown")
+		}
+	}
+}
+
+const markup = `"><script>alert(1)</script><img src=x onerror=alert(2)>'{{.}}`
+
+// TestMarkup: what applications and destinations write is text.
+func TestMarkup(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	id := query[int64](s, `INSERT INTO outbox_events (event_type, payload, state, headers, aggregate_type, aggregate_id, idempotency_key)
+		VALUES ($1, to_json($1::text), 'deferred', jsonb_build_object('h', $1::text), $1, $1, $1) RETURNING id`, markup)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, error_class, last_error, ordering_key) VALUES
+		($1, $2, $2, 'dead', 'event', $2, $2), ($1, 'mail', $2, 'retry', 'event', $2, NULL)`, id, markup)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES ($1, '', $2, 'unrouted')`, id, markup)
+	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, destination, details) VALUES ($1, $2, $2, $2, jsonb_build_object('reason', $2::text))`, id, markup)
+	s.relay.mu.Lock()
+	s.relay.stats.Destinations[0].Name = markup
+	s.relay.mu.Unlock()
+	q := url.QueryEscape(markup)
+	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE state = 'dead'`)
+	paths := []string{
+		"", "destinations", "events", "events?type=" + q + "&aggregate_type=" + q, fmt.Sprintf("events/%d", id), "dead", "dead?destination=" + q,
+		"dead/group?destination=" + q + "&fingerprint=" + errorGroup, "relays", "destinations?done=" + q, "dead?done=" + q + "&n=1",
+	}
+	for _, path := range paths {
+		page := s.get(Path + path)
+		if strings.Contains(page, "<script>") || strings.Contains(page, "<img") || strings.Contains(page, "ZgotmplZ") {
+			t.Errorf("/%s takes text for markup:\n%s", path, page)
+		}
+		if strings.Contains(page, " style=") || strings.Contains(page, " onclick=") {
+			t.Errorf("/%s has what the policy forbids", path)
+		}
+	}
+	a := s.do(s.request(http.MethodGet, Path+"static/console.js", nil))
+	for name, want := range map[string]string{
+		"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store",
+	} {
+		if got := a.header.Get(name); !strings.HasPrefix(got, want) {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+	if strings.Contains(a.header.Get("Content-Security-Policy"), "unsafe") {
+		t.Error("the policy allows what is unsafe")
+	}
+}
+
+// TestSearchPlans: no search reads a table, however stale its statistics are.
+func TestSearchPlans(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	s.exec(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`)
+	s.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 't' || i % 5, '1', CASE WHEN i % 100 = 0 THEN 'fresh' ELSE 'done' END
+		FROM generate_series(1, 50000) i`)
+	for _, statistics := range []string{"never analysed", "analysed"} {
+		if statistics == "analysed" {
+			s.exec(`ANALYZE outbox_events`)
+		}
+		for _, f := range []search{
+			{}, {Type: "t1"}, {Type: "t*"}, {State: "fresh"}, {State: "done", Type: "none"}, {AggregateType: "a", AggregateID: "b"}, {State: "deferred"},
+		} {
+			f.Upto = math.MaxInt64
+			text, args := f.sql("public", "id")
+			plan := explainAnalyze(t.Context(), s, text+" ORDER BY id DESC LIMIT 50", args)
+			if strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Sort") || !strings.Contains(plan, "Index") {
+				t.Errorf("%s, %+v:\n%s", statistics, f, plan)
+			}
+		}
+	}
+}
+
+func explainAnalyze(ctx context.Context, s *site, text string, args []any) string {
+	s.Helper()
+	var plan []string
+	err := s.console.read(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "EXPLAIN (ANALYZE, TIMING off) "+text, args...)
+		if err == nil {
+			plan, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		return err
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return strings.Join(plan, "\n")
+}

@@ -1,0 +1,255 @@
+package console
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// cookieName is that of the session's cookie.
+	cookieName = "notifyd_session"
+	// sessionLife is how long a login lasts: a working day.
+	sessionLife = 8 * time.Hour
+	// maxSessions bounds memory. The oldest goes first.
+	maxSessions = 256
+)
+
+// session is one browser.
+type session struct {
+	id   string
+	csrf string // what its forms carry
+}
+
+// sessions are those who are logged in. They are forgotten when the process ends.
+type sessions struct {
+	key []byte // of what forms carry
+
+	mu   sync.Mutex
+	ends map[string]time.Time
+}
+
+func newSessions(random io.Reader) *sessions {
+	s := &sessions{key: make([]byte, 32), ends: make(map[string]time.Time)}
+	if _, err := io.ReadFull(random, s.key); err != nil {
+		panic(err) // crypto/rand never fails
+	}
+	return s
+}
+
+// of returns the session of an id. What forms carry is made of the id, so that it need not be kept.
+func (s *sessions) of(id string) session {
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write([]byte(id))
+	return session{id: id, csrf: hex.EncodeToString(mac.Sum(nil))}
+}
+
+// open begins a session.
+func (s *sessions) open(now time.Time) session {
+	id := rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var oldest string
+	for other, end := range s.ends {
+		if !now.Before(end) {
+			delete(s.ends, other)
+		} else if oldest == "" || end.Before(s.ends[oldest]) {
+			oldest = other
+		}
+	}
+	if len(s.ends) >= maxSessions {
+		delete(s.ends, oldest)
+	}
+	s.ends[id] = now.Add(sessionLife)
+	return s.of(id)
+}
+
+// lives reports whether the session is open.
+func (s *sessions) lives(id string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end, ok := s.ends[id]
+	return ok && now.Before(end)
+}
+
+func (s *sessions) close(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ends, id)
+}
+
+// isLoopbackHost reports whether the Host of a request names this machine in a
+// way that nobody else can point elsewhere.
+func isLoopbackHost(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
+	if strings.EqualFold(name, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(name)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// handler is a page for somebody who may see it. An error is shown.
+type handler func(w http.ResponseWriter, r *http.Request, s session) error
+
+// inside lets those in who are logged in, and sends others to the login.
+// Without a token everybody is in, with a session that proves nothing but that a
+// form is one of ours.
+func (c *Console) inside(h handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, ok := c.session(r)
+		if !ok && c.cfg.Token != nil {
+			c.sendToLogin(w, r)
+			return
+		}
+		if !ok {
+			s = c.sessions.of(rand.Text())
+			setCookie(w, r, s.id, sessionLife)
+		}
+		if err := h(w, r, s); err != nil {
+			c.fail(w, r, s, err)
+		}
+	})
+}
+
+// session returns the one whose cookie the request has.
+func (c *Console) session(r *http.Request) (session, bool) {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil || cookie.Value == "" || c.cfg.Token != nil && !c.sessions.lives(cookie.Value, time.Now()) {
+		return session{}, false
+	}
+	return c.sessions.of(cookie.Value), true
+}
+
+func (c *Console) sendToLogin(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, Path+"live/") {
+		c.fail(w, r, session{}, failure{http.StatusUnauthorized, "You are not logged in, or the session has ended."})
+		return
+	}
+	target := Path + "login"
+	if r.URL.Path != Path {
+		target += "?next=" + url.QueryEscape(r.URL.RequestURI())
+	}
+	http.Redirect(w, r, target, http.StatusSeeOther)
+}
+
+// checked lets a POST through that comes from a form of this console.
+func (c *Console) checked(h handler) handler {
+	return func(w http.ResponseWriter, r *http.Request, s session) error {
+		if err := fromHere(r); err != nil {
+			return err
+		}
+		if err := r.ParseForm(); err != nil {
+			return badRequest("The form cannot be read.")
+		}
+		if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("csrf")), []byte(s.csrf)) != 1 {
+			return forbidden("The form is not one of this session. Go back, load the page again, and repeat it.")
+		}
+		return h(w, r, s)
+	}
+}
+
+// act is checked, and not for those who may only look.
+func (c *Console) act(h handler) handler {
+	inner := c.checked(h)
+	return func(w http.ResponseWriter, r *http.Request, s session) error {
+		if c.cfg.ReadOnly {
+			return forbidden("This console is read-only (admin.read_only).")
+		}
+		return inner(w, r, s)
+	}
+}
+
+// fromHere refuses what another site has sent. Every browser says where a POST
+// comes from, in one way or the other.
+func fromHere(r *http.Request) error {
+	refused := forbidden("The request comes from another site, or does not say where it comes from.")
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
+		return refused
+	} else if site != "" && r.Header.Get("Origin") == "" {
+		return nil
+	}
+	origin, err := url.Parse(r.Header.Get("Origin"))
+	if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {
+		return refused
+	}
+	return nil
+}
+
+// loginBody is what the login page shows.
+type loginBody struct {
+	Next  string
+	Wrong bool
+}
+
+// localPath returns where to go after the login: a page of the console, whatever is asked for.
+func localPath(next string) string {
+	if strings.HasPrefix(next, Path) && !strings.ContainsAny(next, "\\\r\n") {
+		return next
+	}
+	return Path
+}
+
+func (c *Console) showLogin(w http.ResponseWriter, r *http.Request) {
+	next := localPath(r.URL.Query().Get("next"))
+	if _, in := c.session(r); in || c.cfg.Token == nil {
+		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
+		return
+	}
+	if err := c.render(w, http.StatusOK, "login", c.newPage("Log in", "login", session{}, loginBody{Next: next})); err != nil {
+		c.fail(w, r, session{}, err)
+	}
+}
+
+func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+	if err := fromHere(r); err != nil {
+		c.fail(w, r, session{}, err)
+		return
+	}
+	if err := r.ParseForm(); err != nil {
+		c.fail(w, r, session{}, badRequest("The form cannot be read."))
+		return
+	}
+	next := localPath(r.PostForm.Get("next"))
+	if c.cfg.Token != nil && !c.cfg.Token.Verify(strings.TrimSpace(r.PostForm.Get("token"))) {
+		c.cfg.Log.WarnContext(r.Context(), "failed login at the console", "remote", r.RemoteAddr)
+		if err := c.render(w, http.StatusUnauthorized, "login", c.newPage("Log in", "login", session{}, loginBody{next, true})); err != nil {
+			c.fail(w, r, session{}, err)
+		}
+		return
+	}
+	if old, ok := c.session(r); ok {
+		c.sessions.close(old.id)
+	}
+	setCookie(w, r, c.sessions.open(time.Now()).id, sessionLife)
+	c.cfg.Log.InfoContext(r.Context(), "login at the console", "remote", r.RemoteAddr)
+	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // localPath made it
+}
+
+func (c *Console) logout(w http.ResponseWriter, r *http.Request, s session) error {
+	c.sessions.close(s.id)
+	setCookie(w, r, "", -time.Second)
+	http.Redirect(w, r, Path, http.StatusSeeOther)
+	return nil
+}
+
+func setCookie(w http.ResponseWriter, r *http.Request, id string, life time.Duration) {
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // Secure under TLS: without, it would never come back
+		Name: cookieName, Value: id, Path: Path, MaxAge: int(life.Seconds()),
+		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
+	})
+}
