@@ -241,7 +241,7 @@ func (c *chaos) strike() {
 // time before its turn.
 func TestOrderUnderKills(t *testing.T) {
 	t.Parallel()
-	orderAcrossRelays(t)
+	orderUnproven(t)
 	seed := orderSeed(t)
 	e, o := newEnv(t), newOrderObserver(seed)
 	mux := http.NewServeMux()
