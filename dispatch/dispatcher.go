@@ -329,7 +329,7 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 		}
 		n, err := d.parts.Housekeeper.TakeOver(ctx)
 		if err == nil && n > 0 {
-			d.leases.taken.Add(uint64(n)) //nolint:gosec // above 0
+			d.leases.taken.Add(uint64(n))
 			d.log.WarnContext(ctx, "took over deliveries of a relay that is gone", "deliveries", n)
 			d.sched.due()
 		}

@@ -53,7 +53,7 @@ func orderVictim(url string) {
 		panic(err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	options := append(orderOptions(rand.New(rand.NewPCG(seed, 2000))), notifyd.WithLogger(log)) //nolint:gosec // a test
+	options := append(orderOptions(rand.New(rand.NewPCG(seed, 2000))), notifyd.WithLogger(log))
 	relay, err := notifyd.New(pool, options...)
 	if err != nil {
 		panic(err)
@@ -137,7 +137,7 @@ func (c *chaos) launch(n int) {
 	c.lives++
 	cmd := exec.CommandContext(context.WithoutCancel(c.ctx), self)
 	cmd.Env = append(os.Environ(), envOrderVictim+"="+c.url, envOrderObserver+"="+c.observer,
-		envOrderRelay+"="+fmt.Sprintf("%d.%d", n, c.lives), envOrderSeed+"="+strconv.FormatUint(c.seed+uint64(c.lives), 10)) //nolint:gosec // small
+		envOrderRelay+"="+fmt.Sprintf("%d.%d", n, c.lives), envOrderSeed+"="+strconv.FormatUint(c.seed+uint64(c.lives), 10))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
@@ -146,16 +146,16 @@ func (c *chaos) launch(n int) {
 }
 
 // bury ends a relay by a signal and waits for its end.
-func (c *chaos) bury(n int, signal os.Signal) {
+func (c *chaos) bury(n int, sig os.Signal) {
 	c.t.Helper()
 	if c.relays[n] == nil {
 		return
 	}
-	if err := c.relays[n].Process.Signal(signal); err != nil {
+	if err := c.relays[n].Process.Signal(sig); err != nil {
 		c.t.Error(err)
 	}
 	err := c.relays[n].Wait()
-	if err != nil && signal == syscall.SIGTERM {
+	if err != nil && sig == syscall.SIGTERM {
 		c.t.Errorf("relay %d ended with: %v", n, err)
 	}
 	c.relays[n] = nil
@@ -194,13 +194,13 @@ func (c *chaos) cut(condition string, args ...any) {
 // freeze stops a relay for a while, and does something to the others meanwhile.
 func (c *chaos) freeze(n int, d time.Duration, meanwhile func()) {
 	c.t.Helper()
-	for _, signal := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-		if err := c.relays[n].Process.Signal(signal); err != nil {
+	for _, sig := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		if err := c.relays[n].Process.Signal(sig); err != nil {
 			c.t.Fatal(err)
 		}
-		if signal == syscall.SIGSTOP {
+		if sig == syscall.SIGSTOP {
 			meanwhile()
-			time.Sleep(d) // the length of the fault itself
+			time.Sleep(d) //nolint:forbidigo // the length of the fault itself
 		}
 	}
 }
@@ -214,7 +214,7 @@ func (c *chaos) strike() {
 	case 0, 1:
 		c.bury(n, syscall.SIGKILL)
 		c.untilTakenOver()
-		time.Sleep(some)
+		time.Sleep(some) //nolint:forbidigo // the length of the fault itself
 		c.launch(n)
 	case 2:
 		c.bury(n, syscall.SIGKILL)
@@ -248,7 +248,7 @@ func TestOrderUnderKills(t *testing.T) {
 	mux.HandleFunc("POST /{relay}/{dest}/{id}/{attempt}", o.serve)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	c := &chaos{env: e, r: rand.New(rand.NewPCG(seed, 3000)), seed: seed, observer: server.URL} //nolint:gosec // a test
+	c := &chaos{env: e, r: rand.New(rand.NewPCG(seed, 3000)), seed: seed, observer: server.URL}
 	t.Cleanup(func() {
 		for n := range c.relays {
 			c.bury(n, syscall.SIGKILL)

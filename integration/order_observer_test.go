@@ -229,7 +229,7 @@ type committed struct {
 
 // judge compares what the destinations saw with what is in the tables: nothing
 // lost, nothing left, nothing begun before its turn.
-func (o *orderObserver) judge(t *testing.T, e *env) {
+func (o *orderObserver) judge(t *testing.T, e *env) { //nolint:revive // one pass over what was seen
 	t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT id, event_type, coalesce(aggregate_id, ''), state FROM outbox_events ORDER BY id`)
 	if err != nil {
@@ -270,7 +270,9 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 			t.Errorf("%s saw event %d, which is not in the table", s.dest, s.id)
 			continue
 		case s.what != "begin":
-			again += btoi(ended[r])
+			if ended[r] {
+				again++
+			}
 			ended[r] = true
 			continue
 		case begun[r] || c.aggregate == "":
@@ -298,13 +300,6 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 	}
 	o.judgeRows(t, e, events)
 	t.Logf("%d events, %d sights, %d deliveries made again, %d out of order", len(events), len(o.sights), again, wrong)
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // history returns what a destination saw of some events, and a little more.

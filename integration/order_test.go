@@ -93,7 +93,7 @@ func (e *env) writeInOrder(ctx context.Context, seed uint64) {
 		}
 		writers.Go(func() {
 			defer func() { _ = conn.Close(context.WithoutCancel(e.ctx)) }()
-			r := rand.New(rand.NewPCG(seed, n)) //nolint:gosec // a test
+			r := rand.New(rand.NewPCG(seed, n))
 			for ctx.Err() == nil {
 				if err := writeOnce(e.ctx, conn, r); err != nil {
 					e.t.Errorf("writer %d: %v", n, err)

@@ -41,7 +41,7 @@ func (o output) destination(d *dispatch.DestinationStats) {
 	for class, n := range d.Classes {
 		word := "none"
 		if class > 0 {
-			word = dispatch.Class(class).String() //nolint:gosec // an index of the array
+			word = dispatch.Class(class).String()
 		}
 		o.counter("notifyd_attempts_total", n, d.Name, word)
 	}

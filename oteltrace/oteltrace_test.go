@@ -69,8 +69,8 @@ func TestSpan(t *testing.T) {
 		"messaging.system": "notifyd", "messaging.destination.name": "mail", "messaging.message.id": "7", "notifyd.event.type": "order.created",
 		"notifyd.attempt": "2", "error.type": "destination",
 	} {
-		if value, ok := has.Value(key); !ok || value.Emit() != want {
-			t.Errorf("%s = %q, want %q", key, value.Emit(), want)
+		if value, ok := has.Value(key); !ok || value.String() != want {
+			t.Errorf("%s = %q, want %q", key, value.String(), want)
 		}
 	}
 	if !maps.Equal(e.Headers, before) {

@@ -18,7 +18,8 @@ import (
 
 // startAdmin serves metrics, health and the console until stop is called, if the
 // configuration asks for it.
-func startAdmin(ctx context.Context, c *config.Config, path string, relay *live, state *reloadState, log *slog.Logger) (stop func(), err error) {
+func startAdmin(ctx context.Context, c *config.Config, path string, s *supervisor, log *slog.Logger) (stop func(), err error) {
+	relay, state := s.live, s.state
 	if c.Admin.Listen == "" {
 		return func() {}, nil
 	}

@@ -65,12 +65,13 @@ func (p printer) section(title string, lines []string) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	text := title + "\n"
+	var text strings.Builder
+	text.WriteString(title + "\n")
 	for _, line := range lines {
 		words := strings.TrimLeft(line, " ")
-		text += line[:len(line)-len(words)] + clean(words) + "\n"
+		text.WriteString(line[:len(line)-len(words)] + clean(words) + "\n")
 	}
-	_, err := fmt.Fprint(p.out, text)
+	_, err := fmt.Fprint(p.out, text.String())
 	return err
 }
 

@@ -39,7 +39,7 @@ func planFiles(t *testing.T, url string) (old, next string) {
 }
 
 // TestPlan compares two files, and what waits in the database.
-func TestPlan(t *testing.T) {
+func TestPlan(t *testing.T) { //nolint:dupword // NULL is said as often as there are columns
 	t.Parallel()
 	url := database(t)
 	old, next := planFiles(t, url)

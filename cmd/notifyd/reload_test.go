@@ -99,7 +99,7 @@ func startOrders(t *testing.T) *orders {
 	o := &orders{}
 	o.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		time.Sleep(2 * time.Millisecond) // so that there is something under way all the time
+		time.Sleep(2 * time.Millisecond) // so that there is something under way all the time //nolint:forbidigo // a receiver that takes its time
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.ids = append(o.ids, r.Header.Get("Webhook-Id"))
@@ -228,7 +228,7 @@ func checkAudit(t *testing.T, text string, total int) {
 
 // TestReloadWrong: a configuration that cannot be used changes nothing, and is
 // reported with its place and without its secrets.
-func TestReloadWrong(t *testing.T) {
+func TestReloadWrong(t *testing.T) { //nolint:revive // one daemon goes through all of it
 	t.Parallel()
 	url := database(t)
 	secret := file(t, "marker-secret")

@@ -52,13 +52,13 @@ is wrong.`,
 
 // runRelay builds the relay that the configuration describes, and runs it and
 // those that reloads put in its place.
-func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error {
+func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error { //nolint:revive // what a run is made of
 	g, err := newGeneration(ctx, c, path, log)
 	if err != nil {
 		return err
 	}
 	s := newSupervisor(g, path, func() (*config.Config, error) { return a.loadAt(path) }, a.stderr, sd)
-	stopAdmin, err := startAdmin(ctx, c, path, s.live, s.state, log)
+	stopAdmin, err := startAdmin(ctx, c, path, s, log)
 	if err != nil {
 		return errors.Join(err, g.close(), g.closeAlerts())
 	}

@@ -153,7 +153,7 @@ func watchScreen(ctx context.Context, look *looker, t *terminal) (err error) {
 
 // picture is one screen: the status, or why there is none.
 func picture(s *status.Status, err error, width, height int) string {
-	text := ""
+	var text string
 	if err != nil {
 		text = printable(err.Error()) + "\n"
 	} else {

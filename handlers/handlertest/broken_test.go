@@ -65,10 +65,10 @@ func TestBrokenHandlersFail(t *testing.T) {
 			// is judged wrongly is judged again with more of it.
 			var wrong []string
 			var text string
-			for _, more := range []time.Duration{1, 6} {
+			for _, more := range []int64{1, 6} {
 				var deliver deliverFunc
 				d := destination(t, func(c *client) dispatch.Handler { return &broken{client: c, deliver: deliver, close: f.close} })
-				d.Patience, d.Prompt = more*brokenPatience, more*brokenPrompt
+				d.Patience, d.Prompt = time.Duration(more*int64(brokenPatience)), time.Duration(more*int64(brokenPrompt))
 				if f.deliver != nil {
 					deliver = f.deliver(t, &d)
 				}

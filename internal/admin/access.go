@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -69,7 +68,7 @@ var errOther = errors.New("it shows another certificate than the one in admin.tl
 
 // exactly trusts the certificate in a file, and nothing else.
 func exactly(file string) (*tls.Config, error) {
-	text, err := os.ReadFile(file) //nolint:gosec // the operator names it
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("admin.tls.cert_file: %w", err)
 	}
@@ -81,8 +80,8 @@ func exactly(file string) (*tls.Config, error) {
 		MinVersion: tls.VersionTLS12,
 		//nolint:gosec // verified below, by something stricter: it must be this certificate
 		InsecureSkipVerify: true,
-		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
-			if len(raw) == 0 || !bytes.Equal(raw[0], block.Bytes) {
+		VerifyConnection: func(state tls.ConnectionState) error { // also of a session that is resumed
+			if certs := state.PeerCertificates; len(certs) == 0 || !bytes.Equal(certs[0].Raw, block.Bytes) {
 				return errOther
 			}
 			return nil

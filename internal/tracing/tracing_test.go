@@ -13,7 +13,7 @@ import (
 )
 
 // TestExport sends a span to a receiver of OTLP in this process.
-func TestExport(t *testing.T) { //nolint:paralleltest // the SDK reads the environment of the process
+func TestExport(t *testing.T) {
 	received := make(chan *collector.ExportTraceServiceRequest, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -69,7 +69,7 @@ func TestWanted(t *testing.T) {
 		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf OTEL_EXPORTER_OTLP_PROTOCOL=grpc": "on",
 	} {
 		vars := make(map[string]string)
-		for _, v := range strings.Fields(env) {
+		for v := range strings.FieldsSeq(env) {
 			name, value, _ := strings.Cut(v, "=")
 			vars[name] = value
 		}
