@@ -264,7 +264,7 @@ func TestOrderUnderKills(t *testing.T) {
 	writing.Go(func() { e.writeInOrder(ctx, seed) })
 	for strikes := 0; ctx.Err() == nil && !t.Failed(); strikes++ {
 		c.strike()
-		time.Sleep(time.Duration(c.r.IntN(1000)) * time.Millisecond) // a while without a fault
+		time.Sleep(time.Duration(c.r.IntN(1000)) * time.Millisecond) //nolint:forbidigo // a while without a fault
 	}
 	writing.Wait()
 	e.untilDone()

@@ -136,7 +136,7 @@ func writeOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) error {
 			SELECT $1, 't', $2, '1' FROM generate_series(1, $3)`, typ, id, rows); err != nil {
 			return err
 		}
-		time.Sleep(pauses()) // it is what the transaction does beside this
+		time.Sleep(pauses()) //nolint:forbidigo // it is what the transaction does beside this
 	}
 	if r.IntN(8) == 0 {
 		return tx.Rollback(ctx)
@@ -166,7 +166,7 @@ func TestOrderWhileWritten(t *testing.T) {
 			orderUnproven(t)
 			seed := orderSeed(t)
 			e, o := newEnv(t), newOrderObserver(seed)
-			r := rand.New(rand.NewPCG(seed, 1000)) //nolint:gosec // a test
+			r := rand.New(rand.NewPCG(seed, 1000))
 			for n := range relays {
 				name := strconv.Itoa(n)
 				e.relay(func(r *notifyd.Relay) {

@@ -94,9 +94,11 @@ func (s *Slots) connect(ctx context.Context) error {
 	}
 	s.conn, s.held = conn, nil
 	s.session++
-	_, err = conn.Exec(ctx, `SELECT pg_advisory_lock_shared($1::int, `+sqlTable+`)`, memberClass)
+	// Asked for, because behind a pooler the connection knows the pooler's number.
+	var pid int32
+	err = conn.QueryRow(ctx, `SELECT pg_backend_pid() FROM (SELECT pg_advisory_lock_shared($1::int, `+sqlTable+`)) AS l`, memberClass).Scan(&pid)
 	if err == nil {
-		s.pid.Store(int32(conn.PgConn().PID())) //nolint:gosec // PostgreSQL's process ids are int32
+		s.pid.Store(pid)
 	}
 	return err
 }

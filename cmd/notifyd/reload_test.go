@@ -99,7 +99,7 @@ func startOrders(t *testing.T) *orders {
 	o := &orders{}
 	o.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		time.Sleep(2 * time.Millisecond) // so that there is something under way all the time //nolint:forbidigo // a receiver that takes its time
+		time.Sleep(2 * time.Millisecond) //nolint:forbidigo // so that there is something under way all the time
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.ids = append(o.ids, r.Header.Get("Webhook-Id"))
