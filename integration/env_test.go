@@ -25,7 +25,7 @@ const never = time.Hour
 
 // patience bounds waiting for something that is to happen; no test expects it
 // to run out.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // env is a database with the schema, and what a test does to it.
 type env struct {
