@@ -37,9 +37,10 @@ const (
 type gap struct {
 	Range
 	since time.Time
-	under []uint64 // transactions that may yet commit it; nil: not known yet
-	dated bool
-	old   bool // looked into only when one of them has ended
+	dated time.Time // when it was found out whose it is; zero: not yet
+	under []uint64  // transactions that may yet commit it, as of then
+	left  int       // how many of them go on, as far as is known
+	old   bool      // looked into only when one of them has ended
 }
 
 // front is how far a sweep has come, and where events may still come up behind
@@ -132,9 +133,15 @@ func (f *front) join() {
 			if n.since.After(g.since) {
 				g.since = n.since
 			}
-			g.dated = g.dated && n.dated
-			g.old = g.old && n.old
-			g.under = union(g.under, n.under)
+			if g.dated.IsZero() || n.dated.IsZero() {
+				g.dated, g.under = time.Time{}, nil
+			} else {
+				g.under = union(g.under, n.under)
+			}
+			if n.dated.After(g.dated) && !g.dated.IsZero() {
+				g.dated = n.dated
+			}
+			g.old, g.left = g.old && n.old, len(g.under)
 		}
 		kept = append(kept, g)
 	}
@@ -156,20 +163,27 @@ func (f *front) saw(asked time.Time, snap Snapshot, checked int64, late []Late) 
 	kept := f.gaps[:0]
 	young := 0
 	for _, g := range f.gaps {
-		before := len(g.under)
-		if g.dated && before > 0 {
-			g.under = slices.DeleteFunc(slices.Clone(g.under), snap.ended)
+		// Claims overtake one another: what an older one did not see is no proof
+		// that it is not there, whatever a newer one has told of transactions.
+		left := len(g.under)
+		for _, xid := range g.under {
+			if snap.ended(xid) {
+				left--
+			}
 		}
+		news := !g.dated.IsZero() && left < g.left
+		g.left = min(g.left, left)
 		seen := asked.After(g.since) && g.To <= checked && !anyIn(late, g.Range)
 		switch {
-		case g.old && len(g.under) < before:
+		case g.old && news:
 			g.old, g.since, sure = false, time.Now(), false
 		case g.old:
-		case g.dated && len(g.under) == 0 && seen:
+		case g.dated.IsZero() && asked.Sub(g.since) >= dateAfter:
+			g.dated, g.under, g.left = time.Now(), slices.Clone(snap.Running), len(snap.Running)
+		case g.dated.IsZero() || !asked.After(g.dated) || !seen:
+		case left == 0:
 			continue // all that could come has been seen
-		case !g.dated && asked.Sub(g.since) >= dateAfter:
-			g.dated, g.under = true, slices.Clone(snap.Running)
-		case g.dated && len(g.under) > 0 && seen && asked.Sub(g.since) >= gapStays:
+		case asked.Sub(g.since) >= gapStays:
 			g.old = true
 		}
 		if !g.old {
