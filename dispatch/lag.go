@@ -101,6 +101,7 @@ func (s *scheduler) askLocked(q *Query, f *front, d *doubt) {
 func (s *scheduler) caughtUp(q *Query, c *Claimed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.sweeping = false
 	l := q.lane
 	to := q.Upto
 	switch full := c.Cut || len(c.Work) >= q.Limit; {

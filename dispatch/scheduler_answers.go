@@ -55,7 +55,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 			}
 		}
 	case SourceSweep:
-		s.sweeping = false
+		// A lane's own sweep has ended when it is handed out: the next one has to
+		// know by then whether that lane's types are to be skipped.
+		s.sweeping = q.lane != nil
 		s.sweptLocked(q, c)
 	}
 	turn = s.turns
