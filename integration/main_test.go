@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -23,5 +25,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	testenv.Main(m)
+	// pgx asks the server to cancel what a closed connection had under way, for up
+	// to 15 s in a goroutine of its own: longer than the networks that tests cut live.
+	testenv.Main(m, goleak.IgnoreAnyFunction("github.com/jackc/pgx/v5/pgconn.(*PgConn).CancelRequest"))
 }
