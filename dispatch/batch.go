@@ -12,8 +12,7 @@ type batch struct {
 	lanes []*lane
 	ready chan struct{} // capacity 1: waiting has reached zero
 	late  *leases       // takes the answers of leased jobs
-	own   *lane         // whose own sweep it was, nil for all others
-	from  int64         // behind which that began
+	query *Query        // what was claimed
 	fast  int           // jobs on fast lanes
 
 	mu         sync.Mutex

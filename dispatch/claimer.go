@@ -103,8 +103,11 @@ func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn 
 func (c *claimer) handOut(q *Query, claimed *Claimed, turn uint64) *batch {
 	c.d.sched.await(turn)
 	defer c.d.sched.pass()
-	if q.lane != nil {
+	switch {
+	case q.lane != nil:
 		defer c.d.sched.caughtUp(q, claimed)
+	case q.Source == SourceSweep:
+		defer c.d.sched.met(q)
 	}
 	var b *batch
 	if len(claimed.Work) > 0 {
@@ -227,7 +230,7 @@ func IsDown(err error) bool {
 
 // plan routes a claim and hands it to the lanes.
 func (d *Dispatcher) plan(q *Query, work []Work, memory *spare) *batch {
-	b := &batch{work: work, ready: make(chan struct{}, 1), late: d.leases, own: q.lane, from: q.After}
+	b := &batch{work: work, ready: make(chan struct{}, 1), late: d.leases, query: q}
 	b.plans, b.jobs = memory.take(len(work))
 	room := make(map[*lane]int)
 	for i := range work {

@@ -71,6 +71,7 @@ const (
 	lostBefore           // the connection breaks before the operation took effect
 	lostAfter            // it took effect, but nobody heard
 	refused              // the server answers with an error
+	hung                 // the answer takes more than a second
 )
 
 var errLost = errors.New("connection reset by peer")

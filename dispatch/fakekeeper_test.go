@@ -159,7 +159,11 @@ func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
 	if ctx.Err() != nil {
 		return SlotShare{}, ctx.Err()
 	}
-	if k.db.fault("share") != noFault {
+	switch k.db.fault("share") {
+	case noFault:
+	case hung:
+		sleep(ctx, 1500*time.Millisecond)
+	default:
 		k.close()
 		return SlotShare{}, errLost
 	}

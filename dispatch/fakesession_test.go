@@ -167,6 +167,9 @@ func (s *fakeSession) due(q Query) (c Claimed) {
 func (s *fakeSession) lines(q Query) (c Claimed) {
 	for _, ref := range q.Lines {
 		rows := s.db.line(ref.Destination, ref.Key, q.Blocking)
+		if !inSlots(strings.TrimPrefix(ref.Key, "t/"), q.Slots) {
+			rows = nil
+		}
 		state, first := LineEmpty, int64(0)
 		for i, row := range rows {
 			if i == 0 {

@@ -67,10 +67,8 @@ func (f *front) asks(after int64) []Range {
 // there was nothing else to be met up to last.
 func (f *front) went(now time.Time, work []Work, last int64) {
 	next := f.head
-	if f.head == beforeAll && len(work) > 0 {
-		// Nobody knows where the sequence began: of what was drawn before the
-		// first event that is left, only the nearest may be under way still.
-		next = max(work[0].Event.ID, beforeAll+2+maxGaps) - 1 - maxGaps
+	if len(work) > 0 {
+		next = f.from(work[0].Event.ID)
 	}
 	for i := range work {
 		id := work[i].Event.ID
@@ -87,6 +85,26 @@ func (f *front) went(now time.Time, work []Work, last int64) {
 		f.add(gap{Range: Range{next + 1, last}, since: now})
 	}
 	f.head = max(f.head, last)
+}
+
+// from returns behind which id that is not met yet a gap begins which ends before
+// the given one. Nobody knows where the sequence began: of what was drawn before
+// the first event that is left, only the nearest may be under way still.
+func (f *front) from(id int64) int64 {
+	if f.head == beforeAll {
+		return max(id, beforeAll+2+maxGaps) - 1 - maxGaps
+	}
+	return f.head
+}
+
+// reach makes the front one that has come to id, if it is not that far: a lane may
+// lag from an event on that is beyond all that has been met.
+func (f *front) reach(now time.Time, id int64) {
+	if id <= f.head {
+		return
+	}
+	f.add(gap{Range: Range{f.from(id) + 1, id}, since: now})
+	f.head = id
 }
 
 // fill takes an id that was met after all out of its gap.
@@ -128,25 +146,45 @@ func (f *front) join() {
 	for i := 0; i < len(f.gaps); i += 2 {
 		g := f.gaps[i]
 		if i+1 < len(f.gaps) {
-			n := f.gaps[i+1]
-			g.To = n.To
-			if n.since.After(g.since) {
-				g.since = n.since
-			}
-			if g.dated.IsZero() || n.dated.IsZero() {
-				g.dated, g.under = time.Time{}, nil
-			} else {
-				g.under = union(g.under, n.under)
-			}
-			if n.dated.After(g.dated) && !g.dated.IsZero() {
-				g.dated = n.dated
-			}
-			g.old, g.left = g.old && n.old, len(g.under)
+			g.join(&f.gaps[i+1])
 		}
 		kept = append(kept, g)
 	}
 	clear(f.gaps[len(kept):])
 	f.gaps = kept
+}
+
+// unite makes one of gaps that overlap: two fronts that were apart often have
+// the same ones.
+func (f *front) unite() {
+	kept := f.gaps[:0]
+	for _, g := range f.gaps {
+		if n := len(kept); n > 0 && g.From <= kept[n-1].To {
+			kept[n-1].join(&g)
+			continue
+		}
+		kept = append(kept, g)
+	}
+	clear(f.gaps[len(kept):])
+	f.gaps = kept
+}
+
+// join makes g reach to the end of o, which does not begin before it, and wait for
+// whatever either of them waits for.
+func (g *gap) join(o *gap) {
+	g.To = max(g.To, o.To)
+	if o.since.After(g.since) {
+		g.since = o.since
+	}
+	if g.dated.IsZero() || o.dated.IsZero() {
+		g.dated, g.under = time.Time{}, nil
+	} else {
+		g.under = union(g.under, o.under)
+		if o.dated.After(g.dated) {
+			g.dated = o.dated
+		}
+	}
+	g.old, g.left = g.old && o.old, len(g.under)
 }
 
 func union(a, b []uint64) []uint64 {
@@ -222,6 +260,7 @@ func (f *front) merge(o *front) {
 		f.gaps = append(f.gaps, gap{Range: Range{o.head + 1, f.head}, since: time.Now()})
 	}
 	slices.SortFunc(f.gaps, func(a, b gap) int { return cmp.Compare(a.From, b.From) })
+	f.unite()
 	for len(f.gaps) > maxGaps+maxOldGaps {
 		f.join()
 	}

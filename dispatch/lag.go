@@ -69,6 +69,7 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		others := s.route.types(func(lanes []*lane) bool { return !slices.Contains(lanes, l) })
 		l.sweepBegins()
 		g.front.back(after)
+		g.front.reach(now, after)
 		q := Query{
 			Source: SourceSweep, After: after, Upto: s.front.head, Limit: room, Bytes: s.cfg.Bytes, Skip: others,
 			lane: l, asked: now,
@@ -150,8 +151,8 @@ func (s *scheduler) lost(first map[*lane]int64, err error) {
 func (s *scheduler) regainLocked() {
 	s.front.reset(beforeAll)
 	s.knowing, s.bound = false, beforeAll
+	s.sweep.forget()
 	s.doubt.raise()
-	s.sweep.active = false
 	s.sweep.begin(sweepFull)
 }
 

@@ -150,7 +150,7 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 	case row:
 		ln.head = headUnknown
 		l.writeLocked(ln, j.batch)
-	case !l.takesLocked(w.Event.ID, j.batch.from, j.batch.own == l):
+	case !j.batch.query.sees(l) || !l.takesLocked(w.Event.ID, j.batch.query):
 		return false, released
 	case ln.stored || ln.writing > 0 || len(ln.jobs) > 0 && l.slowLocked():
 		l.storeLocked(ln, w.Event.ID, j.batch)
@@ -378,8 +378,7 @@ func (l *lane) sweepEnded(from, to int64) (caughtUp bool) {
 }
 
 // takesLocked reports whether a fresh event may be delivered: nothing that comes
-// before it was left behind. The lane's own sweep, if the event comes with it,
-// began behind from.
-func (l *lane) takesLocked(id, from int64, own bool) bool {
-	return id <= l.behind || own && l.behind >= from && id <= l.refused
+// before it was left behind. The lane's own sweep may go on where that ended.
+func (l *lane) takesLocked(id int64, q *Query) bool {
+	return id <= l.behind || q.lane == l && l.behind >= q.After && id <= l.refused
 }

@@ -141,17 +141,13 @@ func (s *scheduler) lookQueryLocked(now time.Time) (Query, bool) {
 	if s.claimingLines || len(s.slotsLocked(now)) == 0 && s.slotsLocked(now) != nil {
 		return Query{}, false
 	}
-	bound := s.bound
-	if s.knowing {
-		bound = inOrder
-	}
 	q := Query{Source: SourceLines, Bytes: s.cfg.Bytes, PerLine: maxPerLine, Blocking: s.blocking(), asked: now}
 	for _, l := range s.lanes {
 		if !l.waitsForLook() || len(q.Lines) >= maxLooks {
 			continue
 		}
 		room := min(l.roomy(), s.batchLocked())
-		lines, limit := l.takeLooks(min(room, maxLooks-len(q.Lines)), bound)
+		lines, limit := l.takeLooks(min(room, maxLooks-len(q.Lines)), s.boundLocked(l))
 		for _, ln := range lines {
 			q.Lines = append(q.Lines, LineRef{l.name, ln.key, limit})
 			q.lines, q.lanes = append(q.lines, ln), append(q.lanes, l)

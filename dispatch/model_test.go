@@ -64,6 +64,51 @@ const (
 	modelRelays   = 2
 )
 
+// dense plans have many events at once, destinations that fall behind, and slots
+// that lapse or change hands: what one plan in thousands of the others comes to.
+func drawDense(t *rapid.T) *modelPlan {
+	ms := func(most int, label string) time.Duration {
+		return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * time.Millisecond
+	}
+	p := &modelPlan{faults: make(map[string]faultKind)}
+	slow := make(map[string]time.Duration)
+	for _, dest := range []string{"a", "b", "c"} {
+		slow[dest] = rapid.SampledFrom([]time.Duration{0, 0, 3 * time.Millisecond, 40 * time.Millisecond}).Draw(t, "slow")
+	}
+	for burst := range rapid.IntRange(1, 6).Draw(t, "bursts") {
+		at := ms(5000, "at")
+		for range rapid.IntRange(1, 60).Draw(t, "events") {
+			e := modelEvent{typ: rapid.SampledFrom([]string{"one", "two", "three", "c"}).Draw(t, "type"), at: at + ms(100, "later"), scripts: make(map[string]script)}
+			if rapid.IntRange(0, 2).Draw(t, "late commit") == 0 {
+				e.commit = ms(rapid.SampledFrom([]int{20, 200, 2000}).Draw(t, "long"), "commit")
+			}
+			e.key = string(rune('a' + (burst+rapid.IntRange(0, 7).Draw(t, "key"))%10))
+			for _, dest := range modelRoutes[e.typ] {
+				s := script{slow: slow[dest]}
+				if rapid.IntRange(0, 19).Draw(t, "fails") == 0 {
+					s.fails = 1
+				}
+				e.scripts[dest] = s
+			}
+			p.events = append(p.events, e)
+		}
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "outages") {
+		from := ms(5000, "from")
+		p.outages = append(p.outages, outage{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from, from + ms(400, "length")})
+	}
+	for range rapid.IntRange(0, 6).Draw(t, "lapses") {
+		p.faults[fmt.Sprint("share ", rapid.IntRange(1, 40).Draw(t, "which"))] = rapid.SampledFrom([]faultKind{lostBefore, hung, hung}).Draw(t, "kind")
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "stops") {
+		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(500, "pause")})
+	}
+	slices.SortFunc(p.stops, func(a, b relayStop) int { return int(a.at - b.at) })
+	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
+	p.relays = rapid.IntRange(1, modelRelays).Draw(t, "relays")
+	return p
+}
+
 func drawPlan(t *rapid.T) *modelPlan {
 	ms := func(most int, label string) time.Duration {
 		return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * time.Millisecond
@@ -352,6 +397,15 @@ func (m *model) judge() {
 	if again > m.db.excused {
 		m.breaks("%d duplicates, the faults explain %d", again, m.db.excused)
 	}
+}
+
+func TestModelDense(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		if broken := play(t, drawDense(rt)); len(broken) > 0 {
+			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
+		}
+	})
 }
 
 func TestModel(t *testing.T) {

@@ -34,9 +34,10 @@ type scheduler struct {
 	heardAt   time.Time // zero: not counting
 	sweeping  bool      // a sweep is in flight
 	sweep     sweep
-	front     front // how far the common sweep has come
-	knowing   bool  // it has met everything there was once
-	bound     int64 // before that: up to where it has met everything
+	front     front          // how far the common sweep has come
+	knowing   bool           // it has met everything there was once
+	bound     int64          // up to where it has met everything
+	unmet     map[*lane]bool // lanes that were passed over then
 	doubt     doubt
 	lagged    map[*lane]*lag // lanes that were passed over
 	lagTurn   bool           // the last sweep was the common one
@@ -291,7 +292,7 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 	lagging := s.laggingLocked()
 	q := Query{
 		Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
-		Skip: s.skipLocked(lagging), asked: now,
+		Skip: s.skipLocked(lagging), lagged: lagging, asked: now,
 	}
 	if q.Limit > 0 {
 		s.sweeping = true
@@ -318,7 +319,7 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 // idsQueryLocked claims what the bell has named, and looks whether something has
 // come up before it.
 func (s *scheduler) idsQueryLocked(now time.Time) Query {
-	q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.cfg.Bytes, Look: s.cfg.Batch, asked: now, checked: s.front.head}
+	q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.cfg.Bytes, Look: s.cfg.Batch, asked: now, checked: s.front.head, lagged: s.laggingLocked()}
 	s.ids = nil
 	q.naming = s.naming
 	s.naming++

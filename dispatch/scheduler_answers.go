@@ -194,13 +194,11 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 		return
 	}
 	s.front.went(q.asked, c.Work, last)
-	if !s.knowing {
-		s.bound = s.front.head
-		if len(c.Late) > 0 {
-			s.bound = min(s.bound, c.Late[0].ID-1) // somebody has it locked
-		}
-		s.knowing = !full && len(c.Late) == 0 && s.sweep.kind == sweepFull
+	q.bound = s.front.head
+	if len(c.Late) > 0 {
+		q.bound = min(q.bound, c.Late[0].ID-1) // somebody has it locked
 	}
+	q.knows = !full && len(c.Late) == 0 && (s.sweep.kind == sweepFull || s.knowing && s.sweep.kind == sweepLow)
 	switch s.sweep.swept(now, *q, c) {
 	case bellSilence:
 		s.bell.silence()
@@ -210,6 +208,42 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 	}
 	s.swept = true
 	s.readyLocked()
+}
+
+// met takes word that the common sweep of q has been handed out. Only now may rows
+// up to its end be looked at: of its events that go to the end of a line it is
+// known that they are there, so that nobody takes a row which comes after them.
+//
+// A lane that lagged has not met what was passed over for it, and what lies beyond
+// the front it will not meet in its own sweep. It may have rows there all the same,
+// from before this relay began.
+func (s *scheduler) met(q *Query) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bound = q.bound
+	if !q.knows {
+		return
+	}
+	if !s.knowing {
+		s.knowing, s.unmet = true, make(map[*lane]bool)
+		for _, l := range q.lagged {
+			s.unmet[l] = true
+		}
+	}
+	for l := range s.unmet {
+		if !slices.Contains(q.lagged, l) {
+			delete(s.unmet, l)
+		}
+	}
+	s.cond.Broadcast()
+}
+
+// boundLocked returns the id up to which rows of the lane may be looked at.
+func (s *scheduler) boundLocked(l *lane) int64 {
+	if !s.knowing || s.unmet[l] {
+		return s.bound
+	}
+	return inOrder
 }
 
 // warmed takes word that a claimer has connected, or tried to.

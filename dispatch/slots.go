@@ -147,6 +147,8 @@ func (h *slotHolder) follow(ctx context.Context, share SlotShare, asked time.Tim
 	h.used = use
 	if len(release) > 0 {
 		if err := h.keeper.Release(ctx, release); err != nil {
+			h.used = nil // nobody knows what is held: nothing, until it has been asked
+			h.d.sched.useSlots(nil, until)
 			return err
 		}
 	}

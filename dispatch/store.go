@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -57,9 +58,12 @@ type Query struct {
 	Blocking []string
 
 	lane    *lane     // whose own sweep this is
+	lagged  []*lane   // lanes that lagged behind when the query was made
 	asked   time.Time // when the query was made
 	naming  uint64    // number of a claim by id
 	checked int64     // Gaps has what may have come up to here
+	bound   int64     // of a common sweep: everything up to here has been met
+	knows   bool      // and that is all there is
 	lines   []*line   // of Lines
 	lanes   []*lane   // of Lines
 }
@@ -82,6 +86,16 @@ func (q Query) String() string {
 	default:
 		return "nothing"
 	}
+}
+
+// sees reports whether the claim shows all that may come before its fresh events
+// at the lane. A sweep leaves out what lanes that lag are not to get yet, or what
+// is not for the one lane it is made for, and looks for late events likewise.
+func (q *Query) sees(l *lane) bool {
+	if q.lane != nil {
+		return q.lane == l
+	}
+	return !slices.Contains(q.lagged, l)
 }
 
 // LineRef names the deliveries of one aggregate at one destination.

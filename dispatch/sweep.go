@@ -224,6 +224,14 @@ func (s *sweep) rewind(low int64) {
 	s.begin(sweepLow)
 }
 
+// forget begins from the beginning: nothing is known to be behind any mark.
+func (s *sweep) forget() {
+	s.active, s.head, s.before = false, 0, 0
+	for _, w := range []*watermark{&s.near, &s.low} {
+		*w = watermark{settle: w.settle}
+	}
+}
+
 // rest puts off the next sweep.
 func (s *sweep) rest(now time.Time, d time.Duration) {
 	s.next = now.Add(jittered(d))

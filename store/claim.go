@@ -19,8 +19,9 @@ const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s),
 // the slot is made of is the same in an event and in the ordering key of its
 // deliveries: dispatch keeps that many characters of a long one.
 const (
-	sqlSlots    = ` AND (coalesce(aggregate_id, '') = '' OR hashtext(left(coalesce(aggregate_type, '') || '/' || aggregate_id, 32)) & 63 = ANY($%d::int[]))`
-	sqlKeySlots = ` AND (ordering_key IS NULL OR hashtext(left(ordering_key, 32)) & 63 = ANY($%d::int[]))`
+	sqlSlots     = ` AND (coalesce(aggregate_id, '') = '' OR hashtext(left(coalesce(aggregate_type, '') || '/' || aggregate_id, 32)) & 63 = ANY($%d::int[]))`
+	sqlLineSlots = ` AND hashtext(left(w.key, 32)) & 63 = ANY($%d::int[])`
+	sqlKeySlots  = ` AND (ordering_key IS NULL OR hashtext(left(ordering_key, 32)) & 63 = ANY($%d::int[]))`
 )
 
 // sqlLate looks for fresh events that have come up behind a sweep, whether they
@@ -72,7 +73,7 @@ const sqlLines = `WITH head AS MATERIALIZED (
 	CROSS JOIN LATERAL (
 		SELECT event_id, destination, attempts, replays, state, available_at <= now() AS due, event_id > w.high AS beyond
 		FROM outbox_deliveries
-		WHERE destination = w.destination AND ordering_key = w.key AND (state <> 'dead' OR destination = ANY($5::text[]))
+		WHERE destination = w.destination AND ordering_key = w.key AND (state <> 'dead' OR destination = ANY($5::text[]))%s
 		ORDER BY event_id LIMIT $4::bigint) AS d)
 SELECT h.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
 	h.destination, h.attempts::bigint, h.replays::bigint, h.n, h.state, h.due, h.beyond, l.event_id IS NOT NULL
@@ -196,7 +197,7 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 		send(stmtDue, [][]byte{list, appendInt8Array(nil, rooms), textArray(q.Blocking)}, dueFormats())
 		p.SendQueryPrepared(stmtNextDue, [][]byte{list}, allBinary(), allBinary())
 	case dispatch.SourceLines:
-		p.SendQueryPrepared(stmtLines, lineParams(q), allBinary(), lineFormats())
+		send(stmtLines, lineParams(q), lineFormats())
 	}
 	if len(q.Gaps) > 0 {
 		low, high := make([]int64, len(q.Gaps)), make([]int64, len(q.Gaps))

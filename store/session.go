@@ -89,13 +89,14 @@ func (s *Session) statements() map[string]string {
 		stmtSnapshot: sqlSnapshot,
 		stmtByIDs:    sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
 		stmtSweep:    sqlFresh + sweep + order, stmtSweepSkip: sqlFresh + sweep + skip + order,
-		stmtLate: fmt.Sprintf(sqlLate, ""), stmtDue: fmt.Sprintf(sqlDue, ""), stmtLines: sqlLines,
+		stmtLate: fmt.Sprintf(sqlLate, ""), stmtDue: fmt.Sprintf(sqlDue, ""), stmtLines: fmt.Sprintf(sqlLines, ""),
 		stmtNextDue: sqlNextDue,
 		// The same where several relays share the aggregates.
 		stmtByIDs + ofSlots:     sqlFresh + ` AND id = ANY($1::bigint[])` + fmt.Sprintf(sqlSlots, 2) + ` FOR UPDATE SKIP LOCKED`,
 		stmtSweep + ofSlots:     sqlFresh + sweep + fmt.Sprintf(sqlSlots, 4) + order,
 		stmtSweepSkip + ofSlots: sqlFresh + sweep + skip + fmt.Sprintf(sqlSlots, 5) + order,
 		stmtLate + ofSlots:      fmt.Sprintf(sqlLate, fmt.Sprintf(sqlSlots, 5)),
+		stmtLines + ofSlots:     fmt.Sprintf(sqlLines, fmt.Sprintf(sqlLineSlots, 6)),
 		stmtDue + ofSlots:       fmt.Sprintf(sqlDue, fmt.Sprintf(sqlKeySlots, 4)),
 	}
 	maps.Copy(all, settleStatements())
