@@ -241,7 +241,6 @@ func (c *chaos) strike() {
 // time before its turn.
 func TestOrderUnderKills(t *testing.T) {
 	t.Parallel()
-	orderUnproven(t)
 	seed := orderSeed(t)
 	e, o := newEnv(t), newOrderObserver(seed)
 	mux := http.NewServeMux()
