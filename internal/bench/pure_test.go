@@ -221,8 +221,13 @@ func TestSightingsOfLoad(t *testing.T) {
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	for _, l := range []load{
-		{events: 1}, {events: 10, keys: 3}, {events: 7, blocked: 3}, {events: 1, blocked: 1, fresh: 1},
-		{events: 1000, blocked: 5, fresh: 1000}, {events: 1000, blocked: 5, fresh: 333}, {events: 1000, blocked: 5, fresh: 1},
+		{events: 1},
+		{events: 10, keys: 3},
+		{events: 7, blocked: 3},
+		{events: 1, blocked: 1, fresh: 1},
+		{events: 1000, blocked: 5, fresh: 1000},
+		{events: 1000, blocked: 5, fresh: 333},
+		{events: 1000, blocked: 5, fresh: 1},
 	} {
 		held := 0
 		for id := int64(1); id <= int64(l.total()); id++ {
