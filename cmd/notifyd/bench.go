@@ -88,13 +88,28 @@ connections. It exits with 1 if an event was lost.
 With --to kafka the events go to topics of one partition each, on brokers that
 --brokers names, or on a private one. What was lost, or came twice, is found by
 reading the topics back. With --to rabbitmq they go to a durable queue, on the
-broker of --amqp-url, or on a private one, and are read back too.`,
-		Example: "  notifyd bench drain\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot",
+broker of --amqp-url, or on a private one, and are read back too.
+
+The events belong to no aggregate, so that no order has to be kept, unless --keys
+says to how many. --blocked-keys measures whether blocked aggregates slow the
+others down: the drain is timed without and with so many of them beside, in
+turns, three times each. Of each the first event has failed once and is to be
+tried again in a day, and two later ones wait behind it, in the tables from
+before the backlog. --blocked-fresh adds later events of theirs to the backlog
+itself. It exits with 1 if any event of a blocked aggregate was delivered, or is
+not stored as it should be at the end.`,
+		Example: "  notifyd bench drain\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err
 			}
+			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh"); err != nil {
+				return err
+			}
 			o.To, o.QueueType = to.value, queueType.value
+			if err := checkBlocked(o); err != nil {
+				return err
+			}
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.DrainResult, error) {
 				o.Options = common
 				return bench.Drain(ctx, o)
@@ -113,6 +128,9 @@ broker of --amqp-url, or on a private one, and are read back too.`,
 	flags.StringVar(&o.AMQPURL, "amqp-url", "", "`URL` of RabbitMQ; a private one by default")
 	flags.Var(&queueType, "queue-type", "type of RabbitMQ's queue: classic or quorum")
 	flags.IntVar(&o.Topics, "topics", 2, "`number` of Kafka's topics, with one partition each")
+	flags.IntVar(&o.Keys, "keys", 0, "`number` of aggregates that the events belong to; 0 for none, or for 10,000 with --blocked-keys")
+	flags.IntVar(&o.BlockedKeys, "blocked-keys", 0, "`number` of aggregates beside them that earlier failures block; measures without and with them")
+	flags.IntVar(&o.BlockedFresh, "blocked-fresh", 0, "`number` of events of blocked aggregates in the backlog, beside --events")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	return cmd
 }
@@ -180,11 +198,27 @@ func newBenchRelayCmd(a *app) *cobra.Command {
 	}
 }
 
+// checkBlocked refuses flags about blocked aggregates that do not fit together.
+func checkBlocked(o bench.DrainOptions) error {
+	switch {
+	case o.BlockedKeys > 0 && o.To != "noop":
+		return usageErrorf("--blocked-keys needs --to noop, not %s", o.To)
+	case o.BlockedFresh > 0 && o.BlockedKeys == 0:
+		return usageErrorf("--blocked-fresh needs --blocked-keys")
+	case o.BlockedFresh > o.Events:
+		return usageErrorf("--blocked-fresh %d is above --events %d", o.BlockedFresh, o.Events)
+	}
+	return nil
+}
+
 // atLeastOne refuses numbers below 1.
-func atLeastOne(cmd *cobra.Command, names ...string) error {
+func atLeastOne(cmd *cobra.Command, names ...string) error { return atLeast(cmd, 1, names...) }
+
+// atLeast refuses numbers below the least one.
+func atLeast(cmd *cobra.Command, least int, names ...string) error {
 	for _, name := range names {
-		if n, err := cmd.Flags().GetInt(name); err != nil || n < 1 {
-			return usageErrorf("--%s %s is below 1", name, cmd.Flag(name).Value)
+		if n, err := cmd.Flags().GetInt(name); err != nil || n < least {
+			return usageErrorf("--%s %s is below %d", name, cmd.Flag(name).Value, least)
 		}
 	}
 	return nil

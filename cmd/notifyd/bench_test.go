@@ -15,12 +15,14 @@ import (
 // Programs read these keys.
 func TestBenchJSON(t *testing.T) {
 	t.Parallel()
+	const drainKeys = "events_per_second, sql_per_second, ratio, start_seconds, flowing_per_second, lost, duplicates, wal_bytes_per_event, peak_rss_mib"
 	for args, keys := range map[string]string{
 		"latency --events 20 --rate 100": "p50_ms, p90_ms, p99_ms, max_ms, floor_p50_ms, floor_p99_ms, lost",
-		"drain --events 100":             "events_per_second, sql_per_second, ratio, lost, duplicates, wal_bytes_per_event, peak_rss_mib",
-		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": "events_per_second, sql_per_second, ratio, lost, duplicates, wal_bytes_per_event, peak_rss_mib",
-		"insert --writers 2 --seconds 1": "none, auto, silent, always, auto_ratio, trigger_ratio",
-		"soak --rate 50 --seconds 1":     "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
+		"drain --events 100":             drainKeys,
+		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": drainKeys,
+		"drain --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":                           drainKeys + ", blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
+		"insert --writers 2 --seconds 1":                                                           "none, auto, silent, always, auto_ratio, trigger_ratio",
+		"soak --rate 50 --seconds 1":                                                               "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
@@ -69,10 +71,14 @@ func TestBenchPrivate(t *testing.T) {
 func TestBenchUsage(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                       "notifyd: notifyd bench needs a command\nsee notifyd bench --help\n",
-		"latency --rate 0":       "notifyd: --rate 0 is below 1\nsee notifyd bench latency --help\n",
-		"drain --workers -1":     "notifyd: --workers -1 is below 1\nsee notifyd bench drain --help\n",
-		"drain --to nowhere":     "notifyd: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop, rabbitmq\nsee notifyd bench drain --help\n",
+		"":                                  "notifyd: notifyd bench needs a command\nsee notifyd bench --help\n",
+		"latency --rate 0":                  "notifyd: --rate 0 is below 1\nsee notifyd bench latency --help\n",
+		"drain --workers -1":                "notifyd: --workers -1 is below 1\nsee notifyd bench drain --help\n",
+		"drain --to nowhere":                "notifyd: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop, rabbitmq\nsee notifyd bench drain --help\n",
+		"drain --keys -1":                   "notifyd: --keys -1 is below 0\nsee notifyd bench drain --help\n",
+		"drain --blocked-keys 1 --to kafka": "notifyd: --blocked-keys needs --to noop, not kafka\nsee notifyd bench drain --help\n",
+		"drain --blocked-fresh 1":           "notifyd: --blocked-fresh needs --blocked-keys\nsee notifyd bench drain --help\n",
+		"drain --events 1 --blocked-keys 1 --blocked-fresh 2": "notifyd: --blocked-fresh 2 is above --events 1\nsee notifyd bench drain --help\n",
 		"insert --writers 0":     "notifyd: --writers 0 is below 1\nsee notifyd bench insert --help\n",
 		"soak --seconds 0":       "notifyd: --seconds 0 is below 1\nsee notifyd bench soak --help\n",
 		"soak --blocked-keys 10": "notifyd: unknown flag: --blocked-keys\nsee notifyd bench soak --help\n",

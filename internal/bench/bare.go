@@ -16,7 +16,7 @@ import (
 
 // bare drains by SQL alone: the statements of a relay, on as many connections,
 // without anything in between.
-func (d *drain) bare(ctx context.Context, schema string) (result drained, err error) {
+func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained, err error) {
 	b := &bareLoop{batch: d.want.Batch, settle: `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = ANY($1::bigint[]) AND state = 'fresh'`}
 	if d.want.Delete {
 		b.settle = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`

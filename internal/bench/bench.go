@@ -146,10 +146,15 @@ func (e *env) migrate(ctx context.Context, name string, bell outboxsql.Bell) (sc
 		return "", err
 	}
 	e.cleanup = append(e.cleanup, func(ctx context.Context) error {
-		_, err := e.pool.Exec(ctx, "DROP SCHEMA "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
-		return err
+		return e.drop(ctx, schema)
 	})
 	return schema, nil
+}
+
+// drop drops a schema of ours, if it is still there.
+func (e *env) drop(ctx context.Context, schema string) error {
+	_, err := e.pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
+	return err
 }
 
 // connect opens a connection as an application would; close gives it back.
@@ -196,3 +201,8 @@ func (e *env) printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, for
 
 // table is the quoted name of a schema's table of events.
 func table(schema string) string { return pgx.Identifier{schema, "outbox_events"}.Sanitize() }
+
+// deliveries is the quoted name of a schema's table of stored deliveries.
+func deliveries(schema string) string {
+	return pgx.Identifier{schema, "outbox_deliveries"}.Sanitize()
+}

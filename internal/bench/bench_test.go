@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -77,6 +78,7 @@ func TestDrain(t *testing.T) {
 		"kept":          {Events: 3000, Payload: 256},
 		"deleted":       {Events: 3000, Payload: 2, Delete: true, Batch: 100, Workers: 2},
 		"held snapshot": {Events: 500, Payload: 5000, HeldSnapshot: true},
+		"keys":          {Events: 3000, Payload: 2, Keys: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,6 +93,113 @@ func TestDrain(t *testing.T) {
 			}
 			checkEmpty(t, url)
 		})
+	}
+}
+
+// Aggregates that are blocked stay so, and others are measured beside them.
+func TestDrainBlocked(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]DrainOptions{
+		"stored":  {Events: 1000, Payload: 2, BlockedKeys: 300},
+		"fresh":   {Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200},
+		"deleted": {Events: 500, Payload: 2, Keys: 50, BlockedKeys: 3, BlockedFresh: 2, Delete: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			var out *bytes.Buffer
+			want.Options, out = options(t, url)
+			r, err := Drain(t.Context(), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Lost != 0 || r.Duplicates != 0 || r.StartSeconds <= 0 || r.FlowingPerSecond < r.EventsPerSecond || r.BlockedPerSecond <= 0 || r.BlockedStartSeconds <= 0 ||
+				r.BlockedFlowingPerSecond < r.BlockedPerSecond || r.BlockedRatio <= 0 || r.BlockedFlowingRatio <= 0 || r.BlockedPeakRSSMiB <= 0 {
+				t.Errorf("result %+v", r)
+			}
+			if !strings.Contains(out.String(), "medians of 3 rounds, in turns") {
+				t.Error("the rounds are not told")
+			}
+			checkEmpty(t, url)
+		})
+	}
+}
+
+// Whatever happens to the stored deliveries of a blocked aggregate is an error.
+func TestDrainUnblocked(t *testing.T) {
+	t.Parallel()
+	l := load{events: 20, payload: 2, routes: 2, keys: 4, blocked: 4, fresh: 3}
+	o, _ := options(t, testenv.Database(t))
+	err := within(t.Context(), o, func(ctx context.Context, e *env) error {
+		d := &drain{env: e, place: &place{}}
+		const parkFresh = `WITH e AS (UPDATE $table SET state = 'deferred' WHERE state = 'fresh' AND aggregate_id LIKE 'blocked-%' RETURNING *)
+			INSERT INTO $deliveries (event_id, destination, event_type, state, ordering_key)
+			SELECT id, 'sink-0', event_type, 'parked', aggregate_type || '/' || aggregate_id FROM e`
+		for i, c := range []struct {
+			statement string
+			left      int64
+			unblocked bool
+		}{
+			{parkFresh, 20, false},
+			{"UPDATE $table SET state = 'done' WHERE state = 'fresh' AND id <> $stored + 1 AND NOT aggregate_id LIKE 'blocked-%'", 1, true}, // without parkFresh
+			{parkFresh + "; DELETE FROM $deliveries WHERE event_id = 1", 20, true},
+			{parkFresh + "; UPDATE $table SET state = 'done' WHERE id = $blocked + 1", 20, true},
+			{parkFresh + "; UPDATE $deliveries SET state = 'retry' WHERE event_id = $blocked + 1", 20, true},
+			{parkFresh + "; UPDATE $deliveries SET attempts = 2 WHERE event_id = 1", 20, true},
+			{parkFresh + "; INSERT INTO $deliveries (event_id, destination, event_type, state) VALUES ($stored + 1, 'sink-0', 'x', 'dead')", 20, true},
+		} {
+			schema, err := d.backlog(ctx, "case"+strconv.Itoa(i), l)
+			if err != nil {
+				return err
+			}
+			for statement := range strings.SplitSeq(c.statement, "; ") {
+				if _, err := e.pool.Exec(ctx, l.fill(schema, statement)); err != nil {
+					return err
+				}
+			}
+			left, err := d.left(ctx, schema, l)
+			if left != c.left || errors.Is(err, errUnblocked) != c.unblocked || !c.unblocked && err != nil {
+				t.Errorf("%s: %d left, error %v, want %d, unblocked %v", c.statement, left, err, c.left, c.unblocked)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the statement that makes a backlog holds back is what is looked for.
+func TestBacklog(t *testing.T) {
+	t.Parallel()
+	l := load{events: 500, payload: 20, routes: 3, keys: 7, blocked: 10, fresh: 123}
+	o, _ := options(t, testenv.Database(t))
+	err := within(t.Context(), o, func(ctx context.Context, e *env) error {
+		schema, err := (&drain{env: e}).backlog(ctx, "backlog", l)
+		if err != nil {
+			return err
+		}
+		rows, err := e.pool.Query(ctx, "SELECT id, coalesce(aggregate_id, ''), event_type FROM "+table(schema)+" ORDER BY id")
+		if err != nil {
+			return err
+		}
+		types := make(map[string]string) // of the aggregates
+		var last, id int64
+		var key, eventType string
+		_, err = pgx.ForEachRow(rows, []any{&id, &key, &eventType}, func() error {
+			if known := types[key]; id != last+1 || l.holds(id) != strings.HasPrefix(key, "blocked-") || known != "" && known != eventType {
+				t.Errorf("event %d of %q, %s: held %v, before it %d and %s", id, key, eventType, l.holds(id), last, known)
+			}
+			last, types[key] = id, eventType
+			return nil
+		})
+		if last != int64(l.total()) || len(types) != l.keys+l.blocked {
+			t.Errorf("%d events of %d aggregates, want %d of %d", last, len(types), l.total(), l.keys+l.blocked)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -211,8 +320,21 @@ func TestMistakes(t *testing.T) {
 	for name, bench := range map[string]func() error{
 		"latency": func() error { _, err := Latency(t.Context(), LatencyOptions{Options: o}); return err },
 		"drain":   func() error { _, err := Drain(t.Context(), DrainOptions{Options: o}); return err },
-		"insert":  func() error { _, err := Insert(t.Context(), InsertOptions{Options: o}); return err },
-		"soak":    func() error { _, err := Soak(t.Context(), SoakOptions{Options: o}); return err },
+		"keys":    func() error { _, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Keys: -1}); return err },
+		"blocked keys in Kafka": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, To: "kafka"})
+			return err
+		},
+		"fresh events of no blocked keys": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedFresh: 1})
+			return err
+		},
+		"too many fresh events of blocked keys": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, BlockedFresh: 2})
+			return err
+		},
+		"insert": func() error { _, err := Insert(t.Context(), InsertOptions{Options: o}); return err },
+		"soak":   func() error { _, err := Soak(t.Context(), SoakOptions{Options: o}); return err },
 		"no server": func() error {
 			_, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 1, Seconds: 1})
 			return err

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"runtime/debug"
 	"runtime/pprof"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // DrainOptions of [Drain].
@@ -38,6 +36,18 @@ type DrainOptions struct {
 	// QueueType is classic or quorum; "" is classic.
 	AMQPURL   string
 	QueueType string
+	// Keys is how many aggregates the events belong to, at random but the same in
+	// every run; 0: to none, or to 10,000 where BlockedKeys is set.
+	Keys int
+	// BlockedKeys is how many aggregates are blocked beside these: their first
+	// event has failed and is tried again in a day, and two later ones wait behind
+	// it. The drain is then measured without and with them, in turns. It takes
+	// To "noop".
+	BlockedKeys int
+	// BlockedFresh is how many more events of blocked aggregates are in the
+	// backlog with them, which have to be put behind the failed ones; at most
+	// Events.
+	BlockedFresh int
 	// HeldSnapshot keeps a transaction open that could still see all of the
 	// backlog, so that nothing of it can be cleaned up.
 	HeldSnapshot bool
@@ -45,9 +55,13 @@ type DrainOptions struct {
 
 // DrainResult is what came of it.
 type DrainResult struct {
-	EventsPerSecond  float64 `json:"events_per_second"`
-	SQLPerSecond     float64 `json:"sql_per_second"`
-	Ratio            float64 `json:"ratio"`
+	EventsPerSecond float64 `json:"events_per_second"`
+	SQLPerSecond    float64 `json:"sql_per_second"`
+	Ratio           float64 `json:"ratio"`
+	// StartSeconds of the relay go by until the first delivery;
+	// FlowingPerSecond is its rate from there on.
+	StartSeconds     float64 `json:"start_seconds"`
+	FlowingPerSecond float64 `json:"flowing_per_second"`
 	Lost             int64   `json:"lost"`
 	Duplicates       int64   `json:"duplicates"`
 	WALBytesPerEvent float64 `json:"wal_bytes_per_event"`
@@ -57,6 +71,15 @@ type DrainResult struct {
 	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
 	SinkCPU     float64 `json:"sink_cpu_s_per_million,omitempty"`
 	RelayCPU    float64 `json:"relay_cpu_s_per_million,omitempty"`
+	// The same beside BlockedKeys, where the figures above are those without
+	// them: medians of the rounds. BlockedRatio is the one rate by the other,
+	// BlockedFlowingRatio likewise from the first delivery on.
+	BlockedPerSecond        float64 `json:"blocked_events_per_second,omitempty"`
+	BlockedRatio            float64 `json:"blocked_ratio,omitempty"`
+	BlockedStartSeconds     float64 `json:"blocked_start_seconds,omitempty"`
+	BlockedFlowingPerSecond float64 `json:"blocked_flowing_per_second,omitempty"`
+	BlockedFlowingRatio     float64 `json:"blocked_flowing_ratio,omitempty"`
+	BlockedPeakRSSMiB       float64 `json:"blocked_peak_rss_mib,omitempty"`
 }
 
 // OK reports whether all went as it should. Duplicates are allowed, and there
@@ -72,8 +95,9 @@ type drain struct {
 // drained is what one of the two was measured at.
 type drained struct {
 	took       time.Duration
-	wal        float64 // bytes
-	rss        int64   // bytes
+	start      time.Duration // of took, until the first delivery
+	wal        float64       // bytes
+	rss        int64         // bytes
 	rssHow     string
 	cpu        split
 	lost       int64
@@ -84,8 +108,8 @@ type drained struct {
 // nothing or into a sink, and in the same run how fast the same statements are
 // without it.
 func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
-	if o.Events < 1 {
-		return DrainResult{}, fmt.Errorf("events must be at least 1, not %d", o.Events)
+	if err := o.check(); err != nil {
+		return DrainResult{}, err
 	}
 	if o.Batch == 0 {
 		o.Batch = dispatch.DefaultConfig().Batch
@@ -97,12 +121,48 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 		o.To = "noop"
 	}
 	o.Topics = max(o.Topics, 1)
+	if o.BlockedKeys > 0 && o.Keys == 0 {
+		o.Keys = keysBesideBlocked
+	}
 	var result DrainResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
 		result, err = (&drain{env: e, want: o}).run(ctx)
 		return err
 	})
 	return result, err
+}
+
+// keysBesideBlocked is how many aggregates have events to be delivered while
+// others are blocked.
+const keysBesideBlocked = 10_000
+
+// check returns what is wrong with the options.
+func (o *DrainOptions) check() error {
+	switch {
+	case o.Events < 1:
+		return fmt.Errorf("events must be at least 1, not %d", o.Events)
+	case o.Keys < 0 || o.BlockedKeys < 0 || o.BlockedFresh < 0:
+		return fmt.Errorf("keys, blocked keys and their fresh events must be at least 0, not %d, %d and %d", o.Keys, o.BlockedKeys, o.BlockedFresh)
+	case o.BlockedKeys > 0 && o.To != "" && o.To != "noop":
+		return fmt.Errorf("blocked keys are measured with the sink noop only, not with %s", o.To)
+	case o.BlockedFresh > 0 && o.BlockedKeys == 0:
+		return errors.New("fresh events of blocked keys need blocked keys")
+	case o.BlockedFresh > o.Events:
+		return fmt.Errorf("%d fresh events of blocked keys are more than the %d of others", o.BlockedFresh, o.Events)
+	}
+	return nil
+}
+
+// load is the backlog of a drain, beside so many blocked aggregates.
+func (d *drain) load(blocked int) load {
+	l := load{events: d.want.Events, payload: d.want.Payload, keys: d.want.Keys, routes: 1, blocked: blocked}
+	if d.place != nil {
+		l.routes = len(d.place.handlers)
+	}
+	if blocked > 0 {
+		l.fresh = d.want.BlockedFresh
+	}
+	return l
 }
 
 func (d *drain) run(ctx context.Context) (DrainResult, error) {
@@ -113,21 +173,26 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 		}
 		defer release()
 	}
-	bare, err := d.measure(ctx, "sql", d.bare)
+	bare, err := d.measure(ctx, "sql", d.load(0), d.bare)
 	if err != nil {
 		return DrainResult{}, fmt.Errorf("drain by SQL alone: %w", err)
 	}
 	if err := d.openSink(ctx); err != nil {
 		return DrainResult{}, err
 	}
-	relay, err := d.measure(ctx, "relay", d.relay)
+	if d.want.BlockedKeys > 0 {
+		return d.besideBlocked(ctx, bare)
+	}
+	relay, err := d.measure(ctx, "relay", d.load(0), d.relay)
 	if err != nil {
 		return DrainResult{}, fmt.Errorf("drain by the relay: %w", err)
 	}
 	if err := d.recount(ctx, &relay); err != nil {
 		return DrainResult{}, err
 	}
-	return d.report(relay, bare), nil
+	r := d.result(relay, bare)
+	d.report(r, relay, bare)
+	return r, nil
 }
 
 // holdSnapshot opens a transaction that sees the tables as they are now.
@@ -145,9 +210,9 @@ func (d *drain) holdSnapshot(ctx context.Context) (release func(), err error) {
 }
 
 // measure makes a backlog in a schema of its own and times its drain. Profiles
-// tell the two drains apart by the label "drain".
-func (d *drain) measure(ctx context.Context, name string, work func(context.Context, string) (drained, error)) (result drained, err error) {
-	schema, err := d.backlog(ctx, name)
+// tell the drains apart by the label "drain".
+func (d *drain) measure(ctx context.Context, name string, l load, work func(context.Context, string, load) (drained, error)) (result drained, err error) {
+	schema, err := d.backlog(ctx, name, l)
 	if err != nil {
 		return drained{}, err
 	}
@@ -164,7 +229,7 @@ func (d *drain) measure(ctx context.Context, name string, work func(context.Cont
 	if err != nil {
 		return drained{}, err
 	}
-	pprof.Do(ctx, pprof.Labels("drain", name), func(ctx context.Context) { result, err = work(ctx, schema) })
+	pprof.Do(ctx, pprof.Labels("drain", name), func(ctx context.Context) { result, err = work(ctx, schema, l) })
 	if err != nil {
 		return drained{}, err
 	}
@@ -183,44 +248,22 @@ func (d *drain) measure(ctx context.Context, name string, work func(context.Cont
 	if err := d.pool.QueryRow(ctx, "SELECT ($1::pg_lsn - $2::pg_lsn)::float8", to, from).Scan(&result.wal); err != nil {
 		return drained{}, err
 	}
-	var left int64
-	err = d.pool.QueryRow(ctx, "SELECT count(*) FROM "+table(schema)+" WHERE state <> 'done'").Scan(&left)
+	left, err := d.left(ctx, schema, l)
+	if err != nil {
+		return drained{}, err
+	}
 	result.lost = max(result.lost, left)
-	return result, err
-}
-
-// backlog makes a table and fills it. It is never vacuumed nor analysed: no
-// autovacuum shall fall into one drain and not into the other.
-func (d *drain) backlog(ctx context.Context, name string) (schema string, err error) {
-	if schema, err = d.migrate(ctx, name, outboxsql.BellAuto); err != nil {
-		return "", err
-	}
-	routes := 1
-	if d.place != nil {
-		routes = len(d.place.handlers)
-	}
-	defer d.progress("inserting "+number(float64(d.want.Events))+" events", 0, nil)()
-	for _, sql := range []string{
-		"ALTER TABLE " + table(schema) + " SET (autovacuum_enabled = off)",
-		"INSERT INTO " + table(schema) + " (event_type, payload) SELECT '" + eventType + ".' || i % " + strconv.Itoa(routes) + ", '" + payload(d.want.Payload) +
-			"' FROM generate_series(1, " + strconv.Itoa(d.want.Events) + ") i",
-		"CHECKPOINT",
-	} {
-		if _, err := d.pool.Exec(ctx, sql); err != nil {
-			return "", fmt.Errorf("make the backlog: %w", err)
-		}
-	}
-	return schema, nil
+	return result, d.drop(ctx, schema) // there may be many rounds
 }
 
 // relay drains by a relay, from its start until it has stopped: everything is
 // settled then.
-func (d *drain) relay(ctx context.Context, schema string) (result drained, err error) {
+func (d *drain) relay(ctx context.Context, schema string, l load) (result drained, err error) {
 	keep := 7 * 24 * time.Hour
 	if d.want.Delete {
 		keep = 0
 	}
-	seen := newSightings(d.want.Events)
+	seen := l.sightings()
 	relay, err := notifyd.New(d.pool, notifyd.WithSchema(schema), notifyd.WithLogger(d.Log), notifyd.WithRetention(keep, 1000),
 		notifyd.WithClaims(d.want.Workers), notifyd.WithClaimBatch(d.want.Batch))
 	if err != nil {
@@ -232,68 +275,15 @@ func (d *drain) relay(ctx context.Context, schema string) (result drained, err e
 	defer d.progress("the relay drains", int64(d.want.Events), seen.distinct.Load)()
 	began := time.Now()
 	r := start(ctx, relay.Run)
-	err = errors.Join(seen.wait(ctx, r), r.stop())
-	result.took = time.Since(began)
+	err = seen.wait(ctx, r)
+	if l.fresh > 0 && err == nil {
+		err = d.drained(ctx, schema) // the last of them may be on their way into the table
+	}
+	err = errors.Join(err, r.stop())
+	result.took, result.start = time.Since(began), time.Unix(0, seen.first.Load()).Sub(began)
 	result.lost, result.duplicates = seen.missing(), seen.duplicates.Load()+seen.unknown.Load()
+	if strays := seen.strays.Load(); strays > 0 {
+		err = errors.Join(err, fmt.Errorf("%w: %s were delivered", errUnblocked, number(float64(strays))))
+	}
 	return result, err
 }
-
-// wait waits until every event was handled, or for as long as some are.
-func (s *sightings) wait(ctx context.Context, r *running) error {
-	tick := time.NewTicker(settleWithin)
-	defer tick.Stop()
-	for last := int64(-1); ; {
-		select {
-		case <-s.all:
-			return nil
-		case err := <-r.ended:
-			r.ended <- nil // for stop
-			return errors.Join(errEndedEarly, err)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-			now := s.distinct.Load()
-			if now == last {
-				return nil // what is missing is counted
-			}
-			last = now
-		}
-	}
-}
-
-func (d *drain) report(relay, bare drained) DrainResult {
-	n := float64(d.want.Events)
-	r := DrainResult{
-		EventsPerSecond: round(n/relay.took.Seconds(), 0), SQLPerSecond: round(n/bare.took.Seconds(), 0),
-		Lost: relay.lost, Duplicates: relay.duplicates,
-		WALBytesPerEvent: round(relay.wal/n, 1), PeakRSSMiB: round(float64(relay.rss)/(1<<20), 1),
-	}
-	r.Ratio = round(ratio(r.EventsPerSecond, r.SQLPerSecond), 3)
-	fate, held := "kept", ""
-	if d.want.Delete {
-		fate = "deleted"
-	}
-	if d.want.HeldSnapshot {
-		held = ", while an older snapshot is held"
-	}
-	d.printf("%s events of %d B, then %s%s; %d claims of up to %d events in flight\n", number(n), d.want.Payload, fate, held, d.want.Workers, d.want.Batch)
-	d.printf("delivered to %s\n", d.place.note)
-	d.printf("inserted in one go and followed by a checkpoint, neither vacuumed nor analysed, autovacuum off for these tables\n\n")
-	g := newTable(d.Out, "", "relay", "SQL alone")
-	g.row("events per second", number(r.EventsPerSecond), number(r.SQLPerSecond))
-	g.row("seconds", fmt.Sprintf("%.2f", relay.took.Seconds()), fmt.Sprintf("%.2f", bare.took.Seconds()))
-	g.row("WAL bytes per event", fmt.Sprintf("%.0f", relay.wal/n), fmt.Sprintf("%.0f", bare.wal/n))
-	g.row("CPU of this process, us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu.relay, n)), fmt.Sprintf("%.2f", perEvent(bare.cpu.relay, n)))
-	if d.DatabaseURL == "" {
-		g.row("CPU of PostgreSQL, us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu.postgres, n)), fmt.Sprintf("%.2f", perEvent(bare.cpu.postgres, n)))
-	}
-	if d.place.pid != 0 {
-		g.row("CPU of "+d.want.To+", us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu.sink, n)), "-")
-		r.PostgresCPU, r.SinkCPU, r.RelayCPU = round(perEvent(relay.cpu.postgres, n), 2), round(perEvent(relay.cpu.sink, n), 2), round(perEvent(relay.cpu.relay, n), 2)
-	}
-	g.row("peak memory, MiB", fmt.Sprintf("%.1f", r.PeakRSSMiB), fmt.Sprintf("%.1f", float64(bare.rss)/(1<<20)))
-	d.printf("\nratio=%.3f lost=%d duplicates=%d; memory is %s\n", r.Ratio, r.Lost, r.Duplicates, relay.rssHow)
-	return r
-}
-
-func perEvent(d time.Duration, n float64) float64 { return float64(d) / float64(time.Microsecond) / n }

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
 )
 
 func TestPercentile(t *testing.T) {
@@ -198,6 +201,93 @@ func TestSightings(t *testing.T) {
 	if s.missing() != 0 {
 		t.Errorf("missing %d", s.missing())
 	}
+}
+
+// What must not be handled is not what is waited for.
+func TestSightingsOfLoad(t *testing.T) {
+	t.Parallel()
+	l := load{events: 3, blocked: 2, fresh: 1}
+	s := l.sightings()
+	for id := range int64(l.total()) + 1 {
+		s.note(id)
+	}
+	if s.missing() != 0 || s.strays.Load() != 7 || s.unknown.Load() != 1 || s.duplicates.Load() != 0 {
+		t.Errorf("missing %d, strays %d, unknown %d, duplicates %d", s.missing(), s.strays.Load(), s.unknown.Load(), s.duplicates.Load())
+	}
+	<-s.all
+}
+
+// As many events are held back as it says, evenly, and never the last one.
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	for _, l := range []load{
+		{events: 1},
+		{events: 10, keys: 3},
+		{events: 7, blocked: 3},
+		{events: 1, blocked: 1, fresh: 1},
+		{events: 1000, blocked: 5, fresh: 1000},
+		{events: 1000, blocked: 5, fresh: 333},
+		{events: 1000, blocked: 5, fresh: 1},
+	} {
+		held := 0
+		for id := int64(1); id <= int64(l.total()); id++ {
+			if l.holds(id) {
+				held++
+			}
+		}
+		if held != l.held() || l.holds(int64(l.total())) {
+			t.Errorf("%+v: %d of %d held, want %d; the last one: %v", l, held, l.total(), l.held(), l.holds(int64(l.total())))
+		}
+	}
+}
+
+// Of an odd man out among the rounds nothing is told.
+func TestMiddle(t *testing.T) {
+	t.Parallel()
+	round := func(start, flow time.Duration, rss int64) drained {
+		return drained{start: start, took: start + flow, rss: rss, cpu: split{relay: flow}}
+	}
+	got := middle([]drained{round(2, 30, 7), round(90, 10, 9), round(1, 20, 8)})
+	if want := round(2, 20, 8); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// A wrapped handler is what it was: one that keeps the order of a batch may be
+// given several events of an aggregate at once, another may not.
+func TestNotingKeepsOrder(t *testing.T) {
+	t.Parallel()
+	for want, h := range map[bool]notifyd.Handler{
+		true:  ordered{},
+		false: notifyd.BatchHandlerFunc(func(context.Context, []*notifyd.Event) []error { return nil }),
+	} {
+		k, ok := noting(h, newSightings(1)).(dispatch.OrderKeeper)
+		if !ok || k.KeepsOrder() != want {
+			t.Errorf("%T: keeps order: %v, want %v", h, !want, want)
+		}
+	}
+	seen := newSightings(2)
+	h, ok := noting(ordered{}, seen).(notifyd.BatchHandler)
+	if !ok {
+		t.Fatal("a handler of batches is none any more")
+	}
+	if errs := h.DeliverBatch(t.Context(), []*notifyd.Event{{ID: 1}, {ID: 2}}); len(errs) != 2 || seen.missing() != 1 {
+		t.Errorf("answers %v, %d not noted, want one", errs, seen.missing())
+	}
+	if err := h.Deliver(t.Context(), &notifyd.Event{ID: 2}); err != nil || seen.missing() != 0 {
+		t.Errorf("answer %v, %d not noted", err, seen.missing())
+	}
+}
+
+// ordered fails the last event of a batch.
+type ordered struct{}
+
+func (ordered) KeepsOrder() bool                              { return true }
+func (ordered) Deliver(context.Context, *notifyd.Event) error { return nil }
+func (ordered) DeliverBatch(_ context.Context, events []*notifyd.Event) []error {
+	errs := make([]error, len(events))
+	errs[len(events)-1] = errors.New("refused")
+	return errs
 }
 
 func TestPayload(t *testing.T) {

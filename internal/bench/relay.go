@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // running is a relay, or what stands in for one, at work in this process.
@@ -74,18 +75,35 @@ type sightings struct {
 	distinct   atomic.Int64
 	duplicates atomic.Int64
 	unknown    atomic.Int64 // ids that nobody has inserted
+	strays     atomic.Int64 // events that must not be handled
+	first      atomic.Int64 // when the first one was, in ns since the epoch
 	all        chan struct{}
 	n          int64
+	want       int64 // how many of them are to be handled
+	holds      func(id int64) bool
 }
 
 func newSightings(n int) *sightings {
-	return &sightings{seen: make([]uint64, n/64+1), all: make(chan struct{}), n: int64(n)}
+	return &sightings{seen: make([]uint64, n/64+1), all: make(chan struct{}), n: int64(n), want: int64(n)}
+}
+
+// sightings expects the events of a load that may be delivered, and no other.
+func (l load) sightings() *sightings {
+	s := newSightings(l.total())
+	if l.held() > 0 {
+		s.want, s.holds = int64(l.events), l.holds
+	}
+	return s
 }
 
 // note takes a delivery of an event.
 func (s *sightings) note(id int64) {
-	if id < 1 || id > s.n {
+	switch {
+	case id < 1 || id > s.n:
 		s.unknown.Add(1)
+		return
+	case s.holds != nil && s.holds(id):
+		s.strays.Add(1)
 		return
 	}
 	bit := uint64(1) << (id % 64)
@@ -93,16 +111,43 @@ func (s *sightings) note(id int64) {
 		s.duplicates.Add(1)
 		return
 	}
-	if s.distinct.Add(1) == s.n {
+	n := s.distinct.Add(1)
+	if n == 1 {
+		s.first.Store(time.Now().UnixNano())
+	}
+	if n == s.want {
 		close(s.all)
 	}
 }
 
-// missing counts the ids that were not handled.
+// wait waits until every event was handled, or for as long as some are.
+func (s *sightings) wait(ctx context.Context, r *running) error {
+	tick := time.NewTicker(settleWithin)
+	defer tick.Stop()
+	for last := int64(-1); ; {
+		select {
+		case <-s.all:
+			return nil
+		case err := <-r.ended:
+			r.ended <- nil // for stop
+			return errors.Join(errEndedEarly, err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+			now := s.distinct.Load()
+			if now == last {
+				return nil // what is missing is counted
+			}
+			last = now
+		}
+	}
+}
+
+// missing counts the events that should have been handled and were not.
 func (s *sightings) missing() int64 {
 	var seen int
 	for i := range s.seen {
 		seen += bits.OnesCount64(atomic.LoadUint64(&s.seen[i]))
 	}
-	return s.n - int64(seen)
+	return s.want - int64(seen)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
 )
 
 // place is where a drain delivers to.
@@ -61,6 +62,9 @@ func (d *drain) openSink(ctx context.Context) (err error) {
 	return nil
 }
 
+// sinkName is what the names of the destinations begin with; a number follows.
+const sinkName = "sink-"
+
 // routeType is the type of the events for the i-th handler.
 func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
@@ -68,7 +72,7 @@ func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 func (d *drain) register(relay *notifyd.Relay, seen *sightings) error {
 	for i, h := range d.place.handlers {
 		match := routeType(i)
-		options := append([]notifyd.HandleOption{notifyd.Named("sink-" + strconv.Itoa(i))}, d.place.options...)
+		options := append([]notifyd.HandleOption{notifyd.Named(sinkName + strconv.Itoa(i))}, d.place.options...)
 		if err := relay.Handle(match, noting(h, seen), options...); err != nil {
 			return err
 		}
@@ -79,15 +83,7 @@ func (d *drain) register(relay *notifyd.Relay, seen *sightings) error {
 // noting notes what h has delivered.
 func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
 	if batches, ok := h.(notifyd.BatchHandler); ok {
-		return notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
-			errs := batches.DeliverBatch(ctx, events)
-			for i, e := range events {
-				if errs == nil || errs[i] == nil {
-					seen.note(e.ID)
-				}
-			}
-			return errs
-		})
+		return notedBatches{batches, seen}
 	}
 	return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
 		err := h.Deliver(ctx, e)
@@ -98,12 +94,45 @@ func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
 	})
 }
 
+// notedBatches notes what a handler of batches has delivered.
+type notedBatches struct {
+	notifyd.BatchHandler
+	seen *sightings
+}
+
+// Deliver implements notifyd.Handler.
+func (b notedBatches) Deliver(ctx context.Context, e *notifyd.Event) error {
+	err := b.BatchHandler.Deliver(ctx, e)
+	if err == nil {
+		b.seen.note(e.ID)
+	}
+	return err
+}
+
+// DeliverBatch implements notifyd.BatchHandler.
+func (b notedBatches) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+	errs := b.BatchHandler.DeliverBatch(ctx, events)
+	for i, e := range events {
+		if errs == nil || errs[i] == nil {
+			b.seen.note(e.ID)
+		}
+	}
+	return errs
+}
+
+// KeepsOrder implements dispatch.OrderKeeper: as the handler has it. Without
+// it, a call would hold one event of an aggregate only.
+func (b notedBatches) KeepsOrder() bool {
+	k, ok := b.BatchHandler.(dispatch.OrderKeeper)
+	return ok && k.KeepsOrder()
+}
+
 // recount replaces what was handled by what has arrived, where that can be told.
 func (d *drain) recount(ctx context.Context, result *drained) error {
 	if d.place.arrived == nil {
 		return nil
 	}
-	there := newSightings(d.want.Events)
+	there := d.load(0).sightings()
 	defer d.progress("reading back what has arrived", int64(d.want.Events), there.distinct.Load)()
 	if err := d.place.arrived(ctx, there.note); err != nil {
 		return fmt.Errorf("read back what has arrived: %w", err)

@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	firstColumn = 30
+	firstColumn = 31
 	otherColumn = 12
 )
 
 // grid writes the tables for people: a name, and numbers below one another.
 type grid struct{ out io.Writer }
 
-func newTable(out io.Writer, header ...string) grid {
+func newTable(out io.Writer, first string, columns ...string) grid {
 	g := grid{out}
-	g.row(header[0], header[1:]...)
+	g.row(first, columns...)
 	return g
 }
 

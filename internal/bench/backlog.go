@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// blockedParked is how many later events of each blocked aggregate the relay
+// has met and put behind the failed one before the backlog came up.
+const blockedParked = 2
+
+// load is what a backlog is made of. The ids begin with 1: first what was
+// stored before, then what is fresh.
+type load struct {
+	events  int // to be delivered
+	payload int // bytes of each
+	routes  int // event types and destinations
+	keys    int // aggregates that the events belong to; 0: to none
+	blocked int // aggregates beside those whose first event has failed
+	fresh   int // events of these among the fresh ones, at most as many as events
+}
+
+// stored is the number of events that were met before the backlog came up.
+func (l load) stored() int { return l.blocked * (1 + blockedParked) }
+
+// held is the number of events that may not be delivered.
+func (l load) held() int { return l.stored() + l.fresh }
+
+// total is the highest id.
+func (l load) total() int { return l.held() + l.events }
+
+// sqlShare is how many of the first i fresh events may not be delivered: they
+// are spread evenly, and none is the last, so that all of them have been met
+// when the last one that is delivered has.
+const sqlShare = `((i * $fresh + $half) / $backlog)`
+
+func (l load) half() int64 { return int64(l.events+l.fresh) / 2 }
+
+// holds reports whether an event may not be delivered.
+func (l load) holds(id int64) bool {
+	i, all := id-int64(l.stored()), int64(l.events+l.fresh)
+	share := func(i int64) int64 { return (i*int64(l.fresh) + l.half()) / all }
+	return i <= 0 || share(i) > share(i-1)
+}
+
+// sqlFreshEvents inserts the backlog. An aggregate has one type, and so one
+// destination; its events are spread at random, the same way in every run.
+const sqlFreshEvents = `INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload)
+SELECT $stored + i, $type || '.' || coalesce(blocked, free, i) % $routes,
+	CASE WHEN coalesce(blocked, free) IS NOT NULL THEN $aggregate END,
+	coalesce('blocked-' || blocked, 'free-' || free), $payload::json
+FROM generate_series(1, $backlog::bigint) AS i
+CROSS JOIN LATERAL (SELECT
+	CASE WHEN ` + sqlShare + ` > (((i - 1) * $fresh + $half) / $backlog) THEN ` + sqlShare + ` % greatest($blocked, 1) END AS blocked,
+	CASE WHEN $keys > 0 THEN abs(hashint8extended(i, 1) % greatest($keys, 1)) END AS free) AS key`
+
+// sqlBlocked inserts what was met before: of each aggregate an event that has
+// failed once and is tried again in a day, and later ones behind it.
+const sqlBlocked = `WITH event AS (
+	INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload, state)
+	SELECT i, $type || '.' || i % $blocked % $routes, $aggregate, 'blocked-' || i % $blocked, $payload::json, 'deferred'
+	FROM generate_series(1, $stored::bigint) AS i
+	RETURNING id, event_type, aggregate_type, aggregate_id)
+INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error)
+SELECT id, $sink || id % $blocked % $routes, event_type, CASE WHEN id <= $blocked THEN 'retry' ELSE 'parked' END,
+	(id <= $blocked)::int, CASE WHEN id <= $blocked THEN now() + interval '1 day' ELSE now() END,
+	aggregate_type || '/' || aggregate_id, CASE WHEN id <= $blocked THEN 'event' END, CASE WHEN id <= $blocked THEN 'refused by the bench' END
+FROM event`
+
+// fill puts the numbers and names of a load into a statement. None of them is
+// anybody else's text.
+func (l load) fill(schema, statement string) string {
+	n := strconv.Itoa
+	return strings.NewReplacer(
+		"$table", table(schema), "$deliveries", deliveries(schema), "$aggregate", "'bench'", "$type", "'"+eventType+"'", "$sink", "'"+sinkName+"'",
+		"$payload", "'"+payload(l.payload)+"'", "$backlog", n(l.events+l.fresh), "$half", strconv.FormatInt(l.half(), 10),
+		"$stored", n(l.stored()), "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes),
+	).Replace(statement)
+}
+
+// backlog makes a table and fills it. It is never vacuumed nor analysed: no
+// autovacuum shall fall into one drain and not into the other.
+func (d *drain) backlog(ctx context.Context, name string, l load) (schema string, err error) {
+	if schema, err = d.migrate(ctx, name, outboxsql.BellAuto); err != nil {
+		return "", err
+	}
+	defer d.progress("inserting "+number(float64(l.total()))+" events", 0, nil)()
+	statements := []string{
+		"ALTER TABLE $table SET (autovacuum_enabled = off)", "ALTER TABLE $deliveries SET (autovacuum_enabled = off)",
+	}
+	if l.blocked > 0 {
+		statements = append(statements, sqlBlocked)
+	}
+	for _, statement := range append(statements, sqlFreshEvents, "CHECKPOINT") {
+		if _, err := d.pool.Exec(ctx, l.fill(schema, statement)); err != nil {
+			return "", fmt.Errorf("make the backlog: %w", err)
+		}
+	}
+	return schema, nil
+}

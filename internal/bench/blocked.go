@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// errUnblocked is returned when something of a blocked aggregate was done.
+var errUnblocked = errors.New("events of blocked aggregates are not as they were")
+
+// besideBlocked drains without and with blocked aggregates, in turns, each
+// round beginning with the other one.
+func (d *drain) besideBlocked(ctx context.Context, bare drained) (DrainResult, error) {
+	names := []string{"relay", "blocked"}
+	loads := []load{d.load(0), d.load(d.want.BlockedKeys)}
+	var took [2][]drained
+	for i := range leastRounds {
+		for j := range names {
+			which := (i + j) % len(names)
+			one, err := d.measure(ctx, names[which], loads[which], d.relay)
+			if err != nil {
+				return DrainResult{}, fmt.Errorf("drain by the relay, %s: %w", names[which], err)
+			}
+			took[which] = append(took[which], one)
+		}
+	}
+	free, blocked := middle(took[0]), middle(took[1])
+	r, beside := d.result(free, bare), d.result(blocked, bare)
+	r.BlockedPerSecond, r.BlockedStartSeconds, r.BlockedFlowingPerSecond = beside.EventsPerSecond, beside.StartSeconds, beside.FlowingPerSecond
+	r.BlockedPeakRSSMiB = beside.PeakRSSMiB
+	r.BlockedRatio = round(ratio(beside.EventsPerSecond, r.EventsPerSecond), 3)
+	r.BlockedFlowingRatio = round(ratio(beside.FlowingPerSecond, r.FlowingPerSecond), 3)
+	r.Lost, r.Duplicates = 0, 0
+	for _, one := range slices.Concat(took[0], took[1]) {
+		r.Lost, r.Duplicates = r.Lost+one.lost, r.Duplicates+one.duplicates
+	}
+	d.reportBlocked(r, took, bare)
+	return r, nil
+}
+
+// middle has the medians of the rounds: of their times, CPU times and memory
+// each for itself.
+func middle(rounds []drained) drained {
+	m := rounds[0]
+	of := func(value func(drained) float64) float64 {
+		var all []float64
+		for _, one := range rounds {
+			all = append(all, value(one))
+		}
+		return median(all)
+	}
+	span := func(value func(drained) time.Duration) time.Duration {
+		return time.Duration(of(func(one drained) float64 { return float64(value(one)) }))
+	}
+	m.start = span(func(one drained) time.Duration { return one.start })
+	m.took = m.start + span(func(one drained) time.Duration { return one.took - one.start })
+	m.wal = of(func(one drained) float64 { return one.wal })
+	m.rss = int64(of(func(one drained) float64 { return float64(one.rss) }))
+	m.cpu = split{
+		postgres: span(func(one drained) time.Duration { return one.cpu.postgres }),
+		relay:    span(func(one drained) time.Duration { return one.cpu.relay }),
+	}
+	return m
+}
+
+func (d *drain) reportBlocked(r DrainResult, took [2][]drained, bare drained) {
+	d.explain()
+	d.printf("blocked: %s more aggregates, of each an event that has failed once and is tried again in a day, and %d behind it", number(float64(d.want.BlockedKeys)), blockedParked)
+	if d.want.BlockedFresh > 0 {
+		d.printf(";\n%s more events of these in the backlog, to be put behind them", number(float64(d.want.BlockedFresh)))
+	}
+	d.printf("\nmedians of %d rounds, in turns\n\n", leastRounds)
+	free, blocked := middle(took[0]), middle(took[1])
+	d.columns([]string{"relay", "blocked", "SQL alone"}, free, blocked, bare)
+	d.printf("\nrounds, to the first delivery and from there: relay %s; blocked %s\n", seconds(took[0]), seconds(took[1]))
+	d.printf("blocked_ratio=%.3f (%.3f from the first delivery on) ratio=%.3f lost=%d duplicates=%d; memory is %s\n",
+		r.BlockedRatio, r.BlockedFlowingRatio, r.Ratio, r.Lost, r.Duplicates, free.rssHow)
+}
+
+// seconds lists how long rounds took.
+func seconds(rounds []drained) string {
+	var all []string
+	for _, one := range rounds {
+		all = append(all, fmt.Sprintf("%.2f+%.2f", one.start.Seconds(), (one.took-one.start).Seconds()))
+	}
+	return strings.Join(all, " ") + " s"
+}
+
+// left counts the events that should have been settled and are not. It returns
+// an error if those of blocked aggregates are not as they should be: the failed
+// ones as they were, all others behind them, and nothing else stored.
+func (d *drain) left(ctx context.Context, schema string, l load) (int64, error) {
+	var left, waiting, parked, stored, rows int64
+	err := d.pool.QueryRow(ctx, l.fill(schema, `SELECT
+		(SELECT count(*) FROM $table WHERE state <> 'done' AND NOT coalesce(aggregate_id, '') LIKE 'blocked-%'),
+		count(*) FILTER (WHERE d.state = 'retry' AND d.attempts = 1 AND d.available_at > now() AND d.event_id <= $blocked),
+		count(*) FILTER (WHERE d.state = 'parked' AND d.attempts = 0 AND d.event_id > $blocked),
+		count(*), (SELECT count(*) FROM $deliveries)
+		FROM $table AS e JOIN $deliveries AS d ON d.event_id = e.id AND d.ordering_key = e.aggregate_type || '/' || e.aggregate_id
+		WHERE e.state = 'deferred' AND e.aggregate_id LIKE 'blocked-%'`)).Scan(&left, &waiting, &parked, &stored, &rows)
+	if err != nil {
+		return 0, err
+	}
+	behind := int64(l.held() - l.blocked)
+	if waiting != int64(l.blocked) || parked != behind || stored != int64(l.held()) || rows != stored {
+		return left, fmt.Errorf("%w: %d wait for another attempt, %d behind them, and %d rows are stored, where there should be %d, %d and %d",
+			errUnblocked, waiting, parked, rows, l.blocked, behind, l.held())
+	}
+	return left, nil
+}

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+)
+
+// flowing is the rate of n events from the first delivery on.
+func (r drained) flowing(n float64) float64 { return ratio(n, (r.took - r.start).Seconds()) }
+
+// result is what came of a drain by the relay, and of one by SQL alone.
+func (d *drain) result(relay, bare drained) DrainResult {
+	n := float64(d.want.Events)
+	r := DrainResult{
+		EventsPerSecond: round(n/relay.took.Seconds(), 0), SQLPerSecond: round(n/bare.took.Seconds(), 0),
+		StartSeconds: round(relay.start.Seconds(), 3), FlowingPerSecond: round(relay.flowing(n), 0),
+		Lost: relay.lost, Duplicates: relay.duplicates,
+		WALBytesPerEvent: round(relay.wal/n, 1), PeakRSSMiB: mebibytes(relay.rss),
+	}
+	r.Ratio = round(ratio(r.EventsPerSecond, r.SQLPerSecond), 3)
+	if d.place.pid != 0 {
+		r.PostgresCPU, r.SinkCPU, r.RelayCPU = round(perEvent(relay.cpu.postgres, n), 2), round(perEvent(relay.cpu.sink, n), 2), round(perEvent(relay.cpu.relay, n), 2)
+	}
+	return r
+}
+
+// explain says what was drained, for people.
+func (d *drain) explain() {
+	fate, held, whose := "kept", "", "that belong to no aggregate"
+	if d.want.Delete {
+		fate = "deleted"
+	}
+	if d.want.HeldSnapshot {
+		held = ", while an older snapshot is held"
+	}
+	if d.want.Keys > 0 {
+		whose = "of " + number(float64(d.want.Keys)) + " aggregates"
+	}
+	d.printf("%s events of %d B %s, then %s%s; %d claims of up to %d events in flight\n",
+		number(float64(d.want.Events)), d.want.Payload, whose, fate, held, d.want.Workers, d.want.Batch)
+	d.printf("delivered to %s\n", d.place.note)
+	d.printf("inserted in one go and followed by a checkpoint, neither vacuumed nor analysed, autovacuum off for these tables\n\n")
+}
+
+func (d *drain) report(r DrainResult, relay, bare drained) {
+	d.explain()
+	d.columns([]string{"relay", "SQL alone"}, relay, bare)
+	d.printf("\nratio=%.3f lost=%d duplicates=%d; memory is %s\n", r.Ratio, r.Lost, r.Duplicates, relay.rssHow)
+}
+
+// columns writes what drains took, a column for each.
+func (d *drain) columns(names []string, all ...drained) {
+	g := newTable(d.Out, "", names...)
+	row := func(name string, cell func(drained) string) {
+		var cells []string
+		for _, one := range all {
+			cells = append(cells, cell(one))
+		}
+		g.row(name, cells...)
+	}
+	fixed := func(name string, decimals int, value func(drained) float64) {
+		row(name, func(one drained) string { return fmt.Sprintf("%.*f", decimals, value(one)) })
+	}
+	// SQL alone has no start of its own.
+	started := func(name string, cell func(drained) string) {
+		row(name, func(one drained) string {
+			if one.start == 0 {
+				return "-"
+			}
+			return cell(one)
+		})
+	}
+	n := float64(d.want.Events)
+	row("events per second", func(one drained) string { return number(n / one.took.Seconds()) })
+	fixed("seconds", 2, func(one drained) float64 { return one.took.Seconds() })
+	started("to the first delivery", func(one drained) string { return fmt.Sprintf("%.2f", one.start.Seconds()) })
+	started("events per second from then on", func(one drained) string { return number(one.flowing(n)) })
+	fixed("WAL bytes per event", 0, func(one drained) float64 { return one.wal / n })
+	fixed("CPU of this process, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.relay, n) })
+	if d.DatabaseURL == "" {
+		fixed("CPU of PostgreSQL, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.postgres, n) })
+	}
+	if d.place.pid != 0 {
+		started("CPU of "+d.want.To+", us/event", func(one drained) string { return fmt.Sprintf("%.2f", perEvent(one.cpu.sink, n)) })
+	}
+	fixed("peak memory, MiB", 1, func(one drained) float64 { return mebibytes(one.rss) })
+}
+
+func perEvent(d time.Duration, n float64) float64 { return float64(d) / float64(time.Microsecond) / n }
+
+func mebibytes(n int64) float64 { return round(float64(n)/(1<<20), 1) }
