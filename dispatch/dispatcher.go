@@ -322,7 +322,7 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 	read := time.Now()
 	for ctx.Err() == nil {
 		if time.Since(read) >= readLinesEvery {
-			if err := d.readLines(ctx); ctx.Err() == nil {
+			if err := d.readLines(ctx, d.sched.shares()); ctx.Err() == nil {
 				d.health.report(err)
 			}
 			read = time.Now()

@@ -21,7 +21,7 @@ const (
 func (d *Dispatcher) loadLines(ctx context.Context) {
 	pause := reconnectPauses()
 	for ctx.Err() == nil {
-		err := d.readLines(ctx)
+		err := d.readLines(ctx, d.sched.shares())
 		if err == nil {
 			return
 		}
@@ -32,11 +32,15 @@ func (d *Dispatcher) loadLines(ctx context.Context) {
 	}
 }
 
-func (d *Dispatcher) readLines(ctx context.Context) error {
-	if d.parts.LineReader == nil {
+// readLines reads those of the given slots; nil stands for all.
+func (d *Dispatcher) readLines(ctx context.Context, slots []int32) error {
+	switch {
+	case d.parts.LineReader == nil, slots != nil && len(slots) == 0:
 		return nil
+	case len(slots) == Slots:
+		slots = nil
 	}
-	err := d.parts.LineReader.Stored(ctx, d.sched.blocking(), d.sched.shares(), func(s StoredLine) {
+	err := d.parts.LineReader.Stored(ctx, d.sched.blocking(), slots, func(s StoredLine) {
 		for _, l := range d.byName[s.Destination] {
 			if !l.cfg.Unordered {
 				l.know(s)

@@ -135,8 +135,9 @@ func (h *slotHolder) follow(ctx context.Context, share SlotShare, asked time.Tim
 		release = share.Held[len(share.Held)-min(share.Excess, len(share.Held)):]
 		use = slices.DeleteFunc(use, func(slot int32) bool { return slices.Contains(release, slot) })
 	}
+	same := len(release) == 0 && slices.Equal(use, h.used)
 	until := asked.Add(slotsLast)
-	if len(release) == 0 && slices.Equal(use, h.used) && h.d.sched.keepSlots(until) {
+	if same && h.d.sched.keepSlots(until) {
 		return nil
 	}
 	// Nothing of a slot may be under way when it changes hands.
@@ -144,35 +145,60 @@ func (h *slotHolder) follow(ctx context.Context, share SlotShare, asked time.Tim
 		return nil
 	}
 	defer h.d.sched.resume()
-	h.used = use
+	if !same {
+		return h.change(ctx, use, release)
+	}
+	// The relay did not know for a while that it still had them. Nobody else had:
+	// the session is the same, and what is known of lines is true.
+	for _, l := range h.d.lanes {
+		l.restart()
+	}
+	h.d.sched.useSlots(use, until)
+	return nil
+}
+
+// change takes up other slots than before. Fresh events must not go past rows that
+// nobody knows of: no slot is used until the lines have been read, and as that may
+// take a while, until the slots are known to be there after it.
+func (h *slotHolder) change(ctx context.Context, use, release []int32) error {
+	h.used = nil
+	h.d.sched.useSlots(nil, time.Now())
 	if len(release) > 0 {
 		if err := h.keeper.Release(ctx, release); err != nil {
-			h.used = nil // nobody knows what is held: nothing, until it has been asked
-			h.d.sched.useSlots(nil, until)
 			return err
 		}
 	}
 	for _, l := range h.d.lanes {
+		l.restart()
 		l.forget()
 	}
-	h.d.sched.useSlots(use, until)
-	err := h.d.readLines(ctx)
-	if err != nil {
-		// Fresh events must not go past rows that nobody knows of: the slots wait
-		// until the lines have been read.
-		h.used = nil
-		h.d.sched.useSlots(nil, until)
+	if err := h.d.readLines(ctx, use); err != nil {
+		return err
 	}
-	return err
+	asked := time.Now()
+	share, err := h.keeper.Share(ctx)
+	if err != nil || share.Session != h.session {
+		return err
+	}
+	h.note(share, time.Now())
+	h.used = use
+	h.d.sched.useSlots(use, asked.Add(slotsLast))
+	return nil
 }
 
-// forget drops what is known of lines and of what was passed over. Only
-// deliveries that go on under a lease are left.
+// restart drops what is known of what was passed over.
+func (l *lane) restart() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.behind, l.refused, l.sweeping = inOrder, inOrder, false
+}
+
+// forget drops what is known of lines. Only deliveries that go on under a lease
+// are left.
 func (l *lane) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.looks, l.later = nil, nil
-	l.behind, l.refused, l.sweeping = inOrder, inOrder, false
 	for key, ln := range l.lines {
 		ln.place, ln.looking, ln.again = -1, false, false
 		if len(ln.jobs) == 0 && ln.writing == 0 {

@@ -147,31 +147,29 @@ func int4Array(list []int32) []byte {
 	return b
 }
 
-// storedPage is how many rows are read at a time to find the lines.
+// storedPage is how many lines are read at a time.
 const storedPage = 10_000
 
-// Stored implements dispatch.LineReader. It reads the index by key from end to
-// end: skipping from key to key would take longer where lines are short.
+// sqlStored reads the index by key from end to end: skipping from key to key would
+// take longer where lines are short.
+const sqlStored = `SELECT DISTINCT ON (destination, ordering_key) destination, ordering_key, event_id, state FROM outbox_deliveries
+WHERE ordering_key IS NOT NULL AND (destination, ordering_key) > ($1, $2)
+AND (state <> 'dead' OR destination = ANY($3))
+AND ($5::int[] IS NULL OR hashtext(left(ordering_key, 32)) & 63 = ANY($5))
+ORDER BY destination, ordering_key, event_id LIMIT $4`
+
+// Stored implements dispatch.LineReader.
 func (k *Keeper) Stored(ctx context.Context, blocking []string, slots []int32, f func(dispatch.StoredLine)) error {
-	last := dispatch.StoredLine{}
+	next := dispatch.StoredLine{}
 	for {
 		n := 0
 		err := k.do(ctx, "look which aggregates have deliveries that wait", func(ctx context.Context, c *pgx.Conn) error {
-			rows, err := c.Query(ctx, `SELECT destination, ordering_key, event_id, state FROM outbox_deliveries
-				WHERE ordering_key IS NOT NULL AND (destination, ordering_key, event_id) > ($1, $2, $3)
-				AND (state <> 'dead' OR destination = ANY($4))
-				AND ($6::int[] IS NULL OR hashtext(left(ordering_key, 32)) & 63 = ANY($6))
-				ORDER BY destination, ordering_key, event_id LIMIT $5`,
-				last.Destination, last.Key, last.EventID, append([]string{}, blocking...), storedPage, slots)
+			rows, err := c.Query(ctx, sqlStored, next.Destination, next.Key, append([]string{}, blocking...), storedPage, slots)
 			if err != nil {
 				return err
 			}
-			var next dispatch.StoredLine
 			_, err = pgx.ForEachRow(rows, []any{&next.Destination, &next.Key, &next.EventID, &next.State}, func() error {
-				if next.Key != last.Key || next.Destination != last.Destination {
-					f(next)
-				}
-				last = next
+				f(next)
 				n++
 				return nil
 			})
