@@ -25,10 +25,10 @@ import (
 func known(t *testing.T) (names []string) {
 	t.Helper()
 	described := make(chan *prometheus.Desc, 1000)
-	for _, c := range []prometheus.Collector{
+	for _, c := range append([]prometheus.Collector{
 		metrics.NewCollector(t.Context(), nil), buildMetric(), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	} {
+	}, (&reloadState{}).metrics()...) {
 		c.Describe(described)
 	}
 	close(described)
