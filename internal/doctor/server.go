@@ -144,7 +144,7 @@ func judgeSetting(s setting) (Finding, bool) {
 }
 
 // defaultConnections is what a relay opens with the defaults, and one more to ask.
-const defaultConnections = 8
+const defaultConnections = 9
 
 // checkConnections looks whether one more relay could connect.
 func checkConnections(ctx context.Context, e *exam) (string, []Finding, error) {
