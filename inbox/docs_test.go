@@ -26,7 +26,7 @@ func TestDocsAreExamples(t *testing.T) {
 			t.Errorf("this is in no example:\n%s", block)
 		}
 	}
-	if len(blocks) != 6 {
+	if len(blocks) != 7 {
 		t.Errorf("%d blocks of Go in the guide", len(blocks))
 	}
 }

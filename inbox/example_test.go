@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,7 +48,44 @@ func ExampleOnce() {
 	// 9 of 10
 }
 
-// The same with database/sql.
+// eventBehind returns the id of the event that a delivery is about: "42" for "42",
+// and for its replays "42r1", "42r2".
+func eventBehind(deliveryID string) string {
+	event, _, _ := strings.Cut(deliveryID, "r")
+	return event
+}
+
+// Event 42 is delivered twice, and somebody replays it twice. Who goes by the id of
+// the delivery handles each replay; who goes by the event handles it once for all.
+func ExampleOnce_replay() {
+	ctx := context.Background()
+	pool := shelf(ctx)
+	defer pool.Close()
+	if err := inbox.Create(ctx, pool, inbox.DefaultSchema); err != nil {
+		panic(err)
+	}
+	handle := func(consumer, id string) (ran bool) {
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+			ran, err = inbox.Once(ctx, tx, inbox.Consumer{Name: consumer}, id, func(context.Context) error { return nil })
+			return err
+		})
+		if err != nil {
+			panic(err)
+		}
+		return ran
+	}
+	for _, id := range []string{"42", "42", "42r1", "42r1", "42r2"} {
+		fmt.Printf("%-4s handled by the mailer: %-5t  by the payments: %t\n", id, handle("mailer", id), handle("payments", eventBehind(id)))
+	}
+	// Output:
+	// 42   handled by the mailer: true   by the payments: true
+	// 42   handled by the mailer: false  by the payments: false
+	// 42r1 handled by the mailer: true   by the payments: false
+	// 42r1 handled by the mailer: false  by the payments: false
+	// 42r2 handled by the mailer: true   by the payments: false
+}
+
+// The same as ExampleOnce, with database/sql.
 func ExampleOnceSQL() {
 	ctx := context.Background()
 	pool := shelf(ctx)

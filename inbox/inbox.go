@@ -77,7 +77,8 @@ type SQLTx interface {
 // notifyd-id of a broker's message, webhook-id of a webhook, Event.DedupeID of a
 // Go handler (docs/consumers.md has them all). Not the message id that a broker
 // makes up anew for each copy. A dead letter that somebody replays has a new id,
-// "42r1" for "42", and is handled again.
+// "42r1" for "42", and is handled again; give Once the "42" of both, where no
+// replay may repeat what was done.
 //
 // # What the caller does
 //

@@ -19,6 +19,7 @@ func families() []family {
 		{"notifyd_backlog_oldest_seconds", "How long the event has waited that has waited longest for the destination, among the 10000 that are looked at; 0 if none waits.", destination},
 		{"notifyd_dead_letters", "Dead letters in the tables; 10000 stands for all that is more.", destination},
 		{"notifyd_destination_unavailable", "1 while the lane pauses because its destination is down.", destination},
+		{"notifyd_destination_paused", "1 while somebody has paused the destination at this relay: its events wait until it is resumed there.", destination},
 		{"notifyd_destination_running", "Calls of the handler that are under way.", destination},
 		{"notifyd_destination_queued", "Deliveries that wait in memory for a call.", destination},
 		{"notifyd_destination_room", "For how many more deliveries there is room in memory.", destination},

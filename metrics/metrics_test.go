@@ -67,7 +67,7 @@ func TestCollector(t *testing.T) {
 		Connections: []dispatch.ConnectionStats{{Role: "claim", Open: 4, Opened: 5}, {Role: "claim", Open: 1, Opened: 2}, {Role: "pool"}},
 		Destinations: []dispatch.DestinationStats{
 			{
-				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Pace: time.Millisecond,
+				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
 				Parked: 19, Classes: [dispatch.ClassOurs + 1]uint64{0: 4, dispatch.ClassDestination: 20}, Refused: 28, Withdrawn: 29, Withheld: 30, Room: 31, Aggregates: 32,
 				Begun: dispatch.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
@@ -86,7 +86,7 @@ func TestCollector(t *testing.T) {
 	for name, want := range map[string]float64{
 		"notifyd_deliveries_total a delivered": 4, "notifyd_deliveries_total a failed": 5, "notifyd_deliveries_total a dead": 6,
 		"notifyd_deliveries_total a released": 7, "notifyd_deliveries_total b dead": 0,
-		"notifyd_destination_unavailable a": 1, "notifyd_destination_unavailable b": 0, "notifyd_destination_running a": 8,
+		"notifyd_destination_unavailable a": 1, "notifyd_destination_unavailable b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0, "notifyd_destination_running a": 8,
 		"notifyd_destination_queued a": 9, "notifyd_destination_pace_seconds a": 0.001,
 		"notifyd_destination_connected b": 1, "notifyd_destination_blocked b": 1, "notifyd_destination_unconfirmed b": 10,
 		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_bell_awake": 1,

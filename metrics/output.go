@@ -51,6 +51,7 @@ func (o output) destination(d *dispatch.DestinationStats) {
 	o.histogram("notifyd_commit_to_handler_seconds", &d.Begun, d.Name)
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
 	o.gauge("notifyd_destination_unavailable", truth(d.Unavailable), d.Name)
+	o.gauge("notifyd_destination_paused", truth(d.Paused), d.Name)
 	o.gauge("notifyd_destination_running", float64(d.Running), d.Name)
 	o.gauge("notifyd_destination_queued", float64(d.Queued), d.Name)
 	o.gauge("notifyd_destination_room", float64(d.Room), d.Name)

@@ -3,6 +3,7 @@ package outboxsql
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -50,6 +51,31 @@ func tableGrants() []tableGrant {
 		// What is done with dead letters is noted, and the notes stay.
 		{table: "outbox_audit", relay: "SELECT, INSERT"},
 	}
+}
+
+// Privilege is one thing that a role may do with a table.
+type Privilege struct {
+	// Table is without its schema, and Kind a word such as SELECT.
+	Table, Kind string
+	// Columns are those that it is confined to; nil is the whole table.
+	Columns []string
+}
+
+// grantedPrivilege is one of those that a grant lists.
+var grantedPrivilege = regexp.MustCompile(`([A-Z]+)(?: \(([^)]*)\))?`)
+
+// RelayPrivileges returns what [Grants] gives to the relay, table by table.
+func RelayPrivileges() (all []Privilege) {
+	for _, g := range tableGrants() {
+		for _, m := range grantedPrivilege.FindAllStringSubmatch(g.relay, -1) {
+			p := Privilege{Table: g.table, Kind: m[1]}
+			if m[2] != "" {
+				p.Columns = strings.Split(m[2], ", ")
+			}
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // Grants returns the statements that give the roles what they need in the

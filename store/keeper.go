@@ -211,9 +211,24 @@ func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 	})
 }
 
+// takeOverBatch is how many leases one statement takes over: relays that had many
+// and are gone must not make it run out of its time again and again.
+const takeOverBatch = 1000
+
 // TakeOver implements dispatch.Housekeeper. A lease is taken over when its
-// time is up, or at once when its owner's advisory lock is free.
+// time is up, or at once when its owner's advisory lock is free. One that is being
+// settled at the moment is left to the next call.
 func (k *Keeper) TakeOver(ctx context.Context) (n int, err error) {
+	for {
+		some, err := k.takeOverSome(ctx)
+		n += some
+		if err != nil || some < takeOverBatch {
+			return n, err
+		}
+	}
+}
+
+func (k *Keeper) takeOverSome(ctx context.Context) (n int, err error) {
 	err = k.do(ctx, "take over leases", func(ctx context.Context, c *pgx.Conn) error {
 		owners, err := k.otherOwners(ctx, c)
 		if err != nil {
@@ -229,7 +244,9 @@ func (k *Keeper) TakeOver(ctx context.Context) (n int, err error) {
 			lease_owner = NULL, lease_token = NULL, lease_until = NULL,
 			error_class = coalesce(error_class, 'ours'),
 			last_error = coalesce(last_error, 'the relay that worked on it is gone, or did not renew its lease')
-			WHERE state = 'running' AND (lease_owner = ANY($1) OR lease_until < clock_timestamp())`, gone)
+			WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries
+				WHERE state = 'running' AND (lease_owner = ANY($1) OR lease_until < clock_timestamp()) LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+			gone, takeOverBatch)
 		n = int(tag.RowsAffected())
 		return err
 	})

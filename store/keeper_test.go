@@ -151,6 +151,31 @@ func TestRenew(t *testing.T) {
 	}
 }
 
+// TestTakeOverMany: the leases of a relay that had more than one statement takes
+// over are all taken over by one call, but for those that somebody is settling.
+func TestTakeOverMany(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	o := options()
+	k := d.keeper(o)
+	d.hold(k)
+	const gone, many = 7, 2*takeOverBatch + 500
+	d.exec(fmt.Sprintf(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+		SELECT i, 'x', 'a', 'running', %d, i, now() + interval '1 h' FROM generate_series(1001, 1000 + %d) AS i`, gone, many))
+	d.lease(o.Owner, 1, soon)
+	if _, err := d.conn.Exec(t.Context(), `BEGIN; SELECT FROM outbox_deliveries WHERE event_id = 1003 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.takeOver(k); n != many-1 {
+		t.Errorf("%d of %d were taken over beside the one that is locked", n, many)
+	}
+	d.exec(`ROLLBACK`)
+	if n := d.takeOver(k); n != 1 {
+		t.Errorf("%d were taken over, want the one that was locked", n)
+	}
+	d.expect("left", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY state`, fmt.Sprint("retry ", many), "running 1")
+}
+
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

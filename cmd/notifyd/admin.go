@@ -52,7 +52,7 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s *superviso
 		log.WarnContext(ctx, "admin.token is sent unencrypted to admin.listen, which other machines reach: set admin.tls")
 	}
 	var running sync.WaitGroup
-	if look != nil {
+	if s.console = look; look != nil {
 		running.Go(func() { look.Run(ctx) })
 	}
 	running.Go(func() {

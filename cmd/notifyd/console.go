@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -15,15 +18,15 @@ import (
 // consoleConns bounds the connections that the console has of its own.
 const consoleConns = 4
 
-// consoleRestart says of a setting that a reload applies it everywhere else.
-const consoleRestart = " (for the console)"
-
 // webConsole is the web console, and its connections: those of the relay end with
 // a reload.
 type webConsole struct {
 	*console.Console
 
-	pool *pgxpool.Pool
+	path   string
+	config *config.Config // whose database it shows
+	pool   *pgxpool.Pool
+	past   sync.WaitGroup // pools that a reload has replaced, while requests use them
 }
 
 // newConsole makes the console, nil if the configuration asks for none. It
@@ -32,17 +35,12 @@ func newConsole(ctx context.Context, c *config.Config, path string, relay *live,
 	if !c.Admin.Console {
 		return nil, nil //nolint:nilnil // none is what was asked for
 	}
-	poolConfig, err := parsePool(c, path)
+	pool, err := consolePool(ctx, c, path)
 	if err != nil {
 		return nil, err
 	}
-	poolConfig.MaxConns = consoleConns
-	pool, err := pgxpool.NewWithConfig(ctx, poolConfig)
-	if err != nil {
-		return nil, fmt.Errorf("database.url: %w", err)
-	}
 	cfg := console.Config{
-		Relay: relay, Pauser: relay, Pool: pool, Schema: c.Database.Schema, DeleteEvents: c.Retention.Keep == 0,
+		Relay: relay, Pauser: relay, Database: consoleDatabase(c, pool),
 		ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: readBuildInfo().Version, Log: log,
 	}
 	if !c.Admin.Token.IsZero() {
@@ -53,7 +51,46 @@ func newConsole(ctx context.Context, c *config.Config, path string, relay *live,
 		pool.Close()
 		return nil, err
 	}
-	return &webConsole{Console: look, pool: pool}, nil
+	return &webConsole{Console: look, path: path, config: c, pool: pool}, nil
+}
+
+func consolePool(ctx context.Context, c *config.Config, path string) (*pgxpool.Pool, error) {
+	cfg, err := parsePool(c, path)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = consoleConns
+	cfg.ConnConfig.RuntimeParams["application_name"] = "notifyd/console"
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("database.url: %w", err)
+	}
+	return pool, nil
+}
+
+func consoleDatabase(c *config.Config, pool *pgxpool.Pool) console.Database {
+	return console.Database{Pool: pool, Schema: c.Database.Schema, DeleteEvents: c.Retention.Keep == 0}
+}
+
+// follow has the console show what a reload has made the relay deliver from. It
+// may be called for none.
+func (w *webConsole) follow(ctx context.Context, c *config.Config) error {
+	if w == nil || !slices.ContainsFunc(config.Diff(w.config, c).Settings, func(change config.Change) bool {
+		return strings.HasPrefix(change.Path, "database.") || change.Path == "retention.keep"
+	}) {
+		return nil
+	}
+	pool, err := consolePool(ctx, c, w.path)
+	if err != nil {
+		return err
+	}
+	if err := w.Use(consoleDatabase(c, pool)); err != nil {
+		pool.Close()
+		return err
+	}
+	w.past.Go(w.pool.Close)
+	w.config, w.pool = c, pool
+	return nil
 }
 
 // close closes the connections, once Run has returned and nobody is answered any
@@ -61,5 +98,6 @@ func newConsole(ctx context.Context, c *config.Config, path string, relay *live,
 func (w *webConsole) close() {
 	if w != nil {
 		w.pool.Close()
+		w.past.Wait()
 	}
 }

@@ -116,7 +116,7 @@ routes: [{match: '*', to: audit}]
 	}
 	r.write(t, strings.Replace(text, "\nroutes", "\nretention: {keep: 0}\nroutes", 1))
 	r.reloads <- struct{}{}
-	r.stderr.await(t, `"retention.keep (for the console)"`)
+	r.stderr.await(t, saidReloaded)
 	v.awaits("/console/", "audit is paused")
 	// With all that it has paused, the relay has nothing to begin with before this.
 	if code, page := v.post("/console/destinations/resume", url.Values{"csrf": {csrf[1]}, "destination": {"audit"}}); code != http.StatusOK {
@@ -128,6 +128,53 @@ routes: [{match: '*', to: audit}]
 	}
 	if strings.Contains(r.stderr.text(), "not-to-be-seen") {
 		t.Error("the token is shown")
+	}
+}
+
+// TestConsoleFollows reloads a daemon with another database, and with another
+// retention: the console shows that database, discards as is said there, and leaves
+// no connection behind at the one before. So does a reload that changes nothing of it.
+func TestConsoleFollows(t *testing.T) {
+	t.Parallel()
+	first, second := buried(t, 1), buried(t, 2)
+	execute(t, first, `UPDATE outbox_events SET event_type = 'of.first'; UPDATE outbox_deliveries SET destination = 'audit'`)
+	execute(t, second, `UPDATE outbox_events SET event_type = 'of.second'; UPDATE outbox_deliveries SET destination = 'audit'`)
+	p := startPausable(t, first)
+	shows := func(want, other string) {
+		t.Helper()
+		if page := p.awaits("/console/events", want); strings.Contains(page, other) {
+			t.Errorf("%s is shown as well:\n%s", other, page)
+		}
+	}
+	shows("of.first", "of.second")
+	if n := query[int](t, first, `SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'notifyd/console' AND datname = current_database()`); n < 1 || n > consoleConns {
+		t.Errorf("%d connections of the console", n)
+	}
+
+	p.reloads <- struct{}{}
+	p.stderr.awaitN(t, saidDelivers, 1)
+	shows("of.first", "of.second")
+
+	p.write(t, strings.Replace(fmt.Sprintf(pausableConfig, second, "127.0.0.1:0"), "\nroutes", "\nretention: {keep: 0}\nroutes", 1))
+	p.reloads <- struct{}{}
+	p.stderr.awaitN(t, saidDelivers, 2)
+	shows("of.second", "of.first")
+	until(t, first, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'notifyd/%' AND datname = current_database())`)
+	if strings.Contains(p.stderr.text(), "a restart is needed") || strings.Contains(p.stderr.text(), "restart notifyd") {
+		t.Errorf("a restart is asked for:\n%s", p.stderr.text())
+	}
+	form := url.Values{"csrf": {p.csrf}, "destination": {"audit"}, "event": {"1"}, "sure": {"yes"}}
+	if code, page := p.post("/console/dead/discard", form); code != http.StatusOK {
+		t.Errorf("discard: %d\n%s", code, page)
+	}
+	if left := query[string](t, second, `SELECT string_agg(id::text, ' ') FROM outbox_events`); left != "2" {
+		t.Errorf("events %s are left of the second database", left)
+	}
+	if left := query[string](t, first, `SELECT string_agg(id::text, ' ') FROM outbox_events`); left != "1" {
+		t.Errorf("events %s are left of the first database", left)
+	}
+	if code := p.end(t); code != exitOK {
+		t.Errorf("exit code %d:\n%s", code, p.stderr.text())
 	}
 }
 

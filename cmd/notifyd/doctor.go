@@ -18,8 +18,8 @@ import (
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
-// listen, work the bell, keep leases and answer who watches.
-const besideClaims = 4
+// listen, work the bell, keep leases, hold the slots and answer who watches.
+const besideClaims = 5
 
 func newDoctorCmd(a *app) *cobra.Command {
 	var db databaseFlags
@@ -88,6 +88,9 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 		return o, nil, err
 	}
 	o.Connections, o.Route = c.Relay.Connections+besideClaims, routesOf(c)
+	if c.Admin.Listen != "" && c.Admin.Console {
+		o.Connections += consoleConns
+	}
 	listen, err := parseListen(c, path)
 	if err != nil {
 		return o, nil, err

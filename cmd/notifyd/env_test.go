@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // patience bounds waiting for something that is to happen; no test expects it
 // to run out.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // vars is the environment of a command.
 type vars map[string]string

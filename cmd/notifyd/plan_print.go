@@ -128,8 +128,6 @@ func settingLines(all []config.Change, restart []string) (lines []string) {
 		line := "  ~ " + changeText(s)
 		if slices.Contains(restart, s.Path) {
 			line += " (needs a restart)"
-		} else if slices.Contains(restart, s.Path+consoleRestart) {
-			line += " (the console needs a restart)"
 		}
 		lines = append(lines, line)
 	}

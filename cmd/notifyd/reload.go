@@ -24,9 +24,11 @@ type supervisor struct {
 	out   io.Writer      // of logs
 	first *config.Config // what the parts that outlive generations were made of
 	live  *live
-	state *reloadState
-	sd    *systemd.Notifier
-	log   *slog.Logger // the one of the generation that runs
+	// console is that of the daemon, nil for none; it goes along with reloads.
+	console *webConsole
+	state   *reloadState
+	sd      *systemd.Notifier
+	log     *slog.Logger // the one of the generation that runs
 
 	left sync.WaitGroup // alerters of generations that are over
 }
@@ -153,6 +155,9 @@ func (s *supervisor) done(ctx context.Context, g *generation) {
 	s.log = g.log
 	restart := needRestart(s.first, g.config)
 	s.state.succeeded(restart)
+	if err := s.console.follow(ctx, g.config); err != nil {
+		s.log.WarnContext(ctx, "the web console goes on with the database before: restart notifyd for it", "err", err)
+	}
 	s.log.InfoContext(ctx, "the configuration was reloaded", "config", s.path, "changed", g.changed)
 	if len(restart) > 0 {
 		s.log.WarnContext(ctx, "settings have changed that a reload cannot apply: restart notifyd for them", "settings", restart)
@@ -173,15 +178,11 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 }
 
 // needRestart returns the settings of what runs from start to end, whatever is
-// reloaded: the admin server, and the console's connections and discards.
+// reloaded: those of the admin server.
 func needRestart(first, c *config.Config) (settings []string) {
-	console := first.Admin.Listen != "" && first.Admin.Console
 	for _, change := range config.Diff(first, c).Settings {
-		switch {
-		case strings.HasPrefix(change.Path, "admin."):
+		if strings.HasPrefix(change.Path, "admin.") {
 			settings = append(settings, change.Path)
-		case console && (change.Path == "database.url" || change.Path == "database.schema" || change.Path == "retention.keep"):
-			settings = append(settings, change.Path+consoleRestart)
 		}
 	}
 	return settings

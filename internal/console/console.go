@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -51,16 +52,22 @@ type Verifier interface {
 	Verify(token string) bool
 }
 
-// Config is what a console shows, and what it allows.
-type Config struct {
-	Relay  Watched
-	Pauser Pauser
+// Database is where the tables are.
+type Database struct {
 	// Pool asks for events, dead letters and relays. It stays the caller's.
 	Pool *pgxpool.Pool
 	// Schema holds the tables.
 	Schema string
 	// DeleteEvents is deadletter.Config.DeleteEvents.
 	DeleteEvents bool
+}
+
+// Config is what a console shows, and what it allows.
+type Config struct {
+	Relay  Watched
+	Pauser Pauser
+	// Database is the one to begin with; see [Console.Use].
+	Database Database
 	// Token is what to log in with. Nil lets everybody in who reaches the server
 	// by a loopback name, and nobody else.
 	Token Verifier
@@ -77,8 +84,8 @@ type Config struct {
 // pages to have figures. It is safe for several goroutines.
 type Console struct {
 	cfg      Config
+	tables   atomic.Pointer[tables] // requests take it once: they stay with what they began with
 	sampler  *sampler
-	letters  *deadletter.Store
 	sessions *sessions
 	pages    map[string]*template.Template
 	mux      *http.ServeMux
@@ -90,21 +97,31 @@ var files embed.FS
 
 // New returns a console. It asks nobody yet.
 func New(cfg Config) (*Console, error) {
-	letters, err := deadletter.New(bounded{cfg.Pool}, deadletter.Config{Schema: cfg.Schema, DeleteEvents: cfg.DeleteEvents})
-	if err != nil {
-		return nil, fmt.Errorf("console: %w", err)
-	}
 	pages, err := parsePages()
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	c := &Console{
-		cfg: cfg, letters: letters, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{}),
+		cfg: cfg, pages: pages, mux: http.NewServeMux(), ended: make(chan struct{}),
 		sessions: newSessions(rand.Reader),
 	}
-	c.sampler = newSampler(cfg.Relay, func(ctx context.Context) (latency, error) { return readLatency(ctx, cfg.Pool, cfg.Schema) })
+	if err := c.Use(cfg.Database); err != nil {
+		return nil, err
+	}
+	c.sampler = newSampler(cfg.Relay, func(ctx context.Context) (latency, error) { return c.tables.Load().latency(ctx) })
 	c.routes()
 	return c, nil
+}
+
+// Use has all requests that begin from now on asked of another database. Those
+// that have begun still use the one before: pgxpool.Pool.Close waits for them.
+func (c *Console) Use(db Database) error {
+	letters, err := deadletter.New(bounded{db.Pool}, deadletter.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
+	if err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	c.tables.Store(&tables{Database: db, letters: letters})
+	return nil
 }
 
 // Run samples the relay until ctx ends, and then ends the streams of those who

@@ -38,9 +38,16 @@ func (b bounded) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	return tx, nil
 }
 
+// tables are those of one database.
+type tables struct {
+	Database
+
+	letters *deadletter.Store
+}
+
 // read runs f in a transaction that sees one moment and changes nothing.
-func (c *Console) read(ctx context.Context, f func(tx pgx.Tx) error) error {
-	tx, err := bounded{c.cfg.Pool}.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+func (t *tables) read(ctx context.Context, f func(tx pgx.Tx) error) error {
+	tx, err := bounded{t.Pool}.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return err
 	}
@@ -64,11 +71,11 @@ func table(schema, name string) string { return pgx.Identifier{schema, name}.San
 // latencyOf is how many of the newest events the latency is made of.
 const latencyOf = 500
 
-// readLatency looks at the newest events that were done within the last minute.
+// latency looks at the newest events that were done within the last minute.
 // What was to be delivered later is left out.
-func readLatency(ctx context.Context, pool *pgxpool.Pool, schema string) (latency, error) {
+func (t *tables) latency(ctx context.Context) (latency, error) {
 	var median, p99 *float64
-	tx, err := bounded{pool}.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	tx, err := bounded{t.Pool}.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err == nil {
 		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
 		err = inOrder(ctx, tx)
@@ -76,7 +83,7 @@ func readLatency(ctx context.Context, pool *pgxpool.Pool, schema string) (latenc
 	if err == nil {
 		err = tx.QueryRow(ctx, `SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY took), percentile_cont(0.99) WITHIN GROUP (ORDER BY took)
 			FROM (SELECT greatest(0, extract(epoch FROM processed_at - created_at))::float8 AS took, state, available_at, processed_at
-				FROM `+table(schema, "outbox_events")+` ORDER BY id DESC LIMIT $1) AS e
+				FROM `+table(t.Schema, "outbox_events")+` ORDER BY id DESC LIMIT $1) AS e
 			WHERE state = 'done' AND available_at IS NULL AND processed_at > now() - interval '1 minute'`, latencyOf).Scan(&median, &p99)
 	}
 	if err != nil {

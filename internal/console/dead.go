@@ -40,7 +40,7 @@ func (c *Console) dead(w http.ResponseWriter, r *http.Request, s session) error 
 	if err != nil {
 		return err
 	}
-	groups, err := c.letters.Groups(r.Context(), f, groupsShown+1)
+	groups, err := c.tables.Load().letters.Groups(r.Context(), f, groupsShown+1)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error
 		}
 		after.Destination = f.Destination
 	}
-	list, err := c.letters.List(r.Context(), f, after, lettersShown)
+	list, err := c.tables.Load().letters.List(r.Context(), f, after, lettersShown)
 	if err != nil {
 		return err
 	}
@@ -95,14 +95,14 @@ func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error
 }
 
 func (c *Console) replay(w http.ResponseWriter, r *http.Request, _ session) error {
-	return c.dealWith(w, r, c.letters.Replay, "replayed")
+	return c.dealWith(w, r, c.tables.Load().letters.Replay, "replayed")
 }
 
 func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) error {
 	if r.PostForm.Get("sure") != "yes" {
 		return badRequest("Discarding cannot be undone: go back, and tick that you are sure.")
 	}
-	return c.dealWith(w, r, c.letters.Discard, "discarded")
+	return c.dealWith(w, r, c.tables.Load().letters.Discard, "discarded")
 }
 
 // dealWith does something to all the letters that the form chooses.

@@ -161,8 +161,9 @@ type findings struct {
 
 // search runs a search in a transaction of its own.
 func (c *Console) search(ctx context.Context, f search) (result findings, err error) {
-	err = c.read(ctx, func(tx pgx.Tx) error {
-		result, err = f.run(ctx, tx, c.cfg.Schema)
+	t := c.tables.Load()
+	err = t.read(ctx, func(tx pgx.Tx) error {
+		result, err = f.run(ctx, tx, t.Schema)
 		return err
 	})
 	return result, err
@@ -212,7 +213,7 @@ func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error
 	if err != nil {
 		return err
 	}
-	found, err := c.letters.Show(r.Context(), id)
+	found, err := c.tables.Load().letters.Show(r.Context(), id)
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func serve(t *testing.T, change func(*Config)) *site {
 	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: dispatch.Stats{
 		Bell: "asleep", Destinations: []dispatch.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
 	}}}
-	cfg := Config{Relay: s.relay, Pauser: s.relay, Pool: pool, Schema: outboxsql.DefaultSchema, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Relay: s.relay, Pauser: s.relay, Database: Database{Pool: pool, Schema: outboxsql.DefaultSchema}, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&cfg)
 	}

@@ -21,7 +21,8 @@ func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) erro
 	b := relaysBody{AllSlots: dispatch.Slots, Stats: c.cfg.Relay.Stats()}
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
-	conn, err := c.cfg.Pool.Acquire(ctx)
+	t := c.tables.Load()
+	conn, err := t.Pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -29,10 +30,10 @@ func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) erro
 	if b.Relays, err = store.ReadRelays(ctx, conn.Conn()); err != nil {
 		return err
 	}
-	if b.Slots, err = store.ReadSlots(ctx, conn.Conn(), c.cfg.Schema); err != nil {
+	if b.Slots, err = store.ReadSlots(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
-	if b.Bell, err = store.ReadBell(ctx, conn.Conn(), c.cfg.Schema); err != nil {
+	if b.Bell, err = store.ReadBell(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
 	return c.render(w, http.StatusOK, "relays", c.newPage("Relays", "relays", s, b))

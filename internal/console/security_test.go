@@ -273,7 +273,7 @@ func TestSearchPlans(t *testing.T) {
 func explainAnalyze(ctx context.Context, s *site, text string, args []any) string {
 	s.Helper()
 	var plan []string
-	err := s.console.read(ctx, func(tx pgx.Tx) error {
+	err := s.console.tables.Load().read(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, "EXPLAIN (ANALYZE, TIMING off) "+text, args...)
 		if err == nil {
 			plan, err = pgx.CollectRows(rows, pgx.RowTo[string])

@@ -287,10 +287,8 @@ func TestHealthy(t *testing.T) {
 	p.relay()
 	p.exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', now())`)
 	p.exec(`CREATE ROLE relay LOGIN PASSWORD 'x'`)
-	p.exec(`GRANT USAGE ON SCHEMA public, shop TO relay`)
-	p.exec(`GRANT SELECT, UPDATE, DELETE ON public.outbox_events, shop.outbox_events TO relay`)
-	p.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_deliveries, shop.outbox_deliveries TO relay`)
-	p.exec(`GRANT SELECT ON public.outbox_migrations, shop.outbox_migrations TO relay`)
+	p.grant("public", outboxsql.Roles{Relay: "relay"})
+	p.grant("shop", outboxsql.Roles{Relay: "relay"})
 	asRelay, err := url.Parse(p.url)
 	if err != nil {
 		t.Fatal(err)

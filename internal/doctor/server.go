@@ -7,6 +7,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // minVersion is the oldest PostgreSQL that notifyd works with.
@@ -37,26 +41,30 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 	return fmt.Sprintf("PostgreSQL %s, database %s, role %s.", number, s.Database, s.Role), findings, nil
 }
 
-// checkRights looks for what the relay does and the role may not.
+// checkRights looks for what the relay does and the role may not. What migrate
+// grants to a relay is the measure, so that no table is forgotten.
 func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
-	needs := [][2]string{
-		{"outbox_events", "SELECT"},
-		{"outbox_events", "UPDATE"},
-		{"outbox_events", "DELETE"},
-		{"outbox_deliveries", "SELECT"},
-		{"outbox_deliveries", "INSERT"},
-		{"outbox_deliveries", "UPDATE"},
-		{"outbox_deliveries", "DELETE"},
-		{"outbox_migrations", "SELECT"},
-	}
-	var tables, privileges []string
-	for _, n := range needs {
-		tables, privileges = append(tables, e.table(n[0])), append(privileges, n[1])
+	var tables, privileges, columns []string // a column that is empty stands for the whole table
+	for _, p := range outboxsql.RelayPrivileges() {
+		confined := p.Columns
+		if confined == nil {
+			confined = []string{""}
+		}
+		for _, c := range confined {
+			tables, privileges, columns = append(tables, e.table(p.Table)), append(privileges, p.Kind), append(columns, c)
+		}
 	}
 	type missing struct{ Table, Privileges string }
-	lacks, err := rows[missing](ctx, e.conn, `SELECT n.name, string_agg(n.privilege, ', ' ORDER BY n.privilege)
-		FROM unnest($1::text[], $2::text[]) AS n(name, privilege)
-		WHERE to_regclass(n.name) IS NOT NULL AND NOT has_table_privilege(to_regclass(n.name), n.privilege) GROUP BY n.name ORDER BY n.name`, tables, privileges)
+	// A table or a column that is not there is what the check of the schema tells.
+	lacks, err := rows[missing](ctx, e.conn, `SELECT name, string_agg(privilege || columns, ', ' ORDER BY privilege) FROM (
+			SELECT name, privilege, coalesce(' (' || string_agg(nullif("column", ''), ', ' ORDER BY "column") || ')', '') AS columns
+			FROM unnest($1::text[], $2::text[], $3::text[]) AS n(name, privilege, "column")
+			WHERE to_regclass(name) IS NOT NULL AND NOT CASE
+				WHEN "column" = '' THEN has_table_privilege(to_regclass(name), privilege)
+				WHEN EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(name) AND attname = "column") THEN has_column_privilege(to_regclass(name), "column", privilege)
+				ELSE true END
+			GROUP BY name, privilege) AS lacking
+		GROUP BY name ORDER BY name`, tables, privileges, columns)
 	if err != nil {
 		return "", nil, err
 	}
@@ -66,14 +74,13 @@ func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 		Hidden bool
 	}
 	f, err := row[facts](ctx, e.conn, `SELECT quote_ident(current_user), has_schema_privilege($1, 'USAGE'),
-		coalesce(row_security_active(to_regclass($2)), false) OR coalesce(row_security_active(to_regclass($3)), false)`,
-		e.Schema, e.table("outbox_events"), e.table("outbox_deliveries"))
+		EXISTS (SELECT FROM unnest($2::text[]) AS n(name) WHERE row_security_active(to_regclass(name)))`, e.Schema, tables)
 	if err != nil {
 		return "", nil, err
 	}
 	var findings []Finding
 	if !f.Usage {
-		findings = append(findings, found(Error, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", e.Schema, f.Role), "The role %s may not use the schema %s.", f.Role, e.Schema))
+		findings = append(findings, found(Error, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", pgx.Identifier{e.Schema}.Sanitize(), f.Role), "The role %s may not use the schema %s.", f.Role, e.Schema))
 	}
 	for _, l := range lacks {
 		findings = append(findings, found(Error, fmt.Sprintf("GRANT %s ON %s TO %s", l.Privileges, l.Table, f.Role), "The role %s lacks %s on %s, which a relay needs.", f.Role, l.Privileges, l.Table))
@@ -137,7 +144,7 @@ func judgeSetting(s setting) (Finding, bool) {
 }
 
 // defaultConnections is what a relay opens with the defaults, and one more to ask.
-const defaultConnections = 8
+const defaultConnections = 9
 
 // checkConnections looks whether one more relay could connect.
 func checkConnections(ctx context.Context, e *exam) (string, []Finding, error) {

@@ -32,12 +32,14 @@ type Relay struct {
 type RelayDestination struct {
 	Name string `json:"name"`
 	// Unavailable says that the breaker is open.
-	Unavailable bool    `json:"unavailable"`
-	Running     int     `json:"running"`
-	Queued      int     `json:"queued"`
-	Delivered   float64 `json:"delivered"`
-	Failed      float64 `json:"failed"`
-	Dead        float64 `json:"dead"`
+	Unavailable bool `json:"unavailable"`
+	// Paused says that somebody has paused it at that relay.
+	Paused    bool    `json:"paused"`
+	Running   int     `json:"running"`
+	Queued    int     `json:"queued"`
+	Delivered float64 `json:"delivered"`
+	Failed    float64 `json:"failed"`
+	Dead      float64 `json:"dead"`
 	// PerSecond is the rate of deliveries since the look before; nil at the first one.
 	PerSecond *float64 `json:"per_second,omitempty"`
 }
@@ -112,6 +114,8 @@ func (d *RelayDestination) set(name, outcome string, value float64) {
 	switch name + " " + outcome {
 	case "notifyd_destination_unavailable ":
 		d.Unavailable = value == 1
+	case "notifyd_destination_paused ":
+		d.Paused = value == 1
 	case "notifyd_destination_running ":
 		d.Running = int(value)
 	case "notifyd_destination_queued ":

@@ -109,6 +109,9 @@ func (s *Status) attention() (all []Attention) {
 	}
 	if s.Relay != nil {
 		for _, d := range s.Relay.Destinations {
+			if d.Paused {
+				add(d.Name, "resume it at the console of that relay; its events wait and lose no attempt", "The destination %s is paused at the relay at %s.", d.Name, s.Relay.Address)
+			}
 			if d.Unavailable {
 				add(d.Name, "notifyd doctor says what is wrong with it; its events wait and lose no attempt", "The destination %s is unavailable.", d.Name)
 			}

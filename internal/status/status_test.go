@@ -17,6 +17,8 @@ notifyd_deliveries_total{destination="mail",outcome="failed"} 3
 notifyd_deliveries_total{destination="mail",outcome="dead"} 1
 notifyd_deliveries_total{destination="audit",outcome="delivered"} 1e+06
 notifyd_destination_unavailable{destination="mail"} 1
+notifyd_destination_paused{destination="audit"} 1
+notifyd_destination_paused{destination="mail"} 0
 notifyd_destination_running{destination="mail"} 4
 notifyd_destination_queued{destination="mail"} 7
 notifyd_listener_connected 1
@@ -31,7 +33,7 @@ func TestParseRelay(t *testing.T) {
 	if r == nil || r.Address != "host:1" || !r.Listening || !r.DatabaseUp || r.Awake || len(r.Destinations) != 2 {
 		t.Fatalf("%+v", r)
 	}
-	if r.Destinations[0].Name != "audit" || r.Destinations[0].Delivered != 1e6 {
+	if r.Destinations[0].Name != "audit" || r.Destinations[0].Delivered != 1e6 || !r.Destinations[0].Paused {
 		t.Errorf("%+v", r.Destinations[0])
 	}
 	if want := (RelayDestination{Name: "mail", Unavailable: true, Running: 4, Queued: 7, Delivered: 120, Failed: 3, Dead: 1}); r.Destinations[1] != want {

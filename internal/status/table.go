@@ -155,6 +155,9 @@ func (s *Status) live(name string) (state, rate string) {
 		if d.PerSecond != nil {
 			rate = fmt.Sprintf("%.0f", *d.PerSecond)
 		}
+		if d.Paused { // who resumes it will see whether it is down
+			return "paused", rate
+		}
 		return word(d.Unavailable, "down", "up"), rate
 	}
 	return "?", "?"

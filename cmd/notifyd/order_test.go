@@ -1,0 +1,296 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// These tests show that order, on_dead and what they promise reach the lanes
+// through the file of a daemon, and hold when relays are restarted, killed and
+// joined by others. Relays are processes of their own.
+
+// item is the payload of an event: the nth of an aggregate.
+type item struct {
+	Of string `json:"of"`
+	N  int    `json:"n"`
+}
+
+func (i item) String() string { return fmt.Sprintf("%s %d", i.Of, i.N) }
+
+// desk takes what destinations send. What is broken is refused, with the status
+// code that the destination's path names.
+type desk struct {
+	*httptest.Server
+
+	mu     sync.Mutex // guards what follows
+	broken func(item) bool
+	taken  map[string][]item // by destination
+	last   map[string]item   // by destination and aggregate
+	more   chan struct{}     // closed by the next one
+}
+
+func startDesk(t *testing.T, broken func(item) bool) *desk {
+	t.Helper()
+	d := &desk{broken: broken, taken: make(map[string][]item), last: make(map[string]item), more: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /{destination}/{code}", d.take)
+	d.Server = httptest.NewServer(mux)
+	t.Cleanup(d.Close)
+	return d
+}
+
+func (d *desk) take(w http.ResponseWriter, r *http.Request) {
+	var i item
+	if err := json.NewDecoder(r.Body).Decode(&i); err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound) // an outage: the test does not get on
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.broken(i) {
+		code := map[string]int{"dead": http.StatusUnprocessableEntity, "again": http.StatusConflict}[r.PathValue("code")]
+		http.Error(w, "not this one", code)
+		return
+	}
+	name := r.PathValue("destination")
+	// A copy of the last one of its aggregate is a redelivery, which is allowed where relays are killed.
+	if d.last[name+" "+i.Of] != i {
+		d.last[name+" "+i.Of] = i
+		d.taken[name] = append(d.taken[name], i)
+	}
+	close(d.more)
+	d.more = make(chan struct{})
+}
+
+// mend has everything taken from now on.
+func (d *desk) mend() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken = func(item) bool { return false }
+}
+
+// got returns what a destination has sent of an aggregate.
+func (d *desk) got(destination, of string) (ns []int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range d.taken[destination] {
+		if i.Of == of {
+			ns = append(ns, i.N)
+		}
+	}
+	return ns
+}
+
+// awaits waits until a destination has sent an item.
+func (d *desk) awaits(t *testing.T, destination string, want item) {
+	t.Helper()
+	for deadline := time.After(patience); ; {
+		d.mu.Lock()
+		all, more := slices.Clone(d.taken[destination]), d.more
+		d.mu.Unlock()
+		if slices.Contains(all, want) {
+			return
+		}
+		select {
+		case <-more:
+		case <-deadline:
+			t.Fatalf("%s never sends %v; it has sent %v", destination, want, all)
+		}
+	}
+}
+
+// office is relays of one configuration.
+type office struct {
+	*testing.T
+
+	url, path string
+	relays    []*process
+}
+
+func newOffice(t *testing.T, destinations string) *office {
+	t.Helper()
+	o := &office{T: t, url: database(t)}
+	o.path = file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: json}\n%s", o.url, destinations))
+	return o
+}
+
+// opens starts a relay, and waits until the slots are shared.
+func (o *office) opens() {
+	o.Helper()
+	o.relays = append(o.relays, startProcess(o.T, "", "run", "-c", o.path))
+	o.shared()
+}
+
+// shared waits until each relay has its part of the slots.
+func (o *office) shared() {
+	o.Helper()
+	for _, r := range o.relays {
+		r.stderr.await(o.T, `"relay started"`)
+		address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
+		if address == nil {
+			o.Fatalf("the address is not said:\n%s", r.stderr.text())
+		}
+		untilSays(o.T, "http://"+address[1]+"/metrics", fmt.Sprintf("\nnotifyd_slots_held %d\n", 64/len(o.relays)))
+	}
+}
+
+// loses ends the relay that was opened first; the others have its slots then.
+func (o *office) loses(by os.Signal) {
+	o.Helper()
+	first := o.relays[0]
+	o.relays = o.relays[1:]
+	first.signal(o.T, by)
+	if code := first.wait(o.T); code != exitOK && by == syscall.SIGTERM {
+		o.Errorf("exit code %d:\n%s", code, first.stderr.text())
+	}
+	o.shared()
+}
+
+// writes inserts an event.
+func (o *office) writes(i item) {
+	o.Helper()
+	payload, err := json.Marshal(i)
+	if err != nil {
+		o.Fatal(err)
+	}
+	execute(o.T, o.url, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('item', 'thing', '%s', '%s')`, i.Of, payload))
+}
+
+// stored waits until there are n deliveries of a destination in a state.
+func (o *office) stored(destination, state string, n int) {
+	o.Helper()
+	until(o.T, o.url, `SELECT count(*) = $3 FROM outbox_deliveries WHERE destination = $1 AND state = $2`, destination, state, n)
+}
+
+// TestOnDead: behind a dead letter the later events of its aggregate go on, or
+// wait until it is replayed or discarded, as the file says. Other aggregates go on
+// in any case. Restarts, further relays and killed ones change nothing of it.
+func TestOnDead(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, func(i item) bool { return i.Of != "free" && i.N == 1 })
+	o := newOffice(t, strings.ReplaceAll(`destinations:
+  block: {type: webhook, url: 'URL/block/dead', on_dead: block}
+  continue: {type: webhook, url: 'URL/continue/dead'}
+routes: [{match: '*', to: [block, continue]}]
+`, "URL", d.URL))
+	things := []string{"a", "b", "c", "d", "e", "f", "g", "h"} // in different slots
+	free := item{"free", 0}
+	nth := 0
+	// more writes an event more of each, and waits until it is where it belongs.
+	more := func() {
+		t.Helper()
+		nth++
+		for _, of := range things {
+			o.writes(item{of, nth})
+		}
+		if nth == 1 {
+			o.stored("continue", "dead", len(things))
+		} else {
+			for _, of := range things {
+				d.awaits(t, "continue", item{of, nth})
+			}
+		}
+		o.stored("block", "parked", (nth-1)*len(things))
+		o.stored("block", "dead", len(things))
+		free.N++
+		o.writes(free)
+		d.awaits(t, "block", free)
+		for _, of := range things {
+			if got := d.got("block", of); len(got) != 0 {
+				t.Errorf("%s: %v went past a dead letter", of, got)
+			}
+		}
+	}
+
+	o.opens()
+	more()
+	more()
+	o.loses(syscall.SIGTERM)
+	o.opens()
+	more()
+	o.opens()
+	more()
+	o.loses(syscall.SIGKILL)
+	more()
+	o.opens()
+
+	d.mend()
+	first := query[string](t, o.url, `SELECT string_agg(event_id::text, ' ' ORDER BY event_id) FROM outbox_deliveries WHERE destination = 'block' AND state = 'dead'`)
+	replayed, discarded := strings.Fields(first)[:4], strings.Fields(first)[4:]
+	for _, args := range [][]string{append([]string{"dlq", "replay"}, replayed...), append([]string{"dlq", "discard"}, discarded...)} {
+		if r := command(t, append(args, "-c", o.path, "--destination", "block", "--yes")...); r.code != exitOK || !strings.Contains(r.stdout, "4 of 4") {
+			t.Fatalf("%v: %+v", args, r)
+		}
+	}
+	until(t, o.url, `SELECT NOT EXISTS (SELECT FROM outbox_deliveries WHERE destination = 'block')`)
+	for n, of := range things {
+		want := []int{1, 2, 3, 4, 5}
+		if n >= len(replayed) {
+			want = want[1:]
+		}
+		if got := d.got("block", of); !slices.Equal(got, want) {
+			t.Errorf("block has sent of %s: %v, want %v", of, got, want)
+		}
+		if got := d.got("continue", of); !slices.Equal(got, []int{2, 3, 4, 5}) {
+			t.Errorf("continue has sent of %s: %v", of, got)
+		}
+	}
+}
+
+// TestOrderOff: with order: false an event goes past one of its aggregate that
+// fails and is tried again; without, it waits for that. Restarts, further relays
+// and killed ones change nothing of it.
+func TestOrderOff(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, func(i item) bool { return i == item{"a", 1} })
+	o := newOffice(t, strings.ReplaceAll(`destinations:
+  loose: {type: webhook, url: 'URL/loose/again', order: false, max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
+  strict: {type: webhook, url: 'URL/strict/again', max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
+routes: [{match: '*', to: [loose, strict]}]
+`, "URL", d.URL))
+	free, nth := item{"free", 0}, 1
+	// more writes one more, which goes past the first where it may.
+	more := func() {
+		t.Helper()
+		nth++
+		o.writes(item{"a", nth})
+		d.awaits(t, "loose", item{"a", nth})
+		o.stored("strict", "parked", nth-1)
+		free.N++
+		o.writes(free)
+		d.awaits(t, "strict", free)
+		if got := d.got("strict", "a"); len(got) != 0 {
+			t.Errorf("%v went past the first", got)
+		}
+	}
+
+	o.opens()
+	o.writes(item{"a", 1})
+	until(t, o.url, `SELECT count(*) = 2 FROM outbox_deliveries WHERE attempts > 0`)
+	more()
+	o.loses(syscall.SIGTERM)
+	o.opens()
+	more()
+	o.opens()
+	more()
+	o.loses(syscall.SIGKILL)
+	more()
+	d.mend()
+	until(t, o.url, `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+	if got := d.got("loose", "a"); !slices.Equal(got, []int{2, 3, 4, 5, 1}) {
+		t.Errorf("loose has sent %v", got)
+	}
+	if got := d.got("strict", "a"); !slices.Equal(got, []int{1, 2, 3, 4, 5}) {
+		t.Errorf("strict has sent %v", got)
+	}
+}

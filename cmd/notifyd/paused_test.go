@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/status"
+)
+
+// pausable is a daemon with a console that needs no login.
+type pausable struct {
+	visitor
+	*reloadable
+
+	csrf string
+}
+
+const pausableConfig = `version: 1
+database: {url: '%s'}
+admin: {listen: '%s', console: true}
+destinations:
+  audit: {type: log, payload: false}
+  other: {type: log, payload: false}
+routes: [{match: '*', to: [audit, other]}]
+`
+
+func startPausable(t *testing.T, database string) *pausable {
+	t.Helper()
+	p := &pausable{reloadable: startReloadable(t, nil, fmt.Sprintf(pausableConfig, database, "127.0.0.1:0"))}
+	p.stderr.await(t, `"relay started"`)
+	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(p.stderr.text())
+	if address == nil {
+		t.Fatalf("the address is not said:\n%s", p.stderr.text())
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	p.visitor = visitor{t, &http.Client{Jar: jar, Transport: transport}, "http://" + address[1]}
+	csrf := regexp.MustCompile(`name="csrf" value="([^"]+)"`).FindStringSubmatch(p.awaits("/console/destinations", "/console/destinations/pause"))
+	if csrf == nil {
+		t.Fatal("the console has no form")
+	}
+	p.csrf = csrf[1]
+	return p
+}
+
+// press presses the button of the first destination, audit.
+func (p *pausable) press(button string) {
+	p.Helper()
+	if code, page := p.post("/console/destinations/"+button, url.Values{"csrf": {p.csrf}, "destination": {"audit"}}); code != http.StatusOK {
+		p.Fatalf("%s: %d\n%s", button, code, page)
+	}
+}
+
+// TestPausedIsSeen: whoever looks at the metrics or the status is told that a
+// destination is paused, after a reload too, until it is resumed.
+func TestPausedIsSeen(t *testing.T) {
+	t.Parallel()
+	database := database(t)
+	p := startPausable(t, database)
+	path := file(t, fmt.Sprintf(pausableConfig, database, strings.TrimPrefix(p.base, "http://")))
+	watched := startDaemon(t, nil, "status", "-c", path, "--watch")
+	watched.stdout.await(t, " audit\n")
+	statusIs := func(when, audit string, code int) {
+		t.Helper()
+		r := command(t, "status", "-c", path, "--exit-code")
+		if r.code != code || !regexp.MustCompile(`(?m) `+audit+` +- +audit$`).MatchString(r.stdout) || !regexp.MustCompile(`(?m) up +- +other$`).MatchString(r.stdout) {
+			t.Errorf("%s: exit code %d\n%s", when, r.code, r.stdout)
+		}
+	}
+	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 0`)
+	statusIs("before", "up", exitOK)
+
+	p.press("pause")
+	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 1`)
+	p.awaits("/metrics", `notifyd_destination_paused{destination="other"} 0`)
+	statusIs("paused", "paused", exitFailure)
+	watched.await(t, regexp.MustCompile(`(?m) paused +\d+ +audit$`))
+	var s status.Status
+	if err := json.Unmarshal([]byte(command(t, "status", "-c", path, "-o", "json").stdout), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Relay == nil || len(s.Relay.Destinations) != 2 || !s.Relay.Destinations[0].Paused || s.Relay.Destinations[1].Paused ||
+		len(s.Attention) != 1 || s.Attention[0].Destination != "audit" || !strings.Contains(s.Attention[0].Text, "is paused") {
+		t.Errorf("%+v of %+v", s.Attention, s.Relay)
+	}
+
+	p.reloads <- struct{}{}
+	p.stderr.await(t, saidDelivers)
+	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 1`)
+	statusIs("reloaded", "paused", exitFailure)
+
+	seen := len(watched.stdout.text())
+	p.press("resume")
+	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 0`)
+	statusIs("resumed", "up", exitOK)
+	watched.awaitAfter(t, seen, regexp.MustCompile(`(?m) up +\d+ +audit$`))
+	if code := watched.end(t); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// await waits until a pattern was printed.
+func (d *daemon) await(t *testing.T, want *regexp.Regexp) {
+	t.Helper()
+	d.awaitAfter(t, 0, want)
+}
+
+// awaitAfter waits until a pattern was printed behind what there was.
+func (d *daemon) awaitAfter(t *testing.T, from int, want *regexp.Regexp) {
+	t.Helper()
+	for deadline := time.After(patience); ; {
+		text, more := d.stdout.read()
+		if want.MatchString(text[from:]) {
+			return
+		}
+		select {
+		case <-more:
+		case <-deadline:
+			t.Fatalf("no %v in\n%s", want, text[from:])
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// grant gives roles what they need, as the owner of the tables is told to.
+func (p *patient) grant(schema string, roles outboxsql.Roles) {
+	p.Helper()
+	script, err := outboxsql.Grants(schema, roles)
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.exec(script)
+}
+
+// role makes a role of a name that no other test has, and returns it quoted, and
+// how to connect as it.
+func (p *patient) role(what string) (name, quoted string, connect Connect) {
+	p.Helper()
+	db := p.conn.Config().Database
+	name = fmt.Sprintf(`%s "%s"`, what, db[len(db)-10:])
+	quoted = pgx.Identifier{name}.Sanitize()
+	p.exec(`CREATE ROLE ` + quoted + ` LOGIN PASSWORD 'x'`)
+	p.Cleanup(func() {
+		if _, err := p.conn.Exec(context.WithoutCancel(p.Context()), `DROP OWNED BY `+quoted+`; DROP ROLE `+quoted); err != nil {
+			p.Errorf("drop the role of the test: %v", err)
+		}
+	})
+	u, err := url.Parse(p.url)
+	if err != nil {
+		p.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "x")
+	return name, quoted, connectTo(u.String())
+}
+
+// TestRights: the relay's role has all it needs by what migrate grants. Whatever is
+// taken from it is found, on each table, and the cure that is named cures it. The
+// role of the writers is told apart.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t)
+	writer, _, asWriter := p.role("writer")
+	relay, quoted, asRelay := p.role("relay")
+	p.grant("public", outboxsql.Roles{Writer: writer, Relay: relay})
+	rights := func(as Connect) []Finding {
+		t.Helper()
+		return p.examine(func(o *Options) { o.Connect = as }).of("rights")
+	}
+	well := func(when string) {
+		t.Helper()
+		if got := rights(asRelay); len(got) != 1 || got[0].Severity != OK || !strings.Contains(got[0].Text, quoted) {
+			t.Errorf("%s: %+v", when, got)
+		}
+	}
+	well("as granted")
+	needs := outboxsql.RelayPrivileges()
+	for _, n := range needs {
+		what, table := n.Kind, `"public"."`+n.Table+`"`
+		if n.Columns != nil {
+			what += " (" + strings.Join(slices.Sorted(slices.Values(n.Columns)), ", ") + ")" // as they are told
+		}
+		p.exec(`REVOKE ` + what + ` ON ` + table + ` FROM ` + quoted)
+		got := rights(asRelay)
+		if len(got) != 1 || got[0].Severity != Error || got[0].Cure != `GRANT `+what+` ON `+table+` TO `+quoted || !strings.Contains(got[0].Text, `lacks `+what+` on `+table) {
+			t.Errorf("without %s on %s: %+v", what, table, got)
+			p.exec(`GRANT ` + what + ` ON ` + table + ` TO ` + quoted)
+			continue
+		}
+		p.exec(got[0].Cure)
+		well("cured of " + what + " on " + table)
+	}
+	if len(needs) < 9 {
+		t.Errorf("only %d privileges: %+v", len(needs), needs)
+	}
+	p.exec(`REVOKE UPDATE (processed_at) ON outbox_events FROM ` + quoted)
+	if got := rights(asRelay); len(got) != 1 || got[0].Cure != `GRANT UPDATE (processed_at) ON "public"."outbox_events" TO `+quoted {
+		t.Errorf("one column: %+v", got)
+	}
+	p.exec(`GRANT UPDATE ON outbox_events TO ` + quoted) // more than is needed
+	well("with the whole table")
+	p.exec(`ALTER TABLE outbox_audit ENABLE ROW LEVEL SECURITY`)
+	if got := rights(asRelay); len(got) != 1 || !strings.Contains(got[0].Text, "Row level security") {
+		t.Errorf("row level security of outbox_audit: %+v", got)
+	}
+
+	lacking := make(map[string]bool)
+	for _, f := range rights(asWriter) {
+		_, table, found := strings.Cut(f.Text, ` on "public".`)
+		if f.Severity == Error && found {
+			lacking[strings.TrimSuffix(table, ", which a relay needs.")] = true
+		}
+	}
+	for _, n := range needs {
+		if !lacking[`"`+n.Table+`"`] {
+			t.Errorf("the role of writers is said to have what a relay needs on %s: %v", n.Table, lacking)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+)
+
+// FuzzHeaders: whatever SQL has put into the column, nothing of it is lost: strings
+// are as they were, other values are their JSON, and what is no object is kept whole.
+func FuzzHeaders(f *testing.F) {
+	for _, seed := range []string{"", "null", "{}", "[]", `"a"`, "1", `{"a": "b"}`, `{"a": 1, "b": null, "c": {"d": [true]}}`, `{"\u0061": "\ud83d\ude00"}`, `{"": ""}`, `{"a": "1", "a": "2"}`, "{"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got := decodeHeaders(raw)
+		var values map[string]any
+		if len(raw) == 0 {
+			if len(got) != 0 {
+				t.Errorf("made up: %q", got)
+			}
+			return
+		}
+		numbers := json.NewDecoder(bytes.NewReader(raw))
+		numbers.UseNumber() // those beyond a float64 are JSON, too
+		if !json.Valid(raw) || numbers.Decode(&values) != nil {
+			if got[unreadableHeaders] != string(raw) {
+				t.Errorf("%q is lost: %q", raw, got)
+			}
+			return
+		}
+		if len(got) != len(values) {
+			t.Errorf("%q: %d headers of %d", raw, len(got), len(values))
+		}
+		for name, v := range values {
+			text, ok := got[name]
+			if s, isString := v.(string); isString {
+				if !ok || text != s {
+					t.Errorf("%q is %q, want %q", name, text, s)
+				}
+			} else if !ok || !json.Valid([]byte(text)) {
+				t.Errorf("%q of %q is %q", name, raw, text)
+			}
+		}
+	})
+}
