@@ -4,12 +4,16 @@
 // safe.
 //
 //	WEBHOOK_SECRET=whsec_... go run ./examples/webhook-receiver
+//
+// It listens on 127.0.0.1:8080, or on the port in PORT.
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -141,9 +145,14 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	listener, err := net.Listen("tcp", "127.0.0.1:"+cmp.Or(os.Getenv("PORT"), "8080"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("listening on http://%s\n", listener.Addr())
 	server := &http.Server{
-		Addr: "127.0.0.1:8080", Handler: r,
+		Handler:     r,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 	}
-	log.Fatal(server.ListenAndServe())
+	log.Fatal(server.Serve(listener))
 }
