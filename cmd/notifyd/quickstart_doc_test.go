@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +21,10 @@ import (
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
+
+// typingPatience is for a shell on a busy machine, which may compile a program
+// with nothing in its cache.
+const typingPatience = 4 * time.Minute
 
 // settled makes what differs from run to run, or from machine to machine, the same.
 func settled(s string) string {
@@ -54,7 +59,7 @@ func openShell(t *testing.T, dir string, env ...string) *shell {
 	t.Helper()
 	input, keys := io.Pipe()
 	p := &shell{T: t, keys: keys, screen: newOutput(), ended: make(chan struct{})}
-	cmd := exec.Command("bash") //nolint:noctx // its whole group is killed below
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "bash") // its whole group is killed below
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, p.screen, p.screen
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -74,18 +79,18 @@ func openShell(t *testing.T, dir string, env ...string) *shell {
 }
 
 // run types a block and returns what it printed and the exit code of its last command.
-func (p *shell) run(block string) (code, printed string) {
+func (p *shell) run(block string) (exit, printed string) {
 	p.Helper()
 	p.typed++
-	mark := fmt.Sprintf("-- end of block %d: ", p.typed)
+	code, end := fmt.Sprintf("== block %d has ended with ", p.typed), fmt.Sprintf("\n== and that was block %d\n", p.typed)
 	was := len(p.screen.text())
-	if _, err := fmt.Fprintf(p.keys, "%s\necho '%s'$? --\n", strings.TrimSpace(block), mark); err != nil {
+	if _, err := fmt.Fprintf(p.keys, "%s\nprintf '%s%%s%s' $?\n", strings.TrimSpace(block), code, strings.ReplaceAll(end, "\n", `\n`)); err != nil {
 		p.Fatal(err)
 	}
-	p.screen.await(p.T, mark)
-	p.screen.await(p.T, " --\n") // of the same line
-	printed, code, _ = strings.Cut(p.screen.text()[was:], mark)
-	return strings.TrimSuffix(code, " --\n"), printed
+	p.screen.awaitFor(p.T, end, typingPatience)
+	printed, rest, _ := strings.Cut(p.screen.text()[was:], code)
+	exit, _, _ = strings.Cut(rest, end)
+	return exit, printed
 }
 
 // shows runs a block that changes nothing again and again, until it shows what it should.
@@ -93,7 +98,7 @@ func (p *shell) shows(block, want string) {
 	p.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); ; <-tick.C {
+	for deadline := time.Now().Add(typingPatience); ; <-tick.C {
 		code, got := p.run(block)
 		if code == "0" && settled(got) == settled(want) {
 			return
@@ -133,9 +138,8 @@ func (q *quickstart) keep(shown string) {
 	if _, err := io.WriteString(q.first.keys, "bin/notifyd demo --keep\n"); err != nil {
 		q.Fatal(err)
 	}
-	q.first.screen.await(q.T, "\n\n  export ")
-	q.first.screen.await(q.T, " MAIL_PORT=")
-	q.first.screen.await(q.T, "\n\n") // which ends it
+	q.first.screen.awaitFor(q.T, "\n\n  export ", typingPatience)
+	q.first.screen.await(q.T, " MAIL_PORT=") // which is written at once, to its end
 	line := regexp.MustCompile(`(?m)^  export DATABASE_URL='(.*)' MAIL_PORT=\d+$`).FindStringSubmatch(q.first.screen.text())
 	if line == nil {
 		q.Fatalf("the demo does not say how to go on:\n%s", q.first.screen.text())
@@ -183,12 +187,10 @@ func (q *quickstart) looks() {
 	}
 }
 
-// TestQuickstart types docs/quickstart.md, block by block, and compares what is
-// printed. A block of text is the output of the one before it; one without a
-// language is what the first terminal shows.
-func TestQuickstart(t *testing.T) {
-	t.Parallel()
-	testenv.Postgres(t) // or skip: the demo would install one
+// newQuickstart opens both terminals in a directory that is as after "make build",
+// and returns the page with ports of its own.
+func newQuickstart(t *testing.T) (q *quickstart, page string) {
+	t.Helper()
 	here, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +204,7 @@ func TestQuickstart(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec '%s' \"$@\"\n", envSelf, self)
-	if err := os.WriteFile(filepath.Join(dir, "bin", "notifyd"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "bin", "notifyd"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	ports := make([]string, 2)
@@ -213,36 +215,41 @@ func TestQuickstart(t *testing.T) {
 		}
 		ports[i] = strconv.Itoa(port)
 	}
-	page := read(t, root+"docs/quickstart.md")
 	page = strings.NewReplacer("127.0.0.1:9470", "127.0.0.1:"+ports[0], "127.0.0.1:8080", "127.0.0.1:"+ports[1],
-		"go build -o bin/ ./", "go build -C '"+here+"' -o '"+dir+"/bin/' ./").Replace(page)
-	q := &quickstart{T: t, first: openShell(t, dir), second: openShell(t, dir, "PORT="+ports[1])}
+		"go build -o bin/ ./", "go build -C '"+here+"' -o '"+dir+"/bin/' ./").Replace(read(t, root+"docs/quickstart.md"))
+	q = &quickstart{T: t, first: openShell(t, dir), second: openShell(t, dir, "PORT="+ports[1])}
 	q.console = regexp.MustCompile(`<(http://127[^>]*)>`).FindStringSubmatch(page)[1]
+	return q, page
+}
 
-	blocks := fences(page)
-	shown := make(map[int]string) // the output of a block, by its index
+// TestQuickstart types docs/quickstart.md, block by block, and compares what is
+// printed. A block of text is the output of the one before it; one without a
+// language is what the first terminal shows.
+func TestQuickstart(t *testing.T) {
+	t.Parallel()
+	testenv.Postgres(t) // or skip: the demo would install one
+	q, page := newQuickstart(t)
+	blocks := append(fences(page), fence{}) // so that each has one behind it
+	demo, played := "", 0
 	for i, b := range blocks {
-		if b.language == "text" {
-			shown[i-1] = b.text
+		shown := ""
+		if b.language == "sh" && blocks[i+1].language == "text" {
+			shown = blocks[i+1].text
 		}
-	}
-	var demo string
-	played := 0
-	for i, b := range blocks {
-		switch b.language {
-		case "sh":
+		switch {
+		case b.language == "sh":
 			if strings.Contains(b.text, "git clone") {
-				demo = shown[i]
+				demo = shown
 			}
 			if strings.HasPrefix(b.text, "bin/notifyd doctor") {
 				q.looks() // before all is stopped
 			}
-			q.play(strings.TrimPrefix(b.text, "make build\n"), shown[i])
+			q.play(strings.TrimPrefix(b.text, "make build\n"), shown)
 			played++
-		case "sql":
+		case b.language == "sql":
 			execute(t, q.url, b.text)
-		case "":
-			q.first.screen.await(t, b.text)
+		case b.language == "":
+			q.first.screen.awaitFor(t, b.text, typingPatience)
 		}
 	}
 	if played < 15 {

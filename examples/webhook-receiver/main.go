@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -145,14 +144,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:"+cmp.Or(os.Getenv("PORT"), "8080"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("listening on http://%s\n", listener.Addr())
+	address := "127.0.0.1:" + cmp.Or(os.Getenv("PORT"), "8080")
 	server := &http.Server{
-		Handler:     r,
+		Addr: address, Handler: r,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 	}
-	log.Fatal(server.Serve(listener))
+	fmt.Printf("listening on http://%s\n", address)
+	log.Fatal(server.ListenAndServe())
 }
