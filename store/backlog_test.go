@@ -189,8 +189,8 @@ func TestBacklogPlans(t *testing.T) {
 		if statistics == "analysed" {
 			d.exec(`ANALYZE outbox_events, outbox_deliveries`)
 		}
-		plans := d.explainBacklog()
-		if len(plans) < 10 {
+		plans := append(d.explain(pgx.ConnectConfig, d.readsBacklog), d.explain(d.connectPinned, d.countsWaiting)...)
+		if len(plans) < 16 {
 			t.Errorf("%s: %d plans were seen", statistics, len(plans))
 		}
 		for _, plan := range plans {
@@ -201,8 +201,13 @@ func TestBacklogPlans(t *testing.T) {
 	}
 }
 
-// explainBacklog returns the plans of the questions as they were run, in JSON.
-func (d *db) explainBacklog() []string {
+// connectPinned connects as a relay does.
+func (d *db) connectPinned(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	return (&Connector{Config: cfg, Schema: d.Schema}).Connect(ctx, "explain")
+}
+
+// explain returns the plans of the questions, as they were run, in JSON.
+func (d *db) explain(connect func(context.Context, *pgx.ConnConfig) (*pgx.Conn, error), questions func(*pgx.Conn)) []string {
 	d.Helper()
 	var mu sync.Mutex
 	var plans []string
@@ -214,7 +219,7 @@ func (d *db) explainBacklog() []string {
 			plans = append(plans, plan)
 		}
 	}
-	conn, err := pgx.ConnectConfig(d.Context(), cfg)
+	conn, err := connect(d.Context(), cfg)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -224,6 +229,14 @@ func (d *db) explainBacklog() []string {
 	if err != nil {
 		d.Fatal(err)
 	}
+	questions(conn)
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(plans)
+}
+
+func (d *db) readsBacklog(conn *pgx.Conn) {
+	d.Helper()
 	b, err := ReadBacklog(d.Context(), conn, BacklogOptions{Route: bothRoutes})
 	if err != nil {
 		d.Fatal(err)
@@ -231,9 +244,24 @@ func (d *db) explainBacklog() []string {
 	if b.Fresh.String() != "10000" || len(b.Destinations) != 6 || b.Unrouted[0].String() != "10000+" || len(b.Destination("d0").DeadLetters) != 1 {
 		d.Errorf("what waits: %+v", b)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	return slices.Clone(plans)
+}
+
+func (d *db) countsWaiting(conn *pgx.Conn) {
+	d.Helper()
+	all, err := CountWaiting(d.Context(), conn, DefaultBacklogLimit)
+	if err != nil {
+		d.Fatal(err)
+	}
+	sums, more := make(map[string]int), make(map[string]bool)
+	for _, w := range all {
+		sums[w.State] += w.Count
+		more[w.State] = more[w.State] || w.More
+	}
+	// Each of five destinations has 5,000 that are dead, and of the parked ones all.
+	if sums["fresh"] != DefaultBacklogLimit || !more["fresh"] || sums["unrouted"] != DefaultBacklogLimit || !more["unrouted"] ||
+		sums["dead"] < 20_000 || more["dead"] || sums["parked"] < 20_000 || more["parked"] || sums["running"] == 0 || sums["retry"] < 20_000 {
+		d.Errorf("what waits: %v, more: %v", sums, more)
+	}
 }
 
 // unboundedScans returns the scans of our tables in a plan that read all there

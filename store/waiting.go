@@ -43,7 +43,9 @@ func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, 
 }
 
 // Each skips from destination to destination in an index, and then reads the
-// first rows of each. The sum over a group tells whether its limit was reached.
+// first rows of each. The sum over a group tells whether its limit was reached. They
+// say BETWEEN where they mean equal, as those of backlog_sql.go do: else the planner
+// reads the primary key, all of it.
 const (
 	sqlWaitFresh = `SELECT 'fresh', '', event_type, count(*)::int, sum(count(*)) OVER () >= $1
 		FROM (SELECT event_type FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1) AS e GROUP BY event_type`
@@ -55,7 +57,7 @@ const (
 			FROM d WHERE d.name IS NOT NULL)
 		SELECT 'retry', d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
 		FROM d CROSS JOIN LATERAL (SELECT event_type FROM outbox_deliveries
-			WHERE state = 'retry' AND destination = d.name ORDER BY available_at LIMIT $1) AS w
+			WHERE state = 'retry' AND destination BETWEEN d.name AND d.name ORDER BY destination, available_at LIMIT $1) AS w
 		GROUP BY d.name, w.event_type`
 
 	// Rows of other states that have a key are looked at, and count towards the limit.
@@ -67,7 +69,7 @@ const (
 		SELECT * FROM (
 			SELECT w.state, d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
 			FROM d CROSS JOIN LATERAL (SELECT state, event_type FROM outbox_deliveries
-				WHERE ordering_key IS NOT NULL AND destination = d.name ORDER BY ordering_key, event_id LIMIT $1) AS w
+				WHERE ordering_key IS NOT NULL AND destination BETWEEN d.name AND d.name ORDER BY destination, ordering_key, event_id LIMIT $1) AS w
 			GROUP BY d.name, w.state, w.event_type) AS g WHERE g.state = 'parked'`
 
 	sqlWaitRunning = `SELECT 'running', destination, event_type, count(*)::int, sum(count(*)) OVER () >= $1
@@ -80,7 +82,7 @@ const (
 			SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
 			FROM t WHERE t.type IS NOT NULL)
 		SELECT 'unrouted', '', t.type, count(*)::int, count(*) >= $1
-		FROM t CROSS JOIN LATERAL (SELECT FROM outbox_deliveries WHERE state = 'unrouted' AND event_type = t.type LIMIT $1) AS w
+		FROM t CROSS JOIN LATERAL (SELECT FROM outbox_deliveries WHERE state = 'unrouted' AND event_type BETWEEN t.type AND t.type ORDER BY event_type LIMIT $1) AS w
 		GROUP BY t.type`
 
 	sqlWaitDead = `WITH RECURSIVE d(name) AS (
@@ -90,6 +92,6 @@ const (
 			FROM d WHERE d.name IS NOT NULL)
 		SELECT 'dead', d.name, w.event_type, count(*)::int, sum(count(*)) OVER (PARTITION BY d.name) >= $1
 		FROM d CROSS JOIN LATERAL (SELECT event_type FROM outbox_deliveries
-			WHERE state = 'dead' AND destination = d.name ORDER BY event_id LIMIT $1) AS w
+			WHERE state = 'dead' AND destination BETWEEN d.name AND d.name ORDER BY destination, event_id LIMIT $1) AS w
 		GROUP BY d.name, w.event_type`
 )

@@ -62,6 +62,10 @@ func variablesOf(config string) vars {
 	env := vars{}
 	for _, m := range regexp.MustCompile(`\$\{env:(\w+)\}`).FindAllStringSubmatch(config, -1) {
 		switch name := m[1]; {
+		case name == "DATABASE_URL":
+			env[name] = "postgres://app@db.example.com:5432/app"
+		case strings.HasSuffix(name, "_TOKEN"):
+			env[name] = "swordfish-and-swordfish"
 		case strings.HasSuffix(name, "_URL"):
 			env[name] = "https://hooks.example.com/services/T000/B000/XXXX"
 		case strings.HasSuffix(name, "_SECRET"):

@@ -83,7 +83,11 @@ func (p printer) show(c deadletter.Case) error {
 	for _, d := range c.Deliveries {
 		_, err := fmt.Fprintf(p.out, "\ndelivery to %s: %s since %s, attempts %d, replays %d\n", clean(d.Destination), d.State, moment(d.DiedAt), d.Attempts, d.Replays)
 		if err == nil && d.Error != "" {
-			_, err = fmt.Fprintf(p.out, "  fingerprint %s, fault of %s\n  %s\n", d.Fingerprint, d.Class, strings.ReplaceAll(lines(d.Error), "\n", "\n  "))
+			group := ""
+			if d.Fingerprint != "" { // only the dead have one
+				group = "fingerprint " + d.Fingerprint + ", "
+			}
+			_, err = fmt.Fprintf(p.out, "  %sfault of %s\n  %s\n", group, d.Class, strings.ReplaceAll(lines(d.Error), "\n", "\n  "))
 		}
 		if err != nil {
 			return err

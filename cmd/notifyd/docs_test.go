@@ -30,44 +30,81 @@ func section(t *testing.T, page, heading string) []fence {
 	return fences(text)
 }
 
-// TestDocsBlocks runs the statements of the pages on real tables, checks the
-// configurations, and has the program parse the command lines. The statements of
-// docs/migrating.md have tests of their own, in their order.
+// docPages are all that a reader may copy from.
+func docPages(t *testing.T) (list []string) {
+	t.Helper()
+	for _, pattern := range []string{"README.md", "SECURITY.md", "docs/*.md", "docs/destinations/*.md", "examples/*/README.md"} {
+		found, err := filepath.Glob(root + pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, found, err)
+		}
+		list = append(list, found...)
+	}
+	return list
+}
+
+// completed makes a file of a section that a page shows alone.
+func completed(config string) string {
+	if !regexp.MustCompile(`(?m)^version:`).MatchString(config) {
+		config = "version: 1\n" + config
+	}
+	if !regexp.MustCompile(`(?m)^destinations:`).MatchString(config) {
+		config += "destinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"
+	}
+	return config
+}
+
+// checked has the program check a configuration, with the variables and the secret
+// files that it names.
+func checked(t *testing.T, page, config string) {
+	t.Helper()
+	path := file(t, completed(config))
+	for _, m := range regexp.MustCompile(`\$\{file:([\w-]+)\}`).FindAllStringSubmatch(config, -1) {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(path), m[1]), []byte("https://hooks.example.com/services/T000/B000/XXXX"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
+		t.Errorf("%s: %s\n%s", page, r.stderr, config)
+	}
+}
+
+// typed finds the command lines of notifyd in a block: behind a prompt or without.
+var typed = regexp.MustCompile(`(?m)^(?:\$ )?(?:sudo )?(?:-u notifyd )?(?:bin/)?notifyd +(.*?)(?:\\\n *.*)?(?: *(?:#|\||>|&).*)?$`)
+
+// TestDocsBlocks checks the configurations of all pages, has the program parse
+// their command lines, and runs the statements of those pages that no test of
+// their own plays.
 func TestDocsBlocks(t *testing.T) {
 	t.Parallel()
-	url, ran := database(t), 0
-	for _, name := range []string{"README", "concepts", "faq", "migrating"} {
-		for _, f := range fences(read(t, root+"docs/"+name+".md")) {
+	url, ran := database(t), map[string]int{}
+	for _, page := range docPages(t) {
+		for _, f := range fences(read(t, page)) {
 			switch f.language {
 			case "sql":
-				if name != "migrating" {
+				if name := filepath.Base(page); name == "README.md" || name == "concepts.md" || name == "faq.md" {
 					execute(t, url, f.text)
 				}
 			case "yaml":
-				if r := commandIn(t, variablesOf(f.text), "check-config", "-c", file(t, f.text)); r.code != 0 {
-					t.Errorf("%s: %s\n%s", name, r.stderr, f.text)
-				}
-			case "":
-				for line := range strings.Lines(f.text) {
-					args, isOurs := strings.CutPrefix(strings.TrimSpace(line), "notifyd ")
-					if !isOurs {
-						t.Errorf("%s: %q is no command of notifyd", name, line)
-					} else {
-						parsed(t, name, words(args))
-					}
+				checked(t, page, f.text)
+			case "", "sh", "console":
+				for _, m := range typed.FindAllStringSubmatch(f.text, -1) {
+					parsed(t, page, words(m[1]))
+					ran["commands"]++
 				}
 			case "mermaid":
 				if !regexp.MustCompile(`^(flowchart|sequenceDiagram|stateDiagram-v2|erDiagram)\b`).MatchString(f.text) {
-					t.Errorf("%s: not a diagram:\n%s", name, f.text)
+					t.Errorf("%s: not a diagram:\n%s", page, f.text)
 				}
+			case "go", "text", "html", "json":
 			default:
-				t.Errorf("%s: nothing checks a block of %q", name, f.language)
+				t.Errorf("%s: nothing checks a block of %q", page, f.language)
 			}
-			ran++
+			ran[f.language]++
 		}
 	}
-	if ran < 12 {
-		t.Errorf("%d blocks were found", ran)
+	if ran["sql"] < 20 || ran["yaml"] < 25 || ran["commands"] < 40 || ran["mermaid"] < 8 {
+		t.Errorf("found: %v", ran)
 	}
 }
 
@@ -77,7 +114,7 @@ func parsed(t *testing.T, page string, args []string) {
 	t.Helper()
 	path := "notifyd"
 	for _, a := range args {
-		if strings.HasPrefix(a, "-") {
+		if !regexp.MustCompile(`^[a-z-]+$`).MatchString(a) || strings.HasPrefix(a, "-") {
 			break
 		}
 		path += " " + a
@@ -186,16 +223,8 @@ func anchors(page string) (list []string) {
 // and to a heading in it.
 func TestDocsLinks(t *testing.T) {
 	t.Parallel()
-	pages := []string{root + "README.md"}
-	for _, pattern := range []string{"docs/*.md", "docs/destinations/*.md"} {
-		found, err := filepath.Glob(root + pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pages = append(pages, found...)
-	}
 	checked := 0
-	for _, page := range pages {
+	for _, page := range docPages(t) {
 		text := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(read(t, page), "")
 		for _, link := range regexp.MustCompile(`\]\(([^)\s:#]*)(?:#([^)\s]*))?\)`).FindAllStringSubmatch(text, -1) {
 			target := page

@@ -4,9 +4,12 @@
 // safe.
 //
 //	WEBHOOK_SECRET=whsec_... go run ./examples/webhook-receiver
+//
+// It listens on 127.0.0.1:8080, or on the port in PORT.
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log"
@@ -141,9 +144,11 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	address := "127.0.0.1:" + cmp.Or(os.Getenv("PORT"), "8080")
 	server := &http.Server{
-		Addr: "127.0.0.1:8080", Handler: r,
+		Addr: address, Handler: r,
 		ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 	}
+	fmt.Printf("listening on http://%s\n", address)
 	log.Fatal(server.ListenAndServe())
 }

@@ -72,6 +72,7 @@ type demo struct {
 	shop    *shop
 	sink    *smtpsink.Sink
 	pool    *pgxpool.Pool
+	server  *pgserver.Server // nil where the database is somebody else's
 	cleanup []func() error
 }
 
@@ -111,8 +112,11 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 	result := d.result()
 	d.report(result)
 	if d.Keep {
-		d.invite()
-		<-ctx.Done()
+		if err := d.invite(ctx); err != nil {
+			stopRelay()
+			return result, errors.Join(err, <-ended)
+		}
+		d.showMails(ctx)
 	}
 	stopRelay()
 	if err := <-ended; err != nil {
@@ -130,7 +134,7 @@ func (d *demo) open(ctx context.Context) error {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)
 		}
 		d.cleanup = append(d.cleanup, func() error { return server.Stop(context.WithoutCancel(ctx)) })
-		url = server.URL("")
+		d.server, url = server, server.URL("")
 		d.say("PostgreSQL %s, private, on port %d\n", server.Version(), server.Port())
 	} else {
 		d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing

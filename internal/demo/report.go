@@ -203,13 +203,3 @@ func indent(s string) string {
 	lines := strings.Split(strings.ReplaceAll(strings.TrimRight(s, "\r\n"), "\r\n", "\n"), "\n")
 	return "    " + strings.Join(lines, "\n    ") + "\n"
 }
-
-// invite says how to play with what is still running.
-func (d *demo) invite() {
-	cfg := d.pool.Config().ConnConfig
-	d.say("\nstill running, until Ctrl-C. Insert an event of your own and see the mail arrive at %s:\n\n", d.sink.Addr())
-	d.say("  psql -h %s -p %d -U %s -d %s -c \"INSERT INTO %s.outbox_events (event_type, payload) VALUES ('%s', '{\\\"order\\\": 1, \\\"email\\\": \\\"you@example.com\\\", \\\"total_cents\\\": 999}')\"\n",
-		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema, orderPlaced)
-	d.say("  psql -h %s -p %d -U %s -d %s -c \"SELECT id, event_type, state, processed_at - created_at AS took FROM %s.outbox_events ORDER BY id DESC LIMIT 5\"\n\n",
-		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema)
-}

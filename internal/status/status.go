@@ -126,7 +126,7 @@ func (s *Status) attention() (all []Attention) {
 		}
 	}
 	for _, t := range s.Backlog.Unrouted {
-		add("", "add a route for it to the configuration, and restart the relay", "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
+		add("", "add a route for it to the configuration, and reload", "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
 	}
 	return all
 }

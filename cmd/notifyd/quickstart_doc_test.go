@@ -1,0 +1,264 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// typingPatience is for a shell on a busy machine, which may compile a program
+// with nothing in its cache.
+const typingPatience = 4 * time.Minute
+
+// settled makes what differs from run to run, or from machine to machine, the same.
+func settled(s string) string {
+	for _, m := range []struct{ what, is string }{
+		{`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
+		{`(?m)^Date: .*$`, "Date: TIME"},
+		{`\b\d+(\.\d+)?(h\d\dm|m\d\ds|µs|ms|s|m|h|d)\b`, "AGO"},
+		{`127\.0\.0\.1:\d+`, "ADDRESS"},
+		{`MAIL_PORT=\d+`, "MAIL_PORT=PORT"},
+		{`pid \d+`, "pid PID"},
+		{`by \S+@\S+ `, "by SOMEBODY "},
+		{`(?m)[ \t\r]+$`, ""},
+		{` +`, " "},
+	} {
+		s = regexp.MustCompile(m.what).ReplaceAllString(s, m.is)
+	}
+	return strings.TrimSpace(s)
+}
+
+// shell is what a page's blocks are typed into.
+type shell struct {
+	*testing.T
+
+	keys   io.Writer
+	screen *output
+	typed  int
+	ended  chan struct{}
+}
+
+// openShell starts a shell in dir. All that runs in it ends with the test.
+func openShell(t *testing.T, dir string, env ...string) *shell {
+	t.Helper()
+	input, keys := io.Pipe()
+	p := &shell{T: t, keys: keys, screen: newOutput(), ended: make(chan struct{})}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "bash") // its whole group is killed below
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, p.screen, p.screen
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		_ = cmd.Wait() // what it has printed says all
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // nothing of it may be left
+		_ = keys.Close()
+		<-p.ended
+	})
+	return p
+}
+
+// run types a block and returns what it printed and the exit code of its last command.
+func (p *shell) run(block string) (exit, printed string) {
+	p.Helper()
+	p.typed++
+	code, end := fmt.Sprintf("== block %d has ended with ", p.typed), fmt.Sprintf("\n== and that was block %d\n", p.typed)
+	was := len(p.screen.text())
+	if _, err := fmt.Fprintf(p.keys, "%s\nprintf '%s%%s%s' $?\n", strings.TrimSpace(block), code, strings.ReplaceAll(end, "\n", `\n`)); err != nil {
+		p.Fatal(err)
+	}
+	p.screen.awaitFor(p.T, end, typingPatience)
+	printed, rest, _ := strings.Cut(p.screen.text()[was:], code)
+	exit, _, _ = strings.Cut(rest, end)
+	return exit, printed
+}
+
+// shows runs a block that changes nothing again and again, until it shows what it should.
+func (p *shell) shows(block, want string) {
+	p.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(typingPatience); ; <-tick.C {
+		code, got := p.run(block)
+		if code == "0" && settled(got) == settled(want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.Fatalf("%sexit code %s, prints\n%s\nnot\n%s", block, code, settled(got), settled(want))
+		}
+	}
+}
+
+// quickstart is what the page is played with.
+type quickstart struct {
+	*testing.T
+
+	first, second *shell
+	console       string
+	url           string
+}
+
+// make checks that make would do what the page relies on: building here would
+// make another program than the one that is tested.
+func (q *quickstart) make(targets ...string) {
+	q.Helper()
+	cmd := exec.CommandContext(q.Context(), "make", append([]string{"-n"}, targets...)...)
+	cmd.Dir = root
+	text, err := cmd.CombinedOutput()
+	for _, want := range []string{"run ./cmd/notifyd demo", "-o bin/notifyd ./cmd/notifyd"} {
+		if err != nil || !strings.Contains(string(text), want) {
+			q.Errorf("make %q: %v\n%s\nwant %s", targets, err, text, want)
+		}
+	}
+}
+
+// keep starts the demo that stays, and exports what it says in the second terminal.
+func (q *quickstart) keep(shown string) {
+	q.Helper()
+	if _, err := io.WriteString(q.first.keys, "bin/notifyd demo --keep\n"); err != nil {
+		q.Fatal(err)
+	}
+	q.first.screen.awaitFor(q.T, "\n\n  export ", typingPatience)
+	q.first.screen.await(q.T, " MAIL_PORT=") // which is written at once, to its end
+	line := regexp.MustCompile(`(?m)^  export DATABASE_URL='(.*)' MAIL_PORT=\d+$`).FindStringSubmatch(q.first.screen.text())
+	if line == nil {
+		q.Fatalf("the demo does not say how to go on:\n%s", q.first.screen.text())
+	}
+	if q.url = line[1]; settled(line[0]) != settled(shown) {
+		q.Errorf("the demo says\n%s\nnot\n%s", line[0], shown)
+	}
+	if code, text := q.second.run(line[0]); code != "0" || text != "" {
+		q.Fatalf("%s: %s", code, text)
+	}
+}
+
+// play does what a block says; shown is the output of it that the page has.
+func (q *quickstart) play(block, shown string) {
+	q.Helper()
+	switch {
+	case strings.Contains(block, "git clone"):
+		q.make("demo", "build")
+	case strings.HasSuffix(block, "demo --keep\n"):
+		q.keep(shown)
+	case shown != "" && regexp.MustCompile(`^bin/notifyd (status|dlq (list|show))|^(cat|grep) [^>]*$`).MatchString(block):
+		q.second.shows(block, shown)
+	default:
+		code, got := q.second.run(block)
+		if code != "0" || shown != "" && settled(got) != settled(shown) {
+			q.Fatalf("%sexit code %s, prints\n%s\nnot\n%s", block, code, settled(got), settled(shown))
+		}
+	}
+}
+
+// looks opens the console.
+func (q *quickstart) looks() {
+	q.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	u, err := url.Parse(q.console)
+	if err != nil {
+		q.Fatal(err)
+	}
+	page := visitor{q.T, &http.Client{Transport: transport}, u.Scheme + "://" + u.Host}.awaits(u.Path, "warehouse")
+	for _, text := range []string{"mail", "Dead letters", "Relays"} {
+		if !strings.Contains(page, text) {
+			q.Errorf("the console does not show %q:\n%s", text, page)
+		}
+	}
+}
+
+// newQuickstart opens both terminals in a directory that is as after "make build",
+// and returns the page with ports of its own.
+func newQuickstart(t *testing.T) (q *quickstart, page string) {
+	t.Helper()
+	here, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec '%s' \"$@\"\n", envSelf, self)
+	if err := os.WriteFile(filepath.Join(dir, "bin", "notifyd"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ports := make([]string, 2)
+	for i := range ports {
+		port, err := freeport.Pick(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports[i] = strconv.Itoa(port)
+	}
+	page = strings.NewReplacer("127.0.0.1:9470", "127.0.0.1:"+ports[0], "127.0.0.1:8080", "127.0.0.1:"+ports[1],
+		"go build -o bin/ ./", "go build -C '"+here+"' -o '"+dir+"/bin/' ./").Replace(read(t, root+"docs/quickstart.md"))
+	q = &quickstart{T: t, first: openShell(t, dir), second: openShell(t, dir, "PORT="+ports[1])}
+	q.console = regexp.MustCompile(`<(http://127[^>]*)>`).FindStringSubmatch(page)[1]
+	return q, page
+}
+
+// TestQuickstart types docs/quickstart.md, block by block, and compares what is
+// printed. A block of text is the output of the one before it; one without a
+// language is what the first terminal shows.
+func TestQuickstart(t *testing.T) {
+	t.Parallel()
+	testenv.Postgres(t) // or skip: the demo would install one
+	q, page := newQuickstart(t)
+	blocks := append(fences(page), fence{}) // so that each has one behind it
+	demo, played := "", 0
+	for i, b := range blocks {
+		shown := ""
+		if b.language == "sh" && blocks[i+1].language == "text" {
+			shown = blocks[i+1].text
+		}
+		switch {
+		case b.language == "sh":
+			if strings.Contains(b.text, "git clone") {
+				demo = shown
+			}
+			if strings.HasPrefix(b.text, "bin/notifyd doctor") {
+				q.looks() // before all is stopped
+			}
+			q.play(strings.TrimPrefix(b.text, "make build\n"), shown)
+			played++
+		case b.language == "sql":
+			execute(t, q.url, b.text)
+		case b.language == "":
+			q.first.screen.awaitFor(t, b.text, typingPatience)
+		}
+	}
+	if played < 15 {
+		t.Errorf("%d blocks were played", played)
+	}
+	q.second.run("wait")
+	// What the demo says, but for the figures.
+	figures := func(s string) string { return regexp.MustCompile(`[\d.]+`).ReplaceAllString(s, "N") }
+	if said := figures(settled(q.first.screen.text())); demo == "" || !strings.Contains(said, figures(settled(demo))) {
+		t.Errorf("the demo does not say\n%s\nbut\n%s", demo, said)
+	}
+}

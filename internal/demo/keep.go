@@ -1,0 +1,47 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// ownDatabase is the empty database that a demo which is kept makes, on its own
+// server only: for a configuration of one's own, as docs/quickstart.md has it.
+const ownDatabase = "shop"
+
+// invite says how to play with what is still running.
+func (d *demo) invite(ctx context.Context) error {
+	cfg := d.pool.Config().ConnConfig
+	d.say("\nstill running, until Ctrl-C. Insert an event of your own: its mail is shown here.\n\n")
+	d.say("  psql -h %s -p %d -U %s -d %s -c \"INSERT INTO %s.outbox_events (event_type, payload) VALUES ('%s', '{\\\"order\\\": 1, \\\"email\\\": \\\"you@example.com\\\", \\\"total_cents\\\": 999}')\"\n",
+		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema, orderPlaced)
+	d.say("  psql -h %s -p %d -U %s -d %s -c \"SELECT id, event_type, state, processed_at - created_at AS took FROM %s.outbox_events ORDER BY id DESC LIMIT 5\"\n\n",
+		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema)
+	if d.server == nil {
+		return nil
+	}
+	if _, err := d.pool.Exec(ctx, "CREATE DATABASE "+ownDatabase); err != nil {
+		return fmt.Errorf("make an empty database: %w", err)
+	}
+	d.say("For a configuration of your own there are an empty database and this mail server, which asks for no password:\n\n")
+	d.say("  export DATABASE_URL='%s' MAIL_PORT=%d\n\n", d.server.URL(ownDatabase), d.sink.Port())
+	return nil
+}
+
+// showMails prints a line for each mail that arrives from now on, until ctx ends.
+func (d *demo) showMails(ctx context.Context) {
+	for shown := len(d.sink.Mails()); ; {
+		mails, err := d.sink.Wait(ctx, shown+1)
+		for _, m := range mails[min(shown, len(mails)):] {
+			subject := "(it cannot be read)"
+			if msg, parseErr := m.Parse(); parseErr == nil {
+				subject = msg.Subject
+			}
+			d.say("mail for %s: %s\n", strings.Join(m.To, ", "), subject)
+		}
+		if shown = max(shown, len(mails)); err != nil { // which says that ctx has ended
+			return
+		}
+	}
+}
