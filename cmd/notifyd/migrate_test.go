@@ -12,7 +12,7 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	got := command(t, "migrate", "status", "--database-url", url)
-	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\n2        dead letters           no\nbell: off\n" ||
+	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\n2        dead letters           no\n3        tracing                no\nbell: off\n" ||
 		!strings.Contains(got.stderr, "run `notifyd migrate up`") {
 		t.Errorf("status before: %+v", got)
 	}
