@@ -200,3 +200,20 @@ func TestBatch(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkSpan is what an attempt costs beside its delivery, without the sending.
+func BenchmarkSpan(b *testing.B) {
+	for name, parent := range map[string]string{"sampled": writer, "unsampled": unasked, "of nobody": ""} {
+		b.Run(name, func(b *testing.B) {
+			provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(tracetest.NewNoopExporter()))
+			h := oteltrace.Middleware(provider)(dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { return nil }))
+			e := event(1, parent)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := h.Deliver(b.Context(), e); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

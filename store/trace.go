@@ -9,8 +9,8 @@ import (
 const headerTrace = "traceparent"
 
 // traced adds the trace that was captured at the insert to an event's headers,
-// unless the writer gave one with them. The column's default lets nothing else
-// pass, but an insert may name the column: what is no traceparent stays here.
+// unless the writer gave one with them. The column's default looks at the form
+// alone, and an insert may name the column: what is no traceparent stays here.
 func traced(headers map[string]string, captured []byte) map[string]string {
 	if !isTraceparent(captured) {
 		return headers
@@ -27,8 +27,8 @@ func traced(headers map[string]string, captured []byte) map[string]string {
 	return headers
 }
 
-// isTraceparent reports whether raw is what the default of the column lets pass:
-// version, trace, span and flags in lower case hexadecimal digits.
+// isTraceparent reports whether raw is one of W3C Trace Context: version, trace,
+// span and flags in lower case hexadecimal digits, none of them invalid.
 func isTraceparent(raw []byte) bool {
 	const size, trace, span, flags = 55, 3, 36, 53
 	if len(raw) != size {

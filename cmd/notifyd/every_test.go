@@ -154,28 +154,7 @@ func (e *everywhere) arrived() map[string]string {
 	defer cancel()
 	got := map[string]string{"webhook": <-e.hooks.requests, "slack": <-e.slack.requests}
 	e.traces["webhook"], e.traces["slack"] = <-e.hooks.traces, <-e.slack.traces
-	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka), kgo.ConsumeTopics(e.name))
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer client.Close()
-	client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
-		got["kafka"] = fmt.Sprintf("key %s, %d headers, %s", r.Key, len(r.Headers), r.Value)
-		e.traces["kafka"] = traceOf(fmt.Sprintf("%s", r.Headers))
-	})
-	conn, err := amqp.Dial(e.rabbitmq)
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer conn.Close() //nolint:errcheck // it was only read from
-	ch, err := conn.Channel()
-	if err != nil {
-		e.Fatal(err)
-	}
-	if m, ok, err := ch.Get(e.name, true); err == nil && ok {
-		got["rabbitmq"] = fmt.Sprintf("message_id %s, type %s, %s", m.MessageId, m.Type, m.Body)
-		e.traces["rabbitmq"] = fmt.Sprint(m.Headers["traceparent"])
-	}
+	e.fromBrokers(ctx, got)
 	out, err := e.aws.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: aws.String(e.queue), WaitTimeSeconds: 5, MessageAttributeNames: []string{"All"}})
 	if err != nil {
 		e.Fatal(err)
@@ -217,6 +196,33 @@ func (e *everywhere) arrived() map[string]string {
 	got["mail"] = m.Subject + " to " + m.To
 	e.traces["mail"] = m.Header.Get("Traceparent")
 	return got
+}
+
+// fromBrokers adds what has arrived in Kafka and RabbitMQ.
+func (e *everywhere) fromBrokers(ctx context.Context, got map[string]string) {
+	e.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka), kgo.ConsumeTopics(e.name))
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer client.Close()
+	client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+		got["kafka"] = fmt.Sprintf("key %s, %d headers, %s", r.Key, len(r.Headers), r.Value)
+		e.traces["kafka"] = traceOf(fmt.Sprintf("%s", r.Headers))
+	})
+	conn, err := amqp.Dial(e.rabbitmq)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // it was only read from
+	ch, err := conn.Channel()
+	if err != nil {
+		e.Fatal(err)
+	}
+	if m, ok, err := ch.Get(e.name, true); err == nil && ok {
+		got["rabbitmq"] = fmt.Sprintf("message_id %s, type %s, %s", m.MessageId, m.Type, m.Body)
+		e.traces["rabbitmq"] = fmt.Sprint(m.Headers["traceparent"])
+	}
 }
 
 // TestEveryDestination sends one event to all of them by one configuration.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,8 @@ import (
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/notifyd/notifyd/internal/tracing"
 )
 
 const (
@@ -56,12 +59,15 @@ func startCollector(t *testing.T) *spans {
 	return s
 }
 
-// received returns what has come, in the order in which it began.
+// received returns what has come, by event, and in the order in which it began.
 func (s *spans) received() []*otlp.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := slices.Clone(s.all)
-	slices.SortFunc(all, func(a, b *otlp.Span) int { return int(a.GetStartTimeUnixNano() - b.GetStartTimeUnixNano()) }) //nolint:gosec // a few seconds
+	id := func(s *otlp.Span) string { return attributes(s.GetAttributes())["notifyd.event.id"] }
+	slices.SortFunc(all, func(a, b *otlp.Span) int {
+		return cmp.Or(cmp.Compare(id(a), id(b)), cmp.Compare(a.GetStartTimeUnixNano(), b.GetStartTimeUnixNano()))
+	})
 	return all
 }
 
@@ -148,34 +154,46 @@ routes: [{match: "*", to: hook}]
 		t.Fatalf("%d spans of %v", len(all), collected.of)
 	}
 	for i, s := range all {
-		has := attributes(s.GetAttributes())
-		for key, want := range map[string]string{
-			"messaging.system": "notifyd", "messaging.operation.type": "send", "messaging.destination.name": "hook",
-			"messaging.message.id": []string{"1", "1", "2", "3"}[i], "notifyd.destination.type": "webhook", "notifyd.event.type": "order.placed",
-		} {
-			if has[key] != want {
-				t.Errorf("span %d: %s is %q, want %q", i, key, has[key], want)
-			}
+		id := attributes(s.GetAttributes())["messaging.message.id"]
+		if id != []string{"1", "1", "2", "3"}[i] || !slices.Contains(sent, request{"notifyd-" + id + "-hook", traceparentOf(s)}) {
+			t.Errorf("span %d is of event %s and %s, the destination got %v", i, id, traceparentOf(s), sent)
 		}
-		if s.GetName() != "deliver hook" || s.GetKind() != otlp.Span_SPAN_KIND_PRODUCER || s.GetEndTimeUnixNano() < s.GetStartTimeUnixNano() {
-			t.Errorf("span %d: %v", i, s)
+		checkAttempt(t, s, i == 0)
+		checkParent(t, s, i < 3)
+	}
+}
+
+// checkAttempt examines the span of an attempt at a webhook.
+func checkAttempt(t *testing.T, s *otlp.Span, failed bool) {
+	t.Helper()
+	has := attributes(s.GetAttributes())
+	for key, want := range map[string]string{
+		"messaging.system": "notifyd", "messaging.operation.type": "send", "messaging.destination.name": "hook",
+		"notifyd.destination.type": "webhook", "notifyd.event.type": "order.placed",
+	} {
+		if has[key] != want {
+			t.Errorf("%s is %q, want %q", key, has[key], want)
 		}
-		if !slices.Contains(sent, request{"notifyd-" + has["messaging.message.id"] + "-hook", traceparentOf(s)}) {
-			t.Errorf("span %d is %s, the destination got %v", i, traceparentOf(s), sent)
-		}
-		if failed := s.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR; failed != (i == 0) || failed && (has["error.type"] == "" || !strings.Contains(s.GetStatus().GetMessage(), "500")) {
-			t.Errorf("span %d: status %v, error.type %q", i, s.GetStatus(), has["error.type"])
-		}
-		if i == 3 {
-			if len(s.GetParentSpanId()) != 0 || len(s.GetLinks()) != 0 || fmt.Sprintf("%x", s.GetTraceId()) == writerTrace {
-				t.Errorf("the event without a trace got one: %v", s)
-			}
-			continue
-		}
-		if fmt.Sprintf("%x %x", s.GetTraceId(), s.GetParentSpanId()) != writerTrace+" "+writerSpan ||
-			len(s.GetLinks()) != 1 || fmt.Sprintf("%x", s.GetLinks()[0].GetSpanId()) != writerSpan {
-			t.Errorf("span %d is of trace %x, parent %x, links %v", i, s.GetTraceId(), s.GetParentSpanId(), s.GetLinks())
-		}
+	}
+	if s.GetName() != "deliver hook" || s.GetKind() != otlp.Span_SPAN_KIND_PRODUCER || s.GetEndTimeUnixNano() < s.GetStartTimeUnixNano() {
+		t.Errorf("the span is %v", s)
+	}
+	if (s.GetStatus().GetCode() == otlp.Status_STATUS_CODE_ERROR) != failed || (has["error.type"] != "") != failed ||
+		failed && !strings.Contains(s.GetStatus().GetMessage(), "500") {
+		t.Errorf("status %v, error.type %q; failed: %t", s.GetStatus(), has["error.type"], failed)
+	}
+}
+
+// checkParent examines whether a span belongs to the writer's trace, as it should
+// or should not.
+func checkParent(t *testing.T, s *otlp.Span, writers bool) {
+	t.Helper()
+	is := fmt.Sprintf("%x %x", s.GetTraceId(), s.GetParentSpanId())
+	switch {
+	case !writers && (strings.Contains(is, writerTrace) || len(s.GetParentSpanId()) != 0 || len(s.GetLinks()) != 0):
+		t.Errorf("the event without a trace got that of %s, links %v", is, s.GetLinks())
+	case writers && (is != writerTrace+" "+writerSpan || len(s.GetLinks()) != 1 || fmt.Sprintf("%x", s.GetLinks()[0].GetSpanId()) != writerSpan):
+		t.Errorf("the span is of %s, links %v", is, s.GetLinks())
 	}
 }
 
@@ -241,5 +259,41 @@ func TestTracingMistakes(t *testing.T) {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("%q is not said in\n%s", want, got.stderr)
 		}
+	}
+}
+
+// TestTracingPage runs what docs/tracing.md shows: variables, SQL, Go, the command.
+func TestTracingPage(t *testing.T) {
+	t.Parallel()
+	url, ran := database(t), make(map[string]int)
+	for _, f := range fences(read(t, root+"docs/tracing.md")) {
+		ran[f.language]++
+		switch f.language {
+		case "sh":
+			env := make(vars)
+			for line := range strings.Lines(f.text) {
+				if name, value, isVariable := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "="); isVariable {
+					env[name] = value
+				} else if !strings.HasPrefix(line, "notifyd run") {
+					t.Errorf("%q is neither a variable nor the relay", line)
+				}
+			}
+			if on, err := tracing.Wanted(env.lookup); !on || err != nil {
+				t.Errorf("%v: %t, %v", env, on, err)
+			}
+		case "sql":
+			execute(t, url, f.text)
+			equal(t, url, `SELECT traceparent FROM outbox_events ORDER BY id DESC LIMIT 1`, writer)
+		case "go":
+			if !strings.Contains(read(t, root+"outbox/oteloutbox/example_test.go"), f.text) {
+				t.Errorf("the example of the package is not\n%s", f.text)
+			}
+		default:
+			publishTo(t, url, words(strings.TrimPrefix(strings.TrimSpace(f.text), "notifyd publish "))...)
+			equal(t, url, `SELECT headers->>'traceparent' FROM outbox_events ORDER BY id DESC LIMIT 1`, writer)
+		}
+	}
+	if ran["sh"] != 1 || ran["sql"] != 2 || ran["go"] != 1 || ran[""] != 1 {
+		t.Errorf("blocks: %v", ran)
 	}
 }

@@ -107,4 +107,4 @@ func (l *latency) floorClaims(ctx context.Context, conn *pgx.Conn, ids <-chan in
 }
 
 // freshFormats are those of a relay's claim: numbers and times in binary.
-func freshFormats() []int16 { return []int16{1, 0, 0, 0, 0, 0, 1, 1} }
+func freshFormats() []int16 { return []int16{1, 0, 0, 0, 0, 0, 1, 1, 0} }

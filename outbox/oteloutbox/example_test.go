@@ -15,21 +15,23 @@ import (
 
 // The span of the request goes with the event, and so to whoever gets it.
 func ExampleWrite() {
-	provider := sdktrace.NewTracerProvider() // in a program: with an exporter
-	ctx, span := provider.Tracer("shop").Start(context.Background(), "place order") // mostly the work of a middleware
+	// In a program the provider has an exporter, and middleware starts the span.
+	provider := sdktrace.NewTracerProvider()
+	ctx, span := provider.Tracer("shop").Start(context.Background(), "place order")
 	defer span.End()
 
-	placeOrder := func(tx pgx.Tx, id string) error {
-		return oteloutbox.Write(ctx, tx, outbox.Event{Type: "order.placed", Payload: map[string]string{"id": id}})
-	}
-	// In a program: pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return placeOrder(tx, "1042") })
+	// In a program: pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return placeOrder(ctx, tx, "1042") })
 	tx := &keep{}
-	if err := placeOrder(tx, "1042"); err != nil {
+	if err := placeOrder(ctx, tx, "1042"); err != nil {
 		fmt.Println(err)
 	}
 	fmt.Println("event and span belong together:", strings.Contains(tx.headers, span.SpanContext().SpanID().String()))
 	// Output:
 	// event and span belong together: true
+}
+
+func placeOrder(ctx context.Context, tx pgx.Tx, id string) error {
+	return oteloutbox.Write(ctx, tx, outbox.Event{Type: "order.placed", Payload: map[string]string{"id": id}})
 }
 
 // keep is a transaction that keeps the headers of an event.
