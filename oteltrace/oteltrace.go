@@ -2,10 +2,11 @@
 //
 //	relay.Use(oteltrace.Middleware(otel.GetTracerProvider()))
 //
-// Each attempt is a span. Its parent is the span of the writer, if the event has a
-// header traceparent (W3C Trace Context). The event that goes out carries the
-// traceparent of the attempt in its place, so consumers continue the trace. A relay
-// without the middleware passes the writer's on as it is, and pays nothing.
+// Each attempt is a span. If the event has a header traceparent (W3C Trace Context),
+// the span of the writer is its parent, and it is linked to it. The event that goes
+// out carries the traceparent of the attempt in its place, so consumers continue
+// the trace. A relay without the middleware passes the writer's on as it is, and
+// pays nothing.
 package oteltrace
 
 import (
@@ -27,9 +28,10 @@ const scope = "github.com/notifyd/notifyd/oteltrace"
 
 // Middleware returns what wraps a handler in spans of the given provider. A
 // BatchHandler stays one: it gets a span per event, all as long as the call. Put
-// it first among the middleware that makes handlers take one event at a time.
-func Middleware(provider trace.TracerProvider) dispatch.Middleware {
-	t := tracer{provider.Tracer(scope)}
+// it first among the middleware that makes handlers take one event at a time. Each
+// span has the given attributes beside those of its event.
+func Middleware(provider trace.TracerProvider, attributes ...attribute.KeyValue) dispatch.Middleware {
+	t := tracer{provider.Tracer(scope), attributes}
 	return func(h dispatch.Handler) dispatch.Handler {
 		one := &traced{Handler: h, tracer: t}
 		batch, batches := h.(dispatch.BatchHandler)
@@ -47,14 +49,17 @@ func Middleware(provider trace.TracerProvider) dispatch.Middleware {
 	}
 }
 
-type tracer struct{ trace.Tracer }
+type tracer struct {
+	trace.Tracer
+	attributes []attribute.KeyValue // of every span
+}
 
 // begin starts the span of an attempt. The event it returns is a copy that carries
 // the span on; handlers of a fan-out share the headers of the other.
 func (t tracer) begin(ctx context.Context, e *dispatch.Event) (context.Context, trace.Span, *dispatch.Event) {
 	format := propagation.TraceContext{}
 	ctx = format.Extract(ctx, headers(e.Headers))
-	attributes := []attribute.KeyValue{
+	attributes := append(make([]attribute.KeyValue, 0, 11+len(t.attributes)),
 		attribute.String("messaging.system", "notifyd"),
 		attribute.String("messaging.operation.name", "deliver"),
 		attribute.String("messaging.operation.type", "send"),
@@ -64,11 +69,18 @@ func (t tracer) begin(ctx context.Context, e *dispatch.Event) (context.Context, 
 		attribute.String("notifyd.event.type", e.Type),
 		attribute.Int64("notifyd.event.id", e.ID),
 		attribute.Int("notifyd.attempt", e.Attempt),
-	}
+	)
 	if e.AggregateID != "" {
 		attributes = append(attributes, attribute.String("notifyd.aggregate.type", e.AggregateType), attribute.String("notifyd.aggregate.id", e.AggregateID))
 	}
-	ctx, span := t.Start(ctx, "deliver "+e.Destination, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+	options := append(make([]trace.SpanStartOption, 0, 3), trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(append(attributes, t.attributes...)...))
+	// Also a link: the attempt may come hours after its parent has ended, where
+	// some backends do not show it any more.
+	if writer := trace.SpanContextFromContext(ctx); writer.IsRemote() {
+		options = append(options, trace.WithLinks(trace.Link{SpanContext: writer}))
+	}
+	ctx, span := t.Start(ctx, "deliver "+e.Destination, options...)
 	if !span.SpanContext().IsValid() {
 		return ctx, span, e // a provider that does nothing
 	}

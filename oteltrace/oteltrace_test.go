@@ -26,7 +26,7 @@ const (
 func tracing(t *testing.T) (*tracetest.InMemoryExporter, dispatch.Middleware) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
-	return spans, oteltrace.Middleware(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
+	return spans, oteltrace.Middleware(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)), attribute.String("kind", "test"))
 }
 
 func event(id int64, parent string) *dispatch.Event {
@@ -64,10 +64,13 @@ func TestSpan(t *testing.T) {
 	if s.Parent.SpanID().String() != writer[36:52] || s.SpanContext.TraceID().String() != writer[3:35] || !s.Parent.IsRemote() {
 		t.Errorf("parent %v", s.Parent)
 	}
+	if len(s.Links) != 1 || s.Links[0].SpanContext.SpanID() != s.Parent.SpanID() {
+		t.Errorf("links %v", s.Links)
+	}
 	has := attribute.NewSet(s.Attributes...)
 	for key, want := range map[attribute.Key]string{
 		"messaging.system": "notifyd", "messaging.destination.name": "mail", "messaging.message.id": "7", "notifyd.event.type": "order.created",
-		"notifyd.attempt": "2", "error.type": "destination",
+		"notifyd.attempt": "2", "error.type": "destination", "kind": "test",
 	} {
 		if value, ok := has.Value(key); !ok || value.String() != want {
 			t.Errorf("%s = %q, want %q", key, value.String(), want)
@@ -96,7 +99,7 @@ func TestSampling(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := spans.GetSpans(); len(got) != 2 || got[0].Parent.IsValid() || got[1].Parent.IsValid() || got[0].Status.Code != codes.Unset {
+	if got := spans.GetSpans(); len(got) != 2 || got[0].Parent.IsValid() || got[1].Parent.IsValid() || len(got[1].Links) > 0 || got[0].Status.Code != codes.Unset {
 		t.Errorf("%+v", got)
 	}
 	if p := sent[0].Headers["traceparent"]; !strings.HasPrefix(p, writer[:36]) || !strings.HasSuffix(p, "-00") {
@@ -195,5 +198,22 @@ func TestBatch(t *testing.T) {
 		if batches != c.batches || tells != c.tells || (ok && k.KeepsOrder()) != c.keeps {
 			t.Errorf("%s: batches %t, tells %t, keeps order %t", name, batches, tells, ok && k.KeepsOrder())
 		}
+	}
+}
+
+// BenchmarkSpan is what an attempt costs beside its delivery, without the sending.
+func BenchmarkSpan(b *testing.B) {
+	for name, parent := range map[string]string{"sampled": writer, "unsampled": unasked, "of nobody": ""} {
+		b.Run(name, func(b *testing.B) {
+			provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(tracetest.NewNoopExporter()))
+			h := oteltrace.Middleware(provider)(dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { return nil }))
+			e := event(1, parent)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := h.Deliver(b.Context(), e); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

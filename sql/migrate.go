@@ -2,8 +2,8 @@
 // applies them.
 //
 // The files are complete in themselves and can be run with psql: schema.sql,
-// then dead_letters.sql, then triggers.sql. [Migrate] does the same under a lock
-// and keeps account of versions.
+// then the files of later versions, dead_letters.sql and tracing.sql, then
+// triggers.sql. [Migrate] does the same under a lock and keeps account of versions.
 package outboxsql
 
 import (
@@ -23,6 +23,9 @@ var schemaSQL string
 
 //go:embed dead_letters.sql
 var deadLettersSQL string
+
+//go:embed tracing.sql
+var tracingSQL string
 
 //go:embed triggers.sql
 var triggersSQL string
@@ -100,6 +103,7 @@ func migrations() []migration {
 	return []migration{
 		{name: "events and deliveries", sql: schemaSQL},
 		{name: "dead letters", sql: deadLettersSQL},
+		{name: "tracing", sql: tracingSQL},
 	}
 }
 

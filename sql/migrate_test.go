@@ -251,15 +251,20 @@ func TestWaysToMigrate(t *testing.T) {
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "triggers.sql"} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		for _, statement := range statements(string(text)) {
-			if _, err := conn.PgConn().Exec(tb.Context(), statement).ReadAll(); err != nil {
-				tb.Fatalf("%s: %v\n%s", name, err, statement)
-			}
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "triggers.sql"} {
+		runFile(tb, conn, name)
+	}
+}
+
+func runFile(tb testing.TB, conn *pgx.Conn, name string) {
+	tb.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, statement := range statements(string(text)) {
+		if _, err := conn.PgConn().Exec(tb.Context(), statement).ReadAll(); err != nil {
+			tb.Fatalf("%s: %v\n%s", name, err, statement)
 		}
 	}
 }

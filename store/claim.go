@@ -41,11 +41,15 @@ ORDER BY e.id LIMIT $3::bigint`
 // PostgreSQL's calendar can be subtracted or fit into a duration.
 const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
 	CASE WHEN available_at > clock_timestamp() THEN
-		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END
+		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END, traceparent
 FROM outbox_events WHERE state = 'fresh'`
 
-// payloadColumn is the place of the payload in sqlFresh and sqlDue.
-const payloadColumn = 4
+// Places of columns in sqlFresh and sqlDue.
+const (
+	payloadColumn    = 4
+	freshTraceColumn = 8
+	dueTraceColumn   = 10
+)
 
 // sqlDue takes from each destination what it has room for, longest due first.
 // The outer join keeps a delivery whose event was deleted by hand in view, so
@@ -53,7 +57,7 @@ const payloadColumn = 4
 // the same as in sqlNextDue: what becomes due between the two statements must
 // not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent
 FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
 CROSS JOIN LATERAL (
 	SELECT event_id, destination, attempts, replays FROM outbox_deliveries AS o
@@ -76,7 +80,7 @@ const sqlLines = `WITH head AS MATERIALIZED (
 		WHERE destination = w.destination AND ordering_key = w.key AND (state <> 'dead' OR destination = ANY($5::text[]))%s
 		ORDER BY event_id LIMIT $4::bigint) AS d)
 SELECT h.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
-	h.destination, h.attempts::bigint, h.replays::bigint, h.n, h.state, h.due, h.beyond, l.event_id IS NOT NULL
+	h.destination, h.attempts::bigint, h.replays::bigint, e.traceparent, h.n, h.state, h.due, h.beyond, l.event_id IS NOT NULL
 FROM head AS h
 LEFT JOIN LATERAL (
 	SELECT event_id FROM outbox_deliveries
@@ -215,10 +219,12 @@ func allBinary() []int16 { return []int16{formatBinary} }
 // freshFormats asks for headers as text: jsonb has a version byte in binary.
 // Text and json are the same in both formats.
 func freshFormats() []int16 {
-	return []int16{formatBinary, formatText, formatText, formatText, formatText, formatText, formatBinary, formatBinary}
+	return []int16{formatBinary, formatText, formatText, formatText, formatText, formatText, formatBinary, formatBinary, formatText}
 }
 
-func dueFormats() []int16 { return append(freshFormats()[:7], formatText, formatBinary, formatBinary) }
+func dueFormats() []int16 {
+	return append(freshFormats()[:7], formatText, formatBinary, formatBinary, formatText)
+}
 
 func readSnapshot(f *flight) (snap dispatch.Snapshot, err error) {
 	reader, err := f.next()
@@ -268,7 +274,9 @@ func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w
 	if w.Event.ID, err = decodeInt8(values[0]); err != nil {
 		return w, err
 	}
+	traceparent := freshTraceColumn
 	if source == dispatch.SourceDue {
+		traceparent = dueTraceColumn
 		w.Destination = s.interned(values[7])
 		failures, err := decodeInt8(values[8])
 		if err != nil {
@@ -298,7 +306,7 @@ func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w
 	w.Event.AggregateType = s.interned(values[2])
 	w.Event.AggregateID = string(values[3])
 	w.Event.Payload = a.keep(values[4])
-	w.Event.Headers = decodeHeaders(values[5])
+	w.Event.Headers = traced(decodeHeaders(values[5]), values[traceparent])
 	w.Event.CreatedAt, err = decodeTime(values[6])
 	return w, err
 }

@@ -47,7 +47,7 @@ func (s *Session) readLate(f *flight) (late []dispatch.Late, err error) {
 
 // Columns of sqlLines behind those of sqlDue.
 const (
-	columnLine = 10 + iota
+	columnLine = dueTraceColumn + 1 + iota
 	columnState
 	columnDue
 	columnBeyond

@@ -6,6 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,6 +28,8 @@ import (
 // everywhere are the servers behind every destination that there is.
 type everywhere struct {
 	*testing.T
+	name                           string            // of topic, exchange, queues
+	traces                         map[string]string // the traceparent that has arrived at each place
 	database, kafka, rabbitmq, sqs string
 	redis, nats                    testenv.Place
 	mail                           *smtpsink.Sink
@@ -37,14 +42,16 @@ type everywhere struct {
 type received struct {
 	*httptest.Server
 	requests chan string
+	traces   chan string // traceparent, of the header or of Slack's metadata
 }
 
 func receive(t *testing.T, answer string) *received {
 	t.Helper()
-	r := &received{requests: make(chan string, 10)}
+	r := &received{requests: make(chan string, 10), traces: make(chan string, 10)}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		body, _ := io.ReadAll(request.Body) // what is missing is missed below
 		r.requests <- request.Header.Get("Webhook-Id") + " " + string(body)
+		r.traces <- traceOf(request.Header.Get("traceparent") + string(body))
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, answer)
 	}))
@@ -52,24 +59,29 @@ func receive(t *testing.T, answer string) *received {
 	return r
 }
 
+// traceOf returns the first traceparent in a text.
+func traceOf(text string) string {
+	return regexp.MustCompile(`00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]`).FindString(text)
+}
+
 // startEverything starts one of each, and makes the stream and the queue that
 // nobody makes on demand.
-func startEverything(t *testing.T) *everywhere {
+func startEverything(t *testing.T, name string) *everywhere {
 	t.Helper()
 	e := &everywhere{
-		T: t, database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL, sqs: testenv.SQS(t),
+		T: t, name: name, traces: make(map[string]string), database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL, sqs: testenv.SQS(t),
 		redis: testenv.Redis(t), nats: testenv.NATS(t), mail: startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS}),
 		hooks: receive(t, "{}"), slack: receive(t, `{"ok": true, "ts": "1.2", "channel": "C1"}`),
 	}
 	e.aws = sqs.New(sqs.Options{
 		BaseEndpoint: aws.String(e.sqs), Region: "eu-central-1", Credentials: credentials.NewStaticCredentialsProvider("id", "key", ""),
 	})
-	made, err := e.aws.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String("every")})
+	made, err := e.aws.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String(name)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.queue = *made.QueueUrl
-	testenv.KafkaTopic(t, []string{e.kafka}, "every", 1, nil)
+	testenv.KafkaTopic(t, []string{e.kafka}, name, 1, nil)
 	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
 		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: e.nats.Name, Subjects: []string{e.nats.Name + ".>"}})
 		return err
@@ -95,28 +107,28 @@ func (e *everywhere) stream(f func(context.Context, jetstream.JetStream) error) 
 
 // config is a file with every type of destination.
 func (e *everywhere) config() string {
-	return fmt.Sprintf(`version: 1
-database: {url: "%s"}
+	const text = `version: 1
+database: {url: "$database"}
 log: {level: debug, format: json}
 destinations:
-  kafka: {type: kafka, brokers: "%s", topic: every}
+  kafka: {type: kafka, brokers: "$kafka", topic: $name}
   rabbitmq:
     type: rabbitmq
-    url: "%s"
-    exchange: shop
+    url: "$rabbitmq"
+    exchange: $name
     declare:
-      exchanges: [{name: shop}]
-      queues: [{name: every}]
-      bindings: [{exchange: shop, queue: every, routing_key: "order.#"}]
-  sqs: {type: sqs, queue_url: "%s", region: eu-central-1, endpoint: "%s", access_key_id: id, secret_access_key: key}
-  redis: {type: redis, url: "%s", stream: "%s"}
-  nats: {type: nats, servers: "%s", subject: "%s.{{ .Event.Type }}"}
-  webhook: {type: webhook, url: "%s", signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw]}
-  slack: {type: slack, token: xoxb-swordfish, api_url: "%s/", channel: C1, text: "Order {{ .Payload.order }}"}
+      exchanges: [{name: $name}]
+      queues: [{name: $name}]
+      bindings: [{exchange: $name, queue: $name, routing_key: "order.#"}]
+  sqs: {type: sqs, queue_url: "$queue", region: eu-central-1, endpoint: "$sqs", access_key_id: id, secret_access_key: key}
+  redis: {type: redis, url: "$redis", stream: "$stream"}
+  nats: {type: nats, servers: "$nats", subject: "$subject.{{ .Event.Type }}"}
+  webhook: {type: webhook, url: "$hooks", signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw]}
+  slack: {type: slack, token: xoxb-swordfish, api_url: "$slack/", channel: C1, text: "Order {{ .Payload.order }}"}
   mail:
     type: email
     host: 127.0.0.1
-    port: %d
+    port: $port
     tls: none
     from: Shop <shop@example.com>
     to: "{{ .Payload.email }}"
@@ -125,7 +137,14 @@ destinations:
   log: {type: log}
 routes:
   - {match: order.*, to: [kafka, rabbitmq, sqs, redis, nats, webhook, slack, mail, log]}
-`, e.database, e.kafka, e.rabbitmq, e.queue, e.sqs, e.redis.URL, e.redis.Name, e.nats.URL, e.nats.Name, e.hooks.URL, e.slack.URL, e.mail.Port())
+`
+	return os.Expand(text, func(name string) string {
+		return map[string]string{
+			"name": e.name, "database": e.database, "kafka": e.kafka, "rabbitmq": e.rabbitmq, "queue": e.queue, "sqs": e.sqs,
+			"redis": e.redis.URL, "stream": e.redis.Name, "nats": e.nats.URL, "subject": e.nats.Name,
+			"hooks": e.hooks.URL, "slack": e.slack.URL, "port": strconv.Itoa(e.mail.Port()),
+		}[name]
+	})
 }
 
 // arrived returns what has arrived at each place.
@@ -134,32 +153,15 @@ func (e *everywhere) arrived() map[string]string {
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
 	got := map[string]string{"webhook": <-e.hooks.requests, "slack": <-e.slack.requests}
-	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka), kgo.ConsumeTopics("every"))
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer client.Close()
-	client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
-		got["kafka"] = fmt.Sprintf("key %s, %d headers, %s", r.Key, len(r.Headers), r.Value)
-	})
-	conn, err := amqp.Dial(e.rabbitmq)
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer conn.Close() //nolint:errcheck // it was only read from
-	ch, err := conn.Channel()
-	if err != nil {
-		e.Fatal(err)
-	}
-	if m, ok, err := ch.Get("every", true); err == nil && ok {
-		got["rabbitmq"] = fmt.Sprintf("message_id %s, type %s, %s", m.MessageId, m.Type, m.Body)
-	}
+	e.traces["webhook"], e.traces["slack"] = <-e.hooks.traces, <-e.slack.traces
+	e.fromBrokers(ctx, got)
 	out, err := e.aws.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: aws.String(e.queue), WaitTimeSeconds: 5, MessageAttributeNames: []string{"All"}})
 	if err != nil {
 		e.Fatal(err)
 	}
 	for _, m := range out.Messages {
 		got["sqs"] = fmt.Sprintf("%d attributes, %s", len(m.MessageAttributes), *m.Body)
+		e.traces["sqs"] = aws.ToString(m.MessageAttributes["traceparent"].StringValue)
 	}
 	options, err := goredis.ParseURL(e.redis.URL)
 	if err != nil {
@@ -173,6 +175,7 @@ func (e *everywhere) arrived() map[string]string {
 	}
 	for _, entry := range entries {
 		got["redis"] = fmt.Sprint("id ", entry.Values["id"], ", ", entry.Values["payload"])
+		e.traces["redis"] = fmt.Sprint(entry.Values["traceparent"])
 	}
 	e.stream(func(ctx context.Context, js jetstream.JetStream) error {
 		s, err := js.Stream(ctx, e.nats.Name)
@@ -182,6 +185,7 @@ func (e *everywhere) arrived() map[string]string {
 		m, err := s.GetLastMsgForSubject(ctx, e.nats.Name+".order.placed")
 		if err == nil {
 			got["nats"] = m.Header.Get("Nats-Msg-Id") + " " + string(m.Data)
+			e.traces["nats"] = m.Header.Get("traceparent")
 		}
 		return err
 	})
@@ -190,13 +194,41 @@ func (e *everywhere) arrived() map[string]string {
 		e.Fatal(err)
 	}
 	got["mail"] = m.Subject + " to " + m.To
+	e.traces["mail"] = m.Header.Get("Traceparent")
 	return got
+}
+
+// fromBrokers adds what has arrived in Kafka and RabbitMQ.
+func (e *everywhere) fromBrokers(ctx context.Context, got map[string]string) {
+	e.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka), kgo.ConsumeTopics(e.name))
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer client.Close()
+	client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+		got["kafka"] = fmt.Sprintf("key %s, %d headers, %s", r.Key, len(r.Headers), r.Value)
+		e.traces["kafka"] = traceOf(fmt.Sprintf("%s", r.Headers))
+	})
+	conn, err := amqp.Dial(e.rabbitmq)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // it was only read from
+	ch, err := conn.Channel()
+	if err != nil {
+		e.Fatal(err)
+	}
+	if m, ok, err := ch.Get(e.name, true); err == nil && ok {
+		got["rabbitmq"] = fmt.Sprintf("message_id %s, type %s, %s", m.MessageId, m.Type, m.Body)
+		e.traces["rabbitmq"] = fmt.Sprint(m.Headers["traceparent"])
+	}
 }
 
 // TestEveryDestination sends one event to all of them by one configuration.
 func TestEveryDestination(t *testing.T) {
 	t.Parallel()
-	e := startEverything(t)
+	e := startEverything(t, "every")
 	path := file(t, e.config())
 	if r := command(t, "check-config", "-c", path); r.code != 0 {
 		t.Fatalf("check-config: %d\n%s", r.code, r.stderr)

@@ -31,6 +31,12 @@ func usageErrorf(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
+// environmentError says that variables of the environment are wrong.
+type environmentError struct{ error }
+
+// Unwrap returns the error without the mark.
+func (e *environmentError) Unwrap() error { return e.error }
+
 // report prints err, which the command cmd returned, and gives the exit code.
 func (a *app) report(cmd *cobra.Command, err error) int {
 	if err == nil {
@@ -49,5 +55,8 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		return exitUsage
 	}
 	cmd.PrintErrf("notifyd: %s\n", text)
+	if _, ok := errors.AsType[*environmentError](err); ok {
+		return exitConfig
+	}
 	return exitFailure
 }

@@ -18,7 +18,8 @@ import (
 )
 
 // generation is a relay and all that one reading of the configuration has made
-// for it. Nothing of it is shared with the generation before or after.
+// for it. Nothing of it but the tracer is shared with the generation before or
+// after.
 type generation struct {
 	config  *config.Config
 	log     *slog.Logger
@@ -26,6 +27,7 @@ type generation struct {
 	pool    *pgxpool.Pool
 	relay   *notifyd.Relay
 	alerts  alerts
+	spans   *tracer
 	closers []io.Closer
 	changed []string // what is different from the generation before
 
@@ -34,8 +36,8 @@ type generation struct {
 
 // newGeneration builds what the configuration describes, and contacts nothing.
 // The caller closes it; where there is an error, nothing is left open.
-func newGeneration(ctx context.Context, c *config.Config, path string, log *slog.Logger) (*generation, error) {
-	g := &generation{config: c, log: log, stopAlerts: func() {}}
+func newGeneration(ctx context.Context, c *config.Config, path string, spans *tracer, log *slog.Logger) (*generation, error) {
+	g := &generation{config: c, spans: spans, log: log, stopAlerts: func() {}}
 	if err := g.build(ctx, path); err != nil {
 		return nil, errors.Join(err, g.close(), g.closeAlerts())
 	}
@@ -60,7 +62,7 @@ func (g *generation) build(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	g.closers, err = addDestinations(g.relay, g.config, g.log)
+	g.closers, err = addDestinations(g.relay, g.config, g.spans, g.log)
 	return err
 }
 

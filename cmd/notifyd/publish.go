@@ -35,7 +35,7 @@ func newPublishCmd(a *app) *cobra.Command {
 		Long: `publish inserts one event into outbox_events and prints its id. PAYLOAD is JSON,
 @FILE reads it from a file and - from standard input; without it the payload is {}.`,
 		Example: `  notifyd publish order.created '{"order": 1042, "email": "ann@example.com"}' --aggregate order/1042
-  notifyd publish order.created @order.json --header traceparent=00-4bf92f3577b34da6-00f067aa0ba902b7-01`,
+  notifyd publish order.created @order.json --header traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			payload := "{}"

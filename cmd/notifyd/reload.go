@@ -133,7 +133,7 @@ func (s *supervisor) build(ctx context.Context, g *generation) (*generation, err
 	if err != nil {
 		return nil, err
 	}
-	next, err := newGeneration(ctx, c, s.path, newLogger(s.out, c.Log))
+	next, err := newGeneration(ctx, c, s.path, g.spans, newLogger(s.out, c.Log))
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ configuration file. It waits for a database or a destination that is down.
 SIGTERM and SIGINT stop it in order: running deliveries may finish within
 relay.shutdown_timeout, what is left is given back. A second one ends it at once.
 SIGHUP makes it read the configuration again; a file with mistakes changes nothing.
+The OTEL_* variables of OpenTelemetry make it send a span for each attempt.
 It exits with 0 after a clean stop, 1 after a failure, and 78 if the configuration
 is wrong.`,
 		Example: "  notifyd run\n  notifyd run -c /etc/notifyd/config.yaml --log-level debug",
@@ -53,7 +54,12 @@ is wrong.`,
 // runRelay builds the relay that the configuration describes, and runs it and
 // those that reloads put in its place.
 func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error { //nolint:revive // what a run is made of
-	g, err := newGeneration(ctx, c, path, log)
+	spans, err := startTracing(ctx, a.lookup, log)
+	if err != nil {
+		return err
+	}
+	defer spans.stop(ctx)
+	g, err := newGeneration(ctx, c, path, spans, log)
 	if err != nil {
 		return err
 	}
@@ -103,7 +109,7 @@ func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []
 
 // addDestinations opens the handlers and registers them with their routes. The
 // closers are to be closed even if there is an error.
-func addDestinations(relay *notifyd.Relay, c *config.Config, log *slog.Logger) (closers []io.Closer, err error) {
+func addDestinations(relay *notifyd.Relay, c *config.Config, spans *tracer, log *slog.Logger) (closers []io.Closer, err error) {
 	for _, d := range c.Destinations {
 		h, err := openDestination(d, log)
 		if err != nil {
@@ -112,7 +118,7 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, log *slog.Logger) (
 		if closer, ok := h.(io.Closer); ok {
 			closers = append(closers, closer)
 		}
-		if err := relay.Destination(d.Name, h, laneOptions(d.Lane)...); err != nil {
+		if err := relay.Destination(d.Name, h, append(laneOptions(d.Lane), spans.of(d)...)...); err != nil {
 			return closers, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/mail"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,6 +47,7 @@ func (h *Handler) build(e *dispatch.Event) (*gomail.Msg, error) {
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	msg.SetGenHeader("X-Notifyd-Event-Id", strconv.FormatInt(e.ID, 10))
 	msg.SetGenHeader("X-Notifyd-Event-Type", oneLine(e.Type, maxHeader))
+	h.setTrace(msg, e)
 	for _, name := range sortedKeys(h.tmpl.headers) {
 		value, err := header(h.tmpl.headers[name], data)
 		if err != nil {
@@ -56,6 +58,17 @@ func (h *Handler) build(e *dispatch.Event) (*gomail.Msg, error) {
 		}
 	}
 	return msg, h.setBody(msg, data)
+}
+
+// setTrace names the trace that the mail belongs to, unless headers have a say in
+// that: whoever asks about a mail has it with him then.
+func (h *Handler) setTrace(msg *gomail.Msg, e *dispatch.Event) {
+	const name = "traceparent"
+	value := oneLine(e.Headers[name], maxHeader)
+	own := func(configured string) bool { return strings.EqualFold(configured, name) }
+	if value != "" && !slices.ContainsFunc(sortedKeys(h.tmpl.headers), own) {
+		msg.SetGenHeader("Traceparent", value)
+	}
 }
 
 // setAddresses sets sender and recipients and returns the sender.

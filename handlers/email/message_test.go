@@ -49,6 +49,24 @@ func TestMailHasWhatTheTemplatesSay(t *testing.T) {
 	}
 }
 
+// TestTraceOfAMail: the mail tells of its trace, unless headers say otherwise.
+func TestTraceOfAMail(t *testing.T) {
+	t.Parallel()
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for name, headers := range map[string]map[string]string{
+		trace: nil, "": {"TRACEPARENT": `{{ get .Headers "none" | default "" }}`}, "own": {"traceparent": "own"},
+	} {
+		s := startSink(t, smtpsink.Options{})
+		cfg := config(s)
+		cfg.Headers = headers
+		e := event(ada)
+		e.Headers["traceparent"] = trace
+		if _, p := deliverOne(t, newHandler(t, cfg), s, e); p.Header.Get("Traceparent") != name || len(p.Header["Traceparent"]) > 1 {
+			t.Errorf("with %v: %q, want %q", headers, p.Header["Traceparent"], name)
+		}
+	}
+}
+
 func TestOneBodyIsOnePart(t *testing.T) {
 	t.Parallel()
 	s := startSink(t, smtpsink.Options{})
@@ -93,7 +111,7 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 	s := startSink(t, smtpsink.Options{})
 	known := []string{
 		"Auto-Submitted", "Content-Transfer-Encoding", "Content-Type", "Date", "From", "Message-Id", "Mime-Version",
-		"Reply-To", "Subject", "To", "X-Extra", "X-Notifyd-Event-Id", "X-Notifyd-Event-Type",
+		"Reply-To", "Subject", "To", "Traceparent", "X-Extra", "X-Notifyd-Event-Id", "X-Notifyd-Event-Type",
 	}
 	for _, evil := range []string{
 		"a\r\nBcc: evil@example.com", "a\nX-Evil: 1", "a\rX-Evil: 1", "a\r\n\r\nbody", "a\r\n.\r\nMAIL FROM:<x@y.z>",
@@ -105,6 +123,7 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, set := range map[string]func(c *Config, e *dispatch.Event){
+			"trace":    func(_ *Config, e *dispatch.Event) { e.Headers["traceparent"] = evil },
 			"subject":  func(c *Config, _ *dispatch.Event) { c.Subject = "x{{ .Payload.v }}" },
 			"header":   func(c *Config, _ *dispatch.Event) { c.Headers = map[string]string{"X-Extra": "{{ .Payload.v }}"} },
 			"to":       func(c *Config, _ *dispatch.Event) { c.To = List{"{{ .Payload.v }} <a@example.com>"} },

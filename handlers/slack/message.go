@@ -99,6 +99,9 @@ func (t *templates) build(e *dispatch.Event) (*message, error) {
 	if e.Replay > 0 {
 		m.metadata["replay"] = e.Replay
 	}
+	if trace := e.Headers["traceparent"]; trace != "" {
+		m.metadata["traceparent"] = cut(trace, maxReply)
+	}
 	r := renderer{data: data}
 	m.channel = r.line(t.channel, checkLine)
 	m.threadTS = r.line(t.threadTS, checkTS)

@@ -43,7 +43,9 @@ func TestRequest(t *testing.T) {
 
 	cfg := look(config(s.host()))
 	cfg.Channel = "{{ .Payload.channel }}"
-	if err := newHandler(t, cfg).Deliver(testContext(t), event(payload)); err != nil {
+	e := event(payload)
+	e.Headers["traceparent"] = "00-ab"
+	if err := newHandler(t, cfg).Deliver(testContext(t), e); err != nil {
 		t.Fatal(err)
 	}
 	got := s.last(t)
@@ -57,7 +59,7 @@ func TestRequest(t *testing.T) {
 		"token": testToken, "channel": "C9", "text": text, "blocks": wantBlocks, "thread_ts": "1700000000.000100",
 		"username": "Shop acme", "icon_emoji": ":package:", "unfurl_links": "true", "unfurl_media": "false",
 		"metadata": map[string]any{"event_type": "notifyd_event", "event_payload": map[string]any{
-			"event_id": "42", "event_type": "order.created", "destination": "team",
+			"event_id": "42", "event_type": "order.created", "destination": "team", "traceparent": "00-ab",
 		}},
 	}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)

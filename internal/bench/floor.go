@@ -15,7 +15,7 @@ import (
 
 // freshColumns are what a relay needs of an event, and reads in its claims.
 const freshColumns = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
-	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint FROM outbox_events WHERE state = 'fresh'`
+	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint, traceparent FROM outbox_events WHERE state = 'fresh'`
 
 // floorClaims is how many events can be claimed at a time: as many as a relay
 // has claims.
@@ -107,4 +107,4 @@ func (l *latency) floorClaims(ctx context.Context, conn *pgx.Conn, ids <-chan in
 }
 
 // freshFormats are those of a relay's claim: numbers and times in binary.
-func freshFormats() []int16 { return []int16{1, 0, 0, 0, 0, 0, 1, 1} }
+func freshFormats() []int16 { return []int16{1, 0, 0, 0, 0, 0, 1, 1, 0} }

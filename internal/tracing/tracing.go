@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"log/slog"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -14,42 +14,12 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// protocol is the one that is spoken.
-const protocol = "http/protobuf"
-
-// Wanted reports whether the environment asks for traces: OTEL_TRACES_EXPORTER is
-// otlp, or an endpoint is set, and nothing says no. The error names a setting that
-// cannot be kept to, and the cure.
-func Wanted(lookup func(name string) (string, bool)) (bool, error) {
-	get := func(name string) string {
-		value, _ := lookup(name)
-		return strings.TrimSpace(value)
-	}
-	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {
-		return false, nil
-	}
-	endpoint := get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") + get("OTEL_EXPORTER_OTLP_ENDPOINT")
-	switch exporter := get("OTEL_TRACES_EXPORTER"); {
-	case exporter == "none", exporter == "" && endpoint == "":
-		return false, nil
-	case exporter != "" && exporter != "otlp":
-		return false, fmt.Errorf("OTEL_TRACES_EXPORTER: %q is not known: use otlp or none", exporter)
-	}
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		if p := get(name); p == protocol {
-			break
-		} else if p != "" {
-			return false, fmt.Errorf("%s: %q is not spoken: use %s, to port 4318 of a collector", name, p, protocol)
-		}
-	}
-	return true, nil
-}
-
-// New returns a provider that sends its spans in the background. The exporter, the
-// sampler, the limits and the resource are configured by the OTEL_* variables of
-// the process. It does not connect. The caller calls Shutdown, which sends what is
+// New returns a provider that sends its spans in the background, and tells log
+// when they do not arrive. The exporter, the sampler, the limits and the resource
+// are configured by the OTEL_* variables of the process, which [Wanted] has found
+// to be right. It does not connect. The caller calls Shutdown, which sends what is
 // left.
-func New(ctx context.Context, version string) (*sdktrace.TracerProvider, error) {
+func New(ctx context.Context, version string, log *slog.Logger) (*sdktrace.TracerProvider, error) {
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
@@ -60,5 +30,29 @@ func New(ctx context.Context, version string) (*sdktrace.TracerProvider, error) 
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, errors.Join(fmt.Errorf("tracing: %w", err), exporter.Shutdown(ctx))
 	}
-	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(described)), nil
+	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(&telling{SpanExporter: exporter, log: log}), sdktrace.WithResource(described)), nil
+}
+
+// telling tells the log what the SDK would write to standard error, once for an
+// outage. The processor calls it from one goroutine at a time.
+type telling struct {
+	sdktrace.SpanExporter
+	log  *slog.Logger
+	lost int // spans, since the last that arrived
+}
+
+// ExportSpans implements sdktrace.SpanExporter.
+func (t *telling) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := t.SpanExporter.ExportSpans(ctx, spans)
+	switch {
+	case err != nil && t.lost == 0:
+		t.log.WarnContext(ctx, "spans cannot be sent: deliveries go on, their traces are lost", "err", err)
+		t.lost += len(spans)
+	case err != nil:
+		t.lost += len(spans)
+	case t.lost > 0:
+		t.log.InfoContext(ctx, "spans are sent again", "lost", t.lost)
+		t.lost = 0
+	}
+	return nil // it has been told
 }

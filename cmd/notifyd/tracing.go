@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/tracing"
+	"github.com/notifyd/notifyd/oteltrace"
+)
+
+// tracingShutdown is how long the last spans may take to be sent when the daemon
+// stops: a collector that is away must not hold it up.
+const tracingShutdown = 5 * time.Second
+
+// tracer makes a span of every attempt, from the start of the daemon to its end;
+// nil makes none. A reload changes nothing about it: the environment of a process
+// stays.
+type tracer struct {
+	provider *sdktrace.TracerProvider
+	log      *slog.Logger
+}
+
+// startTracing returns nil where the environment asks for no traces. The caller
+// calls stop, on whatever is returned.
+func startTracing(ctx context.Context, lookup func(string) (string, bool), log *slog.Logger) (*tracer, error) {
+	wanted, err := tracing.Wanted(lookup)
+	if err != nil {
+		return nil, &environmentError{err}
+	}
+	if !wanted {
+		return nil, nil //nolint:nilnil // nothing is wanted, and nothing is wrong
+	}
+	provider, err := tracing.New(ctx, readBuildInfo().Version, log)
+	if err != nil {
+		return nil, err
+	}
+	log.InfoContext(ctx, "traces of deliveries are sent, as the OTEL_* variables say")
+	return &tracer{provider, log}, nil
+}
+
+// of returns what makes spans of the attempts at d.
+func (t *tracer) of(d config.Destination) []notifyd.HandleOption {
+	if t == nil {
+		return nil
+	}
+	return []notifyd.HandleOption{notifyd.With(oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type)))}
+}
+
+// stop sends what is left. Nothing may make spans any more.
+func (t *tracer) stop(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingShutdown) // ctx has ended: that is why it stops
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		t.log.WarnContext(ctx, "the last spans could not be sent", "err", err)
+	}
+}

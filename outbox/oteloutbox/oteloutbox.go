@@ -1,0 +1,80 @@
+// Package oteloutbox writes events as package outbox does, each with the trace of
+// whoever writes it: the span in the context becomes the event's headers
+// traceparent and tracestate (W3C Trace Context), and deliveries and consumers
+// continue its trace. The functions are those of package outbox: exchanging the
+// import is all there is to do.
+//
+// It needs the API of OpenTelemetry and no SDK. Package outbox itself needs
+// neither: who does not trace takes on nothing.
+package oteloutbox
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/notifyd/notifyd/outbox"
+)
+
+// Write is [outbox.Write] with the trace of ctx.
+func Write[R any](ctx context.Context, tx outbox.Tx[R], events ...outbox.Event) error {
+	return outbox.Write(ctx, tx, Events(ctx, events...)...)
+}
+
+// WriteTo is [outbox.WriteTo] with the trace of ctx.
+func WriteTo[R any](ctx context.Context, tx outbox.Tx[R], schema string, events ...outbox.Event) error {
+	return outbox.WriteTo(ctx, tx, schema, Events(ctx, events...)...)
+}
+
+// WriteSQL is [outbox.WriteSQL] with the trace of ctx.
+func WriteSQL(ctx context.Context, tx outbox.SQLTx, events ...outbox.Event) error {
+	return outbox.WriteSQL(ctx, tx, Events(ctx, events...)...)
+}
+
+// WriteSQLTo is [outbox.WriteSQLTo] with the trace of ctx.
+func WriteSQLTo(ctx context.Context, tx outbox.SQLTx, schema string, events ...outbox.Event) error {
+	return outbox.WriteSQLTo(ctx, tx, schema, Events(ctx, events...)...)
+}
+
+// Events returns the events with the trace of ctx, for [outbox.Statement]. An
+// event that has a header traceparent, in whatever case, keeps it. Neither events
+// nor their headers are changed; without a span in ctx they are returned as they
+// are. A span that is not sampled is passed on, and so is that decision.
+func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
+	if len(events) == 0 || !trace.SpanContextFromContext(ctx).IsValid() {
+		return events
+	}
+	fields := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, fields)
+	all := make([]outbox.Event, len(events))
+	copy(all, events)
+	for i := range all {
+		e := &all[i]
+		if named(e.Headers, parent) {
+			continue
+		}
+		headers := make(map[string]string, len(e.Headers)+len(fields))
+		maps.Copy(headers, e.Headers)
+		// A tracestate belongs to its traceparent: one from elsewhere goes.
+		maps.DeleteFunc(headers, func(name, _ string) bool { return strings.EqualFold(name, "tracestate") })
+		maps.Copy(headers, fields)
+		e.Headers = headers
+	}
+	return all
+}
+
+// parent is the header that makes a trace.
+const parent = "traceparent"
+
+// named reports whether there is a header of that name, in whatever case.
+func named(headers map[string]string, name string) bool {
+	for other := range headers {
+		if strings.EqualFold(other, name) {
+			return true
+		}
+	}
+	return false
+}

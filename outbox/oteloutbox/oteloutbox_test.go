@@ -1,0 +1,145 @@
+package oteloutbox_test
+
+import (
+	"context"
+	"maps"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/outbox"
+	"github.com/notifyd/notifyd/outbox/oteloutbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const (
+	parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	state  = "vendor=1"
+)
+
+// inSpan returns a context as instrumentation leaves it.
+func inSpan(t *testing.T, flags trace.TraceFlags) context.Context {
+	t.Helper()
+	traceID, err := trace.TraceIDFromHex(parent[3:35])
+	if err != nil {
+		t.Fatal(err)
+	}
+	spanID, err := trace.SpanIDFromHex(parent[36:52])
+	if err != nil {
+		t.Fatal(err)
+	}
+	with, err := trace.ParseTraceState(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: traceID, SpanID: spanID, TraceFlags: flags, TraceState: with,
+	}))
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	shared := map[string]string{"tenant": "a", "Tracestate": "other=1"}
+	events := []outbox.Event{
+		{Type: "a"}, {Type: "b", Headers: shared}, {Type: "c", Headers: map[string]string{"TraceParent": "own", "tracestate": "own=1"}},
+	}
+	got := oteloutbox.Events(inSpan(t, trace.FlagsSampled), events...)
+	for i, want := range []map[string]string{
+		{"traceparent": parent, "tracestate": state},
+		{"traceparent": parent, "tracestate": state, "tenant": "a"},
+		{"TraceParent": "own", "tracestate": "own=1"},
+	} {
+		if got[i].Type != events[i].Type || !maps.Equal(got[i].Headers, want) {
+			t.Errorf("%s has %v, want %v", got[i].Type, got[i].Headers, want)
+		}
+	}
+	if events[0].Headers != nil || len(shared) != 2 {
+		t.Errorf("what was given became %v", events)
+	}
+	if got := oteloutbox.Events(inSpan(t, 0), events[0]); got[0].Headers["traceparent"] != parent[:53]+"00" {
+		t.Errorf("not sampled, and written as %v", got[0].Headers)
+	}
+	if got := oteloutbox.Events(t.Context(), events...); len(got) != 3 || got[0].Headers != nil {
+		t.Errorf("without a span: %v", got)
+	}
+	if got := oteloutbox.Events(inSpan(t, 0)); len(got) != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
+// TestWrites: each of the functions stores the trace with the event.
+func TestWrites(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for _, schema := range []string{"public", "relay"} {
+		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
+			_, err := outboxsql.Migrate(t.Context(), c.Conn(), schema, outboxsql.BellOff)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx := inSpan(t, trace.FlagsSampled)
+	e := outbox.Event{Type: "a", Payload: 1}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if err := oteloutbox.Write(ctx, tx, e, e); err != nil {
+			return err
+		}
+		return oteloutbox.WriteTo(ctx, tx, "relay", e)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close() //nolint:errcheck // nothing is under way
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := oteloutbox.WriteSQL(ctx, tx, e); err != nil {
+		t.Error(err)
+	}
+	if err := oteloutbox.WriteSQLTo(ctx, tx, "relay", e); err != nil {
+		t.Error(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for schema, want := range map[string]int{"public": 3, "relay": 2} {
+		var n int
+		err := pool.QueryRow(ctx, `SELECT count(*) FROM `+schema+`.outbox_events WHERE headers = jsonb_build_object('traceparent', $1::text, 'tracestate', $2::text)`, parent, state).Scan(&n)
+		if err != nil || n != want {
+			t.Errorf("%s: %d events, %v; want %d", schema, n, err, want)
+		}
+	}
+}
+
+// TestNoSDK: who writes events takes on the API alone, and no driver.
+func TestNoSDK(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(out), "go.opentelemetry.io/otel/trace\n") {
+		t.Errorf("the list is\n%s", out)
+	}
+	for _, unwanted := range []string{"otel/sdk", "otel/exporters", "jackc", "notifyd/dispatch", "google.golang.org"} {
+		if strings.Contains(string(out), unwanted) {
+			t.Errorf("%s is brought along", unwanted)
+		}
+	}
+}

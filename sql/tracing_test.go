@@ -1,0 +1,98 @@
+package outboxsql_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+// TestTraceparentCaptured: the setting of the transaction gets into the row,
+// whatever the columns that the writer names, and nothing broken does.
+func TestTraceparentCaptured(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	writer, _ := granted(t, conn, "relay", outboxsql.BellAuto)
+	// A function of that name in front of the real one must not run.
+	exec(t, conn, `CREATE SCHEMA front; GRANT USAGE ON SCHEMA front TO PUBLIC;
+		CREATE FUNCTION front.current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT (1/0)::text'`)
+	captured := func(setting, columns, values string) (got *string) {
+		t.Helper()
+		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			if setting != "unset" {
+				if _, err := tx.Exec(t.Context(), `SELECT set_config('notifyd.traceparent', $1, true)`, setting); err != nil {
+					return err
+				}
+			}
+			_, err := tx.Exec(t.Context(), `INSERT INTO relay.outbox_events (event_type, payload`+columns+`) VALUES ('a', '1'`+values+`)`)
+			return err
+		})
+		if err != nil {
+			t.Errorf("with %q: %v", setting, err)
+		}
+		exec(t, conn, "RESET ROLE")
+		got = value[*string](t, conn, `SELECT traceparent FROM relay.outbox_events ORDER BY id DESC LIMIT 1`)
+		become(t, conn, writer)
+		return got
+	}
+	become(t, conn, writer)
+	exec(t, conn, `SET search_path = front, relay, pg_catalog`)
+	if got := captured("unset", "", ""); got != nil {
+		t.Errorf("captured %q of nothing", *got)
+	}
+	for _, c := range [][2]string{{"", ""}, {", headers", `, '{"tenant": "a"}'`}, {", aggregate_type, aggregate_id", ", 'order', '7'"}} {
+		if got := captured(traceparent, c[0], c[1]); got == nil || *got != traceparent {
+			t.Errorf("captured %v with columns %q", got, c[0])
+		}
+	}
+	// The setting was of the transaction; what is left of it is the empty text.
+	for _, setting := range []string{
+		"unset", "", " ", traceparent + "\n", " " + traceparent, traceparent + "-x", strings.ToUpper(traceparent), traceparent[:54],
+		strings.Repeat("-", 55), traceparent[:10] + "-" + traceparent[11:], "%" + traceparent[1:], "ü" + traceparent[1:],
+		strings.Replace(traceparent, "4bf", "4gf", 1), strings.ReplaceAll(traceparent, "-", "_"), strings.Repeat("0123456789abcdef-", 100_000), "ü'; --",
+	} {
+		if got := captured(setting, "", ""); got != nil {
+			t.Errorf("captured %q of %.80q", *got, setting)
+		}
+	}
+	refused(t, conn, `INSERT INTO relay.outbox_events (event_type, payload, traceparent) VALUES ('a', '1', '`+traceparent+`')`)
+}
+
+// TestTracingMigration takes a schema from version 2 on, below a relay of that
+// version: its statements go on, and events that are there belong to no trace.
+func TestTracingMigration(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn, relay := connect(t, url), connect(t, url)
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "triggers.sql"} {
+		runFile(t, conn, name)
+	}
+	exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('before', '1')`)
+	const claim = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at FROM outbox_events WHERE state = 'fresh' AND id > $1 FOR UPDATE SKIP LOCKED`
+	if _, err := relay.Prepare(t.Context(), "claim", claim); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, relay, "claim", 0)
+	file := value[uint32](t, conn, `SELECT relfilenode FROM pg_class WHERE relname = 'outbox_events'`)
+	exec(t, conn, `SET notifyd.traceparent = '`+traceparent+`'`)
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) == 0 || applied[0].Number != 3 {
+		t.Errorf("applied %+v", applied)
+	}
+	exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('after', '1')`)
+	tag, err := relay.Exec(t.Context(), "claim", 0)
+	if err != nil || tag.RowsAffected() != 2 {
+		t.Errorf("the relay of before claims %v, %v", tag, err)
+	}
+	got := values[*string](t, conn, `SELECT traceparent FROM outbox_events ORDER BY id`)
+	if len(got) != 2 || got[0] != nil || got[1] == nil || *got[1] != traceparent {
+		t.Errorf("traces %v", got)
+	}
+	if now := value[uint32](t, conn, `SELECT relfilenode FROM pg_class WHERE relname = 'outbox_events'`); now != file {
+		t.Error("the table was written anew")
+	}
+}

@@ -1,0 +1,45 @@
+package store
+
+import (
+	"bytes"
+	"strings"
+)
+
+// headerTrace is the header of W3C Trace Context.
+const headerTrace = "traceparent"
+
+// traced adds the trace that was captured at the insert to an event's headers,
+// unless the writer gave one with them. The column's default looks at the form
+// alone, and an insert may name the column: what is no traceparent stays here.
+func traced(headers map[string]string, captured []byte) map[string]string {
+	if !isTraceparent(captured) {
+		return headers
+	}
+	for name := range headers {
+		if strings.EqualFold(name, headerTrace) {
+			return headers
+		}
+	}
+	if headers == nil {
+		headers = make(map[string]string, 1)
+	}
+	headers[headerTrace] = string(captured)
+	return headers
+}
+
+// isTraceparent reports whether raw is one of W3C Trace Context: version, trace,
+// span and flags in lower case hexadecimal digits, none of them invalid.
+func isTraceparent(raw []byte) bool {
+	const size, trace, span, flags = 55, 3, 36, 53
+	if len(raw) != size {
+		return false
+	}
+	for i, c := range raw {
+		dash := i == trace-1 || i == span-1 || i == flags-1
+		if dash != (c == '-') || !dash && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	zero := func(part []byte) bool { return len(bytes.Trim(part, "0")) == 0 }
+	return string(raw[:2]) != "ff" && !zero(raw[trace:span-1]) && !zero(raw[span:flags-1])
+}

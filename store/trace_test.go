@@ -1,0 +1,67 @@
+package store
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+const captured = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+// TestTraceOfTheWriter: what was captured at the insert is a header, by every way
+// to the event, unless the writer gave one or it is none.
+func TestTraceOfTheWriter(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.exec(`BEGIN`)
+	d.exec(`SET LOCAL notifyd.traceparent = '` + captured + `'`)
+	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, headers) VALUES
+		(1, 'a', 'o', '1', '1', NULL), (2, 'a', 'o', '1', '1', '{"tenant": "a"}'), (3, 'a', 'o', '1', '1', '{"Traceparent": "own"}')`)
+	d.exec(`COMMIT`)
+	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, traceparent) VALUES (4, 'a', 'o', '1', '1', 'broken'), (5, 'a', 'o', '1', '1', DEFAULT)`)
+	s := d.session(options())
+	check := func(how string, c dispatch.Claimed) {
+		t.Helper()
+		if len(c.Work) != 5 {
+			t.Fatalf("%s: claimed %d", how, len(c.Work))
+		}
+		for _, w := range c.Work {
+			h, want := w.Event.Headers, []string{captured, captured, "", "", ""}[w.Event.ID-1]
+			if h["traceparent"] != want || len(h) != []int{1, 2, 1, 0, 0}[w.Event.ID-1] {
+				t.Errorf("%s: event %d has headers %v", how, w.Event.ID, h)
+			}
+		}
+	}
+	check("by id", d.claim(s, dispatch.Query{Source: dispatch.SourceIDs, IDs: []int64{1, 2, 3, 4, 5}}))
+	d.settle(s, &dispatch.Settlement{})
+	check("by sweep", d.claim(s, dispatch.Query{Source: dispatch.SourceSweep, Limit: 9}))
+	var entries []dispatch.Entry
+	for id := range int64(5) {
+		e := entry(id+1, "x", dispatch.EntryRetry)
+		e.Key = "o/1"
+		entries = append(entries, e)
+	}
+	d.settle(s, &dispatch.Settlement{Deferred: []int64{1, 2, 3, 4, 5}, Put: entries})
+	check("by line", d.claim(s, dispatch.Query{Source: dispatch.SourceLines, Lines: []dispatch.LineRef{{Destination: "x", Key: "o/1", Bound: 9}}, PerLine: 9}))
+	d.settle(s, &dispatch.Settlement{})
+	d.exec(`UPDATE outbox_deliveries SET ordering_key = NULL`)
+	check("by due", d.claim(s, due("x")))
+}
+
+func TestIsTraceparent(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{captured, captured[:53] + "00", "cc" + captured[2:]} {
+		if !isTraceparent([]byte(good)) {
+			t.Errorf("%q is refused", good)
+		}
+	}
+	for _, bad := range []string{
+		"", captured[:54], captured + "0", "ff" + captured[2:], strings.ToUpper(captured), strings.ReplaceAll(captured, "-", "a"), captured[:10] + "-" + captured[11:],
+		"00-" + strings.Repeat("0", 32) + captured[35:], captured[:36] + strings.Repeat("0", 16) + "-01", captured[:54] + "g", captured[:54] + "\n",
+	} {
+		if isTraceparent([]byte(bad)) {
+			t.Errorf("%q passes", bad)
+		}
+	}
+}
