@@ -67,9 +67,6 @@ func (f *front) asks(after int64) []Range {
 // there was nothing else to be met up to last.
 func (f *front) went(now time.Time, work []Work, last int64) {
 	next := f.head
-	if len(work) > 0 {
-		next = f.from(work[0].Event.ID)
-	}
 	for i := range work {
 		id := work[i].Event.ID
 		if id <= f.head {
@@ -81,20 +78,10 @@ func (f *front) went(now time.Time, work []Work, last int64) {
 		}
 		next = max(next, id)
 	}
-	if last > next && next != beforeAll {
+	if last > next {
 		f.add(gap{Range: Range{next + 1, last}, since: now})
 	}
 	f.head = max(f.head, last)
-}
-
-// from returns behind which id that is not met yet a gap begins which ends before
-// the given one. Nobody knows where the sequence began: of what was drawn before
-// the first event that is left, only the nearest may be under way still.
-func (f *front) from(id int64) int64 {
-	if f.head == beforeAll {
-		return max(id, beforeAll+2+maxGaps) - 1 - maxGaps
-	}
-	return f.head
 }
 
 // reach makes the front one that has come to id, if it is not that far: a lane may
@@ -103,7 +90,7 @@ func (f *front) reach(now time.Time, id int64) {
 	if id <= f.head {
 		return
 	}
-	f.add(gap{Range: Range{f.from(id) + 1, id}, since: now})
+	f.add(gap{Range: Range{f.head + 1, id}, since: now})
 	f.head = id
 }
 
