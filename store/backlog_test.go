@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -175,7 +176,7 @@ func TestBacklogPlans(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	if _, err := d.conn.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {
-		t.Skipf("this server has no auto_explain: %v", err)
+		testenv.Need(t, "auto_explain", err)
 	}
 	d.exec(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`)
 	d.exec(`ALTER TABLE outbox_deliveries SET (autovacuum_enabled = off)`)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // fills are what the tables may look like when a plan is made. Statistics are
@@ -137,7 +138,7 @@ func TestPlansAsRun(t *testing.T) {
 	forEachFill(t, func(t *testing.T, d *db) {
 		t.Helper()
 		if _, err := d.conn.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {
-			t.Skipf("this server has no auto_explain: %v", err)
+			testenv.Need(t, "auto_explain", err)
 		}
 		var mu sync.Mutex
 		var plans []string

@@ -2,6 +2,7 @@ package rabbitmq_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -103,7 +104,7 @@ func TestReadByAnotherLibrary(t *testing.T) {
 	t.Parallel()
 	const python = "/usr/bin/python3" // the one that the distribution's packages are for
 	if err := exec.CommandContext(t.Context(), python, "-c", "import pika").Run(); err != nil {
-		t.Skip("no pika for Python here: apt-get install python3-pika")
+		testenv.Need(t, "pika for Python", fmt.Errorf("%w: apt-get install python3-pika", err))
 	}
 	b := broker{t, testenv.RabbitMQ(t).URL}
 	b.queue("q", nil)

@@ -117,7 +117,7 @@ func TestSecureListener(t *testing.T) {
 func TestStartTellsWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	if _, err := kafkaserver.Find(); err != nil {
-		t.Skip(err)
+		testenv.Need(t, "kafka", err)
 	}
 	s, err := kafkaserver.Start(t.Context(), kafkaserver.Config{Properties: map[string]string{"process.roles": "emperor"}})
 	if err == nil {

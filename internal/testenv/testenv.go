@@ -101,6 +101,14 @@ func FreePort(tb testing.TB) int {
 	return port
 }
 
+// Need ends the test when err says that what is called name is not there: by
+// failing where [EnvRequire] asks for all, else by skipping. It is for tools and
+// parts of servers that a test cannot do without.
+func Need(tb testing.TB, name string, err error) {
+	tb.Helper()
+	require(tb, name, err)
+}
+
 // require ends the test when err says that the server called name is not to be
 // had: by failing where [EnvRequire] lists it, else by skipping.
 func require(tb testing.TB, name string, err error) {
