@@ -2,8 +2,8 @@
 // applies them.
 //
 // The files are complete in themselves and can be run with psql: schema.sql,
-// then dead_letters.sql, then triggers.sql. [Migrate] does the same under a lock
-// and keeps account of versions.
+// then dead_letters.sql, storage.sql, triggers.sql. [Migrate] does the same under
+// a lock and keeps account of versions. [Partition] makes days of the table.
 package outboxsql
 
 import (
@@ -23,6 +23,9 @@ var schemaSQL string
 
 //go:embed dead_letters.sql
 var deadLettersSQL string
+
+//go:embed storage.sql
+var storageSQL string
 
 //go:embed triggers.sql
 var triggersSQL string
@@ -139,6 +142,13 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]V
 		if !exists {
 			statements = createSchema(schema) + statements
 		}
+		partitioned, err := Partitioned(ctx, conn, schema)
+		if err != nil {
+			return err
+		}
+		if partitioned {
+			statements += partitionsSQL
+		}
 		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
@@ -175,6 +185,7 @@ func script(schema string, current int, bell Bell) string {
 	for _, m := range migrations()[current:] {
 		b.WriteString(m.sql)
 	}
+	b.WriteString(storageSQL)
 	b.WriteString(triggersSQL)
 	return b.String()
 }
