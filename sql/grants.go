@@ -89,9 +89,10 @@ func Grants(schema string, roles Roles) (string, error) {
 	return b.String(), nil
 }
 
-// partitionFunctions are what a relay calls where the table is partitioned. They
-// run as the owner of the tables, so that the relay does not have to be it.
-func partitionFunctions() []string {
+// PartitionFunctions are what a relay calls where the table is partitioned. They
+// run as the owner of the tables, so that the relay does not have to be it. The
+// names have no schema.
+func PartitionFunctions() []string {
 	return []string{
 		"outbox_partitions()", "outbox_last_id()", "outbox_partitions_extend(timestamptz, integer)",
 		"outbox_partition_drop(text, timestamptz)", "outbox_keys_purge(bigint, integer)",
@@ -101,7 +102,7 @@ func partitionFunctions() []string {
 // partitionGrants are for the functions that are there.
 func partitionGrants(schema, relay string) string {
 	var grants strings.Builder
-	for _, f := range partitionFunctions() {
+	for _, f := range PartitionFunctions() {
 		name := pgx.Identifier{schema}.Sanitize() + "." + f
 		fmt.Fprintf(&grants, "IF to_regprocedure(%s) IS NOT NULL THEN GRANT EXECUTE ON FUNCTION %s TO %s; END IF; ",
 			literal(name), name, pgx.Identifier{relay}.Sanitize())

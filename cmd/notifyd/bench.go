@@ -113,6 +113,7 @@ broker of --amqp-url, or on a private one, and are read back too.`,
 	flags.StringVar(&o.AMQPURL, "amqp-url", "", "`URL` of RabbitMQ; a private one by default")
 	flags.Var(&queueType, "queue-type", "type of RabbitMQ's queue: classic or quorum")
 	flags.IntVar(&o.Topics, "topics", 2, "`number` of Kafka's topics, with one partition each")
+	flags.IntVar(&o.Partitions, "partitions", 0, "drain a table with this `number` of partitions, and beside it a plain one in place of SQL alone")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	return cmd
 }

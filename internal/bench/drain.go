@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
@@ -41,12 +42,17 @@ type DrainOptions struct {
 	// HeldSnapshot keeps a transaction open that could still see all of the
 	// backlog, so that nothing of it can be cleaned up.
 	HeldSnapshot bool
+	// Partitions has the relay drain a table with so many partitions, and beside
+	// it, in place of SQL alone, a plain one; 0 is a plain table and SQL alone. The
+	// events are in the oldest partition, where looking for more finds it hardest.
+	Partitions int
 }
 
 // DrainResult is what came of it.
 type DrainResult struct {
 	EventsPerSecond  float64 `json:"events_per_second"`
 	SQLPerSecond     float64 `json:"sql_per_second"`
+	PlainPerSecond   float64 `json:"plain_per_second,omitempty"` // with Partitions, in place of SQLPerSecond
 	Ratio            float64 `json:"ratio"`
 	Lost             int64   `json:"lost"`
 	Duplicates       int64   `json:"duplicates"`
@@ -96,6 +102,9 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	if o.To == "" {
 		o.To = "noop"
 	}
+	if o.Partitions < 0 || o.Partitions > 0 && o.To != "noop" {
+		return DrainResult{}, fmt.Errorf("%d partitions into %s: partitions are compared with a plain table into noop only", o.Partitions, o.To)
+	}
 	o.Topics = max(o.Topics, 1)
 	var result DrainResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
@@ -113,12 +122,21 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 		}
 		defer release()
 	}
-	bare, err := d.measure(ctx, "sql", d.bare)
-	if err != nil {
-		return DrainResult{}, fmt.Errorf("drain by SQL alone: %w", err)
+	other, with := "sql", d.bare
+	if d.want.Partitions > 0 {
+		other, with = "plain", d.relay
+		if err := d.openSink(ctx); err != nil {
+			return DrainResult{}, err
+		}
 	}
-	if err := d.openSink(ctx); err != nil {
-		return DrainResult{}, err
+	bare, err := d.measure(ctx, other, with)
+	if err != nil {
+		return DrainResult{}, fmt.Errorf("drain for comparison: %w", err)
+	}
+	if d.want.Partitions == 0 {
+		if err := d.openSink(ctx); err != nil {
+			return DrainResult{}, err
+		}
 	}
 	relay, err := d.measure(ctx, "relay", d.relay)
 	if err != nil {
@@ -200,8 +218,14 @@ func (d *drain) backlog(ctx context.Context, name string) (schema string, err er
 		routes = len(d.place.handlers)
 	}
 	defer d.progress("inserting "+number(float64(d.want.Events))+" events", 0, nil)()
+	quiet := "ALTER TABLE " + table(schema) + " SET (autovacuum_enabled = off)"
+	if d.want.Partitions > 0 && name == "relay" {
+		if quiet, err = d.partition(ctx, schema); err != nil {
+			return "", err
+		}
+	}
 	for _, sql := range []string{
-		"ALTER TABLE " + table(schema) + " SET (autovacuum_enabled = off)",
+		quiet,
 		"INSERT INTO " + table(schema) + " (event_type, payload) SELECT '" + eventType + ".' || i % " + strconv.Itoa(routes) + ", '" + payload(d.want.Payload) +
 			"' FROM generate_series(1, " + strconv.Itoa(d.want.Events) + ") i",
 		"CHECKPOINT",
@@ -211,6 +235,22 @@ func (d *drain) backlog(ctx context.Context, name string) (schema string, err er
 		}
 	}
 	return schema, nil
+}
+
+// partition makes the partitions, and returns what keeps autovacuum from them.
+func (d *drain) partition(ctx context.Context, schema string) (quiet string, err error) {
+	err = d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		return outboxsql.Partition(ctx, c.Conn(), schema, outboxsql.PartitionOptions{})
+	})
+	if err != nil {
+		return "", err
+	}
+	if _, err := d.pool.Exec(ctx, "SELECT "+pgx.Identifier{schema}.Sanitize()+".outbox_partitions_extend(now(), $1)", d.want.Partitions-1); err != nil {
+		return "", fmt.Errorf("make partitions: %w", err)
+	}
+	err = d.pool.QueryRow(ctx, `SELECT string_agg(format('ALTER TABLE %s SET (autovacuum_enabled = off)', inhrelid::regclass), '; ')
+		FROM pg_inherits WHERE inhparent = to_regclass($1)`, table(schema)).Scan(&quiet)
+	return quiet, err
 }
 
 // relay drains by a relay, from its start until it has stopped: everything is
@@ -279,8 +319,13 @@ func (d *drain) report(relay, bare drained) DrainResult {
 	d.printf("%s events of %d B, then %s%s; %d claims of up to %d events in flight\n", number(n), d.want.Payload, fate, held, d.want.Workers, d.want.Batch)
 	d.printf("delivered to %s\n", d.place.note)
 	d.printf("inserted in one go and followed by a checkpoint, neither vacuumed nor analysed, autovacuum off for these tables\n\n")
-	g := newTable(d.Out, "", "relay", "SQL alone")
-	g.row("events per second", number(r.EventsPerSecond), number(r.SQLPerSecond))
+	columns := []string{"", "relay", "SQL alone"}
+	if d.want.Partitions > 0 {
+		columns = []string{"", strconv.Itoa(d.want.Partitions) + " partitions", "plain table"}
+		r.PlainPerSecond, r.SQLPerSecond = r.SQLPerSecond, 0
+	}
+	g := newTable(d.Out, columns...)
+	g.row("events per second", number(r.EventsPerSecond), number(max(r.SQLPerSecond, r.PlainPerSecond)))
 	g.row("seconds", fmt.Sprintf("%.2f", relay.took.Seconds()), fmt.Sprintf("%.2f", bare.took.Seconds()))
 	g.row("WAL bytes per event", fmt.Sprintf("%.0f", relay.wal/n), fmt.Sprintf("%.0f", bare.wal/n))
 	g.row("CPU of this process, us/event", fmt.Sprintf("%.2f", perEvent(relay.cpu.relay, n)), fmt.Sprintf("%.2f", perEvent(bare.cpu.relay, n)))
