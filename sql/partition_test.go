@@ -430,3 +430,76 @@ func TestPartitionReadsNothingAlone(t *testing.T) {
 		t.Errorf("files %s, before %s: something was written anew", after, before)
 	}
 }
+
+// TestStorage: migrate has the tables vacuumed early, and changes nothing that
+// was set by hand.
+func TestStorage(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	options := func(table string) string {
+		return value[string](t, conn, `SELECT array_to_string(reloptions, ' ') FROM pg_class WHERE oid = $1::text::regclass`, table)
+	}
+	if got := options("outbox_events"); !strings.Contains(got, "autovacuum_vacuum_scale_factor=0.02") {
+		t.Errorf("outbox_events: %s", got)
+	}
+	if got := options("outbox_deliveries"); !strings.Contains(got, "autovacuum_vacuum_threshold=1000") {
+		t.Errorf("outbox_deliveries: %s", got)
+	}
+	exec(t, conn, `ALTER TABLE outbox_events RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold, autovacuum_vacuum_insert_scale_factor, autovacuum_vacuum_cost_limit)`)
+	exec(t, conn, `ALTER TABLE outbox_events SET (autovacuum_vacuum_scale_factor = 0.5)`)
+	migrate(t, conn, "public", outboxsql.BellKeep)
+	if got := options("outbox_events"); got != "autovacuum_vacuum_scale_factor=0.5" {
+		t.Errorf("what was set by hand is now %s", got)
+	}
+}
+
+// TestPartitionGrants: the roles of a plain table work on after it was
+// partitioned, and neither may do more than before. Nothing of a caller's is run
+// by the functions of the owner.
+func TestPartitionGrants(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	writer, relay := granted(t, conn, "events", outboxsql.BellAuto)
+	exec(t, conn, `SET search_path = events`)
+	writeOne(t, conn)
+	partition(t, conn, "events")
+	exec(t, conn, `CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO PUBLIC`)
+
+	become(t, conn, writer)
+	exec(t, conn, `SET search_path = events`)
+	exec(t, conn, `CREATE TEMPORARY TABLE outbox_keys (event_id bigint, event_type text, idempotency_key text, PRIMARY KEY (event_type, idempotency_key))`)
+	exec(t, conn, `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'k', '1')`)
+	for _, statement := range []string{
+		`SELECT count(*) FROM events.outbox_keys`, `INSERT INTO events.outbox_keys VALUES (1, 'a', 'b')`, `SELECT outbox_partitions_extend(now(), 1)`,
+		`SELECT outbox_partition_drop('outbox_events_before', now())`, `SELECT outbox_keys_purge(0, 1)`, `SELECT * FROM outbox_events_before`,
+		`INSERT INTO outbox_events_default (id, event_type, payload) VALUES (-1, 'a', '1')`, `SELECT outbox_last_id()`,
+	} {
+		refused(t, conn, statement)
+	}
+	if n := value[int](t, conn, `SELECT count(*) FROM pg_temp.outbox_keys`); n != 0 {
+		t.Error("the owner's function has written into a table of the writer's")
+	}
+	exec(t, conn, `DROP TABLE pg_temp.outbox_keys; RESET ROLE`)
+	if n := value[int](t, conn, `SELECT count(*) FROM events.outbox_keys`); n != 1 {
+		t.Errorf("%d keys", n)
+	}
+
+	become(t, conn, relay)
+	extend(t, conn, monday().Add(24*time.Hour))
+	if got := value[string](t, conn, `SELECT outbox_partition_drop('outbox_events_before', '2031-03-01')`); got != "event 1 is waiting" {
+		t.Errorf("drop: %s", got)
+	}
+	exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2031-02-01' WHERE id = 1`)
+	exec(t, conn, `DELETE FROM outbox_events WHERE id > 1`)
+	if got := value[*string](t, conn, `SELECT outbox_partition_drop('outbox_events_before', '2031-03-01')`); got != nil {
+		t.Errorf("drop: %s", *got)
+	}
+	for _, statement := range []string{`DROP TABLE outbox_events_p20310310`, `TRUNCATE outbox_events`, `DELETE FROM outbox_keys`, `SELECT setval('outbox_events_id_seq', 1)`} {
+		refused(t, conn, statement)
+	}
+	exec(t, conn, "RESET ROLE")
+	if n := value[int](t, conn, `SELECT count(*) FROM events.outbox_keys`); n != 0 {
+		t.Errorf("%d keys are left of events that were deleted", n)
+	}
+}
