@@ -176,20 +176,20 @@ func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
 		var err error
 		in.After, more, err = r.keeper.Purge(ctx, in, r.settings.keep, r.settings.purgeBatch)
 		if err != nil {
-			r.reportPurge(ctx, "delivered events could not be purged", err)
+			r.reportPurge(ctx, fmt.Errorf("delivered events: %w", err))
 			return
 		}
 		more = more && pause(ctx, max(purgePause, purgeShare*time.Since(began)))
 	}
 }
 
-func (r *Relay) reportPurge(ctx context.Context, what string, err error) {
+func (r *Relay) reportPurge(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case dispatch.IsDown(err): // which is said once, for everybody
 		r.dispatcher.ReportDatabase(err)
 	default:
-		r.log.WarnContext(ctx, what, "err", err)
+		r.log.WarnContext(ctx, "retention could not be seen to, it is tried again", "err", err)
 	}
 }
 
@@ -201,7 +201,7 @@ func (r *Relay) keepPartitions(ctx context.Context) []store.Range {
 	}
 	u, err := r.partitions.Keep(ctx, time.Time{}, r.settings.keep)
 	if err != nil {
-		r.reportPurge(ctx, "partitions could not be looked after", err)
+		r.reportPurge(ctx, fmt.Errorf("partitions: %w", err))
 	}
 	for _, name := range u.Made {
 		r.log.InfoContext(ctx, "partition made", "partition", name)

@@ -209,7 +209,19 @@ func TestPartitionKeys(t *testing.T) {
 		t.Errorf("events with the keys %v", got)
 	}
 
-	// Two at once: the second waits for the first, and goes by how that ends.
+	keysAtOnce(t, conn, write, mustBe)
+
+	exec(t, conn, `DELETE FROM outbox_events WHERE idempotency_key IN ('k', 'before')`)
+	mustBe("a key that is free again", write("a", "k"), "")
+	mustBe("a key that is free again", write("a", "before"), "")
+	exec(t, conn, `TRUNCATE outbox_events`)
+	mustBe("after TRUNCATE", write("a", "k"), "")
+}
+
+// keysAtOnce: of two transactions with the same key the second waits for the
+// first, and goes by how that ends.
+func keysAtOnce(t *testing.T, conn *pgx.Conn, write func(eventType, key string) error, mustBe func(what string, err error, state string)) {
+	t.Helper()
 	other := connect(t, conn.Config().ConnString())
 	for _, end := range []string{"COMMIT", "ROLLBACK"} {
 		exec(t, other, "BEGIN")
@@ -220,22 +232,17 @@ func TestPartitionKeys(t *testing.T) {
 		exec(t, other, end)
 		mustBe(end, <-ended, map[string]string{"COMMIT": "23505", "ROLLBACK": ""}[end])
 	}
-
-	exec(t, conn, `DELETE FROM outbox_events WHERE idempotency_key IN ('k', 'before')`)
-	mustBe("a key that is free again", write("a", "k"), "")
-	mustBe("a key that is free again", write("a", "before"), "")
-	exec(t, conn, `TRUNCATE outbox_events`)
-	mustBe("after TRUNCATE", write("a", "k"), "")
 }
 
 // waitFor waits until the query is true.
 func waitFor(tb testing.TB, conn *pgx.Conn, query string) {
 	tb.Helper()
-	for end := time.Now().Add(4 * time.Minute); !value[bool](tb, conn, query); {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(4 * time.Minute); !value[bool](tb, conn, query); <-tick.C {
 		if time.Now().After(end) {
 			tb.Fatalf("never: %s", query)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 

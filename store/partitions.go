@@ -98,7 +98,7 @@ func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration)
 			return u, fmt.Errorf("keep partitions: %w", err)
 		}
 	}
-	return u, errors.Join(p.extend(ctx, conn, at, &u), p.drop(ctx, conn, at, keep, &u), p.forgetKeys(ctx, conn, at, len(u.Dropped) > 0))
+	return u, errors.Join(p.extend(ctx, conn, at, &u), p.drop(ctx, conn, at, keep, &u), p.forgetKeys(ctx, conn, at, len(u.Dropped)))
 }
 
 // cured adds to an error what helps against it, where that is known.
@@ -148,11 +148,18 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 		if d.Closed == nil || d.Closed.After(before) || d.High > last+1 {
 			continue
 		}
-		gone, err := p.dropOne(ctx, conn, d.Name, at, before, u)
+		if s, ok := p.stay[d.Name]; ok && at.Before(s.until) {
+			if !s.busy {
+				u.Purge = append(u.Purge, Range{below, past})
+			}
+			continue
+		}
+		why, err := p.dropOne(ctx, conn, d.Name, before)
 		if err != nil {
 			return err
 		}
-		if gone || !p.stay[d.Name].busy {
+		p.note(d.Name, why, at, u)
+		if !p.stay[d.Name].busy {
 			u.Purge = append(u.Purge, Range{below, past})
 		}
 	}
@@ -160,20 +167,18 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 	return nil
 }
 
-// dropOne drops a partition that is old enough, unless it is not to be looked
-// at again yet.
-func (p *Partitions) dropOne(ctx context.Context, conn *pgx.Conn, name string, at, before time.Time, u *Upkeep) (gone bool, err error) {
-	if s, ok := p.stay[name]; ok && at.Before(s.until) {
-		return false, nil
-	}
-	var why *string
-	if err := conn.QueryRow(ctx, `SELECT outbox_partition_drop($1, $2)`, name, before).Scan(&why); err != nil {
-		return false, cured("drop the partition "+name, err)
-	}
+// dropOne drops a partition, or says why it has not.
+func (p *Partitions) dropOne(ctx context.Context, conn *pgx.Conn, name string, before time.Time) (why *string, err error) {
+	err = conn.QueryRow(ctx, `SELECT outbox_partition_drop($1, $2)`, name, before).Scan(&why)
+	return why, cured("drop the partition "+name, err)
+}
+
+// note notes what has become of a partition.
+func (p *Partitions) note(name string, why *string, at time.Time, u *Upkeep) {
 	if why == nil {
 		delete(p.stay, name)
 		u.Dropped = append(u.Dropped, name)
-		return true, nil
+		return
 	}
 	u.Kept[name] = *why
 	s := staying{until: at.Add(dropAgain)}
@@ -181,7 +186,6 @@ func (p *Partitions) dropOne(ctx context.Context, conn *pgx.Conn, name string, a
 		s = staying{until: at.Add(dropBusyAgain), busy: true}
 	}
 	p.stay[name] = s
-	return false, nil
 }
 
 // joined puts ranges that touch into one.
@@ -198,8 +202,8 @@ func joined(ranges []Range) []Range {
 }
 
 // forgetKeys deletes the idempotency keys of events that have gone.
-func (p *Partitions) forgetKeys(ctx context.Context, conn *pgx.Conn, at time.Time, now bool) error {
-	if !now && at.Before(p.keysDone.Add(keysEvery)) {
+func (p *Partitions) forgetKeys(ctx context.Context, conn *pgx.Conn, at time.Time, dropped int) error {
+	if dropped == 0 && at.Before(p.keysDone.Add(keysEvery)) {
 		return nil
 	}
 	after := new(int64)

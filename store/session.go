@@ -79,7 +79,7 @@ const (
 	stmtGuard     = "guard"
 )
 
-func (s *Session) statements(ranged bool) map[string]string {
+func (s *Session) statements() map[string]string {
 	const (
 		sweep = ` AND id > $1::bigint AND id <= $3::bigint`
 		order = ` ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`
@@ -100,7 +100,7 @@ func (s *Session) statements(ranged bool) map[string]string {
 		stmtDue + ofSlots:       fmt.Sprintf(sqlDue, fmt.Sprintf(sqlKeySlots, 4)),
 	}
 	maps.Copy(all, settleStatements())
-	if ranged {
+	if s.ranged {
 		withRange(all)
 	}
 	return all
@@ -120,7 +120,7 @@ func (s *Session) connect(ctx context.Context) error {
 		return err
 	}
 	if s.ranged, err = isPartitioned(ctx, conn); err == nil {
-		err = prepareAll(ctx, conn.PgConn(), s.statements(s.ranged))
+		err = prepareAll(ctx, conn.PgConn(), s.statements())
 	}
 	if err != nil {
 		Close(ctx, conn)

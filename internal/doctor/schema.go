@@ -45,12 +45,8 @@ func (p part) String() string {
 	}
 }
 
-// expected returns the parts that a schema should have.
-func expected(partitioned bool) ([]part, error) {
-	text := expectedSchema
-	if partitioned {
-		text = expectedPartitioned
-	}
+// expected returns the parts that a schema should have by one of the texts above.
+func expected(text string) ([]part, error) {
 	r := csv.NewReader(strings.NewReader(text))
 	r.Comma, r.FieldsPerRecord = '\t', 4
 	lines, err := r.ReadAll()
@@ -100,7 +96,11 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	want, err := expected(partitioned)
+	text := expectedSchema
+	if partitioned {
+		text = expectedPartitioned
+	}
+	want, err := expected(text)
 	if err != nil {
 		return "", nil, err
 	}

@@ -49,7 +49,7 @@ func compareSchema(t *testing.T, p *patient, file, want string) {
 	if text.String() != want {
 		t.Errorf("%s is out of date: run go test ./internal/doctor -run ExpectedSchema -update\ngot\n%s\nwant\n%s", file, text.String(), want)
 	}
-	if _, err := expected(file != "schema.tsv"); err != nil {
+	if _, err := expected(want); err != nil {
 		t.Error(err)
 	}
 }
