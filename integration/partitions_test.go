@@ -37,7 +37,7 @@ func (e *env) tryPartition(now time.Time) error {
 // TestPartitions: with partitions of several days, everything is as without:
 // events are heard of, swept in order, tried again, given up, refused where their
 // key is there already; and the relay makes days and drops them.
-func TestPartitions(t *testing.T) {
+func TestPartitions(t *testing.T) { //nolint:revive // one story
 	t.Parallel()
 	e, h := newEnv(t), newRecorder(t)
 	today := scan[time.Time](e, `SELECT now()`)
@@ -109,7 +109,7 @@ func TestPartitions(t *testing.T) {
 // TestPartitionWhileRunning: a table with events of every state becomes
 // partitioned beside two relays and writers. Nothing is lost, nothing is delivered
 // twice, and no write fails.
-func TestPartitionWhileRunning(t *testing.T) {
+func TestPartitionWhileRunning(t *testing.T) { //nolint:revive // one story
 	t.Parallel()
 	e, h := newEnv(t), newRecorder(t)
 	h.answer = func(_ context.Context, ev *notifyd.Event) error {

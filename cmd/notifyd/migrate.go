@@ -55,7 +55,7 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 			if cmd.Flags().Changed("partitions") && partitions != "daily" {
 				return usageErrorf("--partitions: %q is unknown: use daily; there is no command that takes partitions away", partitions)
 			}
-			return migrateUp(cmd.Context(), a, &db, mode, partitions != "", cmd.OutOrStdout())
+			return migrateUp(cmd.Context(), a, &db, mode, partitions, cmd.OutOrStdout())
 		},
 	}
 	db.register(cmd)
@@ -68,7 +68,7 @@ func registerBell(cmd *cobra.Command, bell *string) {
 	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
 }
 
-func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Bell, daily bool, out io.Writer) error {
+func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Bell, partitions string, out io.Writer) error {
 	conn, err := db.connect(ctx, a)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Be
 	if err != nil {
 		return err
 	}
-	if daily {
+	if partitions != "" {
 		say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below will not come through either
 		if err := outboxsql.Partition(ctx, conn, db.schema, outboxsql.PartitionOptions{Progress: say}); err != nil {
 			return err
