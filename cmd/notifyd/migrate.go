@@ -68,6 +68,7 @@ func registerBell(cmd *cobra.Command, bell *string) {
 	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
 }
 
+//nolint:revive // each of them is one of the command's flags
 func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Bell, partitions string, out io.Writer) error {
 	conn, err := db.connect(ctx, a)
 	if err != nil {
