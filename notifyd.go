@@ -89,7 +89,9 @@ type Relay struct {
 	heard      sync.Once     // closes listens
 	ready      chan struct{}
 	ran        atomic.Bool
-	avoided    bool // all connections go past a pooler; used by prepare only
+	avoided    bool              // all connections go past a pooler; used by prepare only
+	partitions *store.Partitions // nil unless the relay looks after them
+	plain      bool              // it was said that there are no partitions; used by purge only
 }
 
 // New makes a relay for the database that pool connects to. The pool itself is
@@ -128,6 +130,9 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 func (r *Relay) wire() error {
 	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
 	r.keeper, r.watch = store.NewKeeper(r.connector, o), store.NewWatch(r.connector)
+	if r.settings.partitions {
+		r.partitions = store.NewPartitions(r.connector)
+	}
 	r.slots = store.NewSlots(r.connector, o.Owner)
 	o.Slots = r.slots
 	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, LineReader: r.keeper, SlotKeeper: r.slots, Observer: r.settings.observer, Log: r.log}

@@ -25,6 +25,7 @@ type settings struct {
 	canary     time.Duration
 	keep       time.Duration
 	purgeBatch int
+	partitions bool
 }
 
 // DefaultCanary is how often it is proven that notifications are heard, unless
@@ -133,6 +134,13 @@ func WithShutdownTimeout(d time.Duration) Option {
 func WithRetention(keep time.Duration, batch int) Option {
 	return func(s *settings) { s.keep, s.purgeBatch = keep, batch }
 }
+
+// WithDailyPartitions lets the relay look after the partitions of a table that
+// `notifyd migrate --partitions daily`, or outboxsql.Partition, has made one of
+// days: it makes those of the days ahead, and drops each in which everything was
+// done for as long as [WithRetention] says. Several relays may do so. On a plain
+// table it warns once, and deletes events one by one.
+func WithDailyPartitions() Option { return func(s *settings) { s.partitions = true } }
 
 // HandleOption is a setting of one destination.
 type HandleOption func(*handleSettings)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -99,7 +98,7 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns the end of ctx and nothing else
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	if r.settings.keep > 0 {
+	if r.settings.keep > 0 || r.partitions != nil {
 		outside.Go(func() { r.purge(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
@@ -136,35 +135,92 @@ func (r *Relay) announce(ctx context.Context) {
 }
 
 const (
-	// purgeEvery is how often delivered events that are too old are looked for.
+	// purgeEvery is how often delivered events that are too old are looked for,
+	// and partitions looked after.
 	purgeEvery = time.Minute
-	// purgePause keeps the purge from taking the database for itself.
+	// purgePause and purgeShare keep the purge from taking the database for
+	// itself: the pause after a batch is purgePause at least, and purgeShare times
+	// as long as the batch took.
 	purgePause = 50 * time.Millisecond
+	purgeShare = 4
 )
 
-// purge deletes delivered events in small batches until ctx ends.
+// purge deletes delivered events in small batches, and looks after partitions,
+// until ctx ends.
 func (r *Relay) purge(ctx context.Context) {
-	wait := purgeEvery / 10         // soon after the start, but not first thing
-	var after int64 = math.MinInt64 // writers may have chosen negative ids
-	for {
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
+	wait := purgeEvery / 10 // soon after the start, but not first thing
+	for pause(ctx, wait) {
+		for _, in := range r.keepPartitions(ctx) {
+			r.purgeRange(ctx, in)
 		}
-		next, more, err := r.keeper.Purge(ctx, after, r.settings.keep, r.settings.purgeBatch)
-		after, wait = next, purgePause
-		if !more || err != nil {
-			after, wait = math.MinInt64, purgeEvery
-		}
-		switch {
-		case err == nil || ctx.Err() != nil:
-		case dispatch.IsDown(err): // which is said once, for everybody
-			r.dispatcher.ReportDatabase(err)
-		default:
-			r.log.WarnContext(ctx, "delivered events could not be purged", "err", err)
-		}
+		wait = purgeEvery
 	}
+}
+
+// pause returns false if ctx ends before d is over.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// purgeRange deletes in batches what is too old in one range of ids.
+func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
+	for more := r.settings.keep > 0; more; {
+		began := time.Now()
+		var err error
+		in.After, more, err = r.keeper.Purge(ctx, in, r.settings.keep, r.settings.purgeBatch)
+		if err != nil {
+			r.reportPurge(ctx, fmt.Errorf("delivered events: %w", err))
+			return
+		}
+		more = more && pause(ctx, max(purgePause, purgeShare*time.Since(began)))
+	}
+}
+
+func (r *Relay) reportPurge(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil:
+	case dispatch.IsDown(err): // which is said once, for everybody
+		r.dispatcher.ReportDatabase(err)
+	default:
+		r.log.WarnContext(ctx, "retention could not be seen to, it is tried again", "err", err)
+	}
+}
+
+// keepPartitions looks after the partitions, if that is asked for, and returns in
+// which ranges events have to be deleted one by one.
+func (r *Relay) keepPartitions(ctx context.Context) []store.Range {
+	if r.partitions == nil {
+		return []store.Range{store.AllIDs()}
+	}
+	u, err := r.partitions.Keep(ctx, time.Time{}, r.settings.keep)
+	if err != nil {
+		r.reportPurge(ctx, fmt.Errorf("partitions: %w", err))
+	}
+	for _, name := range u.Made {
+		r.log.InfoContext(ctx, "partition made", "partition", name)
+	}
+	for _, name := range u.Dropped {
+		r.log.InfoContext(ctx, "partition dropped", "partition", name)
+	}
+	for name, why := range u.Kept {
+		r.log.InfoContext(ctx, "partition is old enough to be dropped, and kept", "partition", name, "reason", why)
+	}
+	switch {
+	case err != nil && !u.Partitioned: // it is not known whether there are any
+		return nil
+	case !u.Partitioned:
+		if !r.plain {
+			r.plain = true
+			r.log.WarnContext(ctx, "outbox_events is not partitioned: delivered events are deleted one by one; run `notifyd migrate --partitions daily`")
+		}
+		return []store.Range{store.AllIDs()}
+	}
+	return u.Purge
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -41,6 +42,10 @@ func newEnv(t *testing.T) *env {
 	return envAt(t, testenv.Database(t))
 }
 
+// envPartitions names the environment variable that has all tests of this
+// package run on partitioned tables.
+const envPartitions = "NOTIFYD_TEST_PARTITIONS"
+
 func envAt(t *testing.T, url string) *env {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
@@ -50,6 +55,12 @@ func envAt(t *testing.T, url string) *env {
 	t.Cleanup(pool.Close)
 	e := &env{t: t, ctx: t.Context(), url: url, pool: pool}
 	e.migrate(outboxsql.DefaultSchema, outboxsql.BellKeep)
+	if os.Getenv(envPartitions) != "" {
+		e.partition(time.Time{})
+		// ON CONFLICT DO NOTHING alone ignores nothing there.
+		e.exec(`ALTER DATABASE ` + pgx.Identifier{pool.Config().ConnConfig.Database}.Sanitize() + ` SET notifyd.duplicate = 'ignore'`)
+		pool.Reset()
+	}
 	return e
 }
 

@@ -108,8 +108,37 @@ func Grants(schema string, roles Roles) (string, error) {
 			}
 		}
 	}
+	if roles.Relay != "" {
+		b.WriteString(partitionGrants(schema, roles.Relay))
+	}
 	b.WriteString("COMMIT;\n")
 	return b.String(), nil
+}
+
+// PartitionFunctions are what a relay calls where the table is partitioned. They
+// run as the owner of the tables, so that the relay does not have to be it. The
+// names have no schema.
+func PartitionFunctions() []string {
+	return []string{
+		"outbox_partitions()", "outbox_last_id()", "outbox_partitions_extend(timestamptz, integer)",
+		"outbox_partition_drop(text, timestamptz)", "outbox_keys_purge(bigint, integer)",
+	}
+}
+
+// partitionGrants are for the functions that are there.
+func partitionGrants(schema, relay string) string {
+	var grants strings.Builder
+	for _, f := range PartitionFunctions() {
+		name := pgx.Identifier{schema}.Sanitize() + "." + f
+		fmt.Fprintf(&grants, "IF to_regprocedure(%s) IS NOT NULL THEN GRANT EXECUTE ON FUNCTION %s TO %s; END IF; ",
+			literal(name), name, pgx.Identifier{relay}.Sanitize())
+	}
+	return "\n-- Where the table is partitioned: this role keeps the partitions.\nDO " + literal("BEGIN "+grants.String()+"END") + ";\n"
+}
+
+// literal quotes a text, for any setting of standard_conforming_strings.
+func literal(text string) string {
+	return " E'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + "'"
 }
 
 func validateRole(what, name string) error {

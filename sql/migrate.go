@@ -3,7 +3,8 @@
 //
 // The files are complete in themselves and can be run with psql: schema.sql,
 // then the files of later versions, dead_letters.sql and tracing.sql, then
-// triggers.sql. [Migrate] does the same under a lock and keeps account of versions.
+// storage.sql and triggers.sql. [Migrate] does the same under a lock and keeps
+// account of versions. [Partition] makes days of the table.
 package outboxsql
 
 import (
@@ -26,6 +27,9 @@ var deadLettersSQL string
 
 //go:embed tracing.sql
 var tracingSQL string
+
+//go:embed storage.sql
+var storageSQL string
 
 //go:embed triggers.sql
 var triggersSQL string
@@ -143,6 +147,13 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]V
 		if !exists {
 			statements = createSchema(schema) + statements
 		}
+		partitioned, err := Partitioned(ctx, conn, schema)
+		if err != nil {
+			return err
+		}
+		if partitioned {
+			statements += partitionsSQL
+		}
 		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
@@ -179,6 +190,7 @@ func script(schema string, current int, bell Bell) string {
 	for _, m := range migrations()[current:] {
 		b.WriteString(m.sql)
 	}
+	b.WriteString(storageSQL)
 	b.WriteString(triggersSQL)
 	return b.String()
 }

@@ -185,7 +185,7 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 	switch q.Source {
 	case dispatch.SourceIDs:
 		s.params = appendInt8Array(s.params[:0], q.IDs)
-		send(stmtByIDs, [][]byte{s.params}, freshFormats())
+		send(stmtByIDs, s.byID(s.params, q.IDs), freshFormats())
 	case dispatch.SourceSweep:
 		name, args := stmtSweep, [][]byte{int8Param(q.After), int8Param(int64(q.Limit)), int8Param(q.Upto)}
 		if len(q.Skip) > 0 {

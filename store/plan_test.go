@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -175,7 +176,7 @@ func TestPlansAsRun(t *testing.T) {
 			_, err = k.Reroute(t.Context(), func(string) bool { return true })
 		}
 		if err == nil {
-			_, _, err = k.Purge(t.Context(), 0, time.Hour, 100)
+			_, _, err = k.Purge(t.Context(), Range{0, math.MaxInt64}, time.Hour, 100)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -24,6 +24,7 @@ type Session struct {
 	params    []byte // reused for the parameters of every flight
 	holder    int32  // the server's process that held the relay's slots at the claim
 	expected  int    // events in the next claim: as many as in the last
+	ranged    bool   // outbox_events is partitioned: see ranged.go
 }
 
 // Options say what becomes of settled events, and whose leases are written.
@@ -100,6 +101,9 @@ func (s *Session) statements() map[string]string {
 		stmtDue + ofSlots:       fmt.Sprintf(sqlDue, fmt.Sprintf(sqlKeySlots, 4)),
 	}
 	maps.Copy(all, settleStatements())
+	if s.ranged {
+		withRange(all)
+	}
 	return all
 }
 
@@ -116,7 +120,10 @@ func (s *Session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := prepareAll(ctx, conn.PgConn(), s.statements()); err != nil {
+	if s.ranged, err = isPartitioned(ctx, conn); err == nil {
+		err = prepareAll(ctx, conn.PgConn(), s.statements())
+	}
+	if err != nil {
 		Close(ctx, conn)
 		return err
 	}

@@ -155,16 +155,16 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 	if ids := settlement.Done; len(ids) > 0 {
 		s.params = appendInt8Array(s.params[:0], ids)
 		if s.options.Delete {
-			send(stmtDelete, s.params)
+			send(stmtDelete, s.byID(s.params, ids)...)
 		} else {
-			send(stmtDone, s.params)
+			send(stmtDone, s.byID(s.params, ids)...)
 		}
 	}
 	if ids := settlement.Buried; len(ids) > 0 {
-		send(stmtBury, appendInt8Array(nil, ids))
+		send(stmtBury, s.byID(appendInt8Array(nil, ids), ids)...)
 	}
 	if ids := settlement.Deferred; len(ids) > 0 {
-		send(stmtDefer, appendInt8Array(nil, ids))
+		send(stmtDefer, s.byID(appendInt8Array(nil, ids), ids)...)
 	}
 	if len(settlement.Remove) > 0 {
 		ids, names := splitRefs(settlement.Remove)
@@ -174,12 +174,12 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 		send(stmtPut, append(entryParams(settlement.Put), int8Param(s.options.Owner), int8Param(s.options.Lease.Microseconds()))...)
 	}
 	if ids := finished(settlement); len(ids) > 0 {
-		list := appendInt8Array(nil, ids)
-		send(stmtLock, list)
+		args := s.byID(appendInt8Array(nil, ids), ids)
+		send(stmtLock, args...)
 		if s.options.Delete {
-			send(stmtForget, list)
+			send(stmtForget, args...)
 		}
-		send(stmtFinish, list)
+		send(stmtFinish, args...)
 	}
 }
 

@@ -84,8 +84,9 @@ func (s *Slots) do(ctx context.Context, f func(context.Context, *pgx.Conn) error
 	return nil
 }
 
-// sqlTable is what the locks of one table have in common.
-const sqlTable = `hashtext('outbox_events'::regclass::oid::text)`
+// sqlTable is what the locks of one table have in common. It comes from the schema:
+// the table has another oid once it is partitioned, and relays go on meanwhile.
+const sqlTable = `(SELECT hashtext(relnamespace::text) FROM pg_class WHERE oid = 'outbox_events'::regclass)`
 
 func (s *Slots) connect(ctx context.Context) error {
 	conn, err := s.connector.Connect(ctx, "slots")

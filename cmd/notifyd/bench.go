@@ -131,6 +131,7 @@ not stored as it should be at the end.`,
 	flags.IntVar(&o.Keys, "keys", 0, "`number` of aggregates that the events belong to; 0 for none, or for 10,000 with --blocked-keys")
 	flags.IntVar(&o.BlockedKeys, "blocked-keys", 0, "`number` of aggregates beside them that earlier failures block; measures without and with them")
 	flags.IntVar(&o.BlockedFresh, "blocked-fresh", 0, "`number` of events of blocked aggregates in the backlog, beside --events")
+	flags.IntVar(&o.Partitions, "partitions", 0, "drain a table with this `number` of partitions, and beside it a plain one in place of SQL alone")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	return cmd
 }

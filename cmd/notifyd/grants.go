@@ -32,6 +32,9 @@ func registerGrants(a *app, cmd *cobra.Command, otherwise func(*cobra.Command, [
 
 func printGrants(a *app, cmd *cobra.Command, roles outboxsql.Roles) error {
 	flags := cmd.Flags()
+	if flags.Changed("partitions") {
+		return usageErrorf("--partitions changes the table, --print-grants changes nothing: run them one after the other")
+	}
 	if flags.Changed("bell") {
 		return usageErrorf("--bell changes the trigger, --print-grants changes nothing: run them one after the other")
 	}

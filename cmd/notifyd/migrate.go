@@ -22,10 +22,15 @@ func newMigrateCmd(a *app) *cobra.Command {
 rings for new events, or brings them up to date. Versions only go up. Several
 relays or deployments may run it at once. Without a command it is "migrate up".
 
+With --partitions daily it then makes outbox_events a table with a partition for
+each day, of which retention drops whole ones. The table may be in use, and of any
+size: it becomes the first partition as it is. There is no command for the way
+back. Relays need "partitions: daily" below "retention" to go on with it.
+
 With --print-grants it changes nothing and prints the SQL that gives two roles
 what they need and no more: those who write events may insert them, and the
 relay may deliver them. The owner of the tables runs it, after each migration.`,
-		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
+		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate --partitions daily\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
@@ -37,7 +42,7 @@ relay may deliver them. The owner of the tables runs it, after each migration.`,
 
 func newMigrateUpCmd(a *app) *cobra.Command {
 	var db databaseFlags
-	var bell string
+	var bell, partitions string
 	cmd := &cobra.Command{
 		Use:     "up",
 		Short:   "Apply what is missing",
@@ -47,11 +52,15 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 			if err := mode.Validate(); err != nil {
 				return usageErrorf("--bell: %w", err)
 			}
-			return migrateUp(cmd.Context(), a, &db, mode, cmd.OutOrStdout())
+			if cmd.Flags().Changed("partitions") && partitions != "daily" {
+				return usageErrorf("--partitions: %q is unknown: use daily; there is no command that takes partitions away", partitions)
+			}
+			return migrateUp(cmd.Context(), a, &db, mode, partitions, cmd.OutOrStdout())
 		},
 	}
 	db.register(cmd)
 	registerBell(cmd, &bell)
+	cmd.Flags().StringVar(&partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
 	return cmd
 }
 
@@ -59,7 +68,8 @@ func registerBell(cmd *cobra.Command, bell *string) {
 	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
 }
 
-func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Bell, out io.Writer) error {
+//nolint:revive // each of them is one of the command's flags
+func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Bell, partitions string, out io.Writer) error {
 	conn, err := db.connect(ctx, a)
 	if err != nil {
 		return err
@@ -69,6 +79,12 @@ func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Be
 	if err != nil {
 		return err
 	}
+	if partitions != "" {
+		say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below will not come through either
+		if err := outboxsql.Partition(ctx, conn, db.schema, outboxsql.PartitionOptions{Progress: say}); err != nil {
+			return err
+		}
+	}
 	state, err := outboxsql.ReadState(ctx, conn, db.schema)
 	if err != nil {
 		return err
@@ -77,7 +93,13 @@ func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Be
 	for _, v := range applied {
 		fmt.Fprintf(&text, "applied version %d: %s\n", v.Number, v.Name)
 	}
-	fmt.Fprintf(&text, "schema %s is at version %d, bell %s\n", db.schema, state.Current, state.Bell)
+	partitioned := ""
+	if yes, err := outboxsql.Partitioned(ctx, conn, db.schema); err != nil {
+		return err
+	} else if yes {
+		partitioned = ", partitions daily"
+	}
+	fmt.Fprintf(&text, "schema %s is at version %d, bell %s%s\n", db.schema, state.Current, state.Bell, partitioned)
 	_, err = io.WriteString(out, text.String())
 	return err
 }

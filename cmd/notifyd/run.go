@@ -104,6 +104,9 @@ func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []
 	if listen != nil {
 		options = append(options, notifyd.WithListenConfig(listen))
 	}
+	if c.Retention.Daily() {
+		options = append(options, notifyd.WithDailyPartitions())
+	}
 	return options
 }
 

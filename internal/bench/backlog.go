@@ -22,6 +22,8 @@ type load struct {
 	keys    int // aggregates that the events belong to; 0: to none
 	blocked int // aggregates beside those whose first event has failed
 	fresh   int // events of these among the fresh ones, at most as many as events
+
+	partitions int // of the table; 0: it has none
 }
 
 // stored is the number of events that were met before the backlog came up.
@@ -89,8 +91,14 @@ func (d *drain) backlog(ctx context.Context, name string, l load) (schema string
 		return "", err
 	}
 	defer d.progress("inserting "+number(float64(l.total()))+" events", 0, nil)()
+	quiet := "ALTER TABLE $table SET (autovacuum_enabled = off)"
+	if l.partitions > 0 {
+		if quiet, err = d.partition(ctx, schema, l.partitions); err != nil {
+			return "", err
+		}
+	}
 	statements := []string{
-		"ALTER TABLE $table SET (autovacuum_enabled = off)", "ALTER TABLE $deliveries SET (autovacuum_enabled = off)",
+		quiet, "ALTER TABLE $deliveries SET (autovacuum_enabled = off)",
 	}
 	if l.blocked > 0 {
 		statements = append(statements, sqlBlocked)

@@ -79,6 +79,7 @@ func TestDrain(t *testing.T) {
 		"deleted":       {Events: 3000, Payload: 2, Delete: true, Batch: 100, Workers: 2},
 		"held snapshot": {Events: 500, Payload: 5000, HeldSnapshot: true},
 		"keys":          {Events: 3000, Payload: 2, Keys: 100},
+		"partitions":    {Events: 1000, Payload: 256, Partitions: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +89,7 @@ func TestDrain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Lost != 0 || r.Duplicates != 0 || r.EventsPerSecond <= 0 || r.SQLPerSecond <= 0 || r.Ratio <= 0 || r.WALBytesPerEvent <= 0 || r.PeakRSSMiB <= 0 {
+			if r.Lost != 0 || r.Duplicates != 0 || r.EventsPerSecond <= 0 || r.SQLPerSecond+r.PlainPerSecond <= 0 || r.Ratio <= 0 || r.WALBytesPerEvent <= 0 || r.PeakRSSMiB <= 0 {
 				t.Errorf("result %+v", r)
 			}
 			checkEmpty(t, url)

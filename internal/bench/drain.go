@@ -48,6 +48,10 @@ type DrainOptions struct {
 	// backlog with them, which have to be put behind the failed ones; at most
 	// Events.
 	BlockedFresh int
+	// Partitions is how many partitions the table has; 0: it is a plain one. Beside
+	// it a plain one is drained by a relay, in place of SQL alone. It takes To "noop",
+	// and goes without BlockedKeys.
+	Partitions int
 	// HeldSnapshot keeps a transaction open that could still see all of the
 	// backlog, so that nothing of it can be cleaned up.
 	HeldSnapshot bool
@@ -57,6 +61,7 @@ type DrainOptions struct {
 type DrainResult struct {
 	EventsPerSecond float64 `json:"events_per_second"`
 	SQLPerSecond    float64 `json:"sql_per_second"`
+	PlainPerSecond  float64 `json:"plain_per_second,omitempty"` // with Partitions, in place of SQLPerSecond
 	Ratio           float64 `json:"ratio"`
 	// StartSeconds of the relay go by until the first delivery;
 	// FlowingPerSecond is its rate from there on.
@@ -143,6 +148,10 @@ func (o *DrainOptions) check() error {
 		return fmt.Errorf("events must be at least 1, not %d", o.Events)
 	case o.Keys < 0 || o.BlockedKeys < 0 || o.BlockedFresh < 0:
 		return fmt.Errorf("keys, blocked keys and their fresh events must be at least 0, not %d, %d and %d", o.Keys, o.BlockedKeys, o.BlockedFresh)
+	case o.Partitions < 0 || o.Partitions > 0 && o.BlockedKeys > 0:
+		return fmt.Errorf("%d partitions and %d blocked keys: there are at least 0 of each, and one of them is measured at a time", o.Partitions, o.BlockedKeys)
+	case o.Partitions > 0 && o.To != "" && o.To != "noop":
+		return fmt.Errorf("%d partitions into %s: partitions are compared with a plain table into noop only", o.Partitions, o.To)
 	case o.BlockedKeys > 0 && o.To != "" && o.To != "noop":
 		return fmt.Errorf("blocked keys are measured with the sink noop only, not with %s", o.To)
 	case o.BlockedFresh > 0 && o.BlockedKeys == 0:
@@ -172,6 +181,9 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 			return DrainResult{}, err
 		}
 		defer release()
+	}
+	if d.want.Partitions > 0 {
+		return d.besidePlain(ctx)
 	}
 	bare, err := d.measure(ctx, "sql", d.load(0), d.bare)
 	if err != nil {

@@ -71,7 +71,12 @@ type Relay struct {
 type Retention struct {
 	Keep  time.Duration `yaml:"keep" jsonschema_description:"How long delivered events are kept; 0 deletes them at once."`
 	Batch int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events deleted by one statement."`
+	// Partitions is none or daily.
+	Partitions string `yaml:"partitions" jsonschema:"enum=none,enum=daily" jsonschema_description:"daily makes a partition for each day and drops it as a whole when it is done with; the table must be made so by notifyd migrate --partitions daily. none deletes events one by one."`
 }
+
+// Daily reports whether the relay looks after partitions.
+func (r Retention) Daily() bool { return r.Partitions == "daily" }
 
 // Log says what is logged, and how.
 type Log struct {
@@ -161,7 +166,7 @@ func defaults() *Config {
 			Canary:          defaultCanary,
 			ShutdownTimeout: relay.ShutdownTimeout,
 		},
-		Retention: Retention{Keep: 7 * day, Batch: 1000},
+		Retention: Retention{Keep: 7 * day, Batch: 1000, Partitions: "none"},
 		Log:       Log{Level: "info", Format: "auto"},
 		Admin:     Admin{Payloads: "shown"},
 		Alerts:    Alerts{To: []string{}, On: []string{}, Every: told.Every, OldestWaiting: told.OldestWaiting},

@@ -55,6 +55,7 @@ relay:
 retention:
   keep: 7d
   batch: 1000
+  partitions: none
 log:
   level: info
   format: auto

@@ -5,7 +5,7 @@
 WITH tables AS (
     SELECT c.oid, c.relname, c.relpersistence, c.relrowsecurity
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND c.relname LIKE 'outbox\_%'
+    WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname LIKE 'outbox\_%'
 )
 SELECT * FROM (
 SELECT 'table' AS kind, t.relname::text AS "table", '' AS name,
@@ -22,7 +22,7 @@ LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attn
 UNION ALL
 -- Those of a constraint go with it. NOT NULL is a constraint since version 18,
 -- and the column says it already.
-SELECT 'index', t.relname, ic.relname, pg_catalog.pg_get_indexdef(i.indexrelid, 0, true)
+SELECT 'index', t.relname, ic.relname, pg_catalog.replace(pg_catalog.pg_get_indexdef(i.indexrelid, 0, true), ' ON ONLY ', ' ON ')
     || CASE WHEN i.indisvalid AND i.indisready AND i.indislive THEN '' ELSE ' (invalid)' END
 FROM tables t JOIN pg_catalog.pg_index i ON i.indrelid = t.oid JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
 WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_constraint c WHERE c.conindid = i.indexrelid AND c.contype IN ('p', 'u', 'x'))
@@ -31,7 +31,7 @@ SELECT 'constraint', t.relname, c.conname, pg_catalog.pg_get_constraintdef(c.oid
 FROM tables t JOIN pg_catalog.pg_constraint c ON c.conrelid = t.oid AND c.contype IN ('p', 'u', 'x', 'c', 'f')
 UNION ALL
 SELECT 'function', '', p.proname, l.lanname || ' ' || pg_catalog.md5(p.prosrc)
-    || CASE WHEN p.prosecdef THEN ' SECURITY DEFINER' ELSE '' END || coalesce(' SET ' || pg_catalog.array_to_string(p.proconfig, ', '), '')
+    || CASE WHEN p.prosecdef THEN ' SECURITY DEFINER' ELSE '' END || coalesce(' SET ' || pg_catalog.replace(pg_catalog.array_to_string(p.proconfig, ', '), ' ' || pg_catalog.quote_ident($1) || ',', ' SCHEMA,'), '')
 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace JOIN pg_catalog.pg_language l ON l.oid = p.prolang
 WHERE n.nspname = $1 AND p.proname LIKE 'outbox\_%'
 ) AS parts ORDER BY kind <> 'table', kind COLLATE "C", "table" COLLATE "C", name COLLATE "C"

@@ -68,6 +68,8 @@ type Options struct {
 	Schema string
 	// Connections is how many a relay opens; 0 is unknown.
 	Connections int
+	// Daily says whether relays look after partitions; nil is unknown.
+	Daily *bool
 	// Destinations are those of the configuration.
 	Destinations []Destination
 	// Route returns the destinations of an event type; nil if they are not known.
@@ -141,6 +143,7 @@ func checks() []check {
 		{"settings", checkSettings, true},
 		{"connections", checkConnections, true},
 		{"clock", checkClock, true},
+		{"partitions", checkPartitions, false},
 		{"autovacuum", checkAutovacuum, false},
 		{"dead rows", checkDeadRows, false},
 		{"transactions", checkTransactions, true},

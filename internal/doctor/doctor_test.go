@@ -119,6 +119,33 @@ func illnesses() map[string]illness {
 	}
 }
 
+// partitionTroubles are illnesses of partitions.
+func partitionTroubles() map[string]illness {
+	return map[string]illness{
+		"daily and plain": {func(_ *patient, o *Options) {
+			daily := true
+			o.Daily = &daily
+		}, "partitions", Warning, "is a plain table: events are deleted one by one", "notifyd migrate --partitions daily"},
+		"partitioned and none": {func(p *patient, o *Options) {
+			p.partition()
+			o.Daily = new(bool)
+		}, "partitions", Warning, "nobody makes partitions or drops them", "partitions: daily"},
+		"partitioning begun": {
+			sql(`ALTER TABLE outbox_events ADD CONSTRAINT outbox_events_bound CHECK (id < 4294967296) NOT VALID`),
+			"partitions", Warning, "was about to be partitioned", "notifyd migrate --partitions daily",
+		},
+		"partitions of others": {func(p *patient, _ *Options) {
+			p.partition()
+			p.exec(`DROP FUNCTION outbox_keys_purge`)
+		}, "partitions", Error, "may not call outbox_keys_purge", "--print-grants"},
+		"no partition for tomorrow": {func(p *patient, _ *Options) {
+			if err := outboxsql.Partition(p.Context(), p.conn, "public", outboxsql.PartitionOptions{Now: time.Now().AddDate(0, 0, -9)}); err != nil {
+				p.Fatal(err)
+			}
+		}, "partitions", Warning, "no partition for tomorrow", "notifyd run"},
+	}
+}
+
 // troubles are illnesses of what is around the tables.
 func troubles() map[string]illness {
 	return map[string]illness{
@@ -138,6 +165,10 @@ func troubles() map[string]illness {
 		"autovacuum off for a table": {
 			sql(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`), "autovacuum", Warning, "Autovacuum is off for outbox_events",
 			`ALTER TABLE "public"."outbox_events" RESET (autovacuum_enabled)`,
+		},
+		"autovacuum as the server has it": {
+			sql(`ALTER TABLE outbox_deliveries RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold, autovacuum_vacuum_cost_delay)`),
+			"autovacuum", Note, "outbox_deliveries has the server's settings", "notifyd migrate up",
 		},
 		"clock": {func(_ *patient, o *Options) {
 			o.Now = func() time.Time { return time.Now().Add(-3 * time.Hour) }
@@ -246,6 +277,7 @@ func TestIllnesses(t *testing.T) {
 	t.Parallel()
 	all := illnesses()
 	maps.Copy(all, troubles())
+	maps.Copy(all, partitionTroubles())
 	for name, ill := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

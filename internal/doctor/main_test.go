@@ -34,6 +34,13 @@ func (p *patient) migrate(schema string, bell outboxsql.Bell) {
 	}
 }
 
+func (p *patient) partition() {
+	p.Helper()
+	if err := outboxsql.Partition(p.Context(), p.conn, "public", outboxsql.PartitionOptions{}); err != nil {
+		p.Fatal(err)
+	}
+}
+
 // connect opens a connection that the end of the test closes.
 func (p *patient) connect(url string) *pgx.Conn {
 	p.Helper()

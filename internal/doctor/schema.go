@@ -2,7 +2,7 @@ package doctor
 
 import (
 	"context"
-	_ "embed" // the two files below
+	_ "embed" // the files below
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -22,6 +22,11 @@ var describeSQL string
 //go:embed schema.tsv
 var expectedSchema string
 
+// expectedPartitioned is the same where outbox_events is partitioned.
+//
+//go:embed schema_partitioned.tsv
+var expectedPartitioned string
+
 // part is one thing that the schema consists of.
 type part struct{ Kind, Table, Name, Definition string }
 
@@ -40,9 +45,9 @@ func (p part) String() string {
 	}
 }
 
-// expected returns the parts that a schema should have.
-func expected() ([]part, error) {
-	r := csv.NewReader(strings.NewReader(expectedSchema))
+// expected returns the parts that a schema should have by one of the texts above.
+func expected(text string) ([]part, error) {
+	r := csv.NewReader(strings.NewReader(text))
 	r.Comma, r.FieldsPerRecord = '\t', 4
 	lines, err := r.ReadAll()
 	if err != nil {
@@ -87,7 +92,15 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	case err != nil:
 		return "", nil, err
 	}
-	want, err := expected()
+	partitioned, err := outboxsql.Partitioned(ctx, e.conn, e.Schema)
+	if err != nil {
+		return "", nil, err
+	}
+	text := expectedSchema
+	if partitioned {
+		text = expectedPartitioned
+	}
+	want, err := expected(text)
 	if err != nil {
 		return "", nil, err
 	}

@@ -8,12 +8,25 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write schema.tsv anew")
+var update = flag.Bool("update", false, "write the descriptions of the schema anew")
 
 // TestExpectedSchema: what is embedded is what migrate makes.
 func TestExpectedSchema(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t)
+	for file, want := range map[string]string{"schema.tsv": expectedSchema, "schema_partitioned.tsv": expectedPartitioned} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t)
+			if want == expectedPartitioned {
+				p.partition()
+			}
+			compareSchema(t, p, file, want)
+		})
+	}
+}
+
+func compareSchema(t *testing.T, p *patient, file, want string) {
+	t.Helper()
 	parts, err := describe(t.Context(), p.conn, "public")
 	if err != nil {
 		t.Fatal(err)
@@ -28,15 +41,15 @@ func TestExpectedSchema(t *testing.T) {
 	}
 	w.Flush()
 	if *update {
-		if err := os.WriteFile("schema.tsv", text.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if text.String() != expectedSchema {
-		t.Errorf("schema.tsv is out of date: run go test ./internal/doctor -run ExpectedSchema -update\ngot\n%s\nwant\n%s", text.String(), expectedSchema)
+	if text.String() != want {
+		t.Errorf("%s is out of date: run go test ./internal/doctor -run ExpectedSchema -update\ngot\n%s\nwant\n%s", file, text.String(), want)
 	}
-	if _, err := expected(); err != nil {
+	if _, err := expected(want); err != nil {
 		t.Error(err)
 	}
 }

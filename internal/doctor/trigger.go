@@ -13,7 +13,11 @@ import (
 	"github.com/notifyd/notifyd/store"
 )
 
-const bellTrigger = "outbox_events_bell"
+const (
+	bellTrigger = "outbox_events_bell"
+	// keyFunction is what the triggers call that keep the keys of a partitioned table.
+	keyFunction = "outbox_key"
+)
 
 // trigger is a row of pg_trigger.
 type trigger struct {
@@ -66,7 +70,7 @@ func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error)
 	}
 	var findings []Finding
 	for _, t := range all {
-		if t.Name != bellTrigger && t.Enabled != "D" {
+		if t.Name != bellTrigger && t.Function != keyFunction && t.Enabled != "D" {
 			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table("outbox_events")),
 				"The trigger %s is not of notifyd: it runs with every write to outbox_events, and one that notifies makes commits wait for each other.", t.Name))
 		}

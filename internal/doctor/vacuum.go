@@ -26,7 +26,7 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 		}
 	}
 	off, err := rows[struct{ Table string }](ctx, e.conn, `SELECT c.relname::text FROM pg_class c
-		WHERE c.oid IN (to_regclass($1), to_regclass($2)) AND c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0', 'autovacuum_enabled=no'] ORDER BY 1`,
+		WHERE (c.oid IN (to_regclass($1), to_regclass($2)) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))) AND c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0', 'autovacuum_enabled=no'] ORDER BY 1`,
 		e.table("outbox_events"), e.table("outbox_deliveries"))
 	if err != nil {
 		return "", nil, err
@@ -34,6 +34,18 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 	for _, t := range off {
 		findings = append(findings, found(Warning, fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", e.table(t.Table)),
 			"Autovacuum is off for %s: its dead rows pile up.", t.Table))
+	}
+	// Not of a table where it is off: that is said already.
+	unset, err := rows[struct{ Table string }](ctx, e.conn, `SELECT c.relname::text FROM pg_class c
+		WHERE (c.oid IN (to_regclass($1), to_regclass($2)) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))) AND c.relkind = 'r'
+		AND NOT EXISTS (SELECT FROM unnest(c.reloptions) AS o WHERE o LIKE 'autovacuum\_%') ORDER BY 1`,
+		e.table("outbox_events"), e.table("outbox_deliveries"))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, t := range unset {
+		findings = append(findings, found(Note, "notifyd migrate up",
+			"%s has the server's settings for autovacuum, which are made for tables where less is written.", t.Table))
 	}
 	return fmt.Sprintf("Autovacuum is on and comes every %s.", nap), findings, nil
 }
@@ -46,7 +58,8 @@ func checkDeadRows(ctx context.Context, e *exam) (string, []Finding, error) {
 		Last       *time.Time
 	}
 	all, err := rows[state](ctx, e.conn, `SELECT relname::text, n_live_tup, n_dead_tup, greatest(last_vacuum, last_autovacuum)
-		FROM pg_stat_user_tables WHERE relid IN (to_regclass($1), to_regclass($2)) ORDER BY relname DESC`,
+		FROM pg_stat_user_tables WHERE relid IN (to_regclass($1), to_regclass($2)) OR relid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))
+		ORDER BY relname DESC`,
 		e.table("outbox_events"), e.table("outbox_deliveries"))
 	if err != nil {
 		return "", nil, err

@@ -1,0 +1,224 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/outbox"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// partition makes the table one of days; now is zero, or what the first day is.
+func (e *env) partition(now time.Time) {
+	e.t.Helper()
+	if err := e.tryPartition(now); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *env) tryPartition(now time.Time) error {
+	conn, err := e.pool.Acquire(e.ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return outboxsql.Partition(e.ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.PartitionOptions{Now: now, LockPatience: patience})
+}
+
+// TestPartitions: with partitions of several days, everything is as without:
+// events are heard of, swept in order, tried again, given up, refused where their
+// key is there already; and the relay makes days and drops them.
+func TestPartitions(t *testing.T) { //nolint:revive // one story
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	today := scan[time.Time](e, `SELECT now()`)
+	name := func(days int) string { return "outbox_events_p" + today.AddDate(0, 0, days).UTC().Format("20060102") }
+	e.partition(today.AddDate(0, 0, -5)) // up to two days ago
+	h.answer = func(_ context.Context, ev *notifyd.Event) error {
+		switch {
+		case ev.Type == "dead":
+			return notifyd.Permanent(errors.New("no"))
+		case ev.Type == "retry" && h.times(ev.ID) < 3:
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	write := func(events ...outbox.Event) error {
+		return pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error { return outbox.Write(e.ctx, tx, events...) })
+	}
+	aggregate := func(eventType, id string) outbox.Event {
+		return outbox.Event{Type: eventType, AggregateType: "order", AggregateID: id, Payload: 1}
+	}
+	for n := range 4 { // some in each partition, before any relay is there
+		e.exec(`SELECT outbox_partitions_extend($1, 0)`, today.AddDate(0, 0, n-5))
+		if err := write(aggregate("retry", "a"), aggregate("a", "a"), outbox.Event{Type: "key", IdempotencyKey: fmt.Sprint(n), Payload: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := write(outbox.Event{Type: "dead", Payload: 1}); err != nil {
+		t.Fatal(err)
+	}
+	options := []notifyd.Option{notifyd.WithDailyPartitions(), notifyd.WithPollInterval(never), notifyd.WithRetention(time.Millisecond, 10)}
+	relay := e.relay(handleAll(t, h, quick()), options...)
+	e.untilDone()
+	if err := write(outbox.Event{Type: "key", IdempotencyKey: "0", Payload: 1}); err == nil || !strings.Contains(err.Error(), "outbox_events_idempotency") {
+		t.Errorf("a key of an earlier day: %v", err)
+	}
+	e.until("the day at hand", `SELECT count(*) = 4 FROM outbox_partitions() WHERE day >= $1::date`, today.UTC().Format(time.DateOnly))
+	e.until("the days before", `SELECT count(*) = 1 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
+	id := e.insert("a", "1")
+	e.until("delivered today", `SELECT state = 'done' AND tableoid = to_regclass($2) FROM outbox_events WHERE id = $1`, id, name(0))
+
+	// What the aggregate was given, in the order of ids, through all retries.
+	var got []int64
+	for len(h.calls) > 0 {
+		ev := <-h.calls
+		if ev.AggregateID == "a" && (len(got) == 0 || got[len(got)-1] != ev.ID) {
+			got = append(got, ev.ID)
+		}
+	}
+	if len(got) != 8 || !slices.IsSorted(got) {
+		t.Errorf("the aggregate got %v", got)
+	}
+
+	// The dead letter has kept its partition; when it is dealt with, that goes.
+	if left := scan[string](e, `SELECT string_agg(name, ' ') FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly)); left != name(-2) {
+		t.Errorf("left is %s, want %s", left, name(-2))
+	}
+	if err := relay.end(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(relay.log.text(), "has a delivery that waits or is dead") {
+		t.Error("the log does not say why a partition is kept")
+	}
+	e.exec(`DELETE FROM outbox_deliveries`)
+	e.relay(handleAll(t, h), options...)
+	e.until("the last of the days before", `SELECT count(*) = 0 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
+	e.until("their keys", `SELECT count(*) = 0 FROM outbox_keys`)
+}
+
+// TestPartitionWhileRunning: a table with events of every state becomes
+// partitioned beside two relays and writers. Nothing is lost, nothing is delivered
+// twice, and no write fails.
+func TestPartitionWhileRunning(t *testing.T) { //nolint:revive // one story
+	t.Parallel()
+	e, h := newEnv(t), newRecorder(t)
+	h.answer = func(_ context.Context, ev *notifyd.Event) error {
+		if ev.Type == "dead" {
+			return notifyd.Permanent(errors.New("no"))
+		}
+		return nil
+	}
+	e.exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at, idempotency_key)
+		SELECT 'done', '1', 'done', now(), 'old' || i FROM generate_series(1, 7000) i`)
+	e.exec(`INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'delayed', '1', now() + interval '1 second' FROM generate_series(1, 100)`)
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'dead', '1' FROM generate_series(1, 10)`)
+	e.exec(`INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id) SELECT 'fresh', '1', 'a', (i % 50)::text FROM generate_series(1, 5000) i`)
+	first, second := e.relay(handleAll(t, h), notifyd.WithClaimBatch(50)), e.relay(handleAll(t, h), notifyd.WithClaimBatch(50))
+
+	ctx, stop := context.WithCancel(e.ctx)
+	var writers sync.WaitGroup
+	failures := make(chan error, 3)
+	for w := range 3 {
+		writers.Go(func() {
+			if err := e.writeOn(ctx, w); err != nil && ctx.Err() == nil {
+				failures <- err
+			}
+		})
+	}
+	written := `SELECT count(*) > $1 FROM outbox_events WHERE event_type LIKE 'live%'`
+	e.until("some are written", written, 200)
+	if err := e.tryPartition(time.Time{}); err != nil {
+		t.Error(err)
+	}
+	e.until("some are written afterwards", `SELECT count(*) > 300 FROM outbox_events WHERE tableoid <> 'outbox_events_before'::regclass`)
+	stop()
+	writers.Wait()
+	close(failures)
+	for err := range failures {
+		t.Errorf("a write failed: %v", err)
+	}
+	e.untilDone()
+
+	rows, err := e.pool.Query(e.ctx, `SELECT id FROM outbox_events WHERE event_type <> 'done'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, twice := 0, 0
+	for _, id := range all {
+		switch n := h.times(id); {
+		case n == 0:
+			lost++
+		case n > 1:
+			twice++
+		}
+	}
+	t.Logf("%d events, %d of them in the old table, %d lost, %d delivered twice", len(all),
+		scan[int](e, `SELECT count(*) FROM outbox_events_before WHERE event_type <> 'done'`), lost, twice)
+	if lost > 0 {
+		t.Errorf("%d of %d events were lost", lost, len(all))
+	}
+	// A relay that the machine has kept from working for a second gives up its
+	// claims, whatever the tables are like.
+	if twice > 0 && !strings.Contains(first.log.text()+second.log.text(), "claim was lost") {
+		t.Errorf("%d of %d events were delivered twice", twice, len(all))
+	}
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 10 {
+		t.Errorf("%d dead letters, want 10", n)
+	}
+	// Each writer's ids went up, across the change of the tables.
+	if n := scan[int](e, `SELECT count(*) FROM (SELECT id, lag(id) OVER (PARTITION BY event_type ORDER BY (payload::text)::int) AS before
+		FROM outbox_events WHERE event_type LIKE 'live%') AS w WHERE before >= id`); n != 0 {
+		t.Errorf("%d ids are not above the one before", n)
+	}
+	// All keys are known: those from before, and those written meanwhile.
+	if n := scan[int](e, `SELECT count(*) FROM outbox_events e FULL JOIN outbox_keys k ON k.event_id = e.id AND k.event_type = e.event_type AND k.idempotency_key = e.idempotency_key
+		WHERE e.idempotency_key IS NOT NULL AND k.event_id IS NULL OR e.id IS NULL`); n != 0 {
+		t.Errorf("%d keys are not where they should be", n)
+	}
+}
+
+// writeOn writes event after event until ctx ends: alone, in transactions that
+// stay open for a while, and with keys.
+func (e *env) writeOn(ctx context.Context, writer int) error {
+	conn, err := pgx.Connect(ctx, e.url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for n := 0; ctx.Err() == nil; n++ {
+		event := outbox.Event{Type: fmt.Sprint("live", writer), AggregateType: "live", AggregateID: fmt.Sprint(writer), Payload: n}
+		if n%3 == 0 {
+			event.IdempotencyKey = fmt.Sprint(n)
+		}
+		// Not with ctx: an end in the middle of a commit would leave it open
+		// whether there is an event.
+		err := pgx.BeginFunc(context.WithoutCancel(ctx), conn, func(tx pgx.Tx) error {
+			if err := outbox.Write(context.WithoutCancel(ctx), tx, event); err != nil {
+				return err
+			}
+			if n%10 != 0 {
+				return nil
+			}
+			_, err := tx.Exec(context.WithoutCancel(ctx), `SELECT pg_sleep(0.02)`)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+const migrateDaily = "notifyd migrate --partitions daily"
+
+// checkPartitions looks whether the table is what relays take it for, and whether
+// its partitions are looked after.
+func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
+	partitioned, err := outboxsql.Partitioned(ctx, e.conn, e.Schema)
+	if err != nil {
+		return "", nil, err
+	}
+	if !partitioned {
+		return e.plainTable(ctx)
+	}
+	if e.Daily != nil && !*e.Daily {
+		return "", []Finding{found(Warning, "retention: {partitions: daily}, for one relay at least",
+			"outbox_events is partitioned and retention.partitions is none: nobody makes partitions or drops them, and events are deleted one by one.")}, nil
+	}
+	missing, err := e.mayNot(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	if missing != "" {
+		return "", []Finding{found(Error, "what notifyd migrate --print-grants prints, run by the owner of the tables",
+			"The role may not call %s, and so not look after partitions.", missing)}, nil
+	}
+	type facts struct {
+		N        int
+		Tomorrow bool
+	}
+	f, err := row[facts](ctx, e.conn, `SELECT count(*)::int, coalesce(max(day) > (clock_timestamp() AT TIME ZONE 'UTC')::date, false) FROM `+e.table("outbox_partitions")+`()`)
+	if err != nil {
+		return "", nil, err
+	}
+	if !f.Tomorrow {
+		return "", []Finding{found(Warning, "notifyd run, with retention.partitions: daily",
+			"There is no partition for tomorrow, so no relay makes any: events go on into the last one, and days are not told apart.")}, nil
+	}
+	return fmt.Sprintf("outbox_events has %d partitions, and one for tomorrow.", f.N), nil, nil
+}
+
+// plainTable is checkPartitions for a table that is not partitioned.
+func (e *exam) plainTable(ctx context.Context) (string, []Finding, error) {
+	var begun bool
+	err := e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_constraint WHERE conrelid = to_regclass($1) AND conname = 'outbox_events_bound')`,
+		e.table("outbox_events")).Scan(&begun)
+	switch {
+	case err != nil:
+		return "", nil, err
+	case begun:
+		return "", []Finding{found(Warning, migrateDaily, "outbox_events was about to be partitioned, and was not in the end.")}, nil
+	case e.Daily != nil && *e.Daily:
+		return "", []Finding{found(Warning, migrateDaily, "retention.partitions is daily and outbox_events is a plain table: events are deleted one by one.")}, nil
+	}
+	return "outbox_events is a plain table.", nil, nil
+}
+
+// mayNot returns the first function for partitions that the role may not call, or
+// that is not there.
+func (e *exam) mayNot(ctx context.Context) (missing string, err error) {
+	for _, name := range outboxsql.PartitionFunctions() {
+		var may bool
+		qualified := pgx.Identifier{e.Schema}.Sanitize() + "." + name
+		if err := e.conn.QueryRow(ctx, `SELECT coalesce(has_function_privilege(to_regprocedure($1), 'EXECUTE'), false)`, qualified).Scan(&may); err != nil {
+			return "", err
+		}
+		if !may {
+			return name, nil
+		}
+	}
+	return "", nil
+}

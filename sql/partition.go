@@ -1,0 +1,256 @@
+package outboxsql
+
+import (
+	"context"
+	_ "embed" // the files below
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+//go:embed partitions.sql
+var partitionsSQL string
+
+//go:embed partition_prepare.sql
+var partitionPrepareSQL string
+
+//go:embed partition_swap.sql
+var partitionSwapSQL string
+
+// PartitionsAhead is how many days get their partitions before they begin.
+const PartitionsAhead = 3
+
+// DefaultLockPatience is how long [Partition] tries to get the table to itself.
+const DefaultLockPatience = 10 * time.Minute
+
+const (
+	// partitionLock is how long writers may have to wait behind one try.
+	partitionLock = 200 * time.Millisecond
+	// partitionPause is the mean pause between two tries.
+	partitionPause = 500 * time.Millisecond
+	// keysBatch is how many idempotency keys are copied by one statement.
+	keysBatch = 5000
+)
+
+// ErrObstacle is returned by [Partition] where the table has something that
+// cannot be carried over by itself.
+var ErrObstacle = errors.New("outbox_events cannot be partitioned as it is")
+
+// PartitionOptions say how a table is partitioned; the zero value will do.
+type PartitionOptions struct {
+	// LockPatience is how long to try to get the table to itself for a moment,
+	// beside those who write to it; 0 is [DefaultLockPatience].
+	LockPatience time.Duration
+	// Now decides what day it is; zero is the clock of the database.
+	Now time.Time
+	// Progress is told what is done next, if it is set.
+	Progress func(step string)
+}
+
+// Partitioned reports whether outbox_events of the schema is partitioned.
+func Partitioned(ctx context.Context, conn *pgx.Conn, schema string) (yes bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT coalesce((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)`,
+		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("look whether outbox_events is partitioned: %w", err)
+	}
+	return yes, nil
+}
+
+// Partition makes outbox_events a table that is partitioned by day, after
+// [Migrate]. The table may be in use by writers and relays, and hold any number of
+// events: it becomes the first partition as it is. Twice it has to be had alone,
+// for some milliseconds; each try for that holds up writers for 200 ms at most. A
+// call that was interrupted may be repeated, as may one that was not. There is no
+// way back but copying. The error wraps [ErrObstacle] with the cure where the
+// table has something that would be lost.
+func Partition(ctx context.Context, conn *pgx.Conn, schema string, o PartitionOptions) (err error) {
+	if err := ValidateSchema(schema); err != nil {
+		return err
+	}
+	if err := Check(ctx, conn, schema); err != nil {
+		return err
+	}
+	p := &partitioning{conn: conn, schema: schema, PartitionOptions: o}
+	if p.LockPatience == 0 {
+		p.LockPatience = DefaultLockPatience
+	}
+	const key = `$1::bigint << 32 | hashtext($2)::bigint & 4294967295`
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(`+key+`)`, lockSpace, schema); err != nil {
+		return fmt.Errorf("lock the schema: %w", err)
+	}
+	defer func() {
+		_, uerr := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+key+`)`, lockSpace, schema)
+		if err == nil && uerr != nil {
+			err = fmt.Errorf("unlock the schema: %w", uerr)
+		}
+	}()
+	if err := p.run(ctx); err != nil {
+		return fmt.Errorf("partition outbox_events of schema %q: %w", schema, err)
+	}
+	return nil
+}
+
+// partitioning is one call of Partition.
+type partitioning struct {
+	PartitionOptions
+	conn   *pgx.Conn
+	schema string
+}
+
+func (p *partitioning) run(ctx context.Context) error {
+	done, err := Partitioned(ctx, p.conn, p.schema)
+	if err != nil {
+		return err
+	}
+	if done {
+		p.say("the table is partitioned already: making sure of its partitions")
+		return p.tx(ctx, 0, partitionsSQL+storageSQL+p.extend())
+	}
+	if err := p.obstacles(ctx); err != nil {
+		return err
+	}
+	p.say("bounding the ids of the table")
+	if err := p.alone(ctx, partitionsSQL+partitionPrepareSQL); err != nil {
+		return err
+	}
+	p.say("checking that all ids are within the bound: this reads the table, beside writers and relays")
+	if err := p.tx(ctx, 0, `ALTER TABLE outbox_events VALIDATE CONSTRAINT outbox_events_bound;`); err != nil {
+		return err
+	}
+	p.say("copying idempotency keys")
+	if err := p.copyKeys(ctx); err != nil {
+		return err
+	}
+	p.say("putting the partitioned table in its place")
+	return p.alone(ctx, partitionSwapSQL+partitionsSQL+storageSQL+triggersSQL+p.extend())
+}
+
+func (p *partitioning) say(step string) {
+	if p.Progress != nil {
+		p.Progress(step)
+	}
+}
+
+// extend makes the partitions of today and the days ahead.
+func (p *partitioning) extend() string {
+	now := "clock_timestamp()"
+	if !p.Now.IsZero() {
+		now = "'" + p.Now.UTC().Format(time.RFC3339Nano) + "'::timestamptz"
+	}
+	return fmt.Sprintf("SELECT outbox_partitions_extend(%s, %d);\n", now, PartitionsAhead)
+}
+
+// tx runs statements in a transaction; lock bounds waiting for each lock, 0 is
+// no bound.
+func (p *partitioning) tx(ctx context.Context, lock time.Duration, statements string) error {
+	// What was committed before a lock was had must be seen behind it.
+	return pgx.BeginTxFunc(ctx, p.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n"+
+			"SET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n", pgx.Identifier{p.schema}.Sanitize(), lock.Milliseconds())+statements,
+			pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+}
+
+// lockRefused are the SQLSTATEs of a lock that was not to be had, and of a deadlock.
+func lockRefused(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
+}
+
+// alone runs statements that need the table to themselves, and tries again
+// where they do not get it.
+func (p *partitioning) alone(ctx context.Context, statements string) error {
+	for began := time.Now(); ; {
+		err := p.tx(ctx, partitionLock, statements)
+		if !lockRefused(err) {
+			return err
+		}
+		if time.Since(began) > p.LockPatience {
+			return fmt.Errorf("%w: for %v some transaction had a lock on the table (now: %s): end it, and repeat the command",
+				err, p.LockPatience, p.holders(ctx))
+		}
+		timer := time.NewTimer(partitionPause/2 + rand.N(partitionPause)) //nolint:gosec // spreads tries, hides nothing
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("wait for a lock on the table: %w", context.Cause(ctx))
+		case <-timer.C:
+		}
+	}
+}
+
+// holders names the sessions that use the table, longest first.
+func (p *partitioning) holders(ctx context.Context) string {
+	var who string
+	err := p.conn.QueryRow(ctx, `SELECT coalesce(string_agg(format('pid %s, user %s, application %L, since %s', pid, usename, application_name, xact_start), '; ' ORDER BY xact_start), 'nobody')
+		FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (SELECT pid FROM pg_locks WHERE relation = to_regclass($1) AND granted)`,
+		pgx.Identifier{p.schema, "outbox_events"}.Sanitize()).Scan(&who)
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	return who
+}
+
+// copyKeys notes the idempotency keys of the events that were there before the
+// trigger that notes them.
+func (p *partitioning) copyKeys(ctx context.Context) error {
+	name := func(table string) string { return pgx.Identifier{p.schema, table}.Sanitize() }
+	eventType, key, n := "", "", keysBatch
+	for n == keysBatch {
+		// One more than a batch would be found again by the next statement.
+		err := p.conn.QueryRow(ctx, `WITH seen AS MATERIALIZED (
+				SELECT id, event_type, idempotency_key FROM `+name("outbox_events")+`
+				WHERE idempotency_key IS NOT NULL AND (event_type, idempotency_key) > ($1, $2)
+				ORDER BY event_type, idempotency_key LIMIT $3),
+			noted AS (INSERT INTO `+name("outbox_keys")+` (event_id, event_type, idempotency_key)
+				SELECT id, event_type, idempotency_key FROM seen ON CONFLICT DO NOTHING)
+			SELECT count(*)::int, coalesce((array_agg(event_type ORDER BY event_type DESC, idempotency_key DESC))[1], ''),
+				coalesce((array_agg(idempotency_key ORDER BY event_type DESC, idempotency_key DESC))[1], '') FROM seen`,
+			eventType, key, keysBatch).Scan(&n, &eventType, &key)
+		if err != nil {
+			return fmt.Errorf("copy idempotency keys: %w", err)
+		}
+	}
+	return nil
+}
+
+// obstacles looks for what would be lost with the table's place.
+func (p *partitioning) obstacles(ctx context.Context) error {
+	rows, err := p.conn.Query(ctx, `SELECT what FROM (
+			SELECT format('the view %s reads it: drop the view, and create it again afterwards', r.ev_class::regclass) AS what
+			FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
+			WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1::regclass AND r.ev_class <> d.refobjid
+			UNION SELECT format('it has the trigger %I: drop it, and create it again afterwards', tgname) FROM pg_trigger
+			WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgname NOT IN ('outbox_events_bell', 'outbox_events_key', 'outbox_events_key_gone', 'outbox_events_keys_gone')
+			UNION SELECT format('it has the rule %I: drop it', rulename) FROM pg_rewrite WHERE ev_class = $1::regclass
+			UNION SELECT format('the foreign key %I of %s has to do with it: drop it', conname, conrelid::regclass) FROM pg_constraint
+			WHERE contype = 'f' AND $1::regclass IN (conrelid, confrelid)
+			UNION SELECT format('the index %s is unique, which it cannot be across partitions: drop it', indexrelid::regclass) FROM pg_index
+			WHERE indrelid = $1::regclass AND (indisunique OR indisexclusion) AND NOT indisprimary AND indexrelid <> to_regclass($2)
+			UNION SELECT 'it has row level security: disable it' FROM pg_class WHERE oid = $1::regclass AND relrowsecurity
+			UNION SELECT format('the publication %I sends it: take the table out of it', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
+			WHERE prrelid = $1::regclass
+			UNION SELECT 'it inherits from a table, or a table from it: end that' FROM pg_inherits WHERE $1::regclass IN (inhrelid, inhparent)
+			UNION SELECT format('its owner, %1$I, may not make tables in the schema: GRANT CREATE ON SCHEMA %2$s TO %1$I', pg_get_userbyid(c.relowner), c.relnamespace::regnamespace)
+			FROM pg_class c WHERE oid = $1::regclass AND NOT has_schema_privilege(c.relowner, c.relnamespace, 'CREATE')
+		) AS o ORDER BY 1`,
+		pgx.Identifier{p.schema, "outbox_events"}.Sanitize(), pgx.Identifier{p.schema, "outbox_events_idempotency"}.Sanitize())
+	if err != nil {
+		return fmt.Errorf("look at the table: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look at the table: %w", err)
+	}
+	if len(found) > 0 {
+		return fmt.Errorf("%w: %s", ErrObstacle, strings.Join(found, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+-- What outbox_events needs beside it when it is partitioned by day: see
+-- partition.go for how it becomes so, and DESIGN.md for why it is as it is.
+--
+-- Runs like the other files, where the table is partitioned or about to be, and
+-- with every migration. Every statement may run again without harm.
+
+-- A unique index of a partitioned table must have the partition key in it, so
+-- idempotency keys have a table of their own, kept by triggers.
+CREATE TABLE IF NOT EXISTS outbox_keys (
+    event_id        bigint NOT NULL,
+    event_type      text   NOT NULL,
+    idempotency_key text   NOT NULL,
+    PRIMARY KEY (event_type, idempotency_key)
+);
+CREATE INDEX IF NOT EXISTS outbox_keys_event ON outbox_keys (event_id);
+COMMENT ON TABLE outbox_keys IS
+    'The idempotency keys of the events in a partitioned outbox_events. Kept by triggers.';
+COMMENT ON COLUMN outbox_keys.event_id IS 'outbox_events.id of the event that has the key.';
+COMMENT ON COLUMN outbox_keys.event_type IS 'Copied from outbox_events.';
+COMMENT ON COLUMN outbox_keys.idempotency_key IS 'Copied from outbox_events.';
+
+-- The functions run as the owner of the tables, so that writers need no rights
+-- on outbox_keys and relays none on partitions. search_path is set at the end
+-- of this file: nothing of a caller's is ever run.
+
+CREATE OR REPLACE FUNCTION outbox_key() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER AS $key$
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        DELETE FROM outbox_keys;
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' THEN
+        DELETE FROM outbox_keys
+        WHERE event_type = OLD.event_type AND idempotency_key = OLD.idempotency_key AND event_id = OLD.id;
+        RETURN NULL;
+    END IF;
+    -- Waits for a transaction that is inserting the same key.
+    INSERT INTO outbox_keys (event_id, event_type, idempotency_key)
+    VALUES (NEW.id, NEW.event_type, NEW.idempotency_key) ON CONFLICT DO NOTHING;
+    IF FOUND OR TG_WHEN = 'AFTER' THEN -- AFTER: the table has a unique index still
+        RETURN NEW;
+    ELSIF current_setting('notifyd.duplicate', true) = 'ignore' THEN
+        RETURN NULL;
+    END IF;
+    RAISE unique_violation USING
+        MESSAGE = 'duplicate key value violates unique constraint "outbox_events_idempotency"',
+        DETAIL = format('Key (event_type, idempotency_key)=(%s, %s) already exists.', NEW.event_type, NEW.idempotency_key),
+        HINT = 'SET LOCAL notifyd.duplicate = ''ignore'' skips events whose key is there already.',
+        SCHEMA = TG_TABLE_SCHEMA, TABLE = 'outbox_events', CONSTRAINT = 'outbox_events_idempotency';
+END
+$key$;
+COMMENT ON FUNCTION outbox_key() IS 'Lets at most one event per type and idempotency key into a partitioned outbox_events.';
+
+-- The ranges of ids, lowest first. The default partition has none. A partition
+-- is closed when the next one gets the events: on that one's day.
+CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low bigint, high bigint, day date, closed date)
+    LANGUAGE sql STABLE AS $partitions$
+    SELECT p.name, p.low, p.high, p.day, min(p.day) OVER (ORDER BY p.low ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+    FROM (
+        SELECT c.relname::text AS name,
+            CASE WHEN b.bound LIKE '%(MINVALUE)%' THEN -9223372036854775808
+                ELSE substring(b.bound FROM 'FROM \(''?(-?[0-9]+)')::bigint END AS low,
+            substring(b.bound FROM 'TO \(''?(-?[0-9]+)')::bigint AS high,
+            to_date(substring(c.relname FROM '^outbox_events_p([0-9]{8})$'), 'YYYYMMDD') AS day
+        FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
+        WHERE i.inhparent = 'outbox_events'::regclass AND b.bound <> 'DEFAULT') AS p
+    WHERE p.high IS NOT NULL
+    ORDER BY p.low
+$partitions$;
+COMMENT ON FUNCTION outbox_partitions() IS 'The partitions of outbox_events, but for the default one.';
+
+-- The id that was drawn last.
+CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER AS $last$
+DECLARE
+    n bigint;
+BEGIN
+    EXECUTE format('SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM %s',
+        pg_get_serial_sequence('outbox_events', 'id')) INTO n;
+    RETURN n;
+END
+$last$;
+COMMENT ON FUNCTION outbox_last_id() IS 'The highest id that outbox_events has given out.';
+
+-- Makes the partitions of the day at hand and of those ahead of it, and has ids
+-- go on in that of the day. A writer never waits for it: attaching a partition
+-- lets writers pass, and the lock on the default partition, which no writer
+-- needs, is waited for no longer than relays can bear.
+CREATE OR REPLACE FUNCTION outbox_partitions_extend(at timestamptz, ahead integer) RETURNS SETOF text
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '1s' AS $extend$
+DECLARE
+    -- 1853122160 is 'ntfp' in ASCII.
+    guard CONSTANT bigint := (1853122160::bigint << 32) | 'outbox_events'::regclass::oid::bigint;
+    width CONSTANT bigint := 4294967296;
+    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
+    owner CONSTANT name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass);
+    today CONSTANT date := (at AT TIME ZONE 'UTC')::date;
+    newest date;
+    part   text;
+    first  bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(guard) THEN
+        RETURN; -- another relay is doing it
+    END IF;
+    FOR n IN 0..ahead LOOP
+        SELECT max(day) INTO newest FROM outbox_partitions();
+        CONTINUE WHEN today + n <= newest; -- also where a clock has gone back: ids only go up
+        part := 'outbox_events_p' || to_char(today + n, 'YYYYMMDD');
+        -- Behind all ranges and all ids in use, and where no id was chosen by hand.
+        -- A new table begins with id 1.
+        SELECT greatest(coalesce(max(high), 0), CASE WHEN outbox_last_id() > 0 THEN (outbox_last_id() / width + 1) * width END)
+        INTO first FROM outbox_partitions();
+        WHILE EXISTS (SELECT FROM outbox_events WHERE id >= first AND id < first + width) LOOP
+            first := first + width;
+        END LOOP;
+        EXECUTE format('CREATE TABLE %I.%I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED
+            INCLUDING STORAGE INCLUDING COMPRESSION) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+            autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000)', place, part);
+        EXECUTE format('ALTER TABLE %I.%I OWNER TO %I', place, part, owner);
+        EXECUTE format('ALTER TABLE %I.outbox_events ATTACH PARTITION %I.%I FOR VALUES FROM (%s) TO (%s)', place, place, part, first, first + width);
+        RETURN NEXT part;
+    END LOOP;
+    SELECT low INTO first FROM outbox_partitions() WHERE day <= today ORDER BY day DESC LIMIT 1;
+    IF first > outbox_last_id() THEN
+        -- Nobody draws as many ids as are in between while this happens.
+        PERFORM setval(pg_get_serial_sequence('outbox_events', 'id'), first, false);
+    END IF;
+END
+$extend$;
+COMMENT ON FUNCTION outbox_partitions_extend(timestamptz, integer) IS
+    'Makes the partitions of a day and of those ahead of it, and has new events go into that of the day. Returns what it has made.';
+
+-- Drops a partition in which everything is done, and was so before a time.
+-- Returns NULL, or why it has not.
+CREATE OR REPLACE FUNCTION outbox_partition_drop(partition text, before timestamptz) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $drop$
+DECLARE
+    guard CONSTANT bigint := (1853122160::bigint << 32) | 'outbox_events'::regclass::oid::bigint;
+    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
+    spare CONSTANT name := (SELECT c.relname FROM pg_partitioned_table t JOIN pg_class c ON c.oid = t.partdefid WHERE t.partrelid = 'outbox_events'::regclass);
+    first bigint;
+    past  bigint;
+    found bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(guard) THEN
+        RETURN 'busy: another relay is at it';
+    END IF;
+    SELECT low, high INTO first, past FROM outbox_partitions() WHERE name = partition;
+    IF first IS NULL THEN
+        RETURN 'there is no such partition';
+    ELSIF past > outbox_last_id() + 1 THEN
+        RETURN 'new events still go into it';
+    END IF;
+    FOR attempt IN 1..10 LOOP
+        SELECT id INTO found FROM outbox_events WHERE state = 'fresh' AND id >= first AND id < past ORDER BY id LIMIT 1;
+        IF found IS NOT NULL THEN
+            RETURN format('event %s is waiting', found);
+        END IF;
+        SELECT event_id INTO found FROM outbox_deliveries WHERE event_id >= first AND event_id < past ORDER BY event_id LIMIT 1;
+        IF found IS NOT NULL THEN
+            RETURN format('event %s has a delivery that waits or is dead', found);
+        END IF;
+        IF attempt = 1 THEN
+            -- Reads all of it, once: before the locks, because it may take long.
+            EXECUTE format('SELECT id FROM %I.%I WHERE state <> ''done'' OR processed_at >= $1 OR processed_at IS NULL LIMIT 1', place, partition)
+                INTO found USING before;
+            IF found IS NOT NULL THEN
+                RETURN format('event %s is not done, or was not long enough ago', found);
+            END IF;
+        END IF;
+        -- Writers wait behind this for as long as it waits: 100 ms at most. Whoever
+        -- has inserted and not committed makes it wait, so afterwards nobody has.
+        BEGIN
+            EXECUTE format('LOCK TABLE ONLY %I.outbox_events, ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, place, partition);
+            IF spare IS NOT NULL THEN
+                EXECUTE format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
+            END IF;
+            IF EXISTS (SELECT FROM outbox_events WHERE state = 'fresh' AND id >= first AND id < past)
+                OR EXISTS (SELECT FROM outbox_deliveries WHERE event_id >= first AND event_id < past) THEN
+                RETURN 'an event has come up in it';
+            END IF;
+            EXECUTE format('DROP TABLE %I.%I', place, partition);
+            RETURN NULL;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            PERFORM pg_sleep(0.1 + random() * 0.4);
+        END;
+    END LOOP;
+    RETURN 'busy: its lock was not to be had, a transaction that uses outbox_events is open';
+END
+$drop$;
+COMMENT ON FUNCTION outbox_partition_drop(text, timestamptz) IS
+    'Drops a partition of outbox_events if everything in it was done before a time. Returns NULL, or why it has not.';
+
+-- Deletes the keys of events that have gone with their partition, in batches.
+-- Returns where to go on, NULL at the end.
+CREATE OR REPLACE FUNCTION outbox_keys_purge(after bigint, batch integer) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER AS $purge$
+    WITH seen AS MATERIALIZED (SELECT event_id, event_type, idempotency_key FROM outbox_keys WHERE event_id > after ORDER BY event_id LIMIT batch),
+        gone AS (DELETE FROM outbox_keys AS k USING seen AS s
+            WHERE k.event_type = s.event_type AND k.idempotency_key = s.idempotency_key AND k.event_id = s.event_id
+            AND NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.id = s.event_id))
+    SELECT CASE WHEN count(*) = batch THEN max(event_id) END FROM seen
+$purge$;
+COMMENT ON FUNCTION outbox_keys_purge(bigint, integer) IS
+    'Deletes idempotency keys whose event is gone. Returns the id to go on from, NULL at the end.';
+
+DO $rights$
+DECLARE
+    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
+    owner CONSTANT name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass);
+    f     text;
+    who   oid;
+BEGIN
+    EXECUTE format('ALTER TABLE outbox_keys OWNER TO %I', owner);
+    FOREACH f IN ARRAY ARRAY['outbox_key()', 'outbox_partitions()', 'outbox_last_id()', 'outbox_partitions_extend(timestamptz, integer)',
+        'outbox_partition_drop(text, timestamptz)', 'outbox_keys_purge(bigint, integer)'] LOOP
+        -- pg_temp last: otherwise whoever calls could put a table of that name first.
+        EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+        -- Whoever may delete events is a relay, and may keep the partitions.
+        FOR who IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) AS a
+            WHERE c.oid = 'outbox_events'::regclass AND a.privilege_type = 'DELETE' AND a.grantee NOT IN (0, c.relowner)
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f, pg_get_userbyid(who));
+        END LOOP;
+    END LOOP;
+END
+$rights$;

@@ -1,0 +1,68 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Where outbox_events is partitioned, by ranges of ids, a list of ids tells
+// PostgreSQL nothing about where to look: it would look for each of them in each
+// partition. So the statements that are given a list are told its lowest and its
+// highest id as well. On a plain table they stay as they are.
+
+// listed is how the statements that take a list of ids begin their condition.
+const listed = `id = ANY($1::bigint[])`
+
+// byListOfIDs are the statements whose first parameter is a list of ids of
+// events, and how many parameters each has.
+func byListOfIDs() map[string]int {
+	return map[string]int{
+		stmtByIDs: 1, stmtByIDs + ofSlots: 2, stmtDone: 1, stmtDelete: 1, stmtBury: 1, stmtDefer: 1,
+		stmtLock: 1, stmtFinish: 1, stmtForget: 1,
+	}
+}
+
+// withRange puts the range into the statements, as their second and third
+// parameter.
+func withRange(statements map[string]string) {
+	for name, params := range byListOfIDs() {
+		sql := statements[name]
+		for n := params; n > 1; n-- {
+			sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d::", n), fmt.Sprintf("$%d::", n+2))
+		}
+		before, after, _ := strings.Cut(sql, listed)
+		alias := ""
+		if strings.HasSuffix(before, "e.") {
+			alias = "e."
+		}
+		statements[name] = before + listed + " AND " + alias + "id >= $2::bigint AND " + alias + "id <= $3::bigint" + after
+	}
+}
+
+// byID returns the first parameters of a statement that takes a list of ids.
+func (s *Session) byID(list []byte, ids []int64) [][]byte {
+	if !s.ranged {
+		return [][]byte{list}
+	}
+	if len(ids) == 0 {
+		return [][]byte{list, int8Param(0), int8Param(0)}
+	}
+	return [][]byte{list, int8Param(slices.Min(ids)), int8Param(slices.Max(ids))}
+}
+
+// isPartitioned reports whether outbox_events is. A session that was opened
+// before it became so goes on with the statements that it has, which find the
+// same rows.
+func isPartitioned(ctx context.Context, conn *pgx.Conn) (yes bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_events') AND relkind = 'p')`).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("look whether outbox_events is partitioned: %w", err)
+	}
+	return yes, nil
+}
