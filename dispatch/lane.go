@@ -258,7 +258,7 @@ func (l *lane) push(jobs []*job) []kept {
 		switch {
 		case verdict != 0:
 			l.load--
-			if verdict == released {
+			if verdict == released && j.batch.work[j.work].Fresh {
 				l.passLocked(j.batch, j.event.ID)
 			}
 			held = append(held, kept{j, verdict})

@@ -147,6 +147,10 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 	ln := j.line
 	row := !w.Fresh && w.Destination != ""
 	switch {
+	case row && w.Event.ID > l.behind && j.batch.query.Source == SourceLines:
+		// The lane has been thrown back since the claim was asked for: what comes
+		// before the row may be on its way to the end of the line.
+		return false, released
 	case row:
 		ln.head = headUnknown
 		l.writeLocked(ln, j.batch)

@@ -203,13 +203,7 @@ func (o *output) text() string {
 // await waits until the text is there.
 func (o *output) await(t *testing.T, want string) {
 	t.Helper()
-	o.awaitFor(t, want, patience)
-}
-
-// awaitFor is await for what may take longer than most.
-func (o *output) awaitFor(t *testing.T, want string, longest time.Duration) {
-	t.Helper()
-	deadline := time.After(longest)
+	deadline := time.After(patience)
 	for {
 		text, more := o.read()
 		if strings.Contains(text, want) {

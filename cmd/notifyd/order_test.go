@@ -185,6 +185,34 @@ func (o *office) decides(n int) (replayed int) {
 	return n
 }
 
+// holds fails if anything went past the first events at block.
+func (d *desk) holds(t *testing.T, things []string) {
+	t.Helper()
+	for _, of := range things {
+		if got := d.got("block", of); len(got) != 0 {
+			t.Errorf("%s: %v went past a dead letter", of, got)
+		}
+	}
+}
+
+// sent fails unless all has gone out in the end, but for the first events that were
+// not replayed.
+func (d *desk) sent(t *testing.T, things []string, replayed int) {
+	t.Helper()
+	for n, of := range things {
+		want := []int{1, 2, 3, 4, 5}
+		if n >= replayed {
+			want = want[1:]
+		}
+		if got := d.got("block", of); !slices.Equal(got, want) {
+			t.Errorf("block has sent of %s: %v, want %v", of, got, want)
+		}
+		if got := d.got("continue", of); !slices.Equal(got, []int{2, 3, 4, 5}) {
+			t.Errorf("continue has sent of %s: %v", of, got)
+		}
+	}
+}
+
 // TestOnDead: behind a dead letter the later events of its aggregate go on, or
 // wait until it is replayed or discarded, as the file says. Other aggregates go on
 // in any case. Restarts, further relays and killed ones change nothing of it.
@@ -218,11 +246,7 @@ routes: [{match: '*', to: [block, continue]}]
 		free.N++
 		o.writes(free)
 		d.awaits(t, "block", free)
-		for _, of := range things {
-			if got := d.got("block", of); len(got) != 0 {
-				t.Errorf("%s: %v went past a dead letter", of, got)
-			}
-		}
+		d.holds(t, things)
 	}
 
 	o.opens()
@@ -240,18 +264,7 @@ routes: [{match: '*', to: [block, continue]}]
 	d.mend()
 	replayed := o.decides(4)
 	until(t, o.url, `SELECT NOT EXISTS (SELECT FROM outbox_deliveries WHERE destination = 'block')`)
-	for n, of := range things {
-		want := []int{1, 2, 3, 4, 5}
-		if n >= replayed {
-			want = want[1:]
-		}
-		if got := d.got("block", of); !slices.Equal(got, want) {
-			t.Errorf("block has sent of %s: %v, want %v", of, got, want)
-		}
-		if got := d.got("continue", of); !slices.Equal(got, []int{2, 3, 4, 5}) {
-			t.Errorf("continue has sent of %s: %v", of, got)
-		}
-	}
+	d.sent(t, things, replayed)
 }
 
 // TestOrderOff: with order: false an event goes past one of its aggregate that

@@ -87,7 +87,7 @@ func (p *shell) run(block string) (exit, printed string) {
 	if _, err := fmt.Fprintf(p.keys, "%s\nprintf '%s%%s%s' $?\n", strings.TrimSpace(block), code, strings.ReplaceAll(end, "\n", `\n`)); err != nil {
 		p.Fatal(err)
 	}
-	p.screen.awaitFor(p.T, end, typingPatience)
+	p.screen.await(p.T, end)
 	printed, rest, _ := strings.Cut(p.screen.text()[was:], code)
 	exit, _, _ = strings.Cut(rest, end)
 	return exit, printed
@@ -138,7 +138,7 @@ func (q *quickstart) keep(shown string) {
 	if _, err := io.WriteString(q.first.keys, "bin/notifyd demo --keep\n"); err != nil {
 		q.Fatal(err)
 	}
-	q.first.screen.awaitFor(q.T, "\n\n  export ", typingPatience)
+	q.first.screen.await(q.T, "\n\n  export ")
 	q.first.screen.await(q.T, " MAIL_PORT=") // which is written at once, to its end
 	line := regexp.MustCompile(`(?m)^  export DATABASE_URL='(.*)' MAIL_PORT=\d+$`).FindStringSubmatch(q.first.screen.text())
 	if line == nil {
@@ -236,8 +236,8 @@ func TestQuickstart(t *testing.T) {
 		if b.language == "sh" && blocks[i+1].language == "text" {
 			shown = blocks[i+1].text
 		}
-		switch {
-		case b.language == "sh":
+		switch b.language {
+		case "sh":
 			if strings.Contains(b.text, "git clone") {
 				demo = shown
 			}
@@ -246,10 +246,10 @@ func TestQuickstart(t *testing.T) {
 			}
 			q.play(strings.TrimPrefix(b.text, "make build\n"), shown)
 			played++
-		case b.language == "sql":
+		case "sql":
 			execute(t, q.url, b.text)
-		case b.language == "":
-			q.first.screen.awaitFor(t, b.text, typingPatience)
+		case "":
+			q.first.screen.await(t, b.text)
 		}
 	}
 	if played < 15 {
