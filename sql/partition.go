@@ -110,7 +110,7 @@ func (p *partitioning) run(ctx context.Context) error {
 	}
 	if done {
 		p.say("the table is partitioned already: making sure of its partitions")
-		return p.tx(ctx, 0, partitionsSQL+storageSQL+p.extend())
+		return p.settled(ctx, p.tx(ctx, 0, partitionsSQL+storageSQL+p.extend()))
 	}
 	if err := p.obstacles(ctx); err != nil {
 		return err
@@ -128,7 +128,16 @@ func (p *partitioning) run(ctx context.Context) error {
 		return err
 	}
 	p.say("putting the partitioned table in its place")
-	return p.alone(ctx, partitionSwapSQL+partitionsSQL+storageSQL+triggersSQL+p.extend())
+	return p.settled(ctx, p.alone(ctx, partitionSwapSQL+partitionsSQL+storageSQL+triggersSQL+p.extend()))
+}
+
+// settled lets the partitions that were made, if err is nil, know that they are
+// there for everybody.
+func (p *partitioning) settled(ctx context.Context, err error) error {
+	if err != nil {
+		return err
+	}
+	return p.tx(ctx, 0, p.extend())
 }
 
 func (p *partitioning) say(step string) {
@@ -234,6 +243,10 @@ func (p *partitioning) obstacles(ctx context.Context) error {
 			WHERE contype = 'f' AND $1::regclass IN (conrelid, confrelid)
 			UNION SELECT format('the index %s is unique, which it cannot be across partitions: drop it', indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND (indisunique OR indisexclusion) AND NOT indisprimary AND indexrelid <> to_regclass($2)
+			UNION SELECT format('the index %s is not valid, and would be built anew while nobody can write: drop it', indexrelid::regclass) FROM pg_index
+			WHERE indrelid = $1::regclass AND NOT indisvalid
+			UNION SELECT format('the check %I is not valid or has NO INHERIT: validate it, or drop it', conname) FROM pg_constraint
+			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname <> 'outbox_events_bound'
 			UNION SELECT 'it has row level security: disable it' FROM pg_class WHERE oid = $1::regclass AND relrowsecurity
 			UNION SELECT format('the publication %I sends it: take the table out of it', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
 			WHERE prrelid = $1::regclass

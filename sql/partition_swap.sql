@@ -55,6 +55,7 @@ BEGIN
         ELSE
             EXECUTE format('CREATE INDEX %I ON outbox_events %s',
                 'outbox_events' || regexp_replace(r.relname, '^outbox_events_before', ''), substring(r.definition FROM ' (USING .*)$'));
+            EXECUTE format('COMMENT ON INDEX %I IS %L', 'outbox_events' || regexp_replace(r.relname, '^outbox_events_before', ''), r.note);
         END IF;
     END LOOP;
 

@@ -21,10 +21,15 @@ COMMENT ON COLUMN outbox_keys.idempotency_key IS 'Copied from outbox_events.';
 
 -- The functions run as the owner of the tables, so that writers need no rights
 -- on outbox_keys and relays none on partitions. search_path is set at the end
--- of this file: nothing of a caller's is ever run.
+-- of this file: nothing of a caller's is ever run. Nor is anything of somebody who
+-- may create objects in the schema: functions are named with their schema, and
+-- operators are given the very types that PostgreSQL's own have, because one of a
+-- stranger that fits better goes before those.
 
 CREATE OR REPLACE FUNCTION outbox_key() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $key$
+DECLARE
+    holder bigint;
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
         DELETE FROM outbox_keys;
@@ -34,17 +39,36 @@ BEGIN
         WHERE event_type = OLD.event_type AND idempotency_key = OLD.idempotency_key AND event_id = OLD.id;
         RETURN NULL;
     END IF;
-    -- Waits for a transaction that is inserting the same key.
-    INSERT INTO outbox_keys (event_id, event_type, idempotency_key)
-    VALUES (NEW.id, NEW.event_type, NEW.idempotency_key) ON CONFLICT DO NOTHING;
-    IF FOUND OR TG_WHEN = 'AFTER' THEN -- AFTER: the table has a unique index still
+    LOOP
+        -- Waits for a transaction that is inserting the same key.
+        INSERT INTO outbox_keys (event_id, event_type, idempotency_key)
+        VALUES (NEW.id, NEW.event_type, NEW.idempotency_key) ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN NEW;
+        END IF;
+        EXIT WHEN EXISTS (SELECT FROM outbox_keys k
+            JOIN outbox_events e ON e.id = k.event_id AND e.event_type = k.event_type AND e.idempotency_key = k.idempotency_key
+            WHERE k.event_type = NEW.event_type AND k.idempotency_key = NEW.idempotency_key);
+        -- Its event is not there: the partition was dropped, or the insert had
+        -- another conflict. So the key is free. Locked, and then looked at with a
+        -- statement of its own, which sees what others have made of it meanwhile.
+        SELECT event_id INTO holder FROM outbox_keys
+        WHERE event_type = NEW.event_type AND idempotency_key = NEW.idempotency_key FOR UPDATE;
+        IF FOUND AND NOT EXISTS (SELECT FROM outbox_events
+            WHERE id = holder AND event_type = NEW.event_type AND idempotency_key = NEW.idempotency_key) THEN
+            UPDATE outbox_keys SET event_id = NEW.id
+            WHERE event_type = NEW.event_type AND idempotency_key = NEW.idempotency_key;
+            RETURN NEW;
+        END IF;
+    END LOOP;
+    IF TG_WHEN = 'AFTER' THEN -- the table has a unique index still
         RETURN NEW;
-    ELSIF current_setting('notifyd.duplicate', true) = 'ignore' THEN
+    ELSIF pg_catalog.current_setting('notifyd.duplicate', true) = 'ignore' THEN
         RETURN NULL;
     END IF;
     RAISE unique_violation USING
         MESSAGE = 'duplicate key value violates unique constraint "outbox_events_idempotency"',
-        DETAIL = format('Key (event_type, idempotency_key)=(%s, %s) already exists.', NEW.event_type, NEW.idempotency_key),
+        DETAIL = pg_catalog.format('Key (event_type, idempotency_key)=(%s, %s) already exists.', NEW.event_type, NEW.idempotency_key),
         HINT = 'SET LOCAL notifyd.duplicate = ''ignore'' skips events whose key is there already.',
         SCHEMA = TG_TABLE_SCHEMA, TABLE = 'outbox_events', CONSTRAINT = 'outbox_events_idempotency';
 END
@@ -61,10 +85,10 @@ CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low big
             CASE WHEN b.bound LIKE '%(MINVALUE)%' THEN -9223372036854775808
                 ELSE substring(b.bound FROM 'FROM \(''?(-?[0-9]+)')::bigint END AS low,
             substring(b.bound FROM 'TO \(''?(-?[0-9]+)')::bigint AS high,
-            to_date(substring(c.relname FROM '^outbox_events_p([0-9]{8})$'), 'YYYYMMDD') AS day
+            pg_catalog.to_date(substring(c.relname FROM '^outbox_events_p([0-9]{8})$'), 'YYYYMMDD') AS day
         FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
-        WHERE i.inhparent = 'outbox_events'::regclass AND b.bound <> 'DEFAULT') AS p
+        CROSS JOIN LATERAL (SELECT pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
+        WHERE i.inhparent = 'outbox_events'::regclass::oid AND b.bound <> 'DEFAULT') AS p
     WHERE p.high IS NOT NULL
     ORDER BY p.low
 $partitions$;
@@ -76,37 +100,60 @@ CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint
 DECLARE
     n bigint;
 BEGIN
-    EXECUTE format('SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM %s',
-        pg_get_serial_sequence('outbox_events', 'id')) INTO n;
+    EXECUTE pg_catalog.format('SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM %s',
+        pg_catalog.pg_get_serial_sequence('outbox_events', 'id')) INTO n;
     RETURN n;
 END
 $last$;
 COMMENT ON FUNCTION outbox_last_id() IS 'The highest id that outbox_events has given out.';
 
 -- Makes the partitions of the day at hand and of those ahead of it, and has ids
--- go on in that of the day. A writer never waits for it: attaching a partition
--- lets writers pass, and the lock on the default partition, which no writer
--- needs, is waited for no longer than relays can bear.
+-- go on in that of the day. Where it had to make that one, ids go there with the
+-- third call, each in a transaction of its own. A writer never waits for it: attaching
+-- a partition lets writers pass, and the lock on the default partition, which no
+-- writer needs, is waited for no longer than relays can bear.
 CREATE OR REPLACE FUNCTION outbox_partitions_extend(at timestamptz, ahead integer) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '1s' AS $extend$
 DECLARE
     -- 1853122160 is 'ntfp' in ASCII.
     guard CONSTANT bigint := (1853122160::bigint << 32) | 'outbox_events'::regclass::oid::bigint;
     width CONSTANT bigint := 4294967296;
-    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
-    owner CONSTANT name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass);
+    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass::oid);
+    owner CONSTANT name := (SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass::oid);
+    space CONSTANT oid := (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'outbox_events'::regclass::oid);
     today CONSTANT date := (at AT TIME ZONE 'UTC')::date;
     newest date;
     part   text;
     first  bigint;
+    ready  bigint;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(guard) THEN
+    IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
         RETURN; -- another relay is doing it
     END IF;
+    -- A transaction that has written before a partition was there need not find it,
+    -- and would fail with an id that belongs there. So ids go into a partition when
+    -- all of those have ended that began before its comment was written, which is
+    -- done when the partition is there for everybody.
+    SELECT p.low INTO ready
+    FROM outbox_partitions() AS p JOIN pg_class c ON c.relname = p.name AND c.relnamespace = space
+    JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass::oid AND d.objsubid = 0
+    WHERE p.day <= today AND p.low > outbox_last_id() AND NOT EXISTS (
+        SELECT FROM pg_locks l JOIN pg_locks x ON x.virtualtransaction = l.virtualtransaction
+        WHERE l.locktype = 'relation' AND l.relation = 'outbox_events'::regclass::oid AND l.mode = 'RowExclusiveLock' AND l.granted
+        AND l.database = (SELECT b.oid FROM pg_database b WHERE b.datname = pg_catalog.current_database())
+        AND x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' AND x.granted
+        AND pg_catalog.age(d.xmin) >= 0 AND pg_catalog.age(x.transactionid) >= pg_catalog.age(d.xmin))
+    ORDER BY p.day DESC LIMIT 1;
+    FOR part IN
+        SELECT p.name FROM outbox_partitions() AS p JOIN pg_class c ON c.relname = p.name AND c.relnamespace = space
+        WHERE p.day IS NOT NULL AND pg_catalog.obj_description(c.oid, 'pg_class') IS NULL
+    LOOP
+        EXECUTE pg_catalog.format('COMMENT ON TABLE %I.%I IS %L', place, part, 'A partition of outbox_events. Before this comment, no id went into it.');
+    END LOOP;
     FOR n IN 0..ahead LOOP
         SELECT max(day) INTO newest FROM outbox_partitions();
         CONTINUE WHEN today + n <= newest; -- also where a clock has gone back: ids only go up
-        part := 'outbox_events_p' || to_char(today + n, 'YYYYMMDD');
+        part := 'outbox_events_p' || pg_catalog.to_char((today + n)::timestamp, 'YYYYMMDD');
         -- Behind all ranges and all ids in use, and where no id was chosen by hand.
         -- A new table begins with id 1.
         SELECT greatest(coalesce(max(high), 0), CASE WHEN outbox_last_id() > 0 THEN (outbox_last_id() / width + 1) * width END)
@@ -114,17 +161,16 @@ BEGIN
         WHILE EXISTS (SELECT FROM outbox_events WHERE id >= first AND id < first + width) LOOP
             first := first + width;
         END LOOP;
-        EXECUTE format('CREATE TABLE %I.%I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED
+        EXECUTE pg_catalog.format('CREATE TABLE %I.%I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED
             INCLUDING STORAGE INCLUDING COMPRESSION) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
             autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000)', place, part);
-        EXECUTE format('ALTER TABLE %I.%I OWNER TO %I', place, part, owner);
-        EXECUTE format('ALTER TABLE %I.outbox_events ATTACH PARTITION %I.%I FOR VALUES FROM (%s) TO (%s)', place, place, part, first, first + width);
+        EXECUTE pg_catalog.format('ALTER TABLE %I.%I OWNER TO %I', place, part, owner);
+        EXECUTE pg_catalog.format('ALTER TABLE %I.outbox_events ATTACH PARTITION %I.%I FOR VALUES FROM (%s) TO (%s)', place, place, part, first, first + width);
         RETURN NEXT part;
     END LOOP;
-    SELECT low INTO first FROM outbox_partitions() WHERE day <= today ORDER BY day DESC LIMIT 1;
-    IF first > outbox_last_id() THEN
+    IF ready > outbox_last_id() THEN -- NULL is not
         -- Nobody draws as many ids as are in between while this happens.
-        PERFORM setval(pg_get_serial_sequence('outbox_events', 'id'), first, false);
+        PERFORM pg_catalog.setval(pg_catalog.pg_get_serial_sequence('outbox_events', 'id'), ready, false);
     END IF;
 END
 $extend$;
@@ -137,13 +183,17 @@ CREATE OR REPLACE FUNCTION outbox_partition_drop(partition text, before timestam
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $drop$
 DECLARE
     guard CONSTANT bigint := (1853122160::bigint << 32) | 'outbox_events'::regclass::oid::bigint;
-    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
-    spare CONSTANT name := (SELECT c.relname FROM pg_partitioned_table t JOIN pg_class c ON c.oid = t.partdefid WHERE t.partrelid = 'outbox_events'::regclass);
+    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass::oid);
+    spare CONSTANT name := (SELECT c.relname FROM pg_partitioned_table t JOIN pg_class c ON c.oid = t.partdefid WHERE t.partrelid = 'outbox_events'::regclass::oid);
     first bigint;
     past  bigint;
     found bigint;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(guard) THEN
+    IF pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'a partition is not dropped in a transaction that sees the past'
+            USING HINT = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+    IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
         RETURN 'busy: another relay is at it';
     END IF;
     SELECT low, high INTO first, past FROM outbox_partitions() WHERE name = partition;
@@ -155,35 +205,35 @@ BEGIN
     FOR attempt IN 1..10 LOOP
         SELECT id INTO found FROM outbox_events WHERE state = 'fresh' AND id >= first AND id < past ORDER BY id LIMIT 1;
         IF found IS NOT NULL THEN
-            RETURN format('event %s is waiting', found);
+            RETURN pg_catalog.format('event %s is waiting', found);
         END IF;
         SELECT event_id INTO found FROM outbox_deliveries WHERE event_id >= first AND event_id < past ORDER BY event_id LIMIT 1;
         IF found IS NOT NULL THEN
-            RETURN format('event %s has a delivery that waits or is dead', found);
+            RETURN pg_catalog.format('event %s has a delivery that waits or is dead', found);
         END IF;
         IF attempt = 1 THEN
             -- Reads all of it, once: before the locks, because it may take long.
-            EXECUTE format('SELECT id FROM %I.%I WHERE state <> ''done'' OR processed_at >= $1 OR processed_at IS NULL LIMIT 1', place, partition)
+            EXECUTE pg_catalog.format('SELECT id FROM %I.%I WHERE state <> ''done'' OR processed_at >= $1 OR processed_at IS NULL LIMIT 1', place, partition)
                 INTO found USING before;
             IF found IS NOT NULL THEN
-                RETURN format('event %s is not done, or was not long enough ago', found);
+                RETURN pg_catalog.format('event %s is not done, or was not long enough ago', found);
             END IF;
         END IF;
         -- Writers wait behind this for as long as it waits: 100 ms at most. Whoever
         -- has inserted and not committed makes it wait, so afterwards nobody has.
         BEGIN
-            EXECUTE format('LOCK TABLE ONLY %I.outbox_events, ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, place, partition);
+            EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.outbox_events, ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, place, partition);
             IF spare IS NOT NULL THEN
-                EXECUTE format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
+                EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
             END IF;
             IF EXISTS (SELECT FROM outbox_events WHERE state = 'fresh' AND id >= first AND id < past)
                 OR EXISTS (SELECT FROM outbox_deliveries WHERE event_id >= first AND event_id < past) THEN
                 RETURN 'an event has come up in it';
             END IF;
-            EXECUTE format('DROP TABLE %I.%I', place, partition);
+            EXECUTE pg_catalog.format('DROP TABLE %I.%I', place, partition);
             RETURN NULL;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            PERFORM pg_sleep(0.1 + random() * 0.4);
+            PERFORM pg_catalog.pg_sleep(0.1::float8 + pg_catalog.random() * 0.4::float8);
         END;
     END LOOP;
     RETURN 'busy: its lock was not to be had, a transaction that uses outbox_events is open';
@@ -199,11 +249,12 @@ CREATE OR REPLACE FUNCTION outbox_keys_purge(after bigint, batch integer) RETURN
     WITH seen AS MATERIALIZED (SELECT event_id, event_type, idempotency_key FROM outbox_keys WHERE event_id > after ORDER BY event_id LIMIT batch),
         gone AS (DELETE FROM outbox_keys AS k USING seen AS s
             WHERE k.event_type = s.event_type AND k.idempotency_key = s.idempotency_key AND k.event_id = s.event_id
-            AND NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.id = s.event_id))
+            AND NOT EXISTS (SELECT FROM outbox_events AS e
+                WHERE e.id = s.event_id AND e.event_type = s.event_type AND e.idempotency_key = s.idempotency_key))
     SELECT CASE WHEN count(*) = batch THEN max(event_id) END FROM seen
 $purge$;
 COMMENT ON FUNCTION outbox_keys_purge(bigint, integer) IS
-    'Deletes idempotency keys whose event is gone. Returns the id to go on from, NULL at the end.';
+    'Deletes idempotency keys whose event is not there. Returns the id to go on from, NULL at the end.';
 
 DO $rights$
 DECLARE

@@ -27,6 +27,9 @@ const (
 	// the time between two.
 	keysBatch = 1000
 	keysPause = 50 * time.Millisecond
+	// extensions is how many calls it takes until events go into a partition that
+	// was made by the first one. Where writers are in the way, later calls do it.
+	extensions = 3
 )
 
 // Range are the ids of events above After, up to Upto.
@@ -116,11 +119,18 @@ func cured(what string, err error) error {
 }
 
 func (p *Partitions) extend(ctx context.Context, conn *pgx.Conn, at time.Time, u *Upkeep) error {
-	rows, err := conn.Query(ctx, `SELECT outbox_partitions_extend($1, $2)`, at, outboxsql.PartitionsAhead)
-	if err == nil {
-		u.Made, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	for range extensions {
+		rows, err := conn.Query(ctx, `SELECT outbox_partitions_extend($1, $2)`, at, outboxsql.PartitionsAhead)
+		if err != nil {
+			return cured("make partitions", err)
+		}
+		made, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		u.Made = append(u.Made, made...)
+		if err != nil || len(u.Made) == 0 {
+			return cured("make partitions", err)
+		}
 	}
-	return cured("make partitions", err)
+	return nil
 }
 
 func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, keep time.Duration, u *Upkeep) error {

@@ -1,0 +1,176 @@
+package outboxsql_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestPartitionExtendBesideWriters: a relay that comes back after days makes the
+// partition of the day beside writers, and no write fails for it: neither while
+// that is not committed, nor in a transaction that was open all the time.
+func TestPartitionExtendBesideWriters(t *testing.T) {
+	t.Parallel()
+	conn := partitioned(t)
+	later := monday().Add(240 * time.Hour)
+	writer, open := connect(t, conn.Config().ConnString()), connect(t, conn.Config().ConnString())
+	exec(t, open, "BEGIN")
+	writeOne(t, open)
+	writeOne(t, writer)
+
+	exec(t, conn, "BEGIN")
+	made := values[string](t, conn, `SELECT outbox_partitions_extend($1, 3)`, later)
+	writeOne(t, writer)
+	exec(t, conn, "COMMIT")
+	if len(made) != 4 {
+		t.Errorf("made %v", made)
+	}
+	writeOne(t, writer)
+
+	for range 3 {
+		for _, c := range []*pgx.Conn{writer, open} {
+			if id := writeOne(t, c); in(t, c, id) == "outbox_events_p20310320" {
+				t.Errorf("event %d is where a transaction that was open does not find its way", id)
+			}
+		}
+		if made := values[string](t, conn, `SELECT outbox_partitions_extend($1, 3)`, later); len(made) != 0 {
+			t.Errorf("made again: %v", made)
+		}
+	}
+	exec(t, open, "COMMIT")
+	exec(t, open, "BEGIN")
+	writeOne(t, open)
+	extend(t, conn, later)
+	for _, c := range []*pgx.Conn{writer, open} {
+		if id := writeOne(t, c); in(t, c, id) != "outbox_events_p20310320" {
+			t.Errorf("event %d is in %s", id, in(t, c, id))
+		}
+	}
+}
+
+// TestPartitionKeysWithoutEvent: a key whose event is not there is free, at once
+// and for one taker.
+func TestPartitionKeysWithoutEvent(t *testing.T) {
+	t.Parallel()
+	conn := partitioned(t)
+	const write = `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', $1, '1')`
+	exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'other', '1')`)
+	exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'conflict', '1') ON CONFLICT DO NOTHING`)
+	exec(t, conn, `INSERT INTO outbox_events (id, event_type, idempotency_key, payload) VALUES (5, 'a', 'purged', '1') ON CONFLICT DO NOTHING`)
+	if next := value[*int64](t, conn, `SELECT outbox_keys_purge(0, 10)`); next != nil {
+		t.Errorf("go on from %d", *next)
+	}
+	if keys := values[string](t, conn, `SELECT idempotency_key FROM outbox_keys`); !slices.Equal(keys, []string{"other"}) {
+		t.Errorf("keys %v", keys)
+	}
+	exec(t, conn, `INSERT INTO outbox_keys VALUES (1, 'a', 'dropped'), (2, 'a', 'raced')`)
+	exec(t, conn, write, "dropped")
+	for _, key := range []string{"dropped", "other"} {
+		if _, err := conn.Exec(t.Context(), write, key); sqlState(err) != "23505" {
+			t.Errorf("%s once more: %v", key, err)
+		}
+	}
+	for _, both := range []string{
+		`INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'raced', '1'), ('a', 'raced', '2')`,
+		`INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'twice', '1'), ('a', 'twice', '2')`,
+	} {
+		if _, err := conn.Exec(t.Context(), both); sqlState(err) != "23505" {
+			t.Errorf("%s: %v", both, err)
+		}
+	}
+	_, err := conn.CopyFrom(t.Context(), pgx.Identifier{"outbox_events"}, []string{"event_type", "idempotency_key", "payload"},
+		pgx.CopyFromRows([][]any{{"a", "raced", "1"}, {"a", "raced", "1"}}))
+	if sqlState(err) != "23505" {
+		t.Errorf("copied: %v", err)
+	}
+
+	other := connect(t, conn.Config().ConnString())
+	exec(t, other, "BEGIN")
+	exec(t, other, write, "raced")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), write, "raced")
+		ended <- err
+	}()
+	waitFor(t, other, `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
+	exec(t, other, "COMMIT")
+	if err := <-ended; sqlState(err) != "23505" {
+		t.Errorf("taken by two: %v", err)
+	}
+}
+
+// TestPartitionDropSeesThePresent: what was committed after a snapshot is not
+// dropped with what that has.
+func TestPartitionDropSeesThePresent(t *testing.T) {
+	t.Parallel()
+	conn := partitioned(t)
+	exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state, processed_at) VALUES ('a', '1', 'done', '2001-01-01')`)
+	extend(t, conn, monday().Add(24*time.Hour))
+	for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE"} {
+		exec(t, conn, "BEGIN ISOLATION LEVEL "+level)
+		_, err := conn.Exec(t.Context(), `SELECT outbox_partition_drop('outbox_events_p20310310', now())`)
+		if err == nil || !strings.Contains(err.Error(), "sees the past") {
+			t.Errorf("%s: %v", level, err)
+		}
+		exec(t, conn, "ROLLBACK")
+	}
+	if got := drop(t, conn, "p20310310"); got != "dropped" {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestPartitionFunctionsTrustNobody: the functions of the owner run nothing of
+// somebody who may create objects in the schema, however well it fits.
+func TestPartitionFunctionsTrustNobody(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	writeOne(t, conn)
+	partition(t, conn, "public")
+	stranger := role(t, conn)
+	exec(t, conn, `GRANT CREATE, USAGE ON SCHEMA public TO `+stranger+`; SET ROLE `+stranger)
+	trap := func(signature, result string) {
+		t.Helper()
+		exec(t, conn, `CREATE FUNCTION public.`+signature+` RETURNS `+result+` LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stranger runs as %', current_user; END $$`)
+	}
+	for _, types := range []string{"text, text", "text, name", "text, text, text", "text, name, text", "text, name, name", "text, name, name, text", "text, name, name, text, bigint, bigint"} {
+		trap("format("+types+")", "text")
+	}
+	trap("to_char(date, text)", "text")
+	trap("setval(text, bigint, boolean)", "bigint")
+	trap("substring(name, text)", "text")
+	trap("to_date(text, name)", "date")
+	for _, types := range []string{"oid, regclass", "name, text", "float8, numeric", "numeric, float8"} {
+		trap("trap("+types+")", "boolean")
+	}
+	exec(t, conn, `CREATE OPERATOR public.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = trap);
+		CREATE OPERATOR public.~~ (LEFTARG = name, RIGHTARG = text, FUNCTION = trap);
+		CREATE OPERATOR public.* (LEFTARG = float8, RIGHTARG = numeric, FUNCTION = trap);
+		CREATE OPERATOR public.+ (LEFTARG = numeric, RIGHTARG = float8, FUNCTION = trap)`)
+	exec(t, conn, `RESET ROLE`)
+
+	const write = `INSERT INTO outbox_events (event_type, idempotency_key, payload) VALUES ('a', 'k', '1')`
+	exec(t, conn, write)
+	if _, err := conn.Exec(t.Context(), write); sqlState(err) != "23505" {
+		t.Errorf("a duplicate: %v", err)
+	}
+	extend(t, conn, monday().Add(96*time.Hour))
+	exec(t, conn, `UPDATE outbox_events SET state = 'done', processed_at = '2001-01-01'`)
+	other := connect(t, conn.Config().ConnString())
+	exec(t, other, "BEGIN")
+	writeOne(t, other)
+	if got := drop(t, conn, "before"); !strings.HasPrefix(got, "busy") {
+		t.Errorf("beside a writer: %s", got)
+	}
+	exec(t, other, "ROLLBACK")
+	if got := drop(t, conn, "before"); got != "dropped" {
+		t.Errorf("%s", got)
+	}
+	exec(t, conn, `DELETE FROM outbox_events; SELECT outbox_keys_purge(0, 10); SELECT * FROM outbox_partitions()`)
+}
