@@ -79,16 +79,19 @@ COMMENT ON FUNCTION outbox_key() IS 'Lets at most one event per type and idempot
 -- is closed when the next one gets the events: on that one's day.
 CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low bigint, high bigint, day date, closed date)
     LANGUAGE sql STABLE AS $partitions$
+    -- Each bound is read once: between two times a partition may be dropped.
+    WITH b AS MATERIALIZED (
+        SELECT c.relname, pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound
+        FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'outbox_events'::regclass::oid)
     SELECT p.name, p.low, p.high, p.day, min(p.day) OVER (ORDER BY p.low ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
     FROM (
-        SELECT c.relname::text AS name,
+        SELECT b.relname::text AS name,
             CASE WHEN b.bound LIKE '%(MINVALUE)%' THEN -9223372036854775808
                 ELSE substring(b.bound FROM 'FROM \(''?(-?[0-9]+)')::bigint END AS low,
             substring(b.bound FROM 'TO \(''?(-?[0-9]+)')::bigint AS high,
-            pg_catalog.to_date(substring(c.relname FROM '^outbox_events_p([0-9]{8})$'), 'YYYYMMDD') AS day
-        FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        CROSS JOIN LATERAL (SELECT pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound) AS b
-        WHERE i.inhparent = 'outbox_events'::regclass::oid AND b.bound <> 'DEFAULT') AS p
+            pg_catalog.to_date(substring(b.relname FROM '^outbox_events_p([0-9]{8})$'), 'YYYYMMDD') AS day
+        FROM b WHERE b.bound <> 'DEFAULT') AS p
     WHERE p.high IS NOT NULL
     ORDER BY p.low
 $partitions$;
