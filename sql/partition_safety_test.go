@@ -139,7 +139,7 @@ func TestPartitionFunctionsTrustNobody(t *testing.T) {
 		t.Helper()
 		exec(t, conn, `CREATE FUNCTION public.`+signature+` RETURNS `+result+` LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stranger runs as %', current_user; END $$`)
 	}
-	for _, types := range []string{"text, text", "text, name", "text, text, text", "text, name, text", "text, name, name", "text, name, name, text", "text, name, name, text, bigint, bigint"} { //nolint:dupword // types of arguments
+	for _, types := range []string{"text, text", "text, name", "text, text, text", "text, name, text", "text, name, name", "text, name, name, text", "text, name, name, text, bigint, bigint"} { //nolint:dupword // types of parameters
 		trap("format("+types+")", "text")
 	}
 	trap("to_char(date, text)", "text")

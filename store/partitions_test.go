@@ -221,3 +221,34 @@ func TestSettlePartitioned(t *testing.T) {
 		d.expect("done", `SELECT format('%s %s', id, state) FROM outbox_events WHERE state = 'done' ORDER BY 1`, want...)
 	}
 }
+
+// TestSessionBesideExtension: a session that was there before a partition finds
+// what is in it, whichever way it looks, and settles it.
+func TestSessionBesideExtension(t *testing.T) {
+	t.Parallel()
+	d := newPartitionedDB(t)
+	s := d.session(options())
+	old := d.insert("a", 2)
+	if got := d.sweep(s, 100); !slices.Equal(got, old) {
+		t.Errorf("sweep: %v, want %v", got, old)
+	}
+	d.settle(s, &dispatch.Settlement{Done: old[:1]})
+	d.claim(s, dispatch.Query{Source: dispatch.SourceIDs, IDs: old}) // with the plans of before
+	d.settle(s, &dispatch.Settlement{Done: old})
+	d.keep(NewPartitions(d.Connector), partitionDay(20), time.Hour)
+	fresh := d.insert("a", 3)
+	d.expect("their partition", `SELECT DISTINCT tableoid::regclass::text FROM outbox_events WHERE state = 'fresh'`, "outbox_events_p20310321")
+	if got := ids(d.claim(s, dispatch.Query{Source: dispatch.SourceIDs, IDs: fresh[2:]})); !slices.Equal(got, fresh[2:]) {
+		t.Errorf("by id: %v, want %v", got, fresh[2:])
+	}
+	d.settle(s, &dispatch.Settlement{Deferred: fresh[2:], Put: []dispatch.Entry{entry(fresh[2], "x", dispatch.EntryRetry)}})
+	if got := d.sweep(s, 100); !slices.Equal(got, fresh[:2]) {
+		t.Errorf("sweep: %v, want %v", got, fresh[:2])
+	}
+	d.settle(s, &dispatch.Settlement{Done: fresh[:2]})
+	if got := ids(d.claim(s, due("x"))); !slices.Equal(got, fresh[2:]) {
+		t.Errorf("due: %v, want %v", got, fresh[2:])
+	}
+	d.settle(s, &dispatch.Settlement{Remove: []dispatch.Ref{ref(fresh[2], "x")}})
+	d.expect("left", `SELECT count(*)::text FROM outbox_events WHERE state <> 'done'`, "0")
+}
