@@ -43,7 +43,9 @@ func TestSetupWithoutAnything(t *testing.T) {
 		if err := os.CopyFS(filepath.Join(dir, "scripts"), os.DirFS(".")); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "scripts", setup))
+		// By bash: what was written just now may still be open in a process that
+		// another test is about to start, and is "text file busy" then.
+		cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "bash"), filepath.Join(dir, "scripts", setup))
 		cmd.Env = []string{"PATH=" + programs}
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.HasPrefix(string(out), "setup: ") {
