@@ -20,6 +20,23 @@ type visitor struct {
 	base   string
 }
 
+// visit opens the console of a relay that has started, as a browser would.
+func visit(t *testing.T, r *reloadable) visitor {
+	t.Helper()
+	r.stderr.await(t, `"relay started"`)
+	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
+	if address == nil {
+		t.Fatalf("the address is not said:\n%s", r.stderr.text())
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return visitor{t, &http.Client{Jar: jar, Transport: transport}, "http://" + address[1]}
+}
+
 func (v visitor) get(path string) (code int, text string) {
 	v.Helper()
 	request, err := http.NewRequestWithContext(v.Context(), http.MethodGet, v.base+path, http.NoBody)
@@ -80,18 +97,7 @@ destinations: {audit: {type: log, payload: false}}
 routes: [{match: '*', to: audit}]
 `, database(t), token)
 	r := startReloadable(t, nil, text)
-	r.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
-	if address == nil {
-		t.Fatalf("the address is not said:\n%s", r.stderr.text())
-	}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	v := visitor{t, &http.Client{Jar: jar, Transport: transport}, "http://" + address[1]}
+	v := visit(t, r)
 
 	if code, page := v.get("/"); code != http.StatusOK || !strings.Contains(page, `name="token"`) || strings.Contains(page, "audit") {
 		t.Errorf("without a login: %d\n%s", code, page)

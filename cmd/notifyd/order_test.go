@@ -172,6 +172,18 @@ func (o *office) stored(destination, state string, n int) {
 	until(o.T, o.url, `SELECT count(*) = $3 FROM outbox_deliveries WHERE destination = $1 AND state = $2`, destination, state, n)
 }
 
+// suffers stops the relay, starts two in turn and kills one, with more after each.
+func (o *office) suffers(more func()) {
+	o.Helper()
+	o.loses(syscall.SIGTERM)
+	o.opens()
+	more()
+	o.opens()
+	more()
+	o.loses(syscall.SIGKILL)
+	more()
+}
+
 // decides has the first n dead letters of block replayed, and as many others discarded.
 func (o *office) decides(n int) (replayed int) {
 	o.Helper()
@@ -252,13 +264,7 @@ routes: [{match: '*', to: [block, continue]}]
 	o.opens()
 	more()
 	more()
-	o.loses(syscall.SIGTERM)
-	o.opens()
-	more()
-	o.opens()
-	more()
-	o.loses(syscall.SIGKILL)
-	more()
+	o.suffers(more)
 	o.opens()
 
 	d.mend()
@@ -298,13 +304,7 @@ routes: [{match: '*', to: [loose, strict]}]
 	o.writes(item{"a", 1})
 	until(t, o.url, `SELECT count(*) = 2 FROM outbox_deliveries WHERE attempts > 0`)
 	more()
-	o.loses(syscall.SIGTERM)
-	o.opens()
-	more()
-	o.opens()
-	more()
-	o.loses(syscall.SIGKILL)
-	more()
+	o.suffers(more)
 	d.mend()
 	until(t, o.url, `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
 	if got := d.got("loose", "a"); !slices.Equal(got, []int{2, 3, 4, 5, 1}) {

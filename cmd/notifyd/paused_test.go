@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/cookiejar"
 	"net/url"
 	"regexp"
 	"strings"
@@ -34,18 +33,7 @@ routes: [{match: '*', to: [audit, other]}]
 func startPausable(t *testing.T, database string) *pausable {
 	t.Helper()
 	p := &pausable{reloadable: startReloadable(t, nil, fmt.Sprintf(pausableConfig, database, "127.0.0.1:0"))}
-	p.stderr.await(t, `"relay started"`)
-	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(p.stderr.text())
-	if address == nil {
-		t.Fatalf("the address is not said:\n%s", p.stderr.text())
-	}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	p.visitor = visitor{t, &http.Client{Jar: jar, Transport: transport}, "http://" + address[1]}
+	p.visitor = visit(t, p.reloadable)
 	csrf := regexp.MustCompile(`name="csrf" value="([^"]+)"`).FindStringSubmatch(p.awaits("/console/destinations", "/console/destinations/pause"))
 	if csrf == nil {
 		t.Fatal("the console has no form")

@@ -26,7 +26,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Fuzz(func(t *testing.T, headers []byte, eventType, aggregateID string) {
 		e := &dispatch.Event{ID: 42, Type: eventType, AggregateID: aggregateID, Payload: []byte(`1`), CreatedAt: time.Unix(1, 0)}
 		if json.Unmarshal(headers, &e.Headers) != nil {
-			t.Skip("no headers")
+			return // no headers
 		}
 		given := maps.Clone(e.Headers)
 		for _, format := range []Format{Payload, CloudEventsBinary, CloudEventsStructured} {
