@@ -150,6 +150,7 @@ func inSlots(key string, slots []int32) bool {
 // fakeSlots is the connection that holds a relay's slots.
 type fakeSlots struct {
 	db      *fakeDB
+	owner   int64
 	member  bool
 	session uint64
 }
@@ -175,7 +176,7 @@ func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
 		k.db.members++
 	}
 	fair := (Slots + k.db.members - 1) / k.db.members
-	share := SlotShare{Session: k.session, Alone: k.db.members == 1 && k.db.idle()}
+	share := SlotShare{Session: k.session, Alone: k.db.members == 1 && k.db.idle(k.owner)}
 	for i := range k.db.slots {
 		if k.db.slots[i] == k {
 			share.Held = append(share.Held, int32(i))
@@ -192,8 +193,13 @@ func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
 	return share, nil
 }
 
-// idle reports whether no event of an aggregate waits.
-func (db *fakeDB) idle() bool {
+// idle reports whether no other relay shows life, and no event of an aggregate waits.
+func (db *fakeDB) idle(owner int64) bool {
+	for other := range db.alive {
+		if other != owner {
+			return false
+		}
+	}
 	for _, e := range db.events {
 		if e.visible && e.key != "" && e.state == "fresh" {
 			return false

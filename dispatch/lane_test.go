@@ -120,3 +120,32 @@ func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 		t.Errorf("the queue of 10 jobs has grown to %d", n)
 	}
 }
+
+// A line whose rows somebody has locked is looked at later. By then it may be over,
+// and its aggregate have a new one.
+func TestLaneForgetsNoLineForOneThatIsOver(t *testing.T) {
+	t.Parallel()
+	l := newTestLane(nil, testLane())
+	read := func() {
+		l.know(StoredLine{Ref: Ref{1, "a"}, Key: "t/k", State: EntryParked})
+		l.know(StoredLine{Ref: Ref{2, "a"}, Key: "t/other", State: EntryParked})
+	}
+	look := func(found LineState) {
+		lines, _ := l.takeLooks(2, inOrder)
+		if len(lines) != 2 {
+			t.Fatalf("%d lines to look at", len(lines))
+		}
+		for _, ln := range lines {
+			l.looked(ln, found, 1)
+		}
+	}
+	read()
+	look(LineLocked)
+	read()
+	look(LineEmpty)
+	l.know(StoredLine{Ref: Ref{3, "a"}, Key: "t/k", State: EntryRetry})
+	l.lookAgain()
+	if ln := l.lines["t/k"]; ln == nil || !ln.stored {
+		t.Error("an event of t/k would go past the stored delivery of an earlier one")
+	}
+}

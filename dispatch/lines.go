@@ -128,7 +128,9 @@ func (l *lane) lookAgain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, ln := range l.later {
-		l.closeLocked(ln)
+		if l.lines[ln.key] == ln { // or it has come to its end, and another has its key
+			l.closeLocked(ln)
+		}
 	}
 	l.later = nil
 }

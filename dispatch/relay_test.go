@@ -59,7 +59,7 @@ func newRelay(tb testing.TB, db *fakeDB, owner int64, cfg Config) *relay {
 	tb.Helper()
 	r := &relay{db: db, owner: owner, bell: &fakeBell{db}, log: &logBuffer{}, ended: make(chan error, 1)}
 	keeper := &fakeKeeper{db, owner, cfg.Lease}
-	r.slots = &fakeSlots{db: db}
+	r.slots = &fakeSlots{db: db, owner: owner}
 	parts := Parts{SlotKeeper: r.slots, LeaseKeeper: keeper, Housekeeper: keeper, LineReader: keeper, Bell: r.bell, Log: slog.New(slog.NewTextHandler(r.log, nil))}
 	for range cfg.Claims {
 		parts.Sessions = append(parts.Sessions, &fakeSession{db: db, owner: owner, lease: cfg.Lease})
