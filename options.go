@@ -183,6 +183,12 @@ func Unordered() HandleOption { return func(h *handleSettings) { h.lane.Unordere
 // without it.
 func BlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.BlockOnDead = true } }
 
+// Priority sets how urgent the destination is, from -100 to 100; 0 by default. While
+// there is a backlog, the events of a destination of higher priority are looked for
+// first, whatever is written before them for others. It has no meaning where all
+// destinations are alike, and changes nothing in the order of an aggregate's events.
+func Priority(n int) HandleOption { return func(h *handleSettings) { h.lane.Priority = n } }
+
 // With wraps the handler in middleware, inside of what [Relay.Use] added.
 func With(mw ...Middleware) HandleOption {
 	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }

@@ -158,7 +158,7 @@ func (d *Dispatcher) Add(name string, h Handler, cfg LaneConfig) error {
 	l.onRoom, l.observer = d.sched.room, d.parts.Observer
 	d.lanes = append(d.lanes, l)
 	d.byName[name] = []*lane{l}
-	d.sched.lanes = d.lanes
+	d.sched.serve(d.lanes)
 	return nil
 }
 

@@ -44,7 +44,14 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
 	s.db.claims++
-	snapshot := s.db.snapshotLocked()
+	snapshot, reach := s.db.snapshotLocked(), int64(0)
+	if q.Reach {
+		for _, id := range s.db.order {
+			if e := s.db.events[id]; e.visible && e.state == "fresh" {
+				reach = max(reach, id)
+			}
+		}
+	}
 	switch q.Source {
 	case SourceIDs:
 		c = s.fresh(q, func(e *fakeEvent) bool { return slices.Contains(q.IDs, e.id) && inSlots(e.key, q.Slots) })
@@ -55,7 +62,7 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	default:
 		c = s.fresh(q, func(e *fakeEvent) bool { return e.id > q.After && e.id <= q.Upto && s.wanted(q, e) })
 	}
-	c.Snapshot = snapshot
+	c.Snapshot, c.Reach = snapshot, reach
 	return c
 }
 

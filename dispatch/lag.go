@@ -13,6 +13,8 @@ type lag struct {
 	front front
 	doubt doubt     // what is locked may come before what is not: look at everything
 	rest  time.Time // do not sweep before
+	// served is the number of its last sweep among those of all lanes.
+	served uint64
 }
 
 // doubtPause is between the sweeps of a lane that waits for somebody to unlock
@@ -53,7 +55,9 @@ func (s *scheduler) skipLocked(lagging []*lane) []string {
 
 // lagQueryLocked sweeps for a lane that was passed over and has room again.
 func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
-	for _, l := range s.laggingLocked() {
+	lagging := s.laggingLocked()
+	s.byPriorityLocked(lagging)
+	for _, l := range lagging {
 		after, _, ready := l.lagging()
 		g := s.lagged[l]
 		if !ready || now.Before(g.rest) {
@@ -68,6 +72,8 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		// what comes before.
 		others := s.route.types(func(lanes []*lane) bool { return !slices.Contains(lanes, l) })
 		l.sweepBegins()
+		s.lagSweeps++
+		g.served = s.lagSweeps
 		g.front.back(after)
 		g.front.reach(now, after)
 		q := Query{

@@ -29,6 +29,11 @@ type LaneConfig struct {
 	// BlockOnDead holds the later events of an aggregate back behind a dead
 	// letter, until that is replayed or discarded. Otherwise they go on.
 	BlockOnDead bool
+	// Priority is how urgent the destination is, from MinPriority to MaxPriority;
+	// 0 by default. While there is a backlog, the events of a destination of higher
+	// priority are looked for first. It changes nothing in the order of an
+	// aggregate's events, and where all destinations are alike.
+	Priority int
 }
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
@@ -50,6 +55,9 @@ func (c LaneConfig) Validate() error {
 	}
 	if c.MaxAttempts < 1 {
 		errs = append(errs, fmt.Errorf("max attempts of %d is below 1", c.MaxAttempts))
+	}
+	if c.Priority < MinPriority || c.Priority > MaxPriority {
+		errs = append(errs, fmt.Errorf("priority of %d is not from %d to %d", c.Priority, MinPriority, MaxPriority))
 	}
 	return errors.Join(append(errs, c.Backoff.Validate())...)
 }

@@ -35,6 +35,8 @@ type modelPlan struct {
 	slow    int // see fakeDB
 	late    int
 	relays  int
+	batch   int            // of a claim
+	urgency map[string]int // priority of each destination
 }
 
 type modelEvent struct {
@@ -57,7 +59,10 @@ type relayStop struct {
 	pause time.Duration
 }
 
-var modelRoutes = map[string][]string{"one": {"a"}, "two": {"a", "b"}, "three": {"a", "b", "c"}, "c": {"c"}}
+var modelRoutes = map[string][]string{"one": {"a"}, "two": {"a", "b"}, "three": {"a", "b", "c"}, "b": {"b"}, "c": {"c"}}
+
+// modelTypes are drawn from, in dense plans.
+func modelTypes() []string { return []string{"one", "one", "two", "three", "b", "b", "c", "c"} }
 
 const (
 	modelAttempts = 3
@@ -78,7 +83,7 @@ func drawDense(t *rapid.T) *modelPlan {
 	for burst := range rapid.IntRange(1, 6).Draw(t, "bursts") {
 		at := ms(5000, "at")
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
-			e := modelEvent{typ: rapid.SampledFrom([]string{"one", "two", "three", "c"}).Draw(t, "type"), at: at + ms(100, "later"), scripts: make(map[string]script)}
+			e := modelEvent{typ: rapid.SampledFrom(modelTypes()).Draw(t, "type"), at: at + ms(100, "later"), scripts: make(map[string]script)}
 			if rapid.IntRange(0, 2).Draw(t, "late commit") == 0 {
 				e.commit = ms(rapid.SampledFrom([]int{20, 200, 2000}).Draw(t, "long"), "commit")
 			}
@@ -105,8 +110,20 @@ func drawDense(t *rapid.T) *modelPlan {
 	}
 	slices.SortFunc(p.stops, func(a, b relayStop) int { return int(a.at - b.at) })
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
-	p.relays = rapid.IntRange(1, modelRelays).Draw(t, "relays")
+	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
+	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")
 	return p
+}
+
+// drawUrgency makes all destinations alike in half of the plans.
+func drawUrgency(t *rapid.T) map[string]int {
+	urgency := make(map[string]int)
+	if rapid.Bool().Draw(t, "ranked") {
+		for _, dest := range []string{"a", "b", "c"} {
+			urgency[dest] = rapid.IntRange(0, 2).Draw(t, "priority")
+		}
+	}
+	return urgency
 }
 
 func drawPlan(t *rapid.T) *modelPlan {
@@ -155,7 +172,8 @@ func drawPlan(t *rapid.T) *modelPlan {
 		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(3000, "pause")})
 	}
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
-	p.relays = rapid.IntRange(1, modelRelays).Draw(t, "relays")
+	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
+	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")
 	return p
 }
 
@@ -285,12 +303,14 @@ func (m *model) inflight() int {
 
 func (m *model) newRelay(owner int64) *relay {
 	cfg := testConfig()
+	cfg.Batch = m.plan.batch
 	cfg.Claims, cfg.Lease, cfg.ShutdownTimeout = 2, time.Second, time.Second
 	r := newRelay(m.t, m.db, owner, cfg)
 	lane := testLane()
 	lane.Concurrency, lane.MaxAttempts = 3, modelAttempts
 	lane.Backoff = Backoff{Initial: 50 * time.Millisecond, Max: time.Second, Multiplier: 2}
 	for _, dest := range []string{"a", "b", "c"} {
+		lane.Priority = m.plan.urgency[dest]
 		r.to(m.t, dest, m.handler(dest), lane)
 	}
 	for typ, dests := range modelRoutes {

@@ -41,6 +41,10 @@ type scheduler struct {
 	doubt     doubt
 	lagged    map[*lane]*lag // lanes that were passed over
 	lagTurn   bool           // the last sweep was the common one
+	ranked    bool           // some lanes are more urgent than others
+	sweeps    uint64         // common ones in a backlog of what is more urgent
+	lagSweeps uint64         // of lanes that lag
+	making    time.Time      // until then the common sweep makes way for them
 	named     time.Time      // when late events were last claimed by their ids
 	naming    uint64         // number of the next claim by id
 	namings   []uint64       // those in flight
@@ -261,7 +265,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if s.sweeping {
 		return Query{}, false
 	}
-	common := s.sweep.due(now)
+	common := s.sweep.due(now) && !now.Before(s.making)
 	if s.lagTurn || !common {
 		if q, ok := s.lagQueryLocked(now); ok {
 			s.sweeping, s.lagTurn = true, false
@@ -271,7 +275,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if !common {
 		return Query{}, false
 	}
-	s.lagTurn = true
+	s.lagTurn = s.lagTurnLocked()
 	return s.sweepQueryLocked(now)
 }
 
@@ -294,6 +298,7 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(lagging), Bytes: s.cfg.Bytes,
 		Skip: s.skipLocked(lagging), lagged: lagging, asked: now,
 	}
+	q.Reach = s.ranked && len(q.Skip) > 0
 	if q.Limit > 0 {
 		s.sweeping = true
 		s.askLocked(&q, &s.front, &s.doubt)

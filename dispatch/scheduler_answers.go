@@ -191,14 +191,25 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 		s.sweep.head = max(s.sweep.head, last)
 	}
 	if q.lane != nil {
+		s.sweep.count += len(c.Work) // what keeps an awake relay so
 		return
+	}
+	if q.Reach && !full && c.Reach > last {
+		// It has looked that far: lanes that lag may go there, and the next one
+		// need not look at what is for them again.
+		last = c.Reach
+		s.sweep.head = max(s.sweep.head, last)
 	}
 	s.front.went(q.asked, c.Work, last)
 	q.bound = s.front.head
 	if len(c.Late) > 0 {
 		q.bound = min(q.bound, c.Late[0].ID-1) // somebody has it locked
 	}
+	if full {
+		s.yieldLocked(c, last)
+	}
 	q.knows = !full && len(c.Late) == 0 && (s.sweep.kind == sweepFull || s.knowing && s.sweep.kind == sweepLow)
+	s.makeWayLocked(now, q, full)
 	switch s.sweep.swept(now, *q, c) {
 	case bellSilence:
 		s.bell.silence()
@@ -295,6 +306,9 @@ func (s *scheduler) armLocked(now time.Time) {
 		at = s.sweep.next
 		if s.sweep.awake() && s.sweep.restUntil.Before(at) {
 			at = s.sweep.restUntil
+		}
+		if at.Before(s.making) {
+			at = s.making
 		}
 	}
 	if !s.claimingDue && !s.dueAt.IsZero() && (s.sweeping || s.dueAt.Before(at)) {

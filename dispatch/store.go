@@ -35,6 +35,8 @@ type Query struct {
 	Bytes int
 	// Skip lists event types to leave alone. SourceSweep only.
 	Skip []string
+	// Reach asks for the highest id of a fresh event. SourceSweep only.
+	Reach bool
 	// Wanted says how many deliveries each destination can take; the empty name
 	// stands for events whose destination is not decided yet. SourceDue only.
 	Wanted map[string]int
@@ -160,6 +162,10 @@ type Claimed struct {
 	// are locked or not. LateCut says that there were more.
 	Late    []Late
 	LateCut bool
+	// Reach is the highest id of a fresh event when the rows were about to be read,
+	// if that was asked for; 0 if there was none. With less than was asked for in
+	// Work, everything up to there has been looked at.
+	Reach int64
 	// Heads are what was found of each of the lines, and Firsts the ids of their
 	// first rows. SourceLines only.
 	Heads  []LineState

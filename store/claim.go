@@ -15,6 +15,9 @@ import (
 const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s),
 	(SELECT array_agg(x::text::bigint) FROM pg_snapshot_xip(s) AS x) FROM pg_current_snapshot() AS s`
 
+// sqlReach must run before the sweep, too: what it has seen, the sweep sees.
+const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
+
 // Each aggregate belongs to one of 64 slots, and each slot to one relay. What
 // the slot is made of is the same in an event and in the ordering key of its
 // deliveries: dispatch keeps that many characters of a long one.
@@ -138,6 +141,11 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 	if q.Source == dispatch.SourceLines {
 		return s.readLines(f, q)
 	}
+	if q.Reach {
+		if claimed.Reach, err = readReach(f); err != nil {
+			return claimed, err
+		}
+	}
 	reader, err := f.next()
 	if err != nil {
 		return claimed, err
@@ -187,6 +195,9 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 		s.params = appendInt8Array(s.params[:0], q.IDs)
 		send(stmtByIDs, s.byID(s.params, q.IDs), freshFormats())
 	case dispatch.SourceSweep:
+		if q.Reach {
+			p.SendQueryPrepared(stmtReach, nil, nil, allBinary())
+		}
 		name, args := stmtSweep, [][]byte{int8Param(q.After), int8Param(int64(q.Limit)), int8Param(q.Upto)}
 		if len(q.Skip) > 0 {
 			name, args = stmtSweepSkip, append(args, textArray(q.Skip))
@@ -248,6 +259,21 @@ func readSnapshot(f *flight) (snap dispatch.Snapshot, err error) {
 	}
 	_, err = reader.Close()
 	return snap, err
+}
+
+// readReach returns 0 where there is no fresh event.
+func readReach(f *flight) (id int64, err error) {
+	reader, err := f.next()
+	if err != nil {
+		return 0, err
+	}
+	for reader.NextRow() {
+		if id, err = decodeInt8(reader.Values()[0]); err != nil {
+			return 0, err
+		}
+	}
+	_, err = reader.Close()
+	return id, err
 }
 
 func readNextDue(f *flight) (time.Duration, error) {

@@ -63,6 +63,7 @@ const (
 	stmtByIDs     = "by_ids"
 	stmtSweep     = "sweep"
 	stmtSweepSkip = "sweep_skip"
+	stmtReach     = "reach"
 	stmtLate      = "late"
 	stmtLines     = "lines"
 	stmtDue       = "due"
@@ -87,9 +88,9 @@ func (s *Session) statements() map[string]string {
 	)
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT",
-		stmtSnapshot: sqlSnapshot,
-		stmtByIDs:    sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
-		stmtSweep:    sqlFresh + sweep + order, stmtSweepSkip: sqlFresh + sweep + skip + order,
+		stmtSnapshot: sqlSnapshot, stmtReach: sqlReach,
+		stmtByIDs: sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
+		stmtSweep: sqlFresh + sweep + order, stmtSweepSkip: sqlFresh + sweep + skip + order,
 		stmtLate: fmt.Sprintf(sqlLate, ""), stmtDue: fmt.Sprintf(sqlDue, ""), stmtLines: fmt.Sprintf(sqlLines, ""),
 		stmtNextDue: sqlNextDue,
 		// The same where several relays share the aggregates.

@@ -97,13 +97,17 @@ turns, three times each. Of each the first event has failed once and is to be
 tried again in a day, and two later ones wait behind it, in the tables from
 before the backlog. --blocked-fresh adds later events of theirs to the backlog
 itself. It exits with 1 if any event of a blocked aggregate was delivered, or is
-not stored as it should be at the end.`,
-		Example: "  notifyd bench drain\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000",
+not stored as it should be at the end.
+
+--urgent puts events for another destination at the end of the backlog, and tells
+how many of the others were delivered before them, with that destination like the
+others and with a higher priority, in turns, three times each.`,
+		Example: "  notifyd bench drain\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000\n  notifyd bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err
 			}
-			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh"); err != nil {
+			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent"); err != nil {
 				return err
 			}
 			o.To, o.QueueType = to.value, queueType.value
@@ -131,6 +135,7 @@ not stored as it should be at the end.`,
 	flags.IntVar(&o.Keys, "keys", 0, "`number` of aggregates that the events belong to; 0 for none, or for 10,000 with --blocked-keys")
 	flags.IntVar(&o.BlockedKeys, "blocked-keys", 0, "`number` of aggregates beside them that earlier failures block; measures without and with them")
 	flags.IntVar(&o.BlockedFresh, "blocked-fresh", 0, "`number` of events of blocked aggregates in the backlog, beside --events")
+	flags.IntVar(&o.Urgent, "urgent", 0, "`number` of events for a destination of their own at the end of the backlog; measures it alike and of higher priority")
 	flags.IntVar(&o.Partitions, "partitions", 0, "drain a table with this `number` of partitions, and beside it a plain one in place of SQL alone")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	return cmd
@@ -202,6 +207,8 @@ func newBenchRelayCmd(a *app) *cobra.Command {
 // checkBlocked refuses flags about blocked aggregates that do not fit together.
 func checkBlocked(o bench.DrainOptions) error {
 	switch {
+	case o.Urgent > 0 && (o.To != "noop" || o.BlockedKeys > 0 || o.Partitions > 0):
+		return usageErrorf("--urgent goes with --to noop, and without --blocked-keys and --partitions")
 	case o.BlockedKeys > 0 && o.To != "noop":
 		return usageErrorf("--blocked-keys needs --to noop, not %s", o.To)
 	case o.BlockedFresh > 0 && o.BlockedKeys == 0:

@@ -21,6 +21,7 @@ func TestBenchJSON(t *testing.T) {
 		"drain --events 100":             drainKeys,
 		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": drainKeys,
 		"drain --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":                           drainKeys + ", blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
+		"drain --events 100 --urgent 5":                                                            drainKeys + ", urgent_events_per_second, urgent_ratio, urgent_behind_alike, urgent_behind",
 		"insert --writers 2 --seconds 1":                                                           "none, auto, silent, always, auto_ratio, trigger_ratio",
 		"soak --rate 50 --seconds 1":                                                               "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
 	} {
@@ -77,6 +78,7 @@ func TestBenchUsage(t *testing.T) {
 		"drain --to nowhere":                "notifyd: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop, rabbitmq\nsee notifyd bench drain --help\n",
 		"drain --keys -1":                   "notifyd: --keys -1 is below 0\nsee notifyd bench drain --help\n",
 		"drain --blocked-keys 1 --to kafka": "notifyd: --blocked-keys needs --to noop, not kafka\nsee notifyd bench drain --help\n",
+		"drain --urgent 1 --to kafka":       "notifyd: --urgent goes with --to noop, and without --blocked-keys and --partitions\nsee notifyd bench drain --help\n",
 		"drain --blocked-fresh 1":           "notifyd: --blocked-fresh needs --blocked-keys\nsee notifyd bench drain --help\n",
 		"drain --events 1 --blocked-keys 1 --blocked-fresh 2": "notifyd: --blocked-fresh 2 is above --events 1\nsee notifyd bench drain --help\n",
 		"insert --writers 0":     "notifyd: --writers 0 is below 1\nsee notifyd bench insert --help\n",

@@ -137,6 +137,7 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, spans *tracer, log 
 func laneOptions(l config.Lane) []notifyd.HandleOption {
 	options := []notifyd.HandleOption{
 		notifyd.Concurrency(l.Concurrency), notifyd.BatchSize(l.Batch), notifyd.Timeout(l.Timeout), notifyd.MaxAttempts(l.MaxAttempts),
+		notifyd.Priority(l.Priority),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
 	}
 	if !l.Order {

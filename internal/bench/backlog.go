@@ -23,6 +23,9 @@ type load struct {
 	blocked int // aggregates beside those whose first event has failed
 	fresh   int // events of these among the fresh ones, at most as many as events
 
+	urgent   int // more events, for a destination of their own, behind all others
+	priority int // of that destination
+
 	partitions int // of the table; 0: it has none
 }
 
@@ -33,7 +36,7 @@ func (l load) stored() int { return l.blocked * (1 + blockedParked) }
 func (l load) held() int { return l.stored() + l.fresh }
 
 // total is the highest id.
-func (l load) total() int { return l.held() + l.events }
+func (l load) total() int { return l.held() + l.events + l.urgent }
 
 // sqlShare is how many of the first i fresh events may not be delivered: they
 // are spread evenly, and none is the last, so that all of them have been met
@@ -80,7 +83,7 @@ func (l load) fill(schema, statement string) string {
 	return strings.NewReplacer(
 		"$table", table(schema), "$deliveries", deliveries(schema), "$aggregate", "'bench'", "$type", "'"+eventType+"'", "$sink", "'"+sinkName+"'",
 		"$payload", "'"+payload(l.payload)+"'", "$backlog", n(l.events+l.fresh), "$half", strconv.FormatInt(l.half(), 10),
-		"$stored", n(l.stored()), "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes),
+		"$stored", n(l.stored()), "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes), "$urgent", n(l.urgent),
 	).Replace(statement)
 }
 
@@ -103,7 +106,11 @@ func (d *drain) backlog(ctx context.Context, name string, l load) (schema string
 	if l.blocked > 0 {
 		statements = append(statements, sqlBlocked)
 	}
-	for _, statement := range append(statements, sqlFreshEvents, "CHECKPOINT") {
+	statements = append(statements, sqlFreshEvents)
+	if l.urgent > 0 {
+		statements = append(statements, sqlUrgent)
+	}
+	for _, statement := range append(statements, "CHECKPOINT") {
 		if _, err := d.pool.Exec(ctx, l.fill(schema, statement)); err != nil {
 			return "", fmt.Errorf("make the backlog: %w", err)
 		}

@@ -58,6 +58,7 @@ func middle(rounds []drained) drained {
 	}
 	m.start = span(func(one drained) time.Duration { return one.start })
 	m.took = m.start + span(func(one drained) time.Duration { return one.took - one.start })
+	m.behind = int64(of(func(one drained) float64 { return float64(one.behind) }))
 	m.wal = of(func(one drained) float64 { return one.wal })
 	m.rss = int64(of(func(one drained) float64 { return float64(one.rss) }))
 	m.cpu = split{

@@ -48,6 +48,10 @@ type DrainOptions struct {
 	// backlog with them, which have to be put behind the failed ones; at most
 	// Events.
 	BlockedFresh int
+	// Urgent is how many events of another destination are at the end of the backlog:
+	// the drain is then measured with that as urgent as the others, and more urgent,
+	// in turns. It takes To "noop", and goes without BlockedKeys and Partitions.
+	Urgent int
 	// Partitions is how many partitions the table has; 0: it is a plain one. Beside
 	// it a plain one is drained by a relay, in place of SQL alone. It takes To "noop",
 	// and goes without BlockedKeys.
@@ -85,6 +89,13 @@ type DrainResult struct {
 	BlockedFlowingPerSecond float64 `json:"blocked_flowing_per_second,omitempty"`
 	BlockedFlowingRatio     float64 `json:"blocked_flowing_ratio,omitempty"`
 	BlockedPeakRSSMiB       float64 `json:"blocked_peak_rss_mib,omitempty"`
+	// With Urgent: the rate where that destination goes first, by the one where all
+	// are alike, and how many of the backlog were delivered before the last of its
+	// events in either case.
+	UrgentPerSecond   float64 `json:"urgent_events_per_second,omitempty"`
+	UrgentRatio       float64 `json:"urgent_ratio,omitempty"`
+	UrgentBehindAlike *int64  `json:"urgent_behind_alike,omitempty"`
+	UrgentBehind      *int64  `json:"urgent_behind,omitempty"`
 }
 
 // OK reports whether all went as it should. Duplicates are allowed, and there
@@ -107,6 +118,7 @@ type drained struct {
 	cpu        split
 	lost       int64
 	duplicates int64
+	behind     int64 // of the backlog before the last urgent event
 }
 
 // Drain measures how fast a relay works off a backlog, with a handler that does
@@ -152,6 +164,8 @@ func (o *DrainOptions) check() error {
 		return fmt.Errorf("%d partitions and %d blocked keys: there are at least 0 of each, and one of them is measured at a time", o.Partitions, o.BlockedKeys)
 	case o.Partitions > 0 && o.To != "" && o.To != "noop":
 		return fmt.Errorf("%d partitions into %s: partitions are compared with a plain table into noop only", o.Partitions, o.To)
+	case o.Urgent < 0 || o.Urgent > 0 && (o.BlockedKeys > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
+		return fmt.Errorf("%d urgent events: there are at least 0, and they are measured into noop, without blocked keys and partitions", o.Urgent)
 	case o.BlockedKeys > 0 && o.To != "" && o.To != "noop":
 		return fmt.Errorf("blocked keys are measured with the sink noop only, not with %s", o.To)
 	case o.BlockedFresh > 0 && o.BlockedKeys == 0:
@@ -192,8 +206,11 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 	if err := d.openSink(ctx); err != nil {
 		return DrainResult{}, err
 	}
-	if d.want.BlockedKeys > 0 {
+	switch {
+	case d.want.BlockedKeys > 0:
 		return d.besideBlocked(ctx, bare)
+	case d.want.Urgent > 0:
+		return d.besideUrgent(ctx, bare)
 	}
 	relay, err := d.measure(ctx, "relay", d.load(0), d.relay)
 	if err != nil {
@@ -281,7 +298,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 	if err != nil {
 		return result, err
 	}
-	if err := d.register(relay, seen); err != nil {
+	if err := errors.Join(d.register(relay, seen), d.registerUrgent(relay, l, seen)); err != nil {
 		return result, err
 	}
 	defer d.progress("the relay drains", int64(d.want.Events), seen.distinct.Load)()
@@ -293,6 +310,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 	}
 	err = errors.Join(err, r.stop())
 	result.took, result.start = time.Since(began), time.Unix(0, seen.first.Load()).Sub(began)
+	result.behind = seen.behind.Load()
 	result.lost, result.duplicates = seen.missing(), seen.duplicates.Load()+seen.unknown.Load()
 	if strays := seen.strays.Load(); strays > 0 {
 		err = errors.Join(err, fmt.Errorf("%w: %s were delivered", errUnblocked, number(float64(strays))))

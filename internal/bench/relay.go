@@ -81,6 +81,11 @@ type sightings struct {
 	n          int64
 	want       int64 // how many of them are to be handled
 	holds      func(id int64) bool
+
+	urgentFrom int64 // events from this id on are urgent; 0: none are
+	wantUrgent int64
+	urgent     atomic.Int64 // of these
+	behind     atomic.Int64 // how many others had been handled when the last of these was
 }
 
 func newSightings(n int) *sightings {
@@ -92,6 +97,9 @@ func (l load) sightings() *sightings {
 	s := newSightings(l.total())
 	if l.held() > 0 {
 		s.want, s.holds = int64(l.events), l.holds
+	}
+	if l.urgent > 0 {
+		s.urgentFrom, s.wantUrgent = int64(l.total()-l.urgent)+1, int64(l.urgent)
 	}
 	return s
 }
@@ -114,6 +122,9 @@ func (s *sightings) note(id int64) {
 	n := s.distinct.Add(1)
 	if n == 1 {
 		s.first.Store(time.Now().UnixNano())
+	}
+	if s.urgentFrom > 0 && id >= s.urgentFrom {
+		s.noteUrgent(n)
 	}
 	if n == s.want {
 		close(s.all)

@@ -131,6 +131,7 @@ type Lane struct {
 	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events given to a destination in one go, if its type can take several."`
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one delivery may take."`
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
+	Priority    int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the events of destinations of higher priority are looked for first."`
 	Order       bool          `yaml:"order" jsonschema_description:"Whether the events of an aggregate are delivered in the order of their ids, each after those before it."`
 	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"What becomes of the later events of an aggregate behind a dead letter: they continue, or are held back until it is replayed or discarded."`
 	Backoff     Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
@@ -182,6 +183,7 @@ func defaultLane() Lane {
 		Batch:       lane.Batch,
 		Timeout:     lane.Timeout,
 		MaxAttempts: lane.MaxAttempts,
+		Priority:    lane.Priority,
 		Order:       !lane.Unordered,
 		OnDead:      "continue",
 		Backoff:     Backoff{Initial: lane.Backoff.Initial, Max: lane.Backoff.Max, Multiplier: lane.Backoff.Multiplier},

@@ -66,6 +66,7 @@ destinations:
     batch: 100
     timeout: 1m
     max_attempts: 20
+    priority: 0
     order: true
     on_dead: continue
     backoff:

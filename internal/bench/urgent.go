@@ -1,0 +1,74 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// urgentType is the type of the events that are written behind a backlog, and
+// urgentName the destination that they are for.
+const (
+	urgentType = "urgent"
+	urgentName = "urgent"
+)
+
+// sqlUrgent writes them.
+const sqlUrgent = `INSERT INTO $table (id, event_type, payload)
+SELECT $stored + $backlog + i, '` + urgentType + `', $payload::json FROM generate_series(1, $urgent::bigint) AS i`
+
+// besideUrgent drains with some events of another destination at the end of the
+// backlog, which is as urgent as the others or more, in turns.
+func (d *drain) besideUrgent(ctx context.Context, bare drained) (DrainResult, error) {
+	names := []string{"alike", "urgent"}
+	loads := []load{d.load(0), d.load(0)}
+	for i := range loads {
+		loads[i].urgent, loads[i].priority = d.want.Urgent, i*dispatch.MaxPriority
+	}
+	var took [2][]drained
+	for i := range leastRounds {
+		for j := range names {
+			which := (i + j) % len(names)
+			one, err := d.measure(ctx, names[which], loads[which], d.relay)
+			if err != nil {
+				return DrainResult{}, fmt.Errorf("drain by the relay, %s: %w", names[which], err)
+			}
+			took[which] = append(took[which], one)
+		}
+	}
+	alike, urgent := middle(took[0]), middle(took[1])
+	r, with := d.result(alike, bare), d.result(urgent, bare)
+	r.UrgentPerSecond, r.UrgentRatio = with.EventsPerSecond, round(ratio(with.EventsPerSecond, r.EventsPerSecond), 3)
+	r.UrgentBehindAlike, r.UrgentBehind = &alike.behind, &urgent.behind
+	r.Lost, r.Duplicates = 0, 0
+	for _, one := range slices.Concat(took[0], took[1]) {
+		r.Lost, r.Duplicates = r.Lost+one.lost, r.Duplicates+one.duplicates
+	}
+	d.explain()
+	d.printf("urgent: %s events of another destination at the end of the backlog, of the same priority and of a higher one\nmedians of %d rounds, in turns\n\n",
+		number(float64(d.want.Urgent)), leastRounds)
+	d.columns([]string{"alike", "urgent first", "SQL alone"}, alike, urgent, bare)
+	d.printf("\nof the backlog before the last urgent one: alike %s; urgent first %s\n", number(float64(alike.behind)), number(float64(urgent.behind)))
+	d.printf("urgent_ratio=%.3f ratio=%.3f lost=%d duplicates=%d; memory is %s\n", r.UrgentRatio, r.Ratio, r.Lost, r.Duplicates, alike.rssHow)
+	return r, nil
+}
+
+// registerUrgent gives the relay the other destination.
+func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) error {
+	if l.urgent == 0 {
+		return nil
+	}
+	h := noting(notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil }), seen)
+	return relay.Handle(urgentType, h, notifyd.Named(urgentName), notifyd.Priority(l.priority))
+}
+
+// noteUrgent counts the urgent ones, and when the last of them is there how many of
+// the others were before it.
+func (s *sightings) noteUrgent(distinct int64) {
+	if n := s.urgent.Add(1); n == s.wantUrgent {
+		s.behind.Store(distinct - n)
+	}
+}
