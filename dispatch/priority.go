@@ -6,8 +6,10 @@ import (
 )
 
 const (
-	// MinPriority and MaxPriority bound the priority of a destination.
-	MinPriority, MaxPriority = -100, 100
+	// MinPriority is the lowest priority of a destination.
+	MinPriority = -100
+	// MaxPriority is the highest one.
+	MaxPriority = 100
 	// lesserTurn is which of the sweeps, counted, goes to those whose turn it would
 	// not be by priority, so that nobody waits for ever.
 	lesserTurn = 8
