@@ -1,6 +1,10 @@
 package dispatch
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // batch is one claim on its way through the lanes. It is ready when every job
 // on a fast lane is answered; what is not answered by then, or by the end of
@@ -14,6 +18,9 @@ type batch struct {
 	late  *leases       // takes the answers of leased jobs
 	query *Query        // what was claimed
 	fast  int           // jobs on fast lanes
+
+	detached atomic.Bool // what is unanswered goes on under a lease
+	adrift   atomic.Bool // which may not have been written
 
 	mu         sync.Mutex
 	waiting    int               // jobs on fast lanes without an answer
@@ -72,6 +79,12 @@ func (b *batch) settled() {
 	for l := range passed {
 		l.passed()
 	}
+}
+
+// lapsed reports whether what has not been begun with must be left alone: it goes on
+// under leases, and others may have it by now.
+func (b *batch) lapsed() bool {
+	return b.detached.Load() && (b.adrift.Load() || !b.late.sure(time.Now()))
 }
 
 func (b *batch) isLeased(j *job) bool {
@@ -207,6 +220,7 @@ func (b *batch) detach(token func() int64) []*job {
 func (b *batch) lease(token func() int64) (running []*job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.detached.Store(true)
 	for i := range b.jobs {
 		if j := &b.jobs[i]; !j.answered {
 			j.leased, j.token = true, token()

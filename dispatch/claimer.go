@@ -69,7 +69,10 @@ func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn 
 	leased := c.await(b)
 	s, left := b.settlement()
 	// The answers of a relay that stops are written like any others.
-	err := c.settle(context.WithoutCancel(ctx), s, func(err error) { c.d.sched.lost(b.lost(), err) }, func() *Settlement {
+	err := c.settle(context.WithoutCancel(ctx), s, func(err error) {
+		b.adrift.Store(true)
+		c.d.sched.lost(b.lost(), err)
+	}, func() *Settlement {
 		c.d.leases.reclaim(leased)
 		s, _ := b.settlement()
 		return s

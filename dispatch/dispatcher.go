@@ -130,6 +130,7 @@ func New(cfg Config, parts Parts) (*Dispatcher, error) {
 	d.sched = newScheduler(cfg, nil, d.router, d.ringer)
 	d.ringer.rang, d.ringer.queued = d.sched.rang, d.sched.queued
 	d.leases = &leases{
+		began:  time.Now(),
 		keeper: parts.LeaseKeeper, length: cfg.Lease, log: parts.Log, health: d.health,
 		retryIn: d.sched.dueIn, moved: d.sched.moved, wake: make(chan struct{}, 1), held: make(map[int64]lease),
 	}

@@ -398,12 +398,16 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 	for v := range all {
 		l.total[v] += uint64(all[v]) //nolint:gosec // counts are not negative
 	}
-	l.observeLocked(elapsed / time.Duration(len(jobs)))
+	if elapsed != notBegun {
+		l.observeLocked(elapsed / time.Duration(len(jobs)))
+	}
 	closed := all.healthy() && l.breaker.reset()
 	var gone []kept
 	began := begin.UnixNano()
 	for i, j := range jobs {
-		l.measureLocked(j, began, &outs[i])
+		if elapsed != notBegun {
+			l.measureLocked(j, began, &outs[i])
+		}
 		if j.line != nil {
 			gone = append(gone, l.leaveLocked(j, outs[i].verdict)...)
 		} else if outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.isLeased(j) {

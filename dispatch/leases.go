@@ -25,6 +25,8 @@ type leases struct {
 	renewed atomic.Uint64
 	lost    atomic.Uint64 // given up, because a handler outlived its context
 	taken   atomic.Uint64 // of relays that are gone
+	began   time.Time
+	until   atomic.Int64  // in ns since began: up to then all leases are held for sure; 0: nothing is known
 	wake    chan struct{} // capacity 1: results has something
 
 	mu      sync.Mutex
@@ -118,6 +120,7 @@ func (ls *leases) addLocked(j *job) {
 
 // run works until ctx ends; then it writes what is left, within the given time.
 func (ls *leases) run(ctx context.Context, last time.Duration) {
+	ls.renewedAt(time.Now())
 	renew := time.NewTicker(ls.length / 3)
 	defer renew.Stop()
 	pause := reconnectPauses()
@@ -229,11 +232,29 @@ func (ls *leases) renew(ctx context.Context) {
 	ls.mu.Unlock()
 	if len(tokens) > 0 {
 		err := ls.keeper.Renew(ctx, tokens)
-		if err == nil {
-			ls.renewed.Add(uint64(len(tokens)))
-		}
 		ls.report(ctx, err)
+		if err != nil {
+			return
+		}
+		ls.renewed.Add(uint64(len(tokens)))
 	}
+	ls.renewedAt(now)
+}
+
+// renewedAt takes word that all leases were extended at the given time, or later.
+func (ls *leases) renewedAt(now time.Time) {
+	ls.until.Store(int64(now.Sub(ls.began) + ls.length - ls.length/leaseMargin))
+}
+
+// leaseMargin is the part of a lease, one of so many, before whose end nothing is
+// begun with any more: by then whoever takes it over may have been told of it.
+const leaseMargin = 6
+
+// sure reports whether all leases are held for a while yet. They are not where the
+// database was away for most of a lease, or this process frozen.
+func (ls *leases) sure(now time.Time) bool {
+	until := ls.until.Load()
+	return until == 0 || int64(now.Sub(ls.began)) < until // by the clock that nobody sets
 }
 
 // report takes word of how the keeper fared. What was not even begun with,

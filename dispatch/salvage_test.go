@@ -1,8 +1,10 @@
 package dispatch
 
 import (
+	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -87,6 +89,74 @@ func TestRunFencesALostLease(t *testing.T) {
 		}
 		if row, ok := db.row(id, "a"); ok || r.log.count("were refused") != 1 {
 			t.Errorf("the late answer was not fenced off: %+v", row)
+		}
+	})
+}
+
+// What waits behind slow deliveries under a lease that cannot be renewed is not begun
+// with when the lease is about to end: others have it from then on.
+func TestRunShedsTheTailOfALease(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var (
+			c, other calls
+			slow     atomic.Bool
+		)
+		lane := testLane()
+		lane.Concurrency = 2
+		r.to(t, "a", c.handler(func(ctx context.Context, _ *Event) error {
+			if slow.Load() {
+				sleep(ctx, 900*time.Millisecond)
+			}
+			return nil
+		}), lane, "x")
+		r.start()
+		<-r.Ready()
+		db.write("x", 2000) // which shows that the destination is fast
+		eventually(t, "all delivered", db.empty)
+		seen := c.n()
+		slow.Store(true)
+		ids := db.write("x", 60)
+		after(time.Second) // some run, and many wait under leases of 5 s
+		began := time.Now()
+		db.set(func() {
+			db.faults = func(op string) faultKind {
+				if op == "renew" || op == "finish" {
+					return lostBefore
+				}
+				return noFault
+			}
+		})
+		next := newRelay(t, db, 2, testConfig())
+		next.to(t, "a", other.handler(nil), testLane(), "x")
+		next.start()
+		eventually(t, "taken over", func() bool { return other.n() > 0 })
+		eventually(t, "all delivered here or there", func() bool {
+			acks := make(map[int64]int)
+			for _, one := range append(c.all()[seen:], other.all()...) {
+				acks[one.id]++
+			}
+			return len(acks) == len(ids)
+		})
+		after(time.Minute)
+		twice := 0
+		here := c.delivered()
+		for id := range other.delivered() {
+			twice += here[id]
+		}
+		// Their answers could not be written: five rounds of two, and what was under way.
+		if twice > 16 {
+			t.Errorf("%d of %d events were delivered by both", twice, len(ids))
+		}
+		for _, one := range c.all()[seen:] {
+			if late := one.at.Sub(began); late > 5*time.Second {
+				t.Errorf("event %d begins %v after the last lease", one.id, late)
+				break
+			}
+		}
+		if err := next.stop(); err != nil {
+			t.Error(err)
 		}
 	})
 }

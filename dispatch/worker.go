@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 )
 
 // errStopping is the cause of contexts that end because the relay stops.
 var errStopping = errors.New("the relay is stopping")
+
+// errLapsed is why deliveries that waited under a lease are given back.
+var errLapsed = errors.New("the lease may have run out before the delivery began")
 
 // verdict is what becomes of a delivery.
 type verdict uint8
@@ -42,13 +46,48 @@ type outcome struct {
 // work delivers what it is given, then from the queue until it is empty.
 func (l *lane) work(buf []*job) {
 	for ; buf != nil; buf = l.take(buf) {
-		if l.batch != nil {
-			l.deliverBatch(buf)
-		} else {
-			l.deliverEach(buf)
+		switch rest := l.shed(buf); {
+		case len(rest) == 0:
+		case l.batch != nil:
+			l.deliverBatch(rest)
+		default:
+			l.deliverEach(rest)
 		}
 	}
 }
+
+// shed gives back what would begin so late that others may have it, and returns the
+// rest. An event that was to be delivered behind a slow one, under a lease that could
+// not be renewed, would else be delivered here and there.
+func (l *lane) shed(jobs []*job) []*job {
+	if !slices.ContainsFunc(jobs, func(j *job) bool { return j.batch.lapsed() }) {
+		return jobs
+	}
+	rest, late := jobs[:0:0], jobs[:0:0]
+	var outs []outcome
+	broken := make(map[*line]bool)
+	for _, j := range jobs {
+		out := outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassOurs, err: errLapsed}
+		switch {
+		case j.line != nil && broken[j.line]:
+			if l.batch == nil {
+				continue // it is cut off with the one before it, and answered with that
+			}
+			out.verdict, out.class, out.err = parked, 0, nil
+		case !j.batch.lapsed():
+			rest = append(rest, j)
+			continue
+		case j.line != nil:
+			broken[j.line] = true
+		}
+		late, outs = append(late, j), append(outs, out)
+	}
+	l.finished(time.Now(), notBegun, late, outs)
+	return rest
+}
+
+// notBegun stands for how long the handler took, where it was not called.
+const notBegun time.Duration = -1
 
 func (l *lane) callContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(l.ctx, l.cfg.Timeout, l.expired)
