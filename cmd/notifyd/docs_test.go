@@ -48,13 +48,19 @@ func completed(config string) string {
 func checked(t *testing.T, page, config string) {
 	t.Helper()
 	path := file(t, completed(config))
+	secretFiles(t, path, config)
+	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
+		t.Errorf("%s: %s\n%s", page, r.stderr, config)
+	}
+}
+
+// secretFiles writes the files beside a configuration that it takes secrets from.
+func secretFiles(t *testing.T, path, config string) {
+	t.Helper()
 	for _, m := range regexp.MustCompile(`\$\{file:([\w-]+)\}`).FindAllStringSubmatch(config, -1) {
 		if err := os.WriteFile(filepath.Join(filepath.Dir(path), m[1]), []byte("https://hooks.example.com/services/T000/B000/XXXX"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if r := commandIn(t, variablesOf(config), "check-config", "-c", path); r.code != 0 {
-		t.Errorf("%s: %s\n%s", page, r.stderr, config)
 	}
 }
 
