@@ -1,9 +1,12 @@
+//go:build unix
+
 package main
 
 import (
 	"context"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -19,7 +22,7 @@ import (
 func TestDeployRoles(t *testing.T) {
 	t.Parallel()
 	admin := testenv.Database(t)
-	page := read(t, "../../docs/deploy.md")
+	page := read(t, root+"docs/deploy.md")
 	db := query[string](t, admin, "SELECT current_database()")
 	suffix := db[len(db)-10:]
 	owner, app, relay := "o_"+suffix, "w_"+suffix, "r_"+suffix
@@ -35,28 +38,39 @@ func TestDeployRoles(t *testing.T) {
 		u.User = url.UserPassword(role, "secret")
 		return u.String()
 	}
-	lines := unique.Replace(regexp.MustCompile("(?s)```\n(notifyd migrate.*?)```").FindStringSubmatch(page)[1])
-	ran := 0
-	for line := range strings.Lines(lines) {
-		words, psql, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "notifyd "), " | psql ")
-		got := command(t, strings.Fields(strings.ReplaceAll(words, `"$OWNER_URL"`, as(owner)))...)
-		if got.code != 0 || got.stderr != "" {
-			t.Fatalf("%s: %+v", line, got)
-		}
-		if psql != "" {
-			execute(t, as(owner), got.stdout)
-		}
-		ran++
-	}
-	if ran != 2 {
-		t.Errorf("%d lines were run", ran)
-	}
+	s := newStage(t, admin, "shop_app", app, "--relay notifyd", "--relay "+relay, "-u notifyd ", "")
+	s.run("export OWNER_URL='" + as(owner) + "' RELAY_URL='" + as(relay) + "'")
+	s.play("docs/deploy.md", s.deployed())
 	config := "version: 1\ndatabase: {url: '" + as(relay) + "', schema: events}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"
 	d := startDaemon(t, nil, "run", "-c", file(t, config))
 	execute(t, as(app), `INSERT INTO events.outbox_events (event_type, payload) VALUES ('order.placed', '{"order": 7}')`)
 	until(t, admin, "SELECT bool_and(state = 'done') FROM events.outbox_events")
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
+	}
+}
+
+// deployed are the steps of the page that are not simply typed. The directories of the
+// system are those of the stage.
+func (s *stage) deployed() map[string]act {
+	const environment = "/etc/notifyd/environment"
+	secret := act{as: "%s --dry-run=client -o name", says: `^secret/notifyd-(db|owner)\n$`}
+	if _, err := exec.LookPath("kubectl"); err != nil {
+		secret = act{play: func(step) { s.Log("there is no kubectl to look at the secrets with") }}
+	}
+	return map[string]act{
+		"sql 1": {play: func(step) {}}, // done above, with passwords
+		`notifyd migrate --print-grants --schema events --writer shop_app --relay notifyd | psql "$OWNER_URL"`: {as: "set -o pipefail; %s -v ON_ERROR_STOP=1", says: `GRANT`},
+		"sudo install -d /etc/notifyd":                              {as: "%s"},
+		"notifyd config init - | sudo tee /etc/notifyd/config.yaml": {says: `(?m)^version: 1$`},
+		"echo 'DATABASE_URL=postgres://notifyd@db.example.com/app?sslmode=verify-full' | sudo install -m 600 /dev/stdin " + environment: {after: func(string) {
+			if info, err := os.Stat(filepath.Join(s.dir, environment)); err != nil || info.Mode().Perm() != 0o600 {
+				s.Errorf("%v, %v", info, err)
+			}
+		}},
+		"sudo -u notifyd notifyd check-config -c /etc/notifyd/config.yaml":            {as: "env $(cat " + s.dir + environment + ") %s", says: `: ok, `}, //nolint:dupword // the user, and the program
+		`kubectl create secret generic notifyd-db --from-literal=url="$RELAY_URL"`:    secret,
+		`kubectl create secret generic notifyd-owner --from-literal=url="$OWNER_URL"`: secret,
 	}
 }
 

@@ -222,3 +222,27 @@ func TestDeployChartValues(t *testing.T) {
 		}
 	}
 }
+
+// TestDeployChartCommand renders the chart as docs/deploy.md installs it.
+func TestDeployChartCommand(t *testing.T) {
+	t.Parallel()
+	values := file(t, "replicaCount: 3\n")
+	ran := 0
+	for _, st := range steps(read(t, root+"docs/deploy.md")) {
+		line, isHelm := strings.CutPrefix(st.line(), "helm install ")
+		if !isHelm || st.language != "sh" {
+			continue
+		}
+		ran++
+		args := strings.Fields(strings.NewReplacer("deploy/helm/notifyd", chart, "my-values.yaml", values).Replace(line))
+		out, err := helm(t, append([]string{"template"}, args...)...)
+		for _, want := range []string{"replicas: 3", "name: \"notifyd-db\"\n                  key: \"url\"", "name: \"notifyd-owner\"\n                  key: \"url\"", "kind: Job"} {
+			if err != nil || !strings.Contains(out, want) {
+				t.Errorf("%s does not make %q, %v", st.text, want, err)
+			}
+		}
+	}
+	if ran != 1 {
+		t.Errorf("%d commands", ran)
+	}
+}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -28,10 +27,7 @@ func words(line string) (list []string) {
 // beside a running relay, and compares what they print with what it says.
 func TestDeadLettersPage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/dead-letters.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := read(t, root+"docs/dead-letters.md")
 	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	config := strings.Replace(shopConfig(url, sink.Port()), "    from:", "    headers: {X-Shop: \"${env:SHOP_SECRET}\"}\n    from:", 1)
 	path := file(t, config)
@@ -43,21 +39,27 @@ func TestDeadLettersPage(t *testing.T) {
 	until(t, url, "SELECT bool_and(state = 'done') FROM outbox_events")
 
 	ran := 0
-	for _, block := range regexp.MustCompile("(?s)```\n(\\$ .*?)```").FindAllStringSubmatch(string(page), -1) {
-		for step := range strings.SplitSeq("\n"+strings.TrimSpace(block[1]), "\n$ ") {
-			if step == "" {
-				continue
-			}
-			line, want, _ := strings.Cut(step, "\n")
-			args := words(line)
-			if strings.Contains(line, "discard 2") { // it has died again by now
+	for _, st := range steps(page) {
+		switch st.language {
+		case "sh":
+			want := printedBy(t, "docs/dead-letters.md", st)
+			if strings.Contains(st.text, "discard 2") { // it has died again by now
 				deadLetter(t, url, "2")
 			}
-			got := command(t, append(args[1:], "-c", path)...) // the variable is not set
+			got := command(t, append(words(st.text)[1:], "-c", path)...) // the variable is not set
 			if got.code != 0 || masked(got.stdout) != masked(want) {
-				t.Fatalf("$ %s\nexit code %d: %s%s\nwant\n%s", line, got.code, got.stderr, got.stdout, want)
+				t.Fatalf("$ %s\nexit code %d: %s%s\nwant\n%s", st.text, got.code, got.stderr, got.stdout, want)
 			}
 			ran++
+		case "sql":
+			sql := strings.TrimSuffix(strings.TrimSpace(st.text), ";")
+			if n := query[int](t, url, "SELECT count(*)::int FROM ("+sql+") AS t"); n != 4 {
+				t.Errorf("%d rows in the audit", n)
+			}
+		case "go":
+			if !strings.Contains(read(t, root+"example_deadletters_test.go"), strings.ReplaceAll(strings.TrimSpace(st.text), "\n", "\n\t")) {
+				t.Errorf("the example of the package does not have\n%s", st.text)
+			}
 		}
 	}
 	if ran < 7 {
@@ -66,9 +68,5 @@ func TestDeadLettersPage(t *testing.T) {
 	m, err := mails(t, sink, 1)[0].Parse()
 	if err != nil || m.To != "<ann@example.com>" || m.MessageID != "<notifyd.1r1.mail@example.com>" {
 		t.Errorf("the mail %+v, %v", m, err)
-	}
-	sql := regexp.MustCompile("(?s)```sql\n(.*?);?\n```").FindStringSubmatch(string(page))[1]
-	if n := query[int](t, url, "SELECT count(*)::int FROM ("+sql+") AS t"); n != 4 {
-		t.Errorf("%d rows in the audit", n)
 	}
 }

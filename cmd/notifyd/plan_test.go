@@ -3,9 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -130,33 +127,6 @@ func TestPlanExit(t *testing.T) {
 	} {
 		if got := command(t, append([]string{"plan"}, c.args...)...); got.code != c.code || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
 			t.Errorf("%v: %+v", c.args, got)
-		}
-	}
-}
-
-// TestReloadDoc runs the commands of docs/reload.md.
-func TestReloadDoc(t *testing.T) {
-	t.Parallel()
-	url := database(t)
-	dir := t.TempDir()
-	old, next := planFiles(t, url)
-	for from, to := range map[string]string{old: "config.yaml", next: "new.yaml"} {
-		if err := os.WriteFile(filepath.Join(dir, to), []byte(read(t, from)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	commands := regexp.MustCompile(`(?m)^notifyd (plan .*?|check-config .*?)(?: +#.*)?$`).FindAllStringSubmatch(read(t, "../../docs/reload.md"), -1)
-	if len(commands) < 3 {
-		t.Fatalf("%d commands", len(commands))
-	}
-	for _, c := range commands {
-		line := strings.ReplaceAll(strings.ReplaceAll(c[1], "/etc/notifyd/config.yaml", filepath.Join(dir, "config.yaml")), "new.yaml", filepath.Join(dir, "new.yaml"))
-		want := 0
-		if strings.Contains(line, "--detailed-exitcode") {
-			want = exitChanges
-		}
-		if got := command(t, strings.Fields(line)...); got.code != want {
-			t.Errorf("%s: %+v", c[0], got)
 		}
 	}
 }

@@ -11,11 +11,12 @@ func TestRetentionPage(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	var daemons, blocks int
+	var config string // the last one
 	for _, f := range fences(read(t, root+"docs/retention.md")) {
 		blocks++
 		switch f.language {
 		case "yaml":
-			config := strings.Replace(f.text, "version: 1\n", "version: 1\ndatabase: {url: '"+url+"'}\n", 1)
+			config = strings.Replace(f.text, "version: 1\n", "version: 1\ndatabase: {url: '"+url+"'}\n", 1)
 			d := startDaemon(t, nil, "run", "-c", file(t, config))
 			daemons++
 			execute(t, url, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
@@ -35,8 +36,11 @@ func TestRetentionPage(t *testing.T) {
 		case "":
 			for line := range strings.Lines(f.text) {
 				args := words(strings.TrimPrefix(strings.TrimSpace(line), "notifyd "))
-				if args[0] != "migrate" { // those are run above, and by tests of their own
-					parsed(t, "retention", args)
+				switch args[0] {
+				case "doctor":
+					checkDoctor(t, config)
+					continue
+				case "bench": // TestPerformancePage runs it
 					continue
 				}
 				for range 2 {

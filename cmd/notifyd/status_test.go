@@ -152,9 +152,13 @@ func TestStatusAndDoctorPage(t *testing.T) {
 	page := string(data)
 	path, url := failing(t)
 	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`)
-	for _, line := range []string{"notifyd status", "notifyd doctor"} {
+	for _, st := range steps(page) {
+		if st.language != "sh" {
+			continue
+		}
+		line := st.line()
 		got := changing(command(t, append(strings.Fields(line)[1:], "-c", path)...).stdout)
-		block := regexp.MustCompile("(?s)```console\n\\$ " + line + "\n(.*?)```\n")
+		block := regexp.MustCompile("(?s)```console\n\\$ " + regexp.QuoteMeta(line) + "\n(.*?)```\n")
 		m := block.FindStringSubmatchIndex(page)
 		if m == nil {
 			t.Fatalf("the page does not have %q", line)

@@ -18,8 +18,6 @@ import (
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/notifyd/notifyd/internal/tracing"
 )
 
 const (
@@ -265,41 +263,5 @@ func TestTracingMistakes(t *testing.T) {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("%q is not said in\n%s", want, got.stderr)
 		}
-	}
-}
-
-// TestTracingPage runs what docs/tracing.md shows: variables, SQL, Go, the command.
-func TestTracingPage(t *testing.T) {
-	t.Parallel()
-	url, ran := database(t), make(map[string]int)
-	for _, f := range fences(read(t, root+"docs/tracing.md")) {
-		ran[f.language]++
-		switch f.language {
-		case "sh":
-			env := make(vars)
-			for line := range strings.Lines(f.text) {
-				if name, value, isVariable := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "="); isVariable {
-					env[name] = value
-				} else if !strings.HasPrefix(line, "notifyd run") {
-					t.Errorf("%q is neither a variable nor the relay", line)
-				}
-			}
-			if on, err := tracing.Wanted(env.lookup); !on || err != nil {
-				t.Errorf("%v: %t, %v", env, on, err)
-			}
-		case "sql":
-			execute(t, url, f.text)
-			equal(t, url, `SELECT traceparent FROM outbox_events ORDER BY id DESC LIMIT 1`, writer)
-		case "go":
-			if !strings.Contains(read(t, root+"outbox/oteloutbox/example_test.go"), f.text) {
-				t.Errorf("the example of the package is not\n%s", f.text)
-			}
-		default:
-			publishTo(t, url, words(strings.TrimPrefix(strings.TrimSpace(f.text), "notifyd publish "))...)
-			equal(t, url, `SELECT headers->>'traceparent' FROM outbox_events ORDER BY id DESC LIMIT 1`, writer)
-		}
-	}
-	if ran["sh"] != 1 || ran["sql"] != 2 || ran["go"] != 1 || ran[""] != 1 {
-		t.Errorf("blocks: %v", ran)
 	}
 }

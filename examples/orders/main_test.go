@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +21,16 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// envSelf makes this test binary the shop itself.
+const envSelf = "ORDERS_TEST_IS_ORDERS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envSelf) != "" {
+		main()
+		return
+	}
+	testenv.Main(m)
+}
 
 const (
 	// patience bounds what a test waits for on a machine where much else runs.
@@ -302,48 +310,6 @@ func TestEnvironment(t *testing.T) { //nolint:paralleltest // it sets the enviro
 		}
 		if _, err := fromEnvironment(); err == nil {
 			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
-// TestReadme: its settings are taken, and its request is answered as it says.
-func TestReadme(t *testing.T) { //nolint:paralleltest // it sets the environment
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	readme := string(text)
-	settings := regexp.MustCompile(`(?m)^export ([A-Z_]+)=(.*)$`).FindAllStringSubmatch(readme, -1)
-	for _, s := range settings {
-		t.Setenv(s[1], s[2])
-	}
-	c, err := fromEnvironment()
-	if err != nil || len(settings) != 3 || len(c.customers) != 2 || c.listen != "127.0.0.1:8080" {
-		t.Fatalf("%d settings give %+v, %v", len(settings), c, err)
-	}
-	command := regexp.MustCompile(`(?s)\ncurl .*?http://127.0.0.1:8080/orders\n`).FindString(readme)
-	headers := regexp.MustCompile(`-H '([^:']+): ([^']+)'`).FindAllStringSubmatch(command, -1)
-	body := regexp.MustCompile(`-d '([^']+)'`).FindStringSubmatch(command)
-	if len(headers) != 2 || len(body) != 2 {
-		t.Fatalf("cannot read the command %q", command)
-	}
-	w := open(t, "")
-	for i := range 2 {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.addr+"/orders", strings.NewReader(body[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, h := range headers {
-			r.Header.Set(h[1], h[2])
-		}
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil || !strings.Contains(readme, "\n"+string(answer)) || resp.StatusCode != http.StatusCreated || (resp.Header.Get("Idempotency-Replayed") == "true") != (i == 1) {
-			t.Errorf("%s %s, %v", resp.Status, answer, err)
 		}
 	}
 }

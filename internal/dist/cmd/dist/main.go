@@ -45,10 +45,7 @@ func run(ctx context.Context) error {
 	}
 	paths, err := dist.Build(ctx, dist.Options{
 		Root: ".", Package: "./cmd/notifyd", Out: *out, Platforms: wanted, AllowDirty: *dirty,
-		Extra: map[string]string{
-			"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "SECURITY.md": "SECURITY.md",
-			"deploy/systemd": "systemd", "deploy/examples": "examples", "docs/notifyd.schema.json": "notifyd.schema.json",
-		},
+		Extra:    extra(),
 		Generate: generate,
 		Log:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
@@ -56,6 +53,14 @@ func run(ctx context.Context) error {
 		fmt.Println(p)
 	}
 	return err
+}
+
+// extra are the files beside the program, and their places in an archive.
+func extra() map[string]string {
+	return map[string]string{
+		"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "SECURITY.md": "SECURITY.md",
+		"deploy/systemd": "systemd", "deploy/examples": "examples", "docs/notifyd.schema.json": "notifyd.schema.json",
+	}
 }
 
 // generate writes man pages and completions.

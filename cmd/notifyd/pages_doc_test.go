@@ -1,0 +1,161 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestReadmePage plays README.md: its configuration, its commands and its SQL.
+func TestReadmePage(t *testing.T) {
+	t.Parallel()
+	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS, Username: "shop", Password: "swordfish"})
+	s := newStage(t, testenv.Database(t), "host: smtp.example.com", fmt.Sprintf("host: 127.0.0.1, port: %d, tls: none", sink.Port()))
+	config := ""
+	for _, st := range steps(read(t, root+"README.md")) {
+		if st.language == "yaml" {
+			config = s.own.Replace(st.text) + "admin: {listen: '" + s.address + "'}\n"
+		}
+	}
+	s.write("notifyd.yaml", config)
+	s.run("export SMTP_PASSWORD=swordfish")
+	s.play("README.md", map[string]act{
+		"go install github.com/notifyd/notifyd/cmd/notifyd@latest": {play: s.isProgram},
+		"notifyd check-config": {says: `: ok, 2 destinations, 2 routes`},
+		"notifyd migrate":      {says: `version`},
+		"notifyd run":          {play: func(step) { s.relay(config) }},
+		"sql 1": {after: func(string) {
+			if m, err := mails(t, sink, 1)[0].Parse(); err != nil || m.To != "<ann@example.com>" || m.Subject != "Your order 1042" {
+				t.Errorf("the mail %+v, %v", m, err)
+			}
+			until(t, s.url, "SELECT state = 'done' FROM outbox_events")
+		}},
+		"notifyd status":           {says: `nothing waits`},
+		"notifyd doctor":           {says: `ok +destination mail .*\n.*ok +destination audit`},
+		"notifyd dlq list --group": {before: func() { s.dead("order.placed") }, says: `mail +order\.placed`},
+		"notifyd dlq replay --destination mail --rate 50": {says: `replayed 1 of 1 dead letter`},
+		"notifyd plan -c new.yaml --against notifyd.yaml": {
+			before: func() { s.write("new.yaml", strings.Replace(config, "to: audit}", "to: [audit, mail]}", 1)) },
+			says:   `\*: audit -> audit, mail`,
+		},
+	})
+	s.stop()
+}
+
+// isProgram looks whether there is a program of this name to install.
+func (s *stage) isProgram(st step) {
+	s.Helper()
+	name := strings.TrimSuffix(strings.TrimPrefix(st.text, "go install "), "@latest")
+	cmd := exec.CommandContext(s.Context(), "go", "list", "-f", "{{.Name}}", name)
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "main\n" {
+		s.Errorf("%s is no program: %v\n%s", name, err, out)
+	}
+}
+
+// dead writes an event without the fields that the destinations look for, and waits
+// until it is a dead letter.
+func (s *stage) dead(event string) {
+	s.Helper()
+	deadLetter(s.T, s.url, publishTo(s.T, s.url, event, "{}"))
+}
+
+const auditOnly = "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\nadmin: {listen: 127.0.0.1:9470}\n" +
+	"destinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"
+
+// TestShortPages plays the pages that have a command or two, beside one relay.
+func TestShortPages(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, database(t))
+	s.relay(auditOnly)
+	s.play("docs/README.md", map[string]act{"notifyd run --help": {says: `Usage:\n  notifyd run`}, "notifyd doctor --help": {says: `Usage:\n  notifyd doctor`}})
+	s.play("docs/concepts.md", map[string]act{"notifyd status": {says: `(?m)^relays +pid \d+, notifyd/keeper`}})
+	s.play("docs/faq.md", map[string]act{"notifyd migrate --bell off": {after: func(string) {
+		equal(t, s.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`, "0")
+	}}})
+	s.stop()
+}
+
+// TestTemplatesPageCommands shows what the page's event becomes.
+func TestTemplatesPageCommands(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "postgres://127.0.0.1:1/none")
+	s.write("notifyd.yaml", shopConfig("", 25))
+	s.play("docs/templates.md", map[string]act{
+		"cat event.json": {play: func(st step) { s.write("event.json", printedBy(t, "docs/templates.md", st)) }},
+		"notifyd template test --destination mail --event event.json": {says: `(?s)Subject: Order 7, attempt 1.*To: <ann@example.com>.*Thank you for order 7\.`},
+	})
+}
+
+// printedBy is what a page shows behind a command at a prompt.
+func printedBy(t *testing.T, page string, st step) string {
+	t.Helper()
+	_, rest, found := strings.Cut(read(t, root+page), "$ "+st.text+"\n")
+	if !found {
+		t.Fatalf("%s does not show %s", page, st.text)
+	}
+	end := strings.Index(rest, "```")
+	if next := strings.Index(rest, "\n$ "); next >= 0 && next < end {
+		end = next + 1
+	}
+	return rest[:end]
+}
+
+// TestInlineCommands runs every command of notifyd that stands in a sentence or a
+// table of a page, beside a relay.
+func TestInlineCommands(t *testing.T) {
+	t.Parallel()
+	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	s := newStage(t, database(t))
+	s.relay(shopConfig(s.url, sink.Port()) + "admin: {listen: 127.0.0.1:9470}\n")
+	s.write("event.json", `{"event_type": "order.placed", "payload": `+order+`}`)
+	preview := act{as: "notifyd template test --destination mail --event event.json", says: `Order 7`}
+	acts := map[string]act{
+		"notifyd bench":                 {code: exitUsage, says: `needs a command`},
+		"notifyd bench drain":           {as: "%s --events 500 --database-url " + testenv.Database(t), says: `lost`},
+		"notifyd config init":           {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
+		"notifyd config schema":         {says: `"\$schema"`},
+		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},
+		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
+		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
+		"notifyd run":                   {play: func(step) {}}, // it is what all this is beside of
+		"notifyd status --watch":        {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
+		"notifyd template test":         preview,
+		"notifyd template test --destination NAME --event FILE": preview,
+	}
+	var done []string
+	fenced := make(map[string]bool)
+	for _, page := range docPages(t) {
+		for _, st := range steps(read(t, page)) {
+			st.text = strings.TrimPrefix(st.text, "bin/")
+			line := st.line()
+			fenced[line] = fenced[line] || st.language == "sh"
+			if st.language != "inline" || !strings.HasPrefix(line, "notifyd ") || named()[line] != "" || fenced["done "+line] {
+				continue
+			}
+			fenced["done "+line] = true
+			done = append(done, line)
+			s.do(st, acts[line])
+		}
+	}
+	for line := range acts {
+		if !fenced["done "+line] {
+			t.Errorf("no page says %q any more", line)
+		}
+	}
+	if len(done) < 20 {
+		t.Errorf("ran %q", done)
+	}
+	s.stop()
+}
+
+// bell looks which function rings.
+func (s *stage) bell(function string) {
+	s.Helper()
+	equal(s.T, s.url, `SELECT tgfoid::regproc::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`, function)
+}

@@ -1,0 +1,40 @@
+//go:build unix
+
+package main
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestReloadPage plays docs/reload.md, and brings about each exit code in its table.
+func TestReloadPage(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, database(t))
+	old, next := planFiles(t, s.url)
+	s.write("etc/notifyd/config.yaml", read(t, old))
+	s.write("new.yaml", read(t, next))
+	const plan = "notifyd plan -c new.yaml --against /etc/notifyd/config.yaml"
+	s.play("docs/reload.md", map[string]act{
+		"notifyd check-config -c new.yaml":      {says: `new.yaml: ok, `},
+		plan:                                    {says: `(?s)~ audit \(log\).*\+ queue \(log\).*relay\.batch: 1000 -> 50.*needs a restart`},
+		plan + " -o json --detailed-exitcode":   {code: exitChanges, says: `^\{`},
+		plan + " --offline --detailed-exitcode": {code: exitChanges, says: `~ audit \(log\)`},
+	})
+	s.write("gone.yaml", strings.Replace(read(t, next), "database:", "database: {url: 'postgres://127.0.0.1:1/none'}\n#", 1))
+	s.write("wrong.yaml", read(t, next)+"more: 1\n")
+	for line, want := range map[string]int{
+		"plan -c new.yaml --against new.yaml --detailed-exitcode":                0,
+		"plan -c gone.yaml --against new.yaml":                                   1,
+		"plan --more":                                                            2,
+		"plan -c new.yaml --against etc/notifyd/config.yaml --detailed-exitcode": 3,
+		"plan -c wrong.yaml":                                                     78,
+	} {
+		s.command(step{language: "sh", text: "notifyd " + line}, act{code: want})
+		if !regexp.MustCompile(`(?m)^\| ` + strconv.Itoa(want) + ` \|`).MatchString(read(t, root+"docs/reload.md")) {
+			t.Errorf("the page does not have the exit code %d", want)
+		}
+	}
+}

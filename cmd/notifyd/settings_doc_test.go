@@ -1,0 +1,130 @@
+//go:build unix
+
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestOperationsConnections counts the connections that docs/operations.md names.
+func TestOperationsConnections(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, database(t))
+	s.relay(auditOnly)
+	_, text, _ := strings.Cut(read(t, root+"docs/operations.md"), "\n## Connections\n")
+	text, _, _ = strings.Cut(text, "\n#")
+	ran := 0
+	for _, m := range regexp.MustCompile("`(notifyd/[a-z]+)`").FindAllStringSubmatch(text, -1) {
+		want := map[string]string{"notifyd/claim": "4", "notifyd/console": "0"}[m[1]] // nobody looks at the console
+		if want == "" {
+			want = "1"
+		}
+		until(t, s.url, `SELECT count(*) = `+want+` FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`, m[1])
+		ran++
+	}
+	if ran != 6 {
+		t.Errorf("the page names %d", ran)
+	}
+	s.stop()
+}
+
+// TestConsolePage runs relays with the configurations of docs/console.md, and opens
+// what it links to.
+func TestConsolePage(t *testing.T) {
+	t.Parallel()
+	testenv.Program(t, "curl")
+	page := read(t, root+"docs/console.md")
+	link := regexp.MustCompile(`<(http://127[^>]*/console/)>`).FindStringSubmatch(page)[1]
+	token := strings.Repeat("swordfish", 4)
+	var configs []string
+	for _, st := range steps(page) {
+		if st.language == "yaml" {
+			configs = append(configs, "version: 1\ndatabase: {url: '${env:DATABASE_URL}'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n"+st.text)
+		}
+	}
+	if len(configs) != 2 {
+		t.Fatalf("%d configurations", len(configs))
+	}
+	s := newStage(t, database(t), "0.0.0.0:9470", "127.0.0.1:9470")
+	s.relay(configs[0])
+	s.command(step{text: "curl -sf " + link}, act{says: `(?s)<title>.*audit`})
+	s.stop()
+
+	s = newStage(t, database(t))
+	s.own = strings.NewReplacer("0.0.0.0:9470", s.address, link, strings.Replace(strings.Replace(link, "http:", "https:", 1), "127.0.0.1:9470", s.address, 1))
+	cert, key := selfSigned(t)
+	s.write("tls/tls.crt", cert)
+	s.write("tls/tls.key", key)
+	s.run("export ADMIN_TOKEN=" + token)
+	s.relay(configs[1])
+	s.command(step{text: "curl -skL " + link}, act{says: `(?i)<input[^>]*type="password"`})
+	s.stop()
+}
+
+// TestMistakesPage makes the mistakes that docs/configuration.md shows the messages of.
+func TestMistakesPage(t *testing.T) {
+	t.Parallel()
+	const config = `version: 1
+database:
+  url: ${env:DATABASE_URL}
+
+# What is sent to whom.
+destinations:
+  audit:
+    type: log
+
+  events:
+    type: kafka
+    brokers: kafka.example.com
+    topic: events
+    topcis: events
+
+  mail:
+    type: email
+    host: smtp.example.com
+    timeout: 5 s
+    username: shop
+    password: ${env:SMTP_PASSWORD}
+    from: shop@example.com
+    to: "{{ .Payload.email }}"
+    subject: Your order
+    text: Thank you!
+routes:
+  - match: order.*
+    to: [mial, events]
+  - {match: "*", to: audit}
+`
+	s := newStage(t, "postgres://127.0.0.1:1/none")
+	s.write("notifyd.yaml", config)
+	printed := s.command(step{text: "notifyd check-config"}, act{code: exitConfig})
+	want := ""
+	for _, st := range steps(read(t, root+"docs/configuration.md")) {
+		if st.heading == "Mistakes" && st.language == "text" {
+			want = st.text
+		}
+	}
+	if printed != want {
+		t.Errorf("it prints\n%s\nthe page says\n%s", printed, want)
+	}
+}
+
+// selfSigned returns a certificate for the loopback, and its key.
+func selfSigned(t *testing.T) (cert, key string) {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	pair := server.TLS.Certificates[0]
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}

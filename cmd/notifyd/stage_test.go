@@ -1,0 +1,234 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// installed puts a program notifyd into dir, which is this one.
+func installed(t *testing.T, dir string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// With the race detector a program waits for a second before it exits.
+	script := fmt.Sprintf("#!/bin/sh\nGORACE=atexit_sleep_ms=0 %s=1 exec '%s' \"$@\"\n", envSelf, self)
+	if err := os.WriteFile(filepath.Join(dir, "notifyd"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stage is where the steps of a page are played: a shell in a directory of its own,
+// with notifyd on the path, and with a database.
+type stage struct {
+	*shell
+
+	dir, url string
+	address  string            // for admin.listen
+	own      *strings.Replacer // exchanges addresses and places of the pages for those of the stage
+	blocks   int
+}
+
+// newStage opens one. pairs are further texts of the page, and what is there in their place.
+func newStage(t *testing.T, url string, pairs ...string) *stage {
+	t.Helper()
+	bin, err := pgserver.Find(t.Context()) // whose psql it is
+	testenv.Need(t, "postgres", err)
+	s := &stage{dir: t.TempDir(), url: url, address: "127.0.0.1:" + strconv.Itoa(testenv.FreePort(t))}
+	installed(t, filepath.Join(s.dir, "bin"))
+	s.own = strings.NewReplacer(append(pairs, "127.0.0.1:9470", s.address, "/etc/notifyd", s.dir+"/etc/notifyd", "sudo ", "")...)
+	s.shell = openShell(t, s.dir, "DATABASE_URL="+url, "PATH="+filepath.Join(s.dir, "bin")+":"+os.Getenv("PATH")+":"+bin)
+	return s
+}
+
+// write makes a file in the directory of the stage.
+func (s *stage) write(name, text string) {
+	s.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		s.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// act says how a step is played that is not simply to end with 0.
+type act struct {
+	before func()               // brings about what the page tells of
+	as     string               // is typed in its place; %s is the command
+	code   int                  // the exit code
+	says   string               // matches what is printed
+	play   func(s step)         // plays the step, in place of the shell
+	after  func(printed string) // looks what came of it
+}
+
+// programs are those that a page may have run.
+func programs() []string {
+	return []string{"cat", "cd", "curl", "echo", "export", "install", "kill", "kubectl", "notifyd", "psql", "sha256sum", "tar"}
+}
+
+// do plays one step.
+func (s *stage) do(st step, a act) {
+	s.Helper()
+	printed := ""
+	if a.before != nil {
+		a.before()
+	}
+	switch {
+	case a.play != nil:
+		a.play(st)
+	case st.language == "sql":
+		printed = s.psql(st.text, a.says)
+	default:
+		printed = s.command(st, a)
+	}
+	if a.after != nil {
+		a.after(printed)
+	}
+}
+
+// command types a command.
+func (s *stage) command(st step, a act) (printed string) {
+	s.Helper()
+	text := s.own.Replace(st.text)
+	if program, _, _ := strings.Cut(strings.TrimPrefix(text, "bin/"), " "); !slices.Contains(programs(), program) {
+		s.Fatalf("no test may run %s: give it an act of its own, or name it in named() with the reason", text)
+	}
+	if a.as != "" {
+		line := s.own.Replace(st.line())
+		text = strings.ReplaceAll(a.as, "%s", line)
+	}
+	return s.types("{ "+text+"\n} </dev/null", a.code, a.says, again(st.text))
+}
+
+// lookingPatience bounds how long a step that only looks is played again.
+const lookingPatience = time.Minute
+
+// again is for how long a step may be played again: not at all, if it changes anything.
+func again(text string) time.Duration {
+	if regexp.MustCompile(`^(notifyd (check-config|doctor|healthcheck|plan|status)|curl|SELECT)\b`).MatchString(text) {
+		return lookingPatience
+	}
+	return 0
+}
+
+// types has the shell run a command, which ends with a code and prints what matches.
+// One that only looks may be typed again: a server that has much to do is late, and
+// shows a moment later what it should.
+func (s *stage) types(text string, code int, says string, again time.Duration) (printed string) {
+	s.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(again); ; <-tick.C {
+		is, printed := s.run(text)
+		if is == strconv.Itoa(code) && regexp.MustCompile(says).MatchString(printed) {
+			return printed
+		}
+		if !time.Now().Before(deadline) {
+			s.Fatalf("%s\nends with %s, not %d, or does not say %q:\n%s", text, is, code, says, printed)
+		}
+	}
+}
+
+// psql runs statements, each to its end, and returns the tables that are printed, which
+// match.
+func (s *stage) psql(text, says string) (printed string) {
+	s.Helper()
+	s.blocks++
+	name := fmt.Sprintf("block%d.sql", s.blocks)
+	s.write(name, text)
+	return s.types(`psql -X -q -v ON_ERROR_STOP=1 -P footer=off -f `+name+` "$DATABASE_URL"`, 0, says, again(text))
+}
+
+// play plays the steps of a page in their order, each of them: a command by the shell,
+// SQL by psql. acts are for those that need more, by their line; "sql 1" and so on
+// are those for the blocks of SQL. Blocks of other languages are those of TestDocsBlocks.
+func (s *stage) play(page string, acts map[string]act) {
+	s.Helper()
+	s.playAll(steps(read(s.T, root+page)), acts)
+}
+
+// playAll is play for some steps of a page.
+func (s *stage) playAll(list []step, acts map[string]act) {
+	s.Helper()
+	var met []string
+	sql := 0
+	for _, st := range list {
+		line := st.line()
+		switch {
+		case st.language == "sql":
+			sql++
+			line = fmt.Sprintf("sql %d", sql)
+		case st.language != "sh" || named()[line] != "":
+			continue
+		}
+		met = append(met, line)
+		s.do(st, acts[line])
+	}
+	for line := range acts {
+		if !slices.Contains(met, line) {
+			s.Errorf("the page does not have %q any more", line)
+		}
+	}
+}
+
+// relay starts notifyd run in the background, and waits until it delivers.
+func (s *stage) relay(config string) {
+	s.Helper()
+	s.write("notifyd.yaml", s.own.Replace(config))
+	s.start()
+}
+
+// start is relay with the configuration that is there.
+func (s *stage) start() {
+	s.Helper()
+	s.do(step{text: "notifyd run", language: "sh"}, act{as: "%s >events.log 2>notifyd.log & relay=$!"})
+	s.ready()
+}
+
+// ready waits until the relay that was started says that it is.
+func (s *stage) ready() {
+	s.Helper()
+	s.until("notifyd healthcheck", "0")
+}
+
+// until types a command again and again until it ends with a code.
+func (s *stage) until(command, code string) (printed string) {
+	s.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(typingPatience); ; <-tick.C {
+		is, printed := s.run("{ " + command + "\n} </dev/null")
+		if is == code {
+			return printed
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("%s ends with %s, not with %s:\n%s\n%s", command, is, code, printed, read(s.T, filepath.Join(s.dir, "notifyd.log")))
+		}
+	}
+}
+
+// stop ends what relay has started, which has to end well.
+func (s *stage) stop() {
+	s.Helper()
+	if code, printed := s.run("kill $relay; wait $relay"); code != "0" {
+		s.Errorf("notifyd run ends with %s: %s\n%s", code, printed, read(s.T, filepath.Join(s.dir, "notifyd.log")))
+	}
+}
