@@ -147,7 +147,8 @@ func inSlots(key string, slots []int32) bool {
 	return key == "" || slots == nil || slices.Contains(slots, int32(key[0]%Slots))
 }
 
-// fakeSlots is the connection that holds a relay's slots.
+// fakeSlots is the connection that holds a relay's slots. As the database, it takes
+// a relay for alone only if no other shows life, whatever slots that has lost.
 type fakeSlots struct {
 	db      *fakeDB
 	member  bool
@@ -175,7 +176,7 @@ func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
 		k.db.members++
 	}
 	fair := (Slots + k.db.members - 1) / k.db.members
-	share := SlotShare{Session: k.session, Alone: k.db.members == 1 && k.db.idle()}
+	share := SlotShare{Session: k.session, Alone: k.db.members == 1 && len(k.db.alive) <= 1 && k.db.idle()}
 	for i := range k.db.slots {
 		if k.db.slots[i] == k {
 			share.Held = append(share.Held, int32(i))

@@ -235,6 +235,9 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 	defer func() { sleep(context.WithoutCancel(ctx), back) }()
 	sleep(context.WithoutCancel(ctx), there)
 	kind := s.db.fault("settle")
+	if kind != noFault {
+		s.db.set(func() { s.db.excuse(st) })
+	}
 	if kind == lostBefore || kind == refused {
 		s.db.set(func() { s.db.note("%p fails to settle %+v", s, *st) })
 		s.lose()
