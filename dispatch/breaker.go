@@ -51,7 +51,8 @@ func (s BreakerState) String() string {
 const (
 	// firstPause is how long a lane rests after its destination failed once.
 	firstPause = 100 * time.Millisecond
-	// longestPause bounds how long a destination that is back goes unnoticed.
+	// longestPause bounds how long a destination that is back goes unnoticed,
+	// unless the lane is told otherwise.
 	longestPause = 30 * time.Second
 	// rampCalm ends a ramp that nothing pushes against: where fewer events come
 	// than it allows, it would not end otherwise.
@@ -84,15 +85,15 @@ func (b *breaker) ramping() bool { return b.allowed > 0 }
 func (b *breaker) mayProbe(now time.Time) bool { return !now.Before(b.until) }
 
 // trip notes a fault of the destination, met by a call that began at the given
-// time. It returns how long to pause, whether the breaker was closed before, and
+// time; longest bounds the pauses. It returns how long to pause, whether the breaker was closed before, and
 // whether the pause is a new one: faults of deliveries that were on their way
 // when it opened, or began to ramp up, change nothing.
-func (b *breaker) trip(now, began time.Time) (pause time.Duration, opened, longer bool) {
+func (b *breaker) trip(now, began time.Time, longest time.Duration) (pause time.Duration, opened, longer bool) {
 	switch {
 	case b.pauses == nil:
 		b.pauses = backoff.NewExponentialBackOff(
-			backoff.WithInitialInterval(firstPause),
-			backoff.WithMaxInterval(longestPause),
+			backoff.WithInitialInterval(min(firstPause, longest)),
+			backoff.WithMaxInterval(longest),
 			backoff.WithMultiplier(2),
 			backoff.WithMaxElapsedTime(0), // a destination may be down for days
 		)

@@ -12,20 +12,20 @@ func TestBreaker(t *testing.T) {
 	if ramps, closes := b.answered(now, 1, 8); !b.closed() || b.open() || b.ramping() || ramps || closes || b.calm(now) {
 		t.Fatal("the zero breaker is not closed")
 	}
-	pause, opened, longer := b.trip(now, now)
+	pause, opened, longer := b.trip(now, now, longestPause)
 	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
 		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
 	}
 	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
 		t.Error("the pause is not what was said")
 	}
-	rest, opened, longer := b.trip(now.Add(pause/2), now)
+	rest, opened, longer := b.trip(now.Add(pause/2), now, longestPause)
 	if opened || longer || rest != pause-pause/2 {
 		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
 	}
 	for range 50 {
 		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now, now); opened || !longer || pause > longestPause*3/2 {
+		if pause, opened, longer = b.trip(now, now, longestPause); opened || !longer || pause > longestPause*3/2 {
 			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
 		}
 	}
@@ -40,7 +40,7 @@ func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now)
+	b.trip(now, now, longestPause)
 	if ramps, closes := b.answered(now, 1, 20); !ramps || closes || b.allowed != 1 || b.open() {
 		t.Fatalf("the answer to a probe: %t %t, %+v", ramps, closes, b)
 	}
@@ -58,12 +58,12 @@ func TestBreakerRamps(t *testing.T) {
 	if !b.closed() {
 		t.Errorf("all that there is room for is allowed, and it is not closed: %+v", b)
 	}
-	b.trip(now, now)
+	b.trip(now, now, longestPause)
 	b.answered(now, 1, 100)
 	if b.answered(now, 7, 100); b.allowed != 8 || b.answers != 0 {
 		t.Errorf("seven answers at once are three rounds: %+v", b)
 	}
-	b.trip(now, now)
+	b.trip(now, now, longestPause)
 	if _, closes := b.answered(now, 1, 1); !closes {
 		t.Error("a lane that has room for one only is well with the first answer")
 	}
@@ -78,24 +78,24 @@ func TestBreakerFallsBack(t *testing.T) {
 	var pause time.Duration
 	for i := range 30 {
 		before := now
-		p, opened, longer := b.trip(now, now)
+		p, opened, longer := b.trip(now, now, longestPause)
 		if opened != (i == 0) || !longer || b.allowed != 0 {
 			t.Fatalf("fault %d: %t %t %+v", i, opened, longer, b)
 		}
 		pause, now = p, now.Add(p)
 		b.answered(now, 1, 100)
 		b.answered(now, 3, 100)
-		if _, _, longer := b.trip(now, before); longer || b.allowed != 4 {
+		if _, _, longer := b.trip(now, before, longestPause); longer || b.allowed != 4 {
 			t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
 		}
 	}
 	if pause < longestPause/2 {
 		t.Errorf("after 30 falls the pause is %v", pause)
 	}
-	b.trip(now, now)
+	b.trip(now, now, longestPause)
 	b.answered(now, 1, 8)
 	b.answered(now, 7, 8)
-	if p, opened, _ := b.trip(now, now); !opened || p > 2*firstPause {
+	if p, opened, _ := b.trip(now, now, longestPause); !opened || p > 2*firstPause {
 		t.Errorf("the first fault of one that was well: %v %t", p, opened)
 	}
 }
@@ -105,7 +105,7 @@ func TestBreakerCalm(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now)
+	b.trip(now, now, longestPause)
 	b.answered(now, 1, 100)
 	b.pressed = true
 	if b.calm(now.Add(rampCalm-1)) || !b.ramping() {
@@ -117,7 +117,7 @@ func TestBreakerCalm(t *testing.T) {
 	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
 		t.Fatalf("nobody wanted more for %v: %+v", rampCalm, b)
 	}
-	b.trip(now, now)
+	b.trip(now, now, longestPause)
 	if b.calm(now.Add(time.Hour)) || !b.open() {
 		t.Error("time alone closes a breaker that is open")
 	}

@@ -175,7 +175,7 @@ func (l *lane) unavailable(log *slog.Logger, began time.Time, err error) {
 	l.mu.Lock()
 	now := time.Now()
 	again := l.breaker.ramping()
-	pause, opened, longer := l.breaker.trip(now, began)
+	pause, opened, longer := l.breaker.trip(now, began, l.cfg.LongestPause)
 	l.uneasy = true
 	if longer {
 		l.refuseLocked(now) // whatever waits for this lane is to be looked for after the pause

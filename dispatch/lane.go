@@ -23,6 +23,9 @@ type LaneConfig struct {
 	MaxAttempts int
 	// Backoff is how long to wait between attempts.
 	Backoff Backoff
+	// LongestPause bounds how long a destination that is down is left alone
+	// between two probes, at least 1 ms. The first pause is 100 ms, if that is not longer.
+	LongestPause time.Duration
 	// Unordered delivers the events of one aggregate in any order: none waits
 	// for an earlier one that has failed.
 	Unordered bool
@@ -33,7 +36,7 @@ type LaneConfig struct {
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
 func DefaultLaneConfig() LaneConfig {
-	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: DefaultBackoff()}
+	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: DefaultBackoff(), LongestPause: longestPause}
 }
 
 // Validate returns every mistake in c, joined.
@@ -50,6 +53,9 @@ func (c LaneConfig) Validate() error {
 	}
 	if c.MaxAttempts < 1 {
 		errs = append(errs, fmt.Errorf("max attempts of %d is below 1", c.MaxAttempts))
+	}
+	if c.LongestPause < time.Millisecond {
+		errs = append(errs, fmt.Errorf("longest pause of %v is below 1ms", c.LongestPause))
 	}
 	return errors.Join(append(errs, c.Backoff.Validate())...)
 }
