@@ -65,6 +65,11 @@ func RetryAfter(d time.Duration, err error) error { return dispatch.RetryAfter(d
 // Unavailable(nil) is nil.
 func Unavailable(err error) error { return dispatch.Unavailable(err) }
 
+// Throttled marks err as the answer of a destination that works and wants fewer
+// deliveries: they slow down, none begins before after is over, and no attempt is
+// counted. An after of 0 leaves the pace to notifyd. Throttled(after, nil) is nil.
+func Throttled(after time.Duration, err error) error { return dispatch.Throttled(after, err) }
+
 // ErrRunTwice is returned by the second call of Run.
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
 

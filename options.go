@@ -178,6 +178,12 @@ func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.la
 // delivered, or dead.
 func Unordered() HandleOption { return func(h *handleSettings) { h.lane.Unordered = true } }
 
+// LongestPause bounds how long a destination that is down is left alone between two
+// probes; 30 s by default, at least 1 ms.
+func LongestPause(d time.Duration) HandleOption {
+	return func(h *handleSettings) { h.lane.LongestPause = d }
+}
+
 // BlockOnDead holds the later events of an aggregate back behind a dead letter,
 // until that is replayed and delivered, or discarded; by default they go on
 // without it.

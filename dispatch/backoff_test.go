@@ -51,35 +51,3 @@ func TestBackoffRefusesWhatIsNoBackoff(t *testing.T) {
 		}
 	}
 }
-
-func TestBreaker(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	var b breaker
-	if b.open() || !b.mayProbe(now) || b.reset() {
-		t.Fatal("the zero breaker is not closed")
-	}
-	pause, opened, longer := b.trip(now)
-	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
-		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
-	}
-	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
-		t.Error("the pause is not what was said")
-	}
-	rest, opened, longer := b.trip(now.Add(pause / 2))
-	if opened || longer || rest != pause-pause/2 {
-		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
-	}
-	for range 50 {
-		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now); opened || !longer || pause > longestPause*3/2 {
-			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
-		}
-	}
-	if pause < longestPause/2 {
-		t.Errorf("after 50 faults the pause is %v", pause)
-	}
-	if !b.reset() || b.open() {
-		t.Error("an answer does not close it")
-	}
-}

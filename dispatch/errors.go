@@ -85,7 +85,28 @@ func IsUnavailable(err error) bool {
 	return errors.As(err, &u) && u.Unavailable()
 }
 
-// retryDelay returns the delay asked for by [RetryAfter].
+// Throttled marks err as the answer of a destination that works and wants fewer
+// deliveries: no attempt is counted and the breaker stays closed, but the lane
+// begins fewer of them, and none before after is over. A destination that does not say
+// how long has an after of 0; a negative one is taken as 0, and more than an hour as an
+// hour. An event that is answered so again and again, while others are not, waits
+// by itself. Throttled(d, nil) is nil.
+func Throttled(after time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &throttledError{err, max(after, 0)}
+}
+
+// IsThrottled reports whether err, or an error that it wraps, was marked by
+// [Throttled] or has a method Throttled() bool that returns true. How long the destination wants to
+// hear nothing is then what a method RetryAfter() time.Duration returns, if there is one.
+func IsThrottled(err error) bool {
+	var t interface{ Throttled() bool }
+	return errors.As(err, &t) && t.Throttled()
+}
+
+// retryDelay returns the delay asked for by [RetryAfter] or [Throttled].
 func retryDelay(err error) (time.Duration, bool) {
 	var r interface{ RetryAfter() time.Duration }
 	if errors.As(err, &r) {
@@ -111,3 +132,12 @@ type unavailableError struct{ error }
 
 func (e *unavailableError) Unwrap() error   { return e.error }
 func (*unavailableError) Unavailable() bool { return true }
+
+type throttledError struct {
+	error
+	after time.Duration
+}
+
+func (e *throttledError) Unwrap() error             { return e.error }
+func (*throttledError) Throttled() bool             { return true }
+func (e *throttledError) RetryAfter() time.Duration { return e.after }

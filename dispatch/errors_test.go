@@ -118,7 +118,7 @@ func TestConfigsReportAllMistakesTogether(t *testing.T) {
 	all := errors.Join(Config{ShutdownTimeout: -1}.Validate(), LaneConfig{Backoff: Backoff{Initial: -1, Max: -2}}.Validate()).Error()
 	for _, want := range []string{
 		"claims in flight", "batch of 0", "lock budget", "lease of", "poll interval", "shutdown timeout",
-		"concurrency", "timeout of 0s", "max attempts", "initial backoff", "longest backoff", "multiplier",
+		"concurrency", "timeout of 0s", "max attempts", "longest pause", "initial backoff", "longest backoff", "multiplier",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no word of %q in:\n%s", want, all)

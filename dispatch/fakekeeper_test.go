@@ -147,7 +147,8 @@ func inSlots(key string, slots []int32) bool {
 	return key == "" || slots == nil || slices.Contains(slots, int32(key[0]%Slots))
 }
 
-// fakeSlots is the connection that holds a relay's slots.
+// fakeSlots is the connection that holds a relay's slots. As the database, it takes
+// a relay for alone only if no other shows life, whatever slots that has lost.
 type fakeSlots struct {
 	db      *fakeDB
 	owner   int64

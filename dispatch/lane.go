@@ -23,6 +23,9 @@ type LaneConfig struct {
 	MaxAttempts int
 	// Backoff is how long to wait between attempts.
 	Backoff Backoff
+	// LongestPause bounds how long a destination that is down is left alone
+	// between two probes, at least 1 ms. The first pause is 100 ms, if that is not longer.
+	LongestPause time.Duration
 	// Unordered delivers the events of one aggregate in any order: none waits
 	// for an earlier one that has failed.
 	Unordered bool
@@ -38,7 +41,7 @@ type LaneConfig struct {
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
 func DefaultLaneConfig() LaneConfig {
-	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: DefaultBackoff()}
+	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: DefaultBackoff(), LongestPause: longestPause}
 }
 
 // Validate returns every mistake in c, joined.
@@ -58,6 +61,9 @@ func (c LaneConfig) Validate() error {
 	}
 	if c.Priority < MinPriority || c.Priority > MaxPriority {
 		errs = append(errs, fmt.Errorf("priority of %d is not from %d to %d", c.Priority, MinPriority, MaxPriority))
+	}
+	if c.LongestPause < time.Millisecond {
+		errs = append(errs, fmt.Errorf("longest pause of %v is below 1ms", c.LongestPause))
 	}
 	return errors.Join(append(errs, c.Backoff.Validate())...)
 }
@@ -103,6 +109,10 @@ type lane struct {
 	stopped bool
 	paused  bool // by a person; see pause.go
 	breaker breaker
+	pacer   pacer
+	loners  *loners               // nil unless the destination throttles, or has done so a while ago
+	spoiled int                   // calls that were throttled and are not finished: what is queued is given back
+	uneasy  bool                  // any of the four is at work; see ease.go
 	total   [parked + 1]uint64    // answers by verdict
 	classes [ClassOurs + 1]uint64 // the same by class; 0 has those without an error
 	begun   Histogram             // from the event's creation to the handler
@@ -121,7 +131,8 @@ type lane struct {
 	passing   int     // settlements under way that give fresh events back
 	later     []*line // to be looked at with the next poll
 
-	timer *time.Timer // the end of the breaker's pause; nil before the first
+	throttled uint64      // answers that asked for fewer
+	timer     *time.Timer // looks for room again; nil before the first fault
 }
 
 func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
@@ -143,10 +154,14 @@ func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *
 func (l *lane) grant(n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	granted := min(n, l.roomLocked(time.Now()))
+	now := time.Now()
+	granted := min(n, l.roomLocked(now))
 	l.load += granted
+	if l.pacer.on() {
+		l.pacer.take(granted)
+	}
 	if granted < n {
-		l.hungry = true
+		l.refuseLocked(now)
 	}
 	return granted
 }
@@ -156,9 +171,10 @@ func (l *lane) grant(n int) int {
 func (l *lane) roomy() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	room := l.roomLocked(time.Now())
+	now := time.Now()
+	room := l.roomLocked(now)
 	if room < l.fairLocked() {
-		l.hungry = true
+		l.refuseLocked(now)
 		return 0
 	}
 	return room
@@ -167,23 +183,20 @@ func (l *lane) roomy() int {
 // fairLocked is the room that makes a claim worth its while: under load, a
 // claim for every event that is answered would cost more than it brings.
 func (l *lane) fairLocked() int {
-	if l.breaker.open() {
-		return 1
+	if l.uneasy {
+		return l.fairShareLocked()
 	}
-	return max(1, l.capacityLocked()/8)
+	return max(1, l.capacityLocked()/fairPart)
 }
 
 func (l *lane) roomLocked(now time.Time) int {
 	if l.stopped || l.paused {
 		return 0
 	}
-	if l.breaker.open() {
-		if l.load > 0 || !l.breaker.mayProbe(now) {
-			return 0
-		}
-		return 1
-	}
 	room := l.capacityLocked() - l.load
+	if l.uneasy {
+		room = min(room, l.allowedLocked(now))
+	}
 	if l.slowLocked() {
 		// Nobody waits for what a worker does not begin with at once: it
 		// would be withdrawn, and claimed again, without end.
@@ -234,6 +247,9 @@ const slowShare = 5
 func (l *lane) giveBack(n int) {
 	l.mu.Lock()
 	l.load -= n
+	if l.pacer.on() {
+		l.pacer.take(-n)
+	}
 	call := l.wakeLocked()
 	l.mu.Unlock()
 	call()
@@ -250,6 +266,9 @@ func (l *lane) push(jobs []*job) []kept {
 		n := copy(l.queue, l.queue[l.head:])
 		clear(l.queue[n:])
 		l.queue, l.head = l.queue[:n], 0
+	}
+	if l.breaker.ramping() && l.load >= l.breaker.allowed {
+		l.breaker.pressed = true
 	}
 	var held []kept
 	for _, j := range jobs {
@@ -401,8 +420,11 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 	if elapsed != notBegun {
 		l.observeLocked(elapsed / time.Duration(len(jobs)))
 	}
-	closed := all.healthy() && l.breaker.reset()
+	var news []func()
 	var gone []kept
+	if l.uneasy {
+		news = l.heardLocked(begin, jobs, outs, &all)
+	}
 	began := begin.UnixNano()
 	for i, j := range jobs {
 		if elapsed != notBegun {
@@ -418,6 +440,7 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 		// What had been queued before that. There is no probe among it: one is
 		// granted only when nothing else is under way.
 		gone = append(gone, l.emptyLocked()...)
+		l.spoiled -= spoiled(outs)
 	} else {
 		l.employLocked()
 	}
@@ -427,9 +450,8 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 		j.batch.answer(j, outs[i])
 	}
 	answerAll(gone)
-	if closed {
-		l.log.Info("destination answers again")
-		l.observer.Observe(Incident{Kind: IncidentAvailable, Time: time.Now(), Destination: l.name})
+	for _, tell := range news {
+		tell()
 	}
 	call()
 }
@@ -451,29 +473,6 @@ func (l *lane) observeLocked(each time.Duration) {
 	} else {
 		l.pace = (7*l.pace + each) / 8
 	}
-}
-
-// wakeLocked returns what to call after unlocking: onRoom if somebody was
-// refused and a fair part of the lane is free again.
-func (l *lane) wakeLocked() func() {
-	if !l.hungry || l.roomLocked(time.Now()) < l.fairLocked() {
-		return func() {}
-	}
-	l.hungry = false
-	return l.onRoom
-}
-
-// wakeAfterLocked looks again for room after the breaker's pause.
-func (l *lane) wakeAfterLocked(pause time.Duration) {
-	if l.timer != nil {
-		l.timer.Stop()
-	}
-	l.timer = time.AfterFunc(pause, func() {
-		l.mu.Lock()
-		call := l.wakeLocked()
-		l.mu.Unlock()
-		call()
-	})
 }
 
 // busy reports whether a worker is at work.

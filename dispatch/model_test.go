@@ -25,6 +25,7 @@ type script struct {
 	panics    bool
 	slow      time.Duration
 	wait      time.Duration // asked for by RetryAfter, if not zero
+	throttled int           // calls, before any other answer, that are told to come later
 }
 
 type modelPlan struct {
@@ -51,6 +52,8 @@ type modelEvent struct {
 type outage struct {
 	dest     string
 	from, to time.Duration
+	throttle bool          // it works, and refuses every second call
+	wait     time.Duration // which that asks for
 }
 
 type relayStop struct {
@@ -67,6 +70,8 @@ func modelTypes() []string { return []string{"one", "one", "two", "three", "b", 
 const (
 	modelAttempts = 3
 	modelRelays   = 2
+	// modelLimit is for lanes that many of their events have slowed down.
+	modelLimit = 20 * time.Minute
 )
 
 // dense plans have many events at once, destinations that fall behind, and slots
@@ -90,8 +95,11 @@ func drawDense(t *rapid.T) *modelPlan {
 			e.key = string(rune('a' + (burst+rapid.IntRange(0, 7).Draw(t, "key"))%10))
 			for _, dest := range modelRoutes[e.typ] {
 				s := script{slow: slow[dest]}
-				if rapid.IntRange(0, 19).Draw(t, "fails") == 0 {
+				switch rapid.IntRange(0, 19).Draw(t, "fails") {
+				case 0:
 					s.fails = 1
+				case 1:
+					s.throttled = rapid.IntRange(1, 4).Draw(t, "throttled")
 				}
 				e.scripts[dest] = s
 			}
@@ -100,7 +108,10 @@ func drawDense(t *rapid.T) *modelPlan {
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "outages") {
 		from := ms(5000, "from")
-		p.outages = append(p.outages, outage{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from, from + ms(400, "length")})
+		p.outages = append(p.outages, outage{
+			dest: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from: from, to: from + ms(400, "length"),
+			throttle: rapid.Bool().Draw(t, "throttles"),
+		})
 	}
 	for range rapid.IntRange(0, 6).Draw(t, "lapses") {
 		p.faults[fmt.Sprint("share ", rapid.IntRange(1, 40).Draw(t, "which"))] = rapid.SampledFrom([]faultKind{lostBefore, hung, hung}).Draw(t, "kind")
@@ -154,6 +165,8 @@ func drawPlan(t *rapid.T) *modelPlan {
 				s.slow = ms(1500, "slow")
 			case 4:
 				s.fails, s.slow, s.wait = 1, ms(300, "slow"), time.Millisecond+ms(2000, "wait")
+			case 5:
+				s.throttled = rapid.IntRange(1, 8).Draw(t, "throttled")
 			}
 			e.scripts[dest] = s
 		}
@@ -161,7 +174,10 @@ func drawPlan(t *rapid.T) *modelPlan {
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "outages") {
 		from := ms(5000, "from")
-		p.outages = append(p.outages, outage{rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from, from + ms(4000, "length")})
+		p.outages = append(p.outages, outage{
+			dest: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), from: from, to: from + ms(4000, "length"),
+			throttle: rapid.Bool().Draw(t, "throttles"), wait: ms(2000, "throttled for"),
+		})
 	}
 	for range rapid.IntRange(0, 6).Draw(t, "faults") {
 		op := rapid.SampledFrom([]string{"claim", "settle", "settle", "finish", "renew", "ring", "takeover", "share"}).Draw(t, "op")
@@ -188,6 +204,7 @@ type model struct {
 	byID    map[int64]*modelEvent
 	running map[Ref]int
 	acks    map[Ref]int
+	calls   map[Ref]int
 	failed  map[Ref]map[int]bool // attempts that failed by fault of the event
 	broken  []string
 }
@@ -204,6 +221,8 @@ func (m *model) handler(dest string) Handler {
 		m.mu.Lock()
 		s := m.byID[e.ID].scripts[dest]
 		m.running[ref]++
+		m.calls[ref]++
+		n := m.calls[ref]
 		if settled {
 			m.breaks("%v is delivered again after its delivery was settled", ref)
 		}
@@ -233,15 +252,23 @@ func (m *model) handler(dest string) Handler {
 		sleep(ctx, s.slow)
 		now := time.Since(m.begin)
 		for _, o := range m.plan.outages {
-			if o.dest == dest && now >= o.from && now < o.to {
+			switch {
+			case o.dest != dest || now < o.from || now >= o.to:
+			case !o.throttle:
 				class = ClassDestination
 				return Unavailable(errors.New("down"))
+			case n%2 == 1:
+				class = ClassDestination
+				return Throttled(o.wait, errors.New("too many"))
 			}
 		}
 		switch {
 		case ctx.Err() != nil:
 			class = ClassOurs
 			return ctx.Err()
+		case n <= s.throttled:
+			class = ClassDestination
+			return Throttled(0, errors.New("too many of these"))
 		case e.Attempt > s.fails:
 			return nil
 		case s.panics:
@@ -360,7 +387,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{
 			t: t, plan: plan, db: newFakeDB(), begin: time.Now(), byID: make(map[int64]*modelEvent),
-			running: make(map[Ref]int), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool),
+			running: make(map[Ref]int), calls: make(map[Ref]int), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool),
 		}
 		m.db.inflight = m.inflight
 		ops := make(map[string]int)
@@ -378,7 +405,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 			relays.Go(func() { m.keep(i, until) })
 		}
 		writers.Wait()
-		for begin := time.Now(); m.db.unfinished() > 0 && time.Since(begin) < 3*time.Minute; {
+		for begin := time.Now(); m.db.unfinished() > 0 && time.Since(begin) < modelLimit; {
 			sleep(context.Background(), 100*time.Millisecond)
 		}
 		close(until)

@@ -37,7 +37,7 @@ func (d *Dispatcher) laneNamed(name string) (*lane, error) {
 }
 
 // restingLocked reports whether the lane begins with nothing new.
-func (l *lane) restingLocked() bool { return l.paused || l.breaker.open() }
+func (l *lane) restingLocked() bool { return l.paused || l.breaker.open() || l.spoiled > 0 }
 
 // pause reports whether it has changed anything.
 func (l *lane) pause() bool {
@@ -59,11 +59,8 @@ func (l *lane) resume() bool {
 	was := l.paused
 	l.paused = false
 	call := func() {}
-	if was && l.breaker.open() {
-		l.hungry = true
-		l.wakeAfterLocked(max(0, time.Until(l.breaker.until))) // the timer of its own pause may have found no room
-	} else if was {
-		l.hungry = true // the pause may have hidden what waits from whoever looks for it
+	if was {
+		l.refuseLocked(time.Now()) // the pause may have hidden what waits from whoever looks for it, and that there was no room from a timer
 		call = l.wakeLocked()
 	}
 	l.mu.Unlock()

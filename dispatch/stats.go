@@ -101,8 +101,14 @@ type DestinationStats struct {
 	// Running is how many calls of the handler are under way, and Queued how many
 	// deliveries wait for one in memory.
 	Running, Queued int
-	// Unavailable says that the lane pauses because the destination is down.
+	// State is what the breaker does, and Unavailable that it keeps the lane from the
+	// destination because that is down: it is open or probing.
+	State       BreakerState
 	Unavailable bool
+	// Throttled counts answers that asked for fewer deliveries, and Gap is what the lane
+	// puts between the beginnings of two because of them; 0 if nothing.
+	Throttled uint64
+	Gap       time.Duration
 	// Paused says that somebody has called Pause: nothing is claimed for it.
 	Paused bool
 	// Pace is what an event takes a worker, on average.
@@ -122,11 +128,13 @@ func (d *Dispatcher) Stats() Stats {
 }
 
 func (l *lane) stats() DestinationStats {
+	now := time.Now()
 	l.mu.Lock()
 	s := DestinationStats{
 		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released],
-		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(time.Now()), Aggregates: len(l.lines),
+		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now), Aggregates: len(l.lines),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
+		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -30,9 +29,6 @@ const (
 // tally counts verdicts.
 type tally [parked + 1]int
 
-// healthy reports whether the destination gave an answer at all.
-func (t *tally) healthy() bool { return t[delivered]+t[failed]+t[dead] > 0 }
-
 // outcome is the answer to a job.
 type outcome struct {
 	verdict  verdict
@@ -41,6 +37,8 @@ type outcome struct {
 	class    Class
 	err      error
 	from, to time.Duration // when the handler had it, since the chunk was begun
+
+	throttled bool // the destination asked for fewer
 }
 
 // work delivers what it is given, then from the queue until it is empty.
@@ -95,7 +93,7 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 
 // deliverEach delivers a chunk, one event at a time. The chunk shares one
 // timeout: it holds more than one job only while a call takes microseconds,
-// and is cut short by the first call that does not, or finds the destination down.
+// and is cut short by the first call that does not, or is told that no more are wanted.
 func (l *lane) deliverEach(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
@@ -108,10 +106,13 @@ func (l *lane) deliverEach(jobs []*job) {
 		}
 		err := l.call(ctx, j.event)
 		now := time.Since(begin) // reads one clock, time.Now reads two
-		out := l.judged(ctx, j, err)
+		out := outcome{verdict: delivered}
+		if err != nil {
+			out = l.judge(ctx, j, begin.Add(last), err)
+		}
 		out.from, out.to = last, now
 		done, outs = append(done, j), append(outs, out)
-		if rest := jobs[i+1:]; len(rest) > 0 && (now-last > slowCall || err != nil && l.down()) {
+		if rest := jobs[i+1:]; len(rest) > 0 && (now-last > slowCall || err != nil && l.halted()) {
 			l.untake(rest)
 			l.finished(begin, now-told, done, outs)
 			return
@@ -148,7 +149,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 			outs[i] = outcome{verdict: parked, failures: j.batch.work[j.work].Failures}
 			continue
 		}
-		outs[i] = l.judged(ctx, j, err)
+		outs[i] = l.judged(ctx, j, begin, err)
 		outs[i].to = elapsed
 		if outs[i].verdict != delivered && j.line != nil {
 			if broken == nil {
@@ -191,17 +192,17 @@ func recovered(err *error) {
 	}
 }
 
-// judged returns what becomes of a job.
-func (l *lane) judged(ctx context.Context, j *job, err error) outcome {
+// judged returns what becomes of a job whose call began at the given time.
+func (l *lane) judged(ctx context.Context, j *job, began time.Time, err error) outcome {
 	if err == nil {
 		return outcome{verdict: delivered}
 	}
-	return l.judge(ctx, j, err)
+	return l.judge(ctx, j, began, err)
 }
 
 // judge decides what becomes of a failed delivery: whose fault it was, whether
 // it is tried again, and when.
-func (l *lane) judge(ctx context.Context, j *job, err error) outcome {
+func (l *lane) judge(ctx context.Context, j *job, began time.Time, err error) outcome {
 	failures := j.batch.work[j.work].Failures
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
@@ -213,8 +214,11 @@ func (l *lane) judge(ctx context.Context, j *job, err error) outcome {
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	if IsUnavailable(err) || errors.Is(err, l.expired) && l.down() {
 		// A probe that is not answered in time says nothing about its event.
-		l.unavailable(log, err)
+		l.unavailable(log, began, err)
 		return outcome{verdict: released, failures: failures, class: ClassDestination, err: err}
+	}
+	if IsThrottled(err) {
+		return l.throttle(log, j, began, err)
 	}
 	failures++
 	if IsPermanent(err) || failures >= l.cfg.MaxAttempts {
@@ -230,24 +234,6 @@ func (l *lane) judge(ctx context.Context, j *job, err error) outcome {
 	}
 	log.WarnContext(ctx, "delivery failed", "class", ClassEvent, "retry_in", delay, "err", err)
 	return outcome{verdict: failed, failures: failures, delay: delay, class: ClassEvent, err: err}
-}
-
-// unavailable opens the breaker and says so once; further faults are the
-// same news.
-func (l *lane) unavailable(log *slog.Logger, err error) {
-	l.mu.Lock()
-	pause, opened, longer := l.breaker.trip(time.Now())
-	if longer {
-		l.hungry = true // whatever waits for this lane is to be looked for after the pause
-		l.wakeAfterLocked(pause)
-	}
-	l.mu.Unlock()
-	if opened {
-		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", ClassDestination, "err", err)
-		l.observer.Observe(Incident{Kind: IncidentUnavailable, Time: time.Now(), Destination: l.name, Err: err})
-	} else {
-		log.Debug("destination is still unavailable", "class", ClassDestination, "pause", pause, "err", err)
-	}
 }
 
 func (l *lane) down() bool {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -131,21 +132,6 @@ func webhookTo(t *testing.T, r *httpReceiver) *webhook.Handler {
 	return h
 }
 
-// untilLogged waits until a relay has said something so often.
-func untilLogged(t *testing.T, r *running, text string, times int) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for strings.Count(r.log.text(), text) < times {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("the relay has not said %q %d times", text, times)
-		}
-	}
-}
-
 // TestWebhookReceiverRestarts under load: nothing is lost, nothing dies, and no
 // attempt is counted. With one attempt allowed, the first one counted would be
 // a dead letter.
@@ -166,10 +152,10 @@ func TestWebhookReceiverRestarts(t *testing.T) {
 	t.Cleanup(func() { _ = h.Close() }) // after the relay has ended
 	relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), notifyd.Concurrency(16)))
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', to_json(n) FROM generate_series(1, $1::int) n`, events)
-	for i, n := range []int{events / 5, events / 2} {
+	for _, n := range []int{events / 5, events / 2} {
 		r.await(n)
 		r.stop()
-		untilLogged(t, relay, "destination is unavailable", i+1)
+		relay.untilDestination("unavailable", func(d *dispatch.DestinationStats) bool { return d.Unavailable })
 		hold.Store(false)
 		r.start()
 	}

@@ -68,6 +68,7 @@ func TestCollector(t *testing.T) {
 		Destinations: []dispatch.DestinationStats{
 			{
 				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
+				State: dispatch.BreakerRamping, Gap: 2 * time.Second, Throttled: 33,
 				Parked: 19, Classes: [dispatch.ClassOurs + 1]uint64{0: 4, dispatch.ClassDestination: 20}, Refused: 28, Withdrawn: 29, Withheld: 30, Room: 31, Aggregates: 32,
 				Begun: dispatch.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
@@ -86,8 +87,11 @@ func TestCollector(t *testing.T) {
 	for name, want := range map[string]float64{
 		"notifyd_deliveries_total a delivered": 4, "notifyd_deliveries_total a failed": 5, "notifyd_deliveries_total a dead": 6,
 		"notifyd_deliveries_total a released": 7, "notifyd_deliveries_total b dead": 0,
-		"notifyd_destination_unavailable a": 1, "notifyd_destination_unavailable b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0, "notifyd_destination_running a": 8,
-		"notifyd_destination_queued a": 9, "notifyd_destination_pace_seconds a": 0.001,
+		"notifyd_destination_unavailable a": 1, "notifyd_destination_unavailable b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0,
+		"notifyd_destination_state a ramping": 1, "notifyd_destination_state a closed": 0, "notifyd_destination_state b closed": 1, "notifyd_destination_state b throttled": 0,
+		"notifyd_destination_throttled_gap_seconds a": 2, "notifyd_destination_throttled_gap_seconds b": 0, "notifyd_throttled_total a": 33,
+		"notifyd_destination_running a": 8,
+		"notifyd_destination_queued a":  9, "notifyd_destination_pace_seconds a": 0.001,
 		"notifyd_destination_connected b": 1, "notifyd_destination_blocked b": 1, "notifyd_destination_unconfirmed b": 10,
 		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_bell_awake": 1,
 		"notifyd_listener_connected": 1, "notifyd_database_up": 0, "notifyd_oldest_waiting_seconds": 1.5,

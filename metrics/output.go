@@ -52,6 +52,11 @@ func (o output) destination(d *dispatch.DestinationStats) {
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
 	o.gauge("notifyd_destination_unavailable", truth(d.Unavailable), d.Name)
 	o.gauge("notifyd_destination_paused", truth(d.Paused), d.Name)
+	for _, state := range dispatch.BreakerStates() {
+		o.gauge("notifyd_destination_state", truth(d.State == state), d.Name, state.String())
+	}
+	o.gauge("notifyd_destination_throttled_gap_seconds", d.Gap.Seconds(), d.Name)
+	o.counter("notifyd_throttled_total", d.Throttled, d.Name)
 	o.gauge("notifyd_destination_running", float64(d.Running), d.Name)
 	o.gauge("notifyd_destination_queued", float64(d.Queued), d.Name)
 	o.gauge("notifyd_destination_room", float64(d.Room), d.Name)

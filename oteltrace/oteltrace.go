@@ -105,7 +105,7 @@ func end(span trace.Span, err error) {
 	if err != nil {
 		class := dispatch.ClassEvent
 		switch {
-		case dispatch.IsUnavailable(err):
+		case dispatch.IsUnavailable(err), dispatch.IsThrottled(err):
 			class = dispatch.ClassDestination
 		case errors.Is(err, context.Canceled):
 			class = dispatch.ClassOurs

@@ -155,6 +155,7 @@ func TestRunWaitsForMailServer(t *testing.T) {
 		}
 	}
 	until(t, url, "SELECT bool_and(state = 'done') FROM outbox_events")
+	d.stderr.await(t, `"destination answers again"`) // some seconds later: nothing more comes that could show it
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

@@ -57,9 +57,11 @@ func classify(ctx context.Context, err error) error {
 		return nil // it has had this event before
 	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange:
 		return notifyd.Permanent(err) // no further attempt cures it
-	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Unauthenticated,
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Unauthenticated,
 		codes.PermissionDenied, codes.Unimplemented, codes.Canceled:
 		return notifyd.Unavailable(err) // the service's fault, or ours: no attempt counts
+	case codes.ResourceExhausted:
+		return notifyd.Throttled(0, err) // it works, and wants fewer: no attempt counts either
 	default:
 		return err // perhaps this event's fault: try again, with a limit
 	}

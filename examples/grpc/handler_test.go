@@ -121,7 +121,7 @@ func TestWarehouse(t *testing.T) {
 		codes.Unauthenticated: dispatch.ClassDestination, codes.Internal: dispatch.ClassEvent, codes.NotFound: dispatch.ClassEvent,
 	} {
 		d.Cases = append(d.Cases, handlertest.Case{
-			Name: code.String(), Class: class, Permanent: code == codes.NotFound,
+			Name: code.String(), Class: class, Permanent: code == codes.NotFound, Throttled: code == codes.ResourceExhausted,
 			Provoke: func(tb testing.TB) error {
 				tb.Helper()
 				s.mu.Lock()

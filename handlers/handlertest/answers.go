@@ -10,22 +10,26 @@ import (
 
 // verdict says in words what the dispatcher would make of err.
 func verdict(err error) string {
-	permanent, unavailable := dispatch.IsPermanent(err), dispatch.IsUnavailable(err)
+	permanent, unavailable, throttled := dispatch.IsPermanent(err), dispatch.IsUnavailable(err), dispatch.IsThrottled(err)
 	switch {
 	case err == nil:
 		return "delivered"
 	case permanent && unavailable:
 		return "permanent and unavailable, which is a contradiction"
+	case throttled && (permanent || unavailable):
+		return "throttled and permanent or unavailable, which is a contradiction"
 	case permanent:
 		return "permanent"
 	case unavailable:
 		return "unavailable"
+	case throttled:
+		return "throttled"
 	default:
 		return "to be tried again"
 	}
 }
 
-// pause returns the delay that [dispatch.RetryAfter] gave to err, zero if none.
+// pause returns the delay that [dispatch.RetryAfter] or [dispatch.Throttled] gave to err, zero if none.
 func pause(err error) time.Duration {
 	var r interface{ RetryAfter() time.Duration }
 	if errors.As(err, &r) {
@@ -62,7 +66,7 @@ func (p *probe) wantEnded(err, cause error) {
 		p.Log("delivered, though no answer can have come")
 	case !errors.Is(err, cause):
 		p.Errorf("the error does not wrap context.Cause(ctx): %v", err)
-	case dispatch.IsPermanent(err) || dispatch.IsUnavailable(err):
+	case dispatch.IsPermanent(err) || dispatch.IsUnavailable(err) || dispatch.IsThrottled(err):
 		p.Errorf("the context was done, which is the fault of neither the event nor the destination: %s: %v", verdict(err), err)
 	}
 }
@@ -73,6 +77,10 @@ func checkCase(p *probe, c Case) {
 	p.note(err)
 	want := "delivered"
 	switch {
+	case c.Throttled && c.Class != dispatch.ClassDestination:
+		p.Fatalf("a Case that is Throttled is of ClassDestination, not %v", c.Class)
+	case c.Throttled:
+		want = verdict(dispatch.Throttled(c.RetryAfter, errPatience))
 	case c.Class == dispatch.ClassDestination:
 		want = verdict(dispatch.Unavailable(errPatience))
 	case c.Class == dispatch.ClassEvent && c.Permanent:

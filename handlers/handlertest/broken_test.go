@@ -125,7 +125,7 @@ func liars() []fault {
 				}
 			},
 			// It does not know what became of anything.
-			fails: []string{badFailsAlone, answerAwaited, nobodyListens, cutBeforeAnswer, deliverAfter, casePrefix + "refused", casePrefix + "to wait", casePrefix + "wrong password"},
+			fails: []string{badFailsAlone, answerAwaited, nobodyListens, cutBeforeAnswer, deliverAfter, casePrefix + "refused", casePrefix + "to wait", casePrefix + "too much", casePrefix + "wrong password"},
 			may:   []string{doneContext, cancelEnds, deadlineEnds, lateAnswer, outageInStream, restartInStream, closeUnderway, goroutinesEnd, manyAtOnce, leftAsItWas, batchAnswers},
 			says:  "delivered, though the destination had not answered",
 		},

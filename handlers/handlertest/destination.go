@@ -87,6 +87,9 @@ type Case struct {
 	Class dispatch.Class
 	// Permanent says that no further attempt can cure it; for ClassEvent only.
 	Permanent bool
+	// Throttled says that the destination works and wants fewer deliveries; for
+	// ClassDestination only.
+	Throttled bool
 	// RetryAfter is the pause that the destination asked for, zero if none.
 	RetryAfter time.Duration
 	// Text is in the text of the error, "" if that does not matter.

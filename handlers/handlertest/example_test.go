@@ -62,7 +62,7 @@ func classify(resp *http.Response) error {
 		return nil
 	case code == http.StatusTooManyRequests:
 		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 is good enough
-		return dispatch.RetryAfter(time.Duration(seconds)*time.Second, err)
+		return dispatch.Throttled(time.Duration(seconds)*time.Second, err)
 	case code == http.StatusUnauthorized, code/100 == 5:
 		return dispatch.Unavailable(err)
 	default:
@@ -98,7 +98,7 @@ func testWarehouse(t *testing.T) {
 			Name: "an empty order", Class: dispatch.ClassEvent, Permanent: true, Text: "422",
 			Provoke: func(tb testing.TB) error { return deliver(tb, token, `{"quantity": 0}`) },
 		}, {
-			Name: "too many orders", Class: dispatch.ClassEvent, RetryAfter: 30 * time.Second,
+			Name: "too many orders", Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 30 * time.Second,
 			Provoke: func(tb testing.TB) error { return deliver(tb, token, `{"quantity": 99}`) },
 		}, {
 			Name: "a wrong token", Class: dispatch.ClassDestination, Text: "401",

@@ -53,6 +53,7 @@ func cases(addr string, wrap func(*client) dispatch.Handler) []Case {
 		{Name: "a good event", Provoke: one(newClient(addr), defaultEvent(1))},
 		{Name: "refused", Provoke: one(newClient(addr), marked(1, "bad")), Class: dispatch.ClassEvent, Permanent: true, Text: "refused"},
 		{Name: "to wait", Provoke: one(newClient(addr), marked(1, "slow")), Class: dispatch.ClassEvent, RetryAfter: 7 * time.Second},
+		{Name: "too much", Provoke: one(newClient(addr), marked(1, "much")), Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 9 * time.Second},
 		{Name: "wrong password", Provoke: one(stranger, defaultEvent(1)), Class: dispatch.ClassDestination, Text: "wrong password"},
 	}
 }

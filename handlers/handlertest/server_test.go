@@ -19,7 +19,7 @@ const testPassword = "correct horse/battery"
 
 // testServer keeps events. A client says AUTH and a password, then PUT and the
 // id of an event per line, and gets one line for each: OK, NO for an event that
-// is refused, or WAIT.
+// is refused, WAIT, or FEWER.
 type testServer struct {
 	addr string
 
@@ -111,6 +111,8 @@ func (s *testServer) answer(verb, arg string) string {
 		return "NO"
 	case strings.HasSuffix(arg, " slow"):
 		return "WAIT"
+	case strings.HasSuffix(arg, " much"):
+		return "FEWER"
 	}
 	id, err := strconv.ParseInt(arg, 10, 64)
 	if err != nil {
@@ -186,6 +188,8 @@ func (c *client) DeliverBatch(ctx context.Context, events []*dispatch.Event) []e
 		case "OK":
 		case "WAIT":
 			errs[i] = dispatch.RetryAfter(7*time.Second, errors.New("client: wait"))
+		case "FEWER":
+			errs[i] = dispatch.Throttled(9*time.Second, errors.New("client: too much"))
 		default:
 			errs[i] = dispatch.Permanent(errors.New("client: refused"))
 		}

@@ -109,8 +109,11 @@ func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	}
 	err := errors.New("slack: " + h.describe(a, cure))
 	if a.retryAfter > 0 {
-		h.gate.hold(a.retryAfter)
+		h.gate.hold(a.retryAfter) // for those, too, that wait for their turn already
 		err = dispatch.RetryAfter(a.retryAfter, err)
+	}
+	if what == faultThrottled {
+		return dispatch.Throttled(a.retryAfter, err)
 	}
 	return h.classify(what, err)
 }
@@ -132,7 +135,7 @@ func (h *Handler) classify(what fault, err error) error {
 			return dispatch.Unavailable(err)
 		}
 		return permanent(err)
-	case faultDestination, faultThrottled:
+	case faultDestination:
 		return dispatch.Unavailable(err)
 	default:
 		return err

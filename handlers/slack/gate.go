@@ -38,6 +38,7 @@ func newGate(limit rate.Limit) *gate {
 type busyError struct {
 	what string
 	wait time.Duration
+	told bool // by Slack, for all channels
 }
 
 func (e *busyError) Error() string { return fmt.Sprintf("%s: the next turn is in %v", e.what, e.wait) }
@@ -46,11 +47,11 @@ func (e *busyError) Error() string { return fmt.Sprintf("%s: the next turn is in
 // ctx's cause, or at once with a busyError if the turn comes after ctx's deadline.
 func (g *gate) wait(ctx context.Context, channel string) error {
 	for {
-		if err := sleep(ctx, g.held(), "slack has told us to wait"); err != nil {
+		if err := sleep(ctx, g.held(), busyError{what: "slack has told us to wait", told: true}); err != nil {
 			return err
 		}
 		turn := g.channel(channel).Reserve()
-		if err := sleep(ctx, turn.Delay(), "one message per second and channel is what slack allows"); err != nil {
+		if err := sleep(ctx, turn.Delay(), busyError{what: "one message per second and channel is what slack allows"}); err != nil {
 			turn.Cancel()
 			return err
 		}
@@ -109,8 +110,8 @@ func (g *gate) forget() {
 	}
 }
 
-// sleep waits for d.
-func sleep(ctx context.Context, d time.Duration, what string) error {
+// sleep waits for d. It fails at once with busy if ctx ends before that.
+func sleep(ctx context.Context, d time.Duration, busy busyError) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -118,7 +119,8 @@ func sleep(ctx context.Context, d time.Duration, what string) error {
 		return nil
 	}
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
-		return &busyError{what, d.Round(time.Millisecond)}
+		busy.wait = d.Round(time.Millisecond)
+		return &busy
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -112,12 +112,12 @@ func TestRetryAfter(t *testing.T) {
 	s.says(&reply{http.StatusTooManyRequests, map[string]string{"Retry-After": "3600"}, `{"ok":false,"error":"ratelimited"}`})
 	var later interface{ RetryAfter() time.Duration }
 	err := h.Deliver(testContext(t), event(`{}`))
-	if class(err) != "unavailable" || !errors.As(err, &later) || later.RetryAfter() != time.Hour {
+	if class(err) != "throttled" || !errors.As(err, &later) || later.RetryAfter() != time.Hour {
 		t.Errorf("%s: %v", class(err), err)
 	}
 	s.says(nil)
 	err = h.Deliver(testContext(t), event(`{}`))
-	if class(err) != "unavailable" || !strings.Contains(err.Error(), "slack has told us to wait") || s.asked() != 1 {
+	if class(err) != "throttled" || !strings.Contains(err.Error(), "slack has told us to wait") || s.asked() != 1 {
 		t.Errorf("%s: %v; asked %d times", class(err), err, s.asked())
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -123,7 +123,10 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 	if err := h.gate.wait(ctx, m.channel); err != nil {
 		err = fmt.Errorf("slack: waiting for a turn: %w", err)
 		if busy, ok := errors.AsType[*busyError](err); ok {
-			return dispatch.Unavailable(dispatch.RetryAfter(busy.wait, err))
+			if !busy.told {
+				busy.wait = 0 // other channels may have their turn
+			}
+			return dispatch.Throttled(busy.wait, err)
 		}
 		return err
 	}

@@ -46,7 +46,7 @@ func TestConformance(t *testing.T) {
 				Secrets: []string{way.secret, "wrong-token-9876543210"},
 				Cases: []handlertest.Case{
 					{
-						Name: "throttled", Class: dispatch.ClassDestination, RetryAfter: 30e9, Text: "HTTP 429 Too Many Requests: ratelimited",
+						Name: "throttled", Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 30e9, Text: "HTTP 429 Too Many Requests: ratelimited",
 						Provoke: once(reply{429, map[string]string{"Retry-After": "30"}, `{"ok":false,"error":"ratelimited"}`}),
 					},
 					{

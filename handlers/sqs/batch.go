@@ -92,11 +92,11 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 	}
 	err = b.h.judge(ctx, rctx, err)
 	r, isRefusal := errors.AsType[*refusal](err)
-	if !isRefusal || dispatch.IsUnavailable(err) {
+	if !isRefusal || dispatch.IsUnavailable(err) || dispatch.IsThrottled(err) {
 		for _, i := range chunk {
 			b.errs[i] = err
 		}
-		if isRefusal {
+		if isRefusal && !dispatch.IsThrottled(err) {
 			b.h.forget()
 		}
 		return err
@@ -183,6 +183,8 @@ func (h *Handler) entryError(failed types.BatchResultErrorEntry, others bool) er
 	switch {
 	case what == faultDestination:
 		return dispatch.Unavailable(err)
+	case what == faultThrottled:
+		return dispatch.Throttled(0, err)
 	case what == faultInternal || what == faultUnknown && !failed.SenderFault:
 		if others {
 			return err

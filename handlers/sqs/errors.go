@@ -29,6 +29,7 @@ const (
 	faultMessage           // the message, or one of those in the request
 	faultDestination       // the queue, our permissions, or AWS
 	faultInternal          // AWS, or one of its parts
+	faultThrottled         // too many messages, or uses of the key
 )
 
 // faultOf sorts the codes of SQS, of AWS in general, and of KMS behind the
@@ -56,7 +57,7 @@ func faultOf(code string) (f fault, cure string) {
 		return faultDestination, "check the clock of this machine"
 	case "RequestThrottled", "ThrottlingException", "Throttling", "ThrottledException", "RequestThrottledException", "KmsThrottled",
 		"KMS.ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException", "OverLimit", "BandwidthLimitExceeded", "SlowDown":
-		return faultDestination, ""
+		return faultThrottled, ""
 	case "InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "ServiceUnavailableException", "ServiceFailure":
 		return faultInternal, ""
 	case "UnsupportedOperation", "InvalidAction", "UnknownOperationException", "InvalidEndpointException":
@@ -137,10 +138,14 @@ func (h *Handler) refused(api smithy.APIError, status int) error {
 		text = notSQS(status)
 	}
 	r := &refusal{what, text}
-	if what == faultDestination || what == faultInternal {
+	switch what {
+	case faultDestination, faultInternal:
 		return dispatch.Unavailable(r)
+	case faultThrottled:
+		return dispatch.Throttled(0, r)
+	default:
+		return r
 	}
-	return r
 }
 
 // unknownError is the SDK's code for an answer without one.

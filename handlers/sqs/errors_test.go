@@ -25,9 +25,9 @@ func TestRefusedRequests(t *testing.T) {
 		answer      said
 		class, text string
 	}{
-		"throttled":        {problem(400, "RequestThrottled", "slow down"), "unavailable", "RequestThrottled: slow down"},
-		"throttled, other": {problem(400, "ThrottlingException", "Rate exceeded"), "unavailable", "Rate exceeded"},
-		"over the limit":   {problem(403, "OverLimit", ""), "unavailable", "OverLimit"},
+		"throttled":        {problem(400, "RequestThrottled", "slow down"), "throttled", "RequestThrottled: slow down"},
+		"throttled, other": {problem(400, "ThrottlingException", "Rate exceeded"), "throttled", "Rate exceeded"},
+		"over the limit":   {problem(403, "OverLimit", ""), "throttled", "OverLimit"},
 		"denied": {
 			problem(403, "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized"), "unavailable", "allow sqs:SendMessage",
 		},
@@ -95,7 +95,7 @@ func TestRefusedEntries(t *testing.T) {
 		"unknown, theirs":      {map[int]string{1: entry(false, "SomethingNew")}, "delivered retry delivered"},
 		"internal":             {map[int]string{1: entry(false, "InternalError")}, "delivered retry delivered"},
 		"internal, all":        {map[int]string{0: entry(false, "InternalError"), 1: entry(false, "InternalError"), 2: entry(false, "InternalError")}, times("unavailable", 3)},
-		"throttled":            {map[int]string{1: entry(true, "RequestThrottled")}, "delivered unavailable delivered"},
+		"throttled":            {map[int]string{1: entry(true, "RequestThrottled")}, "delivered throttled delivered"},
 		"denied":               {map[int]string{0: entry(true, "AccessDenied"), 1: entry(true, "AccessDenied"), 2: entry(true, "AccessDenied")}, times("unavailable", 3)},
 		"key of the queue":     {map[int]string{0: entry(true, "KMS.NotFoundException")}, "unavailable " + times("delivered", 2)},
 		"queue, by an old one": {map[int]string{0: entry(true, "AWS.SimpleQueueService.NonExistentQueue")}, "unavailable " + times("delivered", 2)},
@@ -138,7 +138,7 @@ func TestNothingOvertakes(t *testing.T) {
 		requests             int
 	}{
 		"fifo":          {"q.fifo", `"SenderFault":false,"Code":"InternalError"`, times("retry", 2) + " delivered", 2},
-		"fifo, at once": {"q.fifo", `"SenderFault":true,"Code":"RequestThrottled"`, times("unavailable", 2) + " delivered", 2},
+		"fifo, at once": {"q.fifo", `"SenderFault":true,"Code":"RequestThrottled"`, times("throttled", 2) + " delivered", 2},
 		"fifo, dead":    {"q.fifo", `"SenderFault":true,"Code":"InvalidMessageContents"`, "permanent " + times("delivered", 2), 2},
 		"standard":      {"q", `"SenderFault":false,"Code":"InternalError"`, "retry " + times("delivered", 2), 2},
 	} {

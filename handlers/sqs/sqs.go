@@ -105,8 +105,8 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 //   - [dispatch.Permanent]: the message is too large, holds characters that SQS
 //     does not take, or is refused by SQS for itself.
 //   - [dispatch.Unavailable]: SQS cannot be reached, does not answer in time,
-//     throttles us, or denies us access to the queue or its key; or the queue
-//     does not exist.
+//     or denies us access to the queue or its key; or the queue does not exist.
+//   - [dispatch.Throttled]: SQS throttles us, or KMS behind it.
 //   - any other: SQS has taken other messages of the same request and has an
 //     internal error with this one, or a reason that is not known here.
 //   - ctx's cause, if ctx was done first.
@@ -157,7 +157,7 @@ func (h *Handler) queueURL(ctx context.Context) (string, error) {
 	out, err := h.client.GetQueueUrl(rctx, in)
 	if err != nil {
 		err = h.judge(ctx, rctx, err)
-		if _, ok := errors.AsType[*refusal](err); ok && !dispatch.IsUnavailable(err) {
+		if _, ok := errors.AsType[*refusal](err); ok && !dispatch.IsUnavailable(err) && !dispatch.IsThrottled(err) {
 			err = dispatch.Unavailable(err) // no event is in this request
 		}
 		return "", err

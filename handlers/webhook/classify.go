@@ -28,6 +28,7 @@ const (
 	refused         // dispatch.Permanent
 	suspected       // tried again with backoff, or when the server said; the attempt counts
 	down            // dispatch.Unavailable
+	throttled       // dispatch.Throttled
 )
 
 // observation is what is known of a request that has ended.
@@ -38,6 +39,7 @@ type observation struct {
 	constant bool // the URL is the same for every event
 	proxy    bool // it was the proxy that failed or refused
 	suspect  bool // see suspects
+	shut     bool // an earlier answer asked to leave the host alone
 }
 
 // classify decides whose fault it is. It is the one place where that is decided.
@@ -51,10 +53,13 @@ func classify(o observation) class {
 		return refused
 	}
 	c := down
-	if o.code != 0 {
+	switch {
+	case o.code != 0:
 		c = o.classOfStatus()
+	case o.at == stageTurn && !o.shut:
+		c = throttled // by our own limits
 	}
-	if c == down && (o.dynamic || o.suspect) {
+	if o.dynamic && (c == down || c == throttled) || c == down && o.suspect {
 		// One of many hosts is down: the events of the others must not wait.
 		return suspected
 	}
@@ -73,8 +78,10 @@ func (o observation) classOfStatus() class {
 	}
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusMethodNotAllowed,
-		http.StatusTooManyRequests, http.StatusMisdirectedRequest, http.StatusUpgradeRequired:
-		return down // our credentials, our method, our pace
+		http.StatusMisdirectedRequest, http.StatusUpgradeRequired:
+		return down // our credentials, our method
+	case http.StatusTooManyRequests:
+		return throttled // our pace
 	case http.StatusNotFound:
 		if o.constant {
 			return down // nothing in it is of the event: the place is not there
@@ -104,6 +111,8 @@ func (c class) mark(err *failure) error {
 		return dispatch.Permanent(err)
 	case c == down:
 		return dispatch.Unavailable(err)
+	case c == throttled:
+		return dispatch.Throttled(err.wait, err)
 	case err.wait > 0:
 		return dispatch.RetryAfter(err.wait, err)
 	default:

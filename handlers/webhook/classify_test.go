@@ -9,7 +9,7 @@ import (
 // TestClassify is the failure table of docs/destinations/webhook.md.
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	names := map[class]string{delivered: "delivered", refused: "refused", suspected: "suspected", down: "down"}
+	names := map[class]string{delivered: "delivered", refused: "refused", suspected: "suspected", down: "down", throttled: "throttled"}
 	for _, c := range []struct {
 		o       observation
 		fixed   class // the host stands in the configuration
@@ -17,7 +17,8 @@ func TestClassify(t *testing.T) {
 	}{
 		{observation{at: stageDraft}, refused, refused},
 		{observation{at: stageBlocked}, down, refused},
-		{observation{at: stageTurn}, down, suspected},
+		{observation{at: stageTurn}, throttled, suspected},
+		{observation{at: stageTurn, shut: true}, down, suspected},
 		{observation{at: stageConnect}, down, suspected},
 		{observation{at: stageTLS}, down, suspected},
 		{observation{at: stageSend}, down, suspected},
@@ -47,7 +48,7 @@ func TestClassify(t *testing.T) {
 func TestClassOfEveryStatus(t *testing.T) {
 	t.Parallel()
 	want := map[int]class{
-		401: down, 403: down, 405: down, 407: down, 421: down, 426: down, 429: down,
+		401: down, 403: down, 405: down, 407: down, 421: down, 426: down, 429: throttled,
 		408: suspected, 409: suspected, 423: suspected, 424: suspected, 425: suspected,
 		501: down, 502: down, 503: down, 504: down, 505: down, 507: down, 511: down,
 	}
@@ -83,6 +84,8 @@ func TestMarks(t *testing.T) {
 	}{
 		{refused, time.Minute, "permanent"},
 		{down, time.Minute, "unavailable"},
+		{throttled, 0, "throttled"},
+		{throttled, time.Minute, "throttled for 1m0s"},
 		{suspected, 0, "retry"},
 		{suspected, time.Minute, "after 1m0s"},
 	} {

@@ -383,27 +383,43 @@ func TestConnectionIsUsedAgain(t *testing.T) {
 func TestRetryAfterShutsTheHost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
+		status        int
 		cfg           Config
 		first, second string
 	}{
-		"fixed host":   {Config{}, "unavailable", "unavailable"},
-		"dynamic host": {Config{DynamicHost: true, ProxyURL: none, AllowAddresses: []string{"127.0.0.0/8"}}, "after 30m0s", "after "},
+		"fixed host":   {503, Config{}, "unavailable", "unavailable"},
+		"dynamic host": {429, Config{DynamicHost: true, ProxyURL: none, AllowAddresses: []string{"127.0.0.0/8"}}, "after 30m0s", "after "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := startReceiver(t, statusOf(429, "slowly", "Retry-After", "1800"))
+			r := startReceiver(t, statusOf(c.status, "slowly", "Retry-After", "1800"))
 			c.cfg.URL = r.url()
 			if c.cfg.DynamicHost {
 				c.cfg.URL = `{{ print "` + r.url() + `" }}`
 			}
 			h := newHandler(t, c.cfg)
-			checkVerdict(t, h.Deliver(testContext(t), event(ada)), c.first, "429 Too Many Requests: slowly")
+			checkVerdict(t, h.Deliver(testContext(t), event(ada)), c.first, http.StatusText(c.status)+": slowly")
 			err := h.Deliver(testContext(t), event(ada))
 			if got := verdictOn(err); !strings.HasPrefix(got, c.second) || !strings.Contains(err.Error(), "left alone for 30m0s more") {
 				t.Errorf("%s: %v", got, err)
 			}
 			r.one(t)
 		})
+	}
+}
+
+// TestThrottlingIsForTheLane: what a fixed host asks for with 429 is handed on, and
+// what the lane sends all the same is sent: an event that is refused alone must
+// not keep the others.
+func TestThrottlingIsForTheLane(t *testing.T) {
+	t.Parallel()
+	r := startReceiver(t, statusOf(429, "slowly", "Retry-After", "1800"))
+	h := newHandler(t, Config{URL: r.url()})
+	for range 2 {
+		checkVerdict(t, h.Deliver(testContext(t), event(ada)), "throttled for 30m0s", "429 Too Many Requests: slowly")
+	}
+	if n := len(r.all()); n != 2 {
+		t.Errorf("%d requests", n)
 	}
 }
 
@@ -474,5 +490,8 @@ func TestCancelledWhileWaitingForATurn(t *testing.T) {
 	}
 	deadline, end := context.WithTimeout(t.Context(), patience)
 	defer end()
-	checkVerdict(t, h.Deliver(deadline, event(ada)), "unavailable", "rate_limit leaves no turn in time: lower concurrency, or raise timeout")
+	err := h.Deliver(deadline, event(ada))
+	if !dispatch.IsThrottled(err) || !strings.Contains(err.Error(), "rate_limit leaves no turn in time: lower concurrency, or raise timeout") {
+		t.Errorf("%s: %v", verdictOn(err), err)
+	}
 }

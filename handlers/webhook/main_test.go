@@ -198,6 +198,11 @@ func verdictOn(err error) string {
 		return "permanent"
 	case dispatch.IsUnavailable(err):
 		return "unavailable"
+	case dispatch.IsThrottled(err) && errors.As(err, &after):
+		if after.RetryAfter() == 0 {
+			return "throttled"
+		}
+		return "throttled for " + after.RetryAfter().String()
 	case errors.As(err, &after):
 		return "after " + after.RetryAfter().String()
 	default:

@@ -47,6 +47,7 @@ func newPlaces(perSecond float64, slots int) *places {
 type busyError struct {
 	text string
 	wait time.Duration // until there is one, 0 if nobody knows
+	shut bool          // the host has asked for it
 }
 
 // Error says why.
@@ -130,7 +131,7 @@ func (p *places) closedFor(at *place) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if rest := time.Until(at.closed); rest > 0 {
-		return &busyError{text: fmt.Sprintf("it has asked with Retry-After to be left alone for %v more", rest.Round(time.Second)), wait: rest}
+		return &busyError{text: fmt.Sprintf("it has asked with Retry-After to be left alone for %v more", rest.Round(time.Second)), wait: rest, shut: true}
 	}
 	return nil
 }

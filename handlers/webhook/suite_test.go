@@ -28,6 +28,9 @@ func suiteAnswer(w http.ResponseWriter, r *http.Request) {
 	case "tripped":
 		w.Header().Set("Retry-After", "7")
 		http.Error(w, "oops", http.StatusInternalServerError)
+	case "hurried":
+		w.Header().Set("Retry-After", "9")
+		http.Error(w, "slowly", http.StatusTooManyRequests)
 	case "locked":
 		http.Error(w, "who are you with "+r.Header.Get("Authorization"), http.StatusUnauthorized)
 	default:
@@ -77,6 +80,7 @@ func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, pr
 		Cases: []handlertest.Case{
 			{Name: "refused for itself", Provoke: one("rejected"), Class: dispatch.ClassEvent, Permanent: true, Text: "422 Unprocessable Entity: no: Bearer [redacted] [url] [redacted]"},
 			{Name: "tripped", Provoke: one("tripped"), Class: dispatch.ClassEvent, RetryAfter: 7 * time.Second, Text: "500 Internal Server Error: oops"},
+			{Name: "too many", Provoke: one("hurried"), Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 9 * time.Second, Text: "429 Too Many Requests: slowly"},
 			{Name: "credentials refused", Provoke: one("locked"), Class: dispatch.ClassDestination, Text: "401 Unauthorized: who are you with Bearer [redacted]"},
 			{Name: "payload not JSON is of no interest", Provoke: func(tb testing.TB) error { tb.Helper(); return deliver(tb, cfg, event("x")) }},
 		},

@@ -105,14 +105,17 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 //     a host at an address that may not be connected to.
 //   - [dispatch.Unavailable]: the server cannot be reached, times out, drops the
 //     connection, redirects, takes neither our credentials nor our method, or
-//     answers 404 (where the URL is the same for every event), 429, 502, 503 or
-//     504.
+//     answers 404 (where the URL is the same for every event), 502, 503 or 504.
+//   - [dispatch.Throttled]: the server answers 429, or rate_limit and
+//     host_concurrency leave no turn in time. A 503 is an outage, whatever its
+//     Retry-After says: nothing is sent before that is over.
 //   - [dispatch.RetryAfter]: the server asked for that pause.
 //   - any other: the server answered 408, 409, 500 or the like, or dropped this
 //     event's connection again and again while it answered others.
 //   - ctx's cause, if ctx was done first.
 //
-// Where the event chooses the host, what would be Unavailable is "any other".
+// Where the event chooses the host, what would be Unavailable or Throttled is "any
+// other": the events for other hosts must not wait.
 func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 	if !h.begin() {
 		return errClosed
@@ -190,6 +193,7 @@ func (h *Handler) noTurn(d *draft, err error) error {
 		return fmt.Errorf("webhook: %s: waiting for a turn: %w", d.url.Host, err)
 	}
 	f := &failure{observation: h.observe(stageTurn), host: d.url.Host, text: busy.text, wait: busy.wait}
+	f.shut = busy.shut
 	return classify(f.observation).mark(f)
 }
 
@@ -231,13 +235,14 @@ func (h *Handler) verdict(d *draft, f *failure) error {
 	}
 	c := classify(f.observation)
 	switch {
-	case c == down && f.at >= stageSend && !f.proxy && f.code != http.StatusTooManyRequests:
+	case c == down && f.at >= stageSend && !f.proxy:
 		f.suspect = h.suspects.lose(d.event)
 		c = classify(f.observation)
 	case f.at == stageAnswer:
 		h.suspects.answered(d.event)
 	}
-	if f.wait > 0 && (c == down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
+	// A lane that is throttled waits by itself; where events choose their hosts, this one is to.
+	if f.wait > 0 && c != throttled && (c == down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
 		h.places.shut(d.url.Host, f.wait) // the pause is for all who send there
 	}
 	return c.mark(f)

@@ -82,6 +82,8 @@ func stateOf(d dispatch.DestinationStats) (text, class string) {
 		return "paused", "paused"
 	case d.Unavailable:
 		return "unavailable", "bad"
+	case d.State == dispatch.BreakerRamping, d.State == dispatch.BreakerThrottled:
+		return d.State.String(), "warn"
 	case d.Report != nil && d.Report.Blocked:
 		return "blocked", "warn"
 	default:

@@ -238,7 +238,7 @@ func (s *sampler) sampleNow() {
 		for _, d := range stats.Destinations {
 			if d.Name == old.Name {
 				list := slices.Clone(s.last.stats.Destinations)
-				list[i].Paused, list[i].Unavailable = d.Paused, d.Unavailable
+				list[i].Paused, list[i].Unavailable, list[i].State = d.Paused, d.Unavailable, d.State
 				s.last.stats.Destinations = list
 			}
 		}

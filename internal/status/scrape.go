@@ -31,8 +31,14 @@ type Relay struct {
 // RelayDestination is a destination of that relay. Counters begin with its start.
 type RelayDestination struct {
 	Name string `json:"name"`
-	// Unavailable says that the breaker is open.
+	// Unavailable says that the breaker is open, or lets a probe through.
 	Unavailable bool `json:"unavailable"`
+	// State is that of the breaker: closed, open, probing, ramping or throttled;
+	// empty if the relay is of a version that does not tell.
+	State string `json:"state"`
+	// Gap is what is between the beginnings of two deliveries while it is
+	// throttled, in seconds; 0 otherwise.
+	Gap float64 `json:"throttled_gap_seconds"`
 	// Paused says that somebody has paused it at that relay.
 	Paused    bool    `json:"paused"`
 	Running   int     `json:"running"`
@@ -86,7 +92,7 @@ func parseRelay(address string, r io.Reader) *Relay {
 			if byName[name] == nil {
 				byName[name] = &RelayDestination{Name: name}
 			}
-			byName[name].set(m[1], labels["outcome"], value)
+			byName[name].set(m[1], labels, value)
 		}
 	}
 	if !known || lines.Err() != nil {
@@ -110,10 +116,16 @@ func (r *Relay) set(name string, value float64) {
 	}
 }
 
-func (d *RelayDestination) set(name, outcome string, value float64) {
-	switch name + " " + outcome {
+func (d *RelayDestination) set(name string, labels map[string]string, value float64) {
+	switch name + " " + labels["outcome"] {
 	case "notifyd_destination_unavailable ":
 		d.Unavailable = value == 1
+	case "notifyd_destination_state ":
+		if value == 1 {
+			d.State = labels["state"]
+		}
+	case "notifyd_destination_throttled_gap_seconds ":
+		d.Gap = value
 	case "notifyd_destination_paused ":
 		d.Paused = value == 1
 	case "notifyd_destination_running ":

@@ -17,6 +17,9 @@ notifyd_deliveries_total{destination="mail",outcome="failed"} 3
 notifyd_deliveries_total{destination="mail",outcome="dead"} 1
 notifyd_deliveries_total{destination="audit",outcome="delivered"} 1e+06
 notifyd_destination_unavailable{destination="mail"} 1
+notifyd_destination_state{destination="mail",state="closed"} 0
+notifyd_destination_state{destination="mail",state="probing"} 1
+notifyd_destination_throttled_gap_seconds{destination="mail"} 2.5
 notifyd_destination_paused{destination="audit"} 1
 notifyd_destination_paused{destination="mail"} 0
 notifyd_destination_running{destination="mail"} 4
@@ -36,7 +39,7 @@ func TestParseRelay(t *testing.T) {
 	if r.Destinations[0].Name != "audit" || r.Destinations[0].Delivered != 1e6 || !r.Destinations[0].Paused {
 		t.Errorf("%+v", r.Destinations[0])
 	}
-	if want := (RelayDestination{Name: "mail", Unavailable: true, Running: 4, Queued: 7, Delivered: 120, Failed: 3, Dead: 1}); r.Destinations[1] != want {
+	if want := (RelayDestination{Name: "mail", Unavailable: true, State: "probing", Gap: 2.5, Running: 4, Queued: 7, Delivered: 120, Failed: 3, Dead: 1}); r.Destinations[1] != want {
 		t.Errorf("%+v", r.Destinations[1])
 	}
 	if r := parseRelay("host:1", strings.NewReader("<html>no relay</html>")); r != nil {
@@ -104,5 +107,24 @@ func TestAgo(t *testing.T) {
 		if got := ago(seconds); got != want {
 			t.Errorf("%v: %s, want %s", seconds, got, want)
 		}
+	}
+}
+
+// TestStateOfDestinations: the word in the table for each state of a breaker.
+func TestStateOfDestinations(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]RelayDestination{
+		"up": {State: "closed"}, "down": {State: "open", Unavailable: true}, "ramping": {State: "ramping"},
+		"throttled": {State: "throttled", Gap: 2}, "paused": {State: "throttled", Paused: true},
+	} {
+		d.Name = "mail"
+		s := Status{Relay: &Relay{Destinations: []RelayDestination{d}}}
+		if got, _ := s.live("mail"); got != want {
+			t.Errorf("%+v is %q, want %q", d, got, want)
+		}
+	}
+	old := Status{Relay: &Relay{Destinations: []RelayDestination{{Name: "mail", Unavailable: true}}}}
+	if got, _ := old.live("mail"); got != "down" {
+		t.Errorf("a relay that tells no state: %q", got)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
+
+	"github.com/notifyd/notifyd/dispatch"
 )
 
 // maxError is how much of an error is shown, in characters.
@@ -157,6 +159,9 @@ func (s *Status) live(name string) (state, rate string) {
 		}
 		if d.Paused { // who resumes it will see whether it is down
 			return "paused", rate
+		}
+		if d.State == dispatch.BreakerRamping.String() || d.State == dispatch.BreakerThrottled.String() {
+			return d.State, rate
 		}
 		return word(d.Unavailable, "down", "up"), rate
 	}

@@ -1,0 +1,138 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+)
+
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var b breaker
+	if ramps, closes := b.answered(now, 1, 8); !b.closed() || b.open() || b.ramping() || ramps || closes || b.calm(now) {
+		t.Fatal("the zero breaker is not closed")
+	}
+	pause, opened, longer := b.trip(now, now, longestPause)
+	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
+		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
+	}
+	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
+		t.Error("the pause is not what was said")
+	}
+	rest, opened, longer := b.trip(now.Add(pause/2), now, longestPause)
+	if opened || longer || rest != pause-pause/2 {
+		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
+	}
+	for range 50 {
+		now = now.Add(pause)
+		if pause, opened, longer = b.trip(now, now, longestPause); opened || !longer || pause > longestPause*3/2 {
+			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
+		}
+	}
+	if pause < longestPause/2 {
+		t.Errorf("after 50 faults the pause is %v", pause)
+	}
+}
+
+// TestBreakerRamps: each round of answers doubles what is allowed, and all of the
+// room closes it.
+func TestBreakerRamps(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var b breaker
+	b.trip(now, now, longestPause)
+	if ramps, closes := b.answered(now, 1, 20); !ramps || closes || b.allowed != 1 || b.open() {
+		t.Fatalf("the answer to a probe: %t %t, %+v", ramps, closes, b)
+	}
+	for _, allowed := range []int{1, 2, 4, 8, 16} {
+		for n := range allowed {
+			if b.allowed != allowed {
+				t.Fatalf("after %d answers of a round of %d, %d are allowed", n, allowed, b.allowed)
+			}
+			ramps, closes := b.answered(now, 1, 20)
+			if ramps || closes != (n == 15) {
+				t.Fatalf("answer %d of a round of %d: %t %t", n, allowed, ramps, closes)
+			}
+		}
+	}
+	if !b.closed() {
+		t.Errorf("all that there is room for is allowed, and it is not closed: %+v", b)
+	}
+	b.trip(now, now, longestPause)
+	b.answered(now, 1, 100)
+	if b.answered(now, 7, 100); b.allowed != 8 || b.answers != 0 {
+		t.Errorf("seven answers at once are three rounds: %+v", b)
+	}
+	b.trip(now, now, longestPause)
+	if _, closes := b.answered(now, 1, 1); !closes {
+		t.Error("a lane that has room for one only is well with the first answer")
+	}
+}
+
+// TestBreakerFallsBack: what answers a probe and falls over again is left alone
+// for longer and longer, until it has been well.
+func TestBreakerFallsBack(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var b breaker
+	var pause time.Duration
+	for i := range 30 {
+		before := now
+		p, opened, longer := b.trip(now, now, longestPause)
+		if opened != (i == 0) || !longer || b.allowed != 0 {
+			t.Fatalf("fault %d: %t %t %+v", i, opened, longer, b)
+		}
+		pause, now = p, now.Add(p)
+		b.answered(now, 1, 100)
+		b.answered(now, 3, 100)
+		if _, _, longer := b.trip(now, before, longestPause); longer || b.allowed != 4 {
+			t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
+		}
+	}
+	if pause < longestPause/2 {
+		t.Errorf("after 30 falls the pause is %v", pause)
+	}
+	b.trip(now, now, longestPause)
+	b.answered(now, 1, 8)
+	b.answered(now, 7, 8)
+	if p, opened, _ := b.trip(now, now, longestPause); !opened || p > 2*firstPause {
+		t.Errorf("the first fault of one that was well: %v %t", p, opened)
+	}
+}
+
+// TestBreakerCalm: a ramp ends where no more events come than it allows.
+func TestBreakerCalm(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var b breaker
+	b.trip(now, now, longestPause)
+	b.answered(now, 1, 100)
+	b.pressed = true
+	if b.calm(now.Add(rampCalm-1)) || !b.ramping() {
+		t.Fatal("too early")
+	}
+	if b.calm(now.Add(rampCalm)) || !b.ramping() {
+		t.Fatal("more were there than it allowed")
+	}
+	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
+		t.Fatalf("nobody wanted more for %v: %+v", rampCalm, b)
+	}
+	b.trip(now, now, longestPause)
+	if b.calm(now.Add(time.Hour)) || !b.open() {
+		t.Error("time alone closes a breaker that is open")
+	}
+}
+
+func TestBreakerStateWords(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	for i, s := range BreakerStates() {
+		if int(s) != i || seen[s.String()] {
+			t.Errorf("state %d is %q", i, s)
+		}
+		seen[s.String()] = true
+	}
+	if s := BreakerState(99).String(); s != "state(99)" {
+		t.Errorf("%q", s)
+	}
+}

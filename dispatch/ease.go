@@ -1,0 +1,262 @@
+package dispatch
+
+import (
+	"log/slog"
+	"time"
+)
+
+// What a lane does while its destination is not well, or was not a moment ago.
+// A lane whose destination is well has uneasy unset and does nothing of it.
+
+// fairPart of a lane's capacity makes a claim worth its while.
+const fairPart = 8
+
+// allowedLocked is how many deliveries may begin, whatever room there is.
+func (l *lane) allowedLocked(now time.Time) int {
+	n := maxQueued + l.load
+	switch {
+	case l.breaker.open() && (l.load > 0 || !l.breaker.mayProbe(now)):
+		return 0
+	case l.breaker.open():
+		n = 1
+	case l.breaker.ramping():
+		n = l.breaker.allowed - l.load
+	}
+	if l.pacer.on() {
+		n = min(n, l.pacer.room(now))
+	}
+	return n
+}
+
+// fairShareLocked is what makes a claim worth its while: a part of what is
+// allowed, which may be very little.
+func (l *lane) fairShareLocked() int {
+	fair := l.capacityLocked()
+	switch {
+	case l.breaker.open():
+		return 1
+	case l.breaker.ramping():
+		fair = min(fair, l.breaker.allowed)
+	}
+	fair /= fairPart
+	if l.pacer.on() {
+		fair = min(fair, int(l.pacer.burst()/2))
+	}
+	return max(1, fair)
+}
+
+// refuseLocked notes that somebody went away without what it wanted.
+func (l *lane) refuseLocked(now time.Time) {
+	l.hungry = true
+	if !l.uneasy {
+		return
+	}
+	if l.breaker.ramping() && l.load >= l.breaker.allowed {
+		l.breaker.pressed = true
+	}
+	l.armLocked(now)
+}
+
+// wakeLocked returns what to call after unlocking: onRoom if somebody was
+// refused and a fair part of the lane is free again.
+func (l *lane) wakeLocked() func() {
+	if !l.hungry || l.roomLocked(time.Now()) < l.fairLocked() {
+		return func() {}
+	}
+	l.hungry = false
+	return l.onRoom
+}
+
+// armLocked sets the timer for whatever time alone brings: the end of a pause,
+// the end of a ramp that nobody needs, a delivery's turn. What depends on
+// answers is looked at with each of them.
+func (l *lane) armLocked(now time.Time) {
+	if l.stopped {
+		return
+	}
+	next := time.Duration(0)
+	at := func(d time.Duration) {
+		if d > 0 && (next == 0 || d < next) {
+			next = d
+		}
+	}
+	if l.breaker.open() {
+		at(l.breaker.until.Sub(now))
+	}
+	if l.breaker.ramping() {
+		at(l.breaker.checkAt.Sub(now))
+	}
+	if l.pacer.on() && l.hungry {
+		at(l.pacer.wait(now, l.fairLocked()))
+	}
+	switch {
+	case next == 0:
+	case l.timer == nil:
+		l.timer = time.AfterFunc(next, l.tick)
+	default:
+		l.timer.Reset(next)
+	}
+}
+
+// tick looks for what time has brought.
+func (l *lane) tick() {
+	l.mu.Lock()
+	if l.stopped {
+		l.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	var news []func()
+	if l.breaker.calm(now) {
+		l.hungry = true
+		news = append(news, l.available)
+	}
+	call := l.wakeLocked()
+	l.armLocked(now)
+	l.mu.Unlock()
+	for _, tell := range news {
+		tell()
+	}
+	call()
+}
+
+// heardLocked takes the answers to calls that began at the given time, or later.
+// It returns what to tell after unlocking.
+func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome, all *tally) (news []func()) {
+	now := time.Now()
+	throttled, answers := 0, all[delivered]+all[failed]+all[dead]
+	for i := range outs {
+		if outs[i].throttled {
+			throttled++
+			if outs[i].verdict == failed {
+				answers-- // it was put aside
+			}
+		}
+	}
+	if l.loners != nil {
+		l.loners.answered(answers)
+		for i, j := range jobs {
+			if v := outs[i].verdict; !outs[i].throttled && (v == delivered || v == failed || v == dead) {
+				l.loners.forget(j.event.ID)
+			}
+		}
+		if !l.loners.prune(now) && !l.pacer.on() {
+			l.loners = nil
+		}
+	}
+	heard := answers
+	if l.breaker.open() {
+		heard += throttled // it works
+	}
+	ramps, closes := l.breaker.answered(now, heard, l.capacityLocked())
+	if ramps {
+		news = append(news, func() { l.log.Info("destination answers a probe; its events are let through step by step") })
+	}
+	if closes {
+		news = append(news, l.available)
+	}
+	if l.pacer.ease(now, begin, answers, min(l.load+len(jobs), l.running*l.perCall())) {
+		news = append(news, func() { l.log.Info("destination is not throttled any more") })
+	}
+	l.hungry = l.hungry || closes || l.breaker.ramping() || l.pacer.on() // what was refused may be welcome now
+	l.uneasy = !l.breaker.closed() || l.pacer.on() || l.loners != nil || l.spoiled > 0
+	l.armLocked(now)
+	return news
+}
+
+func (l *lane) available() {
+	l.log.Info("destination answers again")
+	l.observer.Observe(Incident{Kind: IncidentAvailable, Time: time.Now(), Destination: l.name})
+}
+
+// unavailable opens the breaker, because of a call that began at the given time,
+// and says so once; further faults are the same news.
+func (l *lane) unavailable(log *slog.Logger, began time.Time, err error) {
+	l.mu.Lock()
+	now := time.Now()
+	again := l.breaker.ramping()
+	pause, opened, longer := l.breaker.trip(now, began, l.cfg.LongestPause)
+	l.uneasy = true
+	if longer {
+		l.refuseLocked(now) // whatever waits for this lane is to be looked for after the pause
+	}
+	l.mu.Unlock()
+	switch {
+	case opened:
+		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", ClassDestination, "err", err)
+		l.observer.Observe(Incident{Kind: IncidentUnavailable, Time: time.Now(), Destination: l.name, Err: err})
+	case again && longer:
+		log.Info("destination has failed again before it was well", "class", ClassDestination, "pause", pause, "err", err)
+	default:
+		log.Debug("destination is still unavailable", "class", ClassDestination, "pause", pause, "err", err)
+	}
+}
+
+// throttle slows the lane down, because of a call that began at the given time,
+// or puts the event aside if it is the only one that is refused so.
+func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) outcome {
+	out := outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassDestination, err: err, throttled: true}
+	after, _ := retryDelay(err)
+	l.mu.Lock()
+	now := time.Now()
+	l.throttled++
+	l.uneasy = true
+	if l.loners == nil {
+		l.loners = &loners{pruned: now}
+	}
+	begins := false
+	if n := l.loners.throttled(j.event.ID); n > 0 {
+		out.verdict = failed
+		out.delay = max(min(after, longestThrottle), min(l.cfg.Backoff.wait(n), longestGap))
+		l.loners.expect(now, j.event.ID, out.delay)
+	} else {
+		begins = l.pacer.slow(now, began, after, 2*l.pace/time.Duration(max(1, l.running)))
+		l.loners.expect(now, j.event.ID, max(l.pacer.gap, l.pacer.until.Sub(now)))
+		l.spoiled++
+		l.refuseLocked(now)
+	}
+	gap := l.pacer.gap
+	l.mu.Unlock()
+	switch {
+	case out.verdict == failed:
+		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", ClassDestination, "retry_in", out.delay, "err", err)
+	case begins:
+		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", ClassDestination, "gap", gap, "wait", after, "err", err)
+	default:
+		log.Debug("destination still throttles", "class", ClassDestination, "gap", gap, "wait", after, "err", err)
+	}
+	return out
+}
+
+// spoiled counts the answers for which what is queued is given back.
+func spoiled(outs []outcome) (n int) {
+	for i := range outs {
+		if outs[i].throttled && outs[i].verdict == released {
+			n++
+		}
+	}
+	return n
+}
+
+// halted reports whether a worker is to put back what it has not begun with.
+func (l *lane) halted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.restingLocked()
+}
+
+// stateLocked is what the figures say.
+func (l *lane) stateLocked(now time.Time) BreakerState {
+	switch {
+	case l.breaker.open() && l.breaker.mayProbe(now):
+		return BreakerProbing
+	case l.breaker.open():
+		return BreakerOpen
+	case l.breaker.ramping():
+		return BreakerRamping
+	case l.pacer.on():
+		return BreakerThrottled
+	default:
+		return BreakerClosed
+	}
+}

@@ -1,0 +1,203 @@
+package integration
+
+import (
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// envLongOutage is how many events the long outage is met with.
+const envLongOutage = "NOTIFYD_TEST_LONG_OUTAGE"
+
+// longOutage is 20,000 events unless the environment says otherwise: half an hour
+// at 1,000 per second, with a clock that runs 90 times as fast.
+func longOutage(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv(envLongOutage)
+	if text == "" {
+		return 20_000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q is no number of events", envLongOutage, text)
+	}
+	return n
+}
+
+// untilDestination waits until the figures of the relay's only destination are so.
+func (r *running) untilDestination(what string, ok func(d *dispatch.DestinationStats) bool) {
+	r.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		s := r.Stats()
+		if ok(&s.Destinations[0]) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("not %s: %+v", what, s.Destinations[0])
+		}
+	}
+}
+
+// keyOrder judges the order in which events of an aggregate come first.
+type keyOrder struct {
+	t    *testing.T
+	keys int64
+
+	mu   sync.Mutex
+	last map[int64]int64
+	seen map[int64]bool
+}
+
+func newKeyOrder(t *testing.T, keys int64) *keyOrder {
+	t.Helper()
+	return &keyOrder{t: t, keys: keys, last: make(map[int64]int64), seen: make(map[int64]bool)}
+}
+
+// insert writes n events, whose aggregate is their id modulo the number of keys.
+func (o *keyOrder) insert(e *env, n int) {
+	e.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload)
+		SELECT id, 'order.placed', 'order', (id % $2)::text, to_json(id)
+		FROM (SELECT nextval(pg_get_serial_sequence('outbox_events', 'id')) AS id FROM generate_series(1, $1::int)) AS n`, n, o.keys)
+}
+
+// came takes word of an event that the receiver takes.
+func (o *keyOrder) came(req *http.Request) {
+	id, err := strconv.ParseInt(req.Header.Get("notifyd-id"), 10, 64)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil || o.seen[id] {
+		return // a copy of one whose answer was lost
+	}
+	o.seen[id] = true
+	if key := id % o.keys; id < o.last[key] {
+		o.t.Errorf("event %d of an aggregate came after %d", id, o.last[key])
+	} else {
+		o.last[key] = id
+	}
+}
+
+// TestLongOutage: half an hour without a receiver while 1,000 events per second are
+// written, compressed: there are as many probes as in that time, and a
+// backoff and a number of attempts that would make dead letters of everything within
+// a moment if one of them were counted.
+func TestLongOutage(t *testing.T) {
+	t.Parallel()
+	events := longOutage(t)
+	const before, probes = 500, 300
+	e := newEnv(t)
+	order := newKeyOrder(t, 1000)
+	r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+		order.came(req)
+		w.WriteHeader(http.StatusNoContent)
+	})
+	h := webhookTo(t, r)
+	t.Cleanup(func() { _ = h.Close() })
+	relay := e.relay(handleAll(t, h,
+		notifyd.MaxAttempts(2), notifyd.LongestPause(20*time.Millisecond), notifyd.Concurrency(16),
+		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})))
+	order.insert(e, before)
+	r.await(before / 2)
+	r.stop()
+	const batch = 1000
+	for range events / batch {
+		order.insert(e, batch)
+	}
+	released := relay.Stats().Destinations[0].Released
+	relay.untilDestination("probed", func(d *dispatch.DestinationStats) bool { return d.Released >= released+probes && d.Unavailable })
+	relay.checkUncounted(e)
+	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'fresh'`); n < events*9/10 {
+		t.Errorf("%d of %d events wait as if they had never been tried", n, events)
+	}
+	begin := time.Now()
+	r.start()
+	_, tried := r.events()
+	for n := batch; n <= events; n += batch { // patience for each of them: a busy machine takes its time
+		r.await(tried + n)
+	}
+	e.untilDone()
+	t.Logf("%d events, delivered within %v after %d probes", events+before, time.Since(begin).Round(time.Millisecond), relay.Stats().Destinations[0].Released)
+	relay.checkUncounted(e)
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries left", n)
+	}
+	came, requests := r.events()
+	if want := before + events/batch*batch; came != want || requests-came > 16 {
+		t.Errorf("%d of %d events came, and %d copies", came, want, requests-came)
+	}
+	relay.untilDestination("well", func(d *dispatch.DestinationStats) bool { return d.State == dispatch.BreakerClosed })
+}
+
+// checkUncounted wants no attempt counted, in the figures and in the tables.
+func (r *running) checkUncounted(e *env) {
+	r.t.Helper()
+	d := r.Stats().Destinations[0]
+	if d.Failed != 0 || d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 {
+		r.t.Errorf("an attempt was counted: %d failed, %d dead, %d by fault of the event", d.Failed, d.Dead, d.Classes[dispatch.ClassEvent])
+	}
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE attempts > 0 OR state = 'dead'`); n != 0 {
+		r.t.Errorf("%d deliveries with an attempt, or dead:\n%s", n, e.dump())
+	}
+}
+
+// TestQuota: a receiver with a quota gets its backlog at its pace. It refuses
+// little, nothing fails, and nobody takes it for down.
+func TestQuota(t *testing.T) {
+	t.Parallel()
+	for name, header := range map[string]string{"with Retry-After": "1", "without": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const events, perSecond, burst = 3000, 300, 50
+			e := newEnv(t)
+			order := newKeyOrder(t, 100)
+			quota := rate.NewLimiter(perSecond, burst)
+			r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+				if quota.Allow() {
+					order.came(req)
+					w.WriteHeader(http.StatusNoContent)
+					return
+				}
+				if header != "" {
+					w.Header().Set("Retry-After", header)
+				}
+				w.WriteHeader(http.StatusTooManyRequests)
+			})
+			h := webhookTo(t, r)
+			t.Cleanup(func() { _ = h.Close() })
+			seen := make(incidents, 1000)
+			order.insert(e, events)
+			relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1)), notifyd.WithObserver(seen))
+			e.untilDone()
+			d := relay.Stats().Destinations[0]
+			came, requests := r.events()
+			refused := requests - events
+			t.Logf("%d events in %d requests, %d of them refused", came, requests, refused)
+			if d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
+				t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
+			}
+			if came != events || d.Delivered != events || d.Throttled == 0 || int(d.Throttled) != refused {
+				t.Errorf("%d events came, %d requests were refused: %d delivered, %d throttled", came, refused, d.Delivered, d.Throttled)
+			}
+			if 3*refused > requests {
+				t.Errorf("%d of %d requests were refused", refused, requests)
+			}
+			for range len(seen) {
+				if i := <-seen; i.Kind == dispatch.IncidentUnavailable {
+					t.Errorf("the receiver was taken for down: %v", i.Err)
+				}
+			}
+		})
+	}
+}
