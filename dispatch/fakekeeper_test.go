@@ -156,7 +156,7 @@ type fakeSlots struct {
 	session uint64
 }
 
-func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
+func (k *fakeSlots) Share(ctx context.Context, first bool) (SlotShare, error) {
 	sleep(ctx, k.db.roundTrip)
 	if ctx.Err() != nil {
 		return SlotShare{}, ctx.Err()
@@ -177,7 +177,7 @@ func (k *fakeSlots) Share(ctx context.Context) (SlotShare, error) {
 		k.db.members++
 	}
 	fair := (Slots + k.db.members - 1) / k.db.members
-	share := SlotShare{Session: k.session, Alone: k.db.members == 1 && k.db.idle(k.owner)}
+	share := SlotShare{Session: k.session, Alone: first && k.db.members == 1 && k.db.idle(k.owner)}
 	for i := range k.db.slots {
 		if k.db.slots[i] == k {
 			share.Held = append(share.Held, int32(i))

@@ -37,15 +37,17 @@ type SlotShare struct {
 	// Session changes when the connection was lost, and all slots with it.
 	Session uint64
 	// Alone says that no other relay is there: neither one that takes part nor
-	// one that may have lost its slots a moment ago.
+	// one that may have lost its slots a moment ago. False unless that was asked.
 	Alone bool
 }
 
 // SlotKeeper divides the slots between the relays of a table. Each slot is held
 // by one relay, until that lets it go or its connection is lost.
 type SlotKeeper interface {
-	// Share takes free slots up to a fair share, and returns what is held.
-	Share(ctx context.Context) (SlotShare, error)
+	// Share takes free slots up to a fair share, and returns what is held. Whether
+	// the relay is alone is looked at for the first share only: beside a backlog
+	// that costs more than all the rest.
+	Share(ctx context.Context, first bool) (SlotShare, error)
 	// Release lets slots go.
 	Release(ctx context.Context, slots []int32) error
 }
@@ -63,7 +65,7 @@ type slotHolder struct {
 func (h *slotHolder) begin(ctx context.Context) {
 	pause := reconnectPauses()
 	for tries := 1; ctx.Err() == nil; tries++ {
-		share, err := h.keeper.Share(ctx)
+		share, err := h.keeper.Share(ctx, true)
 		if err == nil && !share.Alone && tries < lookAloneTries {
 			sleep(ctx, lookAloneEvery)
 			continue
@@ -104,7 +106,7 @@ func (h *slotHolder) run(ctx context.Context) {
 			return
 		}
 		asked := time.Now()
-		share, err := h.keeper.Share(ctx)
+		share, err := h.keeper.Share(ctx, false)
 		if err != nil {
 			continue // the scheduler stops using the slots by itself
 		}
@@ -176,7 +178,7 @@ func (h *slotHolder) change(ctx context.Context, use, release []int32) error {
 		return err
 	}
 	asked := time.Now()
-	share, err := h.keeper.Share(ctx)
+	share, err := h.keeper.Share(ctx, false)
 	if err != nil || share.Session != h.session {
 		return err
 	}

@@ -105,7 +105,7 @@ func (s *Slots) connect(ctx context.Context) error {
 }
 
 // Share implements dispatch.SlotKeeper.
-func (s *Slots) Share(ctx context.Context) (share dispatch.SlotShare, err error) {
+func (s *Slots) Share(ctx context.Context, first bool) (share dispatch.SlotShare, err error) {
 	err = s.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		members, taken, err := s.look(ctx, conn)
 		if err != nil {
@@ -118,7 +118,7 @@ func (s *Slots) Share(ctx context.Context) (share dispatch.SlotShare, err error)
 			}
 		}
 		share = dispatch.SlotShare{Held: slices.Clone(s.held), Excess: max(0, len(s.held)-fair), Session: s.session}
-		if members == 1 {
+		if first && members == 1 {
 			share.Alone, err = s.alone(ctx, conn)
 		}
 		return err
