@@ -105,7 +105,7 @@ func (s *Slots) connect(ctx context.Context) error {
 }
 
 // Share implements dispatch.SlotKeeper.
-func (s *Slots) Share(ctx context.Context, first bool) (share dispatch.SlotShare, err error) {
+func (s *Slots) Share(ctx context.Context, first bool) (share dispatch.SlotShare, err error) { //nolint:revive // what to look at is asked for
 	err = s.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		members, taken, err := s.look(ctx, conn)
 		if err != nil {
