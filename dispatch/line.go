@@ -200,7 +200,10 @@ func (l *lane) leaveLocked(j *job, v verdict) []kept {
 			l.storeLocked(ln, w.Event.ID, j.batch)
 		}
 		ln.stored, ln.head, ln.first = true, headDue, min(ln.first, w.Event.ID)
-		if v == dead {
+		switch {
+		case ln.first < w.Event.ID:
+			ln.head = headUnknown // what was committed while this one was under way may be in front of it
+		case v == dead:
 			ln.head = headBlocked
 		}
 		cut = l.cutLocked(ln, 0, true)
