@@ -153,6 +153,7 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 		return false, released
 	case row:
 		ln.head = headUnknown
+		ln.again = ln.looking // what is on its way may have seen it where it does not stay
 		l.writeLocked(ln, j.batch)
 	case !j.batch.query.sees(l) || !l.takesLocked(w.Event.ID, j.batch.query):
 		return false, released

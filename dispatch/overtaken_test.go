@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -45,6 +46,51 @@ func TestRunFindsWhatCameUpInFront(t *testing.T) {
 				if took := time.Since(begin); took > readLinesEvery/3 {
 					t.Errorf("it took %v", took)
 				}
+			})
+		})
+	}
+}
+
+// TestLaneForgetsALookThatWasOvertaken: while somebody looks for the first row of a
+// line, that row becomes due, is claimed so, and delivered. What the look says is
+// old then, and nobody would come for the rows behind it.
+func TestLaneForgetsALookThatWasOvertaken(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		found LineState
+		late  bool // the look comes back after the delivery, not during it
+	}{
+		"waiting, before": {LineWaiting, false},
+		"waiting, after":  {LineWaiting, true},
+		"locked, after":   {LineLocked, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var c calls
+				l := newTestLane(c.handler(takes(time.Millisecond)), testLane())
+				l.know(StoredLine{Ref: Ref{EventID: 10, Destination: "a"}, Key: "t/f", State: EntryParked})
+				lines, _ := l.takeLooks(10, 1000)
+				if len(lines) != 1 {
+					t.Fatalf("%d lines to look at", len(lines))
+				}
+				b := &batch{work: []Work{{Event: Event{ID: 10, Type: "x", AggregateType: "t", AggregateID: "f"}, Destination: "a"}}, ready: make(chan struct{}, 1), query: &Query{Source: SourceDue}}
+				b.jobs = []job{{batch: b, lane: l, event: &b.work[0].Event, fast: true}}
+				b.fast, b.waiting, b.unanswered = 1, 1, 1
+				l.grant(1)
+				l.push([]*job{&b.jobs[0]})
+				if !tc.late {
+					l.looked(lines[0], tc.found, 10)
+				}
+				<-b.ready
+				b.settled()
+				if tc.late {
+					l.looked(lines[0], tc.found, 10)
+				}
+				if !l.waitsForLook() {
+					t.Error("nobody looks at what came behind")
+				}
+				l.workers.Wait()
 			})
 		})
 	}
