@@ -134,6 +134,16 @@ func (l *lane) storeLocked(ln *line, id int64, b *batch) {
 	l.writeLocked(ln, b)
 }
 
+// storeBehindLocked does the same for what is given up because of another one of its
+// line: what is known of the first row still holds, unless this is to be the first.
+func (l *lane) storeBehindLocked(ln *line, id int64, b *batch) {
+	head, behind := ln.head, id > ln.first
+	l.storeLocked(ln, id, b)
+	if behind {
+		ln.head = head
+	}
+}
+
 // writeLocked notes that the settlement of b changes rows of the line.
 func (l *lane) writeLocked(ln *line, b *batch) {
 	ln.writing++
@@ -192,9 +202,7 @@ func (l *lane) leaveLocked(j *job, v verdict) []kept {
 		cut = l.cutLocked(ln, 0, row)
 	case v == parked:
 		if !row && !leased {
-			head := ln.head
-			l.storeLocked(ln, w.Event.ID, j.batch)
-			ln.head = head
+			l.storeBehindLocked(ln, w.Event.ID, j.batch)
 		}
 	default:
 		if !row && !leased { // whoever writes the lease has said so
@@ -255,9 +263,7 @@ func (l *lane) cutLocked(ln *line, from int, store bool) []kept {
 		case !w.Fresh && w.Destination != "":
 		case store:
 			v = parked
-			head := ln.head
-			l.storeLocked(ln, w.Event.ID, j.batch)
-			ln.head = head
+			l.storeBehindLocked(ln, w.Event.ID, j.batch)
 		default:
 			l.passLocked(j.batch, w.Event.ID)
 		}

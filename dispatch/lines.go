@@ -113,9 +113,9 @@ func (l *lane) looked(ln *line, found LineState, first int64) {
 	case LineEmpty:
 		ln.stored = false
 	case LineWaiting:
-		ln.head = headDue
+		ln.head, ln.first = headDue, first
 	case LineBlocked:
-		ln.head = headBlocked
+		ln.head, ln.first = headBlocked, first
 	case LineBeyond:
 		ln.first = first
 	case LineLocked:

@@ -13,10 +13,16 @@ import (
 // nothing but a look at the line finds it.
 func TestRunFindsWhatCameUpInFront(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]error{
-		"it fails":        errors.New("rejected"),
-		"it is throttled": Throttled(0, errors.New("429")),
-		"it dies":         Permanent(errors.New("gone")),
+	for name, tc := range map[string]struct {
+		fault error
+		takes time.Duration // more than the 100 ms that a claim waits
+		when  time.Duration // the earlier one is committed
+	}{
+		"it fails":               {errors.New("rejected"), 300 * time.Millisecond, 200 * time.Millisecond},
+		"it is throttled":        {Throttled(0, errors.New("429")), 300 * time.Millisecond, 200 * time.Millisecond},
+		"it dies":                {Permanent(errors.New("gone")), 300 * time.Millisecond, 200 * time.Millisecond},
+		"the other is in memory": {errors.New("rejected"), 120 * time.Millisecond, 60 * time.Millisecond},
+		"in memory, and it dies": {Permanent(errors.New("gone")), 120 * time.Millisecond, 60 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -26,9 +32,9 @@ func TestRunFindsWhatCameUpInFront(t *testing.T) {
 				lane := testLane()
 				lane.BlockOnDead = true
 				r.to(t, "a", c.handler(func(ctx context.Context, e *Event) error {
-					sleep(ctx, 300*time.Millisecond) // so that it goes on under a lease
+					sleep(ctx, tc.takes)
 					if e.ID == 2 && c.n() == 1 {
-						return fault
+						return tc.fault
 					}
 					return nil
 				}), lane, "x")
@@ -39,7 +45,7 @@ func TestRunFindsWhatCameUpInFront(t *testing.T) {
 				second.insertKeyed("x", "k", 0)
 				second.commit()
 				eventually(t, "under way", func() bool { return c.n() == 1 })
-				after(200 * time.Millisecond)
+				after(tc.when)
 				first.commit()
 				begin := time.Now()
 				eventually(t, "the first is delivered", func() bool { return c.delivered()[1] == 1 })
