@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,4 +201,26 @@ func TestSchedulerComesBackAfterARest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A lane that begins to lag while somebody may hold locks nobody serves any more
+// has as much reason to look at them as the common sweep that it leaves.
+func TestSchedulerLagsInDoubt(t *testing.T) {
+	t.Parallel()
+	s, slow := newTestScheduler(t)
+	s.mu.Lock()
+	s.doubt.raise()
+	s.mu.Unlock()
+	slow.lag(10)
+	for range 4 {
+		q := s.pick(t)
+		if q.lane == slow {
+			if !slices.Contains(q.Gaps, Range{11, math.MaxInt64}) {
+				t.Errorf("it looks into %v only", q.Gaps)
+			}
+			return
+		}
+		s.answer(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
+	}
+	t.Error("no sweep of the lane")
 }
