@@ -21,6 +21,7 @@ type batch struct {
 
 	detached atomic.Bool // what is unanswered goes on under a lease
 	adrift   atomic.Bool // which may not have been written
+	lapses   uint64      // of leases when it was detached
 
 	mu         sync.Mutex
 	waiting    int               // jobs on fast lanes without an answer
@@ -84,7 +85,7 @@ func (b *batch) settled() {
 // lapsed reports whether what has not been begun with must be left alone: it goes on
 // under leases, and others may have it by now.
 func (b *batch) lapsed() bool {
-	return b.detached.Load() && (b.adrift.Load() || !b.late.sure(time.Now()))
+	return b.detached.Load() && (b.adrift.Load() || b.lapses != b.late.lapses.Load() || !b.late.sure(time.Now()))
 }
 
 func (b *batch) isLeased(j *job) bool {
@@ -220,6 +221,7 @@ func (b *batch) detach(token func() int64) []*job {
 func (b *batch) lease(token func() int64) (running []*job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.lapses = b.late.lapses.Load()
 	b.detached.Store(true)
 	for i := range b.jobs {
 		if j := &b.jobs[i]; !j.answered {

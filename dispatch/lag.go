@@ -37,7 +37,7 @@ func (s *scheduler) laggingLocked() []*lane {
 func (s *scheduler) lagOf(l *lane) *lag {
 	g := s.lagged[l]
 	if g == nil {
-		g = &lag{low: s.sweep.low.low, front: front{head: s.front.head, gaps: slices.Clone(s.front.gaps)}}
+		g = &lag{low: s.sweep.low.low, front: front{head: s.front.head, gaps: slices.Clone(s.front.gaps)}, doubt: s.doubt}
 		s.lagged[l] = g
 	}
 	return g
@@ -81,9 +81,6 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 			lane: l, asked: now,
 		}
 		s.askLocked(&q, &g.front, &g.doubt)
-		if g.doubt.raised {
-			g.rest = now.Add(doubtPause)
-		}
 		return q, true
 	}
 	return Query{}, false
@@ -117,10 +114,13 @@ func (s *scheduler) caughtUp(q *Query, c *Claimed) {
 	case s.front.head == q.Upto:
 		to = inOrder
 	}
-	if len(c.Late) > 0 {
-		to = min(to, c.Late[0].ID-1) // somebody has it locked
-	}
 	g := s.lagged[l]
+	if len(c.Late) > 0 && c.Late[0].ID <= to {
+		to = c.Late[0].ID - 1 // somebody has it locked
+		if g != nil && g.doubt.raised {
+			g.rest = time.Now().Add(doubtPause)
+		}
+	}
 	done := l.sweepEnded(q.After, to)
 	defer s.cond.Broadcast()
 	if g == nil {

@@ -27,6 +27,7 @@ type leases struct {
 	taken   atomic.Uint64 // of relays that are gone
 	began   time.Time
 	until   atomic.Int64  // in ns since began: up to then all leases are held for sure; 0: nothing is known
+	lapses  atomic.Uint64 // how often that had passed before it was moved: what was leased before may be with others
 	wake    chan struct{} // capacity 1: results has something
 
 	mu      sync.Mutex
@@ -241,8 +242,12 @@ func (ls *leases) renew(ctx context.Context) {
 	ls.renewedAt(now)
 }
 
-// renewedAt takes word that all leases were extended at the given time, or later.
+// renewedAt takes word that all leases were extended at the given time, or later. After
+// too long a time that holds for those only that nobody has taken over by then.
 func (ls *leases) renewedAt(now time.Time) {
+	if !ls.sure(time.Now()) {
+		ls.lapses.Add(1)
+	}
 	ls.until.Store(int64(now.Sub(ls.began) + ls.length - ls.length/leaseMargin))
 }
 

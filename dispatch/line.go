@@ -134,6 +134,16 @@ func (l *lane) storeLocked(ln *line, id int64, b *batch) {
 	l.writeLocked(ln, b)
 }
 
+// storeBehindLocked does the same for what is given up because of another one of its
+// line: what is known of the first row still holds, unless this is to be the first.
+func (l *lane) storeBehindLocked(ln *line, id int64, b *batch) {
+	head, behind := ln.head, id > ln.first
+	l.storeLocked(ln, id, b)
+	if behind {
+		ln.head = head
+	}
+}
+
 // writeLocked notes that the settlement of b changes rows of the line.
 func (l *lane) writeLocked(ln *line, b *batch) {
 	ln.writing++
@@ -153,6 +163,7 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 		return false, released
 	case row:
 		ln.head = headUnknown
+		ln.again = ln.looking // what is on its way may have seen it where it does not stay
 		l.writeLocked(ln, j.batch)
 	case !j.batch.query.sees(l) || !l.takesLocked(w.Event.ID, j.batch.query):
 		return false, released
@@ -191,16 +202,17 @@ func (l *lane) leaveLocked(j *job, v verdict) []kept {
 		cut = l.cutLocked(ln, 0, row)
 	case v == parked:
 		if !row && !leased {
-			head := ln.head
-			l.storeLocked(ln, w.Event.ID, j.batch)
-			ln.head = head
+			l.storeBehindLocked(ln, w.Event.ID, j.batch)
 		}
 	default:
 		if !row && !leased { // whoever writes the lease has said so
 			l.storeLocked(ln, w.Event.ID, j.batch)
 		}
 		ln.stored, ln.head, ln.first = true, headDue, min(ln.first, w.Event.ID)
-		if v == dead {
+		switch {
+		case ln.first < w.Event.ID:
+			ln.head = headUnknown // what was committed while this one was under way may be in front of it
+		case v == dead:
 			ln.head = headBlocked
 		}
 		cut = l.cutLocked(ln, 0, true)
@@ -251,9 +263,7 @@ func (l *lane) cutLocked(ln *line, from int, store bool) []kept {
 		case !w.Fresh && w.Destination != "":
 		case store:
 			v = parked
-			head := ln.head
-			l.storeLocked(ln, w.Event.ID, j.batch)
-			ln.head = head
+			l.storeBehindLocked(ln, w.Event.ID, j.batch)
 		default:
 			l.passLocked(j.batch, w.Event.ID)
 		}

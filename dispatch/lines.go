@@ -104,17 +104,20 @@ func (l *lane) looked(ln *line, found LineState, first int64) {
 	defer l.mu.Unlock()
 	again := ln.again
 	ln.looking, ln.again = false, false
+	if again && found != LineClaimed {
+		// Its first row may be another by now, and is looked for again.
+		l.closeLocked(ln)
+		return
+	}
 	switch found {
 	case LineEmpty:
-		ln.stored = ln.stored && again
+		ln.stored = false
 	case LineWaiting:
-		ln.head = headDue
+		ln.head, ln.first = headDue, first
 	case LineBlocked:
-		ln.head = headBlocked
+		ln.head, ln.first = headBlocked, first
 	case LineBeyond:
-		if !again {
-			ln.first = first
-		}
+		ln.first = first
 	case LineLocked:
 		l.later = append(l.later, ln)
 		return

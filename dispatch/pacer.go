@@ -111,9 +111,9 @@ func (p *pacer) take(n int) { p.tokens = min(p.tokens-float64(n), p.burst()) }
 // wait returns how long it takes until there is room for n, 0 if there is.
 func (p *pacer) wait(now time.Time, n int) time.Duration {
 	p.fill(now)
-	missing := time.Duration((float64(n) - p.tokens) * float64(p.gap))
-	if missing > 0 {
-		missing++ // rounding must not end it a little too early
+	missing := time.Duration(0)
+	if int(p.tokens) < n { // as room says
+		missing = time.Duration((float64(n)-p.tokens)*float64(p.gap)) + 1 // rounding must not end it a little too early
 	}
 	return max(0, missing, p.until.Sub(now))
 }

@@ -171,3 +171,16 @@ func TestLoners(t *testing.T) {
 		t.Errorf("%d remembered", len(s.events))
 	}
 }
+
+// Rounding must not leave a lane without room and without a timer.
+func TestPacerWaitsWhereThereIsNoRoom(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	p := &pacer{gap: 10 * time.Millisecond, at: begin}
+	for i := range 10 {
+		now := begin.Add(time.Duration(i+1) * time.Millisecond)
+		if room, wait := p.room(now), p.wait(now, 1); (room < 1) != (wait > 0) {
+			t.Errorf("after %v there is room for %d, and %v to wait for one", now.Sub(begin), room, wait)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 // arrivals are destinations that note in which order their events come.
@@ -133,6 +134,43 @@ func TestPriorityDoesNotPartWhatIsShared(t *testing.T) {
 		eventually(t, "all delivered", t.db.empty)
 		if stored > 0 {
 			t.Errorf("up to %d deliveries were stored", stored)
+		}
+	})
+}
+
+// A relay that died has left an event locked, in the middle of a backlog. What comes
+// after it waits for it, also where the lane makes way for a more urgent one.
+func TestPriorityKeepsOrderBehindALock(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		var a arrivals
+		t.r.cfg.Batch, t.r.sched.cfg.Batch = 10, 10
+		a.ranked(t, map[string]int{"bulk": 0, "urgent": 1})
+		for i := range 300 {
+			w := t.db.begin()
+			w.insertKeyed("bulk", []string{"a", "b", "c"}[i%3], 0)
+			w.commit()
+		}
+		const locked = 155
+		ghost := &fakeSession{db: t.db}
+		w := t.db.begin() // its transaction
+		t.db.set(func() { t.db.events[locked].locked = ghost })
+		t.r.start()
+		after(3 * time.Second)
+		w.commit()
+		ghost.unlock()
+		eventually(t, "all delivered", t.db.empty)
+		place := make(map[string]int)
+		for i, one := range a.list {
+			place[one] = i
+		}
+		if len(place) != 300 {
+			t.Errorf("%d deliveries", len(place))
+		}
+		for id := locked + 3; id <= 300; id += 3 {
+			if place[fmt.Sprint("bulk ", id)] < place[fmt.Sprint("bulk ", locked)] {
+				t.Fatalf("event %d came before event %d of its aggregate", id, locked)
+			}
 		}
 	})
 }

@@ -161,6 +161,62 @@ func TestRunShedsTheTailOfALease(t *testing.T) {
 	})
 }
 
+// A relay that was frozen, or cut off, renews its leases as soon as it is back. Others
+// have taken them over by then: what waited under them is not begun with, either.
+func TestRunShedsTheTailAfterAFreeze(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var (
+			c, other calls
+			slow     atomic.Bool
+		)
+		lane := testLane()
+		lane.Concurrency = 2
+		r.to(t, "a", c.handler(func(ctx context.Context, _ *Event) error {
+			if slow.Load() {
+				sleep(ctx, 9*time.Second) // across the end of the leases, and of the freeze
+			}
+			return nil
+		}), lane, "x")
+		r.start()
+		<-r.Ready()
+		db.write("x", 2000) // which shows that the destination is fast
+		eventually(t, "all delivered", db.empty)
+		seen := c.n()
+		slow.Store(true)
+		db.write("x", 60)
+		after(time.Second) // two run, and many wait under leases of 5 s
+		renewals := 0
+		db.set(func() {
+			db.faults = func(op string) faultKind {
+				if op == "renew" {
+					if renewals++; renewals < 5 {
+						return lostBefore // nobody renews anything for seven seconds
+					}
+				}
+				return noFault
+			}
+		})
+		next := newRelay(t, db, 2, testConfig())
+		next.to(t, "a", other.handler(nil), testLane(), "x")
+		next.start()
+		eventually(t, "taken over", func() bool { return other.n() > 0 })
+		eventually(t, "all done", db.empty)
+		after(time.Minute)
+		twice := 0
+		for _, one := range c.all()[seen:] {
+			twice += other.delivered()[one.id]
+		}
+		if twice > 4 {
+			t.Errorf("%d events were delivered by both", twice)
+		}
+		if err := next.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestIsDown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -307,8 +307,13 @@ func (s *scheduler) armLocked(now time.Time) {
 		if s.sweep.awake() && s.sweep.restUntil.Before(at) {
 			at = s.sweep.restUntil
 		}
-		if at.Before(s.making) {
+		if now.Before(s.making) && (s.sweep.due(now) || at.Before(s.making)) {
 			at = s.making
+		}
+		for _, g := range s.lagged {
+			if now.Before(g.rest) && g.rest.Before(at) {
+				at = g.rest
+			}
 		}
 	}
 	if !s.claimingDue && !s.dueAt.IsZero() && (s.sweeping || s.dueAt.Before(at)) {

@@ -1,7 +1,10 @@
 package dispatch
 
 import (
+	"math"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -148,4 +151,76 @@ func TestSchedulerTakesTurnsBetweenSweeps(t *testing.T) {
 	if lane < 5 || common < 5 {
 		t.Errorf("%d sweeps for the lane that lags, %d for all others", lane, common)
 	}
+}
+
+// nextOf answers what there is to claim with nothing, until it is what is wanted, and
+// returns how long that took.
+func (s *scheduler) nextOf(t *testing.T, wanted func(q *Query) bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for {
+		q, ok := s.next()
+		if !ok {
+			t.Fatal("stopped")
+		}
+		if wanted(&q) {
+			return time.Since(begin)
+		}
+		s.answer(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
+	}
+}
+
+// A relay that is asleep has nothing but its timer: what rests is not to wait for the
+// next poll.
+func TestSchedulerComesBackAfterARest(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		rests  func(s *scheduler, slow *lane)
+		wanted func(q *Query) bool
+		within time.Duration
+	}{
+		"a lane in doubt": {func(s *scheduler, slow *lane) {
+			slow.lag(10)
+			s.lagOf(slow).doubt.raise()
+			s.lagOf(slow).rest = time.Now().Add(doubtPause)
+		}, func(q *Query) bool { return q.lane != nil }, doubtPause},
+		"the common sweep, which makes way": {func(s *scheduler, _ *lane) {
+			s.making = time.Now().Add(longestWay)
+			s.sweep.begin(sweepFull)
+		}, func(q *Query) bool { return q.Source == SourceSweep }, longestWay},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s, slow := newTestScheduler(t)
+				s.sweep.mode = asleep
+				tc.rests(s, slow)
+				if took := s.nextOf(t, tc.wanted); took > tc.within {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A lane that begins to lag while somebody may hold locks nobody serves any more
+// has as much reason to look at them as the common sweep that it leaves.
+func TestSchedulerLagsInDoubt(t *testing.T) {
+	t.Parallel()
+	s, slow := newTestScheduler(t)
+	s.mu.Lock()
+	s.doubt.raise()
+	s.mu.Unlock()
+	slow.lag(10)
+	for range 4 {
+		q := s.pick(t)
+		if q.lane == slow {
+			if !slices.Contains(q.Gaps, Range{11, math.MaxInt64}) {
+				t.Errorf("it looks into %v only", q.Gaps)
+			}
+			return
+		}
+		s.answer(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
+	}
+	t.Error("no sweep of the lane")
 }
