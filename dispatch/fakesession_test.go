@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -44,7 +45,7 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
 	s.db.claims++
-	snapshot, reach := s.db.snapshotLocked(), int64(0)
+	snapshot, reach := s.db.snapshotLocked(), int64(math.MinInt64)
 	if q.Reach {
 		for _, id := range s.db.order {
 			if e := s.db.events[id]; e.visible && e.state == "fresh" {

@@ -163,7 +163,7 @@ type Claimed struct {
 	Late    []Late
 	LateCut bool
 	// Reach is the highest id of a fresh event when the rows were about to be read,
-	// if that was asked for; 0 if there was none. With less than was asked for in
+	// if that was asked for; math.MinInt64 if there was none. With less than was asked for in
 	// Work, everything up to there has been looked at.
 	Reach int64
 	// Heads are what was found of each of the lines, and Firsts the ids of their

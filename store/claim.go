@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -261,8 +262,9 @@ func readSnapshot(f *flight) (snap dispatch.Snapshot, err error) {
 	return snap, err
 }
 
-// readReach returns 0 where there is no fresh event.
+// readReach returns the smallest number where there is no fresh event.
 func readReach(f *flight) (id int64, err error) {
+	id = math.MinInt64
 	reader, err := f.next()
 	if err != nil {
 		return 0, err
