@@ -15,18 +15,11 @@ var errUnblocked = errors.New("events of blocked aggregates are not as they were
 // besideBlocked drains without and with blocked aggregates, in turns, each
 // round beginning with the other one.
 func (d *drain) besideBlocked(ctx context.Context, bare drained) (DrainResult, error) {
-	names := []string{"relay", "blocked"}
-	loads := []load{d.load(0), d.load(d.want.BlockedKeys)}
-	var took [2][]drained
-	for i := range leastRounds {
-		for j := range names {
-			which := (i + j) % len(names)
-			one, err := d.measure(ctx, names[which], loads[which], d.relay)
-			if err != nil {
-				return DrainResult{}, fmt.Errorf("drain by the relay, %s: %w", names[which], err)
-			}
-			took[which] = append(took[which], one)
-		}
+	names := [2]string{"relay", "blocked"}
+	loads := [2]load{d.load(0), d.load(d.want.BlockedKeys)}
+	took, err := d.inTurns(ctx, names, loads)
+	if err != nil {
+		return DrainResult{}, err
 	}
 	free, blocked := middle(took[0]), middle(took[1])
 	r, beside := d.result(free, bare), d.result(blocked, bare)
@@ -40,6 +33,21 @@ func (d *drain) besideBlocked(ctx context.Context, bare drained) (DrainResult, e
 	}
 	d.reportBlocked(r, took, bare)
 	return r, nil
+}
+
+// inTurns drains two loads by the relay, each round beginning with the other one.
+func (d *drain) inTurns(ctx context.Context, names [2]string, loads [2]load) (took [2][]drained, err error) {
+	for i := range leastRounds {
+		for j := range names {
+			which := (i + j) % len(names)
+			one, err := d.measure(ctx, names[which], loads[which], d.relay)
+			if err != nil {
+				return took, fmt.Errorf("drain by the relay, %s: %w", names[which], err)
+			}
+			took[which] = append(took[which], one)
+		}
+	}
+	return took, nil
 }
 
 // middle has the medians of the rounds: of their times, CPU times and memory

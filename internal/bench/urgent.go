@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/notifyd/notifyd"
@@ -23,21 +22,14 @@ SELECT $stored + $backlog + i, '` + urgentType + `', $payload::json FROM generat
 // besideUrgent drains with some events of another destination at the end of the
 // backlog, which is as urgent as the others or more, in turns.
 func (d *drain) besideUrgent(ctx context.Context, bare drained) (DrainResult, error) {
-	names := []string{"alike", "urgent"}
-	loads := []load{d.load(0), d.load(0)}
+	names := [2]string{"alike", "urgent"}
+	loads := [2]load{d.load(0), d.load(0)}
 	for i := range loads {
 		loads[i].urgent, loads[i].priority = d.want.Urgent, i*dispatch.MaxPriority
 	}
-	var took [2][]drained
-	for i := range leastRounds {
-		for j := range names {
-			which := (i + j) % len(names)
-			one, err := d.measure(ctx, names[which], loads[which], d.relay)
-			if err != nil {
-				return DrainResult{}, fmt.Errorf("drain by the relay, %s: %w", names[which], err)
-			}
-			took[which] = append(took[which], one)
-		}
+	took, err := d.inTurns(ctx, names, loads)
+	if err != nil {
+		return DrainResult{}, err
 	}
 	alike, urgent := middle(took[0]), middle(took[1])
 	r, with := d.result(alike, bare), d.result(urgent, bare)
