@@ -63,11 +63,6 @@ func (c *claimer) report(ctx context.Context, err error) {
 func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn uint64) {
 	b := c.handOut(q, claimed, turn) //nolint:contextcheck // deliveries may outlive their claim
 	defer c.d.sched.closed(turn)
-	if slices.Contains(claimed.Heads, LineWaiting) {
-		// The look had it locked, and whoever came for what had become due meanwhile
-		// went past it, not to come again by itself.
-		defer c.d.sched.due()
-	}
 	if b == nil {
 		return
 	}

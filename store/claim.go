@@ -75,11 +75,14 @@ LEFT JOIN outbox_events AS e ON e.id = d.event_id`
 
 // sqlLines claims the first rows of each line, in order. The rows are read
 // without locks first: where the first one is locked, those behind it must not
-// be taken in its place.
+// be taken in its place. A first row that is not due is not locked: it may become
+// due while this claim is delivered, and who comes for it then goes past what is
+// locked.
 const sqlLines = `WITH head AS MATERIALIZED (
 	SELECT w.n, d.* FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS w(destination, key, high, n)
 	CROSS JOIN LATERAL (
-		SELECT event_id, destination, attempts, replays, state, available_at <= now() AS due, event_id > w.high AS beyond
+		SELECT event_id, destination, attempts, replays, state, available_at <= now() AS due, event_id > w.high AS beyond,
+			row_number() OVER (ORDER BY event_id) = 1 AS first
 		FROM outbox_deliveries
 		WHERE destination = w.destination AND ordering_key = w.key AND (state <> 'dead' OR destination = ANY($5::text[]))%s
 		ORDER BY event_id LIMIT $4::bigint) AS d)
@@ -89,6 +92,7 @@ FROM head AS h
 LEFT JOIN LATERAL (
 	SELECT event_id FROM outbox_deliveries
 	WHERE event_id = h.event_id AND destination = h.destination AND state IN ('retry', 'parked') AND NOT h.beyond
+	AND (h.due OR state = 'parked' OR NOT h.first)
 	FOR UPDATE SKIP LOCKED) AS l ON true
 LEFT JOIN outbox_events AS e ON e.id = h.event_id
 ORDER BY h.n, h.event_id`

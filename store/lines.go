@@ -112,10 +112,10 @@ func headOf(values [][]byte, first bool) dispatch.LineState {
 		return dispatch.LineBeyond
 	case state == dispatch.EntryDead:
 		return dispatch.LineBlocked
-	case !yes(columnLocked):
-		return dispatch.LineLocked
 	case first && state == dispatch.EntryRetry && !yes(columnDue):
 		return dispatch.LineWaiting
+	case !yes(columnLocked):
+		return dispatch.LineLocked
 	default:
 		return dispatch.LineClaimed
 	}

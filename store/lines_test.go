@@ -82,6 +82,31 @@ func TestClaimLines(t *testing.T) {
 	d.settle(other, &dispatch.Settlement{})
 }
 
+func TestClaimLinesLeavesWhatIsNotDueUnlocked(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	later, behind, due := d.line("later", "later", "parked"), d.line("behind", "retry", "later"), d.line("due", "retry")
+	s := d.session(options())
+	q := dispatch.Query{Source: dispatch.SourceLines, PerLine: 10}
+	for _, key := range []string{"later", "behind", "due"} {
+		q.Lines = append(q.Lines, dispatch.LineRef{Destination: "d", Key: "t/" + key, Bound: due[0]})
+	}
+	if got := ids(d.claim(s, q)); !slices.Equal(got, append(behind, due...)) {
+		t.Fatalf("claimed %v, want %v and %v", got, behind, due)
+	}
+	// Who comes for a delivery that has just become due skips what is locked.
+	free := func(id int64) bool {
+		return one[int64](d, `SELECT count(*) FROM (SELECT FROM outbox_deliveries WHERE event_id = $1 FOR UPDATE SKIP LOCKED) AS f`, id) == 1
+	}
+	if !free(later[0]) {
+		t.Error("a first row that is not due is locked while other lines are delivered")
+	}
+	if free(behind[1]) {
+		t.Error("a row behind its first one is claimed with it, and is not locked")
+	}
+	d.settle(s, &dispatch.Settlement{})
+}
+
 func TestClaimShowsWhatHasComeUpBehind(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
