@@ -18,6 +18,7 @@ type fakeDB struct {
 
 	mu       sync.Mutex // guards what follows
 	faults   func(op string) faultKind
+	cutOff   int64 // the owner whose relay does not reach the database
 	down     bool
 	mute     bool // notifications get lost
 	events   map[int64]*fakeEvent
@@ -91,11 +92,11 @@ func newFakeDB() *fakeDB {
 }
 
 // fault decides the fate of an operation, and counts what it may cost.
-func (db *fakeDB) fault(op string) faultKind {
+func (db *fakeDB) fault(owner int64, op string) faultKind {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	kind := noFault
-	if db.down {
+	if db.down || owner != 0 && owner == db.cutOff {
 		kind = lostBefore
 	} else if db.faults != nil {
 		kind = db.faults(op)
@@ -313,7 +314,7 @@ func (b *fakeBell) Silence() {
 
 func (b *fakeBell) Ring(ctx context.Context) (uint64, error) {
 	sleep(ctx, b.db.roundTrip)
-	if b.db.fault("ring") != noFault {
+	if b.db.fault(0, "ring") != noFault {
 		b.close() // the lock dies with the connection
 		return 0, errLost
 	}

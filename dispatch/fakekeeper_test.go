@@ -21,7 +21,7 @@ func (k *fakeKeeper) enter(ctx context.Context, op string) (faultKind, error) {
 	if ctx.Err() != nil {
 		return noFault, context.Cause(ctx)
 	}
-	kind := k.db.fault(op)
+	kind := k.db.fault(k.owner, op)
 	if kind == lostBefore || kind == refused {
 		return kind, errLost
 	}
@@ -161,7 +161,7 @@ func (k *fakeSlots) Share(ctx context.Context, first bool) (SlotShare, error) {
 	if ctx.Err() != nil {
 		return SlotShare{}, ctx.Err()
 	}
-	switch k.db.fault("share") {
+	switch k.db.fault(k.owner, "share") {
 	case noFault:
 	case hung:
 		sleep(ctx, 1500*time.Millisecond)

@@ -27,7 +27,7 @@ func (s *fakeSession) Claim(ctx context.Context, q Query) (Claimed, error) {
 	s.conn = true
 	there, back := s.db.travel()
 	sleep(context.WithoutCancel(ctx), there)
-	if s.db.fault("claim") != noFault {
+	if s.db.fault(s.owner, "claim") != noFault {
 		s.lose()
 		return Claimed{}, errLost
 	}
@@ -189,10 +189,10 @@ func (s *fakeSession) lines(q Query) (c Claimed) {
 				bad = LineBeyond
 			case row.State == EntryDead:
 				bad = LineBlocked
-			case row.locked != nil, row.State == EntryRunning:
-				bad = LineLocked
 			case i == 0 && row.State == EntryRetry && time.Until(row.due) > 0:
 				bad = LineWaiting
+			case row.locked != nil, row.State == EntryRunning:
+				bad = LineLocked
 			}
 			if bad != LineEmpty || i == q.PerLine {
 				if i == 0 {
@@ -242,7 +242,7 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 	there, back := s.db.travel()
 	defer func() { sleep(context.WithoutCancel(ctx), back) }()
 	sleep(context.WithoutCancel(ctx), there)
-	kind := s.db.fault("settle")
+	kind := s.db.fault(s.owner, "settle")
 	if kind == lostBefore || kind == refused {
 		s.db.set(func() { s.db.note("%p fails to settle %+v", s, *st) })
 		s.lose()
