@@ -93,65 +93,83 @@ func TestRunFencesALostLease(t *testing.T) {
 	})
 }
 
+// slowTail is a relay whose destination was fast and takes its time now: two of 60
+// events run, and many wait behind them under leases of 5 s.
+type slowTail struct {
+	*bubble
+
+	here, there calls
+	ids         []int64
+	seen        int // calls before these
+}
+
+func newSlowTail(t *bubble, pause time.Duration) *slowTail {
+	s := &slowTail{bubble: t}
+	var slow atomic.Bool
+	lane := testLane()
+	lane.Concurrency = 2
+	t.r.to(t, "a", s.here.handler(func(ctx context.Context, _ *Event) error {
+		if slow.Load() {
+			sleep(ctx, pause)
+		}
+		return nil
+	}), lane, "x")
+	t.r.start()
+	<-t.r.Ready()
+	t.db.write("x", 2000) // which shows that the destination is fast
+	eventually(t, "all delivered", t.db.empty)
+	s.seen = s.here.n()
+	slow.Store(true)
+	s.ids = t.db.write("x", 60)
+	after(time.Second)
+	return s
+}
+
+// takeOver has another relay deliver what the first one gives up, until done says so
+// and a minute more. It returns how many of the events were delivered by both.
+func (s *slowTail) takeOver(done func() bool) (twice int) {
+	next := newRelay(s, s.db, 2, testConfig())
+	next.to(s, "a", s.there.handler(nil), testLane(), "x")
+	next.start()
+	eventually(s, "taken over", func() bool { return s.there.n() > 0 })
+	eventually(s, "all delivered here or there", done)
+	after(time.Minute)
+	here := s.here.delivered()
+	for id := range s.there.delivered() {
+		twice += here[id]
+	}
+	s.db.set(func() { s.db.cutOff = 0 })
+	eventually(s, "all done", s.db.empty)
+	if err := next.stop(); err != nil {
+		s.Error(err)
+	}
+	return twice
+}
+
 // What waits behind slow deliveries in a relay that does not reach the database is not
 // begun with when the lease is about to end: others have it from then on.
 func TestRunShedsTheTailOfALease(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		db, r := t.db, t.r
-		var (
-			c, other calls
-			slow     atomic.Bool
-		)
-		lane := testLane()
-		lane.Concurrency = 2
-		r.to(t, "a", c.handler(func(ctx context.Context, _ *Event) error {
-			if slow.Load() {
-				sleep(ctx, 900*time.Millisecond)
-			}
-			return nil
-		}), lane, "x")
-		r.start()
-		<-r.Ready()
-		db.write("x", 2000) // which shows that the destination is fast
-		eventually(t, "all delivered", db.empty)
-		seen := c.n()
-		slow.Store(true)
-		ids := db.write("x", 60)
-		after(time.Second) // some run, and many wait under leases of 5 s
+		s := newSlowTail(t, 900*time.Millisecond)
 		began := time.Now()
-		db.set(func() { db.cutOff = r.owner })
-		next := newRelay(t, db, 2, testConfig())
-		next.to(t, "a", other.handler(nil), testLane(), "x")
-		next.start()
-		eventually(t, "taken over", func() bool { return other.n() > 0 })
-		eventually(t, "all delivered here or there", func() bool {
-			acks := make(map[int64]int)
-			for _, one := range append(c.all()[seen:], other.all()...) {
-				acks[one.id]++
+		s.db.set(func() { s.db.cutOff = s.r.owner })
+		twice := s.takeOver(func() bool {
+			all := make(map[int64]bool)
+			for _, one := range append(s.here.all()[s.seen:], s.there.all()...) {
+				all[one.id] = true
 			}
-			return len(acks) == len(ids)
+			return len(all) == len(s.ids)
 		})
-		after(time.Minute)
-		twice := 0
-		here := c.delivered()
-		for id := range other.delivered() {
-			twice += here[id]
-		}
 		// Their answers could not be written: five rounds of two, and what was under way.
 		if twice > 16 {
-			t.Errorf("%d of %d events were delivered by both", twice, len(ids))
+			t.Errorf("%d of %d events were delivered by both", twice, len(s.ids))
 		}
-		for _, one := range c.all()[seen:] {
+		for _, one := range s.here.all()[s.seen:] {
 			if late := one.at.Sub(began); late > 5*time.Second {
 				t.Errorf("event %d begins %v after the relay was cut off", one.id, late)
 				break
 			}
-		}
-		db.set(func() { db.cutOff = 0 })
-		eventually(t, "all done", db.empty)
-		if err := next.stop(); err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -161,30 +179,10 @@ func TestRunShedsTheTailOfALease(t *testing.T) {
 func TestRunShedsTheTailAfterAFreeze(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		db, r := t.db, t.r
-		var (
-			c, other calls
-			slow     atomic.Bool
-		)
-		lane := testLane()
-		lane.Concurrency = 2
-		r.to(t, "a", c.handler(func(ctx context.Context, _ *Event) error {
-			if slow.Load() {
-				sleep(ctx, 9*time.Second) // across the end of the leases, and of the freeze
-			}
-			return nil
-		}), lane, "x")
-		r.start()
-		<-r.Ready()
-		db.write("x", 2000) // which shows that the destination is fast
-		eventually(t, "all delivered", db.empty)
-		seen := c.n()
-		slow.Store(true)
-		db.write("x", 60)
-		after(time.Second) // two run, and many wait under leases of 5 s
+		s := newSlowTail(t, 9*time.Second) // across the end of the leases, and of the freeze
 		renewals := 0
-		db.set(func() {
-			db.faults = func(op string) faultKind {
+		s.db.set(func() {
+			s.db.faults = func(op string) faultKind {
 				if op == "renew" {
 					if renewals++; renewals < 5 {
 						return lostBefore // nobody renews anything for seven seconds
@@ -193,21 +191,8 @@ func TestRunShedsTheTailAfterAFreeze(t *testing.T) {
 				return noFault
 			}
 		})
-		next := newRelay(t, db, 2, testConfig())
-		next.to(t, "a", other.handler(nil), testLane(), "x")
-		next.start()
-		eventually(t, "taken over", func() bool { return other.n() > 0 })
-		eventually(t, "all done", db.empty)
-		after(time.Minute)
-		twice := 0
-		for _, one := range c.all()[seen:] {
-			twice += other.delivered()[one.id]
-		}
-		if twice > 4 {
+		if twice := s.takeOver(s.db.empty); twice > 4 {
 			t.Errorf("%d events were delivered by both", twice)
-		}
-		if err := next.stop(); err != nil {
-			t.Error(err)
 		}
 	})
 }
