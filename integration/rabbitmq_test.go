@@ -30,7 +30,7 @@ const (
 	defaultRabbitAway = 3 * time.Second
 
 	rabbitQueue = "orders"
-	rabbitKeys  = 20
+	rabbitKeys  = 200 // so many are delivered at once; with a few, what an outage leaves takes minutes
 	rabbitBatch = 500
 	// One statement of so many events every so often: 500 events a second.
 	rabbitEvery  = 10 * time.Millisecond
@@ -167,7 +167,8 @@ func (r *rabbitRun) write(ctx context.Context) {
 		case <-tick.C:
 		}
 		if _, err := r.pool.Exec(context.WithoutCancel(ctx), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
-			SELECT 'order.changed', 'order', 'k' || i % $1, json_build_object('key', 'k' || i % $1) FROM generate_series(1, $2::int) i`, rabbitKeys, rabbitEvents); err != nil {
+			SELECT 'order.changed', 'order', key, json_build_object('key', key)
+			FROM (SELECT 'k' || i % $1 AS key FROM generate_series($2::bigint, $2 + $3 - 1) AS i) AS k`, rabbitKeys, r.written.Load(), rabbitEvents); err != nil {
 			r.t.Errorf("write: %v", err)
 			return
 		}
