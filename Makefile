@@ -76,6 +76,7 @@ lint-mod:
 .PHONY: lint-code
 lint-code: $(GOLANGCI)
 	$(GOLANGCI) run --timeout 10m
+	cd examples/grpc && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 
 $(GOLANGCI):
 	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

@@ -22,8 +22,9 @@ func main() {
 	service := flag.String("warehouse", "127.0.0.1:50051", "address of the gRPC service")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, *database, *service); err != nil {
+	err := run(ctx, *database, *service)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
