@@ -327,7 +327,11 @@ func (d *Dispatcher) start(b *batch) {
 	}
 	b.waiting, b.unanswered = b.fast, len(b.jobs)
 	for l, jobs := range perLane {
-		answerAll(l.push(jobs))
+		held := l.push(jobs)
+		answerAll(held)
+		if len(held) > 0 {
+			l.heldBack(len(held))
+		}
 	}
 }
 

@@ -164,6 +164,20 @@ func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome, all *ta
 	return news
 }
 
+// heldBack returns to the pacer what it has counted for n jobs that order keeps from
+// being delivered: a lane would else spend the little that it may do on writing down
+// what is behind, row by row, and deliver nothing meanwhile.
+func (l *lane) heldBack(n int) {
+	l.mu.Lock()
+	call := func() {}
+	if l.pacer.on() {
+		l.pacer.take(-n)
+		call = l.wakeLocked()
+	}
+	l.mu.Unlock()
+	call()
+}
+
 func (l *lane) available() {
 	l.log.Info("destination answers again")
 	l.observer.Observe(Incident{Kind: IncidentAvailable, Time: time.Now(), Destination: l.name})
