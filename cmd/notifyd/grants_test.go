@@ -111,7 +111,7 @@ func TestLeastPrivilege(t *testing.T) {
 			if code := second.end(t); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
-			if text := first.stderr.text() + second.stderr.text(); strings.Contains(text, "permission denied") || strings.Contains(text, "42501") {
+			if text := first.stderr.text() + second.stderr.text(); strings.Contains(text, "permission denied") || strings.Contains(text, "SQLSTATE 42501") {
 				t.Errorf("something was refused:\n%s", text)
 			}
 		})
