@@ -117,14 +117,14 @@ const (
 	LineEmpty LineState = iota
 	// LineClaimed has had rows claimed.
 	LineClaimed
-	// LineWaiting begins with a row that somebody else works on, or that is to
-	// be tried again later.
+	// LineWaiting begins with a row that is to be tried again later; that is not
+	// locked, so that whoever comes for it when it is due can have it.
 	LineWaiting
 	// LineBlocked begins with a dead letter.
 	LineBlocked
 	// LineBeyond begins with a row above the bound.
 	LineBeyond
-	// LineLocked begins with a row that is locked at the moment.
+	// LineLocked begins with a row that is locked at the moment, or under a lease.
 	LineLocked
 )
 
