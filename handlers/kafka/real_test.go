@@ -22,7 +22,7 @@ import (
 // admin returns a client that makes topics.
 func admin(t *testing.T, brokers []string) *kadm.Client {
 	t.Helper()
-	cl, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...))
+	cl, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,9 @@ import (
 // is told that the topic is there: so it is.
 func KafkaTopic(tb testing.TB, brokers []string, name string, partitions int32, configs map[string]*string) {
 	tb.Helper()
-	client, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...))
+	// A broker that is busy with its start closes a connection now and then. The
+	// client takes that for a lack of SASL, which cannot be meant here.
+	client, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF())
 	if err != nil {
 		tb.Fatal(err)
 	}
