@@ -83,14 +83,14 @@ func TestPriorityLeavesTurnsToOthers(t *testing.T) {
 		var a arrivals
 		t.r.cfg.Batch, t.r.sched.cfg.Batch = 10, 10
 		a.ranked(t, map[string]int{"top": 9, "one": 0, "two": 0, "last": -9})
-		for range 400 {
+		for range 100 {
 			for _, typ := range []string{"one", "two", "top", "last"} {
 				t.db.write(typ, 10)
 			}
 		}
 		t.r.start()
 		eventually(t, "all delivered", t.db.empty)
-		if others := a.before("top"); others > 6000 {
+		if others := a.before("top"); others > 1000 {
 			t.Errorf("%d others before the last of the most urgent", others)
 		}
 		place := func(name string, n int) int {
@@ -104,11 +104,11 @@ func TestPriorityLeavesTurnsToOthers(t *testing.T) {
 			return len(a.list)
 		}
 		for _, name := range []string{"one", "two", "last"} {
-			if at := place(name, 200); at > 12000 {
-				t.Errorf("the 200th of %s came after %d others", name, at)
+			if at := place(name, 50); at > 2000 {
+				t.Errorf("the 50th of %s came after %d others", name, at)
 			}
 		}
-		if one, two := place("one", 1000), place("two", 1000); max(one, two) > 2*min(one, two) {
+		if one, two := place("one", 250), place("two", 250); max(one, two) > 2*min(one, two) {
 			t.Errorf("of two that are alike one had a quarter after %d, the other after %d deliveries", one, two)
 		}
 	})
