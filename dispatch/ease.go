@@ -166,14 +166,14 @@ func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome, all *ta
 
 // heldBack returns to the pacer what it has counted for n jobs that order keeps from
 // being delivered: a lane would else spend the little that it may do on writing down
-// what is behind, row by row, and deliver nothing meanwhile.
+// what is behind, row by row, and deliver nothing meanwhile. Their room is free, too:
+// whoever was refused hears of it, also where the one held back was the only probe.
 func (l *lane) heldBack(n int) {
 	l.mu.Lock()
-	call := func() {}
 	if l.pacer.on() {
 		l.pacer.take(-n)
-		call = l.wakeLocked()
 	}
+	call := l.wakeLocked()
 	l.mu.Unlock()
 	call()
 }

@@ -357,8 +357,9 @@ func TestRunThrottledProbe(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		db, r := t.db, t.r
 		var c calls
+		var k atomic.Int64
 		r.to(t, "a", c.handler(func(context.Context, *Event) error {
-			switch n := c.n(); {
+			switch n := k.Add(1); {
 			case n < 3:
 				return Unavailable(errors.New("down"))
 			case n < 6:

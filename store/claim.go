@@ -75,14 +75,15 @@ LEFT JOIN outbox_events AS e ON e.id = d.event_id`
 
 // sqlLines claims the first rows of each line, in order. The rows are read
 // without locks first: where the first one is locked, those behind it must not
-// be taken in its place. A first row that is not due is not locked: it may become
-// due while this claim is delivered, and who comes for it then goes past what is
-// locked.
+// be taken in its place. Where the first one is not to be had anyway, nothing of its
+// line is locked: it may become due while this claim is delivered, and whoever comes
+// for the line then goes past what is locked. Nor is a row that another relay has
+// put off since it was read: available_at is compared again with the row locked.
 const sqlLines = `WITH head AS MATERIALIZED (
 	SELECT w.n, d.* FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS w(destination, key, high, n)
 	CROSS JOIN LATERAL (
-		SELECT event_id, destination, attempts, replays, state, available_at <= now() AS due, event_id > w.high AS beyond,
-			row_number() OVER (ORDER BY event_id) = 1 AS first
+		SELECT event_id, destination, attempts, replays, state, available_at, available_at <= now() AS due, event_id > w.high AS beyond,
+			first_value(state = 'parked' OR state = 'retry' AND available_at <= now()) OVER (ORDER BY event_id) AS open
 		FROM outbox_deliveries
 		WHERE destination = w.destination AND ordering_key = w.key AND (state <> 'dead' OR destination = ANY($5::text[]))%s
 		ORDER BY event_id LIMIT $4::bigint) AS d)
@@ -91,8 +92,8 @@ SELECT h.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.
 FROM head AS h
 LEFT JOIN LATERAL (
 	SELECT event_id FROM outbox_deliveries
-	WHERE event_id = h.event_id AND destination = h.destination AND state IN ('retry', 'parked') AND NOT h.beyond
-	AND (h.due OR state = 'parked' OR NOT h.first)
+	WHERE event_id = h.event_id AND destination = h.destination AND state IN ('retry', 'parked') AND available_at = h.available_at
+	AND h.open AND NOT h.beyond
 	FOR UPDATE SKIP LOCKED) AS l ON true
 LEFT JOIN outbox_events AS e ON e.id = h.event_id
 ORDER BY h.n, h.event_id`

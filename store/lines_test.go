@@ -98,8 +98,10 @@ func TestClaimLinesLeavesWhatIsNotDueUnlocked(t *testing.T) {
 	free := func(id int64) bool {
 		return one[int64](d, `SELECT count(*) FROM (SELECT FROM outbox_deliveries WHERE event_id = $1 FOR UPDATE SKIP LOCKED) AS f`, id) == 1
 	}
-	if !free(later[0]) {
-		t.Error("a first row that is not due is locked while other lines are delivered")
+	for i, id := range later {
+		if !free(id) {
+			t.Errorf("row %d of a line whose first one is not due is locked while other lines are delivered", i)
+		}
 	}
 	if free(behind[1]) {
 		t.Error("a row behind its first one is claimed with it, and is not locked")
