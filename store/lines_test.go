@@ -47,6 +47,10 @@ func TestClaimLines(t *testing.T) {
 		return q
 	}
 	d.claim(other, dispatch.Query{Source: dispatch.SourceLines, PerLine: 1, Lines: ask(high, "locked").Lines})
+	// It stays open while the others are tried, on a busy machine too.
+	if _, err := other.conn.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+		t.Fatal(err)
+	}
 	blocking, few := ask(high, "dead"), ask(high, "mixed")
 	blocking.Blocking, few.PerLine = []string{"d"}, 1
 	mine, others := ask(high, "mixed", "later"), ask(high, "mixed")

@@ -60,17 +60,17 @@ routes: [{match: '*', to: audit}]
 	if got := command(t, "healthcheck", "-c", wrong, "--timeout", "1m"); got.code != 0 || got.stdout != "ok\n" {
 		t.Errorf("without the token: %+v", got)
 	}
-	look := func(path string) (s status.Status) {
+	look := func(r result) (s status.Status) {
 		t.Helper()
-		if err := json.Unmarshal([]byte(command(t, "status", "-c", path, "-o", "json").stdout), &s); err != nil {
+		if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	if s := look(path); s.Relay == nil || len(s.Relay.Destinations) != 1 {
+	if s := look(commandUntil(t, "with the token", hasRelay, "status", "-c", path, "-o", "json")); len(s.Relay.Destinations) != 1 {
 		t.Errorf("status of the relay: %+v", s.Relay)
 	}
-	if s := look(wrong); s.Relay != nil {
+	if s := look(command(t, "status", "-c", wrong, "-o", "json")); s.Relay != nil {
 		t.Errorf("with another token: %+v", s.Relay)
 	}
 	printed := command(t, "config", "print", "-c", path)

@@ -52,7 +52,7 @@ func TestDoctorDestinations(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.stderr, "doctor has found") || len(all) != 9 {
 		t.Errorf("exit code %d, %d destinations: %s", r.code, len(all), r.stderr)
 	}
-	topic, _ := examineBy(t, file(t, strings.Replace(e.config(), "topic: doctor", "topic: nowhere", 1)))
+	topic, _ := examineBy(t, file(t, strings.Replace(e.config(), "topic: "+e.name, "topic: nowhere", 1)))
 	if f := topic["kafka"]; f.Severity != doctor.Error || !strings.Contains(f.Text, "UNKNOWN_TOPIC_OR_PARTITION") {
 		t.Errorf("a topic that does not exist: %+v", f)
 	}

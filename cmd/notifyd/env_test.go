@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/bench"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -114,6 +116,32 @@ func until(t *testing.T, url, sql string, args ...any) {
 			t.Fatalf("never true: %s", sql)
 		}
 	}
+}
+
+// commandUntil runs a command again until its result is as wanted. "status" gives a
+// relay two seconds to answer, and a busy machine may need more.
+func commandUntil(t *testing.T, what string, wanted func(result) bool, args ...string) result {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		r := command(t, args...)
+		if wanted(r) {
+			return r
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: %q is never as wanted: %+v", what, args, r)
+		}
+	}
+}
+
+// hasRelay reports whether "status -o json" has heard of the relay.
+func hasRelay(r result) bool {
+	var s status.Status
+	return json.Unmarshal([]byte(r.stdout), &s) == nil && s.Relay != nil && s.Relay.DatabaseUp
 }
 
 // deadLetter waits for the event to be given up, and returns its last error.

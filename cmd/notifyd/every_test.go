@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net/http"
@@ -68,6 +69,7 @@ func traceOf(text string) string {
 // nobody makes on demand.
 func startEverything(t *testing.T, name string) *everywhere {
 	t.Helper()
+	name += "-" + rand.Text() // the shared servers keep what an earlier round of -count left
 	e := &everywhere{
 		T: t, name: name, traces: make(map[string]string), database: database(t), kafka: testenv.Kafka(t)[0], rabbitmq: testenv.RabbitMQ(t).URL, sqs: testenv.SQS(t),
 		redis: testenv.Redis(t), nats: testenv.NATS(t), mail: startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS}),
@@ -91,12 +93,12 @@ func startEverything(t *testing.T, name string) *everywhere {
 
 func (e *everywhere) stream(f func(context.Context, jetstream.JetStream) error) {
 	e.Helper()
-	conn, err := natsgo.Connect(e.nats.URL)
+	conn, err := natsgo.Connect(e.nats.URL, natsgo.Timeout(patience))
 	if err != nil {
 		e.Fatal(err)
 	}
 	defer conn.Close()
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -201,7 +203,7 @@ func (e *everywhere) arrived() map[string]string {
 // fromBrokers adds what has arrived in Kafka and RabbitMQ.
 func (e *everywhere) fromBrokers(ctx context.Context, got map[string]string) {
 	e.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka), kgo.ConsumeTopics(e.name))
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.kafka), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(e.name))
 	if err != nil {
 		e.Fatal(err)
 	}

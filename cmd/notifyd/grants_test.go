@@ -105,9 +105,7 @@ func TestLeastPrivilege(t *testing.T) {
 			if address == nil {
 				t.Fatalf("the address is not said:\n%s", second.stderr.text())
 			}
-			if _, text := fetch(t, "http://"+address[1]+"/metrics"); !strings.Contains(text, "\nnotifyd_oldest_waiting_seconds 0") {
-				t.Error("the figures lack how long the oldest event waits")
-			}
+			untilSays(t, "http://"+address[1]+"/metrics", "\nnotifyd_oldest_waiting_seconds 0")
 			if code := second.end(t); code != 0 {
 				t.Errorf("exit code %d", code)
 			}

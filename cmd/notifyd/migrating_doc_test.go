@@ -139,7 +139,7 @@ func TestMigrateDebeziumToKafka(t *testing.T) {
 	s.relay(config + "database: {url: '${env:DATABASE_URL}'}\nadmin: {listen: 127.0.0.1:9470}\n")
 	until(t, url, `SELECT bool_and(state = 'done') FROM outbox_events`)
 	s.stop()
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(topic))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,10 +61,9 @@ func TestPausedIsSeen(t *testing.T) {
 	watched.stdout.await(t, " audit\n")
 	statusIs := func(when, audit string, code int) {
 		t.Helper()
-		r := command(t, "status", "-c", path, "--exit-code")
-		if r.code != code || !regexp.MustCompile(`(?m) `+audit+` +- +audit$`).MatchString(r.stdout) || !regexp.MustCompile(`(?m) up +- +other$`).MatchString(r.stdout) {
-			t.Errorf("%s: exit code %d\n%s", when, r.code, r.stdout)
-		}
+		commandUntil(t, when, func(r result) bool {
+			return r.code == code && regexp.MustCompile(`(?m) `+audit+` +- +audit$`).MatchString(r.stdout) && regexp.MustCompile(`(?m) up +- +other$`).MatchString(r.stdout)
+		}, "status", "-c", path, "--exit-code")
 	}
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 0`)
 	statusIs("before", "up", exitOK)
@@ -75,7 +74,8 @@ func TestPausedIsSeen(t *testing.T) {
 	statusIs("paused", "paused", exitFailure)
 	watched.await(t, regexp.MustCompile(`(?m) paused +\d+ +audit$`))
 	var s status.Status
-	if err := json.Unmarshal([]byte(command(t, "status", "-c", path, "-o", "json").stdout), &s); err != nil {
+	r := commandUntil(t, "as JSON", hasRelay, "status", "-c", path, "-o", "json")
+	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 		t.Fatal(err)
 	}
 	if s.Relay == nil || len(s.Relay.Destinations) != 2 || !s.Relay.Destinations[0].Paused || s.Relay.Destinations[1].Paused ||

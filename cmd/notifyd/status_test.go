@@ -108,7 +108,7 @@ func TestStatusOfRelay(t *testing.T) {
 	if code := w.end(t); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	r := command(t, "status", "-c", path, "-o", "json")
+	r := commandUntil(t, "as JSON", hasRelay, "status", "-c", path, "-o", "json")
 	var s status.Status
 	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func openTab(t *testing.T) *tab {
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium has no sandbox for root; it loads nothing but our pages
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*patience) // of all pages
 	t.Cleanup(cancel)
 	ctx, endBrowser := chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(endBrowser)

@@ -144,7 +144,7 @@ func serve(t *testing.T, change func(*Config)) *site {
 	}()
 	s.server = httptest.NewUnstartedServer(s.console)
 	// Shorter than a stream lives.
-	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = time.Second, 5*time.Second
+	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = 2*time.Second, 5*time.Second
 	s.server.Start()
 	t.Cleanup(func() {
 		cancel()

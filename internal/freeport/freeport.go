@@ -28,8 +28,11 @@ const (
 	answerWithin = 500 * time.Millisecond
 )
 
-// Pick returns a port of 127.0.0.1 on which nothing listens at the moment. It is
-// not reserved: whoever starts a server on it must be ready to pick again.
+// Pick returns a port of 127.0.0.1 on which nothing listens at the moment. Other
+// programs may take it before the server listens that it is for: whoever starts one
+// must be ready to pick again. On Linux no process is given a port that Pick gave to
+// another one which is still there, or twice the same: a server that is down for a
+// moment finds its port free when it comes back.
 //
 // It dials and does not listen. A socket that listens is copied into every child
 // that is just being forked, until that one's exec: the port would stay taken for
@@ -41,8 +44,11 @@ func Pick(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if free {
-			return port, nil
+		if !free {
+			continue
+		}
+		if mine, err := hold(port); err != nil || mine {
+			return port, err
 		}
 	}
 	return 0, fmt.Errorf("no free port on 127.0.0.1 in %d tries", tries)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -30,6 +31,21 @@ func TestPick(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPickKeepsWhatItGave: a port stays with the process whose server is down.
+func TestPickKeepsWhatItGave(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has names that end with their process")
+	}
+	port, err := Pick(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mine, err := hold(port); mine || err != nil {
+		t.Errorf("a port that was given is given again: %t, %v", mine, err)
 	}
 }
 

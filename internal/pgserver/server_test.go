@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/freeport"
 )
 
 func TestStartAndStop(t *testing.T) {
@@ -182,15 +184,15 @@ func TestStopWithACancelledContextKills(t *testing.T) {
 // TestOwnDirAndPort also covers a durable server.
 func TestOwnDirAndPort(t *testing.T) {
 	t.Parallel()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	port, err := freeport.Pick(t.Context()) // which nobody else is given while it is free
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		t.Fatalf("listening on %v", l.Addr())
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
 	}
-	port := addr.Port
 	dir := filepath.Join(openTempDir(t), "server")
 	cfg := Config{BinDir: requirePrograms(t), Dir: dir, Port: port}
 	if _, err := Start(t.Context(), cfg); !errors.Is(err, errPortTaken) || !strings.Contains(err.Error(), "could not bind") {
@@ -204,7 +206,7 @@ func TestOwnDirAndPort(t *testing.T) {
 	}
 	// A child that a parallel test is just forking still holds the socket.
 	eventually(t, "the port is free", func() bool {
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr.String())
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
 		if err == nil {
 			_ = conn.Close()
 		}

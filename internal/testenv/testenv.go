@@ -38,6 +38,9 @@ const EnvRequire = "NOTIFYD_TEST_REQUIRE"
 // stopping a server takes well under a second on an idle machine.
 const cleanupWithin = time.Minute
 
+// leavesWithin is how long a goroutine may take to end after the last test.
+const leavesWithin = 30 * time.Second
+
 // Main runs the tests of a package, ends the shared servers, checks that no
 // goroutine is left, and exits. opts are for goroutines that are known to stay.
 func Main(m *testing.M, opts ...goleak.Option) {
@@ -48,11 +51,21 @@ func Main(m *testing.M, opts ...goleak.Option) {
 	}
 	// A failed test leaves goroutines behind that would only distract from it.
 	if code == 0 {
-		if err := goleak.Find(opts...); err != nil {
+		if err := findLeaks(opts...); err != nil {
 			code = complain(code, err)
 		}
 	}
 	os.Exit(code)
+}
+
+// findLeaks looks for goroutines that are left. goleak gives them half a second to
+// end; on a busy machine one that is about to end needs more.
+func findLeaks(opts ...goleak.Option) (err error) {
+	for end := time.Now().Add(leavesWithin); ; {
+		if err = goleak.Find(opts...); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // stoppers end the shared servers that were started, the last one first.
