@@ -44,6 +44,7 @@ func (fatal) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 func orderVictim(url string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	fmt.Println("ready to be stopped")
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		panic(err)
@@ -127,7 +128,8 @@ type chaos struct {
 	took   []time.Duration // from a death until others had the slots
 }
 
-// launch starts a relay.
+// launch starts a relay. It returns when SIGTERM stops that in order, and no
+// longer kills it.
 func (c *chaos) launch(n int) {
 	c.t.Helper()
 	self, err := os.Executable()
@@ -138,11 +140,24 @@ func (c *chaos) launch(n int) {
 	cmd := exec.CommandContext(context.WithoutCancel(c.ctx), self)
 	cmd.Env = append(os.Environ(), envOrderVictim+"="+c.url, envOrderObserver+"="+c.observer,
 		envOrderRelay+"="+fmt.Sprintf("%d.%d", n, c.lives), envOrderSeed+"="+strconv.FormatUint(c.seed+uint64(c.lives), 10))
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
+	out, in, err := os.Pipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer out.Close() //nolint:errcheck // it is read
+	cmd.Stdout, cmd.Stderr = in, os.Stderr
+	err = cmd.Start()
+	_ = in.Close() // the relay has its own
+	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.relays[n] = cmd
+	if err := out.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		c.t.Fatalf("relay %d does not say that it has begun: %v", n, err)
+	}
 }
 
 // bury ends a relay by a signal and waits for its end.
