@@ -109,13 +109,15 @@ func (y *player) insert(w *session, s step) error {
 	return err
 }
 
-// outside writes an id of the plan's choice, which may be taken: the session
-// does not wait for a transaction that holds it, it stays out of one.
+// outside writes an id of the plan's choice, which may be taken. It stays out of
+// transactions, so that nobody has to wait for one that holds such an id. The
+// timeout would show that somebody does; NOTIFY and the growth of a table take
+// locks too, and their holders may be kept off the processor for a while.
 func (y *player) outside(w *session, s step) error {
 	if w.open {
 		return nil
 	}
-	if _, err := w.Exec(y.ctx, `SET lock_timeout = '1ms'`); err != nil {
+	if _, err := w.Exec(y.ctx, `SET lock_timeout = '1min'`); err != nil {
 		return err
 	}
 	_, err := w.Exec(y.ctx, `INSERT INTO outbox_events (id, event_type, payload) VALUES ($1, $2, '1') ON CONFLICT DO NOTHING`, s.id, s.event)
