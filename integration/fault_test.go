@@ -39,11 +39,18 @@ func TestKilledInTheMiddleOfAHandler(t *testing.T) {
 			t.Parallel()
 			e, h := newEnv(t), newRecorder(t)
 			cmd, lines := e.startVictim(test.budget)
+			begin := time.Now()
 			id := e.insert("order.created", `{}`)
 			if line := waitLine(t, lines); line != strconv.FormatInt(id, 10) {
 				t.Fatalf("the relay to be killed got event %s, want %d", line, id)
 			}
-			e.untilState(id, test.state)
+			if test.state == "deferred" {
+				e.untilState(id, test.state)
+			}
+			// The budget begins when the event has been written.
+			if state := scan[string](e, `SELECT state FROM outbox_events WHERE id = $1`, id); state != test.state && time.Since(begin) < test.budget {
+				t.Errorf("the event is %s %v after it was written, want %s", state, time.Since(begin), test.state)
+			}
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
