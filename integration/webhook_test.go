@@ -15,6 +15,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers/webhook"
+	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -37,21 +38,30 @@ type httpReceiver struct {
 func startHTTPReceiver(t *testing.T, serve http.HandlerFunc) *httpReceiver {
 	t.Helper()
 	r := &httpReceiver{
-		t: t, serve: serve, addr: "127.0.0.1:0",
+		t: t, serve: serve,
 		more: make(chan struct{}), count: make(map[int64]int), ids: make(map[int64]string),
 	}
-	r.start()
+	l, err := freeport.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addr = l.Addr().String()
+	r.run(l)
 	t.Cleanup(r.stop)
 	return r
 }
 
+// start starts it again.
 func (r *httpReceiver) start() {
 	r.t.Helper()
-	l, err := net.Listen("tcp", r.addr)
+	l, err := freeport.Reopen(r.t.Context(), r.addr)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.addr = l.Addr().String()
+	r.run(l)
+}
+
+func (r *httpReceiver) run(l net.Listener) {
 	r.srv = &http.Server{Handler: r, ErrorLog: log.New(io.Discard, "", 0)}
 	r.done = make(chan struct{})
 	srv, done := r.srv, r.done

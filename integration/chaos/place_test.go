@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
@@ -66,8 +67,13 @@ type sink struct {
 
 func newSink(t *testing.T, pace time.Duration) *sink {
 	t.Helper()
-	s := &sink{pace: pace, addr: "127.0.0.1:0", stop: make(chan struct{}), changed: make(chan struct{}), conns: make(map[net.Conn]int), ids: make(map[int64]bool)}
-	s.listen(t)
+	s := &sink{pace: pace, stop: make(chan struct{}), changed: make(chan struct{}), conns: make(map[net.Conn]int), ids: make(map[int64]bool)}
+	l, err := freeport.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	s.accept(l)
 	t.Cleanup(func() {
 		s.set(t, modeDown)
 		close(s.stop)
@@ -76,15 +82,11 @@ func newSink(t *testing.T, pace time.Duration) *sink {
 	return s
 }
 
-func (s *sink) listen(t *testing.T) {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+// accept serves who comes to l.
+func (s *sink) accept(l net.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.addr, s.listener = l.Addr().String(), l
+	s.listener = l
 	s.work.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -112,7 +114,11 @@ func (s *sink) set(t *testing.T, m mode) {
 	}
 	s.mu.Unlock()
 	if was == modeDown && m != modeDown {
-		s.listen(t)
+		l, err := freeport.Reopen(t.Context(), s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.accept(l)
 	}
 }
 

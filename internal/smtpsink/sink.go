@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/emersion/go-smtp"
+
+	"github.com/notifyd/notifyd/internal/freeport"
 )
 
 // TLS says how connections are encrypted.
@@ -37,7 +39,7 @@ const (
 // Options of a [Sink]. The zero value listens on a free port of 127.0.0.1,
 // offers STARTTLS, and asks for no password.
 type Options struct {
-	// Addr is the address to listen on; "" is "127.0.0.1:0", a free port.
+	// Addr is the address to listen on; "" is a free port of 127.0.0.1.
 	Addr string
 	// TLS says how connections are encrypted.
 	TLS TLS
@@ -74,36 +76,53 @@ const stopTimeout = 5 * time.Second
 
 // Start starts a server. The caller closes it.
 func Start(opts Options) (*Sink, error) {
-	if opts.Addr == "" {
-		opts.Addr = "127.0.0.1:0"
-	}
 	cert, pem, err := selfSigned()
 	if err != nil {
 		return nil, fmt.Errorf("smtpsink: %w", err)
 	}
 	s := &Sink{
-		opts: opts, cert: cert, pem: pem, addr: opts.Addr,
+		opts: opts, cert: cert, pem: pem,
 		conns: make(map[*lineConn]struct{}), changed: make(chan struct{}),
 		faults: slices.Clone(opts.Faults),
 	}
-	if err := s.Restart(); err != nil {
-		return nil, err
+	l, err := s.listen()
+	if err != nil {
+		return nil, fmt.Errorf("smtpsink: %w", err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serve(l)
 	return s, nil
 }
 
+// listen listens for the first time.
+func (s *Sink) listen() (net.Listener, error) {
+	ctx := context.Background() //nolint:forbidigo // the listener outlives every ctx
+	if s.opts.Addr == "" {
+		return freeport.Listen(ctx) // of those that are still free at a Restart
+	}
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", s.opts.Addr)
+}
+
 // Restart starts a closed server again, on the same port and with the same
-// certificate. The mails and the faults that are left are kept.
+// certificate. The mails and the faults that are left are kept. Where the port
+// is taken it waits for it, for up to 10 s.
 func (s *Sink) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
 		return errors.New("smtpsink: it is running")
 	}
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.addr) //nolint:forbidigo // the listener outlives every ctx
+	l, err := freeport.Reopen(context.Background(), s.addr) //nolint:forbidigo // the listener outlives every ctx
 	if err != nil {
 		return fmt.Errorf("smtpsink: %w", err)
 	}
+	s.serve(l)
+	return nil
+}
+
+// serve serves who comes to l. It is called with mu held.
+func (s *Sink) serve(l net.Listener) {
 	s.addr = l.Addr().String()
 	s.listener = l
 	s.stopped, s.served = make(chan struct{}), make(chan struct{})
@@ -116,7 +135,6 @@ func (s *Sink) Restart() error {
 		defer close(served)
 		_ = server.Serve(&listener{Listener: l, sink: s}) // fails when it is closed, and only then
 	}(s.server, s.served)
-	return nil
 }
 
 // Close stops the server, closes every connection, and waits until its
