@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -218,6 +220,10 @@ func (r *running) end() error {
 	}
 }
 
+// lostClaim reports whether the relay has given up a claim, as one does that the
+// machine keeps from working for some seconds: its events come again then.
+func (r *running) lostClaim() bool { return r.log.lostClaim() }
+
 // logBuffer collects a log from several goroutines.
 type logBuffer struct {
 	mu sync.Mutex
@@ -235,6 +241,8 @@ func (l *logBuffer) text() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+func (l *logBuffer) lostClaim() bool { return strings.Contains(l.text(), "claim was lost") }
 
 // recorder is a handler that remembers what it was called with.
 type recorder struct {
@@ -280,6 +288,24 @@ func (r *recorder) times(id int64) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.count[id]
+}
+
+// each checks that n events were delivered, and none of them again unless a
+// relay has lost a claim.
+func (r *recorder) each(n int, relays ...*running) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := 0
+	for _, times := range r.count {
+		calls += times
+	}
+	if len(r.count) != n {
+		r.t.Errorf("%d of %d events were delivered", len(r.count), n)
+	}
+	if calls > n && !slices.ContainsFunc(relays, (*running).lostClaim) {
+		r.t.Errorf("%d calls for %d events", calls, n)
+	}
 }
 
 // handleAll registers h for everything.

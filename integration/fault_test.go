@@ -146,8 +146,7 @@ func TestSlowDestinationDoesNotHoldBackAnother(t *testing.T) {
 func TestTwoRelaysShareTheWork(t *testing.T) {
 	t.Parallel()
 	e, h := newEnv(t), newRecorder(t)
-	e.relay(handleAll(t, h))
-	e.relay(handleAll(t, h))
+	first, second := e.relay(handleAll(t, h)), e.relay(handleAll(t, h))
 	const n = 3000
 	for i := range n / 10 {
 		if i%30 == 0 {
@@ -156,24 +155,21 @@ func TestTwoRelaysShareTheWork(t *testing.T) {
 		e.insert("n", `1`)
 	}
 	e.untilDone()
-	total := scan[int](e, `SELECT count(*) FROM outbox_events`)
-	if len(h.calls) != total {
-		t.Errorf("%d calls for %d events", len(h.calls), total)
-	}
+	h.each(scan[int](e, `SELECT count(*) FROM outbox_events`), first, second)
 }
 
 func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	var count atomic.Int64
-	e.relay(handleAll(t, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+	r := e.relay(handleAll(t, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
 		count.Add(1)
 		return nil
 	})), notifyd.WithPollInterval(never))
 	heard := e.listen()
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 100000) n`)
 	e.untilDone()
-	if n := count.Load(); n != 100000 {
+	if n := count.Load(); n < 100000 || n > 100000 && !r.lostClaim() {
 		t.Errorf("%d deliveries, want 100000", n)
 	}
 	e.exec(`NOTIFY outbox_events, 'end'`)

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -26,27 +27,39 @@ func TestPriority(t *testing.T) {
 		mailed   int
 		last     = make(map[string]int64) // by destination and aggregate
 		tooEarly []int64
+		seen     = make(map[string]bool) // by destination and event
+		copies   int
 	)
-	note := func(dest string, ev *notifyd.Event) {
+	note := func(dest string, ev *notifyd.Event) (first bool) {
+		id := fmt.Sprint(dest, ev.ID)
+		if seen[id] {
+			copies++
+			return false
+		}
+		seen[id] = true
 		key := dest + ev.AggregateID
 		if ev.ID < last[key] {
 			tooEarly = append(tooEarly, last[key])
 		}
 		last[key] = ev.ID
+		return true
 	}
-	e.relay(func(r *notifyd.Relay) {
+	r := e.relay(func(r *notifyd.Relay) {
 		for name, h := range map[string]notifyd.HandlerFunc{
 			"bulk": func(_ context.Context, ev *notifyd.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
-				bulk++
-				note("bulk ", ev)
+				if note("bulk ", ev) {
+					bulk++
+				}
 				return nil
 			},
 			"mail": func(_ context.Context, ev *notifyd.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
-				note("mail ", ev)
+				if !note("mail ", ev) {
+					return nil
+				}
 				if mailed++; mailed == urgent {
 					ahead = bulk
 				}
@@ -69,6 +82,9 @@ func TestPriority(t *testing.T) {
 	defer mu.Unlock()
 	if mailed != urgent || bulk != backlog+urgent/2 {
 		t.Errorf("%d urgent deliveries and %d others, want %d and %d", mailed, bulk, urgent, backlog+urgent/2)
+	}
+	if copies > 0 && !r.lostClaim() {
+		t.Errorf("%d deliveries came twice", copies)
 	}
 	if ahead < 0 || ahead > backlog/2 {
 		t.Errorf("%d of %d came before the last urgent one", ahead, backlog)

@@ -59,7 +59,7 @@ func runRelay(url string) error {
 	defer pool.Close()
 	relay, err := notifyd.New(pool, notifyd.WithClaims(relayClaims), notifyd.WithClaimBatch(relayClaimBatch),
 		notifyd.WithCanary(500*time.Millisecond),
-		notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))))
+		notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	if err != nil {
 		return err
 	}
