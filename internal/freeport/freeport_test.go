@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -30,6 +31,24 @@ func TestPick(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPickAll picks so many that two were the same in all but one of a million runs,
+// if nobody looked.
+func TestPickAll(t *testing.T) {
+	t.Parallel()
+	const n = 600
+	ports, targets := make([]int, n), make([]*int, n)
+	for i := range ports {
+		targets[i] = &ports[i]
+	}
+	if err := PickAll(t.Context(), targets...); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(ports)
+	if ports[0] < first || len(slices.Compact(ports)) != n {
+		t.Errorf("%d ports are not all set and different: %d", n, ports)
 	}
 }
 
