@@ -91,12 +91,12 @@ func TestReplay(t *testing.T) {
 func TestReplayPassesDeduplication(t *testing.T) {
 	t.Parallel()
 	place := testenv.NATS(t)
-	nc, err := natsgo.Connect(place.URL)
+	nc, err := natsgo.Connect(place.URL, natsgo.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -129,12 +129,12 @@ func TestRedisKilledUnderLoad(t *testing.T) {
 func TestNATSKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnNATS(t, "")
-	nc, err := natsgo.Connect("nats://"+server.Addr(), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20*time.Millisecond))
+	nc, err := natsgo.Connect("nats://"+server.Addr(), natsgo.Timeout(patience), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestClassify(t *testing.T) {
 			}
 			cfg := config(s)
 			if strings.Contains(row.name, "within") {
-				cfg.ConnectTimeout, cfg.SendTimeout = 700*time.Millisecond, 700*time.Millisecond
+				cfg.ConnectTimeout, cfg.SendTimeout = 3*time.Second, 3*time.Second
 			}
 			if row.config != nil {
 				row.config(&cfg)

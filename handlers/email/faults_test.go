@@ -26,7 +26,7 @@ func connectFaults() []row {
 		{name: "421 instead of a greeting", fault: smtpsink.Fault{Stage: smtpsink.Connect, Code: 421}, class: "unavailable", text: "connecting: 127.0.0.1:"},
 		{name: "554 instead of a greeting", fault: smtpsink.Fault{Stage: smtpsink.Connect, Code: 554}, class: "unavailable", text: "554 5.0.0 scripted"},
 		{name: "EOF instead of a greeting", fault: smtpsink.Fault{Stage: smtpsink.Connect, Drop: true}, class: "unavailable", text: "EOF"},
-		{name: "no greeting within connect_timeout", fault: smtpsink.Fault{Stage: smtpsink.Connect, Hang: true}, class: "unavailable", text: "connect_timeout of 700ms is over"},
+		{name: "no greeting within connect_timeout", fault: smtpsink.Fault{Stage: smtpsink.Connect, Hang: true}, class: "unavailable", text: "connect_timeout of 3s is over"},
 		{name: "EHLO and HELO answered 550", fault: smtpsink.Fault{Stage: smtpsink.Ehlo, Code: 550, Times: 2}, class: "unavailable", text: "550"},
 		{name: "EHLO answered 451 and HELO too", fault: smtpsink.Fault{Stage: smtpsink.Ehlo, Code: 451, Times: 2}, class: "unavailable", text: "451"},
 		{name: "STARTTLS not offered though mandatory", sink: smtpsink.Options{TLS: smtpsink.NoTLS}, config: func(c *Config) { c.TLS = TLSMandatory }, class: "unavailable", text: "does not support STARTTLS (set tls: implicit"},
@@ -48,7 +48,7 @@ func sessionFaults() []row {
 		{name: "MAIL answered 550", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 550}, class: "unavailable", text: "giving the sender: 550"},
 		{name: "MAIL answered 452", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 452}, class: "unavailable", text: "452"},
 		{name: "MAIL answered 550 to a sender made of the event", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 550}, config: func(c *Config) { c.From = "{{ .Payload.email }}" }, class: "retry", text: "550"},
-		{name: "MAIL never answered within send_timeout", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Hang: true}, class: "unavailable", text: "send_timeout of 700ms is over"},
+		{name: "MAIL never answered within send_timeout", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Hang: true}, class: "unavailable", text: "send_timeout of 3s is over"},
 		{name: "EOF at MAIL", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Drop: true}, class: "unavailable", text: "giving the sender: EOF"},
 		// RCPT: the event's, unless it is about the session.
 		{name: "RCPT answered 550", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550, Text: "5.1.1 no such user\nreally"}, class: "permanent", text: "giving the recipients: 550 5.1.1 no such user really"},
@@ -69,7 +69,7 @@ func sessionFaults() []row {
 		{name: "mail answered 421", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 421}, class: "unavailable", text: "421"},
 		// Nobody knows.
 		{name: "EOF after the final dot", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Drop: true}, class: "retry", text: "EOF: maybe sent"},
-		{name: "no answer to the final dot within send_timeout", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Hang: true}, class: "retry", text: "send_timeout of 700ms is over: maybe sent"},
+		{name: "no answer to the final dot within send_timeout", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Hang: true}, class: "retry", text: "send_timeout of 3s is over: maybe sent"},
 		{name: "EOF after the final dot, accepted", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Drop: true}, config: func(c *Config) { c.MaybeSent = MaybeSentAccept }, class: "delivered"},
 		{name: "mail answered 451, accept does not matter", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 451}, config: func(c *Config) { c.MaybeSent = MaybeSentAccept }, class: "retry"},
 		{name: "EOF at RCPT, accept does not matter", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Drop: true}, config: func(c *Config) { c.MaybeSent = MaybeSentAccept }, class: "unavailable"},

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds a test that waits for something that must happen.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 func event(payload string) *dispatch.Event {
 	return &dispatch.Event{

@@ -171,10 +171,10 @@ func TestIdleLongerThanAnyTimeout(t *testing.T) {
 	t.Parallel()
 	s := startSink(t, smtpsink.Options{})
 	cfg := config(s)
-	cfg.ConnectTimeout, cfg.SendTimeout = 500*time.Millisecond, 500*time.Millisecond
+	cfg.ConnectTimeout, cfg.SendTimeout = 3*time.Second, 3*time.Second
 	h := newHandler(t, cfg)
 	deliverOne(t, h, s, event(ada))
-	timer := time.NewTimer(700 * time.Millisecond)
+	timer := time.NewTimer(4 * time.Second)
 	defer timer.Stop()
 	<-timer.C
 	deliverOne(t, h, s, event(ada))

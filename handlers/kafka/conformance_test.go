@@ -110,7 +110,7 @@ func received(tb testing.TB, brokers []string, topic string) (ids []int64) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.AlwaysRetryEOF(), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -183,7 +183,9 @@ func TestCodes(t *testing.T) {
 					}
 				}
 				broken.Store(false)
-				if err := h.Deliver(t.Context(), events(3)[0]); err != nil {
+				if c.timeout == retried { // too short for a busy machine
+					settle(t, h, events(3)[0])
+				} else if err := h.Deliver(t.Context(), events(3)[0]); err != nil {
 					t.Errorf("after the trouble: %v", err)
 				}
 			})

@@ -86,6 +86,27 @@ func deliver(t *testing.T, h *Handler, all []*dispatch.Event) {
 	}
 }
 
+// settle delivers an event that need not be delivered at the first try, to a
+// handler whose delivery_timeout is short.
+func settle(t *testing.T, h *Handler, e *dispatch.Event) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		err := h.Deliver(t.Context(), e)
+		if err == nil {
+			return
+		}
+		wantClass(t, err, "unavailable")
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("event %d is not delivered within %v: %v", e.ID, patience, err)
+		}
+	}
+}
+
 // written returns the ids in a topic by partition, in the order of offsets, once
 // there are at least n.
 func written(t *testing.T, brokers []string, topic string, n int, opts ...kgo.Opt) map[int32][]int64 {
@@ -102,7 +123,7 @@ func records(t *testing.T, brokers []string, topic string, n int, opts ...kgo.Op
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.MetadataMinAge(100 * time.Millisecond),
+		kgo.MetadataMinAge(100 * time.Millisecond), kgo.AlwaysRetryEOF(),
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

@@ -52,12 +52,14 @@ func client(tb testing.TB, url string, options ...natsgo.Option) (*natsgo.Conn, 
 		url = "nats://" + url
 	}
 	quiet := natsgo.ErrorHandler(func(*natsgo.Conn, *natsgo.Subscription, error) {})
-	nc, err := natsgo.Connect(url, append([]natsgo.Option{quiet, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20 * time.Millisecond), natsgo.ReconnectJitter(0, 0)}, options...)...)
+	nc, err := natsgo.Connect(url, append([]natsgo.Option{
+		quiet, natsgo.Timeout(patience), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20 * time.Millisecond), natsgo.ReconnectJitter(0, 0),
+	}, options...)...)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -320,7 +320,7 @@ func TestConfirmTimeout(t *testing.T) {
 	b.queue("q", nil)
 	proxy := faultproxy.Start(t, shared.Server.Addr())
 	cfg := to(strings.Replace(b.url, shared.Server.Addr(), proxy.Addr(), 1), "{{ .Headers.to }}")
-	cfg.ConfirmTimeout = time.Second
+	cfg.ConfirmTimeout = 5 * time.Second
 	h := open(t, cfg)
 	good, lost := event(1), event(2)
 	good.Headers, lost.Headers = map[string]string{"to": "q"}, map[string]string{"to": "nowhere"}
@@ -328,7 +328,7 @@ func TestConfirmTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Mute()
-	isUnavailable(t, h.Deliver(t.Context(), lost), "confirm_timeout of 1s is over")
+	isUnavailable(t, h.Deliver(t.Context(), lost), "confirm_timeout of 5s is over")
 	proxy.Heal()
 	// The return of the first try is on its way, the event goes elsewhere now.
 	lost.Headers = good.Headers

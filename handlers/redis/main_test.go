@@ -28,8 +28,9 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds waiting for something that is to happen; no test expects it to
-// run out.
-const patience = 60 * time.Second
+// run out. A sentinel that found its machine asleep does nothing for 30 s, and
+// tries a failover again after 20 s.
+const patience = 4 * time.Minute
 
 // open makes a handler and closes it after the test.
 func open(tb testing.TB, url string, change ...func(*Config)) *Handler {

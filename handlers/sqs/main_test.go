@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds a test that waits for something that must happen.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // testSecret belongs to nobody.
 const testSecret = "correct/horse+battery/staple0123456789ab"

@@ -54,6 +54,22 @@ func Pick(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("no free port on 127.0.0.1 in %d tries", tries)
 }
 
+// PickAll sets each of the ports as [Pick] does, all of them different.
+func PickAll(ctx context.Context, ports ...*int) error {
+	picked := make(map[int]bool, len(ports))
+	for _, p := range ports {
+		port, err := Pick(ctx)
+		for err == nil && picked[port] {
+			port, err = Pick(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		*p, picked[port] = port, true
+	}
+	return nil
+}
+
 // refused reports whether nobody answers at port. A server that is too busy to
 // answer in time is there all the same.
 func refused(ctx context.Context, port int) (bool, error) {

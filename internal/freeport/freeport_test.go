@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -46,6 +47,22 @@ func TestPickKeepsWhatItGave(t *testing.T) {
 	}
 	if mine, err := hold(port); mine || err != nil {
 		t.Errorf("a port that was given is given again: %t, %v", mine, err)
+	}
+}
+
+func TestPickAll(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	ports, targets := make([]int, n), make([]*int, n)
+	for i := range ports {
+		targets[i] = &ports[i]
+	}
+	if err := PickAll(t.Context(), targets...); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(ports)
+	if ports[0] < first || len(slices.Compact(ports)) != n {
+		t.Errorf("%d ports are not all set and different: %d", n, ports)
 	}
 }
 

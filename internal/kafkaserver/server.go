@@ -105,10 +105,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 func (s *Server) create(ctx context.Context) error {
 	var err error
 	for range portTries {
-		for _, port := range []*int{&s.plain, &s.controller, &s.secure} {
-			if *port, err = freeport.Pick(ctx); err != nil {
-				return err
-			}
+		if err = freeport.PickAll(ctx, &s.plain, &s.controller, &s.secure); err != nil {
+			return err
 		}
 		if err = os.RemoveAll(s.dataDir()); err != nil {
 			return err

@@ -63,7 +63,9 @@ func Redis(args ...string) Program {
 }
 
 // Sentinel is a Redis Sentinel that watches the server at master, under the
-// name "mymaster". It counts a master as down after a second.
+// name "mymaster". It counts a server as down after five seconds: it judges the
+// replicas by the same limit, and a busy machine may stop one for a second. A
+// failover that found no good replica is tried again after 20 s instead of 6 min.
 func Sentinel(master string) Program {
 	p := Redis()
 	p.Args = func(dir string, port int) ([]string, error) {
@@ -74,7 +76,7 @@ func Sentinel(master string) Program {
 		// It rewrites this file.
 		path := filepath.Join(dir, "sentinel.conf")
 		conf := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor mymaster %s %s 1\n"+
-			"sentinel down-after-milliseconds mymaster 1000\n", port, dir, host, masterPort)
+			"sentinel down-after-milliseconds mymaster 5000\nsentinel failover-timeout mymaster 10000\n", port, dir, host, masterPort)
 		return []string{path, "--sentinel"}, os.WriteFile(path, []byte(conf), 0o600)
 	}
 	return p

@@ -99,7 +99,7 @@ func startOnce(ctx context.Context, programs programs, cfg Config) (*Server, err
 	if s.dog, err = startWatchdog(ctx, s.dir); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
-	err = s.pickPorts(ctx)
+	err = freeport.PickAll(ctx, &s.ports.amqp, &s.ports.tls, &s.ports.dist, &s.ports.epmd)
 	if err == nil {
 		err = s.writeConfig(cfg)
 	}
@@ -110,16 +110,6 @@ func startOnce(ctx context.Context, programs programs, cfg Config) (*Server, err
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
-}
-
-func (s *Server) pickPorts(ctx context.Context) error {
-	for _, port := range []*int{&s.ports.amqp, &s.ports.tls, &s.ports.dist, &s.ports.epmd} {
-		var err error
-		if *port, err = freeport.Pick(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // URL returns the AMQP URL of a vhost, "" for the vhost "/". It stays the same
