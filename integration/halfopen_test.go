@@ -69,7 +69,8 @@ func TestListenerHalfOpen(t *testing.T) {
 		t.Errorf("got event %d, want %d", got.ID, id)
 	}
 	e.untilDone()
-	if n := r.count("not listening"); n != 1 {
+	// A busy machine may be late with a canary before the cut, or after it.
+	if n := r.count("not listening"); n < 1 || n > max(1, int(r.Stats().Listener.Unheard)) {
 		t.Errorf("the loss was reported %d times", n)
 	}
 }

@@ -84,7 +84,7 @@ func untilSays(t *testing.T, url, want string) (text string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
 		if _, text = fetch(t, url); strings.Contains(text, want) {
 			return text
 		}

@@ -119,7 +119,7 @@ func (s *stage) command(st step, a act) (printed string) {
 }
 
 // lookingPatience bounds how long a step that only looks is played again.
-const lookingPatience = time.Minute
+const lookingPatience = patience
 
 // again is for how long a step may be played again: not at all, if it changes anything.
 func again(text string) time.Duration {
@@ -206,21 +206,21 @@ func (s *stage) start() {
 // ready waits until the relay that was started says that it is.
 func (s *stage) ready() {
 	s.Helper()
-	s.until("notifyd healthcheck", "0")
+	s.until("notifyd healthcheck")
 }
 
-// until types a command again and again until it ends with a code.
-func (s *stage) until(command, code string) (printed string) {
+// until types a command again and again until it ends well.
+func (s *stage) until(command string) (printed string) {
 	s.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(typingPatience); ; <-tick.C {
 		is, printed := s.run("{ " + command + "\n} </dev/null")
-		if is == code {
+		if is == "0" {
 			return printed
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("%s ends with %s, not with %s:\n%s\n%s", command, is, code, printed, read(s.T, filepath.Join(s.dir, "notifyd.log")))
+			s.Fatalf("%s ends with %s:\n%s\n%s", command, is, printed, read(s.T, filepath.Join(s.dir, "notifyd.log")))
 		}
 	}
 }

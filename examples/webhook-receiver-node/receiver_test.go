@@ -34,7 +34,7 @@ const (
 	otherSecret = "whsec_b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVyIQ=="
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // program is receiver.mjs at work.
 type program struct {

@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/smtpsink"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // patience bounds a test that waits for something that must happen.
 const patience = time.Minute

@@ -35,7 +35,7 @@ func destination(tb testing.TB, wrap func(*client) dispatch.Handler) Destination
 		Secrets: []string{testPassword}, Ordered: true,
 		Log:      func() string { return "nothing\n" },
 		Cases:    cases(proxy.Addr(), wrap),
-		Patience: 20 * time.Second, Prompt: time.Second,
+		Patience: time.Minute,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/freeport"
 )
 
 const testPassword = "correct horse/battery"
@@ -32,7 +33,7 @@ type testServer struct {
 
 func startServer(tb testing.TB) *testServer {
 	tb.Helper()
-	s := &testServer{addr: "127.0.0.1:0", conns: make(map[net.Conn]struct{})}
+	s := &testServer{conns: make(map[net.Conn]struct{})}
 	s.start(tb)
 	tb.Cleanup(func() { s.stop(tb) })
 	return s
@@ -40,7 +41,11 @@ func startServer(tb testing.TB) *testServer {
 
 func (s *testServer) start(tb testing.TB) {
 	tb.Helper()
-	l, err := net.Listen("tcp", s.addr)
+	open := freeport.Listen
+	if s.addr != "" {
+		open = func(ctx context.Context) (net.Listener, error) { return freeport.Reopen(ctx, s.addr) }
+	}
+	l, err := open(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}

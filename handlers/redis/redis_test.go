@@ -289,7 +289,13 @@ func TestSentinel(t *testing.T) {
 		}
 		return errs == nil || t.Failed()
 	})
-	if got := written(t, cl, "s"); !slices.Equal(got, []int64{1, 2, 3, 4}) {
+	got, firsts := written(t, cl, "s"), []int64(nil)
+	for _, id := range got { // a batch whose answer came too late is written again
+		if !slices.Contains(firsts, id) {
+			firsts = append(firsts, id)
+		}
+	}
+	if !slices.Equal(firsts, []int64{1, 2, 3, 4}) {
 		t.Errorf("the new primary has %d", got)
 	}
 }

@@ -156,9 +156,9 @@ func TestSilence(t *testing.T) {
 	defer silent.Close()
 	defer close(gone)
 	cfg := config(strings.TrimPrefix(silent.URL, "http://"))
-	cfg.RequestTimeout = 50 * time.Millisecond
+	cfg.RequestTimeout = 2 * time.Second // long enough to dial and to write
 	err := newHandler(t, cfg).Deliver(testContext(t), event(`{}`))
-	if class(err) != "retry" || !strings.Contains(err.Error(), "maybe posted") || !strings.Contains(err.Error(), "request_timeout of 50ms") {
+	if class(err) != "retry" || !strings.Contains(err.Error(), "maybe posted") || !strings.Contains(err.Error(), "request_timeout of 2s") {
 		t.Errorf("%s: %v", class(err), err)
 	}
 

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds a test that waits for something that must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // These belong to nobody.
 const (

@@ -18,16 +18,16 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // patience bounds a test that waits for something that must happen.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // none keeps a proxy that the machine of the test may have out of it.
 var none = secret.New(ProxyNone)
@@ -62,7 +62,7 @@ type receiver struct {
 
 func startReceiver(t *testing.T, answer http.HandlerFunc) *receiver {
 	t.Helper()
-	r := &receiver{answer: answer, addr: "127.0.0.1:0"}
+	r := &receiver{answer: answer}
 	r.start(t)
 	t.Cleanup(func() { r.stop(t) })
 	return r
@@ -74,7 +74,7 @@ func startTLSReceiver(t *testing.T, answer http.HandlerFunc) (*receiver, string)
 	// httptest has a certificate for 127.0.0.1 and example.com.
 	borrowed := httptest.NewTLSServer(nil)
 	defer borrowed.Close()
-	r := &receiver{answer: answer, addr: "127.0.0.1:0", cert: &borrowed.TLS.Certificates[0]}
+	r := &receiver{answer: answer, cert: &borrowed.TLS.Certificates[0]}
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	data := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw})
 	if err := os.WriteFile(ca, data, 0o600); err != nil {
@@ -88,7 +88,11 @@ func startTLSReceiver(t *testing.T, answer http.HandlerFunc) (*receiver, string)
 // start listens, again at the same address if it did before.
 func (r *receiver) start(tb testing.TB) {
 	tb.Helper()
-	l, err := net.Listen("tcp", r.addr)
+	open := freeport.Listen
+	if r.addr != "" {
+		open = func(ctx context.Context) (net.Listener, error) { return freeport.Reopen(ctx, r.addr) }
+	}
+	l, err := open(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}

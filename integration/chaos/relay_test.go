@@ -42,6 +42,9 @@ const (
 
 	// answerWithin is how long a destination may take.
 	answerWithin = 3 * time.Second
+	// mailWithin is the same for the mail server: who gives up on a mail that is
+	// about to be accepted sends it twice, and nobody counts those.
+	mailWithin = 30 * time.Second
 )
 
 // runRelay is the process that is killed, frozen and cut off.
@@ -67,8 +70,12 @@ func runRelay(url string) error {
 	if err != nil {
 		return err
 	}
+	timeout := answerWithin
+	if os.Getenv(envRelaySMTP) != "" {
+		timeout = mailWithin
+	}
 	err = relay.Handle("*", h, notifyd.Named("all"), notifyd.Concurrency(relayConcurrency), notifyd.BatchSize(relayBatch),
-		notifyd.Timeout(answerWithin), notifyd.WithBackoff(notifyd.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
+		notifyd.Timeout(timeout), notifyd.WithBackoff(notifyd.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
 	if err != nil {
 		return err
 	}

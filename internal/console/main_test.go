@@ -110,6 +110,14 @@ type site struct {
 // serve starts a console; change may alter how it is set up.
 func serve(t *testing.T, change func(*Config)) *site {
 	t.Helper()
+	s := prepare(t, change)
+	s.server.Start()
+	return s
+}
+
+// prepare does all of serve but the last.
+func prepare(t *testing.T, change func(*Config)) *site {
+	t.Helper()
 	db := testenv.Database(t)
 	pool, err := pgxpool.New(t.Context(), db)
 	if err != nil {
@@ -143,9 +151,6 @@ func serve(t *testing.T, change func(*Config)) *site {
 		s.console.Run(ctx)
 	}()
 	s.server = httptest.NewUnstartedServer(s.console)
-	// Shorter than a stream lives.
-	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = 2*time.Second, 5*time.Second
-	s.server.Start()
 	t.Cleanup(func() {
 		cancel()
 		<-done

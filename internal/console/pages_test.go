@@ -31,7 +31,9 @@ func TestOverview(t *testing.T) {
 // afterwards.
 func TestLive(t *testing.T) {
 	t.Parallel()
-	s := serve(t, nil)
+	s := prepare(t, nil)
+	s.server.Config.ReadTimeout, s.server.Config.WriteTimeout = 2*time.Second, 5*time.Second
+	s.server.Start()
 	r := s.request(http.MethodGet, Path+"live/overview", nil)
 	begin := time.Now()
 	response, err := s.client.Do(r)

@@ -40,14 +40,16 @@ const (
 func Pick(ctx context.Context) (int, error) {
 	for range tries {
 		port := first + rand.IntN(count) //nolint:gosec // a port number is no secret
-		free, err := refused(ctx, port)
+		// Held first: what another process holds is not dialled, where whoever
+		// listens may count his visitors.
+		mine, err := hold(port)
 		if err != nil {
 			return 0, err
 		}
-		if !free {
+		if !mine {
 			continue
 		}
-		if mine, err := hold(port); err != nil || mine {
+		if free, err := refused(ctx, port); err != nil || free {
 			return port, err
 		}
 	}

@@ -175,7 +175,7 @@ func copyTestBinary(t *testing.T) string {
 // eventually waits until ok, for things that end without telling us.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

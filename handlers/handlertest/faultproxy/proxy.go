@@ -2,7 +2,7 @@
 // tests of what lies between the sending of something and the answer to it. A
 // fault is in effect when the method that makes it returns.
 //
-// A [Proxy] is the Network of a handlertest.Destination. The package imports
+// A [Proxy] is the Network of a handlertest.Destination. The package needs
 // the standard library alone.
 package faultproxy
 
@@ -10,29 +10,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
-)
 
-// Ports are taken from [firstPort, firstPort+ports), below those from which
-// Linux and macOS serve outgoing connections. A port of those ranges could be
-// lost while Refuse has it closed: a client that keeps dialling it is one day
-// given the same number as its own, and is then connected to itself.
-const (
-	firstPort = 20000
-	ports     = 12000
-	// tries is generous: with half of the ports taken, 64 misses in a row happen
-	// once in 2^64.
-	tries = 64
-	// reopenWithin bounds waiting for our own port. A child process that is just
-	// being forked has a copy of the closed listener, until its exec.
-	reopenWithin = 10 * time.Second
-	reopenEvery  = 5 * time.Millisecond
+	"github.com/notifyd/notifyd/internal/freeport"
 )
 
 // Proxy passes connections on to a server. All methods are safe for concurrent
@@ -85,15 +69,14 @@ func New(upstream string, opts ...Option) (*Proxy, error) {
 		opt(p)
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // it lives until Close
-	var err error
-	for range tries {
-		p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(ports))) //nolint:gosec // a port number is no secret
-		if err = p.listen(); err == nil {
-			return p, nil
-		}
+	l, err := freeport.Listen(p.ctx)                           // a port that is still free when the proxy comes back to it
+	if err != nil {
+		p.cancel()
+		return nil, fmt.Errorf("faultproxy: %w", err)
 	}
-	p.cancel()
-	return nil, fmt.Errorf("faultproxy: no free port in %d tries: %w", tries, err)
+	p.addr = l.Addr().String()
+	p.accept(l)
+	return p, nil
 }
 
 // Addr returns where to connect to, host:port. It never changes.
@@ -109,12 +92,8 @@ func (p *Proxy) Port() int {
 	return n
 }
 
-// listen opens the port.
-func (p *Proxy) listen() error {
-	l, err := (&net.ListenConfig{}).Listen(p.ctx, "tcp", p.addr)
-	if err != nil {
-		return err
-	}
+// accept serves who comes to l.
+func (p *Proxy) accept(l net.Listener) {
 	accepts := make(chan struct{})
 	p.mu.Lock()
 	p.listener, p.accepts = l, accepts
@@ -129,28 +108,16 @@ func (p *Proxy) listen() error {
 			p.serve(client)
 		}
 	})
-	return nil
 }
 
 // reopen listens again after Refuse.
 func (p *Proxy) reopen() {
-	ctx, cancel := context.WithTimeout(p.ctx, reopenWithin)
-	defer cancel()
-	tick := time.NewTicker(reopenEvery)
-	defer tick.Stop()
-	for {
-		err := p.listen()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			if p.ctx.Err() == nil && errors.Is(err, syscall.EADDRINUSE) {
-				panic(fmt.Sprintf("faultproxy: somebody has taken %s", p.addr))
-			}
-			return
-		}
+	l, err := freeport.Reopen(p.ctx, p.addr)
+	switch {
+	case err == nil:
+		p.accept(l)
+	case errors.Is(err, syscall.EADDRINUSE):
+		panic(fmt.Sprintf("faultproxy: somebody has taken %s", p.addr))
 	}
 }
 
