@@ -89,7 +89,7 @@ func (b *runbook) log() string {
 // awaitLog waits until the relay has logged something.
 func (b *runbook) awaitLog(want string) {
 	b.Helper()
-	b.until("grep -c '"+want+"' notifyd.log")
+	b.until("grep -c '" + want + "' notifyd.log")
 }
 
 // metric waits until the relay has a figure.
@@ -173,7 +173,7 @@ func (b *runbook) pausedAtConsole() {
 			b.Fatalf("%s: %d\n%s", step.button, code, page)
 		}
 		b.metric(`notifyd_destination_paused{destination="mail"} ` + step.figure)
-		b.until(`notifyd status | grep -E ' `+step.state+` +- mail$'`)
+		b.until(`notifyd status | grep -E ' ` + step.state + ` +- mail$'`)
 	}
 }
 

@@ -210,14 +210,14 @@ func (s *stage) ready() {
 }
 
 // until types a command again and again until it ends well.
-func (s *stage) until(command string) (printed string) {
+func (s *stage) until(command string) {
 	s.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(typingPatience); ; <-tick.C {
 		is, printed := s.run("{ " + command + "\n} </dev/null")
 		if is == "0" {
-			return printed
+			return
 		}
 		if time.Now().After(deadline) {
 			s.Fatalf("%s ends with %s:\n%s\n%s", command, is, printed, read(s.T, filepath.Join(s.dir, "notifyd.log")))
