@@ -170,12 +170,18 @@ func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome, all *ta
 // whoever was refused hears of it, also where the one held back was the only probe.
 func (l *lane) heldBack(n int) {
 	l.mu.Lock()
+	call := l.returnLocked(n)
+	l.mu.Unlock()
+	call()
+}
+
+// returnLocked takes back turns of the pacer that nobody used, and returns what to
+// call after unlocking.
+func (l *lane) returnLocked(n int) func() {
 	if l.pacer.on() {
 		l.pacer.take(-n)
 	}
-	call := l.wakeLocked()
-	l.mu.Unlock()
-	call()
+	return l.wakeLocked()
 }
 
 func (l *lane) available() {

@@ -247,10 +247,7 @@ const slowShare = 5
 func (l *lane) giveBack(n int) {
 	l.mu.Lock()
 	l.load -= n
-	if l.pacer.on() {
-		l.pacer.take(-n)
-	}
-	call := l.wakeLocked()
+	call := l.returnLocked(n)
 	l.mu.Unlock()
 	call()
 }

@@ -121,7 +121,7 @@ func (b *runbook) databaseDown() {
 	elsewhere := testenv.Postgres(b.T).URL("")
 	execute(b.T, elsewhere, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
 	execute(b.T, elsewhere, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE quote_ident(datname) = '"+name+"'")
-	b.until("notifyd healthcheck 2>&1 | grep -F '[-] database: '")
+	b.until("said=$(notifyd healthcheck 2>&1); [ $? -eq 1 ] && printf '%s' \"$said\" | grep -F '[-] database: '")
 	execute(b.T, elsewhere, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS true")
 	b.ready()
 	until(b.T, b.url, `SELECT count(*) = 4 FROM pg_stat_activity WHERE application_name = 'notifyd/claim' AND state = 'idle' AND datname = current_database()`)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -32,21 +31,6 @@ func TestPick(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestPickKeepsWhatItGave: a port stays with the process whose server is down.
-func TestPickKeepsWhatItGave(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("only Linux has names that end with their process")
-	}
-	port, err := Pick(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if mine, err := hold(port); mine || err != nil {
-		t.Errorf("a port that was given is given again: %t, %v", mine, err)
 	}
 }
 
