@@ -131,7 +131,7 @@ func (c *peer) here() bool {
 	must(c.t, err)
 	n := 0
 	must(c.t, raw.Read(func(fd uintptr) bool {
-		n, _, _ = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT) //nolint:gosec // a descriptor is an int
+		n, _, _ = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		return true
 	}))
 	return c.r.Buffered() > 0 || n > 0
