@@ -60,6 +60,8 @@ func TestIncidents(t *testing.T) {
 	if i := seen.until(t, dispatch.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {
 		t.Errorf("dead letter: %+v", i)
 	}
+	// It is told when it is decided, and written a moment later.
+	e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
 	down.Store(true)
 	e.insert("down", "1")
 	if i := seen.until(t, dispatch.IncidentUnavailable); i.Destination != "down" || i.Err == nil {
