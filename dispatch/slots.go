@@ -79,7 +79,9 @@ func (h *slotHolder) begin(ctx context.Context) {
 			h.d.sched.useSlots(h.used, time.Now().Add(slotsLast))
 			return
 		}
-		h.d.health.report(err)
+		if ctx.Err() == nil { // else it is we who ended it
+			h.d.health.report(err)
+		}
 		sleep(ctx, pause.NextBackOff())
 	}
 }

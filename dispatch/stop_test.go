@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -171,5 +172,24 @@ func TestRunStopSavesAnswersOfALostClaim(t *testing.T) {
 			t.Error("what was delivered is not written down")
 		}
 		c.once(t, ids)
+	})
+}
+
+// TestStopWhileItStartsIsNoOutage: the database was asked for slots, and has not
+// answered yet.
+func TestStopWhileItStartsIsNoOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := newFakeDB()
+		db.roundTrip = time.Second
+		r := newRelay(t, db, 1, testConfig())
+		r.start()
+		after(time.Millisecond)
+		if err := r.stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if n := r.log.count("database does not answer"); n != 0 {
+			t.Errorf("an outage is told %d times", n)
+		}
 	})
 }
