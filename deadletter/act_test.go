@@ -196,6 +196,49 @@ func TestInterrupted(t *testing.T) {
 	d.expect("deliveries", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY 1`, "dead 70", "retry 30")
 }
 
+// cutAtCommit ends a context when the first COMMIT is about to be sent.
+type cutAtCommit struct {
+	deadletter.DB
+
+	cut context.CancelFunc
+}
+
+func (c cutAtCommit) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := c.DB.BeginTx(ctx, options)
+	if options.AccessMode == pgx.ReadWrite && err == nil {
+		tx = cutTx{tx, c.cut}
+	}
+	return tx, err
+}
+
+type cutTx struct {
+	pgx.Tx
+
+	cut context.CancelFunc
+}
+
+func (t cutTx) Commit(ctx context.Context) error {
+	t.cut()
+	return t.Tx.Commit(ctx)
+}
+
+// TestInterruptedAtCommit: what is committed is told.
+func TestInterruptedAtCommit(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 5, "mail", "a", "bad")
+	ctx, cancel := context.WithCancel(t.Context())
+	store, err := deadletter.New(cutAtCommit{d.pool, cancel}, deadletter.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := store.Replay(ctx, deadletter.Filter{}, deadletter.Action{Batch: 2})
+	if !errors.Is(err, context.Canceled) || r != (deadletter.Result{Matched: 5, Done: 2}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	d.expect("deliveries", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY 1`, "dead 3", "retry 2")
+}
+
 // TestWhatDiesMeanwhileIsLeft: or a replay of what dies again at once would not end.
 func TestWhatDiesMeanwhileIsLeft(t *testing.T) {
 	t.Parallel()

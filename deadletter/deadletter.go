@@ -96,19 +96,41 @@ func (s *Store) write(ctx context.Context, what string, f inTx) error {
 type inTx func(tx pgx.Tx, now time.Time) error
 
 func (s *Store) tx(ctx context.Context, what string, options pgx.TxOptions, f inTx) error {
-	err := pgx.BeginTxFunc(ctx, s.db, options, func(tx pgx.Tx) error {
-		var now time.Time
-		err := tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true)`,
-			fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
-		if err != nil {
-			return err
-		}
-		return f(tx, now)
-	})
+	tx, err := s.db.BeginTx(ctx, options)
+	if err == nil {
+		err = commit(ctx, tx, begin(ctx, tx, f))
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+func begin(ctx context.Context, tx pgx.Tx, f inTx) error {
+	var now time.Time
+	err := tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true)`,
+		fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
+	if err != nil {
+		return err
+	}
+	return f(tx, now)
+}
+
+// commitTimeout bounds what does not end with its caller.
+const commitTimeout = 30 * time.Second
+
+var errNoCommit = errors.New("the database does not answer COMMIT")
+
+// commit ends tx, which did what it should if err is nil. The end of ctx does not cut
+// the COMMIT off: nobody could tell then whether it took place.
+func commit(ctx context.Context, tx pgx.Tx, err error) error {
+	if err != nil {
+		_ = tx.Rollback(ctx) // there is an error already, and what is not committed is undone
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTimeout, errNoCommit)
+	defer cancel()
+	return tx.Commit(ctx)
 }
 
 // Ref names a delivery.
