@@ -20,6 +20,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
+	"github.com/notifyd/notifyd/internal/freeport"
 )
 
 // service is the other side. It answers a call that it has seen before with
@@ -72,7 +73,11 @@ func (s *service) description() *grpc.ServiceDesc {
 
 func (s *service) start(tb testing.TB) {
 	tb.Helper()
-	l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", s.address)
+	open := freeport.Listen
+	if s.address != "" { // again, where it was
+		open = func(ctx context.Context) (net.Listener, error) { return freeport.Reopen(ctx, s.address) }
+	}
+	l, err := open(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -93,7 +98,7 @@ func (s *service) stop(testing.TB) {
 // TestWarehouse holds the handler against what every destination promises.
 func TestWarehouse(t *testing.T) {
 	t.Parallel()
-	s := &service{address: "127.0.0.1:0"}
+	s := &service{}
 	s.start(t)
 	t.Cleanup(func() { s.stop(t) })
 	proxy := faultproxy.Start(t, s.address)

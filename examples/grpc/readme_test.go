@@ -69,7 +69,7 @@ func database(t *testing.T) *pgx.Conn {
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	conn := database(t)
-	s := &service{address: "127.0.0.1:0"}
+	s := &service{}
 	s.start(t)
 	t.Cleanup(func() { s.stop(t) })
 	page, err := os.ReadFile("README.md")

@@ -144,12 +144,14 @@ func prepare(t *testing.T, change func(*Config)) *site {
 		t.Fatal(err)
 	}
 	s.console.sampler.every = 50 * time.Millisecond
+	_, sampled := s.console.sampler.next()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		s.console.Run(ctx)
 	}()
+	<-sampled // a page has no destinations before
 	s.server = httptest.NewUnstartedServer(s.console)
 	t.Cleanup(func() {
 		cancel()
