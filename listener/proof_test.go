@@ -277,6 +277,10 @@ func TestNoCanaryWhileNobodyWouldMissIt(t *testing.T) {
 		}
 	}
 	start(t, p.Run)
+	p.until(t, "the first canary", func(s State) bool { return !s.Proven.IsZero() })
+	for len(asked) > 0 { // before it
+		<-asked
+	}
 	for range 5 {
 		next(t, "the question", asked)
 	}

@@ -102,9 +102,11 @@ func TestTwoSessionsShare(t *testing.T) {
 	if got := d.sweep(first, 2); !slices.Equal(got, all[:2]) {
 		t.Errorf("the first claimed %v", got)
 	}
+	d.keepOpen(first)
 	if got := d.sweep(second, 2); !slices.Equal(got, all[2:4]) {
 		t.Errorf("the second claimed %v", got)
 	}
+	d.keepOpen(second)
 	if got := ids(d.claim(d.session(options()), dispatch.Query{Source: dispatch.SourceIDs, IDs: all[:4]})); len(got) != 0 {
 		t.Errorf("a third claimed %v", got)
 	}

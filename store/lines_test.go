@@ -47,10 +47,7 @@ func TestClaimLines(t *testing.T) {
 		return q
 	}
 	d.claim(other, dispatch.Query{Source: dispatch.SourceLines, PerLine: 1, Lines: ask(high, "locked").Lines})
-	// It stays open while the others are tried, on a busy machine too.
-	if _, err := other.conn.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-		t.Fatal(err)
-	}
+	d.keepOpen(other)
 	blocking, few := ask(high, "dead"), ask(high, "mixed")
 	blocking.Blocking, few.PerLine = []string{"d"}, 1
 	mine, others := ask(high, "mixed", "later"), ask(high, "mixed")
@@ -98,6 +95,7 @@ func TestClaimLinesLeavesWhatIsNotDueUnlocked(t *testing.T) {
 	if got := ids(d.claim(s, q)); !slices.Equal(got, append(behind, due...)) {
 		t.Fatalf("claimed %v, want %v and %v", got, behind, due)
 	}
+	d.keepOpen(s)
 	// Who comes for a delivery that has just become due skips what is locked.
 	free := func(id int64) bool {
 		return one[int64](d, `SELECT count(*) FROM (SELECT FROM outbox_deliveries WHERE event_id = $1 FOR UPDATE SKIP LOCKED) AS f`, id) == 1
@@ -122,6 +120,7 @@ func TestClaimShowsWhatHasComeUpBehind(t *testing.T) {
 	}
 	other, s := d.session(options()), d.session(options())
 	d.claim(other, dispatch.Query{Source: dispatch.SourceIDs, IDs: all[:2]})
+	d.keepOpen(other)
 	late := func(q dispatch.Query) (found []int64, cut bool) {
 		c := d.claim(s, q)
 		for _, x := range c.Late {

@@ -118,6 +118,15 @@ func (d *db) claim(s *Session, q dispatch.Query) dispatch.Claimed {
 	return c
 }
 
+// keepOpen lets a claim stay open while something else is done, however long that
+// takes on a busy machine.
+func (d *db) keepOpen(s *Session) {
+	d.Helper()
+	if _, err := s.conn.Exec(d.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+		d.Fatal(err)
+	}
+}
+
 // sweep claims by a sweep from the start and returns the ids, in order.
 func (d *db) sweep(s *Session, limit int) []int64 {
 	d.Helper()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -168,6 +169,20 @@ func (l *logged) String() string {
 }
 
 func (l *logged) count(s string) int { return strings.Count(l.String(), s) }
+
+// tells waits until a text has been logged, and fails unless it was n times.
+func (l *logged) tells(t *testing.T, text string, n int) {
+	t.Helper()
+	settled(t, text, func() error {
+		if l.count(text) < n {
+			return errors.New("not told")
+		}
+		return nil
+	})
+	if got := l.count(text); got != n {
+		t.Errorf("%q is told %d times, want %d:\n%s", text, got, n, l.String())
+	}
+}
 
 func (l *logged) option() rabbitmq.Option {
 	return rabbitmq.WithLogger(slog.New(slog.NewTextHandler(io.Writer(l), nil)))

@@ -89,7 +89,7 @@ func TestTLS(t *testing.T) {
 		var before *conn
 		for before = range h.idle[0].conns {
 		}
-		do(t, client(t, s.Addr()), "client", "kill", "laddr", "127.0.0.1:"+port)
+		do(t, client(t, s.Addr()), "client", "kill", "addr", before.raw.LocalAddr().String()) // no other's
 		deliver(t, h, events(2))
 		if _, still := h.idle[0].conns[before]; still {
 			t.Error("the connection was not closed")
