@@ -166,12 +166,17 @@ func (r *Relay) wire() error {
 func (r *Relay) wireListener(owner int64) error {
 	d, observer := r.dispatcher, r.settings.observer
 	listens := func() { r.heard.Do(func() { close(r.listens) }) }
-	r.listener = listener.New(r.connectAs(r.listening, "listen"), outboxsql.Channel(r.settings.schema), d, r.log, listens)
-	r.listener.OnBlind(d.Blind)
-	r.listener.OnChange(func(err error) {
+	connect := r.connectAs(r.listening, "listen")
+	r.listener = listener.New(func(ctx context.Context) (*pgx.Conn, error) {
+		conn, err := connect(ctx)
 		if errors.Is(err, store.ErrPooler) {
+			r.pooled(ctx, err)
 			listens() // it never will, and polling works
 		}
+		return conn, err
+	}, outboxsql.Channel(r.settings.schema), d, r.log, listens)
+	r.listener.OnBlind(d.Blind)
+	r.listener.OnChange(func(err error) {
 		if observer == nil {
 			return
 		}
@@ -190,6 +195,14 @@ func (r *Relay) wireListener(owner int64) error {
 		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(owner)), Every: r.settings.canary, //nolint:gosec // a name
 		Notify: r.bell.Notify, Missed: func() bool { return !d.Awake() },
 	})
+}
+
+// pooled tells of a pooler that LISTEN leads through, where the listener does not
+// because it could not connect for another reason before.
+func (r *Relay) pooled(ctx context.Context, err error) {
+	if trouble := r.listener.State().Trouble; trouble != nil && !errors.Is(trouble, store.ErrPooler) {
+		r.log.WarnContext(ctx, "notifications will not be heard", "err", err)
+	}
 }
 
 func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {

@@ -92,7 +92,7 @@ func (l *life) listens(conn *pgx.Conn, prove bool) { //nolint:revive // prove is
 	l.conn, l.proven, l.state.Listening = conn, false, true
 	l.mu.Unlock()
 	if !prove {
-		l.fine()
+		l.fine(conn)
 	}
 	select {
 	case l.poke <- struct{}{}:
@@ -146,10 +146,13 @@ func (l *life) seeLocked(blind bool) { //nolint:revive // the state itself
 	}
 }
 
-// fine takes word that notifications are heard.
-func (l *life) fine() {
+// fine takes word that notifications are heard on conn, which may be gone again.
+func (l *life) fine(conn *pgx.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.conn != conn {
+		return
+	}
 	l.state.Trouble, l.proven, l.deaf = nil, true, false
 	l.seeLocked(false)
 	if l.well.IsZero() {
@@ -316,7 +319,7 @@ func (l *life) sing(ctx context.Context, p *Proof) {
 			l.mu.Lock()
 			l.state.Proven, l.state.RoundTrip = time.Now(), time.Since(begin)
 			l.mu.Unlock()
-			l.fine()
+			l.fine(conn)
 			return
 		case <-patience.C:
 			l.giveUp(conn)
