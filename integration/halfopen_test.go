@@ -56,6 +56,7 @@ func TestListenerHalfOpen(t *testing.T) {
 	r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through), notifyd.WithCanary(100*time.Millisecond))
 	awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 	awaitTrue(t, "listening", r.Listening) // a busy machine may be late with a canary
+	awaitTrue(t, "the end of what was told before", func() bool { return r.count("listening again") == r.count("not listening") })
 	before := r.count("not listening")
 	network.Cut()
 	id := e.insert("order.created", `{}`)

@@ -122,8 +122,8 @@ func TestLongOutage(t *testing.T) {
 		t.Errorf("%d of %d events wait as if they had never been tried", n, events)
 	}
 	begin := time.Now()
-	r.start()
 	_, tried := r.events()
+	r.start()
 	for n := batch; n <= events; n += batch { // patience for each of them: a busy machine takes its time
 		r.await(tried + n)
 	}

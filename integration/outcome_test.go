@@ -166,7 +166,7 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 		}
 	}
 	r := e.relay(func(r *notifyd.Relay) {
-		if err := errors.Join(r.Handle("mail", h, notifyd.MaxAttempts(1)), r.Handle("log", other)); err != nil {
+		if err := errors.Join(r.Handle("mail", h, notifyd.MaxAttempts(1), notifyd.Concurrency(1)), r.Handle("log", other)); err != nil {
 			t.Fatal(err)
 		}
 	})

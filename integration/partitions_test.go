@@ -69,11 +69,11 @@ func TestPartitions(t *testing.T) { //nolint:revive // one story
 		t.Fatal(err)
 	}
 	options := []notifyd.Option{notifyd.WithDailyPartitions(), notifyd.WithPollInterval(never), notifyd.WithRetention(time.Millisecond, 10)}
-	relay := e.relay(handleAll(t, h, quick()), options...)
-	e.untilDone()
 	if err := write(outbox.Event{Type: "key", IdempotencyKey: "0", Payload: 1}); err == nil || !strings.Contains(err.Error(), "outbox_events_idempotency") {
 		t.Errorf("a key of an earlier day: %v", err)
 	}
+	relay := e.relay(handleAll(t, h, quick()), options...)
+	e.untilDone()
 	e.until("the day at hand", `SELECT count(*) >= 4 FROM outbox_partitions() WHERE day >= $1::date`, today.UTC().Format(time.DateOnly))
 	e.until("the days before", `SELECT count(*) = 1 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
 	id := e.insert("a", "1")

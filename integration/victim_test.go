@@ -25,6 +25,9 @@ const envVictimBudget = "NOTIFYD_TEST_VICTIM_BUDGET"
 // envVictimAnswers, if set, lets the handler answer once the standard input ends.
 const envVictimAnswers = "NOTIFYD_TEST_VICTIM_ANSWERS"
 
+// victimReady is what a victim prints when it listens and claims.
+const victimReady = "ready"
+
 // victim runs the relay; it prints the id of each event that its handler gets.
 func victim(url string) {
 	ctx := context.Background()
@@ -59,14 +62,22 @@ func victim(url string) {
 	if err != nil {
 		panic(err)
 	}
+	go func() {
+		<-relay.Ready()
+		fmt.Println(victimReady)
+	}()
 	panic(relay.Run(ctx))
 }
 
-// startVictim starts such a process and returns it with the lines it prints.
+// startVictim starts such a process, waits until it is ready and returns it with the lines it prints.
 func (e *env) startVictim(budget time.Duration) (cmd *exec.Cmd, lines <-chan string) {
 	e.t.Helper()
 	cmd = e.victim(budget)
-	return cmd, e.run(cmd)
+	lines = e.run(cmd)
+	if line := waitLine(e.t, lines); line != victimReady {
+		e.t.Fatalf("the relay said %s before it was ready", line)
+	}
+	return cmd, lines
 }
 
 // victim makes the command of such a process.
