@@ -95,42 +95,38 @@ func (s *Store) write(ctx context.Context, what string, f inTx) error {
 // inTx is what a transaction is for. now is its time by the database's clock.
 type inTx func(tx pgx.Tx, now time.Time) error
 
-func (s *Store) tx(ctx context.Context, what string, options pgx.TxOptions, f inTx) error {
-	tx, err := s.db.BeginTx(ctx, options)
-	if err == nil {
-		err = commit(ctx, tx, begin(ctx, tx, f))
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
-
-func begin(ctx context.Context, tx pgx.Tx, f inTx) error {
-	var now time.Time
-	err := tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true)`,
-		fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
-	if err != nil {
-		return err
-	}
-	return f(tx, now)
-}
-
 // commitTimeout bounds what does not end with its caller.
 const commitTimeout = 30 * time.Second
 
 var errNoCommit = errors.New("the database does not answer COMMIT")
 
-// commit ends tx, which did what it should if err is nil. The end of ctx does not cut
-// the COMMIT off: nobody could tell then whether it took place.
-func commit(ctx context.Context, tx pgx.Tx, err error) error {
+func (s *Store) tx(ctx context.Context, what string, options pgx.TxOptions, f inTx) error {
+	if err := s.run(ctx, options, f); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// run is [pgx.BeginTxFunc], but the end of ctx does not cut the COMMIT off: nobody
+// could tell then whether it took place.
+func (s *Store) run(ctx context.Context, options pgx.TxOptions, f inTx) error {
+	tx, err := s.db.BeginTx(ctx, options)
 	if err != nil {
-		_ = tx.Rollback(ctx) // there is an error already, and what is not committed is undone
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTimeout, errNoCommit)
+	defer tx.Rollback(ctx) //nolint:errcheck // does nothing after COMMIT; before it, what fails is undone all the same
+	var now time.Time
+	err = tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true)`,
+		fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
+	if err != nil {
+		return err
+	}
+	if err := f(tx, now); err != nil {
+		return err
+	}
+	lasting, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTimeout, errNoCommit)
 	defer cancel()
-	return tx.Commit(ctx)
+	return tx.Commit(lasting)
 }
 
 // Ref names a delivery.

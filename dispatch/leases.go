@@ -195,7 +195,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	}
 	if fenced > 0 {
 		ls.fenced.Add(uint64(fenced))
-		ls.log.WarnContext(ctx, "answers were refused: their leases had been taken over, or were lost in a crash of the database", "deliveries", fenced)
+		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost", "deliveries", fenced)
 	}
 	for _, e := range put {
 		if e.State == EntryRetry {

@@ -26,8 +26,8 @@ type Report struct {
 type Stats struct {
 	// Claims counts the claims that found something, and Claimed what they found.
 	Claims, Claimed uint64
-	// Fenced counts answers that were refused because another relay had taken
-	// the delivery over, or a crash of the database had lost the lease.
+	// Fenced counts answers that were refused because their lease was taken over,
+	// lost in a crash of the database, or settled just before a connection was lost.
 	Fenced uint64
 	// Asked counts the questions for work, whether they found something or not:
 	// by id, sweeps, due deliveries and lines, by [Source]; index 0 is unused.
