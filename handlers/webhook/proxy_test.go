@@ -50,16 +50,16 @@ func startProxy(t *testing.T, to, password string) (addr string, asked func() []
 			return
 		}
 		w.WriteHeader(http.StatusOK)
-		client, _, err := http.NewResponseController(w).Hijack()
+		client, buffered, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		pipe := func(to, from net.Conn) {
+		pipe := func(to net.Conn, from io.Reader) {
 			_, _ = io.Copy(to, from)
 			_ = to.Close()
 		}
-		pipes.Go(func() { pipe(server, client) })
+		pipes.Go(func() { pipe(server, buffered) }) // which has what came before the hijack
 		pipes.Go(func() { pipe(client, server) })
 	}))
 	t.Cleanup(func() {
