@@ -128,6 +128,12 @@ func TestFirstFailureIsFinal(t *testing.T) {
 			says:     []string{"WARNING: DATA RACE", "a data race"}, not: []string{again, "FLAKY"},
 		},
 		{
+			name:     "lost event",
+			packages: map[string]string{"a": strings.Replace(once, "only the first time", "event 7 was lost at mail", 1), "b": once},
+			code:     1,
+			says:     []string{"only the first time", "which is never a question of time: p_test.go:17: event 7 was lost at mail"}, not: []string{again, "FLAKY"},
+		},
+		{
 			name:     "flags that are wrong",
 			packages: map[string]string{"a": passes},
 			flags:    []string{"-timeout=soon"},
