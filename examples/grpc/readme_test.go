@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/internal/pgserver"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -31,7 +33,24 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if code == 0 {
+		if err := findLeaks(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// findLeaks looks for goroutines that are left, longer than the half second that
+// goleak gives them.
+func findLeaks() (err error) {
+	for end := time.Now().Add(patience); ; {
+		if err = goleak.Find(); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // database starts a PostgreSQL with the tables.
