@@ -136,16 +136,19 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.S
 	return err
 }
 
-// maxGroups is how many groups a dry run shows.
+// maxGroups is how many groups a dry run shows, the largest first.
 const maxGroups = 50
 
 func (d *dlqAction) preview(ctx context.Context, p printer, s *deadletter.Store, chosen deadletter.Filter, r deadletter.Result) error {
-	if p.json {
-		return p.encode(r)
-	}
 	groups, err := s.Groups(ctx, chosen, maxGroups)
 	if err != nil {
 		return err
+	}
+	if p.json {
+		return p.encode(struct {
+			deadletter.Result
+			Groups []deadletter.Group `json:"groups"`
+		}{r, groups})
 	}
 	if len(groups) > 0 {
 		if err := p.groups(groups); err != nil {
