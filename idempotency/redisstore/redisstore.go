@@ -1,6 +1,7 @@
 // Package redisstore keeps idempotency keys in Redis: one hash per key, changed
-// by one script, so that each step is atomic. It works with a single server, with
-// sentinels and with a cluster.
+// by one script, so that each step is atomic. It is tested with a single server.
+// No step touches two keys, so a client of sentinels or of a cluster
+// should do as well; that is not tested.
 //
 // Redis forgets what it has not yet written to its disk or to a replica when it
 // dies, and what it evicts: a key that is gone has its request run again. Use
