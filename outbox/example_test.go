@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,6 +69,25 @@ func ExampleStatement() {
 	fmt.Println(query[:41], args[0], args[len(args)-1])
 	// Output:
 	// INSERT INTO "public".outbox_events (event order.created {"id": 1042}
+}
+
+// An event whose key is there already can be skipped, with the transaction going
+// on. The query then says how many events were written.
+func ExampleStatement_ignoreDuplicate() {
+	query, args, err := outbox.Statement("public", outbox.Event{
+		Type:            "invoice.due",
+		Payload:         json.RawMessage(`{"invoice": 7}`),
+		IdempotencyKey:  "invoice-7",
+		IgnoreDuplicate: true, // otherwise a second one fails, and aborts the transaction
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// err = tx.QueryRow(ctx, query, args...).Scan(&written)
+	fmt.Println(strings.Contains(query, "ON CONFLICT DO NOTHING"), args[0], args[3])
+	// Output:
+	// true invoice.due invoice-7
 }
 
 // An event that cannot be stored is refused before anything is sent, and the

@@ -121,7 +121,7 @@ func TestAcceptedIsStored(t *testing.T) {
 			same := ok && got.Type == want.Type && payload == string(raw) && got.AggregateType == want.AggregateType && got.AggregateID == want.AggregateID &&
 				fmt.Sprint(got.Headers) == fmt.Sprint(want.Headers) && got.AvailableAt.Sub(want.AvailableAt).Abs() < time.Microsecond
 			if !same {
-				rt.Fatalf("wrote %+q, read %+q with payload %q", want, got, payload)
+				rt.Fatalf("wrote %+v, read %+v with payload %q", want, got, payload)
 			}
 		}
 		if err := rows.Err(); err != nil || i != len(events) {

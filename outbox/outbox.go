@@ -40,9 +40,13 @@ type Event struct {
 	// digits and !#$%&'*+-.^_`|~ .
 	Headers map[string]string
 	// IdempotencyKey lets at most one event of its type with this key be
-	// inserted: a second one fails with a unique violation (SQLSTATE 23505).
-	// Up to 1024 bytes. Empty: no such check.
+	// inserted: a second one fails with a unique violation (SQLSTATE 23505),
+	// which aborts the transaction. Up to 1024 bytes. Empty: no such check.
 	IdempotencyKey string
+	// IgnoreDuplicate has the event skipped, without an error, where one of its
+	// type has its IdempotencyKey already: the transaction goes on. It needs a
+	// key, and all events of a call have to say the same. See [Write].
+	IgnoreDuplicate bool
 	// AvailableAt delays the delivery until that time, to the microsecond and
 	// up to the year 9999. Zero: deliver at once.
 	AvailableAt time.Time
@@ -56,7 +60,7 @@ var ErrInvalid = errors.New("invalid event")
 func (e *Event) encode() (json.RawMessage, error) {
 	payload, err := encodePayload(e.Payload)
 	if err := errors.Join(err, checkType(e.Type), e.checkAggregate(), checkHeaders(e.Headers),
-		checkName("idempotency key", e.IdempotencyKey), checkTime(e.AvailableAt)); err != nil {
+		e.checkKey(), checkTime(e.AvailableAt)); err != nil {
 		return nil, err
 	}
 	return payload, nil
@@ -102,6 +106,13 @@ func (e *Event) checkAggregate() error {
 		return errors.New("aggregate type and aggregate id belong together: set both or neither")
 	}
 	return errors.Join(checkName("aggregate type", e.AggregateType), checkName("aggregate id", e.AggregateID))
+}
+
+func (e *Event) checkKey() error {
+	if e.IgnoreDuplicate && e.IdempotencyKey == "" {
+		return errors.New("ignore duplicate without an idempotency key: set a key, nothing is a duplicate without one")
+	}
+	return checkName("idempotency key", e.IdempotencyKey)
 }
 
 func checkHeaders(headers map[string]string) error {

@@ -35,6 +35,15 @@ type SQLTx interface {
 // An event that cannot be stored is refused with an error that wraps
 // [ErrInvalid] before anything is sent, so that tx stays usable. Errors of the
 // database are returned as they are, wrapped once; they have aborted tx.
+//
+// With [Event.IgnoreDuplicate] an event whose key is there already is skipped:
+// Write returns nil, tx goes on, and no relay is woken for it. Nothing is told
+// of the event that has the key, nor of how many were written: [Statement]
+// returns that number. Where another transaction is inserting the key, Write
+// waits for its end: after a commit the event is skipped, after a rollback it is
+// written. At repeatable read and above that commit is an error, SQLSTATE 40001,
+// as other conflicts are: begin again. What collides with an id that was chosen
+// by hand, or with a unique index of your own, is skipped as well.
 func Write[R any](ctx context.Context, tx Tx[R], events ...Event) error {
 	return WriteTo(ctx, tx, DefaultSchema, events...)
 }
@@ -86,6 +95,11 @@ type row struct {
 // and its arguments, for an ORM, a batch, or a driver that [Write] does not
 // know. Run it inside the transaction of the business change. Errors wrap
 // [ErrInvalid] and name every event that was refused.
+//
+// The query returns no rows, and a RETURNING may be appended to it. With
+// [Event.IgnoreDuplicate] nothing may be appended: it returns one row with the
+// column written, a bigint: how many of the events were written, from 0 on. Rows
+// affected are those of a SELECT then, and always one.
 func Statement(schema string, events ...Event) (query string, args []any, err error) {
 	if schema == "" || strings.ContainsRune(schema, 0) {
 		return "", nil, fmt.Errorf("schema name %q cannot be: %w", schema, ErrInvalid)
@@ -100,17 +114,48 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 		}
 		rows[i] = toRow(&events[i])
 	}
+	errs = append(errs, sameChoice(events))
 	if err := errors.Join(errs...); err != nil {
 		return "", nil, err
 	}
+	ignore := len(events) > 0 && events[0].IgnoreDuplicate
 	into := `INSERT INTO "` + strings.ReplaceAll(schema, `"`, `""`) + `".outbox_events ` +
 		`(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload) `
 	if len(events) == 1 {
-		query, args, err = single(&rows[0], payloads[0])
+		query, args, err = single(&rows[0], payloads[0], ignore)
 	} else {
-		query, args, err = several(rows, payloads)
+		query, args, err = several(rows, payloads, ignore)
+	}
+	if ignore {
+		return ignoring(into + query), args, err
 	}
 	return into + query, args, err
+}
+
+// sameChoice refuses events that are to be ignored beside others that are not:
+// ON CONFLICT is for a statement as a whole.
+func sameChoice(events []Event) error {
+	for i := range events {
+		if events[i].IgnoreDuplicate != events[0].IgnoreDuplicate {
+			return fmt.Errorf("event %d: %w: ignore duplicate is %t, but %t for event 0: write them with two calls",
+				i, ErrInvalid, events[i].IgnoreDuplicate, events[0].IgnoreDuplicate)
+		}
+	}
+	return nil
+}
+
+// ignoring has the insert skip duplicates. On a plain table ON CONFLICT does it.
+// On a partitioned one the trigger that keeps the keys does, as a setting says;
+// it is put back when all rows were written, so that what comes next in the
+// transaction is refused as ever. The insert reads the new value from chosen,
+// which reads the old one from before; the count has read all of the insert.
+// RETURNING 1 needs no right to read the table.
+func ignoring(insert string) string {
+	return `WITH before AS MATERIALIZED (SELECT coalesce(pg_catalog.current_setting('notifyd.duplicate', true), '') AS choice), ` +
+		`chosen AS MATERIALIZED (SELECT pg_catalog.set_config('notifyd.duplicate', 'ignore', true) AS choice FROM before WHERE before.choice IS NOT NULL), ` +
+		`inserted AS (` + insert + ` ON CONFLICT DO NOTHING RETURNING 1) ` +
+		`SELECT CASE WHEN pg_catalog.set_config('notifyd.duplicate', before.choice, true) IS NOT NULL THEN n.written END AS written ` +
+		`FROM before CROSS JOIN (SELECT pg_catalog.count(*) AS written FROM inserted) AS n`
 }
 
 func toRow(e *Event) row {
@@ -126,7 +171,8 @@ func toRow(e *Event) row {
 
 // single is the common case, and the cheapest for the server. Every argument
 // goes as text and is cast there: that works with any driver and protocol.
-func single(r *row, payload json.RawMessage) (string, []any, error) {
+func single(r *row, payload json.RawMessage, ignore bool) (string, []any, error) {
+	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, $7::text::json`
 	var headers any
 	if len(r.Headers) > 0 {
 		text, err := json.Marshal(r.Headers)
@@ -135,21 +181,30 @@ func single(r *row, payload json.RawMessage) (string, []any, error) {
 		}
 		headers = string(text)
 	}
-	return `VALUES ($1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, $7::text::json)`,
+	query := `VALUES (` + columns + `)`
+	if ignore {
+		query = `SELECT ` + columns + ` FROM chosen WHERE chosen.choice = 'ignore'`
+	}
+	return query,
 		[]any{r.EventType, null(r.AggregateType), null(r.AggregateID), null(r.IdempotencyKey), null(r.AvailableAt), headers, string(payload)}, nil
 }
 
 // several passes any number of events in two arguments, so that one text of
 // the statement, and one plan, serves them all.
-func several(rows []row, payloads []json.RawMessage) (string, []any, error) {
-	columns, err := json.Marshal(rows)
+func several(rows []row, payloads []json.RawMessage, ignore bool) (string, []any, error) {
+	list, err := json.Marshal(rows)
 	if err != nil {
 		return "", nil, fmt.Errorf("encode columns: %w", err)
+	}
+	chosen := ""
+	if ignore {
+		chosen = `CROSS JOIN chosen WHERE chosen.choice = 'ignore' `
 	}
 	return `SELECT e.event_type, e.aggregate_type, e.aggregate_id, e.idempotency_key, e.available_at, e.headers, e.payload ` +
 		`FROM ROWS FROM (json_to_recordset($1::text::json) AS (event_type text, aggregate_type text, aggregate_id text, ` +
 		`idempotency_key text, available_at timestamptz, headers jsonb), unnest($2::text::json[])) WITH ORDINALITY ` +
-		`AS e(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, n) ORDER BY e.n`, []any{string(columns), array(payloads)}, nil
+		`AS e(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload, n) ` +
+		chosen + `ORDER BY e.n`, []any{string(list), array(payloads)}, nil
 }
 
 // array returns the payloads as text of a json[]. A list in JSON would lose the
