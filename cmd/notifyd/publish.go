@@ -24,6 +24,7 @@ type publishFlags struct {
 	aggregate string
 	headers   []string
 	key       string
+	ignore    bool
 	delay     time.Duration
 }
 
@@ -33,7 +34,10 @@ func newPublishCmd(a *app) *cobra.Command {
 		Use:   "publish TYPE [PAYLOAD]",
 		Short: "Insert an event, to try things out",
 		Long: `publish inserts one event into outbox_events and prints its id. PAYLOAD is JSON,
-@FILE reads it from a file and - from standard input; without it the payload is {}.`,
+@FILE reads it from a file and - from standard input; without it the payload is {}.
+
+With --ignore-duplicate an event whose idempotency key is there already is no error:
+nothing is written, no id is printed, and standard error names the event that has the key.`,
 		Example: `  notifyd publish order.created '{"order": 1042, "email": "ann@example.com"}' --aggregate order/1042
   notifyd publish order.created @order.json --header traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`,
 		Args: cobra.RangeArgs(1, 2),
@@ -47,6 +51,10 @@ func newPublishCmd(a *app) *cobra.Command {
 				return err
 			}
 			id, err := publish(cmd.Context(), a, &f.db, event)
+			if held, ok := errors.AsType[*keyHeldError](err); ok && f.ignore {
+				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "notifyd: nothing was written: %v\n", held)
+				return err
+			}
 			if err != nil {
 				return err
 			}
@@ -58,12 +66,13 @@ func newPublishCmd(a *app) *cobra.Command {
 	cmd.Flags().StringVar(&f.aggregate, "aggregate", "", "what the event is about, as `TYPE/ID`")
 	cmd.Flags().StringArrayVar(&f.headers, "header", nil, "header as `NAME=VALUE`; may be repeated")
 	cmd.Flags().StringVar(&f.key, "idempotency-key", "", "refuse the event if there is one of its type with this `key`")
+	cmd.Flags().BoolVar(&f.ignore, "ignore-duplicate", false, "write nothing, and do not fail, if there is an event with the idempotency key")
 	cmd.Flags().DurationVar(&f.delay, "delay", 0, "deliver after this time")
 	return cmd
 }
 
 func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox.Event, error) {
-	e := outbox.Event{Type: eventType, IdempotencyKey: f.key}
+	e := outbox.Event{Type: eventType, IdempotencyKey: f.key, IgnoreDuplicate: f.ignore}
 	text, err := readPayload(payload, stdin)
 	if err != nil {
 		return e, err
@@ -75,6 +84,9 @@ func (f *publishFlags) event(eventType, payload string, stdin io.Reader) (outbox
 		return e, usageErrorf("PAYLOAD is not JSON: put it in single quotes, or write it to a file and give @FILE")
 	}
 	e.Payload = json.RawMessage(text)
+	if f.ignore && f.key == "" {
+		return e, usageErrorf("--ignore-duplicate needs --idempotency-key: nothing is a duplicate without one")
+	}
 	if f.aggregate != "" {
 		var ok bool
 		if e.AggregateType, e.AggregateID, ok = strings.Cut(f.aggregate, "/"); !ok {
@@ -114,6 +126,20 @@ func readPayload(arg string, stdin io.Reader) ([]byte, error) {
 	}
 }
 
+// keyHeldError is returned where an event of the type has the idempotency key.
+type keyHeldError struct {
+	eventType, key string
+	id             int64 // of the event that has it; 0: not looked up
+}
+
+func (e *keyHeldError) Error() string {
+	who := "there is an event"
+	if e.id != 0 {
+		who = fmt.Sprintf("event %d is", e.id)
+	}
+	return fmt.Sprintf("%s of type %q with the idempotency key %q already", who, e.eventType, e.key)
+}
+
 // publish inserts the event in a transaction of its own and returns its id.
 func publish(ctx context.Context, a *app, db *databaseFlags, e outbox.Event) (id int64, err error) {
 	conn, err := db.connect(ctx, a)
@@ -121,21 +147,48 @@ func publish(ctx context.Context, a *app, db *databaseFlags, e outbox.Event) (id
 		return 0, err
 	}
 	defer store.Close(ctx, conn)
-	query, args, err := outbox.Statement(db.schema, e)
-	if err != nil {
-		return 0, err
-	}
-	err = conn.QueryRow(ctx, query+" RETURNING id", args...).Scan(&id)
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		id, err = insert(ctx, tx, db.schema, e)
+		return err
+	})
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch refused.Code {
 		case "42P01", "3F000": // no such table or schema
 			return 0, fmt.Errorf("schema %s has no outbox_events: run `notifyd migrate up` first", db.schema)
 		case "23505":
-			return 0, fmt.Errorf("there is an event of type %q with the idempotency key %q already", e.Type, e.IdempotencyKey)
+			return 0, &keyHeldError{eventType: e.Type, key: e.IdempotencyKey}
 		}
 	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, errors.New("the event was not inserted")
-	}
 	return id, err
+}
+
+// insert returns the id of the event, or a keyHeldError where a duplicate was ignored.
+func insert(ctx context.Context, tx pgx.Tx, schema string, e outbox.Event) (id int64, err error) {
+	ignore := e.IgnoreDuplicate
+	e.IgnoreDuplicate = false // the statement for that returns no id
+	query, args, err := outbox.Statement(schema, e)
+	if err != nil {
+		return 0, err
+	}
+	if ignore {
+		if _, err := tx.Exec(ctx, `SET LOCAL notifyd.duplicate = 'ignore'`); err != nil {
+			return 0, err
+		}
+		query += " ON CONFLICT DO NOTHING"
+	}
+	err = tx.QueryRow(ctx, query+" RETURNING id", args...).Scan(&id)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return id, err
+	}
+	if ignore {
+		err = tx.QueryRow(ctx, `SELECT id FROM `+pgx.Identifier{schema, "outbox_events"}.Sanitize()+
+			` WHERE event_type = $1 AND idempotency_key = $2`, e.Type, e.IdempotencyKey).Scan(&id)
+		if err == nil {
+			return 0, &keyHeldError{e.Type, e.IdempotencyKey, id}
+		}
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return 0, err
+		}
+	}
+	return 0, errors.New("the event was not inserted: look for a trigger or rule of your own on outbox_events")
 }

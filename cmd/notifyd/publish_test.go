@@ -40,12 +40,39 @@ func TestPublish(t *testing.T) {
 	if want := "notifyd: there is an event of type \"a.b\" with the idempotency key \"k\" already\n"; got != (result{1, "", want}) {
 		t.Errorf("the same key again: %+v", got)
 	}
+	ignoring(t, url, "k")
+	if got := command(t, "migrate", "--partitions", "daily", "--database-url", url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	ignoring(t, url, "k")
+	ignoring(t, url, publishNew(t, url))
 	p := startProcess(t, `{"from": "stdin"}`, "publish", "a.b", "-", "--database-url", url)
 	if code := p.wait(t); code != 0 {
 		t.Fatalf("exit code %d: %s", code, p.stderr.text())
 	}
 	if got := row(strings.TrimSpace(p.stdout.text())); got != `a.b|{"from": "stdin"}` {
 		t.Errorf("from standard input: %s", got)
+	}
+}
+
+// publishNew writes an event that would be ignored were its key there, and returns the key.
+func publishNew(t *testing.T, url string) string {
+	t.Helper()
+	id := publishTo(t, url, "a.b", "--idempotency-key", "new", "--ignore-duplicate")
+	if got := query[string](t, url, `SELECT idempotency_key FROM outbox_events WHERE id = $1::text::bigint`, id); got != "new" {
+		t.Errorf("event %s has the key %s", id, got)
+	}
+	return "new"
+}
+
+// ignoring publishes an event with a key that is there: nothing is written, and so it is said.
+func ignoring(t *testing.T, url, key string) {
+	t.Helper()
+	holder := query[string](t, url, `SELECT id::text FROM outbox_events WHERE event_type = 'a.b' AND idempotency_key = $1`, key)
+	got := command(t, "publish", "a.b", "--idempotency-key", key, "--ignore-duplicate", "--database-url", url)
+	want := "notifyd: nothing was written: event " + holder + " is of type \"a.b\" with the idempotency key \"" + key + "\" already\n"
+	if got != (result{0, "", want}) {
+		t.Errorf("the key %s again: %+v, want %q", key, got, want)
 	}
 }
 
@@ -62,6 +89,7 @@ func TestPublishMistakes(t *testing.T) {
 		{2, []string{""}, "notifyd: TYPE"},
 		{2, []string{"x", "--aggregate", "order"}, `notifyd: --aggregate "order" is not TYPE/ID`},
 		{2, []string{"x", "--header", "order"}, `notifyd: --header "order" is not NAME=VALUE`},
+		{2, []string{"x", "--ignore-duplicate"}, "notifyd: --ignore-duplicate needs --idempotency-key"},
 		{2, []string{"x", "--delay", "-1s"}, "notifyd: --delay -1s is negative"},
 		{2, nil, "notifyd: accepts between 1 and 2 arg(s), received 0"},
 		{1, []string{"x", "@/not/there"}, "notifyd: open /not/there: no such file or directory\n"},
