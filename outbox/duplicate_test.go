@@ -70,6 +70,7 @@ func mustBeDuplicate(t *testing.T, err error) {
 func TestIgnoreDuplicate(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
 		ctx := t.Context()
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
@@ -125,6 +126,7 @@ func TestIgnoreDuplicate(t *testing.T) {
 func TestIgnoreDuplicateIsForOneCall(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
 		ctx := t.Context()
 		if _, err := pool.Exec(ctx, "CREATE TABLE orders (id int)"); err != nil {
 			t.Fatal(err)
@@ -187,6 +189,7 @@ func TestIgnoreDuplicateIsForOneCall(t *testing.T) {
 func TestIgnoreDuplicateAtOnce(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
 		ctx := t.Context()
 		for _, c := range []struct {
 			key            string
@@ -235,7 +238,9 @@ func TestIgnoreDuplicateAtOnce(t *testing.T) {
 // waitLocked waits until a session of the database waits for a lock.
 func waitLocked(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
 		var yes bool
 		if err := pool.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity
 			WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&yes); err != nil {

@@ -121,10 +121,15 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 	ignore := len(events) > 0 && events[0].IgnoreDuplicate
 	into := `INSERT INTO "` + strings.ReplaceAll(schema, `"`, `""`) + `".outbox_events ` +
 		`(event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload) `
+	one, end, chosen := "VALUES (", ")", ""
+	if ignore {
+		one, end = "SELECT ", " FROM chosen WHERE chosen.choice = 'ignore'"
+		chosen = "CROSS JOIN chosen WHERE chosen.choice = 'ignore' "
+	}
 	if len(events) == 1 {
-		query, args, err = single(&rows[0], payloads[0], ignore)
+		query, args, err = single(&rows[0], payloads[0], one, end)
 	} else {
-		query, args, err = several(rows, payloads, ignore)
+		query, args, err = several(rows, payloads, chosen)
 	}
 	if ignore {
 		return ignoring(into + query), args, err
@@ -171,7 +176,7 @@ func toRow(e *Event) row {
 
 // single is the common case, and the cheapest for the server. Every argument
 // goes as text and is cast there: that works with any driver and protocol.
-func single(r *row, payload json.RawMessage, ignore bool) (string, []any, error) {
+func single(r *row, payload json.RawMessage, one, end string) (string, []any, error) {
 	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, $7::text::json`
 	var headers any
 	if len(r.Headers) > 0 {
@@ -181,24 +186,16 @@ func single(r *row, payload json.RawMessage, ignore bool) (string, []any, error)
 		}
 		headers = string(text)
 	}
-	query := `VALUES (` + columns + `)`
-	if ignore {
-		query = `SELECT ` + columns + ` FROM chosen WHERE chosen.choice = 'ignore'`
-	}
-	return query,
+	return one + columns + end,
 		[]any{r.EventType, null(r.AggregateType), null(r.AggregateID), null(r.IdempotencyKey), null(r.AvailableAt), headers, string(payload)}, nil
 }
 
 // several passes any number of events in two arguments, so that one text of
 // the statement, and one plan, serves them all.
-func several(rows []row, payloads []json.RawMessage, ignore bool) (string, []any, error) {
+func several(rows []row, payloads []json.RawMessage, chosen string) (string, []any, error) {
 	list, err := json.Marshal(rows)
 	if err != nil {
 		return "", nil, fmt.Errorf("encode columns: %w", err)
-	}
-	chosen := ""
-	if ignore {
-		chosen = `CROSS JOIN chosen WHERE chosen.choice = 'ignore' `
 	}
 	return `SELECT e.event_type, e.aggregate_type, e.aggregate_id, e.idempotency_key, e.available_at, e.headers, e.payload ` +
 		`FROM ROWS FROM (json_to_recordset($1::text::json) AS (event_type text, aggregate_type text, aggregate_id text, ` +

@@ -88,6 +88,9 @@ func TestGrantsWriter(t *testing.T) {
 			writeAll(t, conn, all)
 			all.IdempotencyKey = "m"
 			writeAll(t, conn, all, other)
+			all.IgnoreDuplicate, other.IgnoreDuplicate = true, true // needs no right to read
+			writeAll(t, conn, all)
+			writeAll(t, conn, all, other)
 
 			for _, statement := range []string{
 				"SELECT id FROM outbox_events", "SELECT count(*) FROM outbox_events", "INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id",
