@@ -113,25 +113,27 @@ func (r *replies) forget() {
 }
 
 // worst returns the reply to a command that decides: one that refuses for good,
-// else one that refuses for now, else 421. A server that refuses a few
-// recipients and then hangs up must not look as if it was down: the event would
-// be tried for ever.
+// else one that refuses for now, else one that wants fewer mails, else 421. A
+// server that refuses a few recipients and then hangs up, or has had enough, must
+// not look as if it was down or busy: the event would be tried for ever.
 func (r *replies) worst(command string) *textproto.Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	weight := func(code int) int {
+	weight := func(r *textproto.Error) int {
 		switch {
-		case code/100 == 5:
-			return 2
-		case code != codeClosing:
+		case isLimit(r.Code, parseStatus(r.Msg)):
 			return 1
+		case r.Code/100 == 5:
+			return 3
+		case r.Code != codeClosing:
+			return 2
 		default:
 			return 0
 		}
 	}
 	var worst *textproto.Error
 	for _, f := range r.all {
-		if f.command == command && (worst == nil || weight(f.reply.Code) > weight(worst.Code)) {
+		if f.command == command && (worst == nil || weight(f.reply) > weight(worst)) {
 			worst = f.reply
 		}
 	}

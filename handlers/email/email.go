@@ -56,6 +56,8 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 //
 //   - [dispatch.Permanent]: the mail cannot be built from this event, or the
 //     server refused a recipient or the mail for good (5xx).
+//   - [dispatch.Throttled]: a rate limit or a quota of ours is used up, as far as
+//     codes say so: 454 alone, enhanced status x.4.5 and some that providers document.
 //   - [dispatch.Unavailable]: the server cannot be reached, times out, drops the
 //     connection, answers 421, or takes neither our password nor our sender.
 //   - any other: the server refused a recipient or the mail for now (4xx), or

@@ -59,9 +59,9 @@ func classify(err error, at stage) error {
 	if err == nil {
 		return nil
 	}
-	code := 0
+	code, limited := 0, false
 	if f, ok := errors.AsType[*failure](err); ok {
-		code = f.code
+		code, limited = f.code, isLimit(f.code, f.status)
 	}
 	switch {
 	case at == stageMessage:
@@ -70,6 +70,8 @@ func classify(err error, at stage) error {
 		return dispatch.Unavailable(err)
 	case at == stageEnd && code == 0:
 		return fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", err)
+	case limited:
+		return dispatch.Throttled(0, err)
 	case code == 0, code == codeClosing, isOurs(code), at == stageSender:
 		return dispatch.Unavailable(err)
 	case code/100 == 5 && at != stageOwnSender:
@@ -92,11 +94,12 @@ func isOurs(code int) bool {
 
 // failure is a delivery that failed once there was a server to talk to.
 type failure struct {
-	at    stage
-	code  int    // of the reply, 0 if there was none
-	text  string // one line: the reply, or what took its place
-	err   error  // what may be asked with errors.Is; nil if it could hold a secret
-	stale bool   // a reused connection that the server had closed
+	at     stage
+	code   int    // of the reply, 0 if there was none
+	status status // of the reply to a command of a mail
+	text   string // one line: the reply, or what took its place
+	err    error  // what may be asked with errors.Is; nil if it could hold a secret
+	stale  bool   // a reused connection that the server had closed
 }
 
 // Error returns one line.
@@ -180,11 +183,15 @@ func (c *conn) failed(err error) *failure {
 	}
 	if reply := c.replies.worst(command); reply != nil {
 		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
+		f.status = parseStatus(reply.Msg)
 		return f
 	}
 	f.text = sendText(send)
 	if f.at == stageEnd {
 		f.code = send.ErrorCode()
+		if said, ok := strings.CutPrefix(f.text, strconv.Itoa(f.code)+" "); ok {
+			f.status = parseStatus(said)
+		}
 	}
 	return f
 }

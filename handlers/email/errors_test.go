@@ -55,7 +55,7 @@ func TestClassify(t *testing.T) {
 			}
 			// Whatever it was, the next mail goes through on what the pool has kept.
 			s.Heal()
-			if row.class == "permanent" || row.class == "retry" {
+			if row.class == "permanent" || row.class == "retry" || row.class == "throttled" {
 				if err := h.Deliver(testContext(t), event(ada)); err != nil {
 					t.Errorf("the next one: %v", err)
 				}

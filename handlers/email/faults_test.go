@@ -1,6 +1,7 @@
 package email
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/notifyd/notifyd/internal/secret"
@@ -17,7 +18,7 @@ type row struct {
 	text   string
 }
 
-func faults() []row { return append(connectFaults(), sessionFaults()...) }
+func faults() []row { return slices.Concat(connectFaults(), sessionFaults(), limitFaults()) }
 
 func connectFaults() []row {
 	auth := smtpsink.Options{Username: "u", Password: "p4ssw0rd"}
@@ -64,7 +65,7 @@ func sessionFaults() []row {
 		{name: "DATA answered 451", fault: smtpsink.Fault{Stage: smtpsink.Data, Code: 451}, class: "retry", text: "451"},
 		{name: "DATA answered 421", fault: smtpsink.Fault{Stage: smtpsink.Data, Code: 421}, class: "unavailable", text: "421"},
 		{name: "EOF at DATA", fault: smtpsink.Fault{Stage: smtpsink.Data, Drop: true}, class: "unavailable", text: "EOF"},
-		{name: "mail answered 552", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 552, Text: "too big\n" + strings.Repeat("x", 1000)}, class: "permanent", text: "552 too big 5.0.0 xxx"},
+		{name: "mail answered 552", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 552, Text: "too big\n" + strings.Repeat("x", 1000)}, class: "permanent", text: "552 too big xxx"},
 		{name: "mail answered 451", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 451}, class: "retry", text: "451"},
 		{name: "mail answered 421", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 421}, class: "unavailable", text: "421"},
 		// Nobody knows.
@@ -76,5 +77,41 @@ func sessionFaults() []row {
 		// The mail is out.
 		{name: "RSET answered 451 after the mail", fault: smtpsink.Fault{Stage: smtpsink.Rset, Code: 451}, class: "delivered"},
 		{name: "EOF at RSET after the mail", fault: smtpsink.Fault{Stage: smtpsink.Rset, Drop: true}, class: "delivered"},
+	}
+}
+
+// limitFaults are the limits that providers set, in their words, and what looks like one.
+func limitFaults() []row {
+	two := func(c *Config) { c.To = List{"a@example.com", "b@example.com"} }
+	const rate, quota = "Throttling failure: Maximum sending rate exceeded.", "5.4.5 Daily user sending limit exceeded. For more information on Gmail\n5.4.5 sending limits go to"
+	return []row{
+		// About us, at every command.
+		{name: "MAIL answered 454, rate", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 454, Text: rate}, class: "throttled", text: "giving the sender: 454 Throttling failure"},
+		{name: "MAIL answered 454 to a sender made of the event", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 454, Text: rate}, config: func(c *Config) { c.From = "{{ .Payload.email }}" }, class: "throttled", text: "454"},
+		{name: "MAIL answered 452 4.4.5", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 452, Text: "4.4.5 Messages per second limit exceeded"}, class: "throttled", text: "452 4.4.5"},
+		{name: "RCPT answered 454, quota", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 454, Text: "Throttling failure: Daily message quota exceeded."}, class: "throttled", text: "giving the recipients: 454"},
+		{name: "DATA answered 454, rate", fault: smtpsink.Fault{Stage: smtpsink.Data, Code: 454, Text: rate}, class: "throttled", text: "writing the mail: 454"},
+		{name: "mail answered 454, rate", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 454, Text: rate}, class: "throttled", text: "454 Throttling failure"},
+		{name: "RCPT answered 550 5.4.5", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550, Text: quota}, class: "throttled", text: "550 5.4.5 Daily user"},
+		{name: "DATA answered 550 5.4.5", fault: smtpsink.Fault{Stage: smtpsink.Data, Code: 550, Text: quota}, class: "throttled", text: "550 5.4.5"},
+		{name: "mail answered 550 5.4.5", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 550, Text: quota}, class: "throttled", text: "550 5.4.5 Daily user"},
+		{name: "mail answered 421 4.7.28", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 421, Text: "4.7.28 Gmail has detected an unusual rate of mail"}, class: "throttled", text: "421 4.7.28"},
+		{name: "mail answered 432 4.3.2", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 432, Text: "4.3.2 Concurrent connections limit exceeded"}, class: "throttled", text: "432 4.3.2"},
+		{name: "RCPT answered 550 5.1.90", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550, Text: "5.1.90 Your message can't be sent because you've reached your daily limit"}, class: "throttled", text: "550 5.1.90"},
+		{name: "MAIL answered 451 4.7.500", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 451, Text: "4.7.500 Server busy. Please try again later"}, class: "throttled", text: "451 4.7.500"},
+		// About one recipient, one mail, or not by a code.
+		{name: "greeted with 421 4.4.5", fault: smtpsink.Fault{Stage: smtpsink.Connect, Code: 421, Text: "4.4.5 Server busy, try again later."}, class: "unavailable", text: "421 4.4.5"},
+		{name: "RCPT answered 421 4.7.0", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 421, Text: "4.7.0 Try again later, closing connection."}, class: "unavailable", text: "421 4.7.0"},
+		{name: "RCPT answered 450 4.2.1", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 450, Text: "4.2.1 The user you are trying to contact is receiving mail too quickly."}, class: "retry", text: "450 4.2.1"},
+		{name: "RCPT answered 450 4.7.1", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 450, Text: "4.7.1 Greylisted, try again in 300 seconds"}, class: "retry", text: "450 4.7.1"},
+		{name: "RCPT answered 454 4.7.1", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 454, Text: "4.7.1 <ada@example.com>: Relay access denied"}, class: "retry", text: "454 4.7.1"},
+		{name: "RCPT answered 452 4.5.3", fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 452, Text: "4.5.3 Your message has too many recipients."}, class: "retry", text: "452 4.5.3"},
+		{name: "mail answered 550 5.7.1, a quota in words", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 550, Text: "5.7.1 Daily SMTP relay limit exceeded for customer, not 5.4.5"}, class: "permanent", text: "550 5.7.1"},
+		{name: "mail answered 552 5.2.2", fault: smtpsink.Fault{Stage: smtpsink.DataEnd, Code: 552, Text: "5.2.2 mailbox full"}, class: "permanent", text: "552 5.2.2"},
+		// Where recipients get different answers, a refusal of one decides.
+		{name: "one RCPT answered 454, one 550", sink: smtpsink.Options{Faults: []smtpsink.Fault{{Stage: smtpsink.Rcpt, Match: "a@", Code: 454, Text: rate}}}, fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "b@", Code: 550}, config: two, class: "permanent", text: "550 5.0.0"},
+		{name: "one RCPT answered 550 5.4.5, one 550", sink: smtpsink.Options{Faults: []smtpsink.Fault{{Stage: smtpsink.Rcpt, Match: "a@", Code: 550, Text: quota}}}, fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "b@", Code: 550}, config: two, class: "permanent", text: "550 5.0.0"},
+		{name: "one RCPT answered 454, one 451", sink: smtpsink.Options{Faults: []smtpsink.Fault{{Stage: smtpsink.Rcpt, Match: "a@", Code: 454, Text: rate}}}, fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "b@", Code: 451}, config: two, class: "retry", text: "451"},
+		{name: "one RCPT answered 454, one 421", sink: smtpsink.Options{Faults: []smtpsink.Fault{{Stage: smtpsink.Rcpt, Match: "a@", Code: 454, Text: rate}}}, fault: smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "b@", Code: 421}, config: two, class: "throttled", text: "454"},
 	}
 }

@@ -108,6 +108,8 @@ func class(err error) string {
 		return "permanent"
 	case dispatch.IsUnavailable(err):
 		return "unavailable"
+	case dispatch.IsThrottled(err):
+		return "throttled"
 	default:
 		return "retry"
 	}

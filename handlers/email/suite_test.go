@@ -88,6 +88,8 @@ func suiteCases() []handlertest.Case {
 		switch row.class {
 		case "unavailable":
 			c.Class = dispatch.ClassDestination
+		case "throttled":
+			c.Class, c.Throttled = dispatch.ClassDestination, true
 		case "permanent":
 			c.Class, c.Permanent = dispatch.ClassEvent, true
 		case "retry":

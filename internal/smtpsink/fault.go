@@ -36,7 +36,8 @@ type Fault struct {
 	// Code is the reply, 451 for example; 0 gives the usual one. 421 closes the
 	// connection too.
 	Code int
-	// Text follows the code; it may have several lines.
+	// Text follows the code as it is, with an enhanced status code only if it
+	// begins with one; it may have several lines.
 	Text string
 	// Delay passes before anything is answered.
 	Delay time.Duration
@@ -92,11 +93,15 @@ func (f Fault) reply() string {
 	if f.Code == 0 {
 		return ""
 	}
-	text := f.Text
-	if text == "" {
-		text = fmt.Sprintf("%d.0.0 scripted fault at %s", f.Code/100, f.Stage)
+	return formatReply(f.Code, f.text())
+}
+
+// text returns what follows the code.
+func (f Fault) text() string {
+	if f.Text == "" {
+		return fmt.Sprintf("%d.0.0 scripted fault at %s", f.Code/100, f.Stage)
 	}
-	return formatReply(f.Code, text)
+	return f.Text
 }
 
 // hang counts the connections that are held up.

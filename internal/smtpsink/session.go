@@ -69,11 +69,7 @@ func (s *session) Data(r io.Reader) error {
 			_, _ = io.WriteString(s.conn.Conn, reply) // the client may be gone
 			_ = s.conn.Close()
 		}
-		text := f.Text
-		if text == "" {
-			text = "scripted fault at DATA END"
-		}
-		return &smtp.SMTPError{Code: f.Code, EnhancedCode: smtp.EnhancedCodeNotSet, Message: text}
+		return &smtp.SMTPError{Code: f.Code, EnhancedCode: smtp.NoEnhancedCode, Message: f.text()}
 	}
 	if f.Drop {
 		_ = s.conn.Close()
