@@ -87,8 +87,9 @@ func TestRunFencesALostLease(t *testing.T) {
 		if err := next.stop(); err != nil {
 			t.Error(err)
 		}
-		if row, ok := db.row(id, "a"); ok || r.log.count("were refused") != 1 {
-			t.Errorf("the late answer was not fenced off: %+v", row)
+		row, ok := db.row(id, "a")
+		if here, there := r.Stats().Fenced, next.Stats().Fenced; ok || r.log.count("were refused") != 1 || here != 1 || there != 0 {
+			t.Errorf("the late answer was not fenced off: %+v, %d answers refused here and %d there", row, here, there)
 		}
 	})
 }
