@@ -15,6 +15,10 @@ func TestMain(m *testing.M) {
 		victim(url) // this process is there to be killed
 		return
 	}
+	if url := os.Getenv(envLeaseVictim); url != "" {
+		leaseVictim(url)
+		return
+	}
 	if url := os.Getenv(envOrderVictim); url != "" {
 		orderVictim(url)
 		return

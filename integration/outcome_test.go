@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/outbox"
 
 	"github.com/jackc/pgx/v5"
@@ -190,6 +192,88 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 	if n := strings.Count(r.log.text(), "destination is unavailable"); n != 1 {
 		t.Errorf("outage was reported %d times, want once", n)
 	}
+}
+
+// TestOutageIsProbedOneAtATime: whatever a destination takes at once, one call at a
+// time finds out whether it is back.
+func TestOutageIsProbedOneAtATime(t *testing.T) {
+	t.Parallel()
+	e, other := newEnv(t), newRecorder(t)
+	var away atomic.Bool // the relay knows, and all calls from before have come to their end
+	begun, answer, up := make(chan int32, 1<<16), make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	mail := notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
+		if away.Load() {
+			begun <- calls.Add(1)
+			defer calls.Add(-1)
+			select {
+			case <-answer:
+			case <-up:
+			case <-ctx.Done():
+			}
+		}
+		select {
+		case <-up:
+			return nil
+		default:
+			return notifyd.Unavailable(errors.New("connection refused"))
+		}
+	})
+	r := e.relay(func(r *notifyd.Relay) {
+		err := errors.Join(r.Handle("mail", mail, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.LongestPause(50*time.Millisecond)), r.Handle("log", other))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}, notifyd.WithPollInterval(50*time.Millisecond))
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 1000)`)
+	awaitTrue(t, "the outage noticed, with no call under way", func() bool {
+		d := destination(r, "mail") // of one moment
+		return d.Unavailable && d.Running == 0
+	})
+	away.Store(true)
+	for range 3 {
+		if n := next(t, begun); n != 1 {
+			t.Fatalf("%d calls at once while the destination is away", n)
+		}
+		// Claims go on beside the probe, and find as many events for the destination as there is room for.
+		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 50)`)
+		e.until("another destination's events delivered", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE event_type = 'log' AND state <> 'done')`)
+		select {
+		case n := <-begun:
+			t.Fatalf("%d calls at once while the destination is away", n)
+		case answer <- struct{}{}:
+		}
+	}
+	if n := next(t, begun); n != 1 {
+		t.Fatalf("%d calls at once while the destination is away", n)
+	}
+	close(up)
+	e.untilDone()
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries left", n)
+	}
+}
+
+// next returns what comes next.
+func next[T any](t *testing.T, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		t.Fatalf("nothing came within %v", patience)
+	}
+	return value
+}
+
+// destination returns the figures of a destination.
+func destination(r *running, name string) dispatch.DestinationStats {
+	for _, d := range r.Stats().Destinations {
+		if d.Name == name {
+			return d
+		}
+	}
+	r.t.Fatalf("there is no destination %s", name)
+	return dispatch.DestinationStats{}
 }
 
 func TestDestinationThatIsGoneIsNamed(t *testing.T) {

@@ -1,0 +1,196 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// aliveOwner is the number of a relay that lives, as its lock says, and does not renew.
+const aliveOwner = `(1853122159::bigint << 32 | 7)`
+
+// leaseHistory keeps what happens to leases, by the clock of the database.
+const leaseHistory = `
+CREATE TABLE lease_history (event_id bigint, renewed boolean, at timestamptz, old_until timestamptz, until timestamptz);
+CREATE FUNCTION note_lease() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO lease_history VALUES (NEW.event_id, NEW.state = 'running', clock_timestamp(), OLD.lease_until, NEW.lease_until);
+	RETURN NULL;
+END $$;
+CREATE TRIGGER note_lease AFTER UPDATE ON outbox_deliveries FOR EACH ROW WHEN (OLD.state = 'running') EXECUTE FUNCTION note_lease()`
+
+// leaseTrial is a delivery that takes longer than its lease, at one of two relays.
+type leaseTrial struct {
+	*env
+
+	lease  time.Duration
+	slow   *recorder
+	others *recorder
+	relays []*running
+	// release lets the slow handler answer.
+	release func()
+}
+
+// tryLease starts the relays, whose leases have the given length.
+func (e *env) tryLease(lease time.Duration) *leaseTrial {
+	e.t.Helper()
+	answer := make(chan struct{})
+	l := &leaseTrial{env: e, lease: lease, slow: newRecorder(e.t), others: newRecorder(e.t), release: sync.OnceFunc(func() { close(answer) })}
+	l.slow.answer = func(ctx context.Context, _ *notifyd.Event) error {
+		select {
+		case <-answer:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	l.others.answer = func(_ context.Context, event *notifyd.Event) error {
+		if event.Type == "again" && event.Attempt == 1 {
+			return errors.New("later")
+		}
+		return nil
+	}
+	for range 2 {
+		l.relays = append(l.relays, e.relay(func(r *notifyd.Relay) {
+			err := errors.Join(
+				r.Destination("slow", l.slow, notifyd.Timeout(time.Hour)), r.Destination("others", l.others, quick()),
+				r.Route("slow", "slow"), r.Route("again", "others"), r.Route("unrenewed", "others"))
+			if err != nil {
+				e.t.Fatal(err)
+			}
+		}, notifyd.WithLease(lease), notifyd.WithPollInterval(100*time.Millisecond)))
+	}
+	e.t.Cleanup(l.release) // before the relays are stopped
+	return l
+}
+
+// sum adds up a figure of the leases of both relays.
+func (l *leaseTrial) sum(figure func(dispatch.LeaseStats) uint64) (n uint64) {
+	for _, r := range l.relays {
+		n += figure(r.Stats().Leases)
+	}
+	return n
+}
+
+// outlive has a delivery run for three times its lease, beside a lease of the same
+// length that nobody renews: when that has been taken over, whoever did it has
+// left the other one alone. It reports false if this machine stood still for a lease.
+func (l *leaseTrial) outlive() bool {
+	l.t.Helper()
+	length := l.lease.Microseconds()
+	id := l.insert("slow", "1")
+	l.slow.next()
+	l.until("the delivery under a lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND lease_until > clock_timestamp())
+		OR EXISTS (SELECT FROM lease_history WHERE event_id = $1)`, id)
+	unrenewed := scan[int64](l.env, `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('unrenewed', '1', 'deferred') RETURNING id, event_type)
+		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+		SELECT id, 'others', event_type, 'running', `+aliveOwner+`, 1, clock_timestamp() + 3 * $1::bigint * interval '1 microsecond' FROM e
+		RETURNING event_id`, length)
+	for l.others.next().ID != unrenewed {
+	}
+
+	early := scan[int](l.env, `SELECT count(*) FROM lease_history WHERE NOT renewed AND event_id IN ($1, $2) AND at < old_until`, id, unrenewed)
+	lost := scan[int](l.env, `SELECT count(*) FROM lease_history WHERE NOT renewed AND event_id = $1`, id)
+	renewed := scan[int](l.env, `SELECT count(*) FROM lease_history WHERE renewed AND event_id = $1 AND until > old_until
+		AND until BETWEEN at - interval '10 min' AND at + $2::bigint * interval '1 microsecond'`, id, length)
+	if early > 0 {
+		l.t.Errorf("%d leases were taken over before their end", early)
+	}
+	if lost > 0 || slices.ContainsFunc(l.relays, (*running).lostClaim) {
+		l.t.Logf("a lease of %v was not renewed in time, after %d renewals", l.lease, renewed)
+		l.finish()
+		return false
+	}
+	if renewed < 3 || !scan[bool](l.env, `SELECT max(until) - min(old_until) >= 2 * $2::bigint * interval '1 microsecond'
+		FROM lease_history WHERE event_id = $1`, id, length) {
+		l.t.Errorf("%d renewals have not moved the end of the lease by twice its length", renewed)
+	}
+	awaitTrue(l.t, "the renewals counted", func() bool {
+		return l.sum(func(s dispatch.LeaseStats) uint64 { return s.Renewed }) >= 3
+	})
+	awaitTrue(l.t, "the lease that was taken over counted", func() bool {
+		return l.sum(func(s dispatch.LeaseStats) uint64 { return s.TakenOver }) > 0
+	})
+	l.finish()
+	if n := l.slow.times(id); n != 1 {
+		l.t.Errorf("the slow delivery began %d times", n)
+	}
+	return true
+}
+
+// finish lets the handlers answer, waits for the end of it all and stops the relays.
+func (l *leaseTrial) finish() {
+	l.t.Helper()
+	l.release()
+	l.untilDone()
+	for _, r := range l.relays {
+		if err := r.end(); err != nil {
+			l.t.Error(err)
+		}
+	}
+}
+
+// untilOutlived tries it with longer leases where the machine stands still for the
+// length of the shorter ones. Leases that are not renewed are lost whatever their length.
+func (e *env) untilOutlived() {
+	e.t.Helper()
+	for _, lease := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} {
+		if e.tryLease(lease).outlive() || e.t.Failed() {
+			return
+		}
+	}
+	e.t.Error("leases were not renewed in time, whatever their length")
+}
+
+// withLeases prepares the database for trials.
+func (e *env) withLeases() {
+	e.t.Helper()
+	e.exec(leaseHistory)
+	conn, err := e.pool.Acquire(e.ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(conn.Release)
+	if _, err := conn.Exec(e.ctx, `SELECT pg_advisory_lock`+aliveOwner); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// TestHandlerThatOutlivesItsLease: as long as its relay renews the lease, nobody takes
+// the delivery over.
+func TestHandlerThatOutlivesItsLease(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.withLeases()
+	e.untilOutlived()
+}
+
+// TestClocksThatDiffer: times are compared and written by the clock of the database
+// alone, so it does no harm that those of relays differ. A program in Go cannot be given
+// a clock of its own, but the server can. With a clock that is ahead of the relays, and with
+// one that is behind: a time of a relay that reached a statement would be too early in one
+// of them, and too late in the other.
+func TestClocksThatDiffer(t *testing.T) {
+	t.Parallel()
+	server, set := testenv.ClockPostgres(t, nil)
+	set(time.Hour)
+	e := envAt(t, server.URL(""))
+	e.withLeases()
+	for _, offset := range []time.Duration{time.Hour, -time.Hour} {
+		set(offset)
+		e.until("the clock of the server", `SELECT abs(extract(epoch FROM clock_timestamp() - $1)) < 1800`, time.Now().Add(offset))
+		e.exec(`TRUNCATE lease_history`)
+		id := e.insert("again", "1")
+		e.untilOutlived()
+		if !scan[bool](e, `SELECT processed_at BETWEEN created_at AND clock_timestamp() FROM outbox_events WHERE id = $1`, id) {
+			t.Errorf("%v: the event was not done by the clock of the server", offset)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+)
+
+// envLeaseVictim makes this test binary a relay on the given database, whose leases
+// are short. It says what its destinations begin with. "b" keeps events of the types
+// "first" and "both" until it is told to answer, by a line on the standard input.
+const envLeaseVictim = "NOTIFYD_TEST_LEASE_VICTIM_URL"
+
+// What a lease victim is told to do.
+const (
+	sayAnswer = "answer" // what waits
+	sayFenced = "fenced" // how many answers were refused
+)
+
+// leaseVictim runs the relay until the standard input ends.
+func leaseVictim(url string) {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		panic(err)
+	}
+	relay, err := notifyd.New(pool, notifyd.WithLease(time.Second), notifyd.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, nil))))
+	if err != nil {
+		panic(err)
+	}
+	answer := make(chan struct{})
+	begin := func(name string) notifyd.HandlerFunc {
+		return func(ctx context.Context, e *notifyd.Event) error {
+			if e.Type != "fast" {
+				fmt.Println(begun(name, e.ID))
+			}
+			if name == "a" || e.Type != "first" && e.Type != "both" {
+				return nil
+			}
+			select {
+			case <-answer:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	err = errors.Join(relay.Destination("a", begin("a")), relay.Destination("b", begin("b"), notifyd.Concurrency(1), notifyd.Timeout(time.Hour)),
+		relay.Route("both", "a", "b"), relay.Route("fast", "b"), relay.Route("first", "b"), relay.Route("tail", "b"))
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		panic(relay.Run(ctx))
+	}()
+	<-relay.Ready()
+	fmt.Println(victimReady)
+	for s := bufio.NewScanner(os.Stdin); s.Scan(); {
+		switch s.Text() {
+		case sayAnswer:
+			answer <- struct{}{}
+		case sayFenced:
+			fmt.Println(sayFenced, relay.Stats().Fenced, "in all")
+		}
+	}
+}
+
+// begun is what a lease victim says.
+func begun(name string, id int64) string { return fmt.Sprintf("%s begins with %d.", name, id) }
+
+// leaseProcess is such a process, seen from the test.
+type leaseProcess struct {
+	*env
+
+	process *os.Process
+	said    *logBuffer
+	ears    io.Writer
+}
+
+// startLeaseVictim starts such a process and waits until it is ready.
+func (e *env) startLeaseVictim() *leaseProcess {
+	e.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(e.ctx), self)
+	v := &leaseProcess{env: e, said: &logBuffer{}}
+	cmd.Env = append(os.Environ(), envLeaseVictim+"="+e.url)
+	cmd.Stdout, cmd.Stderr = v.said, v.said
+	if v.ears, err = cmd.StdinPipe(); err != nil { // Wait closes it
+		e.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	v.process = cmd.Process
+	e.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may be dead already
+		_ = cmd.Wait()
+		if e.t.Failed() {
+			e.t.Logf("the other process said:\n%s", v.said.text())
+		}
+	})
+	awaitTrue(e.t, "the start of the other process", func() bool { return v.has(victimReady) })
+	return v
+}
+
+func (v *leaseProcess) has(line string) bool {
+	return strings.Contains(v.said.text(), line+"\n")
+}
+
+// times returns how often the process has begun to deliver an event.
+func (v *leaseProcess) times(name string, id int64) int {
+	return strings.Count(v.said.text(), begun(name, id)+"\n")
+}
+
+func (v *leaseProcess) tell(line string) {
+	v.t.Helper()
+	if _, err := io.WriteString(v.ears, line+"\n"); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+func (v *leaseProcess) signal(sig os.Signal) {
+	v.t.Helper()
+	if err := v.process.Signal(sig); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// tailed has the process hold leases for an event that it has begun with and for
+// some behind it, which wait for their turn. It returns the first and the last id of those
+// that were written together, and how many leases there are.
+func (v *leaseProcess) tailed() (first, last int64, leases int) {
+	v.t.Helper()
+	for range 20 {
+		// A worker takes several events at once from a destination that takes microseconds.
+		v.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fast', '1' FROM generate_series(1, 500)`)
+		v.untilDone()
+		v.exec(`INSERT INTO outbox_events (event_type, payload) SELECT CASE n WHEN 1 THEN 'first' ELSE 'tail' END, '1' FROM generate_series(1, 40) AS n ORDER BY n`)
+		last = scan[int64](v.env, `SELECT max(id) FROM outbox_events`)
+		v.until("the first one under a lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_type = 'first' AND state = 'running')`)
+		leases = scan[int](v.env, `SELECT count(*) FROM outbox_deliveries WHERE state = 'running'`)
+		first = scan[int64](v.env, `SELECT event_id FROM outbox_deliveries WHERE event_type = 'first'`)
+		if leases > 1 {
+			return first, last, leases
+		}
+		v.tell(sayAnswer) // the machine was busy, and so the destination was slow
+		v.untilDone()
+	}
+	v.t.Fatal("nothing waits behind a slow delivery")
+	return 0, 0, 0
+}
+
+// registerBoth gives a relay the destinations of a lease victim.
+func registerBoth(t *testing.T, a, b notifyd.Handler) func(*notifyd.Relay) {
+	t.Helper()
+	return func(r *notifyd.Relay) {
+		err := errors.Join(r.Destination("a", a), r.Destination("b", b), r.Route("both", "a", "b"), r.Route("*", "b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFrozenRelayIsFencedOff freezes a relay that is delivering. Another one takes its
+// leases over when they end, although the lock that shows life is held. The late
+// answer is refused, and what had waited behind it is not begun with any more.
+func TestFrozenRelayIsFencedOff(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	frozen, h := e.startLeaseVictim(), newRecorder(t)
+	first, last, leases := frozen.tailed()
+	frozen.signal(syscall.SIGSTOP)
+	other := e.relay(registerBoth(t, newRecorder(t), h), notifyd.WithPollInterval(100*time.Millisecond))
+	e.untilDone() // all delivered, and the one that is frozen knows nothing of it
+	if !scan[bool](e, `SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1853122159
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) {
+		t.Error("the frozen relay has lost the lock that shows life, so its leases prove nothing")
+	}
+	awaitTrue(t, "the take-over counted", func() bool { return other.Stats().Leases.TakenOver > 0 })
+	frozen.tell(sayAnswer)
+	frozen.signal(syscall.SIGCONT)
+	// All that it held is answered then, so it begins with nothing of that afterwards.
+	refused := fmt.Sprint(sayFenced, " ", leases, " in all")
+	awaitTrue(t, "the answers refused", func() bool {
+		frozen.tell(sayFenced)
+		return frozen.has(refused)
+	})
+	if !strings.Contains(frozen.said.text(), "answers were refused") {
+		t.Error("the log does not say that answers were refused")
+	}
+	for id := first; id <= last; id++ {
+		here, there := h.times(id), frozen.times("b", id)
+		if id == first && (here != 1 || there != 1) {
+			t.Errorf("the event that was being delivered began %d times here and %d times there, want 1 and 1", here, there)
+		}
+		if id != first && here+there != 1 {
+			t.Errorf("event %d, which waited behind it, began %d times here and %d times there, want 1 in all", id, here, there)
+		}
+	}
+}
+
+// TestFanOutSurvivesAKill: of an event with two destinations, only that is repeated
+// which the relay had not finished when it was killed.
+func TestFanOutSurvivesAKill(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	killed, a, b := e.startLeaseVictim(), newRecorder(t), newRecorder(t)
+	id := e.insert("both", "1")
+	e.until("one of two delivered", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'b' AND state = 'running')`, id)
+	awaitTrue(t, "both begun", func() bool { return killed.times("a", id) > 0 && killed.times("b", id) > 0 })
+	killed.signal(syscall.SIGKILL)
+	e.relay(registerBoth(t, a, b))
+	if got := b.next(); got.ID != id || got.Attempt != 1 {
+		t.Errorf("event %d is delivered again, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
+	}
+	e.untilDone()
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+		t.Errorf("%d deliveries are left", n)
+	}
+	if n := killed.times("a", id) + a.times(id); n != 1 && !killed.said.lostClaim() {
+		t.Errorf("what was delivered before the kill was delivered %d times", n)
+	}
+	if n := killed.times("b", id) + b.times(id); n != 2 && !killed.said.lostClaim() {
+		t.Errorf("what was being delivered began %d times, want 2", n)
+	}
+}
