@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,8 +21,9 @@ import (
 )
 
 // envLeaseVictim makes this test binary a relay on the given database, whose leases
-// are short. It says what its destinations begin with. "b" keeps events of the types
-// "first" and "both" until it is told to answer, by a line on the standard input.
+// are short. It says what its destinations begin with. They keep events of the types
+// "first", "both" and "held" until it is told to answer, by a line on the standard
+// input for each; "a" keeps none.
 const envLeaseVictim = "NOTIFYD_TEST_LEASE_VICTIM_URL"
 
 // What a lease victim is told to do.
@@ -47,7 +49,7 @@ func leaseVictim(url string) {
 			if e.Type != "fast" {
 				fmt.Println(begun(name, e.ID))
 			}
-			if name == "a" || e.Type != "first" && e.Type != "both" {
+			if name == "a" || e.Type == "fast" || e.Type == "tail" {
 				return nil
 			}
 			select {
@@ -59,7 +61,8 @@ func leaseVictim(url string) {
 		}
 	}
 	err = errors.Join(relay.Destination("a", begin("a")), relay.Destination("b", begin("b"), notifyd.Concurrency(1), notifyd.Timeout(time.Hour)),
-		relay.Route("both", "a", "b"), relay.Route("fast", "b"), relay.Route("first", "b"), relay.Route("tail", "b"))
+		relay.Destination("c", begin("c"), notifyd.Timeout(time.Hour)), relay.Route("both", "a", "b"), relay.Route("held", "c"),
+		relay.Route("fast", "b"), relay.Route("first", "b"), relay.Route("tail", "b"))
 	if err != nil {
 		panic(err)
 	}
@@ -166,43 +169,64 @@ func (v *leaseProcess) tailed() (first, last int64, leases int) {
 	return 0, 0, 0
 }
 
-// registerBoth gives a relay the destinations of a lease victim.
-func registerBoth(t *testing.T, a, b notifyd.Handler) func(*notifyd.Relay) {
-	t.Helper()
+// register gives a relay the destinations of a lease victim.
+func (v *leaseProcess) register(a, b, c notifyd.Handler) func(*notifyd.Relay) {
+	v.t.Helper()
 	return func(r *notifyd.Relay) {
-		err := errors.Join(r.Destination("a", a), r.Destination("b", b), r.Route("both", "a", "b"), r.Route("*", "b"))
+		err := errors.Join(r.Destination("a", a), r.Destination("b", b), r.Destination("c", c),
+			r.Route("both", "a", "b"), r.Route("held", "c"), r.Route("*", "b"))
 		if err != nil {
-			t.Fatal(err)
+			v.t.Fatal(err)
 		}
 	}
 }
 
 // TestFrozenRelayIsFencedOff freezes a relay that is delivering. Another one takes its
 // leases over when they end, although the lock that shows life is held. The late
-// answer is refused, and what had waited behind it is not begun with any more.
+// answers are refused, of what was delivered meanwhile and of what the other one is
+// delivering; and what had waited behind them is not begun with any more.
 func TestFrozenRelayIsFencedOff(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	frozen, h := e.startLeaseVictim(), newRecorder(t)
+	frozen, h, holds := e.startLeaseVictim(), newRecorder(t), newRecorder(t)
+	answer := make(chan struct{})
+	release := sync.OnceFunc(func() { close(answer) })
+	holds.answer = func(context.Context, *notifyd.Event) error {
+		<-answer
+		return nil
+	}
 	first, last, leases := frozen.tailed()
+	held := e.insert("held", "1")
+	e.until("one more lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running')`, held)
 	frozen.signal(syscall.SIGSTOP)
-	other := e.relay(registerBoth(t, newRecorder(t), h), notifyd.WithPollInterval(100*time.Millisecond))
-	e.untilDone() // all delivered, and the one that is frozen knows nothing of it
+	other := e.relay(frozen.register(newRecorder(t), h, holds), notifyd.WithPollInterval(100*time.Millisecond))
+	t.Cleanup(release)
+	// All is delivered or begun with, and the one that is frozen knows nothing of it.
+	holds.next()
+	e.until("the rest delivered", `SELECT count(*) = 1 FROM outbox_events WHERE state <> 'done'`)
 	if !scan[bool](e, `SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1853122159
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) {
 		t.Error("the frozen relay has lost the lock that shows life, so its leases prove nothing")
 	}
 	awaitTrue(t, "the take-over counted", func() bool { return other.Stats().Leases.TakenOver > 0 })
 	frozen.tell(sayAnswer)
+	frozen.tell(sayAnswer)
 	frozen.signal(syscall.SIGCONT)
-	// All that it held is answered then, so it begins with nothing of that afterwards.
-	refused := fmt.Sprint(sayFenced, " ", leases, " in all")
+	// When all that it held is answered, it begins with nothing of that any more.
+	refused := fmt.Sprint(sayFenced, " ", leases+1, " in all")
+	settled := false
 	awaitTrue(t, "the answers refused", func() bool {
 		frozen.tell(sayFenced)
-		return frozen.has(refused)
+		settled = scan[bool](e, `SELECT state = 'done' FROM outbox_events WHERE id = $1`, held)
+		return settled || frozen.has(refused)
 	})
-	if !strings.Contains(frozen.said.text(), "answers were refused") {
-		t.Error("the log does not say that answers were refused")
+	if settled || !strings.Contains(frozen.said.text(), "answers were refused") {
+		t.Errorf("the late answers were taken, or the log does not say that they were refused (%t)", settled)
+	}
+	release()
+	e.untilDone()
+	if here, there := holds.times(held), frozen.times("c", held); here != 1 || there != 1 {
+		t.Errorf("the event that both were delivering began %d times here and %d times there, want 1 and 1", here, there)
 	}
 	for id := first; id <= last; id++ {
 		here, there := h.times(id), frozen.times("b", id)
@@ -225,7 +249,7 @@ func TestFanOutSurvivesAKill(t *testing.T) {
 	e.until("one of two delivered", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'b' AND state = 'running')`, id)
 	awaitTrue(t, "both begun", func() bool { return killed.times("a", id) > 0 && killed.times("b", id) > 0 })
 	killed.signal(syscall.SIGKILL)
-	e.relay(registerBoth(t, a, b))
+	e.relay(killed.register(a, b, newRecorder(t)))
 	if got := b.next(); got.ID != id || got.Attempt != 1 {
 		t.Errorf("event %d is delivered again, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
 	}

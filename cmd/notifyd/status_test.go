@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/store"
@@ -115,6 +117,61 @@ func TestStatusOfRelay(t *testing.T) {
 	}
 	if s.Relay == nil || !s.Relay.DatabaseUp || len(s.Relay.Destinations) != 2 || s.Relay.Destinations[0].Name != "audit" || s.Relay.Destinations[0].Delivered != 1 {
 		t.Errorf("%+v", s.Relay)
+	}
+}
+
+// TestStatusOfOutage takes a mail server away, brings it back without an answer, and then
+// well. The figures of the relay and "notifyd status" follow.
+func TestStatusOfOutage(t *testing.T) {
+	t.Parallel()
+	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	// One mail at a time: the first that is taken ends the outage.
+	base := strings.Replace(shopConfig(url, sink.Port()), "    tls: none\n", "    tls: none\n    concurrency: 1\n", 1)
+	d := startDaemon(t, nil, "run", "-c", file(t, base+"\nadmin:\n  listen: 127.0.0.1:0\n"))
+	d.stderr.await(t, `"relay started"`)
+	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
+	path := file(t, base+"\nadmin:\n  listen: "+address+"\n")
+	untilReady(t, "http://"+address+"/readyz")
+	shows := func(unavailable int, word string, state dispatch.BreakerState) {
+		t.Helper()
+		want := []string{fmt.Sprintf("\nnotifyd_destination_unavailable{destination=\"mail\"} %d\n", unavailable)}
+		for _, s := range dispatch.BreakerStates() {
+			n := 0
+			if s == state {
+				n = 1
+			}
+			want = append(want, fmt.Sprintf("\nnotifyd_destination_state{destination=\"mail\",state=\"%v\"} %d\n", s, n))
+		}
+		untilSays(t, "http://"+address+"/metrics", want...)
+		row := regexp.MustCompile(`(?m) ` + word + ` +(-|\d+) +mail$`)
+		commandUntil(t, "mail is "+word, func(r result) bool { return row.MatchString(r.stdout) }, "status", "-c", path)
+		commandUntil(t, fmt.Sprintf("mail is %v", state), func(r result) bool {
+			var s status.Status
+			return json.Unmarshal([]byte(r.stdout), &s) == nil && s.Relay != nil && slices.ContainsFunc(s.Relay.Destinations, func(d status.RelayDestination) bool {
+				return d.Name == "mail" && d.State == state.String() && d.Unavailable == (unavailable == 1)
+			})
+		}, "status", "-c", path, "-o", "json")
+	}
+	do := func(act ...func() error) {
+		t.Helper()
+		for _, f := range act {
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	shows(0, "up", dispatch.BreakerClosed)
+	do(sink.Close)
+	publishTo(t, url, "order.placed", order)
+	shows(1, "down", dispatch.BreakerOpen)
+	sink.Fail(smtpsink.Fault{Stage: smtpsink.Connect, Hang: true, Times: smtpsink.Always})
+	do(sink.Restart)
+	shows(1, "down", dispatch.BreakerProbing)
+	sink.Heal()
+	do(sink.Close, sink.Restart) // whom it has kept waiting hears of it
+	shows(0, "up", dispatch.BreakerClosed)
+	if m, err := mails(t, sink, 1)[0].Parse(); err != nil || m.Subject != "Order 7, attempt 1" {
+		t.Errorf("the outage counted as an attempt: %+v, %v", m, err)
 	}
 }
 
