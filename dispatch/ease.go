@@ -8,6 +8,10 @@ import (
 // What a lane does while its destination is not well, or was not a moment ago.
 // A lane whose destination is well has uneasy unset and does nothing of it.
 
+// asidePauses is for how many pauses an event is put aside over which the destination
+// fails, so that three others are tried before it comes again. Pauses grow, and so does that.
+const asidePauses = 4
+
 // fairPart of a lane's capacity makes a claim worth its while.
 const fairPart = 8
 
@@ -128,15 +132,12 @@ func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome, all *ta
 	for i := range outs {
 		if outs[i].throttled {
 			throttled++
-			if outs[i].verdict == failed {
-				answers-- // it was put aside
-			}
 		}
 	}
 	if l.loners != nil {
 		l.loners.answered(answers)
 		for i, j := range jobs {
-			if v := outs[i].verdict; !outs[i].throttled && (v == delivered || v == failed || v == dead) {
+			if v := outs[i].verdict; v == delivered || v == failed || v == dead {
 				l.loners.forget(j.event.ID)
 			}
 		}
@@ -190,8 +191,10 @@ func (l *lane) available() {
 }
 
 // unavailable opens the breaker, because of a call that began at the given time,
-// and says so once; further faults are the same news.
-func (l *lane) unavailable(log *slog.Logger, began time.Time, err error) {
+// and says so once; further faults are the same news. The event is given back, or put
+// aside.
+func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error) outcome {
+	out := outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassDestination, err: err}
 	l.mu.Lock()
 	now := time.Now()
 	again := l.breaker.ramping()
@@ -210,6 +213,12 @@ func (l *lane) unavailable(log *slog.Logger, began time.Time, err error) {
 	default:
 		log.Debug("destination is still unavailable", "class", ClassDestination, "pause", pause, "err", err)
 	}
+	if IsAside(err) {
+		out.verdict, out.delay = aside, asidePauses*max(pause, min(firstPause, l.cfg.LongestPause))
+		log.Info("the destination may be down because of this event; others are tried first, no attempt is counted",
+			"class", ClassDestination, "retry_in", out.delay, "err", err)
+	}
+	return out
 }
 
 // throttle slows the lane down, because of a call that began at the given time,
@@ -226,7 +235,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) ou
 	}
 	begins := false
 	if n := l.loners.throttled(j.event.ID); n > 0 {
-		out.verdict = failed
+		out.verdict = aside
 		out.delay = max(min(after, longestThrottle), min(l.cfg.Backoff.wait(n), longestGap))
 		l.loners.expect(now, j.event.ID, out.delay)
 	} else {
@@ -238,7 +247,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) ou
 	gap := l.pacer.gap
 	l.mu.Unlock()
 	switch {
-	case out.verdict == failed:
+	case out.verdict == aside:
 		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", ClassDestination, "retry_in", out.delay, "err", err)
 	case begins:
 		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", ClassDestination, "gap", gap, "wait", after, "err", err)

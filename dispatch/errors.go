@@ -85,6 +85,25 @@ func IsUnavailable(err error) bool {
 	return errors.As(err, &u) && u.Unavailable()
 }
 
+// Aside marks err as [Unavailable] does, over an event that may be the cause: one
+// that brings its receiver down looks like an outage, and as the oldest one it would be
+// what the destination is probed with for ever. The event is put aside for a few of
+// the lane's pauses, so that others are tried meanwhile. It counts as no attempt and
+// as no answer of the destination. Aside(nil) is nil.
+func Aside(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &asideError{unavailableError{err}}
+}
+
+// IsAside reports whether err, or an error that it wraps, was marked by [Aside] or
+// has a method Aside() bool that returns true. Without being unavailable it means nothing.
+func IsAside(err error) bool {
+	var a interface{ Aside() bool }
+	return errors.As(err, &a) && a.Aside()
+}
+
 // Throttled marks err as the answer of a destination that works and wants fewer
 // deliveries: no attempt is counted and the breaker stays closed, but the lane
 // begins fewer of them, and none before after is over. A destination that does not say
@@ -132,6 +151,10 @@ type unavailableError struct{ error }
 
 func (e *unavailableError) Unwrap() error   { return e.error }
 func (*unavailableError) Unavailable() bool { return true }
+
+type asideError struct{ unavailableError }
+
+func (*asideError) Aside() bool { return true }
 
 type throttledError struct {
 	error

@@ -113,7 +113,7 @@ type lane struct {
 	loners  *loners               // nil unless the destination throttles, or has done so a while ago
 	spoiled int                   // calls that were throttled and are not finished: what is queued is given back
 	uneasy  bool                  // any of the four is at work; see ease.go
-	total   [parked + 1]uint64    // answers by verdict
+	total   [aside + 1]uint64     // answers by verdict
 	classes [ClassOurs + 1]uint64 // the same by class; 0 has those without an error
 	begun   Histogram             // from the event's creation to the handler
 	acked   Histogram             // from the event's creation to the acknowledgement

@@ -78,7 +78,7 @@ type LeaseStats struct {
 type DestinationStats struct {
 	Name string
 	// Delivered, Failed, Dead and Released count answers: acknowledged, to be
-	// tried again, given up, and given back without counting an attempt.
+	// tried again, given up, and given back or put aside without counting an attempt.
 	Delivered, Failed, Dead, Released uint64
 	// Parked counts deliveries that shared a call with an earlier one of their
 	// aggregate, and wait because that failed.
@@ -131,7 +131,7 @@ func (l *lane) stats() DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := DestinationStats{
-		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released],
+		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released] + l.total[aside],
 		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now), Aggregates: len(l.lines),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
 		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,

@@ -24,10 +24,11 @@ const (
 	dead              // given up
 	released          // as if it had never been tried
 	parked            // waits in the table for an earlier event of its aggregate
+	aside             // to be tried again after a delay, and no attempt counted
 )
 
 // tally counts verdicts.
-type tally [parked + 1]int
+type tally [aside + 1]int
 
 // outcome is the answer to a job.
 type outcome struct {
@@ -214,8 +215,7 @@ func (l *lane) judge(ctx context.Context, j *job, began time.Time, err error) ou
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	if IsUnavailable(err) || errors.Is(err, l.expired) && l.down() {
 		// A probe that is not answered in time says nothing about its event.
-		l.unavailable(log, began, err)
-		return outcome{verdict: released, failures: failures, class: ClassDestination, err: err}
+		return l.unavailable(log, j, began, err)
 	}
 	if IsThrottled(err) {
 		return l.throttle(log, j, began, err)
