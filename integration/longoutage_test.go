@@ -1,10 +1,12 @@
 package integration
 
 import (
+	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,9 +58,10 @@ type keyOrder struct {
 	t    *testing.T
 	keys int64
 
-	mu   sync.Mutex
-	last map[int64]int64
-	seen map[int64]bool
+	mu     sync.Mutex
+	last   map[int64]int64
+	seen   map[int64]bool
+	copies int
 }
 
 func newKeyOrder(t *testing.T, keys int64) *keyOrder {
@@ -79,7 +82,8 @@ func (o *keyOrder) came(req *http.Request) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil || o.seen[id] {
-		return // a copy of one whose answer was lost
+		o.copies++ // of one whose answer was lost
+		return
 	}
 	o.seen[id] = true
 	if key := id % o.keys; id < o.last[key] {
@@ -95,22 +99,59 @@ func (o *keyOrder) came(req *http.Request) {
 // a moment if one of them were counted.
 func TestLongOutage(t *testing.T) {
 	t.Parallel()
-	events := longOutage(t)
+	for name, away := range map[string]struct {
+		share int              // one in so many of the events
+		serve http.HandlerFunc // nil: nobody listens
+	}{
+		"connections are refused": {1, nil},
+		"a gateway answers 502":   {5, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }},
+		"requests are reset":      {5, reset},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			meetLongOutage(t, max(1000, longOutage(t)/away.share), away.serve)
+		})
+	}
+}
+
+// reset ends the connection of a request as a process does that is killed.
+func reset(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	_ = conn.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
+	_ = conn.Close()
+}
+
+func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
+	t.Helper()
 	const before, probes = 500, 300
 	e := newEnv(t)
 	order := newKeyOrder(t, 1000)
+	var down atomic.Bool
 	r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+		if n := req.Header.Get(attemptHeader); n != "1" {
+			t.Errorf("event %s came with attempt %q", req.Header.Get("notifyd-id"), n)
+		}
+		if down.Load() && away != nil {
+			away(w, req)
+			return
+		}
 		order.came(req)
 		w.WriteHeader(http.StatusNoContent)
 	})
 	h := webhookTo(t, r)
 	t.Cleanup(func() { _ = h.Close() })
 	relay := e.relay(handleAll(t, h,
-		notifyd.MaxAttempts(2), notifyd.LongestPause(20*time.Millisecond), notifyd.Concurrency(16),
+		notifyd.MaxAttempts(1), notifyd.LongestPause(20*time.Millisecond), notifyd.Concurrency(16),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})))
 	order.insert(e, before)
 	r.await(before / 2)
-	r.stop()
+	down.Store(true)
+	if away == nil {
+		r.stop()
+	}
 	const batch = 1000
 	for range events / batch {
 		order.insert(e, batch)
@@ -123,7 +164,10 @@ func TestLongOutage(t *testing.T) {
 	}
 	begin := time.Now()
 	_, tried := r.events()
-	r.start()
+	down.Store(false)
+	if away == nil {
+		r.start()
+	}
 	for n := batch; n <= events; n += batch { // patience for each of them: a busy machine takes its time
 		r.await(tried + n)
 	}
@@ -133,11 +177,19 @@ func TestLongOutage(t *testing.T) {
 	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
 		t.Errorf("%d deliveries left", n)
 	}
-	came, requests := r.events()
-	if want := before + events/batch*batch; came != want || requests-came > 16 {
-		t.Errorf("%d of %d events came, and %d copies", came, want, requests-came)
-	}
+	order.checkComplete(before + events/batch*batch)
 	relay.untilDestination("well", func(d *dispatch.DestinationStats) bool { return d.State == dispatch.BreakerClosed })
+}
+
+// checkComplete wants so many events to have come, and no more copies than were
+// under way.
+func (o *keyOrder) checkComplete(want int) {
+	o.t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.seen) != want || o.copies > 16 {
+		o.t.Errorf("%d of %d events came, and %d copies", len(o.seen), want, o.copies)
+	}
 }
 
 // checkUncounted wants no attempt counted, in the figures and in the tables.

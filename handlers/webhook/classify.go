@@ -28,6 +28,7 @@ const (
 	refused         // dispatch.Permanent
 	suspected       // tried again with backoff, or when the server said; the attempt counts
 	down            // dispatch.Unavailable
+	downOver        // dispatch.Aside: down, and perhaps because of this event
 	throttled       // dispatch.Throttled
 )
 
@@ -38,8 +39,9 @@ type observation struct {
 	dynamic  bool // the event chose the host
 	constant bool // the URL is the same for every event
 	proxy    bool // it was the proxy that failed or refused
-	suspect  bool // see suspects
 	shut     bool // an earlier answer asked to leave the host alone
+
+	suspicion suspicion
 }
 
 // classify decides whose fault it is. It is the one place where that is decided.
@@ -59,9 +61,13 @@ func classify(o observation) class {
 	case o.at == stageTurn && !o.shut:
 		c = throttled // by our own limits
 	}
-	if o.dynamic && (c == down || c == throttled) || c == down && o.suspect {
-		// One of many hosts is down: the events of the others must not wait.
+	switch {
+	case o.dynamic && (c == down || c == throttled):
+		return suspected // one of many hosts is down: the events of the others must not wait
+	case c == down && o.suspicion == proven:
 		return suspected
+	case c == down && o.suspicion == maybe:
+		return downOver
 	}
 	return c
 }
@@ -111,6 +117,8 @@ func (c class) mark(err *failure) error {
 		return dispatch.Permanent(err)
 	case c == down:
 		return dispatch.Unavailable(err)
+	case c == downOver:
+		return dispatch.Aside(err)
 	case c == throttled:
 		return dispatch.Throttled(err.wait, err)
 	case err.wait > 0:

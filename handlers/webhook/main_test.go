@@ -200,6 +200,8 @@ func verdictOn(err error) string {
 		return "delivered"
 	case dispatch.IsPermanent(err):
 		return "permanent"
+	case dispatch.IsUnavailable(err) && dispatch.IsAside(err):
+		return "aside"
 	case dispatch.IsUnavailable(err):
 		return "unavailable"
 	case dispatch.IsThrottled(err) && errors.As(err, &after):

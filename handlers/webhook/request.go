@@ -63,6 +63,7 @@ type draft struct {
 	header http.Header
 	body   []byte
 	id     string
+	began  uint64 // see suspects
 }
 
 // draft makes the request for an event. Every error is about this event and
