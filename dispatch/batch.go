@@ -18,6 +18,7 @@ type batch struct {
 	late  *leases       // takes the answers of leased jobs
 	query *Query        // what was claimed
 	fast  int           // jobs on fast lanes
+	trail []uint64      // hashes of the lines that its jobs are in, sorted once it is handed out; see trail.go
 
 	detached atomic.Bool // what is unanswered goes on under a lease
 	adrift   atomic.Bool // which may not have been written
@@ -28,6 +29,7 @@ type batch struct {
 	unanswered int               // jobs without an answer
 	written    map[*lane][]*line // whose rows the settlement changes
 	passedOver map[*lane]bool    // lanes that gave fresh events back
+	behind     []*job            // leased ones whose answers come before those of the batch
 }
 
 // writes notes that the settlement changes rows of a line.
@@ -99,11 +101,13 @@ func (b *batch) isLeased(j *job) bool {
 type spare struct {
 	plans []plan
 	jobs  []job
+	trail []uint64
 }
 
-// take returns a plan for each of n works and room for as many jobs.
-func (s *spare) take(n int) ([]plan, []job) {
+// give gives b a plan for each of n works, and room for as many jobs.
+func (s *spare) give(b *batch, n int) {
 	plans, jobs := s.plans, s.jobs
+	b.trail = s.trail[:0]
 	*s = spare{}
 	if cap(plans) < n {
 		plans = make([]plan, n)
@@ -111,7 +115,7 @@ func (s *spare) take(n int) ([]plan, []job) {
 	if cap(jobs) < n {
 		jobs = make([]job, 0, n)
 	}
-	return plans[:n], jobs[:0]
+	b.plans, b.jobs = plans[:n], jobs[:0]
 }
 
 // keep takes the memory of b, none of whose jobs was leased: each is answered,
@@ -119,8 +123,8 @@ func (s *spare) take(n int) ([]plan, []job) {
 func (s *spare) keep(b *batch) {
 	clear(b.plans)
 	clear(b.jobs)
-	s.plans, s.jobs = b.plans, b.jobs
-	b.plans, b.jobs = nil, nil
+	s.plans, s.jobs, s.trail = b.plans, b.jobs, b.trail
+	b.plans, b.jobs, b.trail = nil, nil, nil
 }
 
 // complete reports whether every job is answered.
@@ -170,8 +174,9 @@ type job struct {
 	leased   bool    // answers go to batch.late
 	out      outcome // valid once answered
 
-	lease   leaseState // guarded by leases.mu, as is the next one
+	lease   leaseState // guarded by leases.mu, as are the next two
 	lateOut *outcome   // the answer of a leased job
+	wrote   bool       // it is written, or its claim's again
 }
 
 // leaseState is how far the lease of a job has come.

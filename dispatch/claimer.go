@@ -66,8 +66,9 @@ func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn 
 	if b == nil {
 		return
 	}
-	leased := c.await(b)
+	leased, hurried := c.await(b)
 	s, left := b.settlement()
+	s.Turn = c.d.turnOf(b, turn, hurried)
 	// The answers of a relay that stops are written like any others.
 	err := c.settle(context.WithoutCancel(ctx), s, func(err error) {
 		b.adrift.Store(true)
@@ -75,6 +76,7 @@ func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn 
 	}, func() *Settlement {
 		c.d.leases.reclaim(leased)
 		s, _ := b.settlement()
+		s.Turn = c.d.turnOf(b, turn, false)
 		return s
 	})
 	if len(leased) > 0 {
@@ -126,19 +128,23 @@ func (c *claimer) handOut(q *Query, claimed *Claimed, turn uint64) *batch {
 	if q.Source == SourceLines {
 		c.d.looked(q, claimed)
 	}
+	if b != nil {
+		slices.Sort(b.trail)
+		c.d.sched.leaves(turn, b.trail)
+	}
 	return b
 }
 
 // await waits for the answers of fast lanes, up to the lock budget, and leases
-// what has none by then.
-func (c *claimer) await(b *batch) (leased []*job) {
+// what has none by then. It reports whether it was told to come.
+func (c *claimer) await(b *batch) (leased []*job, hurried bool) {
 	if b.fast > 0 {
-		c.wait(b)
+		hurried = c.wait(b)
 	}
 	if b.complete() {
-		return nil
+		return nil, hurried
 	}
-	return b.detach(c.d.leases.token)
+	return b.detach(c.d.leases.token), hurried
 }
 
 // hurryAfter is how long a claim waits for its handlers even while others have
@@ -148,7 +154,7 @@ const hurryAfter = time.Millisecond
 // wait returns when the fast lanes have answered, when the lock budget is used
 // up, or when this claimer is needed elsewhere: an event that has just been
 // named must not wait for the handlers of another.
-func (c *claimer) wait(b *batch) {
+func (c *claimer) wait(b *batch) (hurried bool) {
 	begin := time.Now()
 	budget := time.NewTimer(c.d.cfg.LockBudget)
 	defer budget.Stop()
@@ -156,15 +162,15 @@ func (c *claimer) wait(b *batch) {
 	for {
 		select {
 		case <-b.ready:
-			return
+			return hurried
 		case <-hurry:
-			hurry = nil
+			hurry, hurried = nil, true
 			budget.Reset(max(0, min(hurryAfter, c.d.cfg.LockBudget)-time.Since(begin)))
 		case <-budget.C:
 			for l := range b.overdue() {
 				l.observe(min(time.Since(begin), c.d.cfg.LockBudget))
 			}
-			return
+			return hurried
 		}
 	}
 }
@@ -234,7 +240,7 @@ func IsDown(err error) bool {
 // plan routes a claim and hands it to the lanes.
 func (d *Dispatcher) plan(q *Query, work []Work, memory *spare) *batch {
 	b := &batch{work: work, ready: make(chan struct{}, 1), late: d.leases, query: q}
-	b.plans, b.jobs = memory.take(len(work))
+	memory.give(b, len(work))
 	room := make(map[*lane]int)
 	for i := range work {
 		d.planWork(b, i, room)

@@ -134,6 +134,7 @@ func New(cfg Config, parts Parts) (*Dispatcher, error) {
 		keeper: parts.LeaseKeeper, length: cfg.Lease, log: parts.Log, health: d.health,
 		retryIn: d.sched.dueIn, moved: d.sched.moved, wake: make(chan struct{}, 1), held: make(map[int64]lease),
 	}
+	d.leases.cond.L = &d.leases.mu
 	d.leases.tokens.Store(time.Now().UnixNano()) // tokens of an earlier life do not come back
 	return d, nil
 }
@@ -313,6 +314,10 @@ func (d *Dispatcher) waitStopped(pause time.Duration) {
 // waitWork waits for d, or until deliveries are cancelled.
 func (d *Dispatcher) waitWork(pause time.Duration) { sleep(d.workCtx, pause) }
 
+// houseEvery is the longest time between two looks, however seldom the table is
+// polled: what a dead relay had in hand is not to wait for that.
+const houseEvery = time.Second
+
 // keepHouse looks after leases of relays that are gone, and after events that
 // had no route when they came.
 func (d *Dispatcher) keepHouse(ctx context.Context) {
@@ -344,7 +349,7 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 		if ctx.Err() == nil {
 			d.health.report(err)
 		}
-		pause := jittered(d.cfg.PollInterval)
+		pause := jittered(min(d.cfg.PollInterval, houseEvery))
 		if err != nil {
 			pause = max(pause, failing.NextBackOff())
 		} else {

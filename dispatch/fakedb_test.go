@@ -30,6 +30,8 @@ type fakeDB struct {
 	bellOf   *fakeBell       // who keeps the bell silent
 	ears     []*Dispatcher
 	settled  map[Ref]bool // deliveries known to be acknowledged
+	newly    []Ref        // those of the transaction under way
+	judge    func([]Ref)  // looks at them
 	broken   []string     // violated invariants
 	history  []string     // of what was asked and answered
 	slots    [Slots]*fakeSlots
@@ -222,9 +224,14 @@ func (db *fakeDB) destinations(typ string) []string { return db.routes[typ] }
 func (db *fakeDB) settledAllBut(id int64, left map[string]bool) {
 	for _, name := range db.destinations(db.events[id].typ) {
 		if !left[name] {
-			db.settled[Ref{id, name}] = true
+			db.settleLocked(Ref{id, name})
 		}
 	}
+}
+
+func (db *fakeDB) settleLocked(ref Ref) {
+	db.settled[ref] = true
+	db.newly = append(db.newly, ref)
 }
 
 // finishLocked closes events of which nothing is left to do.
@@ -258,6 +265,10 @@ func (db *fakeDB) checkLocked() {
 			db.breakLocked("event %d is deferred and has nothing left", id)
 		}
 	}
+	if db.judge != nil {
+		db.judge(db.newly)
+	}
+	db.newly = nil
 }
 
 // unfinished returns how many events are not done.

@@ -51,7 +51,7 @@ func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int,
 			continue
 		}
 		delete(db.rows, e.Ref)
-		db.settled[e.Ref] = true
+		db.settleLocked(e.Ref)
 		db.finishLocked(e.EventID)
 	}
 	for _, e := range put {

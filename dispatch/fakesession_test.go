@@ -226,7 +226,7 @@ func (db *fakeDB) sortedRows() []*fakeRow {
 
 func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 	if !s.conn {
-		rest := &Settlement{Done: st.Done, Remove: st.Remove}
+		rest := &Settlement{Done: st.Done, Remove: st.Remove, Turn: st.Turn}
 		if len(st.Put) > 0 {
 			rest.Remove = nil
 		}
@@ -252,6 +252,9 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 		return errLost
 	}
 	s.lockAll(st)
+	if st.Turn != nil {
+		st.Turn()
+	}
 	s.db.mu.Lock()
 	s.db.note("%p settles %+v, fault %d", s, *st, kind)
 	s.apply(st)
@@ -314,7 +317,7 @@ func (s *fakeSession) apply(st *Settlement) {
 		if row := db.rows[r]; row != nil {
 			delete(db.rows, r)
 			if r.Destination != "" {
-				db.settled[r] = true
+				db.settleLocked(r)
 			} else if db.events[r.EventID] != nil {
 				db.settledAllBut(r.EventID, left[r.EventID])
 			}

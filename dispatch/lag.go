@@ -212,9 +212,9 @@ func (s *scheduler) unmetLocked(c *Claimed) []Late {
 		return nil
 	}
 	held := make(map[int64]bool)
-	for _, work := range s.open {
-		for i := range work {
-			held[work[i].Event.ID] = true
+	for _, claim := range s.open {
+		for i := range claim.work {
+			held[claim.work[i].Event.ID] = true
 		}
 	}
 	for i := range c.Work {

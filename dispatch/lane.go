@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"time"
@@ -123,7 +124,8 @@ type lane struct {
 	lines     map[string]*line
 	spareLine *line
 	scratch   []byte // for keys
-	followers int    // jobs in lines that wait for one in front, and are not in the queue
+	seed      maphash.Seed
+	followers int // jobs in lines that wait for one in front, and are not in the queue
 	looks     looks
 	behind    int64   // fresh events above are taken in the lane's own sweep only
 	refused   int64   // the same, for what was given back since that began
@@ -139,6 +141,7 @@ func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *
 	l := &lane{
 		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
 		log: log.With("destination", name), observer: nobody{}, behind: inOrder, refused: inOrder,
+		seed:    maphash.MakeSeed(),
 		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
 	}
 	l.batch, _ = h.(BatchHandler)
@@ -279,6 +282,9 @@ func (l *lane) push(jobs []*job) []kept {
 		j.line = l.lineLocked(l.scratch)
 		j.key = j.line.key
 		first, verdict := l.joinLocked(j)
+		if verdict == 0 {
+			j.batch.trail = append(j.batch.trail, maphash.Bytes(l.seed, l.scratch))
+		}
 		switch {
 		case verdict != 0:
 			l.load--

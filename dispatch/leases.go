@@ -31,6 +31,7 @@ type leases struct {
 	wake    chan struct{} // capacity 1: results has something
 
 	mu      sync.Mutex
+	cond    sync.Cond       // answers have been written
 	held    map[int64]lease // by token: written and not yet answered
 	results []lateResult
 }
@@ -44,6 +45,7 @@ type lateResult struct {
 	delivered bool
 	lane      *lane
 	hold      *line // waits until this is written; nil where order does not matter
+	job       *job
 }
 
 // token returns the token of a new lease.
@@ -84,6 +86,7 @@ func (ls *leases) reclaim(jobs []*job) {
 		if j.lateOut == nil {
 			continue
 		}
+		j.wrote = true
 		j.batch.mu.Lock()
 		j.out, j.answered, j.leased = *j.lateOut, true, false
 		j.batch.mu.Unlock()
@@ -112,7 +115,7 @@ func (ls *leases) addLocked(j *job) {
 	j.out, j.answered = *j.lateOut, true
 	entry := entryOf(j)
 	j.batch.mu.Unlock()
-	ls.results = append(ls.results, lateResult{entry, j.out.verdict == delivered, j.lane, j.hold})
+	ls.results = append(ls.results, lateResult{entry, j.out.verdict == delivered, j.lane, j.hold, j})
 	select {
 	case ls.wake <- struct{}{}:
 	default:
@@ -174,6 +177,7 @@ func (ls *leases) flush(ctx context.Context) error {
 			}
 			return err
 		}
+		ls.wrote(results[:n])
 		results = results[n:]
 	}
 	return nil

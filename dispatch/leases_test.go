@@ -42,7 +42,7 @@ func TestManyAnswers(t *testing.T) {
 		wake: make(chan struct{}, 1), held: make(map[int64]lease),
 	}
 	for id := range int64(n) {
-		ls.results = append(ls.results, lateResult{entry: Entry{Ref: Ref{EventID: id}}, delivered: id%2 == 0})
+		ls.results = append(ls.results, lateResult{entry: Entry{Ref: Ref{EventID: id}}, delivered: id%2 == 0, job: &job{}})
 	}
 	if err := ls.flush(t.Context()); err == nil || len(k.put) != maxFinish || len(ls.results) != n-maxFinish {
 		t.Fatalf("flush() = %v; %d written, %d kept", err, len(k.put), len(ls.results))

@@ -190,6 +190,11 @@ func (l *lane) leaveLocked(j *job, v verdict) []kept {
 			break
 		}
 	}
+	if leased {
+		for _, other := range ln.jobs {
+			other.batch.follows(j)
+		}
+	}
 	w := &j.batch.work[j.work]
 	row := !w.Fresh && w.Destination != ""
 	var cut []kept

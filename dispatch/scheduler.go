@@ -50,10 +50,10 @@ type scheduler struct {
 	namings   []uint64       // those in flight
 	lostNamed int            // those that failed
 
-	turn, turns   uint64            // claims handed out, and claims that have come back
-	turnCond      *sync.Cond        // turn has changed
-	open          map[uint64][]Work // claims that have come back and are not settled
-	claimingLines bool              // a claim of lines is in flight
+	turn, turns   uint64               // claims handed out, and claims that have come back
+	turnCond      *sync.Cond           // turn has changed
+	open          map[uint64]openClaim // claims that have come back and are not settled
+	claimingLines bool                 // a claim of lines is in flight
 
 	eventBytes int    // of a payload, on average
 	claims     uint64 // that found something
@@ -89,7 +89,7 @@ type bellControl interface {
 
 func newScheduler(cfg Config, lanes []*lane, route *router, bell bellControl) *scheduler {
 	s := &scheduler{
-		cfg: cfg, lanes: lanes, route: route, bell: bell, lagged: make(map[*lane]*lag), open: make(map[uint64][]Work),
+		cfg: cfg, lanes: lanes, route: route, bell: bell, lagged: make(map[*lane]*lag), open: make(map[uint64]openClaim),
 		hurry: make(chan struct{}, 1), ready: make(chan struct{}), dueNow: true, cold: cfg.Claims,
 	}
 	s.cond, s.turnCond = sync.NewCond(&s.mu), sync.NewCond(&s.mu)

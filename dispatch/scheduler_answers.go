@@ -62,7 +62,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (turn uint64) {
 	}
 	turn = s.turns
 	s.turns++
-	s.open[turn] = c.Work
+	s.open[turn] = openClaim{work: c.Work}
 	return turn
 }
 
@@ -152,6 +152,7 @@ func (s *scheduler) closed(turn uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, turn)
+	s.turnCond.Broadcast()
 }
 
 // failedLocked remembers what has to be looked for again.

@@ -196,6 +196,10 @@ type Settlement struct {
 	Put []Entry
 	// Remove are the deliveries that are done, or that Put has split up.
 	Remove []Ref
+	// Turn is called before COMMIT, once, and returns when this may be settled; nil
+	// where nobody has to come first. Nothing that was locked by then may be wanted by
+	// those who do.
+	Turn func()
 }
 
 // Empty reports whether there is nothing to write.

@@ -78,7 +78,7 @@ func settleStatements() map[string]string {
 }
 
 // Settle implements dispatch.Session: all statements and the COMMIT leave in
-// one flight.
+// one flight, unless others are to come first.
 func (s *Session) Settle(ctx context.Context, settlement *dispatch.Settlement) error {
 	if s.conn == nil || s.conn.IsClosed() {
 		// The claim is gone with its connection. What was delivered is
@@ -94,7 +94,7 @@ func (s *Session) Settle(ctx context.Context, settlement *dispatch.Settlement) e
 // salvage writes down what destinations have acknowledged after the claim was
 // lost. What failed is not written: its rows are free and will be met again.
 func (s *Session) salvage(ctx context.Context, settlement *dispatch.Settlement) error {
-	rest := &dispatch.Settlement{Done: settlement.Done, Remove: settlement.Remove}
+	rest := &dispatch.Settlement{Done: settlement.Done, Remove: settlement.Remove, Turn: settlement.Turn}
 	if len(settlement.Put) > 0 {
 		// Remove may belong to a delivery that Put has split up: both or neither.
 		rest.Remove = nil
@@ -118,26 +118,48 @@ func (s *Session) salvage(ctx context.Context, settlement *dispatch.Settlement) 
 	return nil
 }
 
-// settle writes the settlement and commits.
+// settle writes the settlement and commits. What has to wait for its turn is written
+// before that, unless it locks events that whoever it waits for may want to lock.
 func (s *Session) settle(ctx context.Context, settlement *dispatch.Settlement) error {
-	statements := 0
 	var holder int32
 	if s.options.Slots != nil && guarded(settlement) {
 		if holder = s.holder; holder == 0 {
 			return errSlotsLost
 		}
 	}
-	f, err := s.fly(ctx, func(p *pgconn.Pipeline) {
-		send := func(name string, args ...[]byte) {
-			p.SendQueryPrepared(name, args, allBinary(), nil)
-			statements++
-		}
+	turn := settlement.Turn
+	if turn != nil && len(finished(settlement)) > 0 {
+		turn()
+		turn = nil
+	}
+	err := s.send(ctx, func(send func(name string, args ...[]byte)) {
 		if holder != 0 {
 			send(stmtGuard, int4Param(holder), int8Param(memberClass))
 		}
 		s.queueSettlement(send, settlement)
-		p.SendQueryPrepared(stmtCommit, nil, nil, nil)
-		statements++
+		if turn == nil {
+			send(stmtCommit)
+		}
+	})
+	if err != nil || turn == nil {
+		return err
+	}
+	turn()
+	return s.send(ctx, func(send func(name string, args ...[]byte)) { send(stmtCommit) })
+}
+
+// send sends statements in one flight, and returns when all are answered.
+func (s *Session) send(ctx context.Context, queue func(send func(name string, args ...[]byte))) error {
+	statements := 0
+	f, err := s.fly(ctx, func(p *pgconn.Pipeline) {
+		queue(func(name string, args ...[]byte) {
+			var formats []int16
+			if len(args) > 0 {
+				formats = allBinary()
+			}
+			p.SendQueryPrepared(name, args, formats, nil)
+			statements++
+		})
 	})
 	if err != nil {
 		return err
