@@ -212,6 +212,8 @@ func TestIsDown(t *testing.T) {
 		"no connection":  {state("08006"), true},
 		"disk full":      {state("53100"), true},
 		"read only":      {state("25006"), true},
+		"lock timeout":   {state("55P03"), true},
+		"timeout":        {state("57014"), true},
 		"no code":        {state(""), false},
 	} {
 		if got := IsDown(tc.err); got != tc.want {

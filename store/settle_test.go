@@ -285,6 +285,9 @@ func TestConnections(t *testing.T) {
 	d.exec(`ALTER DATABASE "` + name + `" SET synchronous_commit = 'on'`)
 	d.exec(`ALTER DATABASE "` + name + `" SET search_path = 'nowhere'`)
 	d.exec(`ALTER DATABASE "` + name + `" SET TimeZone = 'Asia/Kolkata'`)
+	for _, timeout := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} {
+		d.exec(`ALTER DATABASE "` + name + `" SET ` + timeout + ` = '1min'`)
+	}
 	conn, err := d.Connect(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
@@ -297,6 +300,13 @@ func TestConnections(t *testing.T) {
 	}
 	if want := "notifyd/test read committed off public UTC force_generic_plan"; got != want {
 		t.Errorf("session: %s, want %s", got, want)
+	}
+	if err := conn.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'),
+		current_setting('idle_in_transaction_session_timeout'), current_setting('idle_session_timeout'))`).Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "10s 5s 5s 0"; got != want {
+		t.Errorf("timeouts: %s, want %s", got, want)
 	}
 }
 
