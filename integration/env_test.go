@@ -290,6 +290,36 @@ func (r *recorder) times(id int64) int {
 	return r.count[id]
 }
 
+// all checks that each of the n events of the table was delivered, and returns
+// how many further copies came.
+func (r *recorder) all(e *env, n int) (copies int) {
+	r.t.Helper()
+	rows, err := e.pool.Query(e.ctx, `SELECT id FROM outbox_events`)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if len(ids) != n {
+		r.t.Errorf("%d events are in the table, want %d", len(ids), n)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	missed := 0
+	for _, id := range ids {
+		if r.count[id] == 0 {
+			missed++
+		}
+		copies += max(0, r.count[id]-1)
+	}
+	if missed > 0 {
+		r.t.Errorf("%d of %d events were never delivered", missed, n)
+	}
+	return copies
+}
+
 // each checks that n events were delivered, and none of them again unless a
 // relay has lost a claim.
 func (r *recorder) each(n int, relays ...*running) {

@@ -36,6 +36,7 @@ func TestFailover(t *testing.T) {
 			if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 4*300 {
 				t.Errorf("%d events are done, want 1200", n)
 			}
+			h.all(e, 4*300)
 			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 		})
 	}

@@ -42,6 +42,7 @@ func TestNetworkCut(t *testing.T) {
 		if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 1000*(round+1) {
 			t.Errorf("%d events are done, want %d", n, 1000*(round+1))
 		}
+		h.all(e, 1000*(round+1))
 		awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 	}
 }
