@@ -64,9 +64,14 @@ type cell struct {
 	kept    int    // what was settled for good before the fault
 	foreign *pgx.Conn
 
+	// tookOver is how long the relays that are left took to deliver all that was
+	// there before the fault, where that is asked.
+	tookOver time.Duration
+
 	// What may come twice: how many relays lost what they had in flight, how often
-	// together, and how many deliveries were settled without being on disk.
-	broken, volatile int
+	// together; how many lost their leases alone; and how many deliveries were
+	// settled without being on disk.
+	broken, unleased, volatile int
 }
 
 // newCell makes the database, with a role for relays that may do what a relay

@@ -150,7 +150,7 @@ func (c *cell) count(name, kind string, began, healed time.Time) *result {
 			}
 		}
 	}
-	r := &result{fault: name, load: kind, bound: c.place.unsure() + c.broken*inFlight + c.volatile, resumed: -1}
+	r := &result{fault: name, load: kind, bound: c.place.unsure() + c.broken*inFlight + c.unleased*leasedMost + c.volatile, resumed: -1}
 	written := c.load.truth()
 	r.written = len(written)
 	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`).Scan(&r.dead); err != nil {
@@ -179,6 +179,9 @@ func (c *cell) count(name, kind string, began, healed time.Time) *result {
 			r.note("event %d of %s came after %d", a.ID, a.Key, highest[a.Key])
 		}
 		highest[a.Key] = max(highest[a.Key], a.ID)
+	}
+	if c.tookOver > 0 {
+		r.resumed = c.tookOver
 	}
 	for id := range written {
 		if !seen[id] {

@@ -39,18 +39,18 @@ type fault struct {
 // faults are the rows of the matrix, by the names that docs/guarantees.md uses.
 func faults() []fault {
 	all := []fault{
-		{name: "relay killed (SIGKILL)", both: true, inject: killRelay, heal: (*cell).startRelay},
+		{name: "relay killed (SIGKILL)", both: true, inject: killRelay, heal: (*cell).startRelay, lasts: nothing},
 		{name: "relay frozen (SIGSTOP)", inject: freezeRelay, heal: thawRelay, lasts: func(s form) time.Duration { return s.freeze }},
 		{name: "PostgreSQL killed (SIGKILL)", both: true, server: ownServer, inject: killServer, heal: startServer},
 		{name: "PostgreSQL restarted (immediate)", server: ownServer, inject: restartServer},
 	}
 	for _, kind := range []string{"claim", "listen", "bell", "keeper", "slots"} {
-		all = append(all, fault{name: "connection ended: notifyd/" + kind, both: kind == "slots", inject: func(c *cell) { endSessions(c, "notifyd/"+kind) }})
+		all = append(all, fault{name: "connection ended: notifyd/" + kind, both: kind == "slots", inject: func(c *cell) { endSessions(c, kind) }})
 	}
 	all = append(all, []fault{
 		{name: "disk full on PostgreSQL", server: smallServer, inject: fillDisk, heal: emptyDisk},
 		{name: "connection limit reached", inject: limitConnections, heal: liftLimit},
-		{name: "statement_timeout and lock_timeout low", inject: lowerTimeouts, heal: resetTimeouts},
+		{name: "table locked past lock_timeout", inject: lockTable, heal: (*cell).commit},
 		{name: "PgBouncer (session) killed and restarted", way: throughPgBouncer, inject: killPooler, heal: startPooler},
 		{name: "half-open connections (packets vanish)", way: throughNetwork, inject: cutNetwork, heal: mendNetwork},
 		{name: "destination down", inject: func(c *cell) { c.sink().set(c.t, modeDown) }, heal: destinationUp},
@@ -63,12 +63,16 @@ func faults() []fault {
 		{name: "ALTER TABLE ADD COLUMN", inject: addColumns},
 		{name: "clock of PostgreSQL jumps forward", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
 		{name: "clock of PostgreSQL jumps back", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
+		{name: "updates stalled past statement_timeout", inject: stallUpdates, heal: endStall},
 	}...)
 	for i := range all {
 		all[i].relays = cmp.Or(all[i].relays, 2)
 	}
 	return all
 }
+
+// nothing is left to wait for where inject has waited.
+func nothing(form) time.Duration { return 0 }
 
 func (c *cell) sink() *sink {
 	c.t.Helper()
@@ -79,9 +83,24 @@ func (c *cell) sink() *sink {
 	return s
 }
 
+// killRelay waits until the relay that is left has delivered all that was written
+// before: without help, and without the one that is started later.
 func killRelay(c *cell) {
+	missing, looked := c.load.known(), 0
+	killed := time.Now()
 	c.signal(0, syscall.SIGKILL)
 	c.broken = 1
+	c.await("the relay that is left delivers what was there", func() bool {
+		arrivals := c.place.all()
+		for _, a := range arrivals[looked:] {
+			if missing[a.ID] {
+				delete(missing, a.ID)
+				c.tookOver = a.At.Sub(killed)
+			}
+		}
+		looked = len(arrivals)
+		return len(missing) == 0
+	})
 }
 
 func freezeRelay(c *cell) {
@@ -123,9 +142,18 @@ func restartServer(c *cell) {
 	c.crashed(kept)
 }
 
-func endSessions(c *cell, name string) {
+// endSessions ends the connections of one kind. Those that hold neither claims
+// nor leases take nothing with them.
+func endSessions(c *cell, kind string) {
+	name := "notifyd/" + kind
 	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })
-	c.broken = len(c.relays)
+	switch kind {
+	case "listen", "bell":
+	case "keeper":
+		c.unleased = len(c.relays)
+	default:
+		c.broken = len(c.relays)
+	}
 }
 
 // smallServer has a file system of its own, of which fill leaves nothing.
@@ -180,15 +208,36 @@ func limitConnections(c *cell) {
 
 func liftLimit(c *cell) { c.exec(`ALTER ROLE ` + c.role + ` CONNECTION LIMIT -1`) }
 
-func lowerTimeouts(c *cell) {
-	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
-		c.exec(`ALTER ROLE ` + c.role + ` SET ` + name + ` = '20ms'`)
-	}
-	c.terminate("%") // new sessions begin with them
-	c.broken = len(c.relays)
+// lockTable keeps everybody from the events until the server has refused a relay
+// for waiting too long (55P03), and both have noticed.
+func lockTable(c *cell) {
+	c.awaitWell(noDatabase())
+	c.begin(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`)
+	c.unleased = len(c.relays)
+	c.await("the relays run into their lock_timeout", func() bool {
+		return c.each(noDatabase().noticed) && c.some(func(r *child) bool { return r.log.has("(SQLSTATE 55P03)") })
+	})
 }
 
-func resetTimeouts(c *cell) { c.exec(`ALTER ROLE ` + c.role + ` RESET ALL`) }
+// stallUpdates has a trigger of somebody's wait for what does not come, until the
+// server has ended a statement of a relay for it (57014). Waiting for a lock would
+// end by lock_timeout, which is the lower one.
+func stallUpdates(c *cell) {
+	c.exec(`CREATE TABLE stall AS SELECT 1 AS n;
+		CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+			WHILE EXISTS (SELECT FROM stall) LOOP PERFORM pg_sleep(0.02); END LOOP;
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER stall BEFORE UPDATE ON outbox_events EXECUTE FUNCTION stall()`)
+	c.broken = len(c.relays)
+	c.load.insist("stalled-", 20, 200) // the backlog may be done
+	c.await("the relays run into their statement_timeout", func() bool {
+		return c.some(func(r *child) bool { return r.log.has("(SQLSTATE 57014)") })
+	})
+}
+
+// endStall lets the statements go on that wait at the moment, too.
+func endStall(c *cell) { c.exec(`DELETE FROM stall`) }
 
 func throughPgBouncer(c *cell) {
 	c.pooler, c.relayURL = testenv.OwnPgBouncer(c.t, c.relayURL, "session")
@@ -217,9 +266,15 @@ func throughNetwork(c *cell) {
 	c.relayURL = u.String()
 }
 
+// cutNetwork waits until the relays have given up the connections that they had:
+// till then packets are only late.
 func cutNetwork(c *cell) {
+	c.awaitWell(noDatabase())
+	c.awaitWell(noListener())
 	c.network.Cut()
 	c.broken = len(c.relays)
+	c.await("the relays notice that the database is gone", func() bool { return c.each(noDatabase().noticed) })
+	c.await("the relays notice that they do not listen", func() bool { return c.each(noListener().noticed) })
 }
 
 func mendNetwork(c *cell) { c.network.Mend() }

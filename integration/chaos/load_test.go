@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -94,6 +95,13 @@ func (l *load) refusals() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused
+}
+
+// known returns the events that a writer knows of by now.
+func (l *load) known() map[int64]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.written)
 }
 
 // truth returns the events that were written: those that a writer knows of, and

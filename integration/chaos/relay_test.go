@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -36,9 +37,11 @@ const (
 	relayClaimBatch  = 100
 	relayConcurrency = 4
 	relayBatch       = 50
+	// leasedMost is what its lane may run under leases.
+	leasedMost = relayConcurrency * relayBatch
 	// inFlight is what a relay may have delivered and not settled: its claims, and
-	// beside them what its lane runs under leases.
-	inFlight = relayClaims*relayClaimBatch + relayConcurrency*relayBatch
+	// its leases beside them.
+	inFlight = relayClaims*relayClaimBatch + leasedMost
 
 	// answerWithin is how long a destination may take.
 	answerWithin = 3 * time.Second
@@ -161,6 +164,31 @@ func (c *cell) signal(n int, sig syscall.Signal) {
 	}
 }
 
+// outage is something that a relay says once when it begins and once when it is
+// over.
+type outage struct{ begins, ends string }
+
+func (o outage) noticed(r *child) bool { return r.log.last(o.begins) > r.log.last(o.ends) }
+
+func noDatabase() outage { return outage{"database does not answer", "database answers again"} }
+
+func noListener() outage { return outage{"not listening", "listening again"} }
+
+// awaitWell waits until all relays are at work and none of them sees the outage,
+// which a busy machine makes too: who has noticed one says nothing of the next.
+func (c *cell) awaitWell(o outage) {
+	c.t.Helper()
+	c.await("all is well with the relays", func() bool {
+		return c.each(func(r *child) bool { return r.log.has("relay started") && !o.noticed(r) })
+	})
+}
+
+func (c *cell) each(ok func(*child) bool) bool {
+	return !slices.ContainsFunc(c.relays, func(r *child) bool { return !ok(r) })
+}
+
+func (c *cell) some(ok func(*child) bool) bool { return slices.ContainsFunc(c.relays, ok) }
+
 // lockedBuffer takes a log from another goroutine.
 type lockedBuffer struct {
 	mu sync.Mutex
@@ -177,6 +205,13 @@ func (l *lockedBuffer) has(text string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return bytes.Contains(l.b.Bytes(), []byte(text))
+}
+
+// last returns where the text was written for the last time, -1 if never.
+func (l *lockedBuffer) last(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.LastIndex(l.b.Bytes(), []byte(text))
 }
 
 func (l *lockedBuffer) tail() string {
