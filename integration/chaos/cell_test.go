@@ -22,6 +22,9 @@ import (
 // to run out.
 const patience = 3 * time.Minute
 
+// dumpWithin bounds reading a table that a fault may have locked.
+const dumpWithin = 10 * time.Second
+
 // form is how much of everything a run takes.
 type form struct {
 	long    bool
@@ -178,12 +181,13 @@ func (c *cell) dump() (text string) {
 		`SELECT state || ' ' || count(*) FROM outbox_events GROUP BY state`,
 		`SELECT concat_ws(' ', usename, application_name, state, wait_event, left(query, 60)) FROM pg_stat_activity WHERE datname = current_database()`,
 	} {
-		rows, err := c.pool.Query(context.WithoutCancel(c.ctx), sql)
-		if err != nil {
-			text += err.Error() + "\n"
-			continue
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), dumpWithin)
+		rows, err := c.pool.Query(ctx, sql)
+		var lines []string
+		if err == nil {
+			lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		cancel()
 		text += fmt.Sprintln(lines, err)
 	}
 	return text
