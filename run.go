@@ -98,6 +98,7 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns the end of ctx and nothing else
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
+	inside.Go(func() { r.slots.Keep(inner) })
 	if r.settings.keep > 0 || r.partitions != nil {
 		outside.Go(func() { r.purge(ctx) })
 	}

@@ -28,9 +28,17 @@ const (
 	// idleInTransaction lets the server end the transaction of a relay that
 	// froze, so that its rows are free again. The lock budget is far below it.
 	idleInTransaction = 5 * time.Second
+	// slotsIdle lets the server end the slots session of a relay that froze, so
+	// that others get its share of the aggregates: about when they would if its
+	// machine were gone. A relay that lives is never silent for that long, see
+	// [Slots.Keep].
+	slotsIdle = 10 * time.Second
 	// closeTimeout bounds saying goodbye.
 	closeTimeout = time.Second
 )
+
+// roleSlots is the role of the one session that may not be idle.
+const roleSlots = "slots"
 
 // Connector opens the relay's own connections. They never come from a pool:
 // each one has a session with settings and locks of its own.
@@ -107,6 +115,10 @@ func (e *connectError) Unwrap() error { return e.error }
 // have as defaults. One statement; not startup parameters, because poolers
 // refuse those that they do not know.
 func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) error {
+	var idle time.Duration // none: a quiet night is no reason to lose the bell
+	if role == roleSlots {
+		idle = slotsIdle
+	}
 	settings := [][2]string{
 		{"application_name", "notifyd/" + role},
 		{"search_path", pgx.Identifier{c.Schema}.Sanitize()},
@@ -118,7 +130,7 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"statement_timeout", milliseconds(statementTimeout)},
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
-		{"idle_session_timeout", "0"}, // a quiet night is no reason to lose the bell
+		{"idle_session_timeout", milliseconds(idle)},
 		// A relay that vanished must not keep rows and the bell locked for hours.
 		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
 		{"tcp_keepalives_interval", seconds(keepAliveInterval)},

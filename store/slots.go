@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,9 +23,17 @@ const (
 	slotClass = 0x6e747300
 )
 
+const (
+	// keepEvery is how long the session is silent before Keep uses it.
+	keepEvery = time.Second
+	// keepTimeout bounds the answer, and so how long Keep goes on after its ctx.
+	keepTimeout = 5 * time.Second
+)
+
 // Slots holds this relay's share of the slots, on a connection of its own: when
-// that breaks, they are free for others. It implements dispatch.SlotKeeper. It
-// is safe for several goroutines; whoever made it calls Close.
+// that breaks, or nothing is asked on it for 10 s, they are free for others: see
+// [Slots.Keep]. It implements dispatch.SlotKeeper. It is safe for several
+// goroutines; whoever made it calls Close.
 type Slots struct {
 	connector *Connector
 	owner     int64
@@ -35,6 +44,7 @@ type Slots struct {
 	conn    *pgx.Conn
 	session uint64
 	held    []int32
+	used    time.Time // when the server last answered on conn
 }
 
 // NewSlots returns the slots of the relay whose Options.Owner is given. They
@@ -81,7 +91,44 @@ func (s *Slots) do(ctx context.Context, f func(context.Context, *pgx.Conn) error
 		s.closeLocked(ctx)
 		return fmt.Errorf("share the aggregates with other relays: %w", err)
 	}
+	s.used = time.Now()
 	return nil
+}
+
+// Keep keeps the slots while nobody asks for them, until ctx ends: the server takes
+// a session that is silent for that of a relay that froze. The relay has nothing to
+// ask while it reads what waits in slots that it got, while it lets work on slots
+// that it gives away come to its end, and while it stops. Keep connects to nothing.
+// Whoever starts it waits for its end before Close; that comes 5 s after ctx at most.
+func (s *Slots) Keep(ctx context.Context) {
+	tick := time.NewTicker(keepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.show(ctx)
+		}
+	}
+}
+
+// show uses the session if it was silent for a while.
+func (s *Slots) show(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == nil || s.conn.IsClosed() || time.Since(s.used) < keepEvery {
+		return
+	}
+	// Not with ctx: a question that is broken off takes the connection with it, and
+	// Close could not let the slots go in so many words.
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	defer cancel()
+	if err := s.conn.Ping(within); err != nil {
+		s.closeLocked(ctx) // Share finds out, as it would have by itself
+		return
+	}
+	s.used = time.Now()
 }
 
 // sqlTable is what the locks of one table have in common. It comes from the schema:
@@ -89,7 +136,7 @@ func (s *Slots) do(ctx context.Context, f func(context.Context, *pgx.Conn) error
 const sqlTable = `(SELECT hashtext(relnamespace::text) FROM pg_class WHERE oid = 'outbox_events'::regclass)`
 
 func (s *Slots) connect(ctx context.Context) error {
-	conn, err := s.connector.Connect(ctx, "slots")
+	conn, err := s.connector.Connect(ctx, roleSlots)
 	if err != nil {
 		return err
 	}

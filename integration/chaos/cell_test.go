@@ -31,13 +31,13 @@ type form struct {
 	backlog int           // events
 	before  int           // arrivals before the fault
 	hold    time.Duration // how long a fault lasts
-	freeze  time.Duration // how long a relay is frozen
+	freeze  time.Duration // how long a relay is frozen at least
 	mails   int           // events where they are mails
 	every   time.Duration // between two transactions of a writer
 }
 
 func shortForm() form {
-	return form{backlog: 2000, before: 200, hold: 500 * time.Millisecond, freeze: 3 * time.Second, mails: 150, every: 30 * time.Millisecond}
+	return form{backlog: 2000, before: 200, hold: 500 * time.Millisecond, mails: 150, every: 30 * time.Millisecond}
 }
 
 func longForm() form {
@@ -66,6 +66,7 @@ type cell struct {
 	ballast string // the file that fills the disk
 	kept    int    // what was settled for good before the fault
 	foreign *pgx.Conn
+	frozen  time.Time // when a relay was
 
 	// tookOver is how long the relays that are left took to deliver all that was
 	// there before the fault, where that is asked.

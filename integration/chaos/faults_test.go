@@ -103,12 +103,43 @@ func killRelay(c *cell) {
 	})
 }
 
+// freezeRelay freezes a relay that has its share of the aggregates, and goes on
+// writing.
 func freezeRelay(c *cell) {
+	c.await("each relay has half of the aggregates", func() bool {
+		return c.holds(`SELECT count(*) = 2 FROM (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND classid::bigint BETWEEN x'6e747300'::bigint AND x'6e747300'::bigint + 63 GROUP BY pid HAVING count(*) = 32) AS half`)
+	})
+	c.load.insist("frozen", freezeKeys, 5*freezeKeys) // some are on their way
 	c.signal(0, syscall.SIGSTOP)
+	c.frozen = time.Now()
+	c.load.insist("frozen", freezeKeys, 5*freezeKeys)
 	c.broken = 1 // the server ends its transactions after a while, and another relay takes them
 }
 
-func thawRelay(c *cell) { c.signal(0, syscall.SIGCONT) }
+// freezeKeys is how many aggregates are written to beside the load: enough that a
+// relay with half of all has some of them.
+const freezeKeys = 200
+
+// thawRelay has the other relay deliver, without the one that is frozen, all that
+// was written until then.
+func thawRelay(c *cell) {
+	var last int64
+	if err := c.pool.QueryRow(c.ctx, `SELECT max(id) FROM outbox_events`).Scan(&last); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, step := range []struct{ what, rest string }{
+		{"taken over what was free", `state = 'fresh'`},
+		{"delivered it, with what the leases of the frozen relay held back", `state <> 'done'`},
+	} {
+		c.await("beside a relay that is frozen, the other one has "+step.what, func() bool {
+			return c.holds(`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE id <= $1 AND `+step.rest+`)`, last)
+		})
+		c.t.Logf("%.1f s after the freeze the other relay has %s", time.Since(c.frozen).Seconds(), step.what)
+	}
+	c.signal(0, syscall.SIGCONT)
+}
 
 func ownServer(c *cell) { c.server = testenv.OwnPostgres(c.t, nil) }
 
