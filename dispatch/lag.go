@@ -95,8 +95,11 @@ func (s *scheduler) askLocked(q *Query, f *front, d *doubt) {
 		if from < math.MaxInt64 {
 			from++
 		}
-		q.Gaps = append(q.Gaps, Range{from, math.MaxInt64})
-		q.Look += 2 * q.Limit
+		// Not beyond what it goes to: what comes there would pass for locked.
+		if from <= q.Upto {
+			q.Gaps = append(q.Gaps, Range{from, q.Upto})
+			q.Look += 2 * q.Limit
+		}
 	}
 }
 

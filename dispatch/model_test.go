@@ -35,6 +35,7 @@ type modelPlan struct {
 	stops   []relayStop
 	slow    int // see fakeDB
 	late    int
+	foreign time.Duration // when somebody begins a transaction that does not end, 0: never
 	relays  int
 	batch   int            // of a claim
 	urgency map[string]int // priority of each destination
@@ -121,6 +122,9 @@ func drawDense(t *rapid.T) *modelPlan {
 	}
 	slices.SortFunc(p.stops, func(a, b relayStop) int { return int(a.at - b.at) })
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
+	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
+		p.foreign = time.Millisecond + ms(5000, "foreign at")
+	}
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
 	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")
 	return p
@@ -188,6 +192,9 @@ func drawPlan(t *rapid.T) *modelPlan {
 		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(3000, "pause")})
 	}
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
+	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
+		p.foreign = time.Millisecond + ms(5000, "foreign at")
+	}
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
 	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")
 	return p
@@ -433,6 +440,12 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		var writers, relays sync.WaitGroup
 		for i := range plan.events {
 			writers.Go(func() { m.write(&plan.events[i]) })
+		}
+		if plan.foreign > 0 {
+			writers.Go(func() {
+				sleep(context.Background(), plan.foreign)
+				m.db.begin()
+			})
 		}
 		until := make(chan struct{})
 		m.db.slow, m.db.late = plan.slow, plan.late

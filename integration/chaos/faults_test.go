@@ -84,12 +84,14 @@ func (c *cell) sink() *sink {
 }
 
 // killRelay waits until the relay that is left has delivered all that was written
-// before: without help, and without the one that is started later.
+// before: without help, and without the one that is started later. Meanwhile somebody
+// has a transaction open that nobody can see the end of.
 func killRelay(c *cell) {
 	missing, looked := c.load.known(), 0
 	killed := time.Now()
 	c.signal(0, syscall.SIGKILL)
 	c.broken = 1
+	c.begin("SELECT pg_current_xact_id()")
 	c.await("the relay that is left delivers what was there", func() bool {
 		arrivals := c.place.all()
 		for _, a := range arrivals[looked:] {
@@ -101,6 +103,7 @@ func killRelay(c *cell) {
 		looked = len(arrivals)
 		return len(missing) == 0
 	})
+	c.commit()
 }
 
 // freezeRelay freezes a relay that has its share of the aggregates, and goes on
