@@ -103,7 +103,7 @@ func (h *slotHolder) note(share SlotShare, now time.Time) {
 // run keeps the share until ctx ends.
 func (h *slotHolder) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		sleep(ctx, slotsEvery)
+		sleep(ctx, h.pause(time.Now()))
 		if ctx.Err() != nil {
 			return
 		}
@@ -116,6 +116,18 @@ func (h *slotHolder) run(ctx context.Context) {
 			h.d.health.report(err)
 		}
 	}
+}
+
+// pause is how long to wait until the next look: not longer than until the first of
+// the slots that were got may be used.
+func (h *slotHolder) pause(now time.Time) time.Duration {
+	pause := slotsEvery
+	for slot, got := range h.since {
+		if left := got.Add(slotsGrace).Sub(now); left > 0 && !slices.Contains(h.used, slot) {
+			pause = min(pause, left)
+		}
+	}
+	return pause
 }
 
 // follow takes up what has been got, and lets go of what others should have.
