@@ -144,7 +144,7 @@ func (c *claimer) await(b *batch) (leased []*job, hurried bool) {
 	if b.complete() {
 		return nil, hurried
 	}
-	return b.detach(c.d.leases.token), hurried
+	return b.detach(c.d.leases.tokens.next), hurried
 }
 
 // hurryAfter is how long a claim waits for its handlers even while others have

@@ -135,7 +135,7 @@ func New(cfg Config, parts Parts) (*Dispatcher, error) {
 		retryIn: d.sched.dueIn, moved: d.sched.moved, wake: make(chan struct{}, 1), held: make(map[int64]lease),
 	}
 	d.leases.cond.L = &d.leases.mu
-	d.leases.tokens.Store(time.Now().UnixNano()) // tokens of an earlier life do not come back
+	d.leases.tokens.last = time.Now().UnixNano() // tokens of an earlier life do not come back
 	return d, nil
 }
 
@@ -333,10 +333,10 @@ func (d *Dispatcher) keepHouse(ctx context.Context) {
 			}
 			read = time.Now()
 		}
-		n, err := d.parts.Housekeeper.TakeOver(ctx)
+		n, err := d.parts.Housekeeper.TakeOver(ctx, d.leases.tokens.now)
 		if err == nil && n > 0 {
 			d.leases.taken.Add(uint64(n))
-			d.log.WarnContext(ctx, "took over deliveries of a relay that is gone", "deliveries", n)
+			d.log.WarnContext(ctx, "took over deliveries of a relay that is gone, or whose answers the database has lost", "deliveries", n)
 			d.sched.due()
 		}
 		if err == nil {

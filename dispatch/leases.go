@@ -19,7 +19,7 @@ type leases struct {
 	health  *health
 	retryIn func(time.Duration) // told of every delivery that is due after a while
 	moved   func()              // told when lines may go on
-	tokens  atomic.Int64
+	tokens  tokens
 	fenced  atomic.Uint64
 	granted atomic.Uint64 // leases that were written
 	renewed atomic.Uint64
@@ -48,9 +48,6 @@ type lateResult struct {
 	job       *job
 }
 
-// token returns the token of a new lease.
-func (ls *leases) token() int64 { return ls.tokens.Add(1) }
-
 // written is told what became of the transaction that was to write leases.
 // Jobs may have been answered before: their answers waited in the job.
 func (ls *leases) written(jobs []*job, err error) {
@@ -58,12 +55,15 @@ func (ls *leases) written(jobs []*job, err error) {
 	defer ls.mu.Unlock()
 	for _, j := range jobs {
 		switch {
+		case err != nil && !j.leased: // see reclaim
+			j.lease = leaseUnsure
+			ls.tokens.end(j.token)
 		case err != nil:
 			// Most likely the rows are free and will be claimed again. If the
 			// commit was lost on its way back, the leases exist: so the answers
 			// are written all the same, and fenced off where they do not.
 			j.lease = leaseUnsure
-			if j.leased && j.lateOut != nil {
+			if j.lateOut != nil {
 				ls.addLocked(j)
 			}
 		case j.lateOut != nil:
@@ -197,6 +197,7 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 	if err != nil {
 		return err
 	}
+	ls.tokens.end(tokensOf(done, put)...)
 	if fenced > 0 {
 		ls.fenced.Add(uint64(fenced))
 		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost", "deliveries", fenced)
@@ -229,6 +230,7 @@ func (ls *leases) renew(ctx context.Context) {
 		if now.After(l.until) {
 			ls.log.ErrorContext(ctx, "a handler ignores the end of its context; its lease is given up", "token", token)
 			delete(ls.held, token)
+			ls.tokens.end(token)
 			ls.lost.Add(1)
 			continue
 		}

@@ -70,7 +70,8 @@ type LeaseStats struct {
 	// Granted, Renewed and Lost count leases that were written, extended, and
 	// given up because a handler ignored the end of its context.
 	Granted, Renewed, Lost uint64
-	// TakenOver counts the deliveries of relays that are gone.
+	// TakenOver counts the deliveries of relays that are gone, and those of its own
+	// whose answers a crash of the database took back.
 	TakenOver uint64
 }
 

@@ -257,11 +257,21 @@ type LeaseKeeper interface {
 // Housekeeper looks after what no claim finds.
 type Housekeeper interface {
 	// TakeOver makes due again what leases of vanished relays hold, and
-	// returns how many deliveries that were.
-	TakeOver(ctx context.Context) (int, error)
+	// returns how many deliveries that were. What this relay's own leases hold is
+	// due again where mine says that they have come to their end: a crash of the
+	// database has taken back the commit that said so.
+	TakeOver(ctx context.Context, mine func() Tokens) (int, error)
 	// Reroute makes due again the unrouted events whose type matches, and
 	// returns how many event types that were.
 	Reroute(ctx context.Context, match func(eventType string) bool) (int, error)
+}
+
+// Tokens are those of a relay's leases at one moment.
+type Tokens struct {
+	// Live are the leases that exist, or may yet be written or settled.
+	Live []int64
+	// Last is the greatest token that was given to any lease so far.
+	Last int64
 }
 
 // LineReader tells which aggregates have stored deliveries.

@@ -194,3 +194,52 @@ func TestClocksThatDiffer(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswerThatACrashTookBack: nothing waits for the disk when the answer of a leased
+// delivery is committed, so a crash of the server may bring the lease back, of a relay
+// that lives and knows nothing of it any more. The delivery does not wait for the end of
+// the lease, and what the relay still works on is left alone.
+func TestAnswerThatACrashTookBack(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	slow, others, answer := newRecorder(t), newRecorder(t), make(chan struct{})
+	release := sync.OnceFunc(func() { close(answer) })
+	slow.answer = func(context.Context, *notifyd.Event) error {
+		<-answer
+		return nil
+	}
+	relay := e.relay(func(r *notifyd.Relay) {
+		err := errors.Join(r.Destination("slow", slow, notifyd.Timeout(time.Hour)), r.Destination("others", others, quick()),
+			r.Route("slow", "slow"), r.Route("lost", "others"))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}, notifyd.WithLease(time.Hour))
+	t.Cleanup(release)
+	id := e.insert("slow", "1")
+	slow.next()
+	e.until("the delivery under a lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running')`, id)
+	// As the crash would leave it: a token that the relay has given out, or skipped.
+	lost := scan[int64](e, `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('lost', '1', 'deferred') RETURNING id, event_type)
+		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+		SELECT e.id, 'others', e.event_type, 'running', d.lease_owner, d.lease_token - 1, d.lease_until FROM e, outbox_deliveries AS d
+		RETURNING event_id`)
+	if n := scan[int](e, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE application_name = 'notifyd/keeper' AND datname = current_database()`); n != 1 {
+		t.Fatalf("%d sessions of the keeper", n)
+	}
+	if got := others.next(); got.ID != lost {
+		t.Errorf("event %d was delivered, not %d", got.ID, lost)
+	}
+	release()
+	e.untilDone()
+	if err := relay.end(); err != nil {
+		t.Error(err)
+	}
+	if n, m := slow.times(id), others.times(lost); n != 1 || m != 1 {
+		t.Errorf("the slow delivery began %d times, the one that came back %d times", n, m)
+	}
+	if n := relay.Stats().Fenced; n != 0 {
+		t.Errorf("%d answers were refused", n)
+	}
+}

@@ -40,7 +40,7 @@ func families() []family {
 		{"notifyd_leases_granted_total", "Leases that were written.", nil},
 		{"notifyd_leases_renewed_total", "Leases that were extended, counted each time.", nil},
 		{"notifyd_leases_lost_total", "Leases that were given up because a handler ignored the end of its context.", nil},
-		{"notifyd_leases_taken_over_total", "Deliveries that were taken over from relays that are gone.", nil},
+		{"notifyd_leases_taken_over_total", "Deliveries that were taken over from relays that are gone, or whose answers a crash of the database took back.", nil},
 		{"notifyd_fenced_total", "Answers that were refused because their lease was taken over, lost in a crash of the database, or settled just before a connection was lost.", nil},
 		{"notifyd_bell_awake", "1 while the relay keeps the bell silent and sweeps.", nil},
 		{"notifyd_bell_mode", "1 for the mode that the bell is in: asleep (writers notify), awake (they are silent, the relay sweeps), ringing and drowsy (on the way from awake to asleep).", []string{"mode"}},

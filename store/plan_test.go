@@ -170,7 +170,7 @@ func TestPlansAsRun(t *testing.T) {
 			err = k.Renew(t.Context(), []int64{1, 2})
 		}
 		if err == nil {
-			_, err = k.TakeOver(t.Context())
+			_, err = k.TakeOver(t.Context(), none)
 		}
 		if err == nil {
 			_, err = k.Reroute(t.Context(), func(string) bool { return true })
