@@ -103,10 +103,11 @@ func newCell(t *testing.T, f *fault, s form) *cell {
 	u.User = url.User(c.role)
 	c.relayURL = u.String()
 	c.load = newLoad(c)
-	if f.place == nil {
-		f.place = pacedSink
+	place := f.place // the other cell of the fault runs beside this one
+	if place == nil {
+		place = pacedSink
 	}
-	f.place(c)
+	place(c)
 	if f.way != nil {
 		f.way(c)
 	}

@@ -156,7 +156,7 @@ func (c *cell) count(name, kind string, began, healed time.Time) *result {
 	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`).Scan(&r.dead); err != nil {
 		c.t.Fatal(err)
 	}
-	seen, highest := make(map[int64]bool), make(map[string]int64)
+	seen, highest := make(map[int64]bool), make(map[string]arrival)
 	last := began
 	for _, a := range c.place.all() {
 		if a.At.After(began) {
@@ -174,11 +174,13 @@ func (c *cell) count(name, kind string, began, healed time.Time) *result {
 		if a.Key == "" {
 			continue
 		}
-		if a.ID < highest[a.Key] {
+		if first := highest[a.Key]; a.ID < first.ID {
 			r.disordered++
-			r.note("event %d of %s came after %d", a.ID, a.Key, highest[a.Key])
+			r.note("event %d of %s came from process %d at %s, after %d from %d at %s",
+				a.ID, a.Key, a.By, clock(a.At), first.ID, first.By, clock(first.At))
+		} else {
+			highest[a.Key] = a
 		}
-		highest[a.Key] = max(highest[a.Key], a.ID)
 	}
 	if c.tookOver > 0 {
 		r.resumed = c.tookOver
@@ -214,6 +216,9 @@ func (r *result) row() string {
 	return fmt.Sprintf("| %s | %s | %d | %d | %d | %d | %d | %s | %s |", r.fault, r.load, r.written, r.lost, r.disordered, r.twice, r.bound,
 		seconds(r.silence), seconds(r.resumed))
 }
+
+// clock is a time as the logs of the relays have it.
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
 

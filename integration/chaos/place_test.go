@@ -20,6 +20,7 @@ import (
 type arrival struct {
 	ID  int64     `json:"id"`
 	Key string    `json:"key"`
+	By  int       `json:"by"` // the process that delivered it, where it says so
 	At  time.Time `json:"-"`
 }
 

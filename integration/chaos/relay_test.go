@@ -104,7 +104,7 @@ func relayHandler() (notifyd.Handler, error) {
 	return notifyd.BatchHandlerFunc(func(ctx context.Context, events []*notifyd.Event) []error {
 		batch, errs := make([]arrival, len(events)), make([]error, len(events))
 		for i, e := range events {
-			batch[i] = arrival{ID: e.ID, Key: e.AggregateID}
+			batch[i] = arrival{ID: e.ID, Key: e.AggregateID, By: os.Getpid()}
 		}
 		if err := c.send(ctx, batch); err != nil {
 			for i := range errs {
@@ -152,7 +152,7 @@ func (c *cell) startRelay() {
 			c.t.Errorf("relay %d went wrong", n)
 		}
 		if c.t.Failed() {
-			c.t.Logf("log of relay %d:\n%s", n, r.log.tail())
+			c.t.Logf("log of relay %d, process %d:\n%s", n, r.cmd.Process.Pid, r.log.tail())
 		}
 	})
 }
