@@ -63,12 +63,13 @@ func TestSlotsOfWhoIsSilent(t *testing.T) {
 		t.Fatalf("one relay has %v, and the other %v", before.Held, got.Held)
 	}
 	// From here on neither is asked. The one that is kept was silent first.
-	deadline := time.Now().Add(3 * time.Minute)
-	for one[int](d, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'notifyd/slots' AND datname = current_database()`) > 1 {
+	tick := time.NewTicker(50 * time.Millisecond) // nothing tells of the end of a session
+	defer tick.Stop()
+	for deadline := time.Now().Add(3 * time.Minute); one[int](d, `SELECT count(*) FROM pg_stat_activity
+		WHERE application_name = 'notifyd/slots' AND datname = current_database()`) > 1; <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatal("the session of a relay that is silent is not ended")
 		}
-		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // nothing tells of the end of a session
 	}
 	if got := share(kept); got.Session != before.Session || len(got.Held) != dispatch.Slots {
 		t.Errorf("the relay that was kept has %+v", got)
