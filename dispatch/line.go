@@ -61,10 +61,11 @@ type line struct {
 	writing int    // settlements under way that write or remove rows
 	stored  bool   // there may be rows
 	head    headState
-	first   int64 // no row has a smaller id
-	place   int   // in the lane's looks, -1 if it is not there
-	looking bool  // a claim is on its way to find out
-	again   bool  // and something was written meanwhile
+	first   int64   // no row has a smaller id
+	place   int     // in the lane's looks, -1 if it is not there
+	looking bool    // a claim is on its way to find out
+	again   bool    // and something was written meanwhile
+	missed  []int64 // rows that it may not see: they have been stored meanwhile
 }
 
 // looks are the lines whose rows are to be looked at, in the order of ids.
@@ -130,7 +131,9 @@ func (l *lane) storeLocked(ln *line, id int64, b *batch) {
 	ln.stored = true
 	ln.first = min(ln.first, id)
 	ln.head = headUnknown
-	ln.again = ln.looking // what is on its way cannot have seen it
+	if ln.again = ln.looking; ln.looking { // what is on its way may not have seen it
+		ln.missed = append(ln.missed, id)
+	}
 	l.writeLocked(ln, b)
 }
 
@@ -142,6 +145,15 @@ func (l *lane) storeBehindLocked(ln *line, id int64, b *batch) {
 	if behind {
 		ln.head = head
 	}
+}
+
+// misses reports whether something that comes before a row was stored while the claim
+// that brings the row was on its way, and is not among what it has brought: the
+// settlement that writes it may have come later than the one that wrote the row. It is
+// asked for each row that was brought, in order.
+func (ln *line) misses(row int64) bool {
+	ln.missed = slices.DeleteFunc(ln.missed, func(id int64) bool { return id == row })
+	return slices.ContainsFunc(ln.missed, func(id int64) bool { return id < row })
 }
 
 // writeLocked notes that the settlement of b changes rows of the line.
@@ -157,9 +169,11 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 	ln := j.line
 	row := !w.Fresh && w.Destination != ""
 	switch {
-	case row && w.Event.ID > l.behind && j.batch.query.Source == SourceLines:
-		// The lane has been thrown back since the claim was asked for: what comes
-		// before the row may be on its way to the end of the line.
+	case row && j.batch.query.Source == SourceLines && (w.Event.ID > l.behind || ln.misses(w.Event.ID)):
+		// What comes before the row has been stored since the claim was asked for, or
+		// may be on its way to the end of the line, because the lane has been thrown
+		// back. The row is locked until the claim is settled: nobody looks before that.
+		l.writeLocked(ln, j.batch)
 		return false, released
 	case row:
 		ln.head = headUnknown

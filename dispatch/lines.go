@@ -103,7 +103,7 @@ func (l *lane) looked(ln *line, found LineState, first int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	again := ln.again
-	ln.looking, ln.again = false, false
+	ln.looking, ln.again, ln.missed = false, false, nil
 	if again && found != LineClaimed {
 		// Its first row may be another by now, and is looked for again.
 		l.closeLocked(ln)

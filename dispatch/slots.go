@@ -216,7 +216,7 @@ func (l *lane) forget() {
 	defer l.mu.Unlock()
 	l.looks, l.later = nil, nil
 	for key, ln := range l.lines {
-		ln.place, ln.looking, ln.again = -1, false, false
+		ln.place, ln.looking, ln.again, ln.missed = -1, false, false, nil
 		if len(ln.jobs) == 0 && ln.writing == 0 {
 			delete(l.lines, key)
 		}

@@ -1,0 +1,89 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// lineClaim hands the events of one aggregate to the lane as a claim would: fresh ones,
+// or its rows. It returns those that were put into the line.
+func lineClaim(l *lane, source Source, ids ...int64) (b *batch, joined []int64) {
+	b = &batch{
+		work: make([]Work, len(ids)), plans: make([]plan, len(ids)), jobs: make([]job, len(ids)),
+		lanes: []*lane{l}, ready: make(chan struct{}, 1), late: &leases{}, query: &Query{Source: source},
+	}
+	for i, id := range ids {
+		w := Work{Event: Event{ID: id, AggregateType: "t", AggregateID: "k"}, Fresh: source == SourceSweep}
+		if !w.Fresh {
+			w.Destination = l.name
+		}
+		b.work[i] = w
+		b.jobs[i] = job{batch: b, work: i, lane: l, event: &b.work[i].Event}
+		l.grant(1)
+		if len(l.push([]*job{&b.jobs[i]})) == 0 {
+			joined = append(joined, id)
+		}
+	}
+	return b, joined
+}
+
+// Two claims store 5 and 7, in that order, but the settlement of the second is there
+// first, and a look at the line that was on its way finds its row alone.
+func TestLookThatMissesARow(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ found, want []int64 }{
+		"neither is there":  {[]int64{1}, []int64{1}},
+		"the first is not":  {[]int64{1, 7}, []int64{1}},
+		"nothing before":    {[]int64{7}, nil},
+		"the second is not": {[]int64{1, 5}, []int64{1, 5}},
+		"both are there":    {[]int64{1, 5, 7}, []int64{1, 5, 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { lookThatMisses(t, c.found, c.want) })
+		})
+	}
+}
+
+func lookThatMisses(t *testing.T, found, want []int64) {
+	t.Helper()
+	l := newTestLane(HandlerFunc(takes(time.Second)), testLane())
+	defer l.workers.Wait()
+	l.know(StoredLine{Ref: Ref{1, "a"}, Key: "t/k", State: EntryParked})
+	lines, _ := l.takeLooks(1, inOrder)
+	if len(lines) != 1 {
+		t.Fatalf("%d lines to look at", len(lines))
+	}
+	var stored []*batch
+	for _, id := range []int64{5, 7} {
+		b, joined := lineClaim(l, SourceSweep, id)
+		if len(joined) > 0 {
+			t.Fatalf("%d goes past what is stored", id)
+		}
+		stored = append(stored, b)
+	}
+	look, joined := lineClaim(l, SourceLines, found...)
+	if !slices.Equal(joined, want) {
+		t.Errorf("of %v, %v are delivered, want %v", found, joined, want)
+	}
+	l.looked(lines[0], LineClaimed, found[0])
+	for _, b := range stored {
+		b.settled()
+	}
+	// What the look has locked it may not find locked.
+	if again, _ := l.takeLooks(1, inOrder); len(again) > 0 {
+		t.Error("looked at again before the claim was settled")
+	}
+	look.settled()
+	if len(joined) > 0 {
+		return // it is looked at when they have been delivered
+	}
+	if again, _ := l.takeLooks(1, inOrder); len(again) != 1 {
+		t.Fatal("not looked at again")
+	}
+	if _, joined := lineClaim(l, SourceLines, 1, 5, 7); len(joined) != 3 {
+		t.Errorf("the next look has %v delivered, want all", joined)
+	}
+}
