@@ -37,6 +37,7 @@ const (
 type gap struct {
 	Range
 	since time.Time
+	known time.Time // zero, or when it came to be looked into: claims on their way do not look into it
 	dated time.Time // when it was found out whose it is; zero: not yet
 	under []uint64  // transactions that may yet commit it, as of then
 	left  int       // how many of them go on, as far as is known
@@ -159,6 +160,12 @@ func (f *front) unite() {
 // join makes g reach to the end of o, which does not begin before it, and wait for
 // whatever either of them waits for.
 func (g *gap) join(o *gap) {
+	if g.old != o.old { // one of them was not looked into
+		g.known = time.Now()
+	}
+	if o.known.After(g.known) {
+		g.known = o.known
+	}
 	g.To = max(g.To, o.To)
 	if o.since.After(g.since) {
 		g.since = o.since
@@ -198,7 +205,7 @@ func (f *front) saw(asked time.Time, snap Snapshot, checked int64, late []Late) 
 		}
 		news := !g.dated.IsZero() && left < g.left
 		g.left = min(g.left, left)
-		seen := asked.After(g.since) && g.To <= checked && !anyIn(late, g.Range)
+		seen := asked.After(g.since) && asked.After(g.known) && g.To <= checked && !anyIn(late, g.Range)
 		switch {
 		case g.old && news:
 			g.old, g.since, sure = false, time.Now(), false
@@ -242,7 +249,13 @@ func (f *front) back(id int64) {
 
 // merge takes the gaps of a front that was apart, and what only the other has met.
 func (f *front) merge(o *front) {
-	f.gaps = append(f.gaps, o.gaps...)
+	now, own := time.Now(), f.gaps
+	for _, g := range o.gaps {
+		if !covers(own, g.Range) {
+			g.known = now
+		}
+		f.gaps = append(f.gaps, g)
+	}
 	if o.head < f.head && o.head != beforeAll {
 		f.gaps = append(f.gaps, gap{Range: Range{o.head + 1, f.head}, since: time.Now()})
 	}
@@ -251,6 +264,15 @@ func (f *front) merge(o *front) {
 	for len(f.gaps) > maxGaps+maxOldGaps {
 		f.join()
 	}
+}
+
+// covers reports whether one of the gaps, which are in order, has all of r.
+func covers(gaps []gap, r Range) bool {
+	i, found := slices.BinarySearchFunc(gaps, r.From, func(g gap, id int64) int { return cmp.Compare(g.From, id) })
+	if !found {
+		i--
+	}
+	return i >= 0 && !gaps[i].old && r.To <= gaps[i].To
 }
 
 // reset begins again behind id.

@@ -25,7 +25,8 @@ type modelPlan struct {
 	stops   []relayStop
 	slow    int // see fakeDB
 	late    int
-	foreign time.Duration // when somebody begins a transaction that does not end, 0: never
+	foreign time.Duration // when somebody begins a long transaction, 0: never
+	lasts   time.Duration // for how long that goes on, 0: without end
 	relays  int
 	batch   int            // of a claim
 	urgency map[string]int // priority of each destination
@@ -113,7 +114,7 @@ func drawDense(t *rapid.T) *modelPlan {
 	slices.SortFunc(p.stops, func(a, b relayStop) int { return int(a.at - b.at) })
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
 	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
-		p.foreign = time.Millisecond + ms(5000, "foreign at")
+		p.foreign, p.lasts = time.Millisecond+ms(5000, "foreign at"), ms(4000, "foreign lasts")
 	}
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
 	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")
@@ -183,7 +184,7 @@ func drawPlan(t *rapid.T) *modelPlan {
 	}
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
 	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
-		p.foreign = time.Millisecond + ms(5000, "foreign at")
+		p.foreign, p.lasts = time.Millisecond+ms(5000, "foreign at"), ms(4000, "foreign lasts")
 	}
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
 	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")

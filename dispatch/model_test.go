@@ -262,7 +262,11 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		if plan.foreign > 0 {
 			writers.Go(func() {
 				sleep(context.Background(), plan.foreign)
-				m.db.begin()
+				w := m.db.begin()
+				if plan.lasts > 0 {
+					sleep(context.Background(), plan.lasts)
+					w.commit()
+				}
 			})
 		}
 		until := make(chan struct{})

@@ -97,7 +97,11 @@ func (s *scheduler) judgeLocked(q *Query, c *Claimed, upto int64) {
 	if q.Source == SourceSweep {
 		doubt.saw(c.Snapshot)
 	}
-	if !f.saw(q.asked, c.Snapshot, q.checked, c.Late) {
+	checked := q.checked
+	if c.LateCut { // it has not looked further
+		checked = min(checked, c.Late[len(c.Late)-1].ID)
+	}
+	if !f.saw(q.asked, c.Snapshot, checked, c.Late) {
 		upto = beforeAll
 	}
 	s.withholdLocked(q, c, upto)
