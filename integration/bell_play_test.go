@@ -135,7 +135,7 @@ func (y *player) startRelay(poll time.Duration) error {
 		return err
 	}
 	for event, g := range y.gates {
-		if err := r.Handle(event, y.handler(g), notifyd.Concurrency(2)); err != nil {
+		if err := r.Handle(event, y.handler(g), notifyd.Concurrency(2), notifyd.Timeout(patience)); err != nil {
 			return err
 		}
 	}

@@ -139,6 +139,8 @@ func webhookTo(t *testing.T, r *httpReceiver) *webhook.Handler {
 		URL:            "http://" + r.addr + "/events",
 		SigningSecrets: []secret.String{secret.New("whsec_YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY=")},
 		Headers:        map[string]string{attemptHeader: "{{ .Event.Attempt }}"},
+		// These tests have no receiver that is silent for ever.
+		ResponseTimeout: patience, RequestTimeout: patience,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +166,7 @@ func TestWebhookReceiverRestarts(t *testing.T) {
 	})
 	h := webhookTo(t, r)
 	t.Cleanup(func() { _ = h.Close() }) // after the relay has ended
-	relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), notifyd.Concurrency(16)))
+	relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.Timeout(patience)))
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', to_json(n) FROM generate_series(1, $1::int) n`, events)
 	for _, n := range []int{events / 5, events / 2} {
 		r.await(n)
