@@ -176,8 +176,8 @@ func (c *cell) count(name, kind string, began, healed time.Time) *result {
 		}
 		if first := highest[a.Key]; a.ID < first.ID {
 			r.disordered++
-			r.note("event %d of %s came from process %d at %s, after %d from %d at %s",
-				a.ID, a.Key, a.By, clock(a.At), first.ID, first.By, clock(first.At))
+			r.note("event %d of %s came after %d: from process %d at %s, and that from %d at %s",
+				a.ID, a.Key, first.ID, a.By, clock(a.At), first.By, clock(first.At))
 		} else {
 			highest[a.Key] = a
 		}
