@@ -3,8 +3,10 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/notifyd/notifyd"
 )
@@ -15,7 +17,7 @@ import (
 func TestPriority(t *testing.T) {
 	t.Parallel()
 	const backlog, urgent = 20_000, 40
-	e := newEnv(t)
+	e, begin := newEnv(t), time.Now()
 	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 		SELECT 'import', 'product', i % 500, '{}' FROM generate_series(1, $1) AS i`, backlog)
 	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
@@ -26,7 +28,7 @@ func TestPriority(t *testing.T) {
 		ahead    = -1 // of the urgent ones
 		mailed   int
 		last     = make(map[string]int64) // by destination and aggregate
-		tooEarly []int64
+		tooEarly []string
 		seen     = make(map[string]bool) // by destination and event
 		copies   int
 	)
@@ -39,7 +41,7 @@ func TestPriority(t *testing.T) {
 		seen[id] = true
 		key := dest + ev.AggregateID
 		if ev.ID < last[key] {
-			tooEarly = append(tooEarly, last[key])
+			tooEarly = append(tooEarly, fmt.Sprintf("%sgot %d of %s at %v, after %d", dest, ev.ID, ev.AggregateID, time.Since(begin), last[key]))
 		}
 		last[key] = ev.ID
 		return true
@@ -90,7 +92,7 @@ func TestPriority(t *testing.T) {
 		t.Errorf("%d of %d came before the last urgent one", ahead, backlog)
 	}
 	if len(tooEarly) > 0 {
-		t.Errorf("%d events came before an earlier one of their aggregate, the first is %d", len(tooEarly), tooEarly[0])
+		t.Errorf("%d events came before an earlier one of their aggregate:\n%s\nin the end: %+v", len(tooEarly), strings.Join(tooEarly, "\n"), r.Stats())
 	}
 	t.Logf("%d of %d came before the last of %d urgent ones", ahead, backlog, urgent)
 }
