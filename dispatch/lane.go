@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -408,9 +409,15 @@ func (l *lane) untake(jobs []*job) {
 // together, and passes it on. Their times count from begin. Lines move before the claims hear of it: a claim
 // that is settled may use the memory of its jobs again.
 func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
-	if len(jobs) == 0 {
-		return
+	if len(jobs) > 0 {
+		l.finishedBefore(begin, elapsed, jobs, outs, nil)
 	}
+}
+
+// finishedBefore does so for the first of what a worker has taken, and returns what is
+// left of the rest. What is cut off with a job that has failed is answered with it, and
+// from then on may be another job: the worker may not even ask whether it is cut.
+func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome, rest []*job) []*job {
 	var all tally
 	for i := range outs {
 		all[outs[i].verdict]++
@@ -447,6 +454,7 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 	} else {
 		l.employLocked()
 	}
+	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.cut })
 	call := l.wakeLocked()
 	l.mu.Unlock()
 	for i, j := range jobs {
@@ -457,6 +465,7 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 		tell()
 	}
 	call()
+	return rest
 }
 
 // observe tells the lane that an event takes at least this long.

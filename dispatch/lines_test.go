@@ -87,3 +87,25 @@ func lookThatMisses(t *testing.T, found, want []int64) {
 		t.Errorf("the next look has %v delivered, want all", joined)
 	}
 }
+
+// What is cut off with a job that has failed is answered with it. Its claim may be
+// settled then, and its memory be another job's, before the worker goes on.
+func TestWorkerForgetsWhatIsCut(t *testing.T) {
+	t.Parallel()
+	l := newTestLane(nil, testLane())
+	l.running = l.cfg.Concurrency // nobody takes what is pushed but this test
+	b, joined := lineClaim(l, SourceSweep, 1, 2)
+	if len(joined) != 2 {
+		t.Fatalf("%v are delivered", joined)
+	}
+	b.unanswered = 2
+	l.mu.Lock()
+	jobs := []*job{l.takeLocked(nil)[0], &b.jobs[1]}
+	jobs[1].started = true
+	l.followers--
+	l.mu.Unlock()
+	rest := l.finishedBefore(time.Now(), time.Microsecond, jobs[:1], []outcome{{verdict: failed, failures: 1}}, jobs[1:])
+	if len(rest) > 0 || b.unanswered > 0 {
+		t.Errorf("%d jobs are left, and %d not answered", len(rest), b.unanswered)
+	}
+}

@@ -101,10 +101,9 @@ func (l *lane) deliverEach(jobs []*job) {
 	begin := time.Now()
 	last, told := time.Duration(0), time.Duration(0)
 	done, outs := jobs[:0:0], make([]outcome, 0, len(jobs))
-	for i, j := range jobs {
-		if j.cut {
-			continue // an earlier event of its aggregate has failed, and it was answered with that
-		}
+	for len(jobs) > 0 {
+		j := jobs[0]
+		jobs = jobs[1:]
 		err := l.call(ctx, j.event)
 		now := time.Since(begin) // reads one clock, time.Now reads two
 		out := outcome{verdict: delivered}
@@ -113,13 +112,13 @@ func (l *lane) deliverEach(jobs []*job) {
 		}
 		out.from, out.to = last, now
 		done, outs = append(done, j), append(outs, out)
-		if rest := jobs[i+1:]; len(rest) > 0 && (now-last > slowCall || err != nil && l.halted()) {
-			l.untake(rest)
+		if len(jobs) > 0 && (now-last > slowCall || err != nil && l.halted()) {
+			l.untake(jobs)
 			l.finished(begin, now-told, done, outs)
 			return
 		}
 		if err != nil {
-			l.finished(begin, now-told, done, outs)
+			jobs = l.finishedBefore(begin, now-told, done, outs, jobs)
 			done, outs, told = done[:0], outs[:0], now
 		}
 		last = now
