@@ -69,9 +69,7 @@ const (
 // dense plans have many events at once, destinations that fall behind, and slots
 // that lapse or change hands: what one plan in thousands of the others comes to.
 func drawDense(t *rapid.T) *modelPlan {
-	ms := func(most int, label string) time.Duration {
-		return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * time.Millisecond
-	}
+	ms := drawMillis(t)
 	p := &modelPlan{faults: make(map[string]faultKind)}
 	slow := make(map[string]time.Duration)
 	for _, dest := range []string{"a", "b", "c"} {
@@ -108,17 +106,31 @@ func drawDense(t *rapid.T) *modelPlan {
 	for range rapid.IntRange(0, 6).Draw(t, "lapses") {
 		p.faults[fmt.Sprint("share ", rapid.IntRange(1, 40).Draw(t, "which"))] = rapid.SampledFrom([]faultKind{lostBefore, hung, hung}).Draw(t, "kind")
 	}
-	for range rapid.IntRange(0, 3).Draw(t, "stops") {
-		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(500, "pause")})
-	}
+	drawRelays(t, p, 3, 500)
 	slices.SortFunc(p.stops, func(a, b relayStop) int { return int(a.at - b.at) })
+	return p
+}
+
+// drawMillis returns what draws a time of up to so many milliseconds.
+func drawMillis(t *rapid.T) func(most int, label string) time.Duration {
+	return func(most int, label string) time.Duration {
+		return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * time.Millisecond
+	}
+}
+
+// drawRelays draws what both kinds of plans have: the relays, when they are stopped and
+// for how many milliseconds, and how the database answers them.
+func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
+	ms := drawMillis(t)
+	for range rapid.IntRange(0, stops).Draw(t, "stops") {
+		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(pause, "pause")})
+	}
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
 	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
 		p.foreign, p.lasts = time.Millisecond+ms(5000, "foreign at"), ms(4000, "foreign lasts")
 	}
 	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
 	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")
-	return p
 }
 
 // drawUrgency makes all destinations alike in half of the plans.
@@ -133,9 +145,7 @@ func drawUrgency(t *rapid.T) map[string]int {
 }
 
 func drawPlan(t *rapid.T) *modelPlan {
-	ms := func(most int, label string) time.Duration {
-		return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * time.Millisecond
-	}
+	ms := drawMillis(t)
 	p := &modelPlan{faults: make(map[string]faultKind)}
 	for range rapid.IntRange(1, 40).Draw(t, "events") {
 		e := modelEvent{typ: rapid.SampledFrom([]string{"one", "two", "three", "c"}).Draw(t, "type"), at: ms(5000, "at"), scripts: make(map[string]script)}
@@ -179,14 +189,6 @@ func drawPlan(t *rapid.T) *modelPlan {
 		kind := rapid.SampledFrom([]faultKind{lostBefore, lostAfter, refused}).Draw(t, "kind")
 		p.faults[fmt.Sprint(op, " ", rapid.IntRange(1, 40).Draw(t, "which"))] = kind
 	}
-	for range rapid.IntRange(0, 2).Draw(t, "stops") {
-		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(3000, "pause")})
-	}
-	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
-	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {
-		p.foreign, p.lasts = time.Millisecond+ms(5000, "foreign at"), ms(4000, "foreign lasts")
-	}
-	p.relays, p.urgency = rapid.IntRange(1, modelRelays).Draw(t, "relays"), drawUrgency(t)
-	p.batch = rapid.SampledFrom([]int{2, 5, DefaultConfig().Batch}).Draw(t, "batch")
+	drawRelays(t, p, 2, 3000)
 	return p
 }

@@ -20,8 +20,8 @@ const takeOverBatch = 1000
 // does not know, too: what was committed in the last moments before a crash of
 // PostgreSQL, or before a failover to a server that lagged, may be undone, and
 // with it that a leased delivery has come to its end. mine is asked on the new
-// session: an answer that is none of its by then was either written before the
-// crash, or is lost.
+// session: a lease that is not live by then has ended in a commit, and if the row
+// still has it, that commit is lost.
 func (k *Keeper) TakeOver(ctx context.Context, mine func() dispatch.Tokens) (n int, err error) {
 	for {
 		some, err := k.takeOverSome(ctx, mine)
