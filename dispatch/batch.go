@@ -25,6 +25,7 @@ type batch struct {
 	lapses   uint64      // of leases when it was detached
 
 	mu         sync.Mutex
+	cond       sync.Cond         // unanswered has changed, once the batch is detached
 	waiting    int               // jobs on fast lanes without an answer
 	unanswered int               // jobs without an answer
 	written    map[*lane][]*line // whose rows the settlement changes
@@ -90,9 +91,14 @@ func (b *batch) lapsed() bool {
 	return b.detached.Load() && (b.adrift.Load() || b.lapses != b.late.lapses.Load() || !b.late.sure(time.Now()))
 }
 
-func (b *batch) isLeased(j *job) bool {
+// decide reports whether a job goes on under a lease. If it does not, it never will:
+// what becomes of it is known, and whoever asks answers it as soon as the lane's lock
+// is free. Without that, its claim could lease it in between, and what was given back
+// in its line would be in the table as something that is due.
+func (b *batch) decide(j *job) (leased bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	j.decided = true
 	return j.leased
 }
 
@@ -170,7 +176,8 @@ type job struct {
 	queued  bool   // it is in the lane's queue, or was
 	cut     bool   // it is not to be delivered any more
 
-	answered bool    // guarded by batch.mu, as are the next two
+	answered bool    // guarded by batch.mu, as are the next three
+	decided  bool    // see decide
 	leased   bool    // answers go to batch.late
 	out      outcome // valid once answered
 
@@ -204,37 +211,40 @@ func (b *batch) answer(j *job, out outcome) {
 			b.ready <- struct{}{} // never blocks: it happens once
 		}
 	}
+	if b.detached.Load() {
+		b.cond.Broadcast()
+	}
 	b.mu.Unlock()
 }
 
 // detach ends the waiting: jobs that no worker has started are withdrawn, what
 // is running is leased. It returns the leased jobs; all others are answered.
-func (b *batch) detach(token func() int64) []*job {
-	for _, l := range b.lanes {
-		answerAll(l.withdraw(b))
-	}
-	running := b.lease(token)
-	for _, j := range running {
-		if j.line != nil {
-			j.lane.leased(j)
-		}
-	}
-	return running
-}
-
-// lease hands what is not answered over to leases.
-func (b *batch) lease(token func() int64) (running []*job) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (b *batch) detach(token func() int64) (leased []*job) {
 	b.lapses = b.late.lapses.Load()
 	b.detached.Store(true)
-	for i := range b.jobs {
-		if j := &b.jobs[i]; !j.answered {
-			j.leased, j.token = true, token()
-			running = append(running, j)
-		}
+	for _, l := range b.lanes {
+		gone, running := l.detach(b, token)
+		answerAll(gone)
+		leased = append(leased, running...)
 	}
-	return running
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cond.L = &b.mu
+	for b.unanswered > len(leased) {
+		b.cond.Wait() // for those who had decided before
+	}
+	return leased
+}
+
+// lease hands a job over to leases, unless what becomes of it is known.
+func (b *batch) lease(j *job, token func() int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if j.answered || j.decided {
+		return false
+	}
+	j.leased, j.token = true, token()
+	return true
 }
 
 // settlement collects what became of the batch, once it is detached or all of

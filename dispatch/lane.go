@@ -442,7 +442,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		}
 		if j.line != nil {
 			gone = append(gone, l.leaveLocked(j, outs[i].verdict)...)
-		} else if outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.isLeased(j) {
+		} else if outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.decide(j) {
 			l.passLocked(j.batch, j.batch.work[j.work].Event.ID)
 		}
 	}

@@ -197,7 +197,7 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 // what may not be delivered because of it. The next in line is queued.
 func (l *lane) leaveLocked(j *job, v verdict) []kept {
 	ln := j.line
-	leased := j.batch.isLeased(j)
+	leased := j.batch.decide(j)
 	for i, other := range ln.jobs {
 		if other == j {
 			ln.jobs = append(ln.jobs[:i], ln.jobs[i+1:]...)
@@ -277,7 +277,7 @@ func (l *lane) cutLocked(ln *line, from int, store bool) []kept {
 		v := released
 		w := &j.batch.work[j.work]
 		switch {
-		case j.batch.isLeased(j):
+		case j.batch.decide(j):
 			v = parked // its claim has been settled; the answer is written by itself
 		case !w.Fresh && w.Destination != "":
 		case store:
@@ -320,12 +320,13 @@ func (l *lane) closeLocked(ln *line) {
 	}
 }
 
-// leased takes word that a job goes on under a lease: until its answer is
+// holdLocked takes word that a job goes on under a lease: until its answer is
 // written, too, nobody looks at the rows of its line.
-func (l *lane) leased(j *job) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	j.hold = l.lineLocked([]byte(j.key)) // its own may be gone: it may have been answered just now
+func (l *lane) holdLocked(j *job) {
+	if j.line == nil {
+		return
+	}
+	j.hold = j.line
 	j.hold.stored, j.hold.first = true, min(j.hold.first, j.event.ID)
 	j.hold.writing++
 	j.ahead = max(0, slices.Index(j.hold.jobs, j))

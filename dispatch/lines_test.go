@@ -12,7 +12,7 @@ import (
 func lineClaim(l *lane, source Source, ids ...int64) (b *batch, joined []int64) {
 	b = &batch{
 		work: make([]Work, len(ids)), plans: make([]plan, len(ids)), jobs: make([]job, len(ids)),
-		lanes: []*lane{l}, ready: make(chan struct{}, 1), late: &leases{}, query: &Query{Source: source},
+		lanes: []*lane{l}, ready: make(chan struct{}, 1), late: &leases{}, query: &Query{Source: source}, unanswered: len(ids),
 	}
 	for i, id := range ids {
 		w := Work{Event: Event{ID: id, AggregateType: "t", AggregateID: "k"}, Fresh: source == SourceSweep}

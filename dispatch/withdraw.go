@@ -2,11 +2,27 @@ package dispatch
 
 import "slices"
 
-// withdraw takes the jobs of b that nobody has begun with out of the lane, and
-// returns them and all that wait behind them.
-func (l *lane) withdraw(b *batch) []kept {
+// detach takes the jobs of b that nobody has begun with out of the lane, and returns
+// them and all that wait behind them. The others go on under leases. Both happen at
+// once: where it is not known yet that the row of a leased job is to be waited for,
+// what comes after it in its line would not wait.
+func (l *lane) detach(b *batch, token func() int64) (gone []kept, leased []*job) {
 	l.mu.Lock()
-	var gone []kept
+	gone = l.withdrawLocked(b)
+	for i := range b.jobs {
+		if j := &b.jobs[i]; j.lane == l && b.lease(j, token) {
+			l.holdLocked(j)
+			leased = append(leased, j)
+		}
+	}
+	call := l.wakeLocked()
+	l.mu.Unlock()
+	call()
+	return gone, leased
+}
+
+// withdrawLocked does the first part of that.
+func (l *lane) withdrawLocked(b *batch) (gone []kept) {
 	var fronts []*job
 	kept := l.queue[:l.head]
 	for _, j := range l.queue[l.head:] {
@@ -27,29 +43,28 @@ func (l *lane) withdraw(b *batch) []kept {
 	}
 	for i := range b.jobs {
 		if j := &b.jobs[i]; j.lane == l && j.line != nil && !j.started && !j.queued {
-			gone = append(gone, l.withdrawLocked(j)...)
+			gone = append(gone, l.withdrawJobLocked(j)...)
 		}
 	}
-	call := l.wakeLocked()
-	l.mu.Unlock()
-	call()
 	return gone
 }
 
-// unqueueLocked accounts for a job outside all lines that has left the queue.
+// unqueueLocked accounts for a job outside all lines that has left the queue. One that
+// goes on under a lease has its row, and is not met again as a fresh event.
 func (l *lane) unqueueLocked(j *job) kept {
 	l.load--
-	if w := &j.batch.work[j.work]; w.Fresh {
+	leased := j.batch.decide(j)
+	if w := &j.batch.work[j.work]; w.Fresh && !leased {
 		l.passLocked(j.batch, w.Event.ID)
 	}
 	return kept{j, released}
 }
 
-// withdrawLocked takes a job out of its line that waits in it, with all behind
+// withdrawJobLocked takes a job out of its line that waits in it, with all behind
 // it. Where the one in front is under way it stays, and goes on under a lease
 // like that one: a destination that is slow, or has few aggregates, would else
 // cost a claim for every event.
-func (l *lane) withdrawLocked(j *job) []kept {
+func (l *lane) withdrawJobLocked(j *job) []kept {
 	at := slices.Index(j.line.jobs, j)
 	if at < 0 || j.line.jobs[0].started {
 		return nil
