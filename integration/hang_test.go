@@ -1,0 +1,52 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/notifyd/notifyd"
+)
+
+// TestOutageThatBeginsWithAHang: an outage shows itself by a call that has no answer
+// for longer than a claim waits. What the same worker had in hand besides goes on under
+// leases, and is put back when the call fails at last. After the outage all of it is
+// delivered, and so is what is written then.
+func TestOutageThatBeginsWithAHang(t *testing.T) {
+	t.Parallel()
+	const before, during, later = 3000, 40, 40
+	e, h := newEnv(t), newRecorder(t)
+	var down atomic.Bool
+	gone := make(chan struct{})
+	h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+		if !down.Load() {
+			return nil
+		}
+		select {
+		case <-gone:
+		case <-ctx.Done():
+		}
+		return notifyd.Unavailable(errors.New("connection reset"))
+	}
+	r := e.relay(handleAll(t, h, notifyd.Concurrency(1)))
+	write := func(n int) {
+		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'x', '1' FROM generate_series(1, $1::int)`, n)
+	}
+	write(before) // that the destination is known to be fast
+	e.untilDone()
+	down.Store(true)
+	write(during)
+	e.until("leased", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'running')`)
+	down.Store(false)
+	close(gone)
+	e.untilDone()
+	write(later)
+	e.untilDone()
+	if copies := h.all(e, before+during+later); copies == 0 {
+		t.Error("the call that hung was not made again")
+	}
+	if left := r.Stats().Leases.Held; left > 0 {
+		t.Errorf("%d leases are held in the end", left)
+	}
+}
