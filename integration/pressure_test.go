@@ -1,0 +1,206 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+)
+
+const (
+	// envPressure is how many backlogs are delivered under pressure, one after the other.
+	envPressure = "NOTIFYD_TEST_PRESSURE"
+	// envPressureSeed repeats one of them, as far as chance allows.
+	envPressureSeed = "NOTIFYD_TEST_PRESSURE_SEED"
+)
+
+// pressure is how a destination behaves, and what is written for it. Of the numbers of
+// calls, 0 stands for never.
+type pressure struct {
+	backlog, both, keys int
+	unkeyed             int           // one in so many events has no aggregate
+	pauses              int           // one in so many calls takes its time
+	pause               time.Duration // up to this much
+	fails, dies, downs  int           // one in so many calls does
+	throttles           int
+	batched, again      bool // again: as much is written while the relay is at work
+	concurrency         int
+	priority            int // of the other destination
+}
+
+// drawPressure draws it, and limits of a relay that are too short for it: claims stop
+// waiting all the time, and take back, lease and look again what others pass on.
+func drawPressure(seed uint64) (p pressure, options []notifyd.Option) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	pick := func(list ...int) int { return list[r.IntN(len(list))] }
+	ms := func(list ...int) time.Duration { return time.Duration(pick(list...)) * time.Millisecond }
+	p = pressure{
+		backlog: pick(1000, 3000), both: pick(0, 40, 400), keys: pick(20, 100, 500), unkeyed: pick(0, 3, 30),
+		pauses: pick(50, 200, 1000), pause: ms(1, 3, 15, 50),
+		fails: pick(0, 0, 50, 500), dies: pick(0, 0, 100), downs: pick(0, 0, 1000), throttles: pick(0, 0, 0, 300),
+		batched: pick(0, 0, 1) == 1, again: pick(0, 1) == 1, concurrency: pick(1, 3, 8), priority: pick(0, 0, 10),
+	}
+	return p, []notifyd.Option{
+		notifyd.WithClaims(pick(2, 4, 8)), notifyd.WithClaimBatch(pick(20, 100, 500)),
+		notifyd.WithLockBudget(ms(1, 2, 5, 10, 30)), notifyd.WithPollInterval(ms(5, 20, 50, 300, 1000)),
+	}
+}
+
+// insert writes a backlog in two transactions: events for one destination, then for
+// both and for the other one, in turns, some of them of the same aggregates.
+func (p *pressure) insert(e *env) {
+	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT 'import', 'product', CASE WHEN $3::int > 0 AND i % greatest($3::int, 1) = 0 THEN NULL ELSE i % $2::int END, '{}'
+		FROM generate_series(1, $1::int) AS i`, p.backlog, p.keys, p.unkeyed)
+	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT CASE i % 2 WHEN 0 THEN 'both' ELSE 'mail' END, 'product', i % 7, '{}' FROM generate_series(1, $1::int) AS i`, p.both)
+}
+
+// pressed receives what is delivered under pressure.
+type pressed struct {
+	pressure
+
+	mu     sync.Mutex
+	last   map[string]int64 // by destination and aggregate
+	seen   map[string]map[int64]bool
+	copies int
+	early  []string
+	away   time.Time // until then
+	falls  int
+}
+
+// ended notes that an event is delivered or dead.
+func (p *pressed) ended(dest string, e *notifyd.Event) {
+	if p.seen[dest] == nil {
+		p.seen[dest] = make(map[int64]bool)
+	}
+	if p.seen[dest][e.ID] {
+		p.copies++
+		return
+	}
+	p.seen[dest][e.ID] = true
+	key := dest + " " + e.AggregateID
+	if e.AggregateID != "" && e.ID < p.last[key] {
+		p.early = append(p.early, fmt.Sprintf("%s got %d of %s after %d", dest, e.ID, e.AggregateID, p.last[key]))
+	}
+	p.last[key] = e.ID
+}
+
+// one is a call of the destination that behaves.
+func (p *pressed) one(_ context.Context, e *notifyd.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended("mail", e)
+	return nil
+}
+
+// bulk is a call of the one that does not.
+func (p *pressed) bulk(_ context.Context, e *notifyd.Event) error {
+	once := func(in int) bool { return in > 0 && rand.IntN(in) == 0 }
+	if once(p.pauses) {
+		time.Sleep(rand.N(p.pause)) //nolint:forbidigo // it is what the handler does
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	const falls, away = 10, 50 * time.Millisecond
+	switch now := time.Now(); {
+	case now.Before(p.away):
+		return notifyd.Unavailable(errors.New("still away"))
+	case p.falls < falls && once(p.downs):
+		p.falls++
+		p.away = now.Add(rand.N(away))
+		return notifyd.Unavailable(errors.New("away"))
+	case once(p.fails):
+		return errors.New("failed")
+	case once(p.dies):
+		p.ended("bulk", e)
+		return notifyd.Permanent(errors.New("never"))
+	case once(p.throttles):
+		return notifyd.Throttled(rand.N(away), errors.New("too many"))
+	}
+	p.ended("bulk", e)
+	return nil
+}
+
+// TestPressure: whatever a relay takes back, leases and looks at again because its
+// handlers take longer than its claims can wait, each destination gets every event of
+// its own once, and those of an aggregate in order.
+func TestPressure(t *testing.T) {
+	t.Parallel()
+	rounds := 2
+	if text := os.Getenv(envPressure); text != "" {
+		var err error
+		if rounds, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", envPressure, err)
+		}
+	}
+	for range rounds {
+		seed := rand.Uint64()
+		if text := os.Getenv(envPressureSeed); text != "" {
+			var err error
+			if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+				t.Fatalf("%s: %v", envPressureSeed, err)
+			}
+		}
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { underPressure(t, seed) }) {
+			return
+		}
+	}
+}
+
+func underPressure(t *testing.T, seed uint64) {
+	t.Helper()
+	drawn, options := drawPressure(seed)
+	p := &pressed{pressure: drawn, last: make(map[string]int64), seen: make(map[string]map[int64]bool)}
+	e := newEnv(t)
+	p.insert(e)
+	written := 1
+	r := e.relay(func(r *notifyd.Relay) { p.register(t, r) }, options...)
+	if p.again {
+		p.insert(e)
+		written++
+	}
+	e.untilDone()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for dest, want := range map[string]int{"mail": p.both, "bulk": p.backlog + p.both/2} {
+		if n := len(p.seen[dest]); n != want*written {
+			t.Errorf("%s got %d events, want %d", dest, n, want*written)
+		}
+	}
+	if p.copies > 0 && !r.lostClaim() {
+		t.Errorf("%d deliveries came twice", p.copies)
+	}
+	if len(p.early) > 0 {
+		t.Errorf("%d events came before an earlier one of their aggregate:\n%s\nin the end: %+v", len(p.early), strings.Join(p.early, "\n"), r.Stats())
+	}
+	if t.Failed() {
+		t.Logf("%s=%d: %+v", envPressureSeed, seed, drawn)
+	}
+}
+
+// register makes both destinations.
+func (p *pressed) register(t *testing.T, r *notifyd.Relay) {
+	t.Helper()
+	var bulk notifyd.Handler = notifyd.HandlerFunc(p.bulk)
+	if p.batched {
+		bulk = streamHandler{p.bulk}
+	}
+	workers := notifyd.Concurrency(p.concurrency)
+	err := errors.Join(
+		r.Destination("bulk", bulk, workers, quick(), notifyd.MaxAttempts(1000), notifyd.LongestPause(100*time.Millisecond)),
+		r.Destination("mail", notifyd.HandlerFunc(p.one), workers, notifyd.Priority(p.priority)),
+		r.Route("import", "bulk"), r.Route("mail", "mail"), r.Route("both", "mail", "bulk"),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
