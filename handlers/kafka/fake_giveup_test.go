@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,16 +16,43 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// silence has the cluster take produce requests and leave them unanswered until
-// over is closed.
-func silence(c *kfake.Cluster, over <-chan struct{}) (asked <-chan struct{}) {
-	taken := make(chan struct{}, 1000)
+// silence has the cluster take produce requests and leave them unanswered until over
+// is called, by the end of the test at the latest. A cluster
+// that is closed in the moment when a request is about to be held hangs for ever: so
+// nothing more is held then, and it is closed when all that was held has gone on.
+func silence(t *testing.T, c *kfake.Cluster) (asked <-chan struct{}, over func()) {
+	t.Helper()
+	taken, free := make(chan struct{}, 1000), make(chan struct{})
+	var (
+		mu    sync.Mutex
+		ended bool
+		held  sync.WaitGroup
+	)
+	hold := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if !ended {
+			held.Add(1)
+		}
+		return !ended
+	}
 	onProduce(c, func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
 		taken <- struct{}{}
-		c.SleepControl(func() { <-over })
+		if hold() {
+			defer held.Done()
+			c.SleepControl(func() { <-free })
+		}
 		return nil, nil, false
 	})
-	return taken
+	over = sync.OnceFunc(func() { close(free) })
+	t.Cleanup(func() {
+		over()
+		mu.Lock()
+		ended = true
+		mu.Unlock()
+		held.Wait()
+	})
+	return taken, over
 }
 
 func TestCancelEndsADelivery(t *testing.T) {
@@ -33,8 +61,7 @@ func TestCancelEndsADelivery(t *testing.T) {
 		t.Run(fmt.Sprint("transactional=", transactional), func(t *testing.T) {
 			t.Parallel()
 			c := fake(t, 1)
-			over := make(chan struct{})
-			asked := silence(c, over)
+			asked, over := silence(t, c)
 			h := open(t, c.ListenAddrs(), func(cfg *Config) {
 				cfg.Transactional = transactional
 				// What the held request may leave open, the broker aborts after this and
@@ -52,7 +79,7 @@ func TestCancelEndsADelivery(t *testing.T) {
 					t.Errorf("error %v is not the cause of the context's end", err)
 				}
 			}
-			close(over)
+			over()
 			deliver(t, h, events(3))
 			if got := written(t, c.ListenAddrs(), "t", 1, kgo.FetchIsolationLevel(kgo.ReadCommitted()))[0]; !slices.IsSorted(got) || got[len(got)-1] != 3 {
 				t.Errorf("written: %d", got)
@@ -64,13 +91,11 @@ func TestCancelEndsADelivery(t *testing.T) {
 func TestDeliveryTimeout(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1)
-	over := make(chan struct{})
-	silence(c, over)
+	silence(t, c)
 	h := open(t, c.ListenAddrs(), func(cfg *Config) { cfg.DeliveryTimeout = 200 * time.Millisecond })
 	err := h.Deliver(t.Context(), events(1)[0])
 	wantClass(t, err, "unavailable")
 	mustContain(t, err, "delivery_timeout of 200ms")
-	close(over)
 }
 
 func TestNobodyListens(t *testing.T) {

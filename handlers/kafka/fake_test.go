@@ -352,10 +352,9 @@ func TestTopicDeletedAndMadeAgain(t *testing.T) {
 func TestClose(t *testing.T) {
 	t.Parallel()
 	c := fake(t, 1)
-	over := make(chan struct{})
 	h := open(t, c.ListenAddrs())
 	deliver(t, h, events(1))
-	asked := silence(c, over)
+	asked, _ := silence(t, c)
 	done := make(chan error)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { done <- h.Deliver(ctx, events(2)[0]) }()
@@ -370,7 +369,6 @@ func TestClose(t *testing.T) {
 	}
 	cancel()
 	wantClass(t, <-done, "ours")
-	close(over)
 }
 
 func TestBatchesAtOnce(t *testing.T) {
