@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// envPressure is how many backlogs are delivered under pressure, one after the other.
+	// envPressure is how many backlogs are delivered under pressure.
 	envPressure = "NOTIFYD_TEST_PRESSURE"
 	// envPressureSeed repeats one of them, as far as chance allows.
 	envPressureSeed = "NOTIFYD_TEST_PRESSURE_SEED"
@@ -150,9 +150,10 @@ func TestPressure(t *testing.T) {
 				t.Fatalf("%s: %v", envPressureSeed, err)
 			}
 		}
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { underPressure(t, seed) }) {
-			return
-		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			underPressure(t, seed)
+		})
 	}
 }
 
