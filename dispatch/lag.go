@@ -71,7 +71,9 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		// of the common sweep are events for other lanes that have yet to get
 		// what comes before.
 		others := s.route.types(func(lanes []*lane) bool { return !slices.Contains(lanes, l) })
-		l.sweepBegins()
+		if !l.sweepBegins(after) {
+			continue // something has been given back since we asked; we are told when it is free
+		}
 		s.lagSweeps++
 		g.served = s.lagSweeps
 		g.front.back(after)

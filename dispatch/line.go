@@ -390,11 +390,16 @@ func (l *lane) lagLocked(after int64) {
 	l.behind, l.refused = min(l.behind, after), min(l.refused, after)
 }
 
-// sweepBegins takes word that the lane's own sweep is on its way.
-func (l *lane) sweepBegins() {
+// sweepBegins takes word that the lane's own sweep is on its way behind the id. It
+// returns false, and forgets nothing, if it may not begin there any more.
+func (l *lane) sweepBegins(after int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.passing > 0 || l.behind != after {
+		return false
+	}
 	l.sweeping, l.refused = true, inOrder
+	return true
 }
 
 // sweepEnded takes word that the lane's own sweep, which began behind from, has
