@@ -57,15 +57,20 @@ func (l *lane) work(buf []*job) {
 
 // shed gives back what would begin so late that others may have it, and returns the
 // rest. An event that was to be delivered behind a slow one, under a lease that could
-// not be renewed, would else be delivered here and there.
+// not be renewed, would else be delivered here and there. What is before it in its line
+// is given back with it: of a line that is broken off nothing stays with a worker.
 func (l *lane) shed(jobs []*job) []*job {
 	if !slices.ContainsFunc(jobs, func(j *job) bool { return j.batch.lapsed() }) {
 		return jobs
 	}
 	rest, late := jobs[:0:0], jobs[:0:0]
 	var outs []outcome
-	broken := make(map[*line]bool)
-	for _, j := range jobs {
+	lapsed, lapsing, broken := make([]bool, len(jobs)), make(map[*line]bool), make(map[*line]bool)
+	for i, j := range jobs {
+		lapsed[i] = j.batch.lapsed() // once: it may be another answer in a moment
+		lapsing[j.line] = j.line != nil && (lapsing[j.line] || lapsed[i])
+	}
+	for i, j := range jobs {
 		out := outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassOurs, err: errLapsed}
 		switch {
 		case j.line != nil && broken[j.line]:
@@ -73,7 +78,7 @@ func (l *lane) shed(jobs []*job) []*job {
 				continue // it is cut off with the one before it, and answered with that
 			}
 			out.verdict, out.class, out.err = parked, 0, nil
-		case !j.batch.lapsed():
+		case !lapsed[i] && !lapsing[j.line]:
 			rest = append(rest, j)
 			continue
 		case j.line != nil:
