@@ -288,6 +288,8 @@ func (d *Dispatcher) planWork(b *batch, i int, room map[*lane]int) {
 			p.refused = append(p.refused, l)
 			if w.Fresh {
 				l.refuse(b, w.Event.ID)
+			} else {
+				l.refuseRow(b, w)
 			}
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // numbers returns tokens.
@@ -63,6 +64,25 @@ func TestDetachInTheMomentBeforeADelivery(t *testing.T) {
 	l.mu.Unlock()
 	if _, leased := l.detach(b, numbers()); len(leased) > 0 {
 		t.Error("what was delivered goes on under a lease")
+	}
+}
+
+// Two of an aggregate go on under leases of one claim, and the first is answered before the
+// claim is settled. It is written with a lease that is not there yet: a settlement that
+// waited for it would wait for itself.
+func TestClaimDoesNotWaitForItsOwnAnswers(t *testing.T) {
+	t.Parallel()
+	l := newTestLane(nil, testLane())
+	l.running = l.cfg.Concurrency
+	b, _ := lineClaim(l, SourceSweep, 1, 2)
+	l.running, l.pace = 1, time.Microsecond // one worker gets both
+	jobs := l.take(nil)
+	if leased := b.detach(numbers()); len(jobs) != 2 || len(leased) != 2 {
+		t.Fatalf("a worker has %d, and %d go on under leases; want 2", len(jobs), len(leased))
+	}
+	l.finished(time.Now(), time.Microsecond, jobs[:1], []outcome{{verdict: delivered}})
+	if len(b.behind) > 0 {
+		t.Errorf("waits for %d answers", len(b.behind))
 	}
 }
 

@@ -58,6 +58,8 @@ func (ls *leases) written(jobs []*job, err error) {
 		case err != nil && !j.leased: // see reclaim
 			j.lease = leaseUnsure
 			ls.tokens.end(j.token)
+			j.wrote = true
+			ls.cond.Broadcast()
 		case err != nil:
 			// Most likely the rows are free and will be claimed again. If the
 			// commit was lost on its way back, the leases exist: so the answers
@@ -86,7 +88,6 @@ func (ls *leases) reclaim(jobs []*job) {
 		if j.lateOut == nil {
 			continue
 		}
-		j.wrote = true
 		j.batch.mu.Lock()
 		j.out, j.answered, j.leased = *j.lateOut, true, false
 		j.batch.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -93,4 +94,29 @@ func TestStopIsNoOutage(t *testing.T) {
 	if len(w.seen) != 0 {
 		t.Errorf("incidents %v", w.seen)
 	}
+}
+
+// A claim that is lost with its connection takes back the answers of what it wanted to
+// lease. What comes after them in their lines is settled when they are written, and not
+// before, nor later.
+func TestAnswerOfALostClaimIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ls := &leases{}
+		ls.cond.L = &ls.mu
+		j := &job{batch: &batch{late: ls}, leased: true, token: 1}
+		ls.answered(j, outcome{verdict: delivered})
+		ls.reclaim([]*job{j})
+		begin, waited := time.Now(), make(chan time.Duration, 1)
+		go func() {
+			ls.awaitWritten([]*job{j})
+			waited <- time.Since(begin)
+		}()
+		const salvage = turnPatience / 4
+		after(salvage)
+		ls.written([]*job{j}, errors.New("connection lost"))
+		if took := <-waited; took != salvage {
+			t.Errorf("waited for %v, and it was written after %v", took, salvage)
+		}
+	})
 }

@@ -126,10 +126,21 @@ func (l *lane) lineLocked(key []byte) *line {
 	return ln
 }
 
+// beginsLocked notes that there may be a row of the line with the id.
+func (l *lane) beginsLocked(ln *line, id int64) {
+	ln.stored = true
+	if id >= ln.first {
+		return
+	}
+	ln.first = id
+	if ln.place >= 0 {
+		heap.Fix(&l.looks, ln.place)
+	}
+}
+
 // storeLocked notes that a settlement of b will write a row of the line.
 func (l *lane) storeLocked(ln *line, id int64, b *batch) {
-	ln.stored = true
-	ln.first = min(ln.first, id)
+	l.beginsLocked(ln, id)
 	ln.head = headUnknown
 	if ln.again = ln.looking; ln.looking { // what is on its way may not have seen it
 		ln.missed = append(ln.missed, id)
@@ -180,7 +191,11 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 		ln.again = ln.looking // what is on its way may have seen it where it does not stay
 		l.writeLocked(ln, j.batch)
 	case !j.batch.query.sees(l) || !l.takesLocked(w.Event.ID, j.batch.query):
-		return false, released
+		if w.Fresh {
+			return false, released
+		}
+		l.storeLocked(ln, w.Event.ID, j.batch) // it becomes a row in any case
+		return false, parked
 	case ln.stored || ln.writing > 0 || len(ln.jobs) > 0 && l.slowLocked():
 		l.storeLocked(ln, w.Event.ID, j.batch)
 		return false, parked
@@ -206,7 +221,9 @@ func (l *lane) leaveLocked(j *job, v verdict) []kept {
 	}
 	if leased {
 		for _, other := range ln.jobs {
-			other.batch.follows(j)
+			if other.batch != j.batch { // those are leased with it, and would wait for themselves
+				other.batch.follows(j)
+			}
 		}
 	}
 	w := &j.batch.work[j.work]
@@ -227,7 +244,8 @@ func (l *lane) leaveLocked(j *job, v verdict) []kept {
 		if !row && !leased { // whoever writes the lease has said so
 			l.storeLocked(ln, w.Event.ID, j.batch)
 		}
-		ln.stored, ln.head, ln.first = true, headDue, min(ln.first, w.Event.ID)
+		l.beginsLocked(ln, w.Event.ID)
+		ln.head = headDue
 		switch {
 		case ln.first < w.Event.ID:
 			ln.head = headUnknown // what was committed while this one was under way may be in front of it
@@ -327,7 +345,7 @@ func (l *lane) holdLocked(j *job) {
 		return
 	}
 	j.hold = j.line
-	j.hold.stored, j.hold.first = true, min(j.hold.first, j.event.ID)
+	l.beginsLocked(j.hold, j.event.ID)
 	j.hold.writing++
 	j.ahead = max(0, slices.Index(j.hold.jobs, j))
 }
@@ -352,6 +370,24 @@ func (l *lane) refuse(b *batch, id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.passLocked(b, id)
+}
+
+// refuseRow takes word that there is no room for a stored delivery. One that is to be
+// split up waits in its line from now on, or what is written later would go past it; the
+// others are locked until the settlement of b, and not looked at before.
+func (l *lane) refuseRow(b *batch, w *Work) {
+	key := l.keyOf(&w.Event)
+	if key == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln := l.lineLocked([]byte(key))
+	if w.Destination == "" {
+		l.storeLocked(ln, w.Event.ID, b)
+	} else {
+		l.writeLocked(ln, b)
+	}
 }
 
 // written takes word that a settlement has come to its end, well or not.

@@ -60,7 +60,7 @@ func (l *lane) know(s StoredLine) {
 		return
 	}
 	was := ln.stored
-	ln.stored, ln.first = true, min(ln.first, s.EventID)
+	l.beginsLocked(ln, s.EventID)
 	switch s.State {
 	case EntryDead:
 		ln.head = headBlocked

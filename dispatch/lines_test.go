@@ -109,3 +109,20 @@ func TestWorkerForgetsWhatIsCut(t *testing.T) {
 		t.Errorf("%d jobs are left, and %d not answered", len(rest), b.unanswered)
 	}
 }
+
+// A line that is in the queue of those to look at gets a row that comes before the others.
+func TestLookAtWhatBeginsEarlierNow(t *testing.T) {
+	t.Parallel()
+	l := newTestLane(nil, testLane())
+	l.running = l.cfg.Concurrency
+	l.know(StoredLine{Ref: Ref{50, "a"}, Key: "t/p", State: EntryParked})
+	l.know(StoredLine{Ref: Ref{60, "a"}, Key: "t/k", State: EntryParked})
+	b, joined := lineClaim(l, SourceSweep, 10)
+	if len(joined) > 0 {
+		t.Fatal("10 goes past what is stored")
+	}
+	b.settled()
+	if lines, _ := l.takeLooks(10, 20); len(lines) != 1 || lines[0].key != "t/k" {
+		t.Errorf("%d lines are looked at up to 20, want the one that begins with 10", len(lines))
+	}
+}
