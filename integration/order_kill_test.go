@@ -298,6 +298,7 @@ func underFaults(t *testing.T, kinds int) (*chaos, *orderObserver) {
 	c.untilShared()
 	ctx, cancel := context.WithTimeout(t.Context(), orderFor(t, 10*time.Second))
 	defer cancel()
+	stop := o.operate(t, e)
 	var writing sync.WaitGroup
 	writing.Go(func() { e.writeInOrder(ctx, seed) })
 	for strikes := 0; (strikes < leastStrikes || ctx.Err() == nil) && !t.Failed(); strikes++ {
@@ -305,7 +306,7 @@ func underFaults(t *testing.T, kinds int) (*chaos, *orderObserver) {
 		time.Sleep(time.Duration(c.r.IntN(1000)) * time.Millisecond) //nolint:forbidigo // a while without a fault
 	}
 	writing.Wait()
-	e.untilDone()
+	o.untilOrdered(e, stop)
 	for n := range c.relays {
 		c.bury(n, syscall.SIGTERM)
 	}

@@ -34,6 +34,9 @@ type orderDestination struct {
 	name string
 	fate func(seed uint64, id int64) fate
 	down func(since time.Duration) bool // nil: never
+	// blocks says that a dead letter holds the later ones of its aggregate back, until
+	// it is replayed or discarded.
+	blocks bool
 }
 
 // draw returns a number that is the same for the same event.
@@ -84,6 +87,18 @@ func orderDestinations() []orderDestination {
 			}
 			return fate{}
 		}, down: func(since time.Duration) bool { return since%(2300*time.Millisecond) < 80*time.Millisecond }},
+		// What it does not take is somebody's work, and the rest waits for that.
+		{name: "strict", fate: func(seed uint64, id int64) fate {
+			switch x := draw(seed, "strict", id) % 200; {
+			case x < 3:
+				return fate{permanent: true}
+			case x < 8:
+				return fate{fails: 1 + int(x)%orderAttempts}
+			case x < 9:
+				return fate{slow: 150 * time.Millisecond}
+			}
+			return fate{}
+		}, down: func(since time.Duration) bool { return since%(1900*time.Millisecond) < 100*time.Millisecond }, blocks: true},
 	}
 }
 
@@ -105,10 +120,13 @@ type orderObserver struct {
 
 	mu     sync.Mutex
 	sights []sight
+	mended map[int64]bool // at the destinations that block
+
+	dealt int // letters that were replayed or discarded; the operator's until it has stopped
 }
 
 func newOrderObserver(seed uint64) *orderObserver {
-	o := &orderObserver{seed: seed, begin: time.Now(), dests: make(map[string]orderDestination)}
+	o := &orderObserver{seed: seed, begin: time.Now(), dests: make(map[string]orderDestination), mended: make(map[int64]bool)}
 	for _, d := range orderDestinations() {
 		o.dests[d.name] = d
 	}
@@ -127,6 +145,9 @@ func (o *orderObserver) deliver(ctx context.Context, relay, dest string, id int6
 	d := o.dests[dest]
 	o.see(relay, dest, id, "begin")
 	f := d.fate(o.seed, id)
+	if o.isMended(dest, id) {
+		f = fate{}
+	}
 	if f.slow > 0 {
 		timer := time.NewTimer(f.slow)
 		defer timer.Stop()
@@ -198,7 +219,8 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 		r.Destination("fast", one("fast"), options...),
 		r.Destination("slow", batch, append(options, notifyd.BatchSize(5), notifyd.Concurrency(4))...),
 		r.Destination("stream", streamHandler{one("stream")}, append(options, notifyd.BatchSize(20), notifyd.Concurrency(2))...),
-		r.Route("*", "fast", "slow"), r.Route("fast", "fast"), r.Route("stream", "stream", "fast"),
+		r.Destination("strict", one("strict"), append(options, notifyd.BlockOnDead())...),
+		r.Route("*", "fast", "slow"), r.Route("fast", "fast"), r.Route("stream", "stream", "fast"), r.Route("strict", "strict", "fast"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -216,6 +238,8 @@ func orderRoutes(eventType string) []string {
 		return []string{"fast"}
 	case "stream":
 		return []string{"stream", "fast"}
+	case "strict":
+		return []string{"strict", "fast"}
 	}
 	return []string{"fast", "slow"}
 }
@@ -275,7 +299,7 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 	skipped := func(at orderLine, after, before int64) (int64, bool) {
 		i, _ := slices.BinarySearch(lines[at], after+1)
 		for ; i < len(lines[at]) && lines[at][i] < before; i++ {
-			if id := lines[at][i]; !o.dests[at.dest].fate(o.seed, id).dies() {
+			if id := lines[at][i]; o.isMended(at.dest, id) || !o.dests[at.dest].fate(o.seed, id).dies() {
 				return id, true
 			}
 		}
@@ -329,6 +353,8 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 		case !known:
 			t.Errorf("%s saw event %d, which is not in the table", s.dest, s.id)
 			continue
+		case s.what == "dead" && o.dests[s.dest].blocks: // it ends when it is replayed and taken, or discarded
+			continue
 		case s.what != "begin":
 			if ended[r] {
 				again++
@@ -359,7 +385,8 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 		}
 	}
 	o.judgeRows(t, e, events)
-	t.Logf("%d events, %d sights, %d deliveries made again, %d out of order", len(events), len(o.sights), again, wrong)
+	t.Logf("%d events, %d sights, %d deliveries made again, %d dead letters dealt with, %d out of order",
+		len(events), len(o.sights), again, o.dealt, wrong)
 }
 
 // history returns what a destination saw of some events, and a little more.
@@ -372,7 +399,8 @@ func (o *orderObserver) history(dest string, upto int, ids ...int64) (text strin
 	return text
 }
 
-// judgeRows looks at what is left in outbox_deliveries: those that had to die.
+// judgeRows looks at what is left in outbox_deliveries: those that had to die, where
+// nobody has dealt with them.
 func (o *orderObserver) judgeRows(t *testing.T, e *env, events []committed) {
 	t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT event_id || '/' || destination || ' ' || state FROM outbox_deliveries`)
@@ -386,7 +414,7 @@ func (o *orderObserver) judgeRows(t *testing.T, e *env, events []committed) {
 	var want []string
 	for _, c := range events {
 		for _, dest := range orderRoutes(c.typ) {
-			if o.dests[dest].fate(o.seed, c.id).dies() {
+			if d := o.dests[dest]; !d.blocks && d.fate(o.seed, c.id).dies() {
 				want = append(want, fmt.Sprintf("%d/%s dead", c.id, dest))
 			}
 		}

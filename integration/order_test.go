@@ -121,7 +121,7 @@ func writeOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) error {
 		if r.IntN(20) == 0 {
 			rows = 20 // in one statement
 		}
-		typ := []string{"fast", "stream", "both", "both"}[r.IntN(4)]
+		typ := []string{"fast", "stream", "strict", "both", "both"}[r.IntN(5)]
 		if _, err := tx.Exec(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 			SELECT $1, 't', $2, '1' FROM generate_series(1, $3)`, typ, id, rows); err != nil {
 			return err
@@ -166,8 +166,9 @@ func TestOrderWhileWritten(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), orderFor(t, 6*time.Second))
 			defer cancel()
+			stop := o.operate(t, e)
 			e.writeInOrder(ctx, seed)
-			e.untilDone()
+			o.untilOrdered(e, stop)
 			o.judge(t, e)
 		})
 	}

@@ -1,0 +1,113 @@
+package integration
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+// operatorRound is how often somebody looks at the dead letters of strict.
+const operatorRound = 200 * time.Millisecond
+
+// operate deals with the dead letters of strict, again and again until stop is called:
+// half of them are replayed, and delivered then, the others are discarded. What holds an
+// aggregate back is over before it is asked for: from then on others may go on, even if
+// the answer gets lost.
+func (o *orderObserver) operate(t *testing.T, e *env) (stop func()) {
+	t.Helper()
+	dlq, err := deadletter.New(e.pool, deadletter.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() {
+		tick := time.NewTicker(operatorRound)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err := o.dealWithDead(t, e, dlq); err != nil && ctx.Err() == nil {
+				t.Errorf("dead letters of strict: %v", err)
+				return
+			}
+		}
+	})
+	stop = func() {
+		cancel()
+		work.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// dealWithDead deals with those there are.
+func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *deadletter.Store) error {
+	t.Helper()
+	rows, err := e.pool.Query(e.ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = 'strict' AND state = 'dead'`)
+	if err != nil {
+		return err
+	}
+	dead, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return err
+	}
+	var replay, discard []int64
+	for _, id := range dead {
+		if draw(o.seed, "operator", id)%2 == 0 {
+			o.mend(id)
+			replay = append(replay, id)
+		} else {
+			o.see("operator", "strict", id, "discard")
+			discard = append(discard, id)
+		}
+	}
+	for _, job := range []struct {
+		what string
+		ids  []int64
+		do   func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error)
+	}{{"replayed", replay, dlq.Replay}, {"discarded", discard, dlq.Discard}} {
+		if len(job.ids) == 0 {
+			continue
+		}
+		result, err := job.do(e.ctx, deadletter.Filter{Destination: "strict", Events: job.ids}, deadletter.Action{Actor: "operator"})
+		if err != nil {
+			return err
+		}
+		if result.Done != int64(len(job.ids)) {
+			t.Errorf("%s: %+v, want all of %v", job.what, result, job.ids)
+		}
+		o.dealt += len(job.ids)
+	}
+	return nil
+}
+
+// mend has strict take an event from now on.
+func (o *orderObserver) mend(id int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mended[id] = true
+}
+
+// isMended reports whether an event has been mended at a destination.
+func (o *orderObserver) isMended(dest string, id int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.dests[dest].blocks && o.mended[id]
+}
+
+// untilOrdered waits until all is delivered, and nobody has anything left to deal with.
+func (o *orderObserver) untilOrdered(e *env, stop func()) {
+	e.t.Helper()
+	e.untilDone()
+	e.until("no dead letter of strict", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries WHERE destination = 'strict')`)
+	stop()
+}
