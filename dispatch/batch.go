@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,16 @@ func (b *batch) lost() map[*lane]int64 {
 		}
 	}
 	return first
+}
+
+// doubt tells lines that the settlement may not have been written.
+func (b *batch) doubt() {
+	b.mu.Lock()
+	written := maps.Clone(b.written) // a lane's lock is taken first
+	b.mu.Unlock()
+	for l, lines := range written {
+		l.doubt(lines)
+	}
 }
 
 // settled tells lanes and lines that the settlement has come to its end.

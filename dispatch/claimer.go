@@ -82,6 +82,9 @@ func (c *claimer) deliver(ctx context.Context, q *Query, claimed *Claimed, turn 
 	if len(leased) > 0 {
 		c.d.leases.written(leased, err)
 	}
+	if err != nil {
+		b.doubt()
+	}
 	b.settled()
 	if err != nil || claimed.Cut {
 		c.d.sched.again()

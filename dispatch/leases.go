@@ -215,6 +215,9 @@ func (ls *leases) finish(ctx context.Context, results []lateResult) error {
 		}
 	}
 	for l, held := range lines {
+		if fenced > 0 {
+			l.doubt(held)
+		}
 		l.written(held)
 	}
 	if len(lines) > 0 {

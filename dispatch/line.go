@@ -390,6 +390,16 @@ func (l *lane) refuseRow(b *batch, w *Work) {
 	}
 }
 
+// doubt takes word that the rows of the lines may not be what was to be written: the
+// first ones, which were to come by themselves, may wait in their lines as before.
+func (l *lane) doubt(lines []*line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ln := range lines {
+		ln.head = headUnknown
+	}
+}
+
 // written takes word that a settlement has come to its end, well or not.
 func (l *lane) written(lines []*line) {
 	l.mu.Lock()
