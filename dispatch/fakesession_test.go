@@ -161,6 +161,9 @@ func (s *fakeSession) due(q Query) (c Claimed) {
 		if row.Key != "" && !inSlots(strings.TrimPrefix(row.Key, "t/"), q.Slots) {
 			continue
 		}
+		if e := s.db.events[row.EventID]; row.Destination == "" && e != nil && !inSlots(e.key, q.Slots) {
+			continue
+		}
 		if row.Key != "" && s.db.line(row.Destination, row.Key, q.Blocking)[0] != row {
 			continue
 		}

@@ -37,3 +37,58 @@ func TestRunTakesOverSlots(t *testing.T) {
 		})
 	}
 }
+
+// A delayed event that is due belongs to the relay that has the slot of its aggregate,
+// though that has no room for it: what is written later would else go past it there. It
+// goes with the slot.
+func TestRunDelayedEventIsOfASlot(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		other := newRelay(t, db, 2, testConfig())
+		var c calls
+		for _, one := range []*relay{r, other} {
+			one.to(t, "a", c.handler(nil), testLane(), "x")
+			one.start()
+			<-one.Ready()
+		}
+		after(5 * time.Second) // each has its half
+		key := ""
+		db.set(func() {
+			for k := range Slots {
+				if db.slots[k] == other.slots {
+					key = string(rune(Slots + k)) // see inSlots
+				}
+			}
+		})
+		// delayed writes an event for which the relay of its slot has no room when it is due.
+		delayed := func() {
+			t.Helper()
+			if err := other.Pause("a"); err != nil {
+				t.Error(err)
+			}
+			n := c.n()
+			w := db.begin()
+			w.insertKeyed("x", key, 500*time.Millisecond)
+			w.commit()
+			after(5 * time.Second)
+			if c.n() > n {
+				t.Error("the event is delivered by a relay that does not have its slot")
+			}
+		}
+		delayed()
+		begin := time.Now()
+		if err := other.Resume("a"); err != nil {
+			t.Error(err)
+		}
+		eventually(t, "delivered", db.empty)
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("delivered %v after there was room", took)
+		}
+		delayed()
+		if err := other.stop(); err != nil {
+			t.Error(err)
+		}
+		eventually(t, "delivered by the other", db.empty)
+	})
+}

@@ -21,11 +21,18 @@ const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id
 
 // Each aggregate belongs to one of 64 slots, and each slot to one relay. What
 // the slot is made of is the same in an event and in the ordering key of its
-// deliveries: dispatch keeps that many characters of a long one.
+// deliveries: dispatch keeps that many characters of a long one. A delayed event that
+// has not been split up into deliveries has no key: its aggregate is asked for, which is
+// a subquery because PostgreSQL would hash all events for an EXISTS. Where the event was
+// deleted by hand, anybody may remove the row.
 const (
-	sqlSlots     = ` AND (coalesce(aggregate_id, '') = '' OR hashtext(left(coalesce(aggregate_type, '') || '/' || aggregate_id, 32)) & 63 = ANY($%d::int[]))`
+	sqlSlotOf    = `(coalesce(aggregate_id, '') = '' OR hashtext(left(coalesce(aggregate_type, '') || '/' || aggregate_id, 32)) & 63 = ANY($%[1]d::int[]))`
+	sqlSlots     = ` AND ` + sqlSlotOf
 	sqlLineSlots = ` AND hashtext(left(w.key, 32)) & 63 = ANY($%d::int[])`
-	sqlKeySlots  = ` AND (ordering_key IS NULL OR hashtext(left(ordering_key, 32)) & 63 = ANY($%d::int[]))`
+	sqlKeySlots  = ` AND CASE
+		WHEN ordering_key IS NOT NULL THEN hashtext(left(ordering_key, 32)) & 63 = ANY($%[1]d::int[])
+		WHEN destination = '' THEN coalesce((SELECT ` + sqlSlotOf + ` FROM outbox_events WHERE id = o.event_id), true)
+		ELSE true END`
 )
 
 // sqlLate looks for fresh events that have come up behind a sweep, whether they

@@ -182,6 +182,39 @@ func TestClaimDue(t *testing.T) {
 	}
 }
 
+// TestClaimDueOfSlots: a delayed event belongs to the relay that has the slot of its
+// aggregate, as its deliveries do once it is split up; what is in no slot is anybody's.
+func TestClaimDueOfSlots(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	all := d.insert("a", 4)
+	mine := d.slotOf("mine")
+	d.exec(`UPDATE outbox_events SET state = 'deferred'`)
+	d.exec(`UPDATE outbox_events SET aggregate_type = 't', aggregate_id = 'mine' WHERE id = ANY($1)`, all[:2])
+	d.exec(`UPDATE outbox_events SET aggregate_id = '' WHERE id = $1`, all[2])
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES
+		($1, '', 'a', 'retry', NULL), ($2, 'x', 'a', 'retry', 't/mine'), ($3, '', 'a', 'retry', NULL), ($4, '', 'a', 'retry', NULL),
+		($4, 'x', 'a', 'retry', NULL), (4242, '', 'a', 'retry', NULL)`, all[0], all[1], all[2], all[3])
+	s := d.session(options())
+	free := []int64{all[2], all[3], all[3], 4242}
+	for name, c := range map[string]struct {
+		slots []int32
+		want  []int64
+	}{
+		"all":            {nil, append(all[:2:2], free...)},
+		"the slot":       {[]int32{mine}, append(all[:2:2], free...)},
+		"other slots":    {[]int32{(mine + 1) % dispatch.Slots, (mine + 2) % dispatch.Slots}, free},
+		"no slot at all": {[]int32{}, free},
+	} {
+		got := ids(d.claim(s, dispatch.Query{Source: dispatch.SourceDue, Wanted: map[string]int{"": 10, "x": 10}, Slots: c.slots}))
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: claimed %v, want %v", name, got, c.want)
+		}
+		d.settle(s, &dispatch.Settlement{})
+	}
+}
+
 // TestNothingFallsBetweenDueAndNextDue: a delivery that becomes due while the
 // claim runs is either claimed or announced. The two conditions must look at
 // the same time.

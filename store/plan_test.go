@@ -96,7 +96,7 @@ func TestPlans(t *testing.T) {
 		{"late('{1,5}', '{2,9}', 100, '{}')", []string{sorted + fresh}},
 		{"late_slots('{1,5}', '{2,9}', 100, '{}', '{1}')", []string{sorted + fresh}},
 		{"due('{x,y}', '{1,2}', '{z}')", []string{due + "; " + byLine + "; " + byID}},
-		{"due_slots('{x,y}', '{1,2}', '{z}', '{1}')", []string{due + "; " + byLine + "; " + byID}},
+		{"due_slots('{x,y}', '{1,2}', '{z}', '{1}')", []string{due + "; " + byLine + "; " + byID + "; " + byID}},
 		{"lines('{x,y}', '{k,l}', '{10,20}', 5, '{z}')", []string{sorted + byLine + "; " + byKey + "; " + byID}},
 		{"next_due('{x,y}')", []string{due, dueIDs}},
 		{"done('{1,2,3}')", []string{byID, fresh}},
