@@ -155,7 +155,7 @@ func drawPlan(t *rapid.T) *modelPlan {
 		if rapid.IntRange(0, 4).Draw(t, "delayed") == 0 {
 			e.delay = ms(3000, "delay")
 		}
-		if e.delay == 0 && rapid.IntRange(0, 3).Draw(t, "unkeyed") > 0 {
+		if rapid.IntRange(0, 3).Draw(t, "unkeyed") > 0 {
 			e.key = rapid.SampledFrom([]string{"k", "l", "m"}).Draw(t, "key")
 		}
 		for _, dest := range modelRoutes[e.typ] {

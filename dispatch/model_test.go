@@ -30,7 +30,8 @@ type model struct {
 	running map[Ref]int
 	acks    map[Ref]int
 	calls   map[Ref]int
-	failed  map[Ref]map[int]bool // attempts that failed by fault of the event
+	began   map[Ref]time.Duration // the first call
+	failed  map[Ref]map[int]bool  // attempts that failed by fault of the event
 	broken  []string
 }
 
@@ -48,6 +49,9 @@ func (m *model) handler(dest string) Handler {
 		m.running[ref]++
 		m.calls[ref]++
 		n := m.calls[ref]
+		if n == 1 {
+			m.began[ref] = time.Since(m.begin)
+		}
 		if settled {
 			m.breaks("%v is delivered again after its delivery was settled", ref)
 		}
@@ -126,15 +130,23 @@ func (m *model) checkOrder(ref Ref, stamps map[int64]int) {
 	}
 	for id, other := range m.byID {
 		s, routed := other.scripts[ref.Destination]
-		if other.key != mine.key || id >= ref.EventID || !routed {
+		before := Ref{id, ref.Destination}
+		if other.key != mine.key || id >= ref.EventID || !routed || other.delay > 0 && !m.tookPlace(before, mine) {
 			continue
 		}
-		before := Ref{id, ref.Destination}
 		dead := s.permanent && m.failed[before][1] || m.failed[before][modelAttempts]
 		if stamp, visible := stamps[id]; visible && stamp <= stamps[ref.EventID] && m.acks[before] == 0 && !dead {
 			m.breaks("%v of %q begins before %v is done with, at %v", ref, mine.key, before, time.Since(m.begin))
 		}
 	}
+}
+
+// tookPlace reports whether a delayed event, which takes its place when it is due, had
+// it when a later one was written: a call had begun. A relay that stops or loses its
+// claim gives it back.
+func (m *model) tookPlace(delayed Ref, later *modelEvent) bool {
+	began, called := m.began[delayed]
+	return called && began < later.at && len(m.plan.stops) == 0 && len(m.plan.faults) == 0
 }
 
 // losesClaims reports whether a relay lives on without a claim of its own: what that
@@ -161,7 +173,7 @@ func (m *model) checkSuffix(settled []Ref) {
 		}
 		for id, other := range m.byID {
 			before := Ref{id, ref.Destination}
-			if other.key == mine.key && id < ref.EventID && m.acks[before] > 0 && !m.db.settled[before] &&
+			if other.key == mine.key && other.delay == 0 && id < ref.EventID && m.acks[before] > 0 && !m.db.settled[before] &&
 				m.db.events[id].stamp <= m.db.events[ref.EventID].stamp {
 				m.breaks("%v of %q is settled before %v, which was delivered before it, at %v", ref, mine.key, before, time.Since(m.begin))
 			}
@@ -244,7 +256,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{
 			t: t, plan: plan, db: newFakeDB(), begin: time.Now(), byID: make(map[int64]*modelEvent),
-			running: make(map[Ref]int), calls: make(map[Ref]int), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool),
+			running: make(map[Ref]int), calls: make(map[Ref]int), began: make(map[Ref]time.Duration), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool),
 		}
 		m.db.inflight = m.inflight
 		if !plan.losesClaims() {
