@@ -23,7 +23,7 @@ const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id
 // the slot is made of is the same in an event and in the ordering key of its
 // deliveries: dispatch keeps that many characters of a long one. A delayed event that
 // has not been split up into deliveries has no key: its aggregate is asked for, which is
-// a subquery because PostgreSQL would hash all events for an EXISTS. Where the event was
+// a scalar subquery because PostgreSQL may hash all events for an EXISTS. Where the event was
 // deleted by hand, anybody may remove the row.
 const (
 	sqlSlotOf    = `(coalesce(aggregate_id, '') = '' OR hashtext(left(coalesce(aggregate_type, '') || '/' || aggregate_id, 32)) & 63 = ANY($%[1]d::int[]))`
