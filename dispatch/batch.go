@@ -267,6 +267,8 @@ func (b *batch) settlement() (s *Settlement, left []int) {
 		switch {
 		case w.Orphan:
 			s.Remove = append(s.Remove, Ref{w.Event.ID, w.Destination})
+		case w.Withheld:
+			left = append(left, i)
 		case p.state != "":
 			if w.Fresh {
 				s.Deferred = append(s.Deferred, w.Event.ID)

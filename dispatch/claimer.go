@@ -116,6 +116,8 @@ func (c *claimer) handOut(q *Query, claimed *Claimed, turn uint64) *batch {
 		defer c.d.sched.caughtUp(q, claimed)
 	case q.Source == SourceSweep:
 		defer c.d.sched.met(q)
+	case q.Source == SourceDue:
+		q.bounds = c.d.sched.bounds()
 	}
 	var b *batch
 	if len(claimed.Work) > 0 {

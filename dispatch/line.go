@@ -190,7 +190,7 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 		ln.head = headUnknown
 		ln.again = ln.looking // what is on its way may have seen it where it does not stay
 		l.writeLocked(ln, j.batch)
-	case !j.batch.query.sees(l) || !l.takesLocked(w.Event.ID, j.batch.query):
+	case !j.batch.query.sees(l, w.Event.ID) || !l.takesLocked(w.Event.ID, j.batch.query):
 		if w.Fresh {
 			return false, released
 		}

@@ -74,7 +74,7 @@ func (s *scheduler) disownLocked(c *Claimed) {
 	}
 	s.lapsed = true
 	for i := range c.Work {
-		if w := &c.Work[i]; w.Event.AggregateID != "" && (w.Fresh || w.Destination != "") {
+		if w := &c.Work[i]; w.Event.AggregateID != "" {
 			w.Withheld = true
 		}
 	}
@@ -260,6 +260,22 @@ func (s *scheduler) boundLocked(l *lane) int64 {
 		return s.bound
 	}
 	return inOrder
+}
+
+// bounds returns up to where each lane may begin with what is due and not decided yet:
+// what comes before that may not have been met since it was put aside. nil stands for no
+// bound. It is asked for when a claim is handed out.
+func (s *scheduler) bounds() map[*lane]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.knowing && len(s.unmet) == 0 {
+		return nil
+	}
+	bounds := make(map[*lane]int64, len(s.lanes))
+	for _, l := range s.lanes {
+		bounds[l] = s.boundLocked(l)
+	}
+	return bounds
 }
 
 // warmed takes word that a claimer has connected, or tried to.

@@ -59,15 +59,16 @@ type Query struct {
 	// comes after it. SourceDue and SourceLines.
 	Blocking []string
 
-	lane    *lane     // whose own sweep this is
-	lagged  []*lane   // lanes that lagged behind when the query was made
-	asked   time.Time // when the query was made
-	naming  uint64    // number of a claim by id
-	checked int64     // Gaps has what may have come up to here
-	bound   int64     // of a common sweep: everything up to here has been met
-	knows   bool      // and that is all there is
-	lines   []*line   // of Lines
-	lanes   []*lane   // of Lines
+	lane    *lane           // whose own sweep this is
+	lagged  []*lane         // lanes that lagged behind when the query was made
+	asked   time.Time       // when the query was made
+	naming  uint64          // number of a claim by id
+	checked int64           // Gaps has what may have come up to here
+	bound   int64           // of a common sweep: everything up to here has been met
+	knows   bool            // and that is all there is
+	bounds  map[*lane]int64 // of due deliveries: see bounds; nil where all has been met
+	lines   []*line         // of Lines
+	lanes   []*lane         // of Lines
 }
 
 // String tells what is asked for, for tests and logs.
@@ -90,10 +91,15 @@ func (q Query) String() string {
 	}
 }
 
-// sees reports whether the claim shows all that may come before its fresh events
-// at the lane. A sweep leaves out what lanes that lag are not to get yet, or what
-// is not for the one lane it is made for, and looks for late events likewise.
-func (q *Query) sees(l *lane) bool {
+// sees reports whether the claim shows all that may come before an event at the lane,
+// one that is fresh, or due and not decided yet. A sweep leaves out what lanes that lag
+// are not to get yet, or what is not for the one lane it is made for, and looks for late
+// events likewise. Due events are claimed whether or not what comes before them has been
+// met by now.
+func (q *Query) sees(l *lane, id int64) bool {
+	if q.bounds != nil && id > q.bounds[l] {
+		return false
+	}
 	if q.lane != nil {
 		return q.lane == l
 	}
