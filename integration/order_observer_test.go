@@ -99,6 +99,13 @@ func orderDestinations() []orderDestination {
 			}
 			return fate{}
 		}, down: func(since time.Duration) bool { return since%(1900*time.Millisecond) < 100*time.Millisecond }, blocks: true},
+		// Often delayed, often failed and slowly tried again: much comes up meanwhile.
+		{name: "late", fate: func(seed uint64, id int64) fate {
+			if draw(seed, "late", id)%2 == 0 {
+				return fate{fails: 1}
+			}
+			return fate{}
+		}, down: func(since time.Duration) bool { return since%(2100*time.Millisecond) < 80*time.Millisecond }},
 	}
 }
 
@@ -205,6 +212,7 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 		notifyd.MaxAttempts(orderAttempts), notifyd.Timeout(10 * time.Second),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}),
 	}
+	slowly := notifyd.WithBackoff(notifyd.Backoff{Initial: 400 * time.Millisecond, Max: 400 * time.Millisecond, Multiplier: 1})
 	one := func(dest string) notifyd.HandlerFunc {
 		return func(ctx context.Context, e *notifyd.Event) error { return deliver(ctx, dest, e) }
 	}
@@ -220,7 +228,9 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 		r.Destination("slow", batch, append(options, notifyd.BatchSize(5), notifyd.Concurrency(4))...),
 		r.Destination("stream", streamHandler{one("stream")}, append(options, notifyd.BatchSize(20), notifyd.Concurrency(2))...),
 		r.Destination("strict", one("strict"), append(options, notifyd.BlockOnDead())...),
+		r.Destination("late", one("late"), append(options, slowly)...),
 		r.Route("*", "fast", "slow"), r.Route("fast", "fast"), r.Route("stream", "stream", "fast"), r.Route("strict", "strict", "fast"),
+		r.Route("late", "late", "fast"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -240,6 +250,8 @@ func orderRoutes(eventType string) []string {
 		return []string{"stream", "fast"}
 	case "strict":
 		return []string{"strict", "fast"}
+	case "late":
+		return []string{"late", "fast"}
 	}
 	return []string{"fast", "slow"}
 }
@@ -250,17 +262,20 @@ type committed struct {
 	typ       string
 	aggregate string
 	state     string
+	written   time.Time // no later
+	delayed   bool      // it takes its place when it is due
 }
 
 // committed returns all events, in the order of their ids.
 func (e *env) committed() []committed {
 	e.t.Helper()
-	rows, err := e.pool.Query(e.ctx, `SELECT id, event_type, coalesce(aggregate_id, ''), state FROM outbox_events ORDER BY id`)
+	rows, err := e.pool.Query(e.ctx, `SELECT id, event_type, coalesce(aggregate_id, ''), state, created_at, available_at IS NOT NULL
+		FROM outbox_events ORDER BY id`)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c committed, err error) {
-		err = row.Scan(&c.id, &c.typ, &c.aggregate, &c.state)
+		err = row.Scan(&c.id, &c.typ, &c.aggregate, &c.state, &c.written, &c.delayed)
 		return c, err
 	})
 	if err != nil {
@@ -269,16 +284,23 @@ func (e *env) committed() []committed {
 	return events
 }
 
+// orderRef is a delivery.
+type orderRef struct {
+	dest string
+	id   int64
+}
+
 // orderLine is what order is kept for.
 type orderLine struct{ dest, aggregate string }
 
-// orderLines returns the events of each line in order, and all of them by id.
+// orderLines returns the events of each line in order but for those that are delayed,
+// and all of them by id.
 func orderLines(events []committed) (lines map[orderLine][]int64, of map[int64]committed) {
 	lines, of = make(map[orderLine][]int64), make(map[int64]committed, len(events))
 	for _, c := range events {
 		of[c.id] = c
 		for _, dest := range orderRoutes(c.typ) {
-			if c.aggregate != "" {
+			if c.aggregate != "" && !c.delayed {
 				at := orderLine{dest, c.aggregate}
 				lines[at] = append(lines[at], c.id)
 			}
@@ -307,7 +329,7 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 	}
 	for n, s := range o.sights {
 		at := orderLine{s.dest, of[s.id].aggregate}
-		if s.what != "begin" || at.aggregate == "" {
+		if s.what != "begin" || at.aggregate == "" || of[s.id].delayed {
 			continue
 		}
 		if s.id < last[at] {
@@ -340,14 +362,10 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 			t.Errorf("event %d is %s", c.id, c.state)
 		}
 	}
-	type ref struct {
-		dest string
-		id   int64
-	}
-	begun, ended := make(map[ref]bool), make(map[ref]bool)
+	begun, ended := make(map[orderRef]bool), make(map[orderRef]bool)
 	again, wrong := 0, 0
 	for n, s := range o.sights {
-		r := ref{s.dest, s.id}
+		r := orderRef{s.dest, s.id}
 		c, known := of[s.id]
 		switch {
 		case !known:
@@ -367,7 +385,7 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 		}
 		begun[r] = true
 		at := orderLine{s.dest, c.aggregate}
-		for len(lines[at]) > 0 && ended[ref{s.dest, lines[at][0]}] {
+		for len(lines[at]) > 0 && ended[orderRef{s.dest, lines[at][0]}] {
 			lines[at] = lines[at][1:]
 		}
 		if len(lines[at]) > 0 && lines[at][0] < s.id {
@@ -379,7 +397,7 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 	}
 	for _, c := range events {
 		for _, dest := range orderRoutes(c.typ) {
-			if !ended[ref{dest, c.id}] {
+			if !ended[orderRef{dest, c.id}] {
 				t.Errorf("event %d was lost at %s", c.id, dest)
 			}
 		}

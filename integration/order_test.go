@@ -121,9 +121,14 @@ func writeOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) error {
 		if r.IntN(20) == 0 {
 			rows = 20 // in one statement
 		}
-		typ := []string{"fast", "stream", "strict", "both", "both"}[r.IntN(5)]
-		if _, err := tx.Exec(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
-			SELECT $1, 't', $2, '1' FROM generate_series(1, $3)`, typ, id, rows); err != nil {
+		typ := []string{"fast", "stream", "strict", "late", "both", "both"}[r.IntN(6)]
+		var delay *time.Duration
+		if n := r.IntN(10); n == 0 || n < 5 && typ == "late" {
+			d := time.Duration(r.IntN(2000)) * time.Millisecond
+			delay = &d
+		}
+		if _, err := tx.Exec(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at)
+			SELECT $1, 't', $2, '1', clock_timestamp() + $4::interval FROM generate_series(1, $3)`, typ, id, rows, delay); err != nil {
 			return err
 		}
 		time.Sleep(pauses()) //nolint:forbidigo // it is what the transaction does beside this
@@ -170,6 +175,7 @@ func TestOrderWhileWritten(t *testing.T) {
 			e.writeInOrder(ctx, seed)
 			o.untilOrdered(e, stop)
 			o.judge(t, e)
+			o.judgeDelayed(t, e)
 		})
 	}
 }
