@@ -180,6 +180,9 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 	ln := j.line
 	row := !w.Fresh && w.Destination != ""
 	switch {
+	case row && l.earlyLocked(ln, w, j.batch.query):
+		l.storeLocked(ln, w.Event.ID, j.batch)
+		return false, parked
 	case row && j.batch.query.Source == SourceLines && (w.Event.ID > l.behind || ln.misses(w.Event.ID)):
 		// What comes before the row has been stored since the claim was asked for, or
 		// may be on its way to the end of the line, because the lane has been thrown
@@ -206,6 +209,15 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 		return false, 0
 	}
 	return true, 0
+}
+
+// earlyLocked reports whether a stored delivery that is due may have to wait for what its
+// lane has yet to meet. What has failed before was begun in its turn; what has not may
+// have been made due by somebody who discarded the dead letter that held it back.
+func (l *lane) earlyLocked(ln *line, w *Work, q *Query) bool {
+	id := w.Event.ID
+	return l.cfg.BlockOnDead && q.Source == SourceDue && w.Failures == 0 &&
+		(!q.sees(l, id) || ln.stored && (ln.first < id || ln.head == headUnknown && id > l.behind))
 }
 
 // leaveLocked takes the verdict on a begun job out of its line, and returns
@@ -240,6 +252,9 @@ func (l *lane) leaveLocked(j *job, v verdict) []kept {
 		if !row && !leased {
 			l.storeBehindLocked(ln, w.Event.ID, j.batch)
 		}
+		// What was before it in its call may be dead, which keeps nobody back.
+		l.beginsLocked(ln, w.Event.ID)
+		cut = l.cutLocked(ln, 0, true)
 	default:
 		if !row && !leased { // whoever writes the lease has said so
 			l.storeLocked(ln, w.Event.ID, j.batch)
@@ -406,6 +421,9 @@ func (l *lane) written(lines []*line) {
 	defer l.mu.Unlock()
 	for _, ln := range lines {
 		ln.writing--
+		if ln.head == headBlocked {
+			ln.head = headUnknown // whoever has dealt with the dead letter meanwhile did not see these rows
+		}
 		l.closeLocked(ln)
 	}
 }

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +163,49 @@ func TestRunJudgesEachEventOfABatch(t *testing.T) {
 			if row, ok := db.row(id, "a"); ok != (id%2 == 0) || ok && row.State != EntryDead {
 				t.Errorf("event %d: %t %+v", id, ok, row.Entry)
 			}
+		}
+	})
+}
+
+// orderKeeper keeps the order of its batches.
+type orderKeeper struct{ BatchHandlerFunc }
+
+func (orderKeeper) KeepsOrder() bool { return true }
+
+// TestRunBatchBehindADeadLetter: what comes behind a failed event of its aggregate in a call
+// was not delivered. No attempt is counted, though the failed one is a dead letter by that,
+// and what waited for the next call does not go past it.
+func TestRunBatchBehindADeadLetter(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		lane := testLane()
+		lane.MaxAttempts, lane.Batch, lane.Concurrency = 1, 3, 1
+		var got []int64
+		r.to(t, "a", orderKeeper{func(_ context.Context, events []*Event) []error {
+			errs := make([]error, len(events))
+			for i, e := range events {
+				switch {
+				case i > 0 && errs[i-1] != nil:
+					errs[i] = errors.New("an earlier one has failed")
+				case e.ID == 1:
+					errs[i] = errors.New("no")
+				default:
+					got = append(got, e.ID)
+				}
+			}
+			return errs
+		}}, lane, "x")
+		w := db.begin()
+		for range 8 {
+			w.insertKeyed("x", "k", 0)
+		}
+		w.commit()
+		r.start()
+		eventually(t, "done", db.empty)
+		if want := []int64{2, 3, 4, 5, 6, 7, 8}; !slices.Equal(got, want) {
+			row, _ := db.row(2, "a")
+			t.Errorf("delivered %v, want %v; 2 is %+v", got, want, row.Entry)
 		}
 	})
 }

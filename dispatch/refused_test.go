@@ -68,7 +68,7 @@ func TestDelayedEventOfALaneThatLags(t *testing.T) {
 	l := newTestLane(nil, testLane())
 	l.running = l.cfg.Concurrency
 	l.lag(3)
-	due, joined := claimDue(l, 5)
+	due, joined := claimDue(l, 5, "")
 	if joined {
 		t.Fatal("5 is delivered although the lane has yet to meet what comes after 3")
 	}
@@ -81,15 +81,41 @@ func TestDelayedEventOfALaneThatLags(t *testing.T) {
 	due.settled()
 }
 
-// claimDue hands a delayed event of the aggregate of lineClaim to the lane.
-func claimDue(l *lane, id int64) (b *batch, joined bool) {
+// claimDue hands something that is due of the aggregate of lineClaim to the lane: a stored
+// delivery, or a delayed event, which has no destination yet.
+func claimDue(l *lane, id int64, dest string) (b *batch, joined bool) {
 	b = &batch{
-		work: []Work{{Event: Event{ID: id, AggregateType: "t", AggregateID: "k"}}}, plans: make([]plan, 1), jobs: make([]job, 1),
+		work: []Work{{Event: Event{ID: id, AggregateType: "t", AggregateID: "k"}, Destination: dest}}, plans: make([]plan, 1), jobs: make([]job, 1),
 		lanes: []*lane{l}, ready: make(chan struct{}, 1), late: &leases{}, query: &Query{Source: SourceDue}, unanswered: 1,
 	}
 	b.jobs[0] = job{batch: b, lane: l, event: &b.work[0].Event}
 	l.grant(1)
 	return b, len(l.push([]*job{&b.jobs[0]})) == 0
+}
+
+// The same for a stored delivery that was made due when a dead letter in front of it was
+// discarded, while the lane's own sweep has not come that far.
+func TestDueDeliveryOfALaneThatLags(t *testing.T) {
+	t.Parallel()
+	cfg := testLane()
+	cfg.BlockOnDead = true
+	l := newTestLane(nil, cfg)
+	l.running = l.cfg.Concurrency
+	l.know(StoredLine{Ref: Ref{5, "a"}, Key: "t/k", State: EntryParked})
+	l.lag(3)
+	due, joined := claimDue(l, 5, "a")
+	if joined {
+		t.Fatal("5 is delivered although the lane has yet to meet what comes after 3")
+	}
+	due.settled()
+	if lines, _ := l.takeLooks(1, inOrder); len(lines) > 0 {
+		t.Error("looked at before the lane has come that far")
+	}
+	l.sweepBegins(3)
+	l.sweepEnded(3, inOrder)
+	if lines, _ := l.takeLooks(1, inOrder); len(lines) != 1 {
+		t.Error("not looked at when the lane has come that far")
+	}
 }
 
 // A look brings a row for which there is no room any more. The row is locked until its

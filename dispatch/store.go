@@ -92,7 +92,7 @@ func (q Query) String() string {
 }
 
 // sees reports whether the claim shows all that may come before an event at the lane,
-// one that is fresh, or due and not decided yet. A sweep leaves out what lanes that lag
+// one that is fresh, or due and not begun with. A sweep leaves out what lanes that lag
 // are not to get yet, or what is not for the one lane it is made for, and looks for late
 // events likewise. Due events are claimed whether or not what comes before them has been
 // met by now.

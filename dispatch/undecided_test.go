@@ -97,6 +97,74 @@ func TestRunDelayedEventOfALaneThatIsNeverEmpty(t *testing.T) {
 	})
 }
 
+// Somebody discards a dead letter, which makes the next stored delivery of its line due. An
+// event before that has none: it was given back, as its only destination had no room.
+func TestRunDiscardInFrontOfWhatWasNotMet(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]bool{"by the same relay": false, "by the next one": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *bubble) {
+				db, first := t.db, newRelay(t, t.db, 2, testConfig())
+				var a, b calls
+				lane := testLane()
+				lane.BlockOnDead = true
+				handler := a.handler(func(_ context.Context, e *Event) error {
+					if e.ID == 1 {
+						return Permanent(errors.New("no"))
+					}
+					return nil
+				})
+				for _, r := range []*relay{first, t.r} {
+					r.to(t, "a", handler, lane, "x")
+					r.to(t, "b", b.handler(nil), testLane())
+					r.fanOut(t, "xy", "a", "b")
+				}
+				write := func(typ string) {
+					w := db.begin()
+					w.insertKeyed(typ, "k", 0)
+					w.commit()
+					after(20 * time.Millisecond)
+				}
+				first.start()
+				<-first.Ready()
+				after(time.Second)
+				write("x")
+				if err := first.Pause("a"); err != nil {
+					t.Fatal(err)
+				}
+				write("x")
+				write("xy")
+				if row, ok := db.row(3, "a"); !ok || row.State != EntryParked || db.event(2).state != "fresh" {
+					t.Fatalf("event 2 is %s, event 3 has the row %+v", db.event(2).state, row)
+				}
+				db.set(func() {
+					delete(db.rows, Ref{1, "a"})
+					db.events[1].state = "done"
+					db.rows[Ref{3, "a"}].State, db.rows[Ref{3, "a"}].due = EntryRetry, time.Now()
+				})
+				if again {
+					if err := first.stop(); err != nil {
+						t.Error(err)
+					}
+					t.r.start()
+				} else if err := first.Resume("a"); err != nil {
+					t.Error(err)
+				}
+				eventually(t, "delivered", db.empty)
+				if all := a.all(); len(all) != 3 || all[1].id != 2 {
+					t.Errorf("delivered %+v, want 1, 2 and 3", all)
+				}
+				if !again {
+					if err := first.stop(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A delayed event that was claimed for a slot which the relay may have lost meanwhile is
 // given back as it was, and neither delivered nor taken for one without destinations.
 func TestDelayedEventOfASlotThatIsGone(t *testing.T) {

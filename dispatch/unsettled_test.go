@@ -111,3 +111,29 @@ func TestRunRefusedAnswerLeavesItsLineMoving(t *testing.T) {
 		}
 	})
 }
+
+// A dead letter that holds its line back is dealt with while what comes behind it is being
+// written: whoever does so does not see that, so the line is looked at once it is written.
+func TestLaneLooksBehindADeadLetterThatMayBeGone(t *testing.T) {
+	t.Parallel()
+	cfg := testLane()
+	cfg.BlockOnDead = true
+	l := newTestLane(nil, cfg)
+	l.know(StoredLine{Ref: Ref{1, "a"}, Key: "t/k", State: EntryDead})
+	b := &batch{}
+	l.mu.Lock()
+	l.storeBehindLocked(l.lines["t/k"], 2, b)
+	l.mu.Unlock()
+	if lines, _ := l.takeLooks(1, inOrder); len(lines) > 0 {
+		t.Error("looked at while it is being written")
+	}
+	b.settled()
+	lines, _ := l.takeLooks(1, inOrder)
+	if len(lines) != 1 {
+		t.Fatal("not looked at when it is written")
+	}
+	l.looked(lines[0], LineBlocked, 1)
+	if lines, _ := l.takeLooks(1, inOrder); len(lines) > 0 {
+		t.Error("looked at again although the dead letter is there")
+	}
+}

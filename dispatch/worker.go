@@ -160,7 +160,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 			if broken == nil {
 				broken = make(map[*line]bool)
 			}
-			broken[j.line] = outs[i].verdict != dead || l.cfg.BlockOnDead
+			broken[j.line] = outs[i].verdict != dead || l.cfg.BlockOnDead || !IsPermanent(err)
 		}
 	}
 	l.finished(begin, elapsed, jobs, outs)
