@@ -210,6 +210,7 @@ func (s streamHandler) DeliverBatch(ctx context.Context, events []*notifyd.Event
 func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 	options := []notifyd.HandleOption{
 		notifyd.MaxAttempts(orderAttempts), notifyd.Timeout(10 * time.Second),
+		notifyd.LongestPause(500 * time.Millisecond), // they go down every two seconds
 		notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}),
 	}
 	slowly := notifyd.WithBackoff(notifyd.Backoff{Initial: 400 * time.Millisecond, Max: 400 * time.Millisecond, Multiplier: 1})
