@@ -86,7 +86,7 @@ func (s *Store) count(ctx context.Context, f Filter) (n int64, limit bounds, err
 // replayed, so it ends. Each batch is a transaction: an error, or the end of
 // ctx, leaves done what the result says.
 func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) {
-	return s.act(ctx, "replay dead letters", f, a, s.replay)
+	return s.act(ctx, f, a, deed{"replay dead letters", s.replay, func(context.Context) error { return nil }})
 }
 
 // Discard gives up the dead letters that f chooses for good. Their deliveries
@@ -94,13 +94,27 @@ func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) 
 // else of it is left to do; see also [Config]. It ends, and may be interrupted,
 // as Replay.
 func (s *Store) Discard(ctx context.Context, f Filter, a Action) (Result, error) {
-	return s.act(ctx, "discard dead letters", f, a, s.discard)
+	var behind lines
+	return s.act(ctx, f, a, deed{"discard dead letters", func(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, err error) {
+		done, behind, err = s.discard(ctx, tx, a, letters)
+		return done, err
+	}, func(ctx context.Context) error { return s.goOnAgain(ctx, behind) }})
 }
 
-// deed does something to locked letters, and returns those that it was done to.
-type deed func(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, err error)
+// lines are the destinations and keys of what order is kept for.
+type lines struct{ destinations, keys []string }
 
-func (s *Store) act(ctx context.Context, what string, f Filter, a Action, do deed) (Result, error) {
+// deed is what is done to letters.
+type deed struct {
+	what string
+	// do does it to locked letters, and returns those that it was done to.
+	do func(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, err error)
+	// then is called after each transaction.
+	then func(context.Context) error
+}
+
+// act does something to what f chooses, a batch in each transaction.
+func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, error) {
 	if err := errors.Join(f.Validate(), a.Validate()); err != nil {
 		return Result{}, err
 	}
@@ -112,12 +126,12 @@ func (s *Store) act(ctx context.Context, what string, f Filter, a Action, do dee
 	var after Ref
 	err = inBatches(ctx, a, func(n int) (int, error) {
 		var letters, done []Letter
-		err := s.write(ctx, what, func(tx pgx.Tx, _ time.Time) (err error) {
+		err := s.write(ctx, d.what, func(tx pgx.Tx, _ time.Time) (err error) {
 			letters, err = s.letters(ctx, tx, f.where(limit, after), n, ` FOR UPDATE`)
 			if err != nil || len(letters) == 0 {
 				return err
 			}
-			if done, err = do(ctx, tx, a, letters); err != nil {
+			if done, err = d.do(ctx, tx, a, letters); err != nil {
 				return err
 			}
 			return s.ring(ctx, tx, len(done))
@@ -133,7 +147,7 @@ func (s *Store) act(ctx context.Context, what string, f Filter, a Action, do dee
 		if a.Progress != nil {
 			a.Progress(total)
 		}
-		return len(letters), nil
+		return len(letters), d.then(ctx)
 	})
 	return total, err
 }
@@ -199,55 +213,71 @@ func (s *Store) replay(ctx context.Context, tx pgx.Tx, a Action, letters []Lette
 	return done, s.audit(ctx, tx, a, "replay", done)
 }
 
-func (s *Store) discard(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) ([]Letter, error) {
+func (s *Store) discard(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, behind lines, err error) {
 	ids, names := refs(letters)
 	rows, err := tx.Query(ctx, s.sql(`DELETE FROM {deliveries} AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 		WHERE d.event_id = p.event_id AND d.destination = p.destination RETURNING d.destination, coalesce(d.ordering_key, '')`), ids, names)
 	if err != nil {
-		return nil, err
+		return nil, lines{}, err
 	}
-	var places, keys []string
 	var place, key string
 	if _, err := pgx.ForEachRow(rows, []any{&place, &key}, func() error {
-		places, keys = append(places, place), append(keys, key)
+		if key != "" {
+			behind.destinations, behind.keys = append(behind.destinations, place), append(behind.keys, key)
+		}
 		return nil
 	}); err != nil {
-		return nil, err
+		return nil, lines{}, err
 	}
-	if err := s.goOn(ctx, tx, places, keys); err != nil {
-		return nil, err
+	if _, err := s.goOn(ctx, tx, behind); err != nil {
+		return nil, lines{}, err
 	}
 	// A relay may settle the last other delivery of an event at this moment. So
 	// the event is locked first, and looked at by a statement of its own.
 	if _, err := s.lockEvents(ctx, tx, ids); err != nil {
-		return nil, err
+		return nil, lines{}, err
 	}
 	if s.cfg.DeleteEvents {
 		if _, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[]) AND e.state IN ('deferred', 'done')
 			AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)`), ids); err != nil {
-			return nil, err
+			return nil, lines{}, err
 		}
 	}
 	if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp()
 		WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`), ids); err != nil {
-		return nil, err
+		return nil, lines{}, err
 	}
-	return letters, s.audit(ctx, tx, a, "discard", letters)
+	return letters, behind, s.audit(ctx, tx, a, "discard", letters)
 }
 
 // goOn makes the first delivery due that had to wait behind letters which are
-// discarded. Relays look at a row that is due; of one that is parked behind a dead
-// letter they would hear late. Who has it locked is at work with it.
-func (s *Store) goOn(ctx context.Context, tx pgx.Tx, places, keys []string) error {
-	_, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
-		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key) WHERE key <> '') AS line
+// discarded, and returns how many that are. Relays look at a row that is due; of one that
+// is parked behind a dead letter they would hear late. Who has it locked is at work with it.
+func (s *Store) goOn(ctx context.Context, tx pgx.Tx, behind lines) (int, error) {
+	tag, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
+		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key)) AS line
 		CROSS JOIN LATERAL (
 			SELECT event_id, state FROM {deliveries} AS o
 			WHERE o.destination = line.destination AND o.ordering_key = line.key
 			ORDER BY event_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS next
-		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), places, keys)
-	return err
+		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), behind.destinations, behind.keys)
+	return int(tag.RowsAffected()), err
+}
+
+// goOnAgain does so for what a relay has stored behind the letters while they were being
+// discarded: it still saw them, and this transaction did not see what it stored.
+func (s *Store) goOnAgain(ctx context.Context, behind lines) error {
+	if len(behind.keys) == 0 {
+		return nil
+	}
+	return s.write(ctx, "go on behind dead letters that are discarded", func(tx pgx.Tx, _ time.Time) error {
+		n, err := s.goOn(ctx, tx, behind)
+		if err != nil {
+			return err
+		}
+		return s.ring(ctx, tx, n)
+	})
 }
 
 // details is what the audit keeps of a dead letter: a replay overwrites most of

@@ -287,6 +287,20 @@ func TestDiscardBesideASettlement(t *testing.T) {
 		_, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{})
 		ended <- err
 	}()
+	d.untilWaits(t, ended)
+	if err := relay.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	d.expect("events", events)
+	d.expect("deliveries", deliveries)
+}
+
+// untilWaits waits until somebody waits for a lock, or has ended.
+func (d *db) untilWaits(t *testing.T, ended chan error) {
+	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for waits := false; !waits; {
@@ -301,14 +315,38 @@ func TestDiscardBesideASettlement(t *testing.T) {
 			}
 		}
 	}
-	if err := relay.Commit(t.Context()); err != nil {
+}
+
+// TestDiscardBesideWhatIsStored: the first row behind the letter is written by a relay
+// after the discard has looked for it, and before it commits.
+func TestDiscardBesideWhatIsStored(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 1, "mail", "a", "bad")
+	d.exec(`UPDATE outbox_deliveries SET ordering_key = 't/1'`)
+	d.exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (2, 'a', '1', 'deferred')`)
+	somebody, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = somebody.Rollback(t.Context()) }()
+	if _, err := somebody.Exec(t.Context(), `SELECT FROM outbox_events WHERE id = 1 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{})
+		ended <- err
+	}()
+	d.untilWaits(t, ended)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (2, 'mail', 'a', 'parked', 't/1')`)
+	if err := somebody.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	d.expect("events", events)
-	d.expect("deliveries", deliveries)
+	d.expect("deliveries", deliveries, "2/mail retry 0 r0 t/1")
 }
 
 // TestDiscardLetsItsAggregateGoOn: what was parked behind the letter is due, and

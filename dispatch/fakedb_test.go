@@ -44,6 +44,7 @@ type fakeDB struct {
 	fenced   int
 	inflight func() int // what a fault may cause to be delivered again
 	excused  int
+	faulted  time.Time // when the last fault was over
 }
 
 type fakeEvent struct {
@@ -60,10 +61,11 @@ type fakeEvent struct {
 
 type fakeRow struct {
 	Entry
-	due    time.Time
-	owner  int64
-	until  time.Time
-	locked *fakeSession
+	due     time.Time
+	owner   int64
+	until   time.Time
+	replays int
+	locked  *fakeSession
 }
 
 // faultKind is what happens to an operation.
@@ -75,6 +77,11 @@ const (
 	lostAfter            // it took effect, but nobody heard
 	refused              // the server answers with an error
 	hung                 // the answer takes more than a second
+)
+
+const (
+	lateAnswer = 9 * time.Millisecond    // how long a late answer takes
+	hangs      = 1500 * time.Millisecond // and one of an operation that hangs
 )
 
 var errLost = errors.New("connection reset by peer")
@@ -105,6 +112,10 @@ func (db *fakeDB) fault(owner int64, op string) faultKind {
 	}
 	if kind != noFault && db.inflight != nil {
 		db.excused += db.inflight()
+		db.faulted = time.Now()
+		if kind == hung {
+			db.faulted = db.faulted.Add(hangs)
+		}
 	}
 	return kind
 }
@@ -208,7 +219,7 @@ func (db *fakeDB) travel() (there, back time.Duration) {
 		there += 7 * time.Millisecond
 	}
 	if db.late > 0 && db.ops%db.late == 0 {
-		back = 9 * time.Millisecond
+		back = lateAnswer
 	}
 	return there, back
 }

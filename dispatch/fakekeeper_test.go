@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -24,6 +25,9 @@ func (k *fakeKeeper) enter(ctx context.Context, op string) (faultKind, error) {
 	kind := k.db.fault(k.owner, op)
 	if kind == lostBefore || kind == refused {
 		return kind, errLost
+	}
+	if kind == hung {
+		sleep(ctx, hangs)
 	}
 	return kind, nil
 }
@@ -105,6 +109,7 @@ func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, e
 		lost := row.owner == k.owner && row.Token <= live.Last && !slices.Contains(live.Live, row.Token)
 		if row.State == EntryRunning && (lost || time.Now().After(row.until) || row.owner != k.owner && !k.db.alive[row.owner]) {
 			row.State, row.due, row.owner, row.Token = EntryRetry, time.Now(), 0, 0
+			row.Class = cmp.Or(row.Class, "ours")
 			n++
 		}
 	}
@@ -168,7 +173,7 @@ func (k *fakeSlots) Share(ctx context.Context, first bool) (SlotShare, error) {
 	switch k.db.fault(k.owner, "share") {
 	case noFault:
 	case hung:
-		sleep(ctx, 1500*time.Millisecond)
+		sleep(ctx, hangs)
 	default:
 		k.close()
 		return SlotShare{}, errLost

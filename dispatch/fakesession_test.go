@@ -133,11 +133,11 @@ func (db *fakeDB) line(dest, key string, blocking []string) (rows []*fakeRow) {
 }
 
 func (s *fakeSession) work(row *fakeRow) Work {
-	w := Work{Destination: row.Destination, Failures: row.Failures, Orphan: s.db.events[row.EventID] == nil}
+	w := Work{Destination: row.Destination, Failures: row.Failures, Begun: row.Failures > 0 || row.Class != "", Orphan: s.db.events[row.EventID] == nil}
 	if !w.Orphan {
 		w.Event = s.db.eventOf(s.db.events[row.EventID])
 	}
-	w.Event.ID = row.EventID
+	w.Event.ID, w.Event.Replay = row.EventID, row.replays
 	return w
 }
 
@@ -254,6 +254,9 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 		}
 		return errLost
 	}
+	if kind == hung {
+		sleep(context.WithoutCancel(ctx), hangs)
+	}
 	s.lockAll(st)
 	if st.Turn != nil {
 		st.Turn()
@@ -352,6 +355,9 @@ func (s *fakeSession) put(e Entry) {
 		db.breakLocked("dead letter %v without an error", e.Ref)
 	}
 	row := &fakeRow{Entry: e, due: time.Now().Add(e.Delay)}
+	if old := db.rows[e.Ref]; old != nil {
+		row.replays = old.replays
+	}
 	if e.State == EntryRunning {
 		row.owner, row.until = s.owner, time.Now().Add(s.lease)
 		if e.Token == 0 {

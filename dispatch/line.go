@@ -212,12 +212,11 @@ func (l *lane) joinLocked(j *job) (first bool, v verdict) {
 }
 
 // earlyLocked reports whether a stored delivery that is due may have to wait for what its
-// lane has yet to meet. What has failed before was begun in its turn; what has not may
-// have been made due by somebody who discarded the dead letter that held it back.
+// lane has yet to meet. What was begun before was so in its turn. What was not may have
+// been made due by somebody who discarded a dead letter in front of it.
 func (l *lane) earlyLocked(ln *line, w *Work, q *Query) bool {
 	id := w.Event.ID
-	return l.cfg.BlockOnDead && q.Source == SourceDue && w.Failures == 0 &&
-		(!q.sees(l, id) || ln.stored && (ln.first < id || ln.head == headUnknown && id > l.behind))
+	return q.Source == SourceDue && !w.Begun && (!q.sees(l, id) || id > l.behind || ln.stored && ln.first < id)
 }
 
 // leaveLocked takes the verdict on a begun job out of its line, and returns

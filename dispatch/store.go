@@ -144,6 +144,9 @@ type Work struct {
 	Destination string
 	// Failures counts the failed attempts so far.
 	Failures int
+	// Begun says that a handler has had the delivery, and it had an error: an attempt,
+	// or an outage. SourceDue only.
+	Begun bool
 	// Delay is how long the event has to wait yet. Fresh events only.
 	Delay time.Duration
 	// Orphan marks a delivery whose event is no longer there.

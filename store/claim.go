@@ -60,6 +60,7 @@ const (
 	payloadColumn    = 4
 	freshTraceColumn = 8
 	dueTraceColumn   = 10
+	begunColumn      = 11 // of sqlDue only
 )
 
 // sqlDue takes from each destination what it has room for, longest due first.
@@ -68,10 +69,10 @@ const (
 // the same as in sqlNextDue: what becomes due between the two statements must
 // not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, d.attempts > 0 OR d.error_class IS NOT NULL
 FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
 CROSS JOIN LATERAL (
-	SELECT event_id, destination, attempts, replays FROM outbox_deliveries AS o
+	SELECT event_id, destination, attempts, replays, error_class FROM outbox_deliveries AS o
 	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
 	AND (ordering_key IS NULL OR NOT EXISTS (
 		SELECT FROM outbox_deliveries AS b
@@ -246,9 +247,12 @@ func freshFormats() []int16 {
 	return []int16{formatBinary, formatText, formatText, formatText, formatText, formatText, formatBinary, formatBinary, formatText}
 }
 
-func dueFormats() []int16 {
+// rowFormats are the formats of what sqlDue and sqlLines have in common.
+func rowFormats() []int16 {
 	return append(freshFormats()[:7], formatText, formatBinary, formatBinary, formatText)
 }
+
+func dueFormats() []int16 { return append(rowFormats(), formatBinary) }
 
 func readSnapshot(f *flight) (snap dispatch.Snapshot, err error) {
 	reader, err := f.next()
@@ -309,13 +313,16 @@ func readNextDue(f *flight) (time.Duration, error) {
 	return next, err
 }
 
-// readWork reads one row of sqlFresh or sqlDue.
+// readWork reads one row of sqlFresh, sqlDue or sqlLines.
 func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w dispatch.Work, err error) {
 	if w.Event.ID, err = decodeInt8(values[0]); err != nil {
 		return w, err
 	}
 	traceparent := freshTraceColumn
 	if source == dispatch.SourceDue {
+		w.Begun = values[begunColumn][0] != 0 // a boolean in binary
+	}
+	if source == dispatch.SourceDue || source == dispatch.SourceLines {
 		traceparent = dueTraceColumn
 		w.Destination = s.interned(values[7])
 		failures, err := decodeInt8(values[8])

@@ -15,7 +15,7 @@ func lateFormats() []int16 { return []int16{formatBinary, formatText, formatText
 
 // lineFormats are the formats of sqlLines.
 func lineFormats() []int16 {
-	return append(dueFormats(), formatBinary, formatText, formatBinary, formatBinary, formatBinary)
+	return append(rowFormats(), formatBinary, formatText, formatBinary, formatBinary, formatBinary)
 }
 
 func lineParams(q dispatch.Query) [][]byte {
@@ -74,7 +74,7 @@ func (s *Session) readLines(f *flight, q dispatch.Query) (claimed dispatch.Claim
 		if ended[i] {
 			continue
 		}
-		w, err := s.readWork(values, a, dispatch.SourceDue)
+		w, err := s.readWork(values, a, dispatch.SourceLines)
 		if err != nil {
 			return claimed, err
 		}
