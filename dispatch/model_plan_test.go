@@ -16,6 +16,7 @@ type script struct {
 	slow      time.Duration
 	wait      time.Duration // asked for by RetryAfter, if not zero
 	throttled int           // calls, before any other answer, that are told to come later
+	mend      deed          // what a person does to it if it dies
 }
 
 type modelPlan struct {
@@ -30,6 +31,13 @@ type modelPlan struct {
 	relays  int
 	batch   int            // of a claim
 	urgency map[string]int // priority of each destination
+
+	// What only hard plans have.
+	batches  map[string]batchKind // how each destination takes several events
+	blocks   map[string]bool      // whose dead letters hold back others
+	pauses   []lanePause
+	mends    time.Duration // how often a person looks at dead letters, 0: never
+	patience time.Duration // for how long nothing may begin while something is left, 0: for ever
 }
 
 type modelEvent struct {
@@ -52,6 +60,7 @@ type relayStop struct {
 	relay int
 	at    time.Duration
 	pause time.Duration
+	cut   bool // off from the database before, as if it had died; hard plans only
 }
 
 var modelRoutes = map[string][]string{"one": {"a"}, "two": {"a", "b"}, "three": {"a", "b", "c"}, "b": {"b"}, "c": {"c"}}
@@ -123,7 +132,7 @@ func drawMillis(t *rapid.T) func(most int, label string) time.Duration {
 func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
 	ms := drawMillis(t)
 	for range rapid.IntRange(0, stops).Draw(t, "stops") {
-		p.stops = append(p.stops, relayStop{rapid.IntRange(0, 1).Draw(t, "relay"), ms(6000, "stop at"), ms(pause, "pause")})
+		p.stops = append(p.stops, relayStop{relay: rapid.IntRange(0, 1).Draw(t, "relay"), at: ms(6000, "stop at"), pause: ms(pause, "pause")})
 	}
 	p.slow, p.late = rapid.IntRange(0, 6).Draw(t, "slow"), rapid.IntRange(0, 6).Draw(t, "late")
 	if rapid.IntRange(0, 3).Draw(t, "foreign") == 0 {

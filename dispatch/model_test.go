@@ -32,6 +32,9 @@ type model struct {
 	calls   map[Ref]int
 	began   map[Ref]time.Duration // the first call
 	failed  map[Ref]map[int]bool  // attempts that failed by fault of the event
+	mended  map[Ref]deed          // what was done to dead letters
+	moved   time.Time             // when something was last begun with, or done to dead letters
+	relays  [modelRelays]*relay   // at work at the moment
 	broken  []string
 }
 
@@ -40,75 +43,99 @@ func (m *model) breaks(format string, args ...any) {
 }
 
 func (m *model) handler(dest string) Handler {
-	return HandlerFunc(func(ctx context.Context, e *Event) (err error) {
-		ref := Ref{e.ID, dest}
-		m.db.set(func() { m.db.note("deliver %v, attempt %d, key %q", ref, e.Attempt, e.AggregateID) })
-		settled, stamps := m.db.isSettled(ref), m.db.stamps()
-		m.mu.Lock()
-		s := m.byID[e.ID].scripts[dest]
-		m.running[ref]++
-		m.calls[ref]++
-		n := m.calls[ref]
-		if n == 1 {
-			m.began[ref] = time.Since(m.begin)
-		}
-		if settled {
-			m.breaks("%v is delivered again after its delivery was settled", ref)
-		}
-		m.check(ref, e)
-		m.checkOrder(ref, stamps)
-		m.mu.Unlock()
-		class := ClassEvent
-		defer func() {
-			m.db.set(func() { m.db.note("end of %v: %v", ref, err) })
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.running[ref]--
-			p := recover()
-			switch {
-			case err == nil && p == nil:
-				m.acks[ref]++
-			case class == ClassEvent:
-				if m.failed[ref] == nil {
-					m.failed[ref] = make(map[int]bool)
-				}
-				m.failed[ref][e.Attempt] = true
-			}
-			if p != nil {
-				panic(p)
-			}
-		}()
-		sleep(ctx, s.slow)
-		now := time.Since(m.begin)
-		for _, o := range m.plan.outages {
-			switch {
-			case o.dest != dest || now < o.from || now >= o.to:
-			case !o.throttle:
-				class = ClassDestination
-				return Unavailable(errors.New("down"))
-			case n%2 == 1:
-				class = ClassDestination
-				return Throttled(o.wait, errors.New("too many"))
-			}
-		}
-		switch {
-		case ctx.Err() != nil:
-			class = ClassOurs
-			return ctx.Err()
-		case n <= s.throttled:
-			class = ClassDestination
-			return Throttled(0, errors.New("too many of these"))
-		case e.Attempt > s.fails:
-			return nil
-		case s.panics:
-			panic("scripted")
-		case s.permanent:
-			return Permanent(errors.New("rejected"))
-		case s.wait > 0:
-			return RetryAfter(s.wait, errors.New("busy"))
-		}
-		return errors.New("failed")
+	if kind := m.plan.batches[dest]; kind != noBatch {
+		return &modelBatch{m, dest, kind == keepsOrder}
+	}
+	return HandlerFunc(func(ctx context.Context, e *Event) error {
+		return m.deliver(ctx, Ref{e.ID, dest}, e, m.db.isSettled(Ref{e.ID, dest}))
 	})
+}
+
+// deliver is one call, or a part of one. settled is whether the delivery was when that began.
+func (m *model) deliver(ctx context.Context, ref Ref, e *Event, settled bool) (err error) {
+	class := ClassEvent
+	s, n := m.begins(ref, e, settled)
+	defer func() {
+		p := recover()
+		m.ends(ref, e, class, err, p != nil)
+		if p != nil {
+			panic(p)
+		}
+	}()
+	sleep(ctx, s.slow)
+	class, err = m.answer(ctx, ref.Destination, e, &s, n)
+	return err
+}
+
+// begins judges the beginning of a call, and returns how it is to go and its number.
+func (m *model) begins(ref Ref, e *Event, settled bool) (s script, n int) { //nolint:revive // it is judged, and not what to do
+	m.db.set(func() {
+		m.db.note("deliver %v, attempt %d, key %q", ref, e.Attempt, e.AggregateID)
+		if time.Since(m.db.faulted) <= lateAnswer+m.db.roundTrip {
+			m.db.excused++ // the relay may not have heard of the fault
+		}
+	})
+	stamps := m.db.stamps()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running[ref]++
+	m.calls[ref]++
+	m.moved = time.Now()
+	n = m.calls[ref]
+	if n == 1 {
+		m.began[ref] = time.Since(m.begin)
+	}
+	if settled {
+		m.breaks("%v is delivered again after its delivery was settled", ref)
+	}
+	m.check(ref, e)
+	m.checkOrder(ref, stamps)
+	return m.byID[e.ID].scripts[ref.Destination], n
+}
+
+func (m *model) ends(ref Ref, e *Event, class Class, err error, panics bool) {
+	m.db.set(func() { m.db.note("end of %v: %v", ref, err) })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running[ref]--
+	switch {
+	case err == nil && !panics:
+		m.acks[ref]++
+	case class == ClassEvent:
+		if m.failed[ref] == nil {
+			m.failed[ref] = make(map[int]bool)
+		}
+		m.failed[ref][e.Attempt] = true
+	}
+}
+
+// answer returns what a call comes to, and whose fault that is.
+func (m *model) answer(ctx context.Context, dest string, e *Event, s *script, n int) (Class, error) {
+	now := time.Since(m.begin)
+	for _, o := range m.plan.outages {
+		switch {
+		case o.dest != dest || now < o.from || now >= o.to:
+		case !o.throttle:
+			return ClassDestination, Unavailable(errors.New("down"))
+		case n%2 == 1:
+			return ClassDestination, Throttled(o.wait, errors.New("too many"))
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ClassOurs, ctx.Err()
+	case n <= s.throttled:
+		return ClassDestination, Throttled(0, errors.New("too many of these"))
+	case e.Attempt > s.fails || e.Replay > 0:
+		return ClassEvent, nil
+	case s.panics:
+		panic("scripted")
+	case s.permanent:
+		return ClassEvent, Permanent(errors.New("rejected"))
+	case s.wait > 0:
+		return ClassEvent, RetryAfter(s.wait, errors.New("busy"))
+	}
+	return ClassEvent, errors.New("failed")
 }
 
 // check judges the beginning of a call.
@@ -134,11 +161,19 @@ func (m *model) checkOrder(ref Ref, stamps map[int64]int) {
 		if other.key != mine.key || id >= ref.EventID || !routed || other.delay > 0 && !m.tookPlace(before, mine) {
 			continue
 		}
-		dead := s.permanent && m.failed[before][1] || m.failed[before][modelAttempts]
-		if stamp, visible := stamps[id]; visible && stamp <= stamps[ref.EventID] && m.acks[before] == 0 && !dead {
+		if stamp, visible := stamps[id]; visible && stamp <= stamps[ref.EventID] && m.acks[before] == 0 && !m.isOver(before, &s) {
 			m.breaks("%v of %q begins before %v is done with, at %v", ref, mine.key, before, time.Since(m.begin))
 		}
 	}
+}
+
+// isOver reports whether nobody has to wait any more for what was not acknowledged: it
+// is a dead letter that holds back nothing, or was discarded.
+func (m *model) isOver(ref Ref, s *script) bool {
+	if m.plan.blocks[ref.Destination] {
+		return m.mended[ref] == discard
+	}
+	return s.permanent && m.failed[ref][1] || m.failed[ref][modelAttempts] || m.mended[ref] != leave
 }
 
 // tookPlace reports whether a delayed event, which takes its place when it is due, had
@@ -152,6 +187,9 @@ func (m *model) tookPlace(delayed Ref, later *modelEvent) bool {
 // losesClaims reports whether a relay lives on without a claim of its own: what that
 // had delivered may come again after what others have settled meanwhile.
 func (p *modelPlan) losesClaims() bool {
+	if slices.ContainsFunc(p.stops, func(s relayStop) bool { return s.cut }) {
+		return true
+	}
 	for op := range p.faults {
 		if kind, _, _ := strings.Cut(op, " "); kind == "claim" || kind == "settle" || kind == "finish" {
 			return true
@@ -173,6 +211,9 @@ func (m *model) checkSuffix(settled []Ref) {
 		}
 		for id, other := range m.byID {
 			before := Ref{id, ref.Destination}
+			if m.mended[before] == replay && !m.plan.blocks[ref.Destination] {
+				continue // later ones have gone on
+			}
 			if other.key == mine.key && other.delay == 0 && id < ref.EventID && m.acks[before] > 0 && !m.db.settled[before] &&
 				m.db.events[id].stamp <= m.db.events[ref.EventID].stamp {
 				m.breaks("%v of %q is settled before %v, which was delivered before it, at %v", ref, mine.key, before, time.Since(m.begin))
@@ -206,7 +247,7 @@ func (m *model) newRelay(owner int64) *relay {
 	lane.Concurrency, lane.MaxAttempts = 3, modelAttempts
 	lane.Backoff = Backoff{Initial: 50 * time.Millisecond, Max: time.Second, Multiplier: 2}
 	for _, dest := range []string{"a", "b", "c"} {
-		lane.Priority = m.plan.urgency[dest]
+		lane.Priority, lane.BlockOnDead, lane.Batch = m.plan.urgency[dest], m.plan.blocks[dest], modelBatchSize
 		r.to(m.t, dest, m.handler(dest), lane)
 	}
 	for typ, dests := range modelRoutes {
@@ -226,23 +267,33 @@ func (m *model) write(e *modelEvent) {
 	w.commit()
 }
 
+func (m *model) starts(i int, r *relay) {
+	r.start()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.relays[i], m.moved = r, time.Now() // one that was cut off has tried for a while to write its last answers
+}
+
 // keep runs a relay, and stops and starts it again as the plan says.
 func (m *model) keep(i int, until <-chan struct{}) {
 	owner := int64(i + 1)
 	r := m.newRelay(owner)
-	r.start()
+	m.starts(i, r)
 	for _, s := range m.plan.stops {
 		if s.relay != i {
 			continue
 		}
 		sleep(context.Background(), s.at-time.Since(m.begin))
+		if s.cut {
+			m.cutOff(r)
+		}
 		if err := r.stop(); err != nil {
 			m.t.Error(err)
 		}
 		sleep(context.Background(), s.pause)
 		owner += 10
 		r = m.newRelay(owner)
-		r.start()
+		m.starts(i, r)
 	}
 	<-until
 	if err := r.stop(); err != nil {
@@ -256,7 +307,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{
 			t: t, plan: plan, db: newFakeDB(), begin: time.Now(), byID: make(map[int64]*modelEvent),
-			running: make(map[Ref]int), calls: make(map[Ref]int), began: make(map[Ref]time.Duration), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool),
+			running: make(map[Ref]int), calls: make(map[Ref]int), began: make(map[Ref]time.Duration), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool), mended: make(map[Ref]deed), moved: time.Now(),
 		}
 		m.db.inflight = m.inflight
 		if !plan.losesClaims() {
@@ -286,8 +337,14 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		for i := range plan.relays {
 			relays.Go(func() { m.keep(i, until) })
 		}
+		for _, s := range plan.pauses {
+			writers.Go(func() { m.pauseLane(s) })
+		}
+		if plan.mends > 0 {
+			relays.Go(func() { m.person(until) })
+		}
 		writers.Wait()
-		for begin := time.Now(); m.db.unfinished() > 0 && time.Since(begin) < modelLimit; {
+		for begin := time.Now(); m.left() > 0 && time.Since(begin) < modelLimit && !m.stalls(begin); {
 			sleep(context.Background(), 100*time.Millisecond)
 		}
 		close(until)
@@ -312,6 +369,10 @@ func (m *model) judge() {
 			ref := Ref{id, dest}
 			row := m.db.rows[ref]
 			dies := s.permanent || s.fails >= modelAttempts
+			if dies && s.mend == discard && row == nil && m.acks[ref] == 0 && m.mended[ref] == discard {
+				continue
+			}
+			dies = dies && s.mend != replay
 			switch {
 			case dies && (row == nil || row.State != EntryDead || m.acks[ref] > 0):
 				m.breaks("%v should be a dead letter: %d acknowledged, row %+v", ref, m.acks[ref], row)
@@ -326,6 +387,15 @@ func (m *model) judge() {
 	if again > m.db.excused {
 		m.breaks("%d duplicates, the faults explain %d", again, m.db.excused)
 	}
+}
+
+func TestModelHard(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		if broken := play(t, drawHard(rt)); len(broken) > 0 {
+			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
+		}
+	})
 }
 
 func TestModelDense(t *testing.T) {
