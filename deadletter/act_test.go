@@ -282,20 +282,28 @@ func TestDiscardBesideASettlement(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	d.discardBeside(t, relay, func() {})
+	d.expect("events", events)
+	d.expect("deliveries", deliveries)
+}
+
+// discardBeside discards all letters beside somebody's transaction, which commits when
+// the discard waits for it and meanwhile has been called.
+func (d *db) discardBeside(t *testing.T, somebody pgx.Tx, meanwhile func()) {
+	t.Helper()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{})
 		ended <- err
 	}()
 	d.untilWaits(t, ended)
-	if err := relay.Commit(t.Context()); err != nil {
+	meanwhile()
+	if err := somebody.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	d.expect("events", events)
-	d.expect("deliveries", deliveries)
 }
 
 // untilWaits waits until somebody waits for a lock, or has ended.
@@ -333,19 +341,9 @@ func TestDiscardBesideWhatIsStored(t *testing.T) {
 	if _, err := somebody.Exec(t.Context(), `SELECT FROM outbox_events WHERE id = 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{})
-		ended <- err
-	}()
-	d.untilWaits(t, ended)
-	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (2, 'mail', 'a', 'parked', 't/1')`)
-	if err := somebody.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	d.discardBeside(t, somebody, func() {
+		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (2, 'mail', 'a', 'parked', 't/1')`)
+	})
 	d.expect("deliveries", deliveries, "2/mail retry 0 r0 t/1")
 }
 
