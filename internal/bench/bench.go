@@ -38,6 +38,9 @@ type Options struct {
 	// Soak run the relay apart from the writers, so that what each uses of the
 	// CPU can be told.
 	Relay []string
+
+	// buffers is shared_buffers of a private server, if not the usual ones.
+	buffers string
 }
 
 // ErrInUse is returned for a database that holds events.
@@ -87,7 +90,11 @@ func within(ctx context.Context, o Options, f func(context.Context, *env) error)
 func (e *env) open(ctx context.Context) error {
 	e.url = e.DatabaseURL
 	if e.url == "" {
-		server, err := pgserver.Start(ctx, pgserver.Config{Durable: true, Log: e.Out, Settings: privateSettings()})
+		settings := privateSettings()
+		if e.buffers != "" {
+			settings["shared_buffers"] = e.buffers
+		}
+		server, err := pgserver.Start(ctx, pgserver.Config{Durable: true, Log: e.Out, Settings: settings})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)
 		}

@@ -12,6 +12,10 @@ import (
 // errUnblocked is returned when something of a blocked aggregate was done.
 var errUnblocked = errors.New("events of blocked aggregates are not as they were")
 
+// buffersForBlocked hold the tables with all that is blocked. In the usual ones, which
+// hold the backlog and little more, any further rows push out pages that are needed again.
+const buffersForBlocked = "1GB"
+
 // besideBlocked drains without and with blocked aggregates, in turns, each
 // round beginning with the other one.
 func (d *drain) besideBlocked(ctx context.Context, bare drained) (DrainResult, error) {

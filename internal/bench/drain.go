@@ -141,6 +141,9 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	if o.BlockedKeys > 0 && o.Keys == 0 {
 		o.Keys = keysBesideBlocked
 	}
+	if o.BlockedKeys > 0 {
+		o.buffers = buffersForBlocked
+	}
 	var result DrainResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
 		result, err = (&drain{env: e, want: o}).run(ctx)
