@@ -128,6 +128,13 @@ func (l Lane) Block(key Key) {
 	l.l.agg.blocked[key] = struct{}{}
 }
 
+// Unblock says that nothing is stored of the aggregate any more.
+func (l Lane) Unblock(key Key) {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	delete(l.l.agg.blocked, key)
+}
+
 // Blocked reports whether something is stored of the aggregate.
 func (l Lane) Blocked(key Key) bool {
 	l.l.mu.Lock()
