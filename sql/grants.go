@@ -50,6 +50,10 @@ func tableGrants() []tableGrant {
 		{table: "outbox_deliveries", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		// What is done with dead letters is noted, and the notes stay.
 		{table: "outbox_audit", relay: "SELECT, INSERT"},
+		// What a table is decides whoever migrates it.
+		{table: "outbox_mode", relay: "SELECT"},
+		{table: "outbox_positions", relay: "SELECT, INSERT, UPDATE, DELETE"},
+		{table: "outbox_routes", relay: "SELECT, INSERT, UPDATE, DELETE"},
 	}
 }
 
@@ -109,15 +113,15 @@ func Grants(schema string, roles Roles) (string, error) {
 		}
 	}
 	if roles.Relay != "" {
-		b.WriteString(partitionGrants(schema, roles.Relay))
+		b.WriteString(functionGrants(schema, roles.Relay))
 	}
 	b.WriteString("COMMIT;\n")
 	return b.String(), nil
 }
 
-// PartitionFunctions are what a relay calls where the table is partitioned. They
-// run as the owner of the tables, so that the relay does not have to be it. The
-// names have no schema.
+// PartitionFunctions are what a relay calls where the table is partitioned, one
+// of them, outbox_last_id, also where it is not. They run as the owner of the
+// tables, so that the relay does not have to be it. The names have no schema.
 func PartitionFunctions() []string {
 	return []string{
 		"outbox_partitions()", "outbox_last_id()", "outbox_partitions_extend(timestamptz, integer)",
@@ -125,15 +129,15 @@ func PartitionFunctions() []string {
 	}
 }
 
-// partitionGrants are for the functions that are there.
-func partitionGrants(schema, relay string) string {
+// functionGrants are for the functions that are there.
+func functionGrants(schema, relay string) string {
 	var grants strings.Builder
 	for _, f := range PartitionFunctions() {
 		name := pgx.Identifier{schema}.Sanitize() + "." + f
 		fmt.Fprintf(&grants, "IF to_regprocedure(%s) IS NOT NULL THEN GRANT EXECUTE ON FUNCTION %s TO %s; END IF; ",
 			literal(name), name, pgx.Identifier{relay}.Sanitize())
 	}
-	return "\n-- Where the table is partitioned: this role keeps the partitions.\nDO " + literal("BEGIN "+grants.String()+"END") + ";\n"
+	return "\n-- This role knows the last id and, where the table is partitioned, keeps the partitions.\nDO " + literal("BEGIN "+grants.String()+"END") + ";\n"
 }
 
 // literal quotes a text, for any setting of standard_conforming_strings.

@@ -2,8 +2,8 @@
 // applies them.
 //
 // The files are complete in themselves and can be run with psql: schema.sql,
-// then the files of later versions, dead_letters.sql and tracing.sql, then
-// storage.sql and triggers.sql. [Migrate] does the same under a lock and keeps
+// then the files of later versions, dead_letters.sql, tracing.sql and
+// streams.sql, then storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and keeps
 // account of versions. [Partition] makes days of the table.
 package outboxsql
 
@@ -28,8 +28,14 @@ var deadLettersSQL string
 //go:embed tracing.sql
 var tracingSQL string
 
+//go:embed streams.sql
+var streamsSQL string
+
 //go:embed storage.sql
 var storageSQL string
+
+//go:embed functions.sql
+var functionsSQL string
 
 //go:embed triggers.sql
 var triggersSQL string
@@ -108,6 +114,7 @@ func migrations() []migration {
 		{name: "events and deliveries", sql: schemaSQL},
 		{name: "dead letters", sql: deadLettersSQL},
 		{name: "tracing", sql: tracingSQL},
+		{name: "streams", sql: streamsSQL},
 	}
 }
 
@@ -191,6 +198,7 @@ func script(schema string, current int, bell Bell) string {
 		b.WriteString(m.sql)
 	}
 	b.WriteString(storageSQL)
+	b.WriteString(functionsSQL)
 	b.WriteString(triggersSQL)
 	return b.String()
 }

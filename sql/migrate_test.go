@@ -97,7 +97,7 @@ func TestMigrateIntoSchema(t *testing.T) {
 			}
 			tables := values[string](t, conn, `SELECT relname::text FROM pg_class WHERE relnamespace = $1::regnamespace AND relkind = 'r' ORDER BY 1`,
 				pgx.Identifier{schema}.Sanitize())
-			if want := []string{"outbox_audit", "outbox_deliveries", "outbox_events", "outbox_migrations"}; !slices.Equal(tables, want) {
+			if want := []string{"outbox_audit", "outbox_deliveries", "outbox_events", "outbox_migrations", "outbox_mode", "outbox_positions", "outbox_routes"}; !slices.Equal(tables, want) {
 				t.Errorf("tables %v, want %v", tables, want)
 			}
 			if n := value[int](t, conn, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {
@@ -251,7 +251,7 @@ func TestWaysToMigrate(t *testing.T) {
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "triggers.sql"} {
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "functions.sql", "triggers.sql"} {
 		runFile(tb, conn, name)
 	}
 }
@@ -396,4 +396,30 @@ func TestMigrateAsOwnerOfTheSchema(t *testing.T) {
 	if err := outboxsql.Check(t.Context(), conn, "relay"); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestStreamsMigration takes a schema from version 3 on: the index of what is due
+// is made anew, the relay of before has the new rights, and the table is a queue.
+func TestStreamsMigration(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "triggers.sql"} {
+		runFile(t, conn, name)
+	}
+	relay := role(t, conn)
+	exec(t, conn, `GRANT SELECT, UPDATE (state, processed_at), DELETE ON outbox_events TO `+relay)
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 1 || applied[0].Name != "streams" {
+		t.Errorf("applied %+v", applied)
+	}
+	due := value[string](t, conn, `SELECT pg_get_indexdef('outbox_deliveries_due'::regclass)`)
+	if !strings.Contains(due, "(destination, available_at, event_id)") {
+		t.Errorf("what is due: %s", due)
+	}
+	writeOne(t, conn)
+	exec(t, conn, `SET ROLE `+relay)
+	if got := value[string](t, conn, `SELECT mode || outbox_last_id() FROM outbox_mode`); got != "queue1" {
+		t.Errorf("mode and last id: %s", got)
+	}
+	exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ('x', 1, '{[1,2)}'); DELETE FROM outbox_positions;
+		INSERT INTO outbox_routes (destination, pattern, head) VALUES ('x', '*', 1); DELETE FROM outbox_routes`)
 }

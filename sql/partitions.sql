@@ -97,19 +97,6 @@ CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low big
 $partitions$;
 COMMENT ON FUNCTION outbox_partitions() IS 'The partitions of outbox_events, but for the default one.';
 
--- The id that was drawn last.
-CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint
-    LANGUAGE plpgsql STABLE SECURITY DEFINER AS $last$
-DECLARE
-    n bigint;
-BEGIN
-    EXECUTE pg_catalog.format('SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM %s',
-        pg_catalog.pg_get_serial_sequence('outbox_events', 'id')) INTO n;
-    RETURN n;
-END
-$last$;
-COMMENT ON FUNCTION outbox_last_id() IS 'The highest id that outbox_events has given out.';
-
 -- Makes the partitions of the day at hand and of those ahead of it, and has ids
 -- go on in that of the day. Where it had to make that one, ids go there with the
 -- third call, each in a transaction of its own. A writer never waits for it: attaching
@@ -267,7 +254,7 @@ DECLARE
     who   oid;
 BEGIN
     EXECUTE format('ALTER TABLE outbox_keys OWNER TO %I', owner);
-    FOREACH f IN ARRAY ARRAY['outbox_key()', 'outbox_partitions()', 'outbox_last_id()', 'outbox_partitions_extend(timestamptz, integer)',
+    FOREACH f IN ARRAY ARRAY['outbox_key()', 'outbox_partitions()', 'outbox_partitions_extend(timestamptz, integer)',
         'outbox_partition_drop(text, timestamptz)', 'outbox_keys_purge(bigint, integer)'] LOOP
         -- pg_temp last: otherwise whoever calls could put a table of that name first.
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);

@@ -1,0 +1,43 @@
+-- What relays call, and may not do themselves: the functions run as the owner of
+-- the tables. See partitions.sql for how they are kept from running anything of a
+-- caller's, and for those that only a partitioned table has.
+--
+-- Runs with every migration. Every statement may run again without harm.
+
+-- The id that was drawn last.
+CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER AS $last$
+DECLARE
+    n bigint;
+BEGIN
+    EXECUTE pg_catalog.format('SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM %s',
+        pg_catalog.pg_get_serial_sequence('outbox_events', 'id')) INTO n;
+    RETURN n;
+END
+$last$;
+COMMENT ON FUNCTION outbox_last_id() IS 'The highest id that outbox_events has given out.';
+
+DO $rights$
+DECLARE
+    place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass);
+    owner CONSTANT name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = 'outbox_events'::regclass);
+    f     text;
+    who   name;
+BEGIN
+    FOREACH f IN ARRAY ARRAY['outbox_last_id()'] LOOP
+        -- pg_temp last: otherwise whoever calls could put a table of that name first.
+        EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+    END LOOP;
+    -- Whoever may delete events is a relay. It gets here what it cannot start
+    -- without, so that relays of before an upgrade need no new grants for it.
+    FOR who IN SELECT DISTINCT pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) AS a
+        WHERE c.oid = 'outbox_events'::regclass AND a.privilege_type = 'DELETE' AND a.grantee NOT IN (0, c.relowner)
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION outbox_last_id() TO %I', who);
+        EXECUTE format('GRANT SELECT ON outbox_mode TO %I', who);
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_positions, outbox_routes TO %I', who);
+    END LOOP;
+END
+$rights$;
