@@ -143,6 +143,13 @@ func (l Lane) Blocked(key Key) bool {
 	return is
 }
 
+// BlockedCount returns of how many aggregates something is stored.
+func (l Lane) BlockedCount() int {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	return len(l.l.agg.blocked)
+}
+
 // Spills returns how often something was given back, and whether nothing is taken
 // for that reason until GoOn is called.
 func (l Lane) Spills() (n uint64, spilled bool) {

@@ -24,6 +24,8 @@ type Position struct {
 	Open Ranges
 	// Delivered is how many events the destination has acknowledged so far.
 	Delivered int64
+	// Backend is the process of the server behind the session that owns the unit.
+	Backend int32
 	// Clean says that whoever had the unit before handed it over, or that it was this
 	// relay, or nobody.
 	Clean bool

@@ -239,6 +239,7 @@ func (s *dbSession) take(ctx context.Context, unit int32) (*taken, error) {
 	})
 	if err == nil {
 		delete(s.refused, unit)
+		got.Backend = s.me
 		return got, nil
 	}
 	if s.isLost(err) {

@@ -72,7 +72,7 @@ func (t *tenure) run(ctx context.Context) error {
 		case <-prove.C:
 			err = t.ask(func() error { return t.session.prove(ctx) })
 		case <-look.C:
-			look.Reset(jittered(lookEvery))
+			look.Reset(jittered(shareEvery))
 			err = t.look(ctx)
 		case <-t.k.looks:
 			err = t.look(ctx)
