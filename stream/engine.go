@@ -80,7 +80,7 @@ func New(o Options) *Engine {
 	var wanted []Wanted
 	for _, l := range e.d.Lanes() {
 		e.lanes[l.Name()] = l
-		wanted = append(wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()]})
+		wanted = append(wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Patterns: e.d.Patterns(l.Name())})
 	}
 	e.vigil = newVigil(o.Config.PollInterval, o.Bell)
 	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, e.report, e.lookAfter, e.witnesses.mark

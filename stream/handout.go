@@ -110,7 +110,7 @@ func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ..
 		if err != nil {
 			return err
 		}
-		var all handing
+		all := handing{unrouted: []int64{}} // not NULL, which nothing is unlike
 		var e dispatch.Event
 		var orphan bool
 		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &orphan}, func() error {

@@ -120,11 +120,24 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, missing []Want
 		if err != nil {
 			return nil, fmt.Errorf("make the position of %q: %w", p.destination, err)
 		}
-		if tag.RowsAffected() > 0 {
-			made = append(made, p)
+		if tag.RowsAffected() == 0 {
+			continue
+		}
+		made = append(made, p)
+		// At once: the router would take what nobody reads yet for events without a route.
+		if _, err := tx.Exec(ctx, sqlRoute, p.destination, w.patterns(), p.head, opening); err != nil {
+			return nil, fmt.Errorf("note the routes of %q: %w", p.destination, err)
 		}
 	}
 	return made, nil
+}
+
+// patterns returns those of the destination, which may be none, but not nil.
+func (w *Wanted) patterns() []string {
+	if w.Patterns == nil {
+		return []string{}
+	}
+	return w.Patterns
 }
 
 // or returns where a destination begins of which nothing was said.
