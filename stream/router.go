@@ -125,8 +125,12 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	}
 	for full := true; full && ctx.Err() == nil; {
 		var err error
+		began := time.Now()
 		if full, err = r.read(ctx, conn); err != nil {
 			return err
+		}
+		if full && r.e.Awake() {
+			r.pause(ctx, routerShare*time.Since(began))
 		}
 		if r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {
 			if err := r.save(ctx, conn); err != nil {
@@ -148,6 +152,26 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+const (
+	// routerBatch is how many times as many rows as others the router reads at once: as
+	// a rule their ids alone.
+	routerBatch = 10
+	// routerShare is how many times as long as it reads the router leaves the database to
+	// others while there is a backlog: what has no route is in nobody's hurry.
+	routerShare = 4
+)
+
+// pause lets others read; what is said to the router ends it.
+func (r *router) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-r.wake:
+	case <-timer.C:
+	}
+}
+
 // load reads the routes of all destinations.
 func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
 	all, err := readRoutes(ctx, conn)
@@ -166,7 +190,7 @@ func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
 func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
 	r.hint.Store(false)
 	head := r.reader.Head()
-	b, err := r.reader.Read(ctx, conn, Query{Limit: r.e.cfg.Batch, Bytes: r.e.cfg.Bytes, Skip: r.skip})
+	b, err := r.reader.Read(ctx, conn, Query{Limit: routerBatch * r.e.cfg.Batch, Bytes: r.e.cfg.Bytes, Skip: r.skip})
 	if err != nil {
 		r.reader = NewReader(r.reader.Head(), r.reader.Gaps(), r.e.witnesses)
 		return false, err
