@@ -2,7 +2,9 @@ package stream
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -94,3 +96,63 @@ func one[T any](l *log, conn *pgx.Conn, query string, args ...any) T {
 	}
 	return all[0]
 }
+
+// tail is a reader of a log and what it needs.
+type tail struct {
+	*log
+	*Reader
+	w  *Witnesses
+	on *pgx.Conn
+}
+
+func (l *log) tail(head int64, open Ranges) *tail {
+	l.Helper()
+	w := NewWitnesses()
+	return &tail{l, NewReader(head, open, w), w, l.relay()}
+}
+
+// read reads, and returns the ids.
+func (t *tail) read(q Query) (ids []int64, b Batch) {
+	t.Helper()
+	if q.Limit == 0 {
+		q.Limit = 1000
+	}
+	b, err := t.Read(t.Context(), t.on, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids = []int64{}
+	for i := range b.Events {
+		ids = append(ids, b.Events[i].ID)
+	}
+	return ids, b
+}
+
+// look looks at once.
+func (t *tail) look() {
+	t.Helper()
+	t.Looked(t.lookOnly())
+}
+
+// lookOnly looks, and keeps it from the reader.
+func (t *tail) lookOnly() *Look {
+	t.Helper()
+	t.w.next = t.w.next.Add(-time.Hour)
+	look, err := t.w.Look(t.Context(), t.on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return look
+}
+
+// expect reads, and fails the test unless it gets these ids and leaves these gaps.
+func (t *tail) expect(what, gaps string, want ...int64) {
+	t.Helper()
+	ids, _ := t.read(Query{})
+	if !slices.Equal(ids, want) || t.Gaps().String() != gaps {
+		t.Errorf("%s: read %v and left %v, want %v and %s", what, ids, t.Gaps(), want, gaps)
+	}
+}
+
+// insert inserts an event of an aggregate.
+const insert = `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', 'order', '1', '{}')`
