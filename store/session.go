@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -21,7 +22,7 @@ type Session struct {
 	connector *Connector
 	options   Options
 	conn      *pgx.Conn
-	intern    map[string]string
+	names     wire.Names
 	params    []byte // reused for the parameters of every flight
 	holder    int32  // the server's process that held the relay's slots at the claim
 	expected  int    // events in the next claim: as many as in the last
@@ -61,7 +62,7 @@ func (o Options) holdMode(ctx context.Context, c *Connector, conn *pgx.Conn) err
 
 // NewSession returns a session that connects when it is first used.
 func NewSession(c *Connector, o Options) *Session {
-	return &Session{connector: c, options: o, intern: make(map[string]string)}
+	return &Session{connector: c, options: o}
 }
 
 // Close ends the session, also after ctx has ended. What it had claimed is
