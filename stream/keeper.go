@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// lookEvery is how often a relay looks whether its share of the units is fair,
+	// shareEvery is how often a relay looks whether its share of the units is fair,
 	// give or take a fifth, so that relays do not look in step. Whoever is killed is
 	// missed after that time at most.
-	lookEvery = 500 * time.Millisecond
+	shareEvery = 500 * time.Millisecond
 	// staleAfter is how long a unit is free until others take it than the one whose
 	// share it belongs to: two looks.
-	staleAfter = 2 * lookEvery
+	staleAfter = 2 * shareEvery
 )
 
 const (
@@ -215,19 +215,13 @@ func (k *Keeper) lose(at place) {
 	})
 }
 
-// would returns the places that this relay would take.
-func (k *Keeper) would() []place {
-	all := []place{{}}
+// places returns what is wanted.
+func (k *Keeper) places() []place {
+	places := []place{{}}
 	for _, w := range k.options.Destinations {
-		all = append(all, place{destination: w.Destination})
+		places = append(places, place{destination: w.Destination})
 	}
-	would := all[:0]
-	for _, at := range all {
-		if !k.leaving[at] {
-			would = append(would, at)
-		}
-	}
-	return would
+	return places
 }
 
 // jittered returns about d.

@@ -70,9 +70,9 @@ func (t *tenure) run(ctx context.Context) error {
 			done = nil
 			err = t.stop(ctx)
 		case <-prove.C:
-			err = t.ask(func() error { return t.session.prove(ctx) })
+			err = t.prove(ctx)
 		case <-look.C:
-			look.Reset(jittered(lookEvery))
+			look.Reset(jittered(shareEvery))
 			err = t.look(ctx)
 		case <-t.k.looks:
 			err = t.look(ctx)
@@ -98,6 +98,15 @@ func (t *tenure) ask(f func() error) error {
 	return nil
 }
 
+// prove has the session show that it lives, after which units may begin that could not.
+func (t *tenure) prove(ctx context.Context) error {
+	if err := t.ask(func() error { return t.session.prove(ctx) }); err != nil {
+		return err
+	}
+	t.begin()
+	return nil
+}
+
 // look takes and gives what a fair share demands.
 func (t *tenure) look(ctx context.Context) error {
 	if t.stopping {
@@ -105,7 +114,7 @@ func (t *tenure) look(ctx context.Context) error {
 	}
 	var seen seen
 	err := t.ask(func() (err error) {
-		seen, err = t.session.look(ctx, t.k.would())
+		seen, err = t.session.look(ctx, t.would())
 		return err
 	})
 	if err != nil {
@@ -114,6 +123,11 @@ func (t *tenure) look(ctx context.Context) error {
 	t.note(seen.picture)
 	if err := t.dropFenced(ctx, seen.rows); err != nil {
 		return err
+	}
+	for _, h := range t.held {
+		if h.state == leaving {
+			delete(seen.owners, h.Unit) // as good as gone: nothing more has to go for its sake
+		}
 	}
 	now := time.Now()
 	take, give := seen.shares(func(unit int32) bool {
@@ -136,6 +150,18 @@ func (t *tenure) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// would returns the places that this relay would take. Those that it is giving away
+// are among them, if it has them: where its share has grown meanwhile, it takes them again.
+func (t *tenure) would() []place {
+	var would []place
+	for _, at := range t.k.places() {
+		if !t.k.leaving[at] || t.held[at] != nil {
+			would = append(would, at)
+		}
+	}
+	return would
 }
 
 // busy reports whether what a unit is of has another one yet: its row was made anew.
@@ -190,13 +216,12 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 	h.proof = t.proof
 	at := h.place()
 	t.held[at] = h
-	switch {
-	case !got.Clean:
-		t.k.doubt[at] = time.Now().Add(sureFor)
-		h.ripe = t.k.doubt[at]
-	case got.mine:
-		// Nobody else has had it since. Who had it before us may still be in doubt.
-		h.ripe = t.k.doubt[at]
+	if doubt, known := t.k.doubt[at]; known && got.mine {
+		// Nobody else has had it since, but it has not begun here either.
+		h.Clean, h.ripe = false, doubt
+	} else if !got.Clean {
+		h.ripe = time.Now().Add(sureFor)
+		t.k.doubt[at] = h.ripe
 	}
 	t.k.log.InfoContext(ctx, "took a unit over", "destination", h.Destination, "part", h.Part, "unit", h.Unit, "epoch", h.Epoch,
 		"clean", h.Clean, "head", h.Head)
@@ -205,7 +230,11 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 }
 
 // begin tells of the units that may begin, and has itself called again for the others.
+// A relay that froze while it took a unit may have lost it meanwhile.
 func (t *tenure) begin() {
+	if !t.proof.sure() {
+		return
+	}
 	var next time.Time
 	for at, h := range t.held {
 		switch {
