@@ -20,9 +20,12 @@ const (
 	// give or take a fifth, so that relays do not look in step. Whoever is killed is
 	// missed after that time at most.
 	shareEvery = 500 * time.Millisecond
-	// staleAfter is how long a unit is free until others take it than the one whose
-	// share it belongs to: two looks.
+	// staleAfter is how long a unit is free until others take it than the one who should
+	// have it: two looks.
 	staleAfter = 2 * shareEvery
+	// slowFor is how long nothing is meant for a member after it did not come: if it is
+	// frozen, the server has ended its session by then.
+	slowFor = 10 * time.Second
 )
 
 const (

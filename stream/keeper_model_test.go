@@ -50,6 +50,12 @@ type keeperModel struct {
 	broken  []string
 }
 
+func newKeeperModel(p keeperPlan) *keeperModel {
+	m := &keeperModel{plan: p, server: newFakeServer(), begun: make(map[string]int64), running: make(map[string]map[*fakeRelay]int)}
+	m.server.deaf = p.deaf
+	return m
+}
+
 func (m *keeperModel) breaks(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,6 +175,9 @@ func (m *keeperModel) do(s keeperStep) {
 		r.freeze(false)
 	case "cut":
 		r.partition(true)
+	case "cut off": // and the server knows at once
+		r.partition(true)
+		m.server.terminate(r)
 	case "mend":
 		r.partition(false)
 	case "terminate":
@@ -180,8 +189,7 @@ func (m *keeperModel) do(s keeperStep) {
 func (p keeperPlan) play(t *testing.T) (broken []string) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
-		m := &keeperModel{plan: p, server: newFakeServer(), begun: make(map[string]int64), running: make(map[string]map[*fakeRelay]int)}
-		m.server.deaf = p.deaf
+		m := newKeeperModel(p)
 		for _, s := range p.steps {
 			time.Sleep(s.after) //nolint:forbidigo // virtual time
 			m.do(s)
@@ -194,7 +202,7 @@ func (p keeperPlan) play(t *testing.T) (broken []string) {
 			r.partition(false)
 		}
 		// Sessions of who was cut off end, and what takes long comes to its end.
-		time.Sleep(fakeIdle + p.slow + 5*time.Second) //nolint:forbidigo // virtual time
+		time.Sleep(slowFor + fakeIdle + p.slow + 5*time.Second) //nolint:forbidigo // virtual time
 		m.settled()
 		m.mu.Lock()
 		gained := m.gained
@@ -206,18 +214,23 @@ func (p keeperPlan) play(t *testing.T) (broken []string) {
 			m.breaksLocked("%d units changed hands for nothing", m.gained-gained)
 		}
 		m.mu.Unlock()
-		for _, r := range m.all {
-			r.stop()
-			<-r.ended
-		}
-		for at, r := range m.server.rows {
-			if r.owner != 0 {
-				m.breaks("%q was not handed over in the end", at.destination)
-			}
-		}
+		m.stopAll()
 		broken = m.broken
 	})
 	return broken
+}
+
+// stopAll stops all relays.
+func (m *keeperModel) stopAll() {
+	for _, r := range m.all {
+		r.stop()
+		<-r.ended
+	}
+	for at, r := range m.server.rows {
+		if r.owner != 0 {
+			m.breaks("%q was not handed over in the end", at.destination)
+		}
+	}
 }
 
 // settled checks that everything is at work, and shared fairly.
@@ -244,7 +257,7 @@ func (m *keeperModel) settled() {
 	m.server.mu.Unlock()
 	for i := range m.relays {
 		pic.me = int32(i)
-		if take, give := pic.shares(never); len(take) > 0 || len(give) > 0 {
+		if take, give := pic.shares(); len(take) > 0 || len(give) > 0 {
 			m.breaks("relay %d should take %v and give %v: %v", i, take, give, pic)
 		}
 	}
@@ -266,7 +279,7 @@ func drawKeeperPlan(t *rapid.T) keeperPlan {
 	for range rapid.IntRange(1, 12).Draw(t, "steps") {
 		p.steps = append(p.steps, keeperStep{
 			after: time.Duration(rapid.IntRange(0, 3000).Draw(t, "after")) * time.Millisecond,
-			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "mend", "terminate", "restart", "seek"}).
+			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "mend", "terminate", "restart", "seek"}).
 				Draw(t, "op"),
 			relay: rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
 		})

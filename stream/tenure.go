@@ -15,6 +15,7 @@ type tenure struct {
 
 	held     map[place]*holding
 	free     map[int32]time.Time // since when nobody is seen to have a unit
+	slow     map[int32]time.Time // until when a member is left out
 	ripe     *time.Timer         // when the next of those held may begin
 	stopping bool
 }
@@ -37,7 +38,7 @@ const (
 func newTenure(k *Keeper, s session) *tenure {
 	t := &tenure{
 		k: k, session: s, proof: &proof{},
-		held: make(map[place]*holding), free: make(map[int32]time.Time),
+		held: make(map[place]*holding), free: make(map[int32]time.Time), slow: make(map[int32]time.Time),
 		ripe: time.NewTimer(0),
 	}
 	t.ripe.Stop()
@@ -120,7 +121,7 @@ func (t *tenure) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.note(seen.picture)
+	t.leaveOutSlow(seen.picture)
 	if err := t.dropFenced(ctx, seen.rows); err != nil {
 		return err
 	}
@@ -129,11 +130,7 @@ func (t *tenure) look(ctx context.Context) error {
 			delete(seen.owners, h.Unit) // as good as gone: nothing more has to go for its sake
 		}
 	}
-	now := time.Now()
-	take, give := seen.shares(func(unit int32) bool {
-		since, free := t.free[unit]
-		return free && now.Sub(since) >= staleAfter
-	})
+	take, give := seen.shares()
 	for _, h := range slices.Collect(maps.Values(t.held)) {
 		if slices.Contains(give, h.Unit) {
 			if err := t.give(ctx, h); err != nil {
@@ -174,17 +171,30 @@ func (t *tenure) busy(unit int32, rows map[place]row) bool {
 	return true
 }
 
-// note remembers since when units are free.
-func (t *tenure) note(p picture) {
+// leaveOutSlow takes members out of the picture that do not come for what they should
+// have: they are frozen, or cut off, and would be given the same again and again.
+func (t *tenure) leaveOutSlow(p picture) {
 	now := time.Now()
-	since := make(map[int32]time.Time)
-	for _, unit := range p.free() {
-		since[unit] = now
-		if before, known := t.free[unit]; known {
-			since[unit] = before
-		}
+	maps.DeleteFunc(t.slow, func(_ int32, until time.Time) bool { return now.After(until) })
+	leaveOut := func() {
+		maps.DeleteFunc(p.wants, func(member int32, _ []int32) bool { return member != p.me && !t.slow[member].IsZero() })
 	}
-	t.free = since
+	leaveOut()
+	plan := p.plan()
+	free := make(map[int32]time.Time)
+	for _, unit := range p.free() {
+		since, known := t.free[unit]
+		if !known {
+			since = now
+		}
+		if now.Sub(since) >= staleAfter && plan[unit] != p.me {
+			t.slow[plan[unit]] = now.Add(slowFor)
+			since = now // another one gets the same time
+		}
+		free[unit] = since
+	}
+	t.free = free
+	leaveOut()
 }
 
 // dropFenced gives away what somebody else has written over: a position that was moved
