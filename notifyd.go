@@ -97,6 +97,7 @@ type Relay struct {
 	listens    chan struct{} // closed after the first LISTEN, or when it is clear that there will be none
 	heard      sync.Once     // closes listens
 	ready      chan struct{}
+	refused    chan error // has room for the one that ends Run
 	ran        atomic.Bool
 	avoided    bool              // all connections go past a pooler; used by prepare only
 	partitions *store.Partitions // nil unless the relay looks after them
@@ -127,6 +128,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		connector: &store.Connector{Config: cfg.ConnConfig, Before: cfg.BeforeConnect, Schema: s.schema},
 		listens:   make(chan struct{}),
 		ready:     make(chan struct{}),
+		refused:   make(chan error, 1),
 	}
 	r.listening = r.connector
 	if s.listen != nil {
@@ -138,6 +140,12 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 // wire makes the parts and connects them to one another.
 func (r *Relay) wire() error {
 	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
+	o.Refused = func(err error) {
+		select {
+		case r.refused <- err:
+		default: // another session has said so
+		}
+	}
 	r.keeper, r.watch = store.NewKeeper(r.connector, o), store.NewWatch(r.connector)
 	if r.settings.partitions {
 		r.partitions = store.NewPartitions(r.connector)

@@ -25,7 +25,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 		case err == nil:
 			r.dispatcher.ReportDatabase(nil)
 			return nil
-		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew):
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode):
 			return fmt.Errorf("notifyd: %w", err)
 		case errors.Is(err, store.ErrPooler):
 			if err := r.avoidPooler(ctx, err); err != nil {
@@ -91,6 +91,8 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 // first what hears of events, then what delivers them, then what keeps their
 // leases and the bell.
 func (r *Relay) run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
 	var outside, inside sync.WaitGroup
@@ -103,6 +105,13 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { r.purge(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
+	outside.Go(func() {
+		select {
+		case err := <-r.refused: // while it had no session, the table has become a stream
+			stop(err)
+		case <-ctx.Done():
+		}
+	})
 	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
 	err := r.dispatcher.Run(ctx)
@@ -116,6 +125,9 @@ func (r *Relay) run(ctx context.Context) error {
 	}
 	r.slots.Close(ctx)
 	r.keeper.Close(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) {
+		err = errors.Join(cause, err)
+	}
 	r.log.InfoContext(ctx, "relay stopped", "err", err)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)

@@ -99,6 +99,8 @@ type State struct {
 	Latest int
 	// Bell is the mode in place; BellOff where there is no trigger.
 	Bell Bell
+	// Mode is how relays read the table; ModeQueue where it is not there.
+	Mode Mode
 }
 
 type migration struct {
@@ -236,7 +238,7 @@ func tooNew(schema string, s State) error {
 }
 
 func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
-	state := State{Bell: BellOff}
+	state := State{Bell: BellOff, Mode: ModeQueue}
 	for i, m := range migrations() {
 		state.Versions = append(state.Versions, Version{Number: i + 1, Name: m.name})
 	}
@@ -265,6 +267,9 @@ func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
 		} else {
 			state.Versions = append(state.Versions, v)
 		}
+	}
+	if state.Mode, err = findMode(ctx, tx, schema); err != nil {
+		return state, err
 	}
 	return state, readBell(ctx, tx, schema, &state.Bell)
 }
