@@ -3,7 +3,9 @@ package store
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,6 +57,12 @@ type UnitSession struct {
 	PID         int32  `json:"pid"`
 	Application string `json:"application_name"`
 	Client      string `json:"client_addr,omitempty"`
+}
+
+// ForgetPosition returns the statement that ends a destination which is not to come back:
+// events that only it has not had are purged then.
+func ForgetPosition(schema, destination string) string {
+	return fmt.Sprintf("DELETE FROM %s WHERE destination = '%s'", pgx.Identifier{schema, "outbox_positions"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"))
 }
 
 // oldestLooked bounds the events that are looked at for the oldest one, per position: an
