@@ -42,6 +42,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 		if r.key != "" && !r.first && r.event.Replay == 0 && !r.orphan && u.lane.Ordered() {
 			// Not the first of its line, which only a table has that was a queue.
 			u.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, u.e.keys.Named(r.key))
+			u.held[r.id] = stateParked
 			u.dirty = true
 			continue
 		}
@@ -76,6 +77,7 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
 	if r.orphan {
 		u.pending.removed = append(u.pending.removed, r.id)
+		u.held[r.id] = r.state
 		u.dirty = true
 		return all
 	}

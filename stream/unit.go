@@ -218,7 +218,6 @@ func (u *unit) answered(a *dispatch.Answer) {
 	case dispatch.VerdictDelivered:
 		if a.Row {
 			u.pending.removed = append(u.pending.removed, id)
-			delete(u.held, id)
 		}
 	case dispatch.VerdictParked:
 		if a.Row && u.held[id] == stateParked {
@@ -234,7 +233,6 @@ func (u *unit) answered(a *dispatch.Answer) {
 	if out.state != "" {
 		out.fresh = !a.Row
 		u.pending.put(out, a.Key)
-		delete(u.held, id)
 	}
 	if a.Behind {
 		u.drains[a.Key] = dispatch.OrderingKey(e)

@@ -96,15 +96,25 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 		return u.write(ctx, tx)
 	})
 	if err == nil {
-		// Not before: who looks for rows that are due finds only what is written.
-		for i := range w.rows {
-			if r := &w.rows[i]; r.state == stateRetry {
-				u.dueBy(time.Now().Add(r.delay))
-			}
-		}
-		u.pending = writes{}
+		u.wrote()
 	}
 	return u.saved(ok, err, head, delta)
+}
+
+// wrote takes note that what was pending is in the table. Not before are its rows read
+// again: as they were, they would be delivered twice. Nor are those looked for that become due.
+func (u *unit) wrote() {
+	for i := range u.pending.rows {
+		r := &u.pending.rows[i]
+		delete(u.held, r.id)
+		if r.state == stateRetry {
+			u.dueBy(time.Now().Add(r.delay))
+		}
+	}
+	for _, id := range u.pending.removed {
+		delete(u.held, id)
+	}
+	u.pending = writes{}
 }
 
 // saved takes note of how a write went.
