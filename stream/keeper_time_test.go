@@ -13,7 +13,7 @@ import (
 func timed(t *testing.T, f func(m *keeperModel)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := newKeeperModel(keeperPlan{slow: 30 * time.Millisecond})
+		m := newKeeperModel(keeperPlan{slow: modelDelivery})
 		for i := range m.plan.wants {
 			m.plan.wants[i] = []string{"a", "b", "c", "d"}
 		}
