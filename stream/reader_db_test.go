@@ -29,7 +29,8 @@ func newLogAt(tb testing.TB, url string) *log {
 	tb.Helper()
 	l := &log{TB: tb, url: url}
 	l.conn = l.dial()
-	if _, err := outboxsql.Migrate(tb.Context(), l.conn, "public", outboxsql.BellAuto); err != nil {
+	// No bell: it keeps transactions from being prepared.
+	if _, err := outboxsql.Migrate(tb.Context(), l.conn, "public", outboxsql.BellOff); err != nil {
 		tb.Fatal(err)
 	}
 	l.exec(`DROP INDEX outbox_events_fresh`) // as in a stream

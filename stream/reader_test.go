@@ -71,6 +71,7 @@ func TestSkip(t *testing.T) {
 		if open != nil {
 			r.Reader = NewReader(5, open, r.w)
 		}
+		r.row = 1
 		ids, b := r.read(Query{Skip: []string{"big", "other"}, Bytes: 1000})
 		want, seen, left := []int64{1, 5, 7}, 7, "{[3,4)}"
 		if open != nil {
