@@ -25,7 +25,7 @@ func TestGapIsFilled(t *testing.T) {
 	r.expect("behind an open one", "{[1,4)}", 4)
 	r.look()
 	r.expect("it is open still", "{[1,4)}")
-	if s := r.GapStats(); s.Ranges != 1 || s.IDs != 3 || !slices.Equal(s.PIDs, []int32{int32(w.PgConn().PID())}) { //nolint:gosec // a pid
+	if s := r.GapStats(); s.Ranges != 1 || s.IDs != 3 || !slices.Equal(s.PIDs, []int32{int32(w.PgConn().PID())}) {
 		t.Errorf("%+v", s)
 	}
 	l.on(w, "COMMIT")
