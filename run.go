@@ -25,7 +25,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 		case err == nil:
 			r.dispatcher.ReportDatabase(nil)
 			return nil
-		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew):
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode):
 			return fmt.Errorf("notifyd: %w", err)
 		case errors.Is(err, store.ErrPooler):
 			if err := r.avoidPooler(ctx, err); err != nil {
@@ -67,6 +67,14 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if err := outboxsql.Check(ctx, conn, r.settings.schema); err != nil {
 		return err
 	}
+	state, err := outboxsql.ReadState(ctx, conn, r.settings.schema)
+	if err != nil {
+		return err
+	}
+	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
+		r.readStream()
+		return nil
+	}
 	if err := r.keeper.Hold(ctx); err != nil {
 		return err
 	}
@@ -91,6 +99,8 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 // first what hears of events, then what delivers them, then what keeps their
 // leases and the bell.
 func (r *Relay) run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
 	var outside, inside sync.WaitGroup
@@ -98,14 +108,23 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns the end of ctx and nothing else
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	inside.Go(func() { r.slots.Keep(inner) })
+	if !r.stream {
+		inside.Go(func() { r.slots.Keep(inner) })
+	}
 	if r.settings.keep > 0 || r.partitions != nil {
 		outside.Go(func() { r.purge(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
+	outside.Go(func() {
+		select {
+		case err := <-r.refused: // while it had no session, the table has become a stream
+			stop(err)
+		case <-ctx.Done():
+		}
+	})
 	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
-	err := r.dispatcher.Run(ctx)
+	err := r.deliver(ctx)
 	outside.Wait()
 	stopInner()
 	inside.Wait()
@@ -116,6 +135,9 @@ func (r *Relay) run(ctx context.Context) error {
 	}
 	r.slots.Close(ctx)
 	r.keeper.Close(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) {
+		err = errors.Join(cause, err)
+	}
 	r.log.InfoContext(ctx, "relay stopped", "err", err)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
@@ -125,7 +147,11 @@ func (r *Relay) run(ctx context.Context) error {
 
 // announce closes ready when both halves are.
 func (r *Relay) announce(ctx context.Context) {
-	for _, half := range []<-chan struct{}{r.listens, r.dispatcher.Ready()} {
+	looked := r.dispatcher.Ready()
+	if e := r.engine.Load(); e != nil {
+		looked = e.Ready()
+	}
+	for _, half := range []<-chan struct{}{r.listens, looked} {
 		select {
 		case <-half:
 		case <-ctx.Done():

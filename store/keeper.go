@@ -103,7 +103,11 @@ func (k *Keeper) connect(ctx context.Context) error {
 		return err
 	}
 	k.conn, k.fresh = conn, true
-	if err := k.holdOwner(ctx); err != nil {
+	err = k.options.holdMode(ctx, k.connector, conn)
+	if err == nil {
+		err = k.holdOwner(ctx)
+	}
+	if err != nil {
 		k.closeConn(ctx)
 		return err
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/wire"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Session claims and settles on a connection of its own, which it opens when
@@ -40,6 +42,25 @@ type Options struct {
 	Slots *Slots
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
+	// Mode is what the table has to be; empty is a queue.
+	Mode outboxsql.Mode
+	// Refused, if set, is called where the table turns out to be a stream, with an
+	// error that wraps outboxsql.ErrMode: the relay has nothing to do there any
+	// more. It must not block; several sessions may call it.
+	Refused func(error)
+}
+
+// holdMode keeps the table a queue as long as the session lives. Every session
+// asks that claims or settles: one that came back to a table that has become a
+// stream would find all its events fresh.
+func (o Options) holdMode(ctx context.Context, c *Connector, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	defer cancel()
+	err := outboxsql.HoldMode(ctx, conn, c.Schema, cmp.Or(o.Mode, outboxsql.ModeQueue))
+	if errors.Is(err, outboxsql.ErrMode) && o.Refused != nil {
+		o.Refused(err)
+	}
+	return err
 }
 
 // NewSession returns a session that connects when it is first used.
@@ -122,7 +143,10 @@ func (s *Session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.ranged, err = isPartitioned(ctx, conn); err == nil {
+	if err = s.options.holdMode(ctx, s.connector, conn); err == nil {
+		s.ranged, err = isPartitioned(ctx, conn)
+	}
+	if err == nil {
 		err = prepareAll(ctx, conn.PgConn(), s.statements())
 	}
 	if err != nil {

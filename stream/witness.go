@@ -103,6 +103,9 @@ func (w *Witnesses) Look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
 	return l, nil
 }
 
+// mark returns the time, as looks and reads count it.
+func (w *Witnesses) mark() uint64 { return w.count.Add(1) }
+
 func (w *Witnesses) look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("the database did not answer within %v", lookTimeout))
 	defer cancel()

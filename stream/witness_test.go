@@ -55,7 +55,7 @@ func TestDeadGaps(t *testing.T) {
 // holding is a schedule in which an event is lost where somebody looks at another lock than
 // the sequence's: its id is drawn, another one is read, somebody looks, and then it is
 // inserted and committed.
-func holding(t *testing.T, object string, prepare ...string) (lost bool) {
+func heldBy(t *testing.T, object string, prepare ...string) (lost bool) {
 	t.Helper()
 	l := newLog(t)
 	w := l.dial()
@@ -80,10 +80,10 @@ func holding(t *testing.T, object string, prepare ...string) (lost bool) {
 func TestWhichLock(t *testing.T) {
 	t.Parallel()
 	undone := []string{"SAVEPOINT s", insert, "ROLLBACK TO s"}
-	if holding(t, theSequence) || holding(t, theSequence, undone...) {
+	if heldBy(t, theSequence) || heldBy(t, theSequence, undone...) {
 		t.Error("an event is lost")
 	}
-	if !holding(t, theTable) || !holding(t, theTable, undone...) {
+	if !heldBy(t, theTable) || !heldBy(t, theTable, undone...) {
 		t.Error("the lock on the table would do: this test shows nothing")
 	}
 }

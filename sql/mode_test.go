@@ -1,0 +1,61 @@
+package outboxsql_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestHoldMode: a session that has the mode it wants keeps it, one that has not
+// holds nothing.
+func TestHoldMode(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn, relay := connect(t, url), connect(t, url)
+	hold := func(want outboxsql.Mode) error { return outboxsql.HoldMode(t.Context(), relay, "a \"b", want) }
+	held := func() int {
+		return value[int](t, conn, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	}
+	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrNotMigrated) {
+		t.Errorf("without tables: %v", err)
+	}
+	if s := state(t, conn, "a \"b"); s.Mode != outboxsql.ModeQueue {
+		t.Errorf("without tables: mode %q", s.Mode)
+	}
+	migrate(t, conn, "a \"b", outboxsql.BellAuto)
+	if err := hold(outboxsql.ModeStream); !errors.Is(err, outboxsql.ErrMode) || !strings.Contains(err.Error(), "is a queue") {
+		t.Errorf("a stream's relay: %v", err)
+	}
+	if n := held(); n != 0 {
+		t.Errorf("%d locks are held after a refusal", n)
+	}
+	const guard = `1853122168::bigint << 32 | '"a ""b".outbox_mode'::regclass::oid::bigint`
+	exec(t, conn, `SELECT pg_advisory_lock(`+guard+`)`)
+	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrModeChanging) {
+		t.Errorf("beside a change: %v", err)
+	}
+	exec(t, conn, `UPDATE "a ""b".outbox_mode SET mode = 'stream'; SELECT pg_advisory_unlock(`+guard+`)`)
+	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrMode) {
+		t.Errorf("after it: %v", err)
+	}
+	if err := hold(outboxsql.ModeStream); err != nil {
+		t.Error(err)
+	}
+	if n := held(); n != 1 {
+		t.Errorf("%d locks are held, want 1", n)
+	}
+	if value[bool](t, conn, `SELECT pg_try_advisory_lock(`+guard+`)`) {
+		t.Error("the mode can be changed below the relay")
+	}
+	if s := state(t, conn, "a \"b"); s.Mode != outboxsql.ModeStream {
+		t.Errorf("mode %q", s.Mode)
+	}
+	for mode, ok := range map[outboxsql.Mode]bool{"queue": true, "stream": true, "": false, "log": false} {
+		if err := mode.Validate(); (err == nil) != ok {
+			t.Errorf("mode %q: %v", mode, err)
+		}
+	}
+}
