@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -88,7 +89,9 @@ type Reader struct {
 // where the looks for [Reader.Looked] come from.
 func NewReader(head int64, open Ranges, w *Witnesses) *Reader {
 	r := &Reader{witnesses: w, head: head, row: rowGuess}
-	r.gaps.add(open, &mark{seen: w.count.Add(1), since: time.Now()})
+	below := slices.Clone(open)
+	below.Remove(Range{head + 1, math.MaxInt64}) // it is read anyway
+	r.gaps.add(below, &mark{seen: w.count.Add(1), since: time.Now()})
 	return r
 }
 

@@ -127,8 +127,9 @@ func TestOldLooks(t *testing.T) {
 	r.expect("after an old look", "{[1,2)}")
 	l.on(w, "COMMIT")
 	r.expect("committed", "{}", 1)
-	// The same of a reader that goes on from a stored position.
-	r.Reader = NewReader(2, Ranges{{1, 1}}, r.w)
+	// The same of a reader that goes on from a stored position, in which what is above the
+	// head says nothing.
+	r.Reader = NewReader(2, Ranges{{1, 1}, {3, 9}}, r.w)
 	r.Looked(old)
 	r.expect("stored", "{}", 1)
 }
