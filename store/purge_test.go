@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -95,4 +97,32 @@ func TestKeepStreamPartitions(t *testing.T) {
 	if u = d.keep(p, partitionDay(4).Add(dropSoonAgain), keep); dayNames(u.Dropped) != "0302 0303" {
 		t.Errorf("when it has caught up: %+v", u)
 	}
+}
+
+// TestPurgeStreamPlan: what is deleted is found by index, whatever the statistics say.
+func TestPurgeStreamPlan(t *testing.T) {
+	t.Parallel()
+	forEachFill(t, func(t *testing.T, d *db) {
+		t.Helper()
+		conn, err := d.Connect(t.Context(), "keeper")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer Close(t.Context(), conn)
+		if _, err := conn.Prepare(t.Context(), "purge", "EXPLAIN (COSTS off) "+sqlPurgeStream); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := conn.Query(t.Context(), "purge", int64(0), int64(1), 500, int64(math.MaxInt64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := strings.Join(lines, "\n")
+		if n := strings.Count(plan, "using outbox_events_pkey on outbox_events"); n != 2 || !strings.Contains(plan, "using outbox_deliveries_pkey") || strings.Contains(plan, "Scan on outbox_events") {
+			t.Errorf("the plan is\n%s", plan)
+		}
+	})
 }
