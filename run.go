@@ -67,6 +67,14 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	if err := outboxsql.Check(ctx, conn, r.settings.schema); err != nil {
 		return err
 	}
+	state, err := outboxsql.ReadState(ctx, conn, r.settings.schema)
+	if err != nil {
+		return err
+	}
+	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
+		r.readStream()
+		return nil
+	}
 	if err := r.keeper.Hold(ctx); err != nil {
 		return err
 	}
@@ -100,7 +108,9 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns the end of ctx and nothing else
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	inside.Go(func() { r.slots.Keep(inner) })
+	if !r.stream {
+		inside.Go(func() { r.slots.Keep(inner) })
+	}
 	if r.settings.keep > 0 || r.partitions != nil {
 		outside.Go(func() { r.purge(ctx) })
 	}
@@ -114,7 +124,7 @@ func (r *Relay) run(ctx context.Context) error {
 	})
 	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
-	err := r.dispatcher.Run(ctx)
+	err := r.deliver(ctx)
 	outside.Wait()
 	stopInner()
 	inside.Wait()
@@ -137,7 +147,11 @@ func (r *Relay) run(ctx context.Context) error {
 
 // announce closes ready when both halves are.
 func (r *Relay) announce(ctx context.Context) {
-	for _, half := range []<-chan struct{}{r.listens, r.dispatcher.Ready()} {
+	looked := r.dispatcher.Ready()
+	if e := r.engine.Load(); e != nil {
+		looked = e.Ready()
+	}
+	for _, half := range []<-chan struct{}{r.listens, looked} {
 		select {
 		case <-half:
 		case <-ctx.Done():

@@ -128,12 +128,26 @@ func (l Lane) Block(key Key) {
 	l.l.agg.blocked[key] = struct{}{}
 }
 
+// Unblock says that nothing is stored of the aggregate any more.
+func (l Lane) Unblock(key Key) {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	delete(l.l.agg.blocked, key)
+}
+
 // Blocked reports whether something is stored of the aggregate.
 func (l Lane) Blocked(key Key) bool {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	_, is := l.l.agg.blocked[key]
 	return is
+}
+
+// BlockedCount returns of how many aggregates something is stored.
+func (l Lane) BlockedCount() int {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	return len(l.l.agg.blocked)
 }
 
 // Spills returns how often something was given back, and whether nothing is taken

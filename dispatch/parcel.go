@@ -136,10 +136,16 @@ func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
 	return acknowledged, answers, p.left
 }
 
-// UnderWay calls f for each delivery without a verdict, in order.
+// UnderWay calls f for each delivery that has no verdict, or one other than that it was
+// delivered which has not been taken yet.
 func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for i := range p.answers {
+		if p.answers[i].Verdict != delivered {
+			f(&p.answers[i].Delivery)
+		}
+	}
 	if p.left == 0 {
 		return
 	}

@@ -115,7 +115,8 @@ func (r *router) route(eventType string) (lanes []*lane, firstTime bool) {
 }
 
 // patterns returns those that lead to a destination.
-func (r *router) patterns(name string) (all []string) {
+func (r *router) patterns(name string) []string {
+	all := []string{}
 	leads := func(lanes []*lane) bool {
 		return slices.ContainsFunc(lanes, func(l *lane) bool { return l.name == name })
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,8 @@ type Options struct {
 	Slots *Slots
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
+	// Mode is what the table has to be; empty is a queue.
+	Mode outboxsql.Mode
 	// Refused, if set, is called where the table turns out to be a stream, with an
 	// error that wraps outboxsql.ErrMode: the relay has nothing to do there any
 	// more. It must not block; several sessions may call it.
@@ -53,7 +56,7 @@ type Options struct {
 func (o Options) holdMode(ctx context.Context, c *Connector, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
 	defer cancel()
-	err := outboxsql.HoldMode(ctx, conn, c.Schema, outboxsql.ModeQueue)
+	err := outboxsql.HoldMode(ctx, conn, c.Schema, cmp.Or(o.Mode, outboxsql.ModeQueue))
 	if errors.Is(err, outboxsql.ErrMode) && o.Refused != nil {
 		o.Refused(err)
 	}

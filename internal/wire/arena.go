@@ -32,27 +32,33 @@ func (a *Arena) Keep(raw []byte) []byte {
 	return a.block[start:len(a.block):len(a.block)]
 }
 
-// Strings is an [Arena] of strings: ids of aggregates, of which nearly every one is another.
+// Strings is an [Arena] of strings: ids of aggregates, of which nearly every one is
+// another. Its blocks grow from little, because they are short.
 type Strings struct{ block *strings.Builder }
+
+// Sizes of the blocks of [Strings].
+const (
+	firstStrings = 64
+	mostStrings  = 16 << 10
+)
 
 // Keep returns raw as a string.
 func (s *Strings) Keep(raw []byte) string {
-	switch {
-	case len(raw) == 0:
+	if len(raw) == 0 {
 		return ""
-	case len(raw) > blockSize/4:
+	}
+	if len(raw) > mostStrings/4 {
 		return string(raw)
-	case s.block == nil:
-		s.begin(max(firstBlock, len(raw)))
-	case s.block.Len()+len(raw) > s.block.Cap():
-		s.begin(blockSize / 4)
+	}
+	if s.block == nil || s.block.Len()+len(raw) > s.block.Cap() {
+		size := firstStrings
+		if s.block != nil {
+			size = min(2*s.block.Cap(), mostStrings)
+		}
+		s.block = new(strings.Builder)
+		s.block.Grow(max(size, len(raw)))
 	}
 	start := s.block.Len()
 	s.block.Write(raw) // never grows, so that what was handed out stays where it is
 	return s.block.String()[start:]
-}
-
-func (s *Strings) begin(size int) {
-	s.block = new(strings.Builder)
-	s.block.Grow(size)
 }
