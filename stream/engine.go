@@ -57,7 +57,7 @@ type Engine struct {
 	last      atomic.Int64  // the highest id that was given out, when it was last asked for
 
 	mu       sync.Mutex
-	sequence int64           // where the data of the sequence was when it was first looked at; 0 before
+	sequence sequence
 	ctx      context.Context //nolint:containedctx // of Run, for the units that it begins
 	units    map[string]*running
 }

@@ -13,9 +13,16 @@ import (
 // be passed over, so nothing is delivered until a person has looked at it.
 var ErrIDs = errors.New("the sequence of outbox_events.id gives out ids again")
 
-// sqlIDs says how far the sequence is, what it is called, and where its data is: that
-// changes when it is begun anew, by TRUNCATE ... RESTART IDENTITY as by ALTER SEQUENCE.
-const sqlIDs = `SELECT coalesce(outbox_last_id(), 0), s.name, coalesce(pg_relation_filenode(s.name::regclass)::bigint, 0)
+// sequence is the one that was last looked at. The file changes when it is begun anew, by
+// TRUNCATE ... RESTART IDENTITY as by ALTER SEQUENCE; a table that is partitioned gets
+// another sequence, which goes on where the one before ended.
+type sequence struct{ oid, file int64 }
+
+// begunAnew reports whether the same sequence was.
+func (s sequence) begunAnew(now sequence) bool { return s.oid == now.oid && s.file != now.file }
+
+// sqlIDs says how far the sequence is, what it is called, and where it is.
+const sqlIDs = `SELECT coalesce(outbox_last_id(), 0), s.name, s.name::regclass::oid::bigint, coalesce(pg_relation_filenode(s.name::regclass)::bigint, 0)
 FROM (SELECT pg_get_serial_sequence('outbox_events', 'id') AS name) AS s`
 
 // checkIDs compares the sequence with the highest id that a unit has read. The
@@ -24,18 +31,19 @@ FROM (SELECT pg_get_serial_sequence('outbox_events', 'id') AS name) AS s`
 // drawn before they can be read. It returns an error that wraps [ErrIDs] where the
 // sequence is behind, or was begun anew while this relay ran: it may have caught up since.
 func (e *Engine) checkIDs(ctx context.Context, conn *pgx.Conn, destination string, head int64) error {
-	var last, file int64
+	var last int64
 	var name string
-	if err := conn.QueryRow(ctx, sqlIDs).Scan(&last, &name, &file); err != nil {
+	var now sequence
+	if err := conn.QueryRow(ctx, sqlIDs).Scan(&last, &name, &now.oid, &now.file); err != nil {
 		return fmt.Errorf("look at the sequence: %w", err)
 	}
 	e.mu.Lock()
-	before := e.sequence
-	if before == 0 {
-		e.sequence = file
+	anew := e.sequence.begunAnew(now)
+	if !anew {
+		e.sequence = now
 	}
 	e.mu.Unlock()
-	if last >= head && (before == 0 || before == file) {
+	if last >= head && !anew {
 		return nil
 	}
 	whose := "the router"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -203,7 +204,10 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 			return nil
 		})
 		if err == nil && len(due) > 0 {
-			_, err = conn.Exec(ctx, sqlRelease, u.name, due)
+			err = u.owned(ctx, conn, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, sqlRelease, u.name, due)
+				return err
+			})
 		}
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
@@ -214,7 +218,11 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 
 func (u *unit) unpark(ctx context.Context, conn *pgx.Conn) error {
 	for {
-		tag, err := conn.Exec(ctx, sqlUnpark, u.name)
+		var tag pgconn.CommandTag
+		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
+			tag, err = tx.Exec(ctx, sqlUnpark, u.name)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("let go what waits at %q: %w", u.name, err)
 		}

@@ -105,6 +105,18 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	return u.saved(ok, err, head, delta)
 }
 
+// owned writes something else than the position, if the unit is ours still.
+func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		head, open := u.account()
+		// It locks the position against a successor.
+		if ok, err := u.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
+			return cmp.Or(err, errFenced)
+		}
+		return f(tx)
+	})
+}
+
 // wrote lets go of what was pending. Until then its rows say in the table what they
 // said before, and must not be taken for something to be delivered.
 func (u *unit) wrote() {
