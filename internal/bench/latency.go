@@ -22,6 +22,9 @@ type LatencyOptions struct {
 	Events int
 	// Rate is how many transactions begin per second.
 	Rate int
+	// Mode is what the table is. With [ModeBoth] the result is that of the queue, and has
+	// that of the stream in it.
+	Mode Mode
 }
 
 // LatencyResult is what came of it, in milliseconds from the return of COMMIT
