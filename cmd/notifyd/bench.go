@@ -51,6 +51,7 @@ docs/performance.md says how each figure is got.`,
 func newBenchLatencyCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.LatencyOptions
 	mode := modeFlag()
+	foreign := oneOf{words: bench.Foreigns()}
 	cmd := &cobra.Command{
 		Use:   "latency",
 		Short: "Time from a commit to the call of the handler",
@@ -63,7 +64,7 @@ row in SQL. It exits with 1 if an event was lost.`,
 			if err := atLeastOne(cmd, "events", "rate"); err != nil {
 				return err
 			}
-			o.Mode = bench.Mode(mode.value)
+			o.Mode, o.Foreign = bench.Mode(mode.value), foreign.value
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.LatencyResult, error) {
 				o.Options = common
 				return bench.Latency(ctx, o)
@@ -72,6 +73,8 @@ row in SQL. It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Events, "events", 2000, "`number` of events to measure")
 	cmd.Flags().IntVar(&o.Rate, "rate", 500, "transactions per `second`")
+	cmd.Flags().BoolVar(&o.HeldSnapshot, "held-snapshot", false, "measure as many events while an old snapshot is held, in turns")
+	addForeign(cmd, &foreign, "measure as many events, in turns, while a transaction is open that has written: elsewhere, or here, which is an event")
 	cmd.Flags().Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
 	return cmd
 }
@@ -143,8 +146,7 @@ others and with a higher priority, in turns, three times each.`,
 	flags.IntVar(&o.Urgent, "urgent", 0, "`number` of events for a destination of their own at the end of the backlog; measures it alike and of higher priority")
 	flags.IntVar(&o.Partitions, "partitions", 0, "drain a table with this `number` of partitions, and beside it a plain one in place of SQL alone")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
-	flags.Var(&foreign, "foreign-transaction", "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
-	flags.Lookup("foreign-transaction").NoOptDefVal = bench.ForeignElsewhere
+	addForeign(cmd, &foreign, "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
 	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
 	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
 	flags.BoolVar(&o.Consume, "consume", false, "have somebody read RabbitMQ's queue meanwhile")
@@ -253,6 +255,12 @@ func checkDrain(o bench.DrainOptions) error {
 
 // modeFlag is what the tables of a bench are.
 func modeFlag() oneOf { return oneOf{words: bench.Modes(), value: string(bench.ModeQueue)} }
+
+// addForeign adds the flag for a transaction that stays open.
+func addForeign(cmd *cobra.Command, foreign *oneOf, usage string) {
+	cmd.Flags().Var(foreign, "foreign-transaction", usage)
+	cmd.Flags().Lookup("foreign-transaction").NoOptDefVal = bench.ForeignElsewhere
+}
 
 // atLeastOne refuses numbers below 1.
 func atLeastOne(cmd *cobra.Command, names ...string) error { return atLeast(cmd, 1, names...) }
