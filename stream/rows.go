@@ -90,10 +90,10 @@ WHERE destination = $1 AND event_id = ANY($2) AND state = 'parked'`
 
 // sqlUnpark makes up to 5,000 rows due that wait behind others of their aggregate: order
 // is not kept any more. It returns as many rows as there were.
-const sqlUnpark = `WITH some AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
+const sqlUnpark = `WITH waiting AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
 	WHERE destination = $1 AND ordering_key IS NOT NULL AND state = 'parked' LIMIT 5000)
 UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
-FROM some WHERE d.destination = $1 AND d.event_id = some.event_id`
+FROM waiting WHERE d.destination = $1 AND d.event_id = waiting.event_id`
 
 // readRows reads what a query returns in the order of rowColumns, and whether the row
 // is the first. It keeps no more than the given bytes of payloads, but one row; cut

@@ -244,7 +244,6 @@ func (u *unit) answered(a *dispatch.Answer) {
 		out.state = stateDead
 	default:
 		out.state = stateRetry
-		u.dueBy(time.Now().Add(a.Delay))
 	}
 	if out.state != "" {
 		out.fresh = !a.Row
@@ -378,7 +377,6 @@ func (u *unit) hand(b *Batch, granted int) {
 		e.Destination, e.Attempt = u.name, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
 			u.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
-			u.dueBy(time.Now().Add(b.Delays[i]))
 			continue
 		}
 		d := dispatch.Delivery{Event: e}

@@ -100,6 +100,12 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 		return u.write(ctx, tx)
 	})
 	if err == nil {
+		// Not before: who looks for rows that are due finds only what is written.
+		for i := range w.rows {
+			if r := &w.rows[i]; r.state == stateRetry {
+				u.dueBy(time.Now().Add(r.delay))
+			}
+		}
 		u.wrote()
 	}
 	return u.saved(ok, err, head, delta)
