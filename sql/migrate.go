@@ -101,6 +101,9 @@ type State struct {
 	Bell Bell
 	// Mode is how relays read the table; ModeQueue where it is not there.
 	Mode Mode
+	// Becoming is the mode of a change that has not come to its end; "" if there is
+	// none.
+	Becoming Mode
 }
 
 type migration struct {
@@ -125,18 +128,31 @@ func migrations() []migration {
 // was nothing to do. Everything happens in one transaction under an advisory
 // lock, so several relays may call it at once. A schema that is newer than
 // this notifyd is left alone, with [ErrTooNew].
-func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]Version, error) {
+func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (applied []Version, err error) {
 	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
 		return nil, err
 	}
-	var applied []Version
+	for got := false; !got; {
+		if applied, got, err = migrate(ctx, conn, schema, bell); err != nil {
+			return nil, fmt.Errorf("migrate schema %q: %w", schema, err)
+		}
+		if !got && !rest(ctx, schemaPoll) {
+			return nil, fmt.Errorf("migrate schema %q: wait for another migration: %w", schema, context.Cause(ctx))
+		}
+	}
+	return applied, nil
+}
+
+// migrate returns got = false where another change of the schema is at work. It
+// does not wait for that in its transaction: see [lockSchema].
+func migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (applied []Version, got bool, err error) {
 	// Under a stricter default the snapshot would be older than the lock, and
 	// hide what another migration did before it let go.
 	isolation := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	err := pgx.BeginTxFunc(ctx, conn, isolation, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`,
-			lockSpace, schema); err != nil {
-			return fmt.Errorf("lock the schema: %w", err)
+	err = pgx.BeginTxFunc(ctx, conn, isolation, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`,
+			lockSpace, schema).Scan(&got); err != nil || !got {
+			return err
 		}
 		state, err := readState(ctx, tx, schema)
 		if err != nil {
@@ -166,10 +182,7 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) ([]V
 		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("migrate schema %q: %w", schema, err)
-	}
-	return applied, nil
+	return applied, got, err
 }
 
 // Script returns what [Migrate] would run against an empty database, for those
@@ -268,7 +281,7 @@ func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
 			state.Versions = append(state.Versions, v)
 		}
 	}
-	if state.Mode, err = findMode(ctx, tx, schema); err != nil {
+	if state.Mode, state.Becoming, err = findMode(ctx, tx, schema); err != nil {
 		return state, err
 	}
 	return state, readBell(ctx, tx, schema, &state.Bell)

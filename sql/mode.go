@@ -32,7 +32,8 @@ func (m Mode) Validate() error {
 // does not go away by itself.
 var ErrMode = errors.New("outbox_events is of another mode")
 
-// ErrModeChanging is returned where [SetMode] is at work. It goes away.
+// ErrModeChanging is returned where [SetMode] is at work, or was broken off in the
+// middle. It goes away with the end of that.
 var ErrModeChanging = errors.New("the mode of outbox_events is being changed")
 
 // modeSpace is 'ntfx' in ASCII: the upper half of the mode guard. The lower half
@@ -62,12 +63,15 @@ func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) err
 		return fmt.Errorf("schema %q: %w", schema, ErrModeChanging)
 	}
 	// A statement of its own: its snapshot is not older than the lock.
-	mode, err := readMode(ctx, conn, schema)
-	if err == nil && mode == want {
-		return nil
-	}
-	if err == nil {
+	mode, becoming, err := readMode(ctx, conn, schema)
+	switch {
+	case err != nil:
+	case becoming != "":
+		err = fmt.Errorf("outbox_events of schema %q was to become a %s, and that was broken off: run `notifyd migrate --mode %[2]s` again: %[3]w", schema, becoming, ErrModeChanging)
+	case mode != want:
 		err = fmt.Errorf("outbox_events of schema %q is a %s, and this relay reads a %s: start it again: %w", schema, mode, want, ErrMode)
+	default:
+		return nil
 	}
 	_, uerr := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock_shared(`+modeGuard(schema)+`)`)
 	return errors.Join(err, uerr)
@@ -78,23 +82,25 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// readMode returns the mode of a schema that has the table.
-func readMode(ctx context.Context, q querier, schema string) (mode Mode, err error) {
-	if err := q.QueryRow(ctx, `SELECT mode FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&mode); err != nil {
-		return "", fmt.Errorf("read the mode: %w", err)
+// readMode returns the mode of a schema that has the table, and which mode it was
+// to get by a change that has not come to its end; "" if there is none.
+func readMode(ctx context.Context, q querier, schema string) (mode, becoming Mode, err error) {
+	err = q.QueryRow(ctx, `SELECT mode, coalesce(becoming, '') FROM `+pgx.Identifier{schema, "outbox_mode"}.Sanitize()+` WHERE one`).Scan(&mode, &becoming)
+	if err != nil {
+		return "", "", fmt.Errorf("read the mode: %w", err)
 	}
-	return mode, nil
+	return mode, becoming, nil
 }
 
-// findMode returns ModeQueue where there is no table of modes.
-func findMode(ctx context.Context, q querier, schema string) (Mode, error) {
+// findMode is readMode, and returns ModeQueue where there is no table of modes.
+func findMode(ctx context.Context, q querier, schema string) (mode, becoming Mode, err error) {
 	var exists bool
-	err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, pgx.Identifier{schema, "outbox_mode"}.Sanitize()).Scan(&exists)
+	err = q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, pgx.Identifier{schema, "outbox_mode"}.Sanitize()).Scan(&exists)
 	if err != nil {
-		return "", fmt.Errorf("look for the mode: %w", err)
+		return "", "", fmt.Errorf("look for the mode: %w", err)
 	}
 	if !exists {
-		return ModeQueue, nil
+		return ModeQueue, "", nil
 	}
 	return readMode(ctx, q, schema)
 }

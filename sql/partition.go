@@ -5,12 +5,10 @@ import (
 	_ "embed" // the files below
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 //go:embed partitions.sql
@@ -25,17 +23,8 @@ var partitionSwapSQL string
 // PartitionsAhead is how many days get their partitions before they begin.
 const PartitionsAhead = 3
 
-// DefaultLockPatience is how long [Partition] tries to get the table to itself.
-const DefaultLockPatience = 10 * time.Minute
-
-const (
-	// partitionLock is how long writers may have to wait behind one try.
-	partitionLock = 200 * time.Millisecond
-	// partitionPause is the mean pause between two tries.
-	partitionPause = 500 * time.Millisecond
-	// keysBatch is how many idempotency keys are copied by one statement.
-	keysBatch = 5000
-)
+// keysBatch is how many idempotency keys are copied by one statement.
+const keysBatch = 5000
 
 // ErrObstacle is returned by [Partition] where the table has something that
 // cannot be carried over by itself.
@@ -76,20 +65,12 @@ func Partition(ctx context.Context, conn *pgx.Conn, schema string, o PartitionOp
 	if err := Check(ctx, conn, schema); err != nil {
 		return err
 	}
-	p := &partitioning{conn: conn, schema: schema, PartitionOptions: o}
-	if p.LockPatience == 0 {
-		p.LockPatience = DefaultLockPatience
+	unlock, err := lockSchema(ctx, conn, schema)
+	if err != nil {
+		return err
 	}
-	const key = `$1::bigint << 32 | hashtext($2)::bigint & 4294967295`
-	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(`+key+`)`, lockSpace, schema); err != nil {
-		return fmt.Errorf("lock the schema: %w", err)
-	}
-	defer func() {
-		_, uerr := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+key+`)`, lockSpace, schema)
-		if err == nil && uerr != nil {
-			err = fmt.Errorf("unlock the schema: %w", uerr)
-		}
-	}()
+	defer func() { err = errors.Join(err, unlock(ctx)) }()
+	p := &partitioning{change: change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress}, now: o.Now}
 	if err := p.run(ctx); err != nil {
 		return fmt.Errorf("partition outbox_events of schema %q: %w", schema, err)
 	}
@@ -98,9 +79,8 @@ func Partition(ctx context.Context, conn *pgx.Conn, schema string, o PartitionOp
 
 // partitioning is one call of Partition.
 type partitioning struct {
-	PartitionOptions
-	conn   *pgx.Conn
-	schema string
+	change
+	now time.Time // zero is the clock of the database
 }
 
 func (p *partitioning) run(ctx context.Context) error {
@@ -140,71 +120,13 @@ func (p *partitioning) settled(ctx context.Context, err error) error {
 	return p.tx(ctx, 0, p.extend())
 }
 
-func (p *partitioning) say(step string) {
-	if p.Progress != nil {
-		p.Progress(step)
-	}
-}
-
 // extend makes the partitions of today and the days ahead.
 func (p *partitioning) extend() string {
 	now := "clock_timestamp()"
-	if !p.Now.IsZero() {
-		now = "'" + p.Now.UTC().Format(time.RFC3339Nano) + "'::timestamptz"
+	if !p.now.IsZero() {
+		now = "'" + p.now.UTC().Format(time.RFC3339Nano) + "'::timestamptz"
 	}
 	return fmt.Sprintf("SELECT outbox_partitions_extend(%s, %d);\n", now, PartitionsAhead)
-}
-
-// tx runs statements in a transaction; lock bounds waiting for each lock, 0 is
-// no bound.
-func (p *partitioning) tx(ctx context.Context, lock time.Duration, statements string) error {
-	// What was committed before a lock was had must be seen behind it.
-	return pgx.BeginTxFunc(ctx, p.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n"+
-			"SET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n", pgx.Identifier{p.schema}.Sanitize(), lock.Milliseconds())+statements,
-			pgx.QueryExecModeSimpleProtocol)
-		return err
-	})
-}
-
-// lockRefused are the SQLSTATEs of a lock that was not to be had, and of a deadlock.
-func lockRefused(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
-}
-
-// alone runs statements that need the table to themselves, and tries again
-// where they do not get it.
-func (p *partitioning) alone(ctx context.Context, statements string) error {
-	for began := time.Now(); ; {
-		err := p.tx(ctx, partitionLock, statements)
-		if !lockRefused(err) {
-			return err
-		}
-		if time.Since(began) > p.LockPatience {
-			return fmt.Errorf("%w: for %v some transaction had a lock on the table (now: %s): end it, and repeat the command",
-				err, p.LockPatience, p.holders(ctx))
-		}
-		timer := time.NewTimer(partitionPause/2 + rand.N(partitionPause)) //nolint:gosec // spreads tries, hides nothing
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("wait for a lock on the table: %w", context.Cause(ctx))
-		case <-timer.C:
-		}
-	}
-}
-
-// holders names the sessions that use the table, longest first.
-func (p *partitioning) holders(ctx context.Context) string {
-	var who string
-	err := p.conn.QueryRow(ctx, `SELECT coalesce(string_agg(format('pid %s, user %s, application %L, since %s', pid, usename, application_name, xact_start), '; ' ORDER BY xact_start), 'nobody')
-		FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (SELECT pid FROM pg_locks WHERE relation = to_regclass($1) AND granted)`,
-		pgx.Identifier{p.schema, "outbox_events"}.Sanitize()).Scan(&who)
-	if err != nil {
-		return "unknown: " + err.Error()
-	}
-	return who
 }
 
 // copyKeys notes the idempotency keys of the events that were there before the

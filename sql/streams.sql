@@ -4,21 +4,24 @@
 -- Runs after tracing.sql, in the same way. Every statement may run again
 -- without harm.
 
--- One row. Fixed-width columns first here too: no padding between them.
+-- One row.
 CREATE TABLE IF NOT EXISTS outbox_mode (
+    origin_head bigint         NOT NULL DEFAULT 0,
+    changed_at  timestamptz    NOT NULL DEFAULT now(),
     one         boolean        PRIMARY KEY DEFAULT true,
     mode        text           NOT NULL DEFAULT 'queue',
-    origin_head bigint         NOT NULL DEFAULT 0,
+    becoming    text,
     origin_open int8multirange NOT NULL DEFAULT '{}',
-    changed_at  timestamptz    NOT NULL DEFAULT now(),
     CONSTRAINT outbox_mode_alone CHECK (one),
-    CONSTRAINT outbox_mode_known CHECK (mode IN ('queue', 'stream'))
+    CONSTRAINT outbox_mode_known CHECK (mode IN ('queue', 'stream') AND becoming IN ('queue', 'stream'))
 );
 COMMENT ON TABLE outbox_mode IS
     'One row: whether outbox_events is a queue or a stream. notifyd migrate --mode changes it, nothing else may: it moves what is waiting.';
 COMMENT ON COLUMN outbox_mode.one IS 'True: there is one row.';
 COMMENT ON COLUMN outbox_mode.mode IS
     'queue: each event is marked when it is done. stream: events are never touched, outbox_positions says how far each destination has come.';
+COMMENT ON COLUMN outbox_mode.becoming IS
+    'Set while a change goes on that leaves the table in between, or was broken off: neither mode may read it then. The same change, begun again, goes on.';
 COMMENT ON COLUMN outbox_mode.origin_head IS
     'Where the first destinations of a stream begin: with the events above this id, and those in origin_open.';
 COMMENT ON COLUMN outbox_mode.origin_open IS 'Ids up to origin_head that were waiting when the table became a stream. A range may span ids that do not exist.';
@@ -81,5 +84,15 @@ BEGIN
     END IF;
 END
 $due$;
+
+-- schema.sql makes it again where it is run by hand. In a stream nothing reads it,
+-- and every insert would pay for it.
+DO $fresh$
+BEGIN
+    IF to_regclass('outbox_events_fresh') IS NOT NULL AND EXISTS (SELECT FROM outbox_mode WHERE mode = 'stream' AND becoming IS NULL) THEN
+        DROP INDEX outbox_events_fresh;
+    END IF;
+END
+$fresh$;
 
 INSERT INTO outbox_migrations (version, name) VALUES (4, 'streams') ON CONFLICT DO NOTHING;

@@ -1,0 +1,88 @@
+package outboxsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// freshIndex is the index that a queue finds its events by, and that a stream does
+// not have.
+const freshIndex = "outbox_events_fresh"
+
+// indexFresh makes the index beside writers: none of them waits for it to be built.
+// One of a partitioned table cannot be built so. There it is made without its parts,
+// each partition gets its own beside writers, and these are attached.
+func (m *modeChange) indexFresh(ctx context.Context) error {
+	partitioned, err := Partitioned(ctx, m.conn, m.schema)
+	if err != nil {
+		return err
+	}
+	if !partitioned {
+		m.say("indexing the events that wait, beside writers: this waits for transactions that are open")
+		return m.build(ctx, "outbox_events", freshIndex)
+	}
+	m.say("indexing the events that wait, partition by partition, beside writers: this waits for transactions that are open")
+	if err := m.alone(ctx, `CREATE INDEX IF NOT EXISTS outbox_events_fresh ON ONLY outbox_events (id) WHERE state = 'fresh';`); err != nil {
+		return err
+	}
+	partitions, err := m.without(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range partitions {
+		name := p[:min(len(p), maxSchemaBytes)] + "_fresh"
+		if err := m.build(ctx, p, name); err != nil {
+			return err
+		}
+		if err := m.alone(ctx, `ALTER INDEX outbox_events_fresh ATTACH PARTITION `+m.table(name)); err != nil {
+			return err
+		}
+	}
+	if partitions, err = m.without(ctx); err == nil && len(partitions) > 0 {
+		err = fmt.Errorf("the partition %s has come up meanwhile: repeat the command", partitions[0])
+	}
+	return err
+}
+
+// without returns the partitions whose events are not indexed.
+func (m *modeChange) without(ctx context.Context) ([]string, error) {
+	rows, err := m.conn.Query(ctx, `SELECT c.relname::text FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
+		WHERE h.inhparent = to_regclass($1) AND NOT EXISTS (SELECT FROM pg_inherits p JOIN pg_index i ON i.indexrelid = p.inhrelid
+			WHERE p.inhparent = to_regclass($2) AND i.indrelid = c.oid)
+		ORDER BY c.relname`, m.table("outbox_events"), m.table(freshIndex))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// build makes the index of one table, unless it is there. What a call that was broken
+// off has left is not valid, and made anew.
+func (m *modeChange) build(ctx context.Context, table, name string) (err error) {
+	var valid *bool
+	err = m.conn.QueryRow(ctx, `SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)`, m.table(name)).Scan(&valid)
+	switch {
+	case err == nil && *valid:
+		return nil
+	case err != nil && !errors.Is(err, pgx.ErrNoRows):
+		return err
+	}
+	// Concurrently is not within a transaction, so the session has the settings.
+	if _, err := m.conn.Exec(ctx, `SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false)`); err != nil {
+		return err
+	}
+	defer func() {
+		_, rerr := m.conn.Exec(context.WithoutCancel(ctx), `RESET statement_timeout; RESET lock_timeout`, pgx.QueryExecModeSimpleProtocol)
+		err = errors.Join(err, rerr)
+	}()
+	if valid != nil {
+		if _, err := m.conn.Exec(ctx, `DROP INDEX CONCURRENTLY `+m.table(name)); err != nil {
+			return err
+		}
+	}
+	_, err = m.conn.Exec(ctx, `CREATE INDEX CONCURRENTLY `+pgx.Identifier{name}.Sanitize()+` ON `+m.table(table)+` (id) WHERE state = 'fresh'`)
+	return err
+}

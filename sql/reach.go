@@ -1,0 +1,100 @@
+package outboxsql
+
+import "sort"
+
+// reach is what one reader of a stream has acknowledged: everything up to head but
+// what is open. The spans are in order and do not touch.
+type reach struct {
+	destination string
+	head        int64
+	open        []span
+}
+
+// misses reports whether the reader has yet to get the event.
+func (r *reach) misses(id int64) bool {
+	if id > r.head {
+		return true
+	}
+	i := sort.Search(len(r.open), func(i int) bool { return r.open[i].high > id })
+	return i < len(r.open) && r.open[i].low <= id
+}
+
+// readers are all who read a stream. A destination may have several parts; what one
+// of them misses, the destination misses.
+type readers struct {
+	all    []*reach
+	byName map[string][]*reach
+}
+
+func newReaders(all []*reach) *readers {
+	r := &readers{all: all, byName: make(map[string][]*reach)}
+	for _, one := range all {
+		r.byName[one.destination] = append(r.byName[one.destination], one)
+	}
+	return r
+}
+
+// head returns the highest head: above it, everybody misses everything.
+func (r *readers) head() (head int64) {
+	for _, one := range r.all {
+		head = max(head, one.head)
+	}
+	return head
+}
+
+// of returns the names among the given ones that have a position. Where none has,
+// and where no names are given because the event type has no route, it is the one
+// who looks for types without a route, or the beginning of the stream, named "".
+// A destination that has never read the stream begins at its end: it misses nothing
+// that others have got.
+func (r *readers) of(names []string) (known []string) {
+	for _, name := range names {
+		if name != "" && r.byName[name] != nil {
+			known = append(known, name)
+		}
+	}
+	if len(known) == 0 {
+		return []string{""}
+	}
+	return known
+}
+
+// missing returns those of the names that miss the event.
+func (r *readers) missing(names []string, id int64) (who []string) {
+	for _, name := range names {
+		for _, one := range r.byName[name] {
+			if one.misses(id) {
+				who = append(who, name)
+				break
+			}
+		}
+	}
+	return who
+}
+
+// disputed returns the ids up to the highest head that some readers miss and others
+// do not.
+func (r *readers) disputed() (spans []span) {
+	// What changes at an id: one reader more misses what follows, or one less.
+	changes := make(map[int64]int)
+	top := r.head() + 1
+	for _, one := range r.all {
+		for _, s := range append(one.open[:len(one.open):len(one.open)], span{one.head + 1, top}) {
+			changes[s.low]++
+			changes[s.high]--
+		}
+	}
+	at := make([]int64, 0, len(changes))
+	for id := range changes {
+		at = append(at, id)
+	}
+	sort.Slice(at, func(i, j int) bool { return at[i] < at[j] })
+	missing := 0
+	for i, id := range at {
+		missing += changes[id]
+		if missing > 0 && missing < len(r.all) && i+1 < len(at) {
+			spans = append(spans, span{id, at[i+1]})
+		}
+	}
+	return spans
+}

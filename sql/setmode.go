@@ -1,0 +1,166 @@
+package outboxsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrRelays is returned by [SetMode] while relays are connected to the table.
+var ErrRelays = errors.New("relays are at work on outbox_events")
+
+// ErrPositions is returned by [SetMode] where the destinations of a stream are not
+// at the same place and nobody has said which event types they get.
+var ErrPositions = errors.New("the destinations of the stream are not at the same place")
+
+const (
+	// modeBatch is how many events one transaction of [SetMode] deals with: some
+	// hundredths of a second.
+	modeBatch = 5000
+	// modeSay is the shortest time between two lines about one step.
+	modeSay = 5 * time.Second
+	// maxOpen is how many ranges of ids a stream begins with at most. Each write of
+	// a position writes all of its ranges.
+	maxOpen = 4000
+)
+
+// ModeOptions say how the mode is changed; the zero value will do where no events
+// wait, and from a queue to a stream.
+type ModeOptions struct {
+	// LockPatience is how long to try to get the table to itself for a moment,
+	// beside those who write to it, and to wait for writers' transactions that have
+	// to end first; 0 is [DefaultLockPatience].
+	LockPatience time.Duration
+	// Progress is told what is done next and how far it has come, if it is set.
+	Progress func(step string)
+	// Route returns the destinations of an event type by today's routes. It is for
+	// a stream that becomes a queue, where some destinations have got an event and
+	// others have not. Nil: not known.
+	Route func(eventType string) []string
+	// Unordered reports whether a destination gets the events of one aggregate in any
+	// order. Nil: none does.
+	Unordered func(destination string) bool
+}
+
+// SetMode makes outbox_events a queue or a stream, after [Migrate]. It does nothing
+// where the table is that already. Relays have to be stopped: the error wraps
+// [ErrRelays] with who they are if they are not. Writers go on, on tables of any size.
+// What was waiting waits afterwards, what was delivered is delivered. A call that was
+// interrupted may be repeated, and goes on; until then a stream that was to become a
+// queue is neither, and relays wait. The error wraps [ErrStream] where the table cannot
+// be a stream, and [ErrPositions] where Route is needed.
+func SetMode(ctx context.Context, conn *pgx.Conn, schema string, mode Mode, o ModeOptions) (err error) {
+	if err := errors.Join(ValidateSchema(schema), mode.Validate()); err != nil {
+		return err
+	}
+	if err := Check(ctx, conn, schema); err != nil {
+		return err
+	}
+	if err := direct(ctx, conn); err != nil {
+		return err
+	}
+	unlock, err := lockSchema(ctx, conn, schema)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock(ctx)) }()
+	m := &modeChange{change: change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress}, options: o, said: time.Now()}
+	if err := m.run(ctx, mode); err != nil {
+		return fmt.Errorf("make outbox_events of schema %q a %s: %w", schema, mode, err)
+	}
+	return nil
+}
+
+// direct returns an error for a connection through a pooler, which may give the
+// session to somebody else together with the locks that keep relays away.
+func direct(ctx context.Context, conn *pgx.Conn) error {
+	var pid int64
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&pid); err != nil {
+		return fmt.Errorf("ask which server process answers: %w", err)
+	}
+	if uint32(pid) != conn.PgConn().PID() { //nolint:gosec // a process id
+		return errors.New("the connection leads through a pooler: connect to PostgreSQL directly to change the mode")
+	}
+	return nil
+}
+
+// modeChange is one call of SetMode.
+type modeChange struct {
+	change
+	options ModeOptions
+	said    time.Time // when the last line about the step at hand was said
+}
+
+func (m *modeChange) run(ctx context.Context, to Mode) error {
+	mode, becoming, err := readMode(ctx, m.conn, m.schema)
+	switch {
+	case err != nil:
+		return err
+	case becoming == "" && mode == to:
+		return nil
+	case becoming != "" && becoming != to:
+		return fmt.Errorf("%w: it was to become a %s, and that was broken off: run `notifyd migrate --mode %[2]s` to its end first", ErrModeChanging, becoming)
+	}
+	if to == ModeStream {
+		if err := CheckStream(ctx, m.conn, m.schema); err != nil {
+			return err
+		}
+	}
+	release, err := m.exclude(ctx)
+	if err != nil {
+		return err
+	}
+	if to == ModeStream {
+		err = m.toStream(ctx)
+	} else {
+		err = m.toQueue(ctx)
+	}
+	return errors.Join(err, release(ctx))
+}
+
+// exclude takes the guard of the mode alone, so that no relay reads the table
+// until release is called.
+func (m *modeChange) exclude(ctx context.Context) (release func(context.Context) error, err error) {
+	var got bool
+	if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+modeGuard(m.schema)+`)`).Scan(&got); err != nil {
+		return nil, fmt.Errorf("keep relays away: %w", err)
+	}
+	if !got {
+		who := m.sessions(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND (classid::bigint << 32 | objid::bigint) = `+modeGuard(m.schema))
+		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, who)
+	}
+	return func(ctx context.Context) error {
+		if _, err := m.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+modeGuard(m.schema)+`)`); err != nil {
+			return fmt.Errorf("let relays in again: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+// step runs f in a transaction of some hundredths of a second, whose statements
+// find events by index however little PostgreSQL knows of the table.
+func (m *modeChange) step(ctx context.Context, f func(tx pgx.Tx) error) error {
+	return m.again(ctx, func() error {
+		return m.begin(ctx, aloneLock, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off;
+				SET LOCAL enable_mergejoin = off; SET LOCAL jit = off`, pgx.QueryExecModeSimpleProtocol)
+			if err != nil {
+				return err
+			}
+			return f(tx)
+		})
+	})
+}
+
+// count tells how far a long step has come, now and then.
+func (m *modeChange) count(format string, n int64) {
+	if time.Since(m.said) >= modeSay {
+		m.said = time.Now()
+		m.say(format, n)
+	}
+}

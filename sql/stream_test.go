@@ -1,0 +1,166 @@
+package outboxsql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestCheckStream: what would lose events or send them again is refused, for a
+// change and for a relay that starts, with what helps; and that does help.
+func TestCheckStream(t *testing.T) {
+	t.Parallel()
+	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		check := func() error { return outboxsql.CheckStream(t.Context(), conn, "public") }
+		if err := check(); err != nil {
+			t.Errorf("an empty table: %v", err)
+		}
+		exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100)`)
+		if err := check(); err != nil {
+			t.Errorf("a table: %v", err)
+		}
+		cure := regexp.MustCompile(`(?:ALTER SEQUENCE|SELECT setval)[^,;)]+(, \d+\))?`)
+		for _, c := range []struct{ spoil, want, cure string }{
+			{`ALTER SEQUENCE outbox_events_id_seq CACHE 20`, "in steps of 1, 20 at a time", ""},
+			{`ALTER SEQUENCE outbox_events_id_seq INCREMENT BY 2`, "in steps of 2, 1 at a time", ""},
+			{`ALTER TABLE outbox_events ALTER COLUMN id SET CACHE 5`, "5 at a time", ""},
+			{`INSERT INTO outbox_events (id, event_type, payload) SELECT outbox_last_id() + 1000, 'a', '1'`, "that the sequence has not given out", ""},
+			{`INSERT INTO outbox_events (id, event_type, payload) VALUES (0, 'a', '1')`, "event 0 has an id of the writer's own", `DELETE FROM outbox_events WHERE id = 0`},
+			{
+				`INSERT INTO outbox_positions (destination, head) SELECT 'Shop x', outbox_last_id() + 7`,
+				`the sequence gives out ids again that were delivered`, "",
+			},
+		} {
+			exec(t, conn, c.spoil)
+			err := check()
+			if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", c.spoil, err)
+				continue
+			}
+			if err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{}); !errors.Is(err, outboxsql.ErrStream) {
+				t.Errorf("%s: changed: %v", c.spoil, err)
+			}
+			if c.cure == "" {
+				c.cure = cure.FindString(err.Error())
+			}
+			exec(t, conn, c.cure)
+			if err := check(); err != nil {
+				t.Errorf("%s: %s does not help: %v", c.spoil, c.cure, err)
+			}
+		}
+		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
+		exec(t, conn, `DELETE FROM outbox_positions; UPDATE outbox_mode SET origin_head = outbox_last_id()`)
+		exec(t, conn, `TRUNCATE outbox_events RESTART IDENTITY`)
+		if err := check(); !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "the beginning of the stream is at") {
+			t.Errorf("a sequence that begins again: %v", err)
+		}
+	})
+}
+
+// TestCheckStreamWithoutSequence: ids of the application's own.
+func TestCheckStreamWithoutSequence(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	exec(t, conn, `ALTER TABLE outbox_events ALTER COLUMN id DROP IDENTITY`)
+	err := outboxsql.CheckStream(t.Context(), conn, "public")
+	if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "no sequence of its own") {
+		t.Errorf("without a sequence: %v", err)
+	}
+	exec(t, conn, `ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY`)
+	if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
+		t.Errorf("with ids that nobody else can choose: %v", err)
+	}
+}
+
+// TestCheckStreamAsRelay: a relay may look, with what it is granted.
+func TestCheckStreamAsRelay(t *testing.T) {
+	t.Parallel()
+	for _, days := range []bool{false, true} {
+		t.Run(fmt.Sprint("partitioned ", days), func(t *testing.T) {
+			t.Parallel()
+			conn := connect(t, testenv.Database(t))
+			_, relay := granted(t, conn, `Odd "schema"`, outboxsql.BellAuto)
+			exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_events (event_type, payload) VALUES ('a', '1')`)
+			if days {
+				partition(t, conn, `Odd "schema"`)
+			}
+			become(t, conn, relay)
+			if err := outboxsql.CheckStream(t.Context(), conn, `Odd "schema"`); err != nil {
+				t.Error(err)
+			}
+			exec(t, conn, `INSERT INTO "Odd ""schema""".outbox_positions (destination, head) VALUES ('x', 1::bigint << 40)`)
+			if err := outboxsql.CheckStream(t.Context(), conn, `Odd "schema"`); !errors.Is(err, outboxsql.ErrStream) {
+				t.Errorf("behind a position: %v", err)
+			}
+		})
+	}
+}
+
+// TestCheckStreamSubscribed: on a table that gets its events from elsewhere, and on
+// one that is a partition's.
+func TestCheckStreamSubscribed(t *testing.T) {
+	t.Parallel()
+	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		name := pgx.Identifier{"s" + conn.Config().Database}.Sanitize()
+		exec(t, conn, `CREATE SUBSCRIPTION `+name+` CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false)`)
+		t.Cleanup(func() {
+			for _, sql := range []string{`ALTER SUBSCRIPTION ` + name + ` DISABLE`, `ALTER SUBSCRIPTION ` + name + ` SET (slot_name = NONE)`, `DROP SUBSCRIPTION ` + name} {
+				if _, err := conn.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
+			t.Errorf("one of other tables: %v", err)
+		}
+		// What REFRESH would write, had it a publisher to ask.
+		exec(t, conn, `INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT b.oid, coalesce((SELECT max(inhrelid) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass), 'outbox_events'::regclass), 'r'
+			FROM pg_subscription AS b WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		err := outboxsql.CheckStream(t.Context(), conn, "public")
+		if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "the subscription s"+conn.Config().Database) {
+			t.Errorf("a subscription: %v", err)
+		}
+	})
+}
+
+// TestCheckStreamStandby: a standby does not see whose transactions are open.
+func TestCheckStreamStandby(t *testing.T) {
+	t.Parallel()
+	primary := testenv.OwnPostgres(t, nil)
+	conn := connect(t, primary.URL("postgres"))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	_ = conn.Close(t.Context())
+	standby := connect(t, testenv.Standby(t, primary, 0).URL("postgres"))
+	err := outboxsql.CheckStream(t.Context(), standby, "public")
+	if !errors.Is(err, outboxsql.ErrStream) || !strings.Contains(err.Error(), "standby") {
+		t.Errorf("on a standby: %v", err)
+	}
+}
+
+// TestQueueToStreamPrepared: a prepared transaction has no process, and is waited for
+// all the same.
+func TestQueueToStreamPrepared(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})
+	conn := connect(t, server.URL("postgres"))
+	migrate(t, conn, "public", outboxsql.BellOff)
+	exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'); PREPARE TRANSACTION 'p'`)
+	exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) VALUES ('a', '1', 'done')`)
+	err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{LockPatience: time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "pg_prepared_xacts") {
+		t.Errorf("beside it: %v", err)
+	}
+	exec(t, conn, `COMMIT PREPARED 'p'`)
+	setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
+	same(t, "open", values[int64](t, conn, openIDs), []int64{1})
+}

@@ -1,0 +1,96 @@
+package outboxsql
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// toQueue marks what destinations of a stream have got, as a queue would have.
+//
+// In a stream all events are fresh, which is what a queue takes for not dealt with.
+// So each one up to the highest head becomes done, or deferred with a row for each
+// destination that has not got it, or stays fresh where none has. One that is not to be
+// seen yet, because its transaction is open, is a gap to every reader or above its head,
+// and rightly fresh when it comes up: nobody has to wait for it.
+//
+// In between the table is neither: what is stored for a destination would be read from
+// the events as well. So the change is noted before its first step, and no relay reads
+// the table until the last one. Begun again, it goes on with the events that are fresh.
+func (m *modeChange) toQueue(ctx context.Context) error {
+	r, err := m.readers(ctx)
+	if err != nil {
+		return fmt.Errorf("read the positions: %w", err)
+	}
+	if m.options.Route == nil {
+		if err := m.agreed(ctx, r); err != nil {
+			return err
+		}
+	}
+	if err := m.tx(ctx, aloneLock, `UPDATE outbox_mode SET becoming = 'queue'`); err != nil {
+		return fmt.Errorf("note the change: %w", err)
+	}
+	m.say("marking the events that have been delivered, up to event %d", r.head())
+	if err := m.markAll(ctx, r); err != nil {
+		return fmt.Errorf("mark events: %w", err)
+	}
+	if err := m.indexFresh(ctx); err != nil {
+		return fmt.Errorf("index the events that wait: %w", err)
+	}
+	m.say("making the table a queue")
+	return m.tx(ctx, aloneLock, `DELETE FROM outbox_positions; DELETE FROM outbox_routes;
+		UPDATE outbox_mode SET mode = 'queue', becoming = NULL, origin_head = 0, origin_open = '{}', changed_at = clock_timestamp();`)
+}
+
+// readers returns how far everybody has come. The beginning of the stream stands for
+// whoever has not come to read it: for all, or, where routes are known, for the one who
+// looks for event types without any.
+func (m *modeChange) readers(ctx context.Context) (*readers, error) {
+	rows, err := m.conn.Query(ctx, `SELECT destination, part, head, lower(s), upper(s) FROM (
+			SELECT destination, part, head, open FROM `+m.table("outbox_positions")+`
+			UNION ALL SELECT '', 0, origin_head, origin_open FROM `+m.table("outbox_mode")+`
+			WHERE NOT EXISTS (SELECT FROM `+m.table("outbox_positions")+` WHERE destination = '' OR $1::boolean)) AS p
+		LEFT JOIN LATERAL unnest(open) AS s ON true ORDER BY destination, part, lower(s)`, m.options.Route == nil)
+	if err != nil {
+		return nil, err
+	}
+	var all []*reach
+	var part, lastPart int
+	var destination string
+	var head int64
+	var low, high *int64
+	_, err = pgx.ForEachRow(rows, []any{&destination, &part, &head, &low, &high}, func() error {
+		if n := len(all); n == 0 || all[n-1].destination != destination || lastPart != part {
+			all, lastPart = append(all, &reach{destination: destination, head: head}), part
+		}
+		if low != nil && high != nil {
+			one := all[len(all)-1]
+			one.open = append(one.open, span{*low, *high})
+		}
+		return nil
+	})
+	return newReaders(all), err
+}
+
+// agreed returns an error if there is an event that some readers have got and others
+// have not: it is not known who is to get it.
+func (m *modeChange) agreed(ctx context.Context, r *readers) error {
+	disputed := r.disputed()
+	low, high := make([]int64, len(disputed)), make([]int64, len(disputed))
+	for i, s := range disputed {
+		low[i], high[i] = s.low, s.high
+	}
+	var id *int64
+	err := m.step(ctx, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT min(e.id) FROM unnest($1::bigint[], $2::bigint[]) AS s(low, high) CROSS JOIN LATERAL (
+			SELECT id FROM outbox_events WHERE id >= s.low AND id < s.high AND state = 'fresh' ORDER BY id LIMIT 1) AS e`, low, high).Scan(&id)
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("compare the positions: %w", err)
+	case id != nil:
+		return fmt.Errorf("%w: some have got event %d and others have not: let relays catch up and stop them, or give --config with the routes of the relays", ErrPositions, *id)
+	}
+	return nil
+}

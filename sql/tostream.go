@@ -1,0 +1,233 @@
+package outboxsql
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// span are the ids from low up to, and without, high.
+type span struct{ low, high int64 }
+
+const (
+	// lookBatch is how many events one statement looks at.
+	lookBatch = 20_000
+	// drawersPoll is how often it is looked whether transactions have ended.
+	drawersPoll = 50 * time.Millisecond
+)
+
+// toStream makes what is waiting in a queue what is open in a stream.
+//
+// The stream begins behind the last event that was marked. Above that one nothing is
+// marked, so everything that there is and that will come is read in the order of ids.
+// Below it, what is not marked is open: ranges from one fresh event to the next, as
+// long as no marked one is in between. With relays away nothing else gets a mark.
+//
+// An event that is not to be seen yet must not be missing from that. Its id may be
+// below the last mark only if its transaction drew it before that event's id was drawn.
+// Drawing takes a lock on the sequence first, which only the end of the transaction
+// lets go. So whoever holds that lock when the last mark is known, is waited for, and
+// whoever does not has nothing below it, or has ended; then the fresh events are
+// looked for. Those that draw later draw above it.
+//
+// Until the last step the table is a queue, and nothing is lost if that never comes.
+func (m *modeChange) toStream(ctx context.Context) error {
+	if err := m.giveBack(ctx); err != nil {
+		return fmt.Errorf("give back leases: %w", err)
+	}
+	m.say("looking for the last event that was dealt with")
+	head, err := m.lastMarked(ctx)
+	if err != nil {
+		return fmt.Errorf("look for the last event that was dealt with: %w", err)
+	}
+	var open []span
+	if head > 0 {
+		m.say("waiting for transactions that may have written below event %d", head)
+		if err := m.awaitDrawers(ctx); err != nil {
+			return err
+		}
+		if open, err = m.freshBelow(ctx, head); err != nil {
+			return err
+		}
+	}
+	m.say("making the table a stream that begins behind event %d, with %d ranges open below it", head, len(open))
+	return m.alone(ctx, fmt.Sprintf(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE;
+		DROP INDEX IF EXISTS outbox_events_fresh;
+		DELETE FROM outbox_positions;
+		DELETE FROM outbox_routes;
+		UPDATE outbox_mode SET mode = 'stream', becoming = NULL, origin_head = %d, origin_open = '%s', changed_at = clock_timestamp();`, head, multirange(open)))
+}
+
+// multirange returns the spans as PostgreSQL writes them.
+func multirange(spans []span) string {
+	var b strings.Builder
+	for i, s := range spans {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "[%d,%d)", s.low, s.high)
+	}
+	return "{" + b.String() + "}"
+}
+
+// giveBack makes due what relays that are gone had leased.
+func (m *modeChange) giveBack(ctx context.Context) error {
+	m.say("giving back what relays that are gone were delivering")
+	for n := int64(modeBatch); n == modeBatch; {
+		err := m.step(ctx, func(tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
+				lease_owner = NULL, lease_token = NULL, lease_until = NULL
+				WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE state = 'running' LIMIT $1 FOR UPDATE))`, modeBatch)
+			n = tag.RowsAffected()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastMarked returns the highest id of an event that is not fresh, 0 if there is none.
+func (m *modeChange) lastMarked(ctx context.Context) (head int64, err error) {
+	var looked int64
+	for upto := int64(math.MaxInt64); ; {
+		var lowest, marked *int64
+		var n int64
+		err := m.step(ctx, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `SELECT min(id), max(id) FILTER (WHERE state <> 'fresh'), count(*) FROM (
+				SELECT id, state FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT $2) AS e`, upto, lookBatch).Scan(&lowest, &marked, &n)
+		})
+		switch {
+		case err != nil:
+			return 0, err
+		case marked != nil:
+			return *marked, nil
+		case lowest == nil:
+			return 0, nil
+		}
+		upto = *lowest - 1
+		looked += n
+		m.count("%d events looked at", looked)
+	}
+}
+
+// awaitDrawers waits until all transactions have ended that may have drawn an id
+// that is known already and cannot be seen.
+func (m *modeChange) awaitDrawers(ctx context.Context) error {
+	const drawers = ` FROM pg_locks WHERE locktype = 'relation' AND relation = to_regclass(pg_get_serial_sequence($1, 'id'))
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'RowExclusiveLock' AND granted`
+	var witnesses []string
+	err := m.conn.QueryRow(ctx, `SELECT coalesce(array_agg(virtualtransaction), '{}')`+drawers, m.table("outbox_events")).Scan(&witnesses)
+	if err != nil {
+		return fmt.Errorf("look who has drawn ids: %w", err)
+	}
+	for began := time.Now(); ; {
+		// One of them may have been prepared, and goes by another name then, without
+		// a process.
+		var left int
+		err := m.conn.QueryRow(ctx, `SELECT count(*)`+drawers+` AND (virtualtransaction = ANY($2) OR pid IS NULL)`, m.table("outbox_events"), witnesses).Scan(&left)
+		switch {
+		case err != nil:
+			return fmt.Errorf("look who has drawn ids: %w", err)
+		case left == 0:
+			return nil
+		case m.tired(began):
+			return fmt.Errorf("for %v transactions that have drawn ids have not ended (%s; prepared ones: see pg_prepared_xacts): end them, and repeat the command",
+				time.Since(began).Round(time.Millisecond), m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), witnesses))
+		case !rest(ctx, drawersPoll):
+			return fmt.Errorf("wait for transactions that have drawn ids: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// freshBelow returns ranges that have all fresh events up to head and no other
+// event: maxOpen of them at most, the highest ones. Events below those are put into
+// outbox_deliveries, where whoever looks for routes finds them.
+func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []span, err error) {
+	m.say("looking for events that wait")
+	dropped := 0
+	for low, n := int64(math.MinInt64), lookBatch; n == lookBatch; {
+		var found []span
+		if found, n, err = m.freshFrom(ctx, low, head); err != nil {
+			return nil, fmt.Errorf("look for events that wait: %w", err)
+		}
+		if len(found) == 0 {
+			break
+		}
+		// The batch begins with the event that the one before ended with.
+		if len(open) > 0 && found[0].low < open[len(open)-1].high {
+			open[len(open)-1].high = found[0].high
+			found = found[1:]
+		}
+		open = append(open, found...)
+		if len(open) > 0 {
+			low = open[len(open)-1].high - 1
+		}
+		if surplus := len(open) - maxOpen; surplus > 0 {
+			dropped += surplus
+			open = append(open[:0], open[surplus:]...)
+		}
+		m.count("%d ranges found", int64(dropped+len(open)))
+	}
+	if dropped > 0 {
+		m.say("%d ranges are too many: the events of the first %d are put aside", dropped+len(open), dropped)
+		err = m.putAside(ctx, open[0].low)
+	}
+	return open, err
+}
+
+// freshFrom returns the ranges of the first lookBatch fresh events from low on, and
+// how many events there were.
+func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []span, n int, err error) {
+	err = m.step(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `WITH f AS MATERIALIZED (
+				SELECT id FROM outbox_events WHERE state = 'fresh' AND id >= $1 AND id <= $2 ORDER BY id LIMIT $3),
+			pairs AS (SELECT id, lag(id) OVER (ORDER BY id) AS before FROM f),
+			seen AS (SELECT id, before + 1 < id AND EXISTS (SELECT FROM outbox_events AS e WHERE e.id > p.before AND e.id < p.id) AS apart FROM pairs AS p),
+			numbered AS (SELECT id, count(*) FILTER (WHERE apart) OVER (ORDER BY id) AS n FROM seen)
+			SELECT min(id), max(id) + 1, count(*)::int FROM numbered GROUP BY n ORDER BY n`, low, head, lookBatch)
+		if err != nil {
+			return err
+		}
+		var s span
+		var some int
+		found, n = nil, 0
+		_, err = pgx.ForEachRow(rows, []any{&s.low, &s.high, &some}, func() error {
+			found = append(found, s)
+			n += some
+			return nil
+		})
+		return err
+	})
+	return found, n, err
+}
+
+// putAside makes fresh events below an id what a delayed or an undecided event looks
+// like, which queues and streams deal with alike.
+func (m *modeChange) putAside(ctx context.Context, below int64) error {
+	var done int64
+	for n := int64(modeBatch); n == modeBatch; {
+		err := m.step(ctx, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `WITH f AS MATERIALIZED (
+					SELECT id, event_type, available_at FROM outbox_events WHERE state = 'fresh' AND id < $1 ORDER BY id LIMIT $2),
+				put AS (INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
+					SELECT id, '', event_type, 'retry', `+availableAt+` FROM f ON CONFLICT DO NOTHING),
+				marked AS (UPDATE outbox_events AS e SET state = 'deferred' FROM f WHERE e.id = f.id)
+				SELECT count(*) FROM f`, below, modeBatch).Scan(&n)
+		})
+		if err != nil {
+			return fmt.Errorf("put events aside: %w", err)
+		}
+		done += n
+		m.count("%d events put aside", done)
+	}
+	return nil
+}
+
+// availableAt is when an event is due, within what can be reckoned with.
+const availableAt = `least(greatest(available_at, clock_timestamp()), clock_timestamp() + interval '100 years')`
