@@ -169,6 +169,9 @@ func (l *lane) stats() DestinationStats {
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
 		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,
 	}
+	if l.agg != nil {
+		s.Aggregates = len(l.agg.lines) + len(l.agg.blocked)
+	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()
 	if r, ok := l.handler.(Reporter); ok {
