@@ -39,9 +39,12 @@ const (
 	relayBatch       = 50
 	// leasedMost is what its lane may run under leases.
 	leasedMost = relayConcurrency * relayBatch
-	// inFlight is what a relay may have delivered and not settled: its claims, and
-	// its leases beside them.
-	inFlight = relayClaims*relayClaimBatch + leasedMost
+	// claimed is what a relay of a queue may have delivered and not settled: its claims,
+	// and its leases beside them.
+	claimed = relayClaims*relayClaimBatch + leasedMost
+	// streamed is the same in a stream: what was in calls, and what was acknowledged
+	// since the position was written, up to all that lay ready for calls.
+	streamed = 2000
 
 	// answerWithin is how long a destination may take.
 	answerWithin = 3 * time.Second
