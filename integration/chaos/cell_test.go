@@ -46,11 +46,10 @@ func longForm() form {
 
 // cell is one fault under one load, in one mode.
 type cell struct {
-	t      *testing.T
-	ctx    context.Context //nolint:containedctx // the test's own
-	form   form
-	mode   outboxsql.Mode
-	shared int // by how many relays the work is
+	t    *testing.T
+	ctx  context.Context //nolint:containedctx // the test's own
+	form form
+	mode outboxsql.Mode
 
 	server   *pgserver.Server // its own; nil where the shared one does
 	url      string           // of the database, as superuser
@@ -65,17 +64,18 @@ type cell struct {
 	network *testenv.Network
 	pooler  *plainserver.Server
 	clock   func(time.Duration)
-	ballast string // the file that fills the disk
-	kept    int    // what was settled for good before the fault
+	skew    time.Duration // how far the clock was set
+	ballast string        // the file that fills the disk
+	kept    int           // what was settled for good before the fault
 	foreign *pgx.Conn
 	frozen  time.Time // when a relay was
-	stopped int       // which one
+	stopped *child    // which one
 
 	// tookOver is how long the relays that are left took to deliver all that was
 	// there before the fault, where that is asked.
 	tookOver time.Duration
 
-	// What may come twice: how many relays lost what they had in flight, how often
+	// What may come twice in a queue: how many relays lost what they had in flight, how often
 	// together; how many lost their leases alone; and how many deliveries were
 	// settled without being on disk.
 	broken, unleased, volatile int
@@ -85,7 +85,7 @@ type cell struct {
 // has to and no more.
 func newCell(t *testing.T, f *fault, mode outboxsql.Mode, s form) *cell {
 	t.Helper()
-	c := &cell{t: t, ctx: t.Context(), form: s, mode: mode, shared: f.relays}
+	c := &cell{t: t, ctx: t.Context(), form: s, mode: mode}
 	if f.server != nil {
 		f.server(c)
 		c.url = c.server.URL("")
@@ -129,6 +129,9 @@ func (c *cell) migrate() {
 	}
 	if err := outboxsql.SetMode(c.ctx, conn.Conn(), outboxsql.DefaultSchema, c.mode, outboxsql.ModeOptions{}); err != nil {
 		c.t.Fatal(err)
+	}
+	if c.mode == outboxsql.ModeStream {
+		c.watchTakeovers()
 	}
 	// Roles belong to the server, which cells share: named like the database.
 	c.role = "relay_" + fmt.Sprintf("%x", time.Now().UnixNano()) + fmt.Sprint(os.Getpid())

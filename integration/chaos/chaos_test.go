@@ -133,7 +133,7 @@ type result struct {
 
 func (c *cell) count(name string, k kind, began, healed time.Time) *result {
 	c.t.Helper()
-	r := &result{fault: name, kind: k, bound: c.place.unsure() + c.inFlight() + c.volatile, resumed: -1}
+	r := &result{fault: name, kind: k, bound: c.place.unsure() + c.inFlight(), resumed: -1}
 	written := c.load.truth()
 	r.written = len(written)
 	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`).Scan(&r.dead); err != nil {

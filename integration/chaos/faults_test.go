@@ -102,7 +102,7 @@ func (c *cell) sink() *sink {
 func killRelay(c *cell) {
 	missing, looked := c.load.known(), 0
 	killed := time.Now()
-	c.signal(c.deliverer(), syscall.SIGKILL)
+	c.deliverer().signal(c.t, syscall.SIGKILL)
 	c.broken = 1
 	c.begin("SELECT pg_current_xact_id()")
 	c.await("the relay that is left delivers what was there", func() bool {
@@ -131,7 +131,7 @@ func freezeRelay(c *cell) {
 	}
 	c.load.insist("frozen", freezeKeys, 5*freezeKeys) // some are on their way
 	c.stopped = c.deliverer()
-	c.signal(c.stopped, syscall.SIGSTOP)
+	c.stopped.signal(c.t, syscall.SIGSTOP)
 	c.frozen = time.Now()
 	c.load.insist("frozen", freezeKeys, 5*freezeKeys)
 	c.broken = 1 // the server ends its sessions after a while, and another relay takes what they had
@@ -155,7 +155,7 @@ func thawRelay(c *cell) {
 		c.await("beside a relay that is frozen, the other one has "+step.what, func() bool { return step.done(last) })
 		c.t.Logf("%.1f s after the freeze the other relay has %s", time.Since(c.frozen).Seconds(), step.what)
 	}
-	c.signal(c.stopped, syscall.SIGCONT)
+	c.stopped.signal(c.t, syscall.SIGCONT)
 }
 
 func ownServer(c *cell) { c.server = testenv.OwnPostgres(c.t, nil) }
@@ -333,7 +333,7 @@ func destinationUp(c *cell) { c.sink().set(c.t, modeUp) }
 
 func blockDestination(c *cell) {
 	c.sink().set(c.t, modeBlocked)
-	c.await("a batch waits for the destination", c.sink().holding)
+	c.await("a batch waits for the destination", func() bool { return c.sink().holding() > 0 })
 }
 
 func mailServer(c *cell) {
@@ -388,5 +388,6 @@ func clockServer(c *cell) { c.server, c.clock = testenv.ClockPostgres(c.t, nil) 
 // it, and end the sessions that they are for.
 func jump(c *cell, offset time.Duration) {
 	c.clock(offset)
+	c.skew = offset
 	c.broken = len(c.relays)
 }

@@ -105,20 +105,19 @@ func (c *cell) durable() (n int) {
 	return n
 }
 
-// inFlight is how much the relays may have delivered and not written down, by what has
-// become of them.
-func (c *cell) inFlight() int {
-	if c.mode == outboxsql.ModeQueue {
-		if c.broken == 0 { // but the machine may have kept a relay from its claims for too long
-			c.broken = c.saying("claim was lost")
+// inFlight is how much the relays may have delivered and not written down.
+func (c *cell) inFlight() (n int) {
+	if c.mode == outboxsql.ModeStream {
+		arrivals := c.place.all()
+		for _, t := range c.takeovers() {
+			n += len(t.exposed(arrivals))
 		}
-		return c.broken*claimed + c.unleased*leasedMost
+		return n
 	}
-	if c.broken == 0 { // likewise from its session
-		c.broken = c.saying("no session that owns units")
+	if c.broken == 0 { // but the machine may have kept a relay from its claims for too long
+		c.broken = c.saying("claim was lost")
 	}
-	// One relay has the destination.
-	return (c.broken + c.shared - 1) / c.shared * streamed
+	return c.broken*claimed + c.unleased*leasedMost + c.volatile
 }
 
 // saying returns how many relays have said something.
@@ -133,17 +132,17 @@ func (c *cell) saying(text string) (n int) {
 
 // deliverer is the relay that delivered last, and the one to be hurt: in a stream it is
 // the one that has the destination.
-func (c *cell) deliverer() int {
+func (c *cell) deliverer() *child {
 	c.t.Helper()
 	if c.mode == outboxsql.ModeQueue {
-		return 0 // one is like the other
+		return c.relays[0] // one is like the other
 	}
 	arrivals := c.place.all()
-	for n, r := range c.relays {
+	for _, r := range c.relays {
 		if len(arrivals) > 0 && r.cmd.Process.Pid == arrivals[len(arrivals)-1].By {
-			return n
+			return r
 		}
 	}
 	c.t.Fatal("no relay has delivered anything")
-	return 0
+	return nil
 }

@@ -42,9 +42,6 @@ const (
 	// claimed is what a relay of a queue may have delivered and not settled: its claims,
 	// and its leases beside them.
 	claimed = relayClaims*relayClaimBatch + leasedMost
-	// streamed is the same in a stream: what was in calls, and what was acknowledged
-	// since the position was written, up to all that lay ready for calls.
-	streamed = 2000
 
 	// answerWithin is how long a destination may take.
 	answerWithin = 3 * time.Second
@@ -160,10 +157,10 @@ func (c *cell) startRelay() {
 	})
 }
 
-func (c *cell) signal(n int, sig syscall.Signal) {
-	c.t.Helper()
-	if err := c.relays[n].cmd.Process.Signal(sig); err != nil {
-		c.t.Fatal(err)
+func (r *child) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := r.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
 	}
 }
 
