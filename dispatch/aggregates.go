@@ -146,8 +146,9 @@ func (a *aggregates) giveUp(j *job) []kept {
 		a.lane.load--
 		return []kept{{j, released}}
 	}
-	gone := a.cut(j.agg, released, true)
-	delete(a.lines, j.agg.key)
+	g := j.agg // the job forgets it with the cut
+	gone := a.cut(g, released, true)
+	delete(a.lines, g.key)
 	return gone
 }
 
