@@ -25,6 +25,7 @@ import (
 	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/stream"
 )
 
 // The contract between the relay and handlers is defined in package dispatch;
@@ -94,11 +95,14 @@ type Relay struct {
 	log        *slog.Logger
 
 	middleware []Middleware
+	owner      int64         // the number that tells relays apart
 	listens    chan struct{} // closed after the first LISTEN, or when it is clear that there will be none
 	heard      sync.Once     // closes listens
 	ready      chan struct{}
-	refused    chan error // has room for the one that ends Run
+	refused    chan error                    // has room for the one that ends Run
+	engine     atomic.Pointer[stream.Engine] // nil unless the table is a stream, and before Run knows
 	ran        atomic.Bool
+	stream     bool              // the table is one; set by prepare
 	avoided    bool              // all connections go past a pooler; used by prepare only
 	partitions *store.Partitions // nil unless the relay looks after them
 	plain      bool              // it was said that there are no partitions; used by purge only
@@ -129,6 +133,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		listens:   make(chan struct{}),
 		ready:     make(chan struct{}),
 		refused:   make(chan error, 1),
+		owner:     store.NewOwner(),
 	}
 	r.listening = r.connector
 	if s.listen != nil {
@@ -139,13 +144,8 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 
 // wire makes the parts and connects them to one another.
 func (r *Relay) wire() error {
-	o := store.Options{Owner: store.NewOwner(), Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
-	o.Refused = func(err error) {
-		select {
-		case r.refused <- err:
-		default: // another session has said so
-		}
-	}
+	o := store.Options{Owner: r.owner, Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
+	o.Refused = r.refuse
 	r.keeper, r.watch = store.NewKeeper(r.connector, o), store.NewWatch(r.connector)
 	if r.settings.partitions {
 		r.partitions = store.NewPartitions(r.connector)
@@ -176,7 +176,7 @@ func (r *Relay) wire() error {
 
 // wireListener makes the part that listens.
 func (r *Relay) wireListener(owner int64) error {
-	d, observer := r.dispatcher, r.settings.observer
+	observer := r.settings.observer
 	listens := func() { r.heard.Do(func() { close(r.listens) }) }
 	connect := r.connectAs(r.listening, "listen")
 	r.listener = listener.New(func(ctx context.Context) (*pgx.Conn, error) {
@@ -186,8 +186,8 @@ func (r *Relay) wireListener(owner int64) error {
 			listens() // it never will, and polling works
 		}
 		return conn, err
-	}, outboxsql.Channel(r.settings.schema), d, r.log, listens)
-	r.listener.OnBlind(d.Blind)
+	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
+	r.listener.OnBlind(hints{r}.Blind)
 	r.listener.OnChange(func(err error) {
 		if observer == nil {
 			return
@@ -205,7 +205,7 @@ func (r *Relay) wireListener(owner int64) error {
 		// The owner's number is what tells relays apart. A sleeping relay alone
 		// would miss a notification.
 		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(owner)), Every: r.settings.canary, //nolint:gosec // a name
-		Notify: r.bell.Notify, Missed: func() bool { return !d.Awake() },
+		Notify: r.bell.Notify, Missed: func() bool { return !hints{r}.Awake() },
 	})
 }
 
@@ -285,6 +285,9 @@ func (r *Relay) Ready() <-chan struct{} { return r.ready }
 // every destination is doing. It asks nobody and is cheap.
 func (r *Relay) Stats() Stats {
 	s := r.dispatcher.Stats()
+	if e := r.engine.Load(); e != nil {
+		e.Stats(&s)
+	}
 	if r.listener != nil {
 		l := dispatch.ListenerStats(r.listener.State())
 		s.Listener = &l
@@ -326,7 +329,7 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // letters and events without a route do not count. It asks the database, by index,
 // on a connection for this question alone: asking disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return r.watch.Oldest(ctx, r.dispatcher.SettledBelow())
+	return r.watch.Oldest(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
 // DeadLetters returns what lists, replays, discards and edits the dead letters

@@ -171,10 +171,14 @@ type plan struct {
 	state    EntryState // set if it cannot be delivered now: delayed or unrouted
 }
 
-// job is one delivery on its way through a lane.
+// job is one delivery on its way through a lane. It is a claim's, with batch, or
+// that of an engine that keeps positions, with parcel.
 type job struct {
 	batch   *batch
-	work    int // index into batch.work
+	parcel  *Parcel
+	agg     *aggregate // of a parcel's job; nil where order does not matter. The lane's lock guards it and next.
+	next    *job       // of its aggregate
+	work    int        // index into batch.work, or parcel.events
 	lane    *lane
 	event   *Event
 	fast    bool // the claim waits for it
@@ -195,6 +199,45 @@ type job struct {
 	lease   leaseState // guarded by leases.mu, as are the next two
 	lateOut *outcome   // the answer of a leased job
 	wrote   bool       // it is written, or its claim's again
+}
+
+// failures is how many failed attempts were counted before.
+func (j *job) failures() int {
+	if j.parcel != nil {
+		return j.parcel.events[j.work].Failures
+	}
+	return j.batch.work[j.work].Failures
+}
+
+// delayed reports whether the event was to be available later than it was written,
+// where that is known.
+func (j *job) delayed() bool {
+	if j.parcel != nil {
+		return j.parcel.events[j.work].Delayed
+	}
+	w := &j.batch.work[j.work]
+	return !w.Fresh && w.Destination == ""
+}
+
+// lapsed reports whether the job must not begin any more, because others may have
+// it by now.
+func (j *job) lapsed() bool {
+	if j.parcel != nil {
+		return !j.parcel.sure()
+	}
+	return j.batch.lapsed()
+}
+
+// group stands for those jobs that must not be delivered once an earlier one of them
+// has failed in the same call; nil where order does not matter.
+func (j *job) group() any {
+	switch {
+	case j.line != nil:
+		return j.line
+	case j.agg != nil:
+		return j.agg
+	}
+	return nil
 }
 
 // leaseState is how far the lease of a job has come.

@@ -24,7 +24,7 @@ func (l *lane) allowedLocked(now time.Time) int {
 	case l.breaker.open():
 		n = 1
 	case l.breaker.ramping():
-		n = l.breaker.allowed - l.load
+		n = l.breaker.allowed - l.aheadLocked()
 	}
 	if l.pacer.on() {
 		n = min(n, l.pacer.room(now))
@@ -55,7 +55,7 @@ func (l *lane) refuseLocked(now time.Time) {
 	if !l.uneasy {
 		return
 	}
-	if l.breaker.ramping() && l.load >= l.breaker.allowed {
+	if l.breaker.ramping() && l.aheadLocked() >= l.breaker.allowed {
 		l.breaker.pressed = true
 	}
 	l.armLocked(now)
@@ -194,7 +194,7 @@ func (l *lane) available() {
 // and says so once; further faults are the same news. The event is given back, or put
 // aside.
 func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error) outcome {
-	out := outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassDestination, err: err}
+	out := outcome{verdict: released, failures: j.failures(), class: ClassDestination, err: err}
 	l.mu.Lock()
 	now := time.Now()
 	again := l.breaker.ramping()
@@ -224,7 +224,7 @@ func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error)
 // throttle slows the lane down, because of a call that began at the given time,
 // or puts the event aside if it is the only one that is refused so.
 func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) outcome {
-	out := outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassDestination, err: err, throttled: true}
+	out := outcome{verdict: released, failures: j.failures(), class: ClassDestination, err: err, throttled: true}
 	after, _ := retryDelay(err)
 	l.mu.Lock()
 	now := time.Now()

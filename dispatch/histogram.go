@@ -55,12 +55,11 @@ func (l *lane) measureLocked(j *job, began int64, out *outcome) {
 		return // it shared a call with the one before it, and has no answer of its own
 	}
 	l.classes[out.class]++
-	w := &j.batch.work[j.work]
-	if w.Event.Replay > 0 || !w.Fresh && w.Destination == "" {
+	if j.event.Replay > 0 || j.delayed() {
 		return // it waited for a person, or until it was to be available
 	}
-	age := time.Duration(began - w.Event.CreatedAt.UnixNano())
-	if w.Failures == 0 {
+	age := time.Duration(began - j.event.CreatedAt.UnixNano())
+	if j.failures() == 0 {
 		l.begun.observe(age + out.from)
 	}
 	if out.verdict == delivered {

@@ -56,7 +56,7 @@ func TestMeasure(t *testing.T) {
 		"destination down": {Work{Event: event, Fresh: true}, outcome{verdict: released, class: ClassDestination}, ClassDestination, 1100 * time.Millisecond, 0},
 	} {
 		l := &lane{}
-		j := &job{batch: &batch{work: []Work{c.work}}}
+		j := &job{batch: &batch{work: []Work{c.work}}, event: &c.work.Event}
 		c.out.from, c.out.to = 100*time.Millisecond, 300*time.Millisecond
 		l.measureLocked(j, began.UnixNano(), &c.out)
 		var want lane

@@ -126,7 +126,8 @@ type lane struct {
 	spareLine *line
 	scratch   []byte // for keys
 	seed      maphash.Seed
-	followers int // jobs in lines that wait for one in front, and are not in the queue
+	agg       *aggregates // keeps the order of an engine with positions; nil where claims do
+	followers int         // jobs in lines that wait for one in front, and are not in the queue
 	looks     looks
 	behind    int64   // fresh events above are taken in the lane's own sweep only
 	refused   int64   // the same, for what was given back since that began
@@ -197,7 +198,10 @@ func (l *lane) roomLocked(now time.Time) int {
 	if l.stopped || l.paused {
 		return 0
 	}
-	room := l.capacityLocked() - l.load
+	room := l.capacityLocked() - l.aheadLocked()
+	if l.agg != nil {
+		room = min(room, maxBehind-l.load)
+	}
 	if l.uneasy {
 		room = min(room, l.allowedLocked(now))
 	}
@@ -207,6 +211,16 @@ func (l *lane) roomLocked(now time.Time) int {
 		room = min(room, l.idleLocked()*l.perCall()-(len(l.queue)-l.head))
 	}
 	return max(0, room)
+}
+
+// aheadLocked is how many jobs there are that a worker could begin with, or has
+// begun with. Where order is kept in parcels, those that wait behind others of
+// their aggregate do not take the room of the other aggregates.
+func (l *lane) aheadLocked() int {
+	if l.agg != nil {
+		return l.load - l.followers
+	}
+	return l.load
 }
 
 // perCall is how many events a worker begins with together.
@@ -262,13 +276,9 @@ func (l *lane) push(jobs []*job) []kept {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.head > 0 && len(l.queue)+len(jobs) > cap(l.queue) {
-		// Under load the queue is never empty: without this it would grow for
-		// ever at its end, however little is in it.
-		n := copy(l.queue, l.queue[l.head:])
-		clear(l.queue[n:])
-		l.queue, l.head = l.queue[:n], 0
+		l.compactLocked()
 	}
-	if l.breaker.ramping() && l.load >= l.breaker.allowed {
+	if l.breaker.ramping() && l.aheadLocked() >= l.breaker.allowed {
 		l.breaker.pressed = true
 	}
 	var held []kept
@@ -301,6 +311,14 @@ func (l *lane) push(jobs []*job) []kept {
 	}
 	l.employLocked()
 	return held
+}
+
+// compactLocked drops what is before the head of the queue. Under load the queue is
+// never empty: without this it would grow for ever at its end, however little is in it.
+func (l *lane) compactLocked() {
+	n := copy(l.queue, l.queue[l.head:])
+	clear(l.queue[n:])
+	l.queue, l.head = l.queue[:n], 0
 }
 
 // employLocked starts the workers that the queue is worth. Each is handed its
@@ -355,7 +373,11 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		l.head++
 		j.started = true
 		buf = append(buf, j)
-		if j.line != nil && (l.batch == nil || l.together) {
+		switch {
+		case l.batch != nil && !l.together:
+		case j.agg != nil:
+			buf = j.parcel.order.follow(buf, n, j)
+		case j.line != nil:
 			buf = l.followLocked(buf, n, j.line)
 		}
 	}
@@ -387,6 +409,12 @@ func (l *lane) untake(jobs []*job) {
 			continue
 		}
 		j.started = false
+		if j.parcel != nil {
+			if j.parcel.order.untake(j) {
+				back = append(back, j)
+			}
+			continue
+		}
 		if j.line == nil || j.line.jobs[0] == j {
 			back = append(back, j)
 		} else {
@@ -440,7 +468,11 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		if elapsed != notBegun {
 			l.measureLocked(j, began, &outs[i])
 		}
-		if j.line != nil {
+		if j.parcel != nil {
+			behind, with := j.parcel.order.leave(j, outs[i].verdict)
+			outs[i].behind = behind
+			gone = append(gone, with...)
+		} else if j.line != nil {
 			gone = append(gone, l.leaveLocked(j, outs[i].verdict)...)
 		} else if outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.decide(j) {
 			l.passLocked(j.batch, j.batch.work[j.work].Event.ID)
@@ -456,11 +488,21 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	}
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.cut })
 	call := l.wakeLocked()
-	l.mu.Unlock()
-	for i, j := range jobs {
-		j.batch.answer(j, outs[i])
+	if jobs[0].parcel != nil {
+		// Under the lock, and last of all: see Parcel.answer, and a parcel that is
+		// answered may be filled with something else.
+		for i, j := range jobs {
+			j.parcel.answer(j, &outs[i], outs[i].behind)
+		}
+		answerKept(gone)
+		l.mu.Unlock()
+	} else {
+		l.mu.Unlock()
+		for i, j := range jobs {
+			j.batch.answer(j, outs[i])
+		}
+		answerAll(gone)
 	}
-	answerAll(gone)
 	for _, tell := range news {
 		tell()
 	}

@@ -48,6 +48,10 @@ func (l *lane) pause() bool {
 	if !was {
 		gone = l.emptyLocked()
 	}
+	if l.agg != nil {
+		answerKept(gone)
+		gone = nil
+	}
 	l.mu.Unlock()
 	answerAll(gone)
 	return !was

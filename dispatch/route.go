@@ -3,6 +3,7 @@ package dispatch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -111,6 +112,29 @@ func (r *router) route(eventType string) (lanes []*lane, firstTime bool) {
 		return lanes, true
 	}
 	return lanes, false
+}
+
+// patterns returns those that lead to a destination.
+func (r *router) patterns(name string) []string {
+	all := []string{}
+	leads := func(lanes []*lane) bool {
+		return slices.ContainsFunc(lanes, func(l *lane) bool { return l.name == name })
+	}
+	for pattern, lanes := range r.exact {
+		if leads(lanes) {
+			all = append(all, pattern)
+		}
+	}
+	for _, p := range r.prefixes {
+		if leads(p.lanes) {
+			all = append(all, p.prefix+"*")
+		}
+	}
+	if leads(r.star) {
+		all = append(all, "*")
+	}
+	slices.Sort(all)
+	return all
 }
 
 func (r *router) find(eventType string) []*lane {

@@ -47,9 +47,41 @@ type Stats struct {
 	// Connections are those to the database, by role; nil if somebody else than a
 	// relay asks.
 	Connections []ConnectionStats
+	// Mode is "stream" where the relay reads a stream, and "queue" or empty where it claims.
+	Mode string
+	// Positions are the units of a stream that this relay owns, by destination; nil in
+	// a queue.
+	Positions []PositionStats
 	// Destinations are the lanes, in the order in which they were added.
 	Destinations []DestinationStats
 }
+
+// PositionStats are the figures of a unit of a stream that this relay owns.
+type PositionStats struct {
+	// Destination is the unit's destination, empty for the router, which looks for event
+	// types without a route. Part is 0 but where a destination is read in parts.
+	Destination string
+	Part        int
+	// Head is the highest id that was read, and Last the highest that was given out
+	// when it was last asked for: everything in between has yet to be read.
+	Head, Last int64
+	// Open is how many events up to Head are not acknowledged or stored yet, and Gaps how
+	// many ids up to Head belong to transactions that are open, as far as is known, in so many Ranges.
+	Open, Gaps, Ranges int64
+	// OldestGap is for how long the oldest of them has been known; 0 if there is none.
+	OldestGap time.Duration
+	// Blocked is how many aggregates wait for a stored delivery.
+	Blocked int
+	// Delivered counts what the destination has acknowledged since this relay owns the unit.
+	Delivered uint64
+	// Saved counts the writes of the position, and SavedAt is when the last one was.
+	Saved   uint64
+	SavedAt time.Time
+}
+
+// Lag is how many ids have yet to be dealt with. Ids of transactions that were rolled
+// back count until they are known to be.
+func (s PositionStats) Lag() int64 { return max(0, s.Last-s.Head) + s.Open + s.Gaps }
 
 // ConnectionStats are the connections to the database in one role.
 type ConnectionStats struct {
@@ -136,6 +168,9 @@ func (l *lane) stats() DestinationStats {
 		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now), Aggregates: len(l.lines),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
 		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,
+	}
+	if l.agg != nil {
+		s.Aggregates = len(l.agg.lines) + len(l.agg.blocked)
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()

@@ -84,6 +84,10 @@ func (l *lane) drop() []kept {
 		l.timer.Stop()
 	}
 	gone := l.emptyLocked()
+	if l.agg != nil {
+		answerKept(append(gone, l.agg.stop()...))
+		return nil
+	}
 	for _, ln := range l.lines {
 		if at := slices.IndexFunc(ln.jobs, func(j *job) bool { return !j.started }); at >= 0 {
 			gone = append(gone, l.cutLocked(ln, at, ln.stored)...)
@@ -98,6 +102,10 @@ func (l *lane) emptyLocked() []kept {
 	l.queue, l.head = nil, 0
 	var gone []kept
 	for _, j := range queue {
+		if j.parcel != nil {
+			gone = append(gone, j.parcel.order.giveUp(j)...)
+			continue
+		}
 		if j.line == nil {
 			gone = append(gone, l.unqueueLocked(j))
 			continue

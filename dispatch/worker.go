@@ -40,6 +40,7 @@ type outcome struct {
 	from, to time.Duration // when the handler had it, since the chunk was begun
 
 	throttled bool // the destination asked for fewer
+	behind    bool // of a parcel's job: see Answer.Behind
 }
 
 // work delivers what it is given, then from the queue until it is empty.
@@ -60,8 +61,12 @@ func (l *lane) work(buf []*job) {
 // not be renewed, would else be delivered here and there. What is before it in its line
 // is given back with it: of a line that is broken off nothing stays with a worker.
 func (l *lane) shed(jobs []*job) []*job {
-	if !slices.ContainsFunc(jobs, func(j *job) bool { return j.batch.lapsed() }) {
+	if !slices.ContainsFunc(jobs, func(j *job) bool { return j.lapsed() }) {
 		return jobs
+	}
+	if jobs[0].parcel != nil {
+		l.shedAll(jobs)
+		return nil
 	}
 	rest, late := jobs[:0:0], jobs[:0:0]
 	var outs []outcome
@@ -88,6 +93,24 @@ func (l *lane) shed(jobs []*job) []*job {
 	}
 	l.finished(time.Now(), notBegun, late, outs)
 	return rest
+}
+
+// shedAll gives back all of a parcel's jobs that a worker has taken: those of a unit
+// that may be another relay's by now.
+func (l *lane) shedAll(jobs []*job) {
+	var late []*job
+	l.mu.Lock()
+	for _, j := range jobs {
+		if l.batch != nil || j.agg == nil || j.agg.first == j {
+			late = append(late, j) // the others are cut off with the first of their aggregate
+		}
+	}
+	l.mu.Unlock()
+	outs := make([]outcome, len(late))
+	for i, j := range late {
+		outs[i] = outcome{verdict: released, failures: j.failures(), class: ClassOurs, err: errLapsed}
+	}
+	l.finished(time.Now(), notBegun, late, outs)
 }
 
 // notBegun stands for how long the handler took, where it was not called.
@@ -144,23 +167,24 @@ func (l *lane) deliverBatch(jobs []*job) {
 	errs := l.callBatch(ctx, events)
 	elapsed := time.Since(begin)
 	outs := make([]outcome, len(jobs))
-	var broken map[*line]bool
+	var broken map[any]bool
 	for i, j := range jobs {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		if err != nil && broken[j.line] {
-			outs[i] = outcome{verdict: parked, failures: j.batch.work[j.work].Failures}
+		group := j.group()
+		if err != nil && group != nil && broken[group] {
+			outs[i] = outcome{verdict: parked, failures: j.failures()}
 			continue
 		}
 		outs[i] = l.judged(ctx, j, begin, err)
 		outs[i].to = elapsed
-		if outs[i].verdict != delivered && j.line != nil {
+		if outs[i].verdict != delivered && group != nil {
 			if broken == nil {
-				broken = make(map[*line]bool)
+				broken = make(map[any]bool)
 			}
-			broken[j.line] = outs[i].verdict != dead || l.cfg.BlockOnDead || !IsPermanent(err)
+			broken[group] = outs[i].verdict != dead || l.cfg.BlockOnDead || !IsPermanent(err)
 		}
 	}
 	l.finished(begin, elapsed, jobs, outs)
@@ -208,7 +232,7 @@ func (l *lane) judged(ctx context.Context, j *job, began time.Time, err error) o
 // judge decides what becomes of a failed delivery: whose fault it was, whether
 // it is tried again, and when.
 func (l *lane) judge(ctx context.Context, j *job, began time.Time, err error) outcome {
-	failures := j.batch.work[j.work].Failures
+	failures := j.failures()
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
 		return outcome{verdict: released, failures: failures, class: ClassOurs, err: errStopping}

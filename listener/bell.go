@@ -37,6 +37,9 @@ type Bell struct {
 	counts  chan chan count
 	notes   chan note
 
+	announce string // channel to tell other relays on that the bell is silent; empty where they need not know
+	asks     chan chan silenced
+
 	// Used by the goroutine of Run only.
 	conn   *pgx.Conn
 	held   bool
@@ -63,7 +66,7 @@ type ring struct {
 func NewBell(connect Connect, log *slog.Logger) *Bell {
 	return &Bell{
 		connect: connect, log: log, wanted: make(chan struct{}, 1), pauses: reconnects(),
-		rings: make(chan chan ring), counts: make(chan chan count), notes: make(chan note),
+		asks: make(chan chan silenced), rings: make(chan chan ring), counts: make(chan chan count), notes: make(chan note),
 	}
 }
 
@@ -167,6 +170,11 @@ func (b *Bell) Run(ctx context.Context) error {
 		case n := <-b.notes:
 			n.sent <- b.notify(ctx, n)
 			continue
+		case answer := <-b.asks:
+			var s silenced
+			s.is, s.err = b.keptByOther(ctx)
+			answer <- s
+			continue
 		case answer := <-b.rings:
 			wanting = false
 			select {
@@ -178,7 +186,7 @@ func (b *Bell) Run(ctx context.Context) error {
 		}
 		switch {
 		case !wanting:
-		case b.tryHold(ctx):
+		case b.hold(ctx):
 			retry.Reset(checkHeld)
 		case b.conn == nil: // there is none to be had
 			retry.Reset(b.pauses.NextBackOff())
@@ -186,6 +194,19 @@ func (b *Bell) Run(ctx context.Context) error {
 			retry.Reset(retryLock)
 		}
 	}
+}
+
+// hold takes the lock unless another relay has it, and tells the others when it has got
+// it.
+func (b *Bell) hold(ctx context.Context) bool {
+	was := b.held
+	if !b.tryHold(ctx) {
+		return false
+	}
+	if !was && b.announce != "" {
+		_ = b.notify(ctx, note{channel: b.announce, payload: "awake"}) // if it fails, the lock is gone with the connection
+	}
+	return b.held
 }
 
 // tryHold takes the lock unless another relay has it.
@@ -206,12 +227,7 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 	// Writers test the lock by taking it for a moment, and under load there is
 	// always one that has it: a try never wins against them, a waiter does at
 	// once. Only a relay keeps it, and there is no need to queue behind that.
-	var relay bool
-	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objsubid = 1
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND classid = ((`+bellKey+`) >> 32)::oid AND objid = ((`+bellKey+`) & 4294967295)::oid)`).Scan(&relay)
-	})
+	relay, err := b.keptByOther(ctx)
 	if err != nil || relay {
 		return false
 	}
@@ -224,6 +240,42 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 		return err
 	})
 	return err == nil && b.held
+}
+
+// silenced is the answer to whether another relay keeps the bell silent.
+type silenced struct {
+	is  bool
+	err error
+}
+
+// Silenced reports whether another relay keeps the bell silent.
+func (b *Bell) Silenced(ctx context.Context) (bool, error) {
+	answer := make(chan silenced, 1)
+	select {
+	case b.asks <- answer:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	select {
+	case s := <-answer:
+		return s.is, s.err
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
+
+// Announce has the bell tell other relays, on the channel that they listen on, when it
+// falls silent: they read what this one does not. Call it before Run.
+func (b *Bell) Announce(channel string) { b.announce = channel }
+
+// keptByOther looks for a session that holds the lock, other than this one.
+func (b *Bell) keptByOther(ctx context.Context) (relay bool, err error) {
+	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objsubid = 1
+			AND granted AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND classid = ((`+bellKey+`) >> 32)::oid AND objid = ((`+bellKey+`) & 4294967295)::oid)`).Scan(&relay)
+	})
+	return relay, wrap("look who keeps the bell silent", err)
 }
 
 // bellKey is the number of the lock in SQL. The search_path leads to the table.

@@ -2,13 +2,13 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // sqlSnapshot must run before the sweep in the same flight: what it calls
@@ -164,7 +164,7 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 	if err != nil {
 		return claimed, err
 	}
-	a := &arena{}
+	a := &wire.Arena{}
 	claimed.Work = make([]dispatch.Work, 0, s.expected)
 	defer func() { s.expected = len(claimed.Work) }()
 	for reader.NextRow() {
@@ -196,25 +196,25 @@ func (s *Session) claim(ctx context.Context, q dispatch.Query) (claimed dispatch
 func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 	p.SendQueryPrepared(stmtBegin, nil, nil, nil)
 	if q.Source == dispatch.SourceSweep || q.Snap {
-		p.SendQueryPrepared(stmtSnapshot, nil, nil, allBinary())
+		p.SendQueryPrepared(stmtSnapshot, nil, nil, wire.AllBinary())
 	}
 	send := func(name string, args [][]byte, formats []int16) {
 		if q.Slots != nil {
-			name, args = name+ofSlots, append(args, int4Array(q.Slots))
+			name, args = name+ofSlots, append(args, wire.Int4Array(q.Slots))
 		}
-		p.SendQueryPrepared(name, args, allBinary(), formats)
+		p.SendQueryPrepared(name, args, wire.AllBinary(), formats)
 	}
 	switch q.Source {
 	case dispatch.SourceIDs:
-		s.params = appendInt8Array(s.params[:0], q.IDs)
+		s.params = wire.AppendInt8Array(s.params[:0], q.IDs)
 		send(stmtByIDs, s.byID(s.params, q.IDs), freshFormats())
 	case dispatch.SourceSweep:
 		if q.Reach {
-			p.SendQueryPrepared(stmtReach, nil, nil, allBinary())
+			p.SendQueryPrepared(stmtReach, nil, nil, wire.AllBinary())
 		}
-		name, args := stmtSweep, [][]byte{int8Param(q.After), int8Param(int64(q.Limit)), int8Param(q.Upto)}
+		name, args := stmtSweep, [][]byte{wire.Int8(q.After), wire.Int8(int64(q.Limit)), wire.Int8(q.Upto)}
 		if len(q.Skip) > 0 {
-			name, args = stmtSweepSkip, append(args, textArray(q.Skip))
+			name, args = stmtSweepSkip, append(args, wire.TextArray(q.Skip))
 		}
 		send(name, args, freshFormats())
 	case dispatch.SourceDue:
@@ -222,9 +222,9 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 		for name, room := range q.Wanted {
 			names, rooms = append(names, name), append(rooms, int64(room))
 		}
-		list := textArray(names)
-		send(stmtDue, [][]byte{list, appendInt8Array(nil, rooms), textArray(q.Blocking)}, dueFormats())
-		p.SendQueryPrepared(stmtNextDue, [][]byte{list}, allBinary(), allBinary())
+		list := wire.TextArray(names)
+		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms), wire.TextArray(q.Blocking)}, dueFormats())
+		p.SendQueryPrepared(stmtNextDue, [][]byte{list}, wire.AllBinary(), wire.AllBinary())
 	case dispatch.SourceLines:
 		send(stmtLines, lineParams(q), lineFormats())
 	}
@@ -234,25 +234,23 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q dispatch.Query) {
 			low[i], high[i] = r.From, r.To
 		}
 		send(stmtLate, [][]byte{
-			appendInt8Array(nil, low), appendInt8Array(nil, high), int8Param(int64(q.Look)), textArray(q.Skip),
+			wire.AppendInt8Array(nil, low), wire.AppendInt8Array(nil, high), wire.Int8(int64(q.Look)), wire.TextArray(q.Skip),
 		}, lateFormats())
 	}
 }
 
-func allBinary() []int16 { return []int16{formatBinary} }
-
 // freshFormats asks for headers as text: jsonb has a version byte in binary.
 // Text and json are the same in both formats.
 func freshFormats() []int16 {
-	return []int16{formatBinary, formatText, formatText, formatText, formatText, formatText, formatBinary, formatBinary, formatText}
+	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text}
 }
 
 // rowFormats are the formats of what sqlDue and sqlLines have in common.
 func rowFormats() []int16 {
-	return append(freshFormats()[:7], formatText, formatBinary, formatBinary, formatText)
+	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text)
 }
 
-func dueFormats() []int16 { return append(rowFormats(), formatBinary) }
+func dueFormats() []int16 { return append(rowFormats(), wire.Binary) }
 
 func readSnapshot(f *flight) (snap dispatch.Snapshot, err error) {
 	reader, err := f.next()
@@ -261,11 +259,11 @@ func readSnapshot(f *flight) (snap dispatch.Snapshot, err error) {
 	}
 	for reader.NextRow() {
 		values := reader.Values()
-		low, err := decodeInt8(values[0])
+		low, err := wire.DecodeInt8(values[0])
 		if err != nil {
 			return snap, err
 		}
-		high, err := decodeInt8(values[1])
+		high, err := wire.DecodeInt8(values[1])
 		if err != nil {
 			return snap, err
 		}
@@ -286,7 +284,7 @@ func readReach(f *flight) (id int64, err error) {
 		return 0, err
 	}
 	for reader.NextRow() {
-		if id, err = decodeInt8(reader.Values()[0]); err != nil {
+		if id, err = wire.DecodeInt8(reader.Values()[0]); err != nil {
 			return 0, err
 		}
 	}
@@ -302,7 +300,7 @@ func readNextDue(f *flight) (time.Duration, error) {
 	next := time.Duration(-1)
 	for reader.NextRow() {
 		if raw := reader.Values()[0]; raw != nil {
-			us, err := decodeInt8(raw)
+			us, err := wire.DecodeInt8(raw)
 			if err != nil {
 				return 0, err
 			}
@@ -314,8 +312,8 @@ func readNextDue(f *flight) (time.Duration, error) {
 }
 
 // readWork reads one row of sqlFresh, sqlDue or sqlLines.
-func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w dispatch.Work, err error) {
-	if w.Event.ID, err = decodeInt8(values[0]); err != nil {
+func (s *Session) readWork(values [][]byte, a *wire.Arena, source dispatch.Source) (w dispatch.Work, err error) {
+	if w.Event.ID, err = wire.DecodeInt8(values[0]); err != nil {
 		return w, err
 	}
 	traceparent := freshTraceColumn
@@ -324,13 +322,13 @@ func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w
 	}
 	if source == dispatch.SourceDue || source == dispatch.SourceLines {
 		traceparent = dueTraceColumn
-		w.Destination = s.interned(values[7])
-		failures, err := decodeInt8(values[8])
+		w.Destination = s.names.Intern(values[7])
+		failures, err := wire.DecodeInt8(values[8])
 		if err != nil {
 			return w, err
 		}
 		w.Failures = int(failures)
-		replays, err := decodeInt8(values[9])
+		replays, err := wire.DecodeInt8(values[9])
 		if err != nil {
 			return w, err
 		}
@@ -342,87 +340,18 @@ func (s *Session) readWork(values [][]byte, a *arena, source dispatch.Source) (w
 	} else {
 		w.Fresh = true
 		if values[7] != nil {
-			us, err := decodeInt8(values[7])
+			us, err := wire.DecodeInt8(values[7])
 			if err != nil {
 				return w, err
 			}
 			w.Delay = max(0, time.Duration(us)*time.Microsecond)
 		}
 	}
-	w.Event.Type = s.interned(values[1])
-	w.Event.AggregateType = s.interned(values[2])
+	w.Event.Type = s.names.Intern(values[1])
+	w.Event.AggregateType = s.names.Intern(values[2])
 	w.Event.AggregateID = string(values[3])
-	w.Event.Payload = a.keep(values[4])
-	w.Event.Headers = traced(decodeHeaders(values[5]), values[traceparent])
-	w.Event.CreatedAt, err = decodeTime(values[6])
+	w.Event.Payload = a.Keep(values[4])
+	w.Event.Headers = wire.Traced(wire.DecodeHeaders(values[5]), values[traceparent])
+	w.Event.CreatedAt, err = wire.DecodeTime(values[6])
 	return w, err
-}
-
-// maxInterned bounds the table of names: event types and aggregate types are
-// few, and where they are not, sharing them is not worth the memory.
-const maxInterned = 4096
-
-// interned returns raw as a string, the same one for equal names.
-func (s *Session) interned(raw []byte) string {
-	if len(raw) == 0 {
-		return ""
-	}
-	if name, ok := s.intern[string(raw)]; ok { // the conversion does not allocate
-		return name
-	}
-	name := string(raw)
-	if len(s.intern) < maxInterned {
-		s.intern[name] = name
-	}
-	return name
-}
-
-// unreadableHeaders is the name of a header that holds all of them.
-const unreadableHeaders = "notifyd-unreadable-headers"
-
-// decodeHeaders reads an object. A value that is not a string, which only SQL
-// clients can write, is passed on as its JSON text. PostgreSQL nests deeper
-// than encoding/json reads; such an object is passed on as a whole, because an
-// error would hold up everything that is claimed with it.
-func decodeHeaders(raw []byte) map[string]string {
-	if len(raw) == 0 || string(raw) == "{}" {
-		return nil
-	}
-	var values map[string]json.RawMessage
-	if json.Unmarshal(raw, &values) != nil {
-		return map[string]string{unreadableHeaders: string(raw)}
-	}
-	headers := make(map[string]string, len(values))
-	for name, value := range values {
-		text := string(value)
-		if value[0] == '"' {
-			_ = json.Unmarshal(value, &text) // a string, as its first byte says
-		}
-		headers[name] = text
-	}
-	return headers
-}
-
-// arena hands out copies of payloads from large blocks: one allocation for
-// many events. A block is never reused, because handlers may keep an event.
-type arena struct{ block []byte }
-
-// arenaBlock is the size of a block. A handler that keeps one event keeps its
-// block, so it is no larger than what makes the allocations cheap.
-const arenaBlock = 64 << 10
-
-func (a *arena) keep(raw []byte) []byte {
-	if len(raw) > arenaBlock/4 {
-		return append([]byte(nil), raw...)
-	}
-	if len(a.block)+len(raw) > cap(a.block) {
-		size := arenaBlock
-		if a.block == nil {
-			size = max(1<<10, len(raw)) // an idle relay claims one event at a time
-		}
-		a.block = make([]byte, 0, size)
-	}
-	start := len(a.block)
-	a.block = append(a.block, raw...)
-	return a.block[start:len(a.block):len(a.block)]
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 func TestClaimByIDs(t *testing.T) {
@@ -366,7 +367,7 @@ func TestOddHeaders(t *testing.T) {
 	deep := `{"a": ` + strings.Repeat("[", 12_000) + strings.Repeat("]", 12_000) + `}`
 	d.exec(`INSERT INTO outbox_events (event_type, payload, headers) VALUES ('a', '1', $1::text::jsonb), ('a', '2', '{"b": "c"}')`, deep)
 	c := d.claim(d.session(options()), dispatch.Query{Source: dispatch.SourceSweep, Limit: 5})
-	if len(c.Work) != 2 || c.Work[0].Event.Headers[unreadableHeaders] != deep || c.Work[1].Event.Headers["b"] != "c" {
+	if len(c.Work) != 2 || c.Work[0].Event.Headers[wire.UnreadableHeaders] != deep || c.Work[1].Event.Headers["b"] != "c" {
 		t.Errorf("claimed %d events", len(c.Work))
 	}
 }

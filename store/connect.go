@@ -33,12 +33,32 @@ const (
 	// machine were gone. A relay that lives is never silent for that long, see
 	// [Slots.Keep].
 	slotsIdle = 10 * time.Second
+	// unitsIdle is the same for the session that owns the units of a stream: whoever
+	// owns some uses it several times a second.
+	unitsIdle = 5 * time.Second
 	// closeTimeout bounds saying goodbye.
 	closeTimeout = time.Second
 )
 
-// roleSlots is the role of the one session that may not be idle.
-const roleSlots = "slots"
+// The roles of the sessions that may not be idle.
+const (
+	roleSlots = "slots"
+	// RoleUnits is the role of the session that owns units of a stream. The server
+	// ends it when nothing was asked on it for 5 s.
+	RoleUnits = "units"
+)
+
+// idleLimit returns how long a session may be idle, 0 for as long as it likes: a
+// quiet night is no reason to lose the bell.
+func idleLimit(role string) time.Duration {
+	switch role {
+	case roleSlots:
+		return slotsIdle
+	case RoleUnits:
+		return unitsIdle
+	}
+	return 0
+}
 
 // Connector opens the relay's own connections. They never come from a pool:
 // each one has a session with settings and locks of its own.
@@ -115,10 +135,6 @@ func (e *connectError) Unwrap() error { return e.error }
 // have as defaults. One statement; not startup parameters, because poolers
 // refuse those that they do not know.
 func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) error {
-	var idle time.Duration // none: a quiet night is no reason to lose the bell
-	if role == roleSlots {
-		idle = slotsIdle
-	}
 	settings := [][2]string{
 		{"application_name", "notifyd/" + role},
 		{"search_path", pgx.Identifier{c.Schema}.Sanitize()},
@@ -130,7 +146,7 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"statement_timeout", milliseconds(statementTimeout)},
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
-		{"idle_session_timeout", milliseconds(idle)},
+		{"idle_session_timeout", milliseconds(idleLimit(role))},
 		// A relay that vanished must not keep rows and the bell locked for hours.
 		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
 		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
@@ -145,6 +161,7 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"enable_hashjoin", "off"},
 		{"enable_mergejoin", "off"},
 		{"jit", "off"},
+		{"max_parallel_workers_per_gather", "0"}, // rows come in the order of one scan
 	}
 	names, values := make([]string, len(settings)), make([]string, len(settings))
 	for i, s := range settings {

@@ -8,14 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // lateFormats are the formats of sqlLate.
-func lateFormats() []int16 { return []int16{formatBinary, formatText, formatText} }
+func lateFormats() []int16 { return []int16{wire.Binary, wire.Text, wire.Text} }
 
 // lineFormats are the formats of sqlLines.
 func lineFormats() []int16 {
-	return append(rowFormats(), formatBinary, formatText, formatBinary, formatBinary, formatBinary)
+	return append(rowFormats(), wire.Binary, wire.Text, wire.Binary, wire.Binary, wire.Binary)
 }
 
 func lineParams(q dispatch.Query) [][]byte {
@@ -24,7 +25,7 @@ func lineParams(q dispatch.Query) [][]byte {
 		names[i], keys[i], high[i] = l.Destination, l.Key, l.Bound
 	}
 	return [][]byte{
-		textArray(names), textArray(keys), appendInt8Array(nil, high), int8Param(int64(q.PerLine)), textArray(q.Blocking),
+		wire.TextArray(names), wire.TextArray(keys), wire.AppendInt8Array(nil, high), wire.Int8(int64(q.PerLine)), wire.TextArray(q.Blocking),
 	}
 }
 
@@ -35,11 +36,11 @@ func (s *Session) readLate(f *flight) (late []dispatch.Late, err error) {
 	}
 	for reader.NextRow() {
 		values := reader.Values()
-		id, err := decodeInt8(values[0])
+		id, err := wire.DecodeInt8(values[0])
 		if err != nil {
 			return nil, err
 		}
-		late = append(late, dispatch.Late{ID: id, AggregateType: s.interned(values[1]), AggregateID: string(values[2])})
+		late = append(late, dispatch.Late{ID: id, AggregateType: s.names.Intern(values[1]), AggregateID: string(values[2])})
 	}
 	_, err = reader.Close()
 	return late, err
@@ -63,10 +64,10 @@ func (s *Session) readLines(f *flight, q dispatch.Query) (claimed dispatch.Claim
 	claimed.Heads, claimed.Firsts = make([]dispatch.LineState, len(q.Lines)), make([]int64, len(q.Lines))
 	ended := make([]bool, len(q.Lines)) // nothing more may be taken
 	cut := false
-	a := &arena{}
+	a := &wire.Arena{}
 	for reader.NextRow() {
 		values := reader.Values()
-		n, err := decodeInt8(values[columnLine])
+		n, err := wire.DecodeInt8(values[columnLine])
 		if err != nil || n < 1 || int(n) > len(q.Lines) {
 			return claimed, fmt.Errorf("line %d of %d: %w", n, len(q.Lines), err)
 		}
@@ -135,16 +136,6 @@ func decodeXids(raw []byte) ([]uint64, error) {
 		xids = append(xids, binary.BigEndian.Uint64(rest[item-8:item]))
 	}
 	return xids, nil
-}
-
-// int4Array encodes list as a binary int[].
-func int4Array(list []int32) []byte {
-	b := appendArrayHeader(nil, oidInt4, len(list))
-	for _, v := range list {
-		b = binary.BigEndian.AppendUint32(b, 4)
-		b = binary.BigEndian.AppendUint32(b, uint32(v)) //nolint:gosec // the bits are what is meant
-	}
-	return b
 }
 
 // storedPage is how many lines are read at a time.

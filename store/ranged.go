@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // Where outbox_events is partitioned, by ranges of ids, a list of ids tells
@@ -49,9 +51,9 @@ func (s *Session) byID(list []byte, ids []int64) [][]byte {
 		return [][]byte{list}
 	}
 	if len(ids) == 0 {
-		return [][]byte{list, int8Param(0), int8Param(0)}
+		return [][]byte{list, wire.Int8(0), wire.Int8(0)}
 	}
-	return [][]byte{list, int8Param(slices.Min(ids)), int8Param(slices.Max(ids))}
+	return [][]byte{list, wire.Int8(slices.Min(ids)), wire.Int8(slices.Max(ids))}
 }
 
 // isPartitioned reports whether outbox_events is. A session that was opened

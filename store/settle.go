@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // The conditions on state make every statement harmless to repeat: a
@@ -134,7 +135,7 @@ func (s *Session) settle(ctx context.Context, settlement *dispatch.Settlement) e
 	}
 	err := s.send(ctx, func(send func(name string, args ...[]byte)) {
 		if holder != 0 {
-			send(stmtGuard, int4Param(holder), int8Param(memberClass))
+			send(stmtGuard, wire.Int4(holder), wire.Int8(memberClass))
 		}
 		s.queueSettlement(send, settlement)
 		if turn == nil {
@@ -155,7 +156,7 @@ func (s *Session) send(ctx context.Context, queue func(send func(name string, ar
 		queue(func(name string, args ...[]byte) {
 			var formats []int16
 			if len(args) > 0 {
-				formats = allBinary()
+				formats = wire.AllBinary()
 			}
 			p.SendQueryPrepared(name, args, formats, nil)
 			statements++
@@ -175,7 +176,7 @@ func (s *Session) send(ctx context.Context, queue func(send func(name string, ar
 
 func (s *Session) queueSettlement(send func(name string, args ...[]byte), settlement *dispatch.Settlement) {
 	if ids := settlement.Done; len(ids) > 0 {
-		s.params = appendInt8Array(s.params[:0], ids)
+		s.params = wire.AppendInt8Array(s.params[:0], ids)
 		if s.options.Delete {
 			send(stmtDelete, s.byID(s.params, ids)...)
 		} else {
@@ -183,20 +184,20 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 		}
 	}
 	if ids := settlement.Buried; len(ids) > 0 {
-		send(stmtBury, s.byID(appendInt8Array(nil, ids), ids)...)
+		send(stmtBury, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
 	if ids := settlement.Deferred; len(ids) > 0 {
-		send(stmtDefer, s.byID(appendInt8Array(nil, ids), ids)...)
+		send(stmtDefer, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
 	}
 	if len(settlement.Remove) > 0 {
 		ids, names := splitRefs(settlement.Remove)
-		send(stmtRemove, appendInt8Array(nil, ids), textArray(names))
+		send(stmtRemove, wire.AppendInt8Array(nil, ids), wire.TextArray(names))
 	}
 	if len(settlement.Put) > 0 {
-		send(stmtPut, append(entryParams(settlement.Put), int8Param(s.options.Owner), int8Param(s.options.Lease.Microseconds()))...)
+		send(stmtPut, append(entryParams(settlement.Put), wire.Int8(s.options.Owner), wire.Int8(s.options.Lease.Microseconds()))...)
 	}
 	if ids := finished(settlement); len(ids) > 0 {
-		args := s.byID(appendInt8Array(nil, ids), ids)
+		args := s.byID(wire.AppendInt8Array(nil, ids), ids)
 		send(stmtLock, args...)
 		if s.options.Delete {
 			send(stmtForget, args...)
@@ -243,9 +244,9 @@ func entryParams(entries []dispatch.Entry) [][]byte {
 		keys[i] = e.Key
 	}
 	return [][]byte{
-		appendInt8Array(nil, ids), textArray(names), textArray(types), textArray(states),
-		appendInt8Array(nil, attempts), appendInt8Array(nil, delays), textArray(classes), textArray(texts),
-		appendInt8Array(nil, tokens), textArray(keys),
+		wire.AppendInt8Array(nil, ids), wire.TextArray(names), wire.TextArray(types), wire.TextArray(states),
+		wire.AppendInt8Array(nil, attempts), wire.AppendInt8Array(nil, delays), wire.TextArray(classes), wire.TextArray(texts),
+		wire.AppendInt8Array(nil, tokens), wire.TextArray(keys),
 	}
 }
 

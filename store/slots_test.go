@@ -10,12 +10,13 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// TestOnlySlotsMayNotBeIdle: a bell that nobody has to ring all night is kept.
-func TestOnlySlotsMayNotBeIdle(t *testing.T) {
+// TestOnlySharesMayNotBeIdle: a bell that nobody has to ring all night is kept.
+func TestOnlySharesMayNotBeIdle(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	for role, want := range map[string]string{
-		"claim": "0", "listen": "0", "bell": "0", "keeper": "0", "check": "0", roleSlots: slotsIdle.String(),
+		"claim": "0", "listen": "0", "bell": "0", "keeper": "0", "check": "0",
+		roleSlots: slotsIdle.String(), RoleUnits: unitsIdle.String(),
 	} {
 		conn, err := d.Connect(t.Context(), role)
 		if err != nil {

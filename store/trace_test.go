@@ -1,7 +1,6 @@
 package store
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -47,21 +46,4 @@ func TestTraceOfTheWriter(t *testing.T) {
 	d.settle(s, &dispatch.Settlement{})
 	d.exec(`UPDATE outbox_deliveries SET ordering_key = NULL`)
 	check("by due", d.claim(s, due("x")))
-}
-
-func TestIsTraceparent(t *testing.T) {
-	t.Parallel()
-	for _, good := range []string{captured, captured[:53] + "00", "cc" + captured[2:]} {
-		if !isTraceparent([]byte(good)) {
-			t.Errorf("%q is refused", good)
-		}
-	}
-	for _, bad := range []string{
-		"", captured[:54], captured + "0", "ff" + captured[2:], strings.ToUpper(captured), strings.ReplaceAll(captured, "-", "a"), captured[:10] + "-" + captured[11:],
-		"00-" + strings.Repeat("0", 32) + captured[35:], captured[:36] + strings.Repeat("0", 16) + "-01", captured[:54] + "g", captured[:54] + "\n",
-	} {
-		if isTraceparent([]byte(bad)) {
-			t.Errorf("%q passes", bad)
-		}
-	}
 }

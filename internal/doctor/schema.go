@@ -105,10 +105,6 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if state.Mode == outboxsql.ModeStream {
-		// A queue finds its events by it; in a stream every insert would pay for it.
-		want = slices.DeleteFunc(want, func(p part) bool { return p.Kind == "index" && p.Name == "outbox_events_fresh" })
-	}
 	have, err := describe(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
@@ -116,7 +112,26 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if state.Becoming != "" {
 		return "", []Finding{found(Error, "notifyd migrate --mode "+string(state.Becoming), "The table was to become a %s, and that was broken off: no relay reads it until it has come to its end.", state.Becoming)}, nil
 	}
-	return fmt.Sprintf("The schema %s is at version %d, and as migrate makes it.", e.Schema, state.Current), drift(e.Schema, want, have), nil
+	var findings []Finding
+	if state.Mode == outboxsql.ModeStream {
+		want, have, findings = withoutFresh(e.Schema, want, have)
+	}
+	findings = append(findings, drift(e.Schema, want, have)...)
+	return fmt.Sprintf("The schema %s is at version %d, and as migrate makes it for a %s.", e.Schema, state.Current, state.Mode), findings, nil
+}
+
+// freshIndex is of a queue alone.
+const freshIndex = "outbox_events_fresh"
+
+// withoutFresh takes the index of fresh events out of what a stream should have, and
+// tells of it where it is there.
+func withoutFresh(schema string, want, have []part) (should, has []part, findings []Finding) {
+	fresh := func(p part) bool { return p.Kind == "index" && p.Name == freshIndex }
+	if slices.ContainsFunc(have, fresh) {
+		findings = append(findings, found(Warning, "DROP INDEX "+pgx.Identifier{schema, freshIndex}.Sanitize(),
+			"The index %s is of a queue: in a stream it costs every write of outbox_events, and nobody reads it.", freshIndex))
+	}
+	return slices.DeleteFunc(want, fresh), slices.DeleteFunc(have, fresh), findings
 }
 
 // drift returns how a schema differs from what it should be.

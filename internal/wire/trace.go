@@ -1,4 +1,4 @@
-package store
+package wire
 
 import (
 	"bytes"
@@ -8,10 +8,10 @@ import (
 // headerTrace is the header of W3C Trace Context.
 const headerTrace = "traceparent"
 
-// traced adds the trace that was captured at the insert to an event's headers,
+// Traced adds the trace that was captured at the insert to an event's headers,
 // unless the writer gave one with them. The column's default looks at the form
 // alone, and an insert may name the column: what is no traceparent stays here.
-func traced(headers map[string]string, captured []byte) map[string]string {
+func Traced(headers map[string]string, captured []byte) map[string]string {
 	if !isTraceparent(captured) {
 		return headers
 	}

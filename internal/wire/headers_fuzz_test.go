@@ -1,4 +1,4 @@
-package store
+package wire
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ func FuzzHeaders(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		got := decodeHeaders(raw)
+		got := DecodeHeaders(raw)
 		var values map[string]any
 		if len(raw) == 0 {
 			if len(got) != 0 {
@@ -24,7 +24,7 @@ func FuzzHeaders(f *testing.F) {
 		numbers := json.NewDecoder(bytes.NewReader(raw))
 		numbers.UseNumber() // those beyond a float64 are JSON, too
 		if !json.Valid(raw) || numbers.Decode(&values) != nil {
-			if got[unreadableHeaders] != string(raw) {
+			if got[UnreadableHeaders] != string(raw) {
 				t.Errorf("%q is lost: %q", raw, got)
 			}
 			return

@@ -1,0 +1,231 @@
+package dispatch
+
+// maxLine bounds how many events of one aggregate wait in memory at a slow
+// destination: the rest waits as rows, so that one aggregate does not take the
+// room of all.
+const maxLine = 256
+
+// maxBehind bounds what waits in memory behind other events of its aggregate.
+const maxBehind = maxQueued
+
+// aggregates keeps the events of each aggregate in order within a lane, for an
+// engine that hands them over in order: one is under way, or one call's worth,
+// and the rest waits in line. An aggregate of which something has failed is
+// blocked: what comes is parked until the engine has dealt with what is
+// stored. The lane's lock guards it.
+type aggregates struct {
+	lane    *lane
+	lines   map[Key]*aggregate
+	blocked map[Key]struct{}
+	spare   *aggregate
+	spills  uint64 // how often something was given back
+	spilled bool   // something was, and the engine has not taken it: nothing may be pushed, or it would overtake
+}
+
+// aggregate is the line of one aggregate.
+type aggregate struct {
+	key         Key
+	first, last *job // linked by job.next
+	n           int
+}
+
+func newAggregates(l *lane) *aggregates {
+	return &aggregates{lane: l, lines: make(map[Key]*aggregate), blocked: make(map[Key]struct{})}
+}
+
+// join takes a job that is pushed. It may begin, or waits for its turn; or it
+// is kept from being delivered, with the verdict.
+func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
+	switch {
+	case a.spilled:
+		return false, released
+	case d.Key == Key{}:
+		return true, 0
+	}
+	if _, is := a.blocked[d.Key]; is && !d.Leads {
+		return false, parked
+	}
+	g := a.lines[d.Key]
+	switch {
+	case g == nil:
+		if g = a.spare; g == nil {
+			g = &aggregate{}
+		}
+		a.spare = nil
+		*g = aggregate{key: d.Key, first: j, last: j, n: 1}
+		a.lines[d.Key] = g
+		j.agg = g
+		return true, 0
+	case g.n >= maxLine && !d.Leads && a.lane.slowLocked():
+		a.blocked[d.Key] = struct{}{}
+		return false, parked
+	}
+	g.last.next = j
+	g.last, j.agg = j, g
+	g.n++
+	a.lane.followers++
+	return false, 0
+}
+
+// follow appends to buf those who wait behind j, up to n jobs in all: one worker
+// delivers them one after the other.
+func (a *aggregates) follow(buf []*job, n int, j *job) []*job {
+	for k := j.next; k != nil && len(buf) < n && !k.started; k = k.next {
+		k.started = true
+		a.lane.followers--
+		buf = append(buf, k)
+	}
+	return buf
+}
+
+// untake takes back a job that a worker has not begun with. It reports whether
+// the job is the first of its line, and to be queued.
+func (a *aggregates) untake(j *job) (first bool) {
+	if j.agg == nil || j.agg.first == j {
+		return true
+	}
+	j.queued = false
+	a.lane.followers++
+	return false
+}
+
+// leave takes the verdict on a job out of its line. It returns the jobs whose
+// verdict comes with it, and whether rows may wait behind the job.
+func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
+	if v == released {
+		a.spill()
+	}
+	g := j.agg
+	if g == nil {
+		return false, nil
+	}
+	g.remove(j)
+	goes := v == delivered || v == dead && !a.lane.cfg.BlockOnDead
+	switch {
+	case goes:
+	case v == released:
+		gone = a.cut(g, released, true)
+	default:
+		a.blocked[g.key] = struct{}{}
+		gone = a.cut(g, parked, true)
+	}
+	if g.first == nil {
+		delete(a.lines, g.key)
+		a.spare = g
+		_, is := a.blocked[g.key]
+		return goes && is, gone
+	}
+	return false, append(gone, a.promote(g)...)
+}
+
+// promote queues the first job of a line if nobody has begun with it. A lane
+// that rests has the line given back instead.
+func (a *aggregates) promote(g *aggregate) []kept {
+	j, l := g.first, a.lane
+	if j.started || j.queued {
+		return nil
+	}
+	if l.stopped || l.restingLocked() || a.spilled {
+		a.spill()
+		gone := a.cut(g, released, true)
+		delete(a.lines, g.key)
+		return gone
+	}
+	j.queued = true
+	l.followers--
+	l.queue = append(l.queue, j)
+	return nil
+}
+
+// giveUp ends the line of a job that was taken out of the queue, and returns it
+// and all that wait behind it.
+func (a *aggregates) giveUp(j *job) []kept {
+	a.spill()
+	if j.agg == nil {
+		a.lane.load--
+		return []kept{{j, released}}
+	}
+	gone := a.cut(j.agg, released, true)
+	delete(a.lines, j.agg.key)
+	return gone
+}
+
+// stop gives back what waits behind others; what a worker has goes on.
+func (a *aggregates) stop() (gone []kept) {
+	a.spill()
+	for _, g := range a.lines {
+		gone = append(gone, a.cut(g, released, false)...)
+	}
+	return gone
+}
+
+// spill notes that something is given back: nothing is taken until the engine
+// has taken notice, or what comes later would overtake it.
+func (a *aggregates) spill() { a.spilled, a.spills = true, a.spills+1 }
+
+// cut takes the jobs out of a line with the verdict. Those that share a call
+// stay in it, and are answered with that; those that a worker would begin with
+// next are not begun with if taken is set, and stay otherwise.
+func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) {
+	l := a.lane
+	var first, last *job
+	n := 0
+	for j := g.first; j != nil; {
+		next := j.next
+		if j.started && (l.batch != nil || !taken) {
+			if last == nil {
+				first = j
+			} else {
+				last.next = j
+			}
+			last, j.next = j, nil
+			n++
+			j = next
+			continue
+		}
+		switch {
+		case j.started:
+			j.cut = true
+		case !j.queued:
+			l.followers--
+		}
+		l.load--
+		j.next, j.agg = nil, nil
+		gone = append(gone, kept{j, v})
+		j = next
+	}
+	g.first, g.last, g.n = first, last, n
+	return gone
+}
+
+// remove takes a job out of the line.
+func (g *aggregate) remove(j *job) {
+	g.n--
+	if g.first == j {
+		g.first = j.next
+		if g.first == nil {
+			g.last = nil
+		}
+		j.next = nil
+		return
+	}
+	for k := g.first; k != nil; k = k.next {
+		if k.next == j {
+			k.next = j.next
+			if g.last == j {
+				g.last = k
+			}
+			j.next = nil
+			return
+		}
+	}
+}
+
+// answerKept answers jobs that were not begun with. The lane's lock is held.
+func answerKept(all []kept) {
+	for _, k := range all {
+		k.job.lane.passings.count(k.verdict)
+		out := outcome{verdict: k.verdict, failures: k.job.failures()}
+		k.job.parcel.answer(k.job, &out, false)
+	}
+}

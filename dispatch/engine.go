@@ -1,0 +1,193 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// A Dispatcher claims by itself. Package stream finds what is to be delivered in
+// another way, and uses its lanes: what follows is for such an engine.
+
+// Lane is the way to one destination.
+type Lane struct{ l *lane }
+
+// Lanes returns the destinations in the order in which they were added. While an
+// engine uses them, Run must not be called.
+func (d *Dispatcher) Lanes() []Lane {
+	all := make([]Lane, len(d.lanes))
+	for i, l := range d.lanes {
+		all[i] = Lane{l}
+	}
+	return all
+}
+
+// Patterns returns the patterns that lead to a destination, sorted.
+func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
+
+// Begin readies the lanes for an engine. All deliveries end when the relay gives up
+// on them, which is what Drain may do, and not when ctx ends.
+func (d *Dispatcher) Begin(ctx context.Context) {
+	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
+	for _, l := range d.lanes {
+		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
+	}
+}
+
+// Drain ends what Begin began: nothing more begins, what runs may finish within the
+// shutdown timeout, then it is cancelled and given back. It returns nil, or
+// [ErrShutdownIncomplete].
+func (d *Dispatcher) Drain() error {
+	defer d.cancelWork(errStopping)
+	defer d.health.settle(0) // nobody waits for calm any more
+	close(d.stopping)
+	return d.drain(&sync.WaitGroup{})
+}
+
+// Name is the name of the destination.
+func (l Lane) Name() string { return l.l.name }
+
+// Ordered reports whether the events of an aggregate are delivered in order.
+func (l Lane) Ordered() bool { return !l.l.cfg.Unordered }
+
+// Blocks reports whether a dead letter holds back the later events of its aggregate.
+func (l Lane) Blocks() bool { return l.l.cfg.BlockOnDead && !l.l.cfg.Unordered }
+
+// Wanted reports whether the lane gets events of the type.
+func (d *Dispatcher) Wanted(l Lane, eventType string) bool {
+	lanes, _ := d.router.route(eventType)
+	return slices.Contains(lanes, l.l)
+}
+
+// Own gives the lane to an engine, with nothing in line and no aggregate blocked.
+// onRoom is called when Grant had less than was asked for and there is more, or
+// when the lane may go on after something was given back; it must not block.
+func (l Lane) Own(onRoom func()) {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	l.l.agg, l.l.onRoom = newAggregates(l.l), onRoom
+}
+
+// Grant reserves room for up to n deliveries, and returns for how many there is.
+func (l Lane) Grant(n int) int { return l.l.grant(n) }
+
+// Return gives back granted room that is not needed.
+func (l Lane) Return(n int) {
+	if n > 0 {
+		l.l.giveBack(n)
+	}
+}
+
+// Deliver hands over a parcel, for which room was granted. The aggregates in unblock
+// are not blocked any more: all that was stored of them has been handed over, the last
+// of it with this parcel.
+func (l Lane) Deliver(p *Parcel, unblock []Key) {
+	if held := l.l.deliver(p, unblock); held > 0 {
+		l.l.heldBack(held)
+	}
+}
+
+func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.agg
+	p.order = a
+	if l.head > 0 && len(l.queue)+len(p.jobs) > cap(l.queue) {
+		l.compactLocked()
+	}
+	if l.breaker.ramping() && l.aheadLocked() >= l.breaker.allowed {
+		l.breaker.pressed = true
+	}
+	var back []kept
+	for i := range p.jobs {
+		j, d := &p.jobs[i], &p.events[i]
+		j.parcel, j.work, j.lane, j.event = p, i, l, d.Event
+		switch begins, v := a.join(j, d); {
+		case v != 0:
+			l.load--
+			back = append(back, kept{j, v})
+		case begins:
+			j.queued = true
+			l.queue = append(l.queue, j)
+		}
+	}
+	if !a.spilled {
+		for _, key := range unblock {
+			delete(a.blocked, key)
+		}
+	}
+	l.employLocked()
+	answerKept(back)
+	return len(back)
+}
+
+// Block says that something is stored of the aggregate: what comes is parked.
+func (l Lane) Block(key Key) {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	l.l.agg.blocked[key] = struct{}{}
+}
+
+// Unblock says that nothing is stored of the aggregate any more.
+func (l Lane) Unblock(key Key) {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	delete(l.l.agg.blocked, key)
+}
+
+// Blocked reports whether something is stored of the aggregate.
+func (l Lane) Blocked(key Key) bool {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	_, is := l.l.agg.blocked[key]
+	return is
+}
+
+// BlockedCount returns of how many aggregates something is stored.
+func (l Lane) BlockedCount() int {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	return len(l.l.agg.blocked)
+}
+
+// Spills returns how often something was given back, and whether nothing is taken
+// for that reason until GoOn is called.
+func (l Lane) Spills() (n uint64, spilled bool) {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	return l.l.agg.spills, l.l.agg.spilled
+}
+
+// GoOn lets the lane take deliveries again, if it has given nothing back since
+// Spills returned n: all answers since then have been taken from the parcels, and what
+// was given back is handed over first, in the order of ids.
+func (l Lane) GoOn(n uint64) bool {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	if l.l.agg.spills != n {
+		return false
+	}
+	l.l.agg.spilled = false
+	return true
+}
+
+// Withdraw gives back all that nobody has begun with, and takes nothing more until
+// the lane is owned anew.
+func (l Lane) Withdraw() {
+	l.l.mu.Lock()
+	gone := l.l.emptyLocked()
+	gone = append(gone, l.l.agg.stop()...)
+	answerKept(gone)
+	l.l.mu.Unlock()
+}
+
+// Idle reports whether nothing is under way.
+func (l Lane) Idle() bool {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	return l.l.load == 0
+}
+
+// Resting reports whether the lane begins nothing at the moment: it is paused, or its
+// destination is down.
+func (l Lane) Resting() bool { return l.l.halted() }

@@ -1,0 +1,183 @@
+package dispatch
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+)
+
+// Key stands for an aggregate, or for none where it is zero. It is a hash, so
+// that a million blocked aggregates take little memory, and long enough for two
+// aggregates never to have the same one.
+type Key struct{ High, Low uint64 }
+
+// Keys makes keys. The zero value is not ready: use NewKeys. It is safe for
+// several goroutines.
+type Keys struct{ high, low maphash.Seed }
+
+// NewKeys returns what makes keys of names. Each makes keys of its own.
+func NewKeys() Keys { return Keys{maphash.MakeSeed(), maphash.MakeSeed()} }
+
+// Of returns the key of the aggregate that an event is about, zero if it is
+// about none. scratch is memory to be used again, and is returned.
+func (k Keys) Of(scratch []byte, e *Event) (Key, []byte) {
+	scratch = appendKey(scratch[:0], e)
+	if len(scratch) == 0 {
+		return Key{}, scratch
+	}
+	return Key{maphash.Bytes(k.high, scratch), maphash.Bytes(k.low, scratch)}, scratch
+}
+
+// Named returns the key of an aggregate by its name, as OrderingKey has it.
+func (k Keys) Named(name string) Key {
+	return Key{maphash.String(k.high, name), maphash.String(k.low, name)}
+}
+
+// OrderingKey returns the name of the aggregate that an event is about, as
+// outbox_deliveries.ordering_key has it; empty if it is about none.
+func OrderingKey(e *Event) string { return string(appendKey(nil, e)) }
+
+// Verdict is what became of a delivery.
+type Verdict = verdict
+
+// The verdicts.
+const (
+	// VerdictDelivered: the destination has acknowledged it.
+	VerdictDelivered = delivered
+	// VerdictFailed: to be tried again after a delay.
+	VerdictFailed = failed
+	// VerdictDead: given up.
+	VerdictDead = dead
+	// VerdictReleased: given back as if it had never been tried, because the destination is
+	// down or throttles, or nothing more may begin.
+	VerdictReleased = released
+	// VerdictParked: not begun, because an earlier one of its aggregate has to be dealt with.
+	VerdictParked = parked
+	// VerdictAside: to be tried again after a delay, and no attempt counted.
+	VerdictAside = aside
+)
+
+// Delivery is one event that a [Parcel] brings to a lane.
+type Delivery struct {
+	// Event has its Destination and Attempt set.
+	Event *Event
+	// Key is zero where order does not matter.
+	Key Key
+	// Failures counts the failed attempts so far.
+	Failures int
+	// Row says that the delivery is stored in outbox_deliveries.
+	Row bool
+	// Delayed says that the event was not to be available when it was written.
+	Delayed bool
+	// Leads says that nothing stored of its aggregate comes before it but what was
+	// handed over earlier: it goes although the aggregate is blocked.
+	Leads bool
+}
+
+// Answer is what became of one delivery of a parcel.
+type Answer struct {
+	Delivery
+	Verdict Verdict
+	// Delay is how long to wait, for VerdictFailed and VerdictAside.
+	Delay time.Duration
+	// Class says whose fault it was, and Err what it was; zero if nothing went wrong.
+	Class Class
+	Err   error
+	// Behind says that nothing of the aggregate is under way any more, and that rows
+	// may wait behind this delivery: the aggregate is blocked until they have been dealt with.
+	Behind bool
+}
+
+// Parcel is what an engine that keeps positions hands to a lane in one go, and
+// where it finds the answers. The engine reuses it when nothing of it is under way.
+type Parcel struct {
+	jobs   []job
+	events []Delivery
+	order  *aggregates
+	sure   func() bool // nothing begins while it returns false
+	wake   func()      // there is something to be taken; it must not block
+
+	mu        sync.Mutex // a leaf; guards what follows
+	done      []bool     // has its verdict
+	left      int        // without a verdict
+	delivered int        // acknowledged since the last Take
+	answers   []Answer   // since the last Take
+}
+
+// NewParcel returns an empty parcel. Before each delivery begins sure is asked
+// whether it still may; wake is called after answers that have to be looked at: any
+// but that a fresh event was delivered, and the last one. Neither may block.
+func NewParcel(sure func() bool, wake func()) *Parcel { return &Parcel{sure: sure, wake: wake} }
+
+// Fill makes all the parcel's deliveries these. Nothing of it may be under way.
+func (p *Parcel) Fill(all []Delivery) {
+	p.events = all
+	if cap(p.jobs) < len(all) {
+		p.jobs = make([]job, len(all))
+		p.done = make([]bool, len(all))
+	}
+	p.jobs, p.done = p.jobs[:len(all)], p.done[:len(all)]
+	clear(p.jobs)
+	clear(p.done)
+	p.left, p.delivered, p.answers = len(all), 0, nil
+}
+
+// Len is the number of deliveries.
+func (p *Parcel) Len() int { return len(p.events) }
+
+// Take returns how many events were acknowledged since the last call, the
+// answers that say more than that a fresh event was delivered, and how many
+// deliveries have no verdict yet.
+func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	acknowledged, answers = p.delivered, p.answers
+	p.delivered, p.answers = 0, nil
+	return acknowledged, answers, p.left
+}
+
+// UnderWay calls f for each delivery that has no verdict, or one other than that it was
+// delivered which has not been taken yet.
+func (p *Parcel) UnderWay(f func(d *Delivery)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.answers {
+		if p.answers[i].Verdict != delivered {
+			f(&p.answers[i].Delivery)
+		}
+	}
+	if p.left == 0 {
+		return
+	}
+	for i := range p.done {
+		if !p.done[i] {
+			f(&p.events[i])
+		}
+	}
+}
+
+// answer takes the verdict on a job. The lane's lock is held, so that whoever
+// lets the lane go on knows of all that it has given back.
+func (p *Parcel) answer(j *job, out *outcome, behind bool) {
+	d := &p.events[j.work]
+	p.mu.Lock()
+	p.done[j.work] = true
+	p.left--
+	plain := out.verdict == delivered && !d.Row && !behind
+	if out.verdict == delivered {
+		p.delivered++
+	}
+	if !plain {
+		a := Answer{Delivery: *d, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: behind}
+		a.Failures = out.failures
+		if out.verdict == delivered {
+			a.Failures = d.Failures
+		}
+		p.answers = append(p.answers, a)
+	}
+	last := p.left == 0
+	p.mu.Unlock()
+	if last || !plain {
+		p.wake()
+	}
+}

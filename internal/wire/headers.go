@@ -1,0 +1,29 @@
+package wire
+
+import "encoding/json"
+
+// UnreadableHeaders is the name of a header that holds all of them.
+const UnreadableHeaders = "notifyd-unreadable-headers"
+
+// DecodeHeaders reads an object. A value that is not a string, which only SQL
+// clients can write, is passed on as its JSON text. PostgreSQL nests deeper
+// than encoding/json reads; such an object is passed on as a whole, because an
+// error would hold up everything that is claimed with it.
+func DecodeHeaders(raw []byte) map[string]string {
+	if len(raw) == 0 || string(raw) == "{}" {
+		return nil
+	}
+	var values map[string]json.RawMessage
+	if json.Unmarshal(raw, &values) != nil {
+		return map[string]string{UnreadableHeaders: string(raw)}
+	}
+	headers := make(map[string]string, len(values))
+	for name, value := range values {
+		text := string(value)
+		if value[0] == '"' {
+			_ = json.Unmarshal(value, &text) // a string, as its first byte says
+		}
+		headers[name] = text
+	}
+	return headers
+}

@@ -1,0 +1,54 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// DecodeInt8 reads a bigint.
+func DecodeInt8(raw []byte) (int64, error) {
+	if len(raw) != 8 {
+		return 0, fmt.Errorf("bigint of %d bytes", len(raw))
+	}
+	return int64(binary.BigEndian.Uint64(raw)), nil //nolint:gosec // the bits are what is meant
+}
+
+// postgresEpoch is 2000-01-01 UTC in microseconds since 1970, the zero of
+// PostgreSQL's binary timestamps.
+const postgresEpoch = 946684800 * 1_000_000
+
+// DecodeTime reads a timestamptz. The time is in UTC.
+func DecodeTime(raw []byte) (time.Time, error) {
+	us, err := DecodeInt8(raw)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.UnixMicro(us + postgresEpoch).UTC(), nil
+}
+
+// maxNames bounds the table of names: event types and aggregate types are
+// few, and where they are not, sharing them is not worth the memory.
+const maxNames = 4096
+
+// Names makes strings of names that come again and again, the same one for
+// equal names. The zero value is ready for use. One goroutine uses it.
+type Names struct{ known map[string]string }
+
+// Intern returns raw as a string.
+func (n *Names) Intern(raw []byte) string {
+	if len(raw) == 0 {
+		return ""
+	}
+	if name, ok := n.known[string(raw)]; ok { // the conversion does not allocate
+		return name
+	}
+	name := string(raw)
+	if n.known == nil {
+		n.known = make(map[string]string)
+	}
+	if len(n.known) < maxNames {
+		n.known[name] = name
+	}
+	return name
+}

@@ -1,0 +1,271 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/store"
+)
+
+// Options say what an [Engine] works with. All fields but Bell and Starts are needed.
+type Options struct {
+	// Config has the limits; Claims is the number of connections that read, Batch the
+	// largest number of events that one read returns, and Bytes bounds one read.
+	Config dispatch.Config
+	// Dispatcher has the lanes and routes. Its Run must not be called.
+	Dispatcher *dispatch.Dispatcher
+	// Connector opens connections.
+	Connector *store.Connector
+	// Owner is the number of the relay, see store.NewOwner.
+	Owner int64
+	// Bell is nil where the relay polls.
+	Bell Bell
+	// Starts say where destinations begin that have no position yet, by name. What is
+	// not named begins as Start's zero value says.
+	Starts map[string]Start
+	// Log takes what there is to say.
+	Log *slog.Logger
+}
+
+// Engine delivers the events of a stream: it owns a share of the units, one for each
+// destination, and each reads the table in the order of ids for itself.
+type Engine struct {
+	Options
+	cfg       dispatch.Config
+	d         *dispatch.Dispatcher
+	log       *slog.Logger
+	keys      dispatch.Keys
+	pool      *pool
+	keeper    *Keeper
+	witnesses *Witnesses
+	vigil     *vigil
+	lanes     map[string]dispatch.Lane
+
+	ready     chan struct{} // closed after the table has been read for the first time
+	readyOnce sync.Once
+	abandoned chan struct{} // closed when nobody waits any more for what runs
+	last      atomic.Int64  // the highest id that was given out, when it was last asked for
+
+	mu    sync.Mutex
+	ctx   context.Context //nolint:containedctx // of Run, for the units that it begins
+	units map[string]*running
+}
+
+// running is a unit at work.
+type running struct {
+	unit *unit // nil for the router
+	stop context.CancelFunc
+	over chan struct{} // closed when it has come to its end
+	poke func(seek bool)
+	stat func() dispatch.PositionStats
+}
+
+// New returns an engine.
+func New(o Options) *Engine {
+	e := &Engine{
+		Options: o, cfg: o.Config, d: o.Dispatcher, log: o.Log, keys: dispatch.NewKeys(),
+		pool: newPool(o.Connector, o.Config.Claims+1), witnesses: NewWitnesses(),
+		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
+		ready: make(chan struct{}), abandoned: make(chan struct{}),
+	}
+	var wanted []Wanted
+	for _, l := range e.d.Lanes() {
+		e.lanes[l.Name()] = l
+		wanted = append(wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Patterns: e.d.Patterns(l.Name())})
+	}
+	e.vigil = newVigil(o.Config.PollInterval, o.Bell)
+	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, e.report, e.lookAfter, e.witnesses.mark
+	e.keeper = NewKeeper(o.Connector, KeeperOptions{
+		Owner: o.Owner, Destinations: wanted, Gained: e.gained, Lost: e.lost,
+	}, o.Log)
+	return e
+}
+
+// Run delivers until ctx ends, and then lets what runs come to its end within the
+// shutdown timeout, and gives its units away. It returns nil,
+// [dispatch.ErrShutdownIncomplete], or why the table cannot be read as a stream.
+func (e *Engine) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e.d.Begin(ctx)
+	e.mu.Lock()
+	e.ctx = ctx
+	e.mu.Unlock()
+	var work sync.WaitGroup
+	work.Go(func() { e.vigil.run(ctx) })
+	work.Go(func() { e.watchLast(ctx) })
+	var kept error
+	work.Go(func() {
+		kept = e.keeper.Run(ctx) // it waits for the units
+		cancel()
+	})
+	<-ctx.Done()
+	err := e.d.Drain()
+	close(e.abandoned)
+	work.Wait()
+	if err == nil {
+		e.pool.close(context.WithoutCancel(ctx))
+	}
+	return errors.Join(kept, err)
+}
+
+// Wake takes the id of an event that has just been committed. It never blocks.
+func (e *Engine) Wake(int64) {
+	e.vigil.heard.Add(1)
+	e.poke(false)
+}
+
+// Look takes word that notifications may have been missed, that another relay keeps the
+// bell silent, that stored deliveries were changed, or that a relay came or went. It
+// never blocks.
+func (e *Engine) Look() {
+	e.vigil.wake(idleRate)
+	e.keeper.Look()
+	e.poke(true)
+}
+
+// Blind takes word that notifications are not heard, or not known to be, and that they
+// are again. It never blocks.
+func (e *Engine) Blind(is bool) {
+	e.vigil.blind.Store(is)
+	e.poke(false)
+}
+
+// Awake reports whether the relay reads without being told to: then nothing depends on
+// notifications.
+func (e *Engine) Awake() bool { return e.vigil.is() == awake }
+
+// Ready is closed after the table has been read for the first time, or when other
+// relays own all units.
+func (e *Engine) Ready() <-chan struct{} { return e.ready }
+
+// Stats adds the figures of the stream.
+func (e *Engine) Stats(s *dispatch.Stats) {
+	s.Mode, s.Bell = "stream", e.vigil.is().String()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.Positions = []dispatch.PositionStats{}
+	for _, r := range e.units {
+		p := r.stat()
+		p.Last = max(p.Head, e.last.Load())
+		s.Positions = append(s.Positions, p)
+	}
+	sortPositions(s.Positions)
+}
+
+func (e *Engine) poke(seek bool) { //nolint:revive // it is what the caller knows
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.units {
+		r.poke(seek)
+	}
+}
+
+func (e *Engine) wakeAll() { e.poke(false) }
+
+func (e *Engine) report(err error) { e.d.ReportDatabase(err) }
+
+// gained begins with a unit.
+func (e *Engine) gained(p Position) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ctx, stop := context.WithCancel(e.ctx)
+	r := &running{stop: stop, over: make(chan struct{})}
+	var run func(context.Context) error
+	if p.Destination == "" {
+		router := newRouter(e, p)
+		run, r.poke, r.stat = router.run, router.hinted, router.stats
+	} else {
+		u := newUnit(e, e.lanes[p.Destination], p)
+		r.unit, run, r.poke, r.stat = u, u.run, u.hinted, u.stats
+	}
+	e.units[p.Destination] = r
+	e.vigil.units.Store(int64(len(e.units)))
+	go func() { // lost waits for it
+		defer close(r.over)
+		if err := run(ctx); err != nil {
+			e.log.WarnContext(ctx, "a unit is left to its new owner", "destination", p.Destination, "err", err)
+			e.keeper.Look()
+		}
+	}()
+}
+
+// lost ends a unit, and returns when nothing of it is under way.
+func (e *Engine) lost(destination string, _ int) {
+	e.mu.Lock()
+	r := e.units[destination]
+	e.mu.Unlock()
+	if r == nil {
+		return
+	}
+	r.stop()
+	<-r.over
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.units, destination)
+	e.vigil.units.Store(int64(len(e.units)))
+}
+
+// began takes word that a unit has read the table.
+func (e *Engine) began() { e.readyOnce.Do(func() { close(e.ready) }) }
+
+// memory is how much of events a unit may have in memory. All units together have
+// twice what one read may return, and each has a little in any case.
+func (e *Engine) memory() int {
+	return max(memoryShare*e.cfg.Bytes/int(max(1, e.vigil.units.Load())), leastMemory)
+}
+
+const (
+	memoryShare = 2
+	leastMemory = 256 << 10
+)
+
+// lookAfter looks who may have drawn ids, with a look that began after a mark; nil if it is not
+// time for one yet.
+func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *Look, err error) {
+	err = e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		l, err = e.witnesses.Look(ctx, conn)
+		return err
+	})
+	if err != nil || l == nil || l.began < mark {
+		return nil, err
+	}
+	return l, nil
+}
+
+// lastEvery is how often the highest id is asked for.
+const lastEvery = time.Second
+
+// watchLast asks for the highest id, which is what lag is reckoned by.
+func (e *Engine) watchLast(ctx context.Context) {
+	for ctx.Err() == nil {
+		var last int64
+		err := e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			if err := conn.QueryRow(ctx, `SELECT coalesce(outbox_last_id(), 0)`).Scan(&last); err != nil {
+				return fmt.Errorf("ask for the last id: %w", err)
+			}
+			return nil
+		})
+		if err == nil {
+			e.last.Store(last)
+		}
+		if ctx.Err() == nil {
+			e.report(err)
+		}
+		sleep(ctx, lastEvery)
+	}
+}
+
+func reconnectPauses() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstReconnect),
+		backoff.WithMaxInterval(longestReconnect), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
+}

@@ -1,0 +1,186 @@
+package stream
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+const (
+	// lookAfter is the age at which a gap is worth a look even where nothing was read
+	// since it was seen: nearly all gaps are filled within milliseconds.
+	lookAfter = 50 * time.Millisecond
+	// lookSeldom is the longest time between two looks for the same gaps, whose
+	// transactions stay open: nothing waits for it.
+	lookSeldom = time.Second
+	// lookPatience is the share of its age that a gap waits for the next look.
+	lookPatience = 4
+)
+
+// mark is what is known of the gaps that one read has shown.
+type mark struct {
+	seen  uint64 // by the count of Witnesses, after the read
+	since time.Time
+	read  uint64 // which read it was
+	// holders may still fill the gaps: those who held the lock at a look that began
+	// after the gaps were seen, and have done so in every look since. Only memory.
+	holders []holder
+	looked  bool   // there was such a look
+	clear   uint64 // the end of the look that showed none of them any more, 0 before
+	kept    uint64 // the last read that left a gap of it
+}
+
+// gap are ids at or below the head that nobody has seen. A piece of it has its mark.
+type gap struct {
+	Range
+	*mark
+}
+
+// gaps are all of them, in order, and none empty.
+type gaps struct {
+	all       []gap
+	marks     []*mark // those of all, each once
+	low, high []byte  // parameters of the statement, nil where they are stale
+}
+
+// params returns the bounds of all gaps as two arrays.
+func (g *gaps) params() (low, high []byte) {
+	if g.low == nil {
+		from, to := make([]int64, len(g.all)), make([]int64, len(g.all))
+		for i, a := range g.all {
+			from[i], to[i] = a.From, a.To
+		}
+		g.low, g.high = wire.AppendInt8Array(nil, from), wire.AppendInt8Array(nil, to)
+	}
+	return g.low, g.high
+}
+
+// add adds what lies behind all others.
+func (g *gaps) add(ranges []Range, m *mark) {
+	if len(ranges) == 0 {
+		return
+	}
+	for _, r := range ranges {
+		g.all = append(g.all, gap{r, m})
+	}
+	g.marks = append(g.marks, m)
+	g.low = nil
+}
+
+// read takes out what a read that began at that count has shown: hits, in order; and
+// what it has not shown up to the horizon, and nobody can fill any more. It returns how
+// many ids are dead.
+func (g *gaps) read(hits []int64, horizon int64, began uint64) (dead int64) {
+	over := slices.ContainsFunc(g.marks, func(m *mark) bool { return m.over(began) })
+	if len(hits) == 0 && !over {
+		return 0
+	}
+	left := make([]gap, 0, len(g.all)+len(hits))
+	keep := func(piece gap) {
+		switch {
+		case piece.From > piece.To:
+		case piece.over(began) && piece.To <= horizon:
+			dead += piece.To - piece.From + 1
+		default:
+			piece.kept = began
+			left = append(left, piece)
+		}
+	}
+	for _, a := range g.all {
+		for ; len(hits) > 0 && hits[0] <= a.To; hits = hits[1:] {
+			keep(gap{Range{a.From, hits[0] - 1}, a.mark})
+			a.From = hits[0] + 1
+		}
+		keep(a)
+	}
+	g.all, g.low = left, nil
+	g.marks = slices.DeleteFunc(g.marks, func(m *mark) bool { return m.kept != began })
+	return dead
+}
+
+// over reports whether what a read that began at that count does not show is dead.
+func (m *mark) over(began uint64) bool { return m.clear > 0 && began > m.clear }
+
+// looked takes a look. Those gaps that were seen before it began get witnesses, or
+// lose those who have ended.
+func (g *gaps) looked(l *Look) {
+	rest := make(map[*holder][]holder) // of each set of holders, of which many marks have the same
+	for _, m := range g.marks {
+		if m.clear > 0 || m.seen >= l.began {
+			continue
+		}
+		switch {
+		case !m.looked:
+			m.looked, m.holders = true, l.holders
+		case len(m.holders) > 0:
+			left, ok := rest[&m.holders[0]]
+			if !ok {
+				left = l.remaining(m.holders)
+				rest[&m.holders[0]] = left
+			}
+			m.holders = left
+		}
+		if len(m.holders) == 0 {
+			m.clear = l.ended
+		}
+	}
+}
+
+// forget drops all witnesses: their names mean nothing any more.
+func (g *gaps) forget() {
+	for _, m := range g.marks {
+		m.looked, m.holders, m.clear = false, nil, 0
+	}
+}
+
+// remaining returns those of before who hold the lock still. PREPARE TRANSACTION may
+// change the name of a transaction: where one has gone that was not prepared, any
+// that is may be the same.
+func (l *Look) remaining(before []holder) []holder {
+	left := make([]holder, 0, len(before))
+	renamed := false
+	for _, b := range before {
+		i, ok := slices.BinarySearchFunc(l.holders, b, byTransaction)
+		if ok {
+			left = append(left, l.holders[i])
+		}
+		renamed = renamed || !ok && !b.prepared()
+	}
+	if renamed {
+		for _, h := range l.holders {
+			if h.prepared() {
+				left = append(left, h)
+			}
+		}
+		slices.SortFunc(left, byTransaction)
+		left = slices.Compact(left)
+	}
+	return left
+}
+
+func byTransaction(a, b holder) int { return strings.Compare(a.transaction, b.transaction) }
+
+// next returns when a look is worth its price, given the last one; false if none is.
+func (g *gaps) next(last time.Time, reads uint64) (at time.Time, ok bool) {
+	for _, m := range g.marks {
+		if m.clear > 0 { // what it waits for is a read
+			continue
+		}
+		due := m.since
+		if m.read == reads {
+			due = due.Add(lookAfter)
+		}
+		if !last.IsZero() {
+			pause := min(max(last.Sub(m.since)/lookPatience, lookEvery), lookSeldom)
+			if again := last.Add(pause); again.After(due) {
+				due = again
+			}
+		}
+		if !ok || due.Before(at) {
+			at, ok = due, true
+		}
+	}
+	return at, ok
+}

@@ -1,0 +1,171 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+const (
+	// maxLines is how many lines are gone on with by one statement, and maxPerLine
+	// how many rows of each are read at most.
+	maxLines   = 64
+	maxPerLine = 100
+)
+
+// feedDue hands over rows that are due. Where the last of them was read the unit
+// begins anew when the next one is due.
+func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	granted := u.grant(u.e.cfg.Batch)
+	if granted == 0 {
+		return false, nil
+	}
+	rows, more, err := u.readDue(ctx, conn, granted)
+	if err == nil {
+		err = u.planDue(ctx, conn, rows, more)
+	}
+	if err != nil {
+		u.lane.Return(granted)
+		return false, err
+	}
+	all := make([]dispatch.Delivery, 0, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		if _, is := u.held[r.id]; is {
+			continue // it is under way, or was until a moment ago
+		}
+		if r.key != "" && !r.first && r.event.Replay == 0 && !r.orphan && u.lane.Ordered() {
+			// Not the first of its line, which only a table has that was a queue.
+			u.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, u.e.keys.Named(r.key))
+			u.dirty = true
+			continue
+		}
+		all = u.take(all, r, r.key != "")
+	}
+	// What is due together goes in the order of ids.
+	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
+	u.deliver(all, nil, granted)
+	return len(all) > 0 || more, nil
+}
+
+// planDue notes where to go on, and when.
+func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error {
+	if more {
+		last := &rows[len(rows)-1]
+		u.duePlace = duePlace{last.at, last.id}
+		return nil
+	}
+	wait, known, err := u.nextDue(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if wait = min(wait, u.e.cfg.PollInterval); !known {
+		wait = u.e.cfg.PollInterval
+	}
+	u.duePlace, u.dueAt = dueStart(), time.Now().Add(wait)
+	return nil
+}
+
+// take makes a delivery of a row, and appends it to all. One whose event was
+// deleted by hand is removed instead.
+func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
+	if r.orphan {
+		u.pending.removed = append(u.pending.removed, r.id)
+		u.dirty = true
+		return all
+	}
+	d := dispatch.Delivery{Event: &r.event, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
+	r.event.Destination = u.name
+	switch {
+	case !u.lane.Ordered():
+	case r.key != "":
+		d.Key = u.e.keys.Named(r.key)
+	default:
+		d.Key, u.scratch = u.e.keys.Of(u.scratch, &r.event)
+	}
+	u.held[r.id] = r.state
+	return append(all, d)
+}
+
+// continueLines takes up the lines whose first rows have been dealt with: that has
+// just been written, so that a line is read as it is.
+func (u *unit) continueLines() {
+	for key, name := range u.drains {
+		u.ready = append(u.ready, line{key, name})
+	}
+	clear(u.drains)
+}
+
+// feedLines goes on with stored lines. Where all that is stored of a line has been
+// handed over, its aggregate is not blocked any more, from the very moment at which
+// that was done.
+func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	granted := u.grant(u.e.cfg.Batch)
+	if granted == 0 {
+		return false, nil
+	}
+	lines := u.ready[:min(len(u.ready), maxLines, granted)]
+	per := min(maxPerLine, granted/len(lines))
+	names := make([]string, len(lines))
+	for i, l := range lines {
+		names[i] = l.name
+	}
+	rows, cut, err := readRows(ctx, conn, u.e.cfg.Bytes, sqlLines, u.name, names, per, u.lane.Blocks())
+	if err != nil {
+		u.lane.Return(granted)
+		return false, fmt.Errorf("read what is stored of %q: %w", u.name, err)
+	}
+	u.collect() // what was parked until now is among what is to be written
+	var all []dispatch.Delivery
+	var unblock []dispatch.Key
+	for _, l := range lines {
+		n := 0
+		for n < len(rows) && rows[n].key == l.name {
+			n++
+		}
+		before := len(all)
+		var state lineState
+		all, state = u.takeLine(all, rows[:n])
+		rows = rows[n:]
+		whole := n < per && !(cut && len(rows) == 0) && u.pending.parked[l.key] == 0
+		switch {
+		case state == lineWaits: // until it is due, or until somebody has dealt with a dead letter
+		case whole && len(all) == before:
+			u.lane.Unblock(l.key)
+		case whole:
+			unblock = append(unblock, l.key)
+		case len(all) == before:
+			u.drains[l.key] = l.name // with what has yet to be written
+			u.dirty = true
+		}
+	}
+	u.ready = slices.Delete(u.ready, 0, len(lines))
+	u.deliver(all, unblock, granted)
+	return true, nil
+}
+
+// lineState is what was found in a line.
+type lineState uint8
+
+const (
+	lineGoes  lineState = iota // its rows may be delivered
+	lineWaits                  // one of them is to be tried later, or is dead and blocks
+)
+
+// takeLine makes deliveries of the rows of a line, up to the first one that may not be
+// delivered yet.
+func (u *unit) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Delivery, lineState) {
+	for i := range rows {
+		r := &rows[i]
+		if _, is := u.held[r.id]; is || !r.orphan && (r.state == stateDead || r.state == stateRetry && !r.due) {
+			return all, lineWaits
+		}
+		all = u.take(all, r, true)
+	}
+	return all, lineGoes
+}

@@ -1,0 +1,164 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Position is the row of one unit, as it was when this relay took it over.
+type Position struct {
+	// Destination is empty for the router.
+	Destination string
+	Part        int
+	// Unit is the number of the unit's advisory lock.
+	Unit int32
+	// Epoch is this ownership: the next owner's is higher.
+	Epoch int64
+	// Everything up to Head is acknowledged, or in Open.
+	Head int64
+	Open Ranges
+	// Delivered is how many events the destination has acknowledged so far.
+	Delivered int64
+	// Backend is the process of the server behind the session that owns the unit.
+	Backend int32
+	// Clean says that whoever had the unit before handed it over, or that it was this
+	// relay, or nobody.
+	Clean bool
+
+	proof *proof
+}
+
+// Sure reports whether the session on which the unit was taken was proven to live
+// within the last second. While it is false nothing may begin; it may become true
+// again, unless the session is lost.
+func (p *Position) Sure() bool { return p.proof != nil && p.proof.sure() }
+
+func (p *Position) place() place { return place{destination: p.Destination, part: p.Part} }
+
+// maxOpen bounds the ranges that are written with a position.
+const maxOpen = 4096
+
+// SaveSQL writes how far a unit has come. Its parameters are those of
+// [Position.SaveParams]. It touches one row, or none: then somebody else owns the unit,
+// or the position was moved by hand. Whoever finds that begins nothing more, and calls
+// [Keeper.Look].
+const SaveSQL = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange,
+	delivered = delivered + $5::bigint, updated_at = clock_timestamp() WHERE unit = $1::int AND epoch = $2::bigint`
+
+// SaveParams returns the parameters of [SaveSQL], as text: to be sent with other
+// statements in one flight. delivered is how many events were acknowledged since the
+// last write. Of more than 4,096 ranges the head that is written lies below all that
+// are too many, so that a crash repeats more of what each aggregate has got last.
+func (p *Position) SaveParams(head int64, open Ranges, delivered int64) [][]byte {
+	head, open = bound(head, open)
+	return [][]byte{
+		strconv.AppendInt(nil, int64(p.Unit), 10),
+		strconv.AppendInt(nil, p.Epoch, 10),
+		strconv.AppendInt(nil, head, 10),
+		[]byte(open.String()),
+		strconv.AppendInt(nil, delivered, 10),
+	}
+}
+
+// execer is a connection or a transaction.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Save runs [SaveSQL]. It returns false where the unit is not this owner's any more.
+func (p *Position) Save(ctx context.Context, db execer, head int64, open Ranges, delivered int64) (ok bool, err error) {
+	head, open = bound(head, open)
+	tag, err := db.Exec(ctx, SaveSQL, p.Unit, p.Epoch, head, open.String(), delivered)
+	if err != nil {
+		return false, fmt.Errorf("save a position: %w", err)
+	}
+	return tag.RowsAffected() == 1, nil
+}
+
+// bound lowers the head until no more than maxOpen ranges are below it.
+func bound(head int64, open Ranges) (int64, Ranges) {
+	if len(open) <= maxOpen {
+		return head, open
+	}
+	return open[maxOpen].From - 1, open[:maxOpen]
+}
+
+// takeOver makes the relay the owner of a unit whose lock it holds.
+func takeOver(ctx context.Context, conn *pgx.Conn, owner int64, unit int32) (*taken, error) {
+	var got taken
+	var before *int64
+	var open string
+	// Nobody but the holder of the lock changes the owner, so it is the same in both
+	// reads of the row.
+	err := conn.QueryRow(ctx, `WITH before AS (SELECT unit, owner FROM outbox_positions WHERE unit = $1)
+		UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $2, updated_at = clock_timestamp()
+		FROM before WHERE p.unit = before.unit
+		RETURNING before.owner, p.destination, p.part, p.unit, p.epoch, p.head, p.open::text, p.delivered`, unit, owner).
+		Scan(&before, &got.Destination, &got.Part, &got.Unit, &got.Epoch, &got.Head, &open, &got.Delivered)
+	if err != nil {
+		return nil, fmt.Errorf("take a position over: %w", err)
+	}
+	if got.Open, err = ParseRanges(open); err != nil {
+		return nil, fmt.Errorf("take a position over: %w", err)
+	}
+	got.mine = before != nil && *before == owner
+	got.Clean = before == nil || got.mine
+	return &got, nil
+}
+
+// sqlHandOver says that nothing of a unit is under way any more.
+const sqlHandOver = `UPDATE outbox_positions SET owner = NULL, updated_at = clock_timestamp() WHERE unit = $1 AND epoch = $2`
+
+// PositionRow is the position of one unit, as anybody may read it.
+type PositionRow struct {
+	// Destination is empty for the router.
+	Destination string
+	Part        int
+	Unit        int32
+	Epoch       int64
+	// Owner is the number of the relay that has the unit, nil after it was handed over.
+	Owner *int64
+	// Everything up to Head is acknowledged, or in Open.
+	Head int64
+	Open Ranges
+	// Delivered is how many events the destination has acknowledged so far.
+	Delivered int64
+	// Lag is how many ids lie before the destination: those above Head and those in
+	// Open. Some of them have no event, and some events are not for it.
+	Lag int64
+	// UpdatedAt is when the position last changed.
+	UpdatedAt time.Time
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Positions returns all positions, by destination and part, the router first.
+func Positions(ctx context.Context, db querier) ([]PositionRow, error) {
+	rows, err := db.Query(ctx, `SELECT p.destination, p.part, p.unit, p.epoch, p.owner, p.head, p.open::text, p.delivered,
+		greatest(l.last - p.head, 0), p.updated_at
+		FROM outbox_positions AS p, (SELECT outbox_last_id() AS last) AS l ORDER BY p.destination COLLATE "C", p.part`)
+	if err != nil {
+		return nil, fmt.Errorf("read the positions: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (p PositionRow, err error) {
+		var open string
+		if err := r.Scan(&p.Destination, &p.Part, &p.Unit, &p.Epoch, &p.Owner, &p.Head, &open, &p.Delivered, &p.Lag, &p.UpdatedAt); err != nil {
+			return p, err
+		}
+		p.Open, err = ParseRanges(open)
+		p.Lag += p.Open.IDs()
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the positions: %w", err)
+	}
+	return all, nil
+}

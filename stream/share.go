@@ -1,0 +1,112 @@
+package stream
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// picture is who has what at one moment. Relays that look at the same time see the
+// same, and come to the same plan without a word between them.
+type picture struct {
+	// me is the session of this relay, by the process of the server behind it.
+	me int32
+	// wants has the units that each member would deliver, in ascending order. What
+	// nobody is there to take is so never given away, while relays of different
+	// configurations run beside each other.
+	wants map[int32][]int32
+	// owners has the session that holds each unit; what nobody holds is not there. An
+	// owner that stops is no member any more.
+	owners map[int32]int32
+}
+
+// shares says which units this relay takes and gives: those that somebody wants and
+// nobody has go to whoever has least, and then who has two more than another gives one
+// to it, if the other wants one of them. So the loads of members with the same wants
+// differ by 1 at most, and no unit is moved that does not make them more even.
+func (p picture) shares() (take, give []int32) {
+	for unit, to := range p.plan() {
+		owner, owned := p.owners[unit]
+		switch {
+		case !owned && to == p.me:
+			take = append(take, unit)
+		case owned && owner == p.me && to != p.me:
+			give = append(give, unit)
+		}
+	}
+	slices.Sort(take)
+	slices.Sort(give)
+	return take, give
+}
+
+// plan returns who should have each unit.
+func (p picture) plan() map[int32]int32 {
+	plan := maps.Clone(p.owners)
+	if plan == nil {
+		plan = make(map[int32]int32)
+	}
+	load := make(map[int32]int)
+	for _, owner := range p.owners {
+		load[owner]++
+	}
+	members := slices.Sorted(maps.Keys(p.wants))
+	least := func(a, b int32) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) }
+	for _, unit := range p.free() {
+		to := slices.MinFunc(p.who(members, unit), least)
+		plan[unit] = to
+		load[to]++
+	}
+	for range len(plan) * len(plan) { // each move makes the sum of the squares smaller: it ends long before
+		unit, to, found := p.move(plan, load, slices.SortedFunc(slices.Values(members), least))
+		if !found {
+			break
+		}
+		load[plan[unit]]--
+		load[to]++
+		plan[unit] = to
+	}
+	return plan
+}
+
+// free returns the units that somebody wants and nobody has, in ascending order.
+func (p picture) free() []int32 {
+	var free []int32
+	for _, units := range p.wants {
+		for _, unit := range units {
+			if _, owned := p.owners[unit]; !owned {
+				free = append(free, unit)
+			}
+		}
+	}
+	slices.Sort(free)
+	return slices.Compact(free)
+}
+
+// who returns the members that want a unit.
+func (p picture) who(members []int32, unit int32) []int32 {
+	return slices.DeleteFunc(slices.Clone(members), func(m int32) bool { return !p.wantedBy(m, unit) })
+}
+
+func (p picture) wantedBy(member, unit int32) bool {
+	_, found := slices.BinarySearch(p.wants[member], unit)
+	return found
+}
+
+// move returns the next unit to change hands: one of whoever has most, to whoever
+// has least. members are in the order of their loads.
+func (p picture) move(plan map[int32]int32, load map[int32]int, members []int32) (unit, to int32, found bool) {
+	units := slices.Sorted(maps.Keys(plan))
+	for _, from := range slices.Backward(members) {
+		for _, to := range members {
+			if load[from]-load[to] < 2 {
+				break
+			}
+			for _, unit := range slices.Backward(units) {
+				if plan[unit] == from && p.wantedBy(to, unit) {
+					return unit, to, true
+				}
+			}
+		}
+	}
+	return 0, 0, false
+}

@@ -1,0 +1,174 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// writes are what has become of deliveries that were not simply delivered. They are
+// written in the transaction that moves the position past them, so that a position
+// never passes what is not safe elsewhere.
+type writes struct {
+	rows    []entry
+	removed []int64
+	parked  map[dispatch.Key]int // rows by aggregate that are to be parked
+	fresh   []int64              // ids of rows that were no rows before: they are open until the write
+}
+
+// entry is a row to be.
+type entry struct {
+	id        int64
+	eventType string
+	state     string
+	attempts  int
+	delay     time.Duration
+	key       string
+	class     string
+	err       string
+	fresh     bool // there was no row before
+}
+
+func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
+
+// put notes a row; key is that of its aggregate.
+func (w *writes) put(r entry, key dispatch.Key) {
+	w.rows = append(w.rows, r)
+	if r.fresh {
+		w.fresh = append(w.fresh, r.id)
+	}
+	if r.state == stateParked {
+		if w.parked == nil {
+			w.parked = make(map[dispatch.Key]int)
+		}
+		w.parked[key]++
+	}
+}
+
+// sqlPut writes rows; one that is there keeps how often it was replayed, and its last
+// error unless there is a new one. Where an event was read that had a row already,
+// which takes a crash, the row stays as it is.
+const sqlPut = `INSERT INTO outbox_deliveries AS d
+	(event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error)
+SELECT p.event_id, $1, p.event_type, p.state, p.attempts, clock_timestamp() + p.delay * interval '1 microsecond',
+	nullif(p.key, ''), nullif(p.class, ''), nullif(p.error, '')
+FROM unnest($2::bigint[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[])
+	AS p(event_id, event_type, state, attempts, delay, key, class, error)
+ON CONFLICT (event_id, destination) `
+
+const (
+	sqlPutNew = sqlPut + `DO NOTHING`
+	sqlPutOld = sqlPut + `DO UPDATE SET state = excluded.state, attempts = excluded.attempts,
+	available_at = excluded.available_at, updated_at = clock_timestamp(), ordering_key = excluded.ordering_key,
+	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
+	lease_owner = NULL, lease_token = NULL, lease_until = NULL`
+)
+
+// sqlRemove deletes rows that have been dealt with.
+const sqlRemove = `DELETE FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2)`
+
+// errFenced is returned by a write of a unit that is somebody else's by now.
+var errFenced = errors.New("the unit belongs to another relay by now")
+
+// save writes the position, and what has become of deliveries with it. All of it is
+// one transaction, and nothing of it is written where the unit is not ours any more.
+func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
+	head, open := u.account()
+	delta := u.acknowledged - u.written
+	w := &u.pending
+	if w.empty() {
+		ok, err := u.pos.Save(ctx, conn, head, open, delta)
+		return u.saved(ok, err, head, delta)
+	}
+	ok := false
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
+		// First, because it locks the position against a successor.
+		if ok, err = u.pos.Save(ctx, tx, head, open, delta); err != nil || !ok {
+			return cmp.Or(err, errFenced)
+		}
+		return u.write(ctx, tx)
+	})
+	if err == nil {
+		u.pending = writes{}
+	}
+	return u.saved(ok, err, head, delta)
+}
+
+// saved takes note of how a write went.
+func (u *unit) saved(ok bool, err error, head, delta int64) error {
+	switch {
+	case !ok && (err == nil || errors.Is(err, errFenced)):
+		return errFenced
+	case err != nil:
+		return fmt.Errorf("write the position of %q: %w", u.name, err)
+	}
+	u.written += delta
+	u.savedHead, u.savedAt = head, time.Now()
+	u.saves++
+	u.dirty = false
+	return nil
+}
+
+func (u *unit) write(ctx context.Context, tx pgx.Tx) error {
+	w := &u.pending
+	var batch pgx.Batch
+	for _, fresh := range []bool{true, false} {
+		query, some := sqlPutOld, make([]entry, 0, len(w.rows))
+		if fresh {
+			query = sqlPutNew
+		}
+		for _, r := range w.rows {
+			if r.fresh == fresh {
+				some = append(some, r)
+			}
+		}
+		n := len(some)
+		if n == 0 {
+			continue
+		}
+		ids, types, states, attempts := make([]int64, n), make([]string, n), make([]string, n), make([]int32, n)
+		delays, keys, classes, texts := make([]int64, n), make([]string, n), make([]string, n), make([]string, n)
+		for i, r := range some {
+			ids[i], types[i], states[i], attempts[i] = r.id, r.eventType, r.state, int32(min(r.attempts, maxAttempts)) //nolint:gosec // bounded
+			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, errorText(r.err)
+		}
+		batch.Queue(query, u.name, ids, types, states, attempts, delays, keys, classes, texts)
+	}
+	if len(w.removed) > 0 {
+		batch.Queue(sqlRemove, u.name, w.removed)
+	}
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("store deliveries of %q: %w", u.name, err)
+	}
+	return nil
+}
+
+const (
+	// maxAttempts fits into the column.
+	maxAttempts = 1 << 30
+	// maxErrorBytes is how much of an error's text is kept in last_error.
+	maxErrorBytes = 1000
+)
+
+// errorText makes s fit for a text column: shortened, UTF-8, no zero bytes.
+func errorText(s string) string {
+	if len(s) > maxErrorBytes {
+		s = s[:maxErrorBytes] + "..."
+	}
+	clean := make([]rune, 0, len(s))
+	for _, r := range s {
+		if r != 0 && r != utf8.RuneError {
+			clean = append(clean, r)
+		}
+	}
+	return string(clean)
+}
+
+func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }

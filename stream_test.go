@@ -1,0 +1,101 @@
+package notifyd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// streamPool returns a pool of a database whose outbox_events is a stream.
+func streamPool(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := outboxsql.Migrate(t.Context(), conn.Conn(), "public", outboxsql.BellAuto); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `UPDATE outbox_mode SET mode = 'stream'; DROP INDEX outbox_events_fresh`); err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+func TestStreamDelivers(t *testing.T) {
+	t.Parallel()
+	pool := streamPool(t)
+	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const events, aggregates = 2000, 20
+	var mu sync.Mutex
+	last, got, failed := map[string]int64{}, map[int64]int{}, map[int64]bool{}
+	all := make(chan struct{})
+	handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if e.ID%97 == 0 && !failed[e.ID] {
+			failed[e.ID] = true
+			return errors.New("not yet")
+		}
+		if last[e.AggregateID] >= e.ID {
+			t.Errorf("%d after %d of %s", e.ID, last[e.AggregateID], e.AggregateID)
+		}
+		last[e.AggregateID] = e.ID
+		if got[e.ID]++; len(got) == events {
+			close(all)
+		}
+		return nil
+	})
+	if err := relay.Handle("order.*", handler, notifyd.Named("orders"), notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond, Multiplier: 2})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(ctx) }()
+	for i := range events / 20 {
+		if _, err := pool.Exec(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			SELECT 'order.created', 'order', (g % $2)::text, '{}' FROM generate_series(1, $1) g`, 20, aggregates); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	select {
+	case <-all:
+	case err := <-done:
+		t.Fatal(err)
+	case <-t.Context().Done():
+	case <-time.After(20 * time.Second):
+		mu.Lock()
+		t.Error(len(got), fmt.Sprintf("%+v", relay.Stats()))
+		mu.Unlock()
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	var rows, head int64
+	if err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outbox_deliveries), (SELECT head FROM outbox_positions WHERE destination = 'orders' AND open = '{}')`).Scan(&rows, &head); err != nil {
+		t.Fatal(err)
+	}
+	if rows != 0 || head != events {
+		t.Errorf("%d rows, head %d", rows, head)
+	}
+}
