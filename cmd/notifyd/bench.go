@@ -50,6 +50,8 @@ docs/performance.md says how each figure is got.`,
 
 func newBenchLatencyCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.LatencyOptions
+	mode := modeFlag()
+	foreign := oneOf{words: bench.Foreigns()}
 	cmd := &cobra.Command{
 		Use:   "latency",
 		Short: "Time from a commit to the call of the handler",
@@ -62,6 +64,7 @@ row in SQL. It exits with 1 if an event was lost.`,
 			if err := atLeastOne(cmd, "events", "rate"); err != nil {
 				return err
 			}
+			o.Mode, o.Foreign = bench.Mode(mode.value), foreign.value
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.LatencyResult, error) {
 				o.Options = common
 				return bench.Latency(ctx, o)
@@ -70,11 +73,16 @@ row in SQL. It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Events, "events", 2000, "`number` of events to measure")
 	cmd.Flags().IntVar(&o.Rate, "rate", 500, "transactions per `second`")
+	cmd.Flags().BoolVar(&o.HeldSnapshot, "held-snapshot", false, "measure as many events while an old snapshot is held, in turns")
+	addForeign(cmd, &foreign, "measure as many events, in turns, while a transaction is open that has written: elsewhere, or here, which is an event")
+	cmd.Flags().Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
 	return cmd
 }
 
 func newBenchDrainCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.DrainOptions
+	mode := modeFlag()
+	foreign := oneOf{words: bench.Foreigns()}
 	to := oneOf{words: bench.Sinks(), value: "noop"}
 	queueType := oneOf{words: []string{"classic", "quorum"}, value: "classic"}
 	cmd := &cobra.Command{
@@ -107,11 +115,11 @@ others and with a higher priority, in turns, three times each.`,
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err
 			}
-			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent"); err != nil {
+			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent", "partitions", "destinations", "sink-batch"); err != nil {
 				return err
 			}
-			o.To, o.QueueType = to.value, queueType.value
-			if err := checkBlocked(o); err != nil {
+			o.To, o.QueueType, o.Mode, o.Foreign = to.value, queueType.value, bench.Mode(mode.value), foreign.value
+			if err := errors.Join(checkBlocked(o), checkDrain(o)); err != nil {
 				return err
 			}
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.DrainResult, error) {
@@ -138,11 +146,17 @@ others and with a higher priority, in turns, three times each.`,
 	flags.IntVar(&o.Urgent, "urgent", 0, "`number` of events for a destination of their own at the end of the backlog; measures it alike and of higher priority")
 	flags.IntVar(&o.Partitions, "partitions", 0, "drain a table with this `number` of partitions, and beside it a plain one in place of SQL alone")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
+	addForeign(cmd, &foreign, "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
+	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
+	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
+	flags.BoolVar(&o.Consume, "consume", false, "have somebody read RabbitMQ's queue meanwhile")
+	flags.Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
 	return cmd
 }
 
 func newBenchInsertCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.InsertOptions
+	mode := modeFlag()
 	cmd := &cobra.Command{
 		Use:   "insert",
 		Short: "What the trigger costs the writers",
@@ -155,6 +169,7 @@ and with a notification of every event. The four take turns.`,
 			if err := atLeastOne(cmd, "writers", "seconds"); err != nil {
 				return err
 			}
+			o.Mode = bench.Mode(mode.value)
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.InsertResult, error) {
 				o.Options = common
 				return bench.Insert(ctx, o)
@@ -163,11 +178,13 @@ and with a notification of every event. The four take turns.`,
 	}
 	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
+	cmd.Flags().Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
 	return cmd
 }
 
 func newBenchSoakCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.SoakOptions
+	mode := modeFlag()
 	cmd := &cobra.Command{
 		Use:   "soak",
 		Short: "Latency, table size and CPU time over a while at a fixed rate",
@@ -180,6 +197,7 @@ It exits with 1 if an event was lost.`,
 			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
 				return err
 			}
+			o.Mode = bench.Mode(mode.value)
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.SoakResult, error) {
 				o.Options = common
 				return bench.Soak(ctx, o)
@@ -188,6 +206,7 @@ It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Rate, "rate", 5000, "transactions per `second`")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 60, "`seconds` to write for")
+	cmd.Flags().Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
 	return cmd
 }
 
@@ -217,6 +236,30 @@ func checkBlocked(o bench.DrainOptions) error {
 		return usageErrorf("--blocked-fresh %d is above --events %d", o.BlockedFresh, o.Events)
 	}
 	return nil
+}
+
+// checkDrain refuses other flags that do not fit together.
+func checkDrain(o bench.DrainOptions) error {
+	switch {
+	case o.Destinations > 1 && (o.To != "noop" || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0):
+		return usageErrorf("--destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions")
+	case o.Delete && o.Mode != bench.ModeQueue:
+		return usageErrorf("--delete goes with --mode queue")
+	case o.Consume && o.To != "rabbitmq":
+		return usageErrorf("--consume needs --to rabbitmq")
+	case o.Foreign == bench.ForeignHere && o.BlockedKeys > 0:
+		return usageErrorf("--foreign-transaction=here goes without --blocked-keys")
+	}
+	return nil
+}
+
+// modeFlag is what the tables of a bench are.
+func modeFlag() oneOf { return oneOf{words: bench.Modes(), value: string(bench.ModeQueue)} }
+
+// addForeign adds the flag for a transaction that stays open.
+func addForeign(cmd *cobra.Command, foreign *oneOf, usage string) {
+	cmd.Flags().Var(foreign, "foreign-transaction", usage)
+	cmd.Flags().Lookup("foreign-transaction").NoOptDefVal = bench.ForeignElsewhere
 }
 
 // atLeastOne refuses numbers below 1.

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ type order struct {
 	Schema string `json:"schema"`
 	// Events with ids from 1 to this number will be written; 0: any number.
 	Events int `json:"events"`
+	// Tell says that each delivery is to be told as it begins: the id, on a line.
+	Tell bool `json:"tell"`
 }
 
 // account is what a relay's process tells at its end.
@@ -168,13 +171,24 @@ type process struct {
 
 // startProcess starts a relay and returns once it listens. Whoever calls it
 // calls stop, also after an error of ctx.
-func (e *env) startProcess(ctx context.Context, schema string, events int) (p *process, err error) {
+func (e *env) startProcess(ctx context.Context, schema string, o order) (p *process, err error) {
 	if len(e.Relay) == 0 {
 		return nil, errors.New("the command line of the relay is missing")
 	}
-	encoded, err := json.Marshal(order{URL: e.url, Schema: schema, Events: events})
+	o.URL, o.Schema = e.url, schema
+	encoded, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
+	}
+	others := make(map[int]bool)
+	if e.DatabaseURL == "" {
+		before, err := e.relaySessions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range before {
+			others[pid] = true
+		}
 	}
 	p = &process{cmd: exec.CommandContext(context.WithoutCancel(ctx), e.Relay[0], e.Relay[1:]...)}
 	p.cmd.Env = append(os.Environ(), EnvRelay+"="+string(encoded))
@@ -199,6 +213,7 @@ func (e *env) startProcess(ctx context.Context, schema string, events int) (p *p
 	}
 	if err == nil && e.DatabaseURL == "" {
 		p.sessions, err = e.relaySessions(ctx)
+		p.sessions = slices.DeleteFunc(p.sessions, func(pid int) bool { return others[pid] })
 	}
 	if err != nil {
 		_ = p.cmd.Process.Kill() // it may have ended by itself, and has written why to stderr
