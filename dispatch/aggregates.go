@@ -146,8 +146,9 @@ func (a *aggregates) giveUp(j *job) []kept {
 		a.lane.load--
 		return []kept{{j, released}}
 	}
-	gone := a.cut(j.agg, released, true)
-	delete(a.lines, j.agg.key)
+	g := j.agg // which the job does not have afterwards
+	gone := a.cut(g, released, true)
+	delete(a.lines, g.key)
 	return gone
 }
 
