@@ -101,7 +101,9 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	var back []kept
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
+		// Field by field: most of a job is for claims, and never set in a parcel.
 		j.parcel, j.work, j.lane, j.event = p, i, l, d.Event
+		j.agg, j.next, j.started, j.queued, j.cut = nil, nil, false, false, false
 		switch begins, v := a.join(j, d); {
 		case v != 0:
 			l.load--
