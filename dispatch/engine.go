@@ -101,9 +101,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	var back []kept
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
-		// Field by field: most of a job is for claims, and never set in a parcel.
 		j.parcel, j.work, j.lane, j.event = p, i, l, d.Event
-		j.agg, j.next, j.started, j.queued, j.cut = nil, nil, false, false, false
 		switch begins, v := a.join(j, d); {
 		case v != 0:
 			l.load--
@@ -181,6 +179,15 @@ func (l Lane) Withdraw() {
 	gone = append(gone, l.l.agg.stop()...)
 	answerKept(gone)
 	l.l.mu.Unlock()
+}
+
+// Busy reports whether anything of the aggregate is under way: when the last of it is
+// delivered while the aggregate is blocked, its answer says Behind.
+func (l Lane) Busy(key Key) bool {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	_, is := l.l.agg.lines[key]
+	return is
 }
 
 // Idle reports whether nothing is under way.

@@ -109,23 +109,16 @@ type Parcel struct {
 // but that a fresh event was delivered, and the last one. Neither may block.
 func NewParcel(sure func() bool, wake func()) *Parcel { return &Parcel{sure: sure, wake: wake} }
 
-// Forget lets go of the events of a parcel, of which nothing may be under way.
-func (p *Parcel) Forget() {
-	clear(p.events)
-	p.events = p.events[:0]
-}
-
-// Room returns memory for n deliveries, to be appended to and handed to Fill. Nothing of
-// the parcel may be under way, and what was in it before is gone.
+// Room returns memory for n deliveries, to be appended to and handed to Fill. The parcel
+// is new, or was emptied.
 func (p *Parcel) Room(n int) []Delivery {
 	if cap(p.events) < n {
 		p.events = make([]Delivery, 0, n)
 	}
-	p.events = p.events[:0]
-	return p.events
+	return p.events[:0]
 }
 
-// Fill makes all the parcel's deliveries these. Nothing of it may be under way.
+// Fill makes all the parcel's deliveries these. It is new, or was emptied.
 func (p *Parcel) Fill(all []Delivery) {
 	p.events = all
 	if cap(p.jobs) < len(all) {
@@ -133,8 +126,25 @@ func (p *Parcel) Fill(all []Delivery) {
 		p.done = make([]bool, len(all))
 	}
 	p.jobs, p.done = p.jobs[:len(all)], p.done[:len(all)]
-	clear(p.done)
 	p.left, p.delivered, p.answers = len(all), 0, nil
+}
+
+// Empty lets go of the deliveries, whose events are worth more memory than the
+// parcel. Nothing of it may be under way, and all answers have been taken.
+func (p *Parcel) Empty() {
+	for i := range p.jobs {
+		p.jobs[i].reset()
+	}
+	clear(p.done)
+	clear(p.events)
+	p.events = p.events[:0]
+}
+
+// reset empties a parcel's job. Most of a job is for claims, never set in a parcel, and
+// as large as all the rest.
+func (j *job) reset() {
+	j.parcel, j.lane, j.event, j.agg, j.next = nil, nil, nil, nil, nil
+	j.work, j.started, j.queued, j.cut = 0, false, false, false
 }
 
 // Len is the number of deliveries.

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/notifyd/notifyd"
@@ -32,5 +33,78 @@ func TestModeEndsRelay(t *testing.T) {
 	}
 	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state <> 'fresh'`); n > 0 {
 		t.Errorf("%d events of a stream were marked", n)
+	}
+}
+
+// TestStreamBecomesQueue: what the destinations of a stream have not got, they get
+// from the relay of a queue, in order, and nothing else.
+func TestStreamBecomesQueue(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})
+	first := scan[int64](e, `WITH w AS (INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT CASE i % 2 WHEN 0 THEN 'both' ELSE 'one' END, 'order', i % 50, '1' FROM generate_series(1, 1000) AS i RETURNING id) SELECT min(id) - 1 FROM w`)
+	e.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('x', $1::bigint + 900, int8multirange(int8range($1::bigint + 10, $1::bigint + 20))), ('y', $1::bigint + 500, '{}'), ('', $1::bigint + 900, '{}')`, first)
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES ($1 + 30, 'x', 'both', 'retry', 'order/30'), ($1 + 80, 'x', 'both', 'parked', 'order/30')`, first)
+	routes := map[string][]string{"both": {"x", "y"}, "one": {"x"}}
+	e.setMode(outboxsql.ModeQueue, outboxsql.ModeOptions{
+		Route:     func(eventType string) []string { return routes[eventType] },
+		Unordered: func(destination string) bool { return destination == "y" },
+	})
+	owed := map[string][]int64{"x": {30, 80}}
+	for i := int64(1); i <= 1000; i++ {
+		if i >= 10 && i < 20 || i > 900 {
+			owed["x"] = append(owed["x"], i)
+		}
+		if i > 500 && i%2 == 0 {
+			owed["y"] = append(owed["y"], i)
+		}
+	}
+	rec := map[string]*recorder{"x": newRecorder(t), "y": newRecorder(t)}
+	e.relay(func(r *notifyd.Relay) {
+		for name, h := range rec {
+			options := []notifyd.HandleOption{}
+			if name == "y" {
+				options = append(options, notifyd.Unordered())
+			}
+			if err := r.Destination(name, h, options...); err != nil {
+				t.Error(err)
+			}
+		}
+		for pattern, names := range routes {
+			if err := r.Route(pattern, names...); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	e.until("everything is delivered", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries) AND NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')`)
+	for name, h := range rec {
+		close(h.calls)
+		var got []int64
+		last := make(map[string]int64)
+		for event := range h.calls {
+			got = append(got, event.ID-first)
+			if name == "x" && event.ID < last[event.AggregateID] {
+				t.Errorf("event %d comes after event %d of its aggregate", event.ID, last[event.AggregateID])
+			}
+			last[event.AggregateID] = event.ID
+		}
+		slices.Sort(got)
+		slices.Sort(owed[name])
+		if !slices.Equal(got, owed[name]) {
+			t.Errorf("%s has got %v, want %v", name, got, owed[name])
+		}
+	}
+}
+
+func (e *env) setMode(mode outboxsql.Mode, o outboxsql.ModeOptions) {
+	e.t.Helper()
+	conn, err := e.pool.Acquire(e.ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := outboxsql.SetMode(e.ctx, conn.Conn(), "public", mode, o); err != nil {
+		e.t.Fatal(err)
 	}
 }

@@ -60,9 +60,11 @@ type UnitSession struct {
 }
 
 // ForgetPosition returns the statement that ends a destination which is not to come back:
-// events that only it has not had are purged then.
+// events that only it has not had are purged then. Its routes go with it, or what only it
+// was to get would never be found to have no route.
 func ForgetPosition(schema, destination string) string {
-	return fmt.Sprintf("DELETE FROM %s WHERE destination = '%s'", pgx.Identifier{schema, "outbox_positions"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"))
+	return fmt.Sprintf("WITH gone AS (DELETE FROM %s WHERE destination = '%s') DELETE FROM %s WHERE destination = '%[2]s'",
+		pgx.Identifier{schema, "outbox_routes"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"), pgx.Identifier{schema, "outbox_positions"}.Sanitize())
 }
 
 // oldestLooked bounds the events that are looked at for the oldest one, per position: an
