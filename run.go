@@ -111,7 +111,7 @@ func (r *Relay) run(ctx context.Context) error {
 	if !r.stream {
 		inside.Go(func() { r.slots.Keep(inner) })
 	}
-	if r.settings.keep > 0 || r.partitions != nil {
+	if r.purges() || r.partitions != nil {
 		outside.Go(func() { r.purge(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
@@ -196,9 +196,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// purges reports whether delivered events are deleted here: a queue that keeps none
+// deletes each with its delivery.
+func (r *Relay) purges() bool { return r.settings.keep > 0 || r.stream }
+
 // purgeRange deletes in batches what is too old in one range of ids.
 func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
-	for more := r.settings.keep > 0; more; {
+	for more := r.purges(); more; {
 		began := time.Now()
 		var err error
 		in.After, more, err = r.keeper.Purge(ctx, in, r.settings.keep, r.settings.purgeBatch)
