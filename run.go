@@ -205,6 +205,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// purges reports whether delivered events are deleted here: a queue that keeps none
+// deletes each with its delivery.
+func (r *Relay) purges() bool { return r.settings.keep > 0 || r.stream }
+
 // purgeRange deletes in batches what is too old in one range of ids.
 func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
 	for more := r.purges(); more; {
