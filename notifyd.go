@@ -329,7 +329,7 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // letters and events without a route do not count. It asks the database, by index,
 // on a connection for this question alone: asking disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return r.watch.Oldest(ctx, r.dispatcher.SettledBelow())
+	return r.watch.Oldest(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
 // DeadLetters returns what lists, replays, discards and edits the dead letters

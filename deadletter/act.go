@@ -95,8 +95,8 @@ func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) 
 // as Replay.
 func (s *Store) Discard(ctx context.Context, f Filter, a Action) (Result, error) {
 	var behind lines
-	return s.act(ctx, f, a, deed{"discard dead letters", func(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, err error) {
-		done, behind, err = s.discard(ctx, tx, a, letters)
+	return s.act(ctx, f, a, deed{"discard dead letters", func(ctx context.Context, tx pgx.Tx, w work) (done []Letter, err error) {
+		done, behind, err = s.discard(ctx, tx, w)
 		return done, err
 	}, func(ctx context.Context) error { return s.goOnAgain(ctx, behind) }})
 }
@@ -104,11 +104,19 @@ func (s *Store) Discard(ctx context.Context, f Filter, a Action) (Result, error)
 // lines are the destinations and keys of what order is kept for.
 type lines struct{ destinations, keys []string }
 
+// work is a batch of locked letters, and what is done to them.
+type work struct {
+	Action
+
+	mode    outboxsql.Mode
+	letters []Letter
+}
+
 // deed is what is done to letters.
 type deed struct {
 	what string
-	// do does it to locked letters, and returns those that it was done to.
-	do func(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, err error)
+	// do does it, and returns those that it was done to.
+	do func(ctx context.Context, tx pgx.Tx, w work) (done []Letter, err error)
 	// then is called after each transaction.
 	then func(context.Context) error
 }
@@ -126,15 +134,19 @@ func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, er
 	var after Ref
 	err = inBatches(ctx, a, func(n int) (int, error) {
 		var letters, done []Letter
-		err := s.write(ctx, d.what, func(tx pgx.Tx, _ time.Time) (err error) {
+		err := s.write(ctx, d.what, func(tx pgx.Tx, _ time.Time) error {
+			mode, err := s.holdMode(ctx, tx)
+			if err != nil {
+				return err
+			}
 			letters, err = s.letters(ctx, tx, f.where(limit, after), n, ` FOR UPDATE`)
 			if err != nil || len(letters) == 0 {
 				return err
 			}
-			if done, err = d.do(ctx, tx, a, letters); err != nil {
+			if done, err = d.do(ctx, tx, work{a, mode, letters}); err != nil {
 				return err
 			}
-			return s.ring(ctx, tx, len(done))
+			return s.ring(ctx, tx, mode, len(done))
 		})
 		if err != nil {
 			return 0, err
@@ -153,11 +165,15 @@ func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, er
 }
 
 // ring wakes sleeping relays: nobody else tells them that a delivery is due.
-func (s *Store) ring(ctx context.Context, tx pgx.Tx, done int) error {
+func (s *Store) ring(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode, done int) error {
 	if done == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, '')`, outboxsql.Channel(s.cfg.Schema))
+	about := ""
+	if mode == outboxsql.ModeStream {
+		about = ringDeliveries
+	}
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, outboxsql.Channel(s.cfg.Schema), about)
 	return err
 }
 
@@ -169,9 +185,14 @@ func refs(letters []Letter) (ids []int64, names []string) {
 }
 
 // lockEvents locks the events, in the order of their ids and after their
-// deliveries, as relays do, and returns those that are there.
-func (s *Store) lockEvents(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, error) {
-	rows, err := tx.Query(ctx, s.sql(`SELECT id FROM {events} WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE`), ids)
+// deliveries, as relays do, and returns those that are there. Those of a stream are not
+// locked: nobody marks them, and nobody purges one that has a delivery.
+func (s *Store) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode, ids []int64) (map[int64]bool, error) {
+	lock := ` FOR UPDATE`
+	if mode == outboxsql.ModeStream {
+		lock = ""
+	}
+	rows, err := tx.Query(ctx, s.sql(`SELECT id FROM {events} WHERE id = ANY($1::bigint[]) ORDER BY id`+lock), ids)
 	if err != nil {
 		return nil, err
 	}
@@ -185,14 +206,14 @@ func (s *Store) lockEvents(ctx context.Context, tx pgx.Tx, ids []int64) (map[int
 
 // replay changes nothing about the ordering key, so that the order of the
 // aggregate goes on from this delivery.
-func (s *Store) replay(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) ([]Letter, error) {
-	all, _ := refs(letters)
-	there, err := s.lockEvents(ctx, tx, all)
+func (s *Store) replay(ctx context.Context, tx pgx.Tx, w work) ([]Letter, error) {
+	all, _ := refs(w.letters)
+	there, err := s.lockEvents(ctx, tx, w.mode, all)
 	if err != nil {
 		return nil, err
 	}
 	var done []Letter
-	for _, l := range letters {
+	for _, l := range w.letters {
 		if there[l.EventID] {
 			done = append(done, l)
 		}
@@ -205,16 +226,18 @@ func (s *Store) replay(ctx context.Context, tx pgx.Tx, a Action, letters []Lette
 	if err != nil {
 		return nil, err
 	}
-	// Nobody may take it for done: it ends when this delivery does.
-	if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET state = 'deferred', processed_at = NULL
-		WHERE id = ANY($1::bigint[]) AND state = 'done'`), ids); err != nil {
-		return nil, err
+	if w.mode != outboxsql.ModeStream {
+		// Nobody may take it for done: it ends when this delivery does.
+		if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET state = 'deferred', processed_at = NULL
+			WHERE id = ANY($1::bigint[]) AND state = 'done'`), ids); err != nil {
+			return nil, err
+		}
 	}
-	return done, s.audit(ctx, tx, a, "replay", done)
+	return done, s.audit(ctx, tx, w.Action, "replay", done)
 }
 
-func (s *Store) discard(ctx context.Context, tx pgx.Tx, a Action, letters []Letter) (done []Letter, behind lines, err error) {
-	ids, names := refs(letters)
+func (s *Store) discard(ctx context.Context, tx pgx.Tx, w work) (done []Letter, behind lines, err error) {
+	ids, names := refs(w.letters)
 	rows, err := tx.Query(ctx, s.sql(`DELETE FROM {deliveries} AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 		WHERE d.event_id = p.event_id AND d.destination = p.destination RETURNING d.destination, coalesce(d.ordering_key, '')`), ids, names)
 	if err != nil {
@@ -232,35 +255,49 @@ func (s *Store) discard(ctx context.Context, tx pgx.Tx, a Action, letters []Lett
 	if _, err := s.goOn(ctx, tx, behind); err != nil {
 		return nil, lines{}, err
 	}
+	switch {
+	case w.mode != outboxsql.ModeStream:
+		err = s.finish(ctx, tx, ids)
+	case s.cfg.DeleteEvents:
+		err = s.forget(ctx, tx, ids)
+	}
+	if err != nil {
+		return nil, lines{}, err
+	}
+	return w.letters, behind, s.audit(ctx, tx, w.Action, "discard", w.letters)
+}
+
+// finish marks or deletes the events of a queue of which nothing is left to do.
+func (s *Store) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	// A relay may settle the last other delivery of an event at this moment. So
 	// the event is locked first, and looked at by a statement of its own.
-	if _, err := s.lockEvents(ctx, tx, ids); err != nil {
-		return nil, lines{}, err
+	if _, err := s.lockEvents(ctx, tx, outboxsql.ModeQueue, ids); err != nil {
+		return err
 	}
 	if s.cfg.DeleteEvents {
 		if _, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[]) AND e.state IN ('deferred', 'done')
 			AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)`), ids); err != nil {
-			return nil, lines{}, err
+			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp()
+	_, err := tx.Exec(ctx, s.sql(`UPDATE {events} AS e SET state = 'done', processed_at = clock_timestamp()
 		WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
-		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`), ids); err != nil {
-		return nil, lines{}, err
-	}
-	return letters, behind, s.audit(ctx, tx, a, "discard", letters)
+		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id AND d.state <> 'dead')`), ids)
+	return err
 }
 
 // goOn makes the first delivery due that had to wait behind letters which are
 // discarded, and returns how many that are. Relays look at a row that is due; of one that
-// is parked behind a dead letter they would hear late. Who has it locked is at work with it.
+// is parked behind a dead letter they would hear late. Who has it locked is at work with it,
+// and what is behind it has to wait on.
 func (s *Store) goOn(ctx context.Context, tx pgx.Tx, behind lines) (int, error) {
 	tag, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
 		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key)) AS line
 		CROSS JOIN LATERAL (
 			SELECT event_id, state FROM {deliveries} AS o
-			WHERE o.destination = line.destination AND o.ordering_key = line.key
-			ORDER BY event_id LIMIT 1 FOR UPDATE SKIP LOCKED) AS next
+			WHERE o.destination = line.destination AND o.event_id = (SELECT min(f.event_id) FROM {deliveries} AS f
+				WHERE f.destination = line.destination AND f.ordering_key = line.key)
+			FOR UPDATE SKIP LOCKED) AS next
 		WHERE d.event_id = next.event_id AND d.destination = line.destination AND next.state = 'parked'`), behind.destinations, behind.keys)
 	return int(tag.RowsAffected()), err
 }
@@ -272,11 +309,15 @@ func (s *Store) goOnAgain(ctx context.Context, behind lines) error {
 		return nil
 	}
 	return s.write(ctx, "go on behind dead letters that are discarded", func(tx pgx.Tx, _ time.Time) error {
+		mode, err := s.holdMode(ctx, tx)
+		if err != nil {
+			return err
+		}
 		n, err := s.goOn(ctx, tx, behind)
 		if err != nil {
 			return err
 		}
-		return s.ring(ctx, tx, n)
+		return s.ring(ctx, tx, mode, n)
 	})
 }
 

@@ -46,7 +46,8 @@ type Config struct {
 	Schema string
 	// DeleteEvents deletes an event when its last dead letter is discarded, as
 	// relays do that keep no delivered events (retention.keep: 0). Others mark
-	// it done, and delete it when it is old enough.
+	// it done, and delete it when it is old enough. An event of a stream that a
+	// position has not passed yet is never deleted, and none is marked.
 	DeleteEvents bool
 }
 
@@ -70,6 +71,7 @@ func New(db DB, cfg Config) (*Store, error) {
 	name := func(table string) string { return pgx.Identifier{cfg.Schema, table}.Sanitize() }
 	return &Store{db: db, cfg: cfg, tables: strings.NewReplacer(
 		"{deliveries}", name("outbox_deliveries"), "{events}", name("outbox_events"), "{audit}", name("outbox_audit"),
+		"{mode}", name("outbox_mode"), "{positions}", name("outbox_positions"),
 	)}, nil
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // lockNotAvailable is the SQLSTATE of NOWAIT and of lock_timeout.
@@ -70,7 +72,20 @@ func (s *Store) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {
 	if err != nil {
 		return err
 	}
+	mode, err := s.mode(ctx, tx)
+	if err != nil {
+		return err
+	}
 	var open []string
+	if mode == outboxsql.ModeStream {
+		reading, err := s.inFlight(ctx, tx, eventID)
+		if err != nil {
+			return err
+		}
+		for _, name := range reading {
+			open = append(open, fmt.Sprintf("%q", name))
+		}
+	}
 	for _, d := range all {
 		if d.State != "dead" {
 			open = append(open, fmt.Sprintf("%q (%s)", d.Destination, d.State))

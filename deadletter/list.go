@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // MaxPage is the largest page of a list, in letters or groups.
@@ -125,16 +127,20 @@ type Case struct {
 
 // Event is a row of outbox_events.
 type Event struct {
-	ID             int64           `json:"id"`
-	Type           string          `json:"event_type"`
-	AggregateType  string          `json:"aggregate_type,omitempty"`
-	AggregateID    string          `json:"aggregate_id,omitempty"`
-	IdempotencyKey string          `json:"idempotency_key,omitempty"`
-	State          string          `json:"state"`
-	CreatedAt      time.Time       `json:"created_at"`
-	ProcessedAt    *time.Time      `json:"processed_at"`
-	Headers        json.RawMessage `json:"headers"`
-	Payload        json.RawMessage `json:"payload"`
+	ID             int64  `json:"id"`
+	Type           string `json:"event_type"`
+	AggregateType  string `json:"aggregate_type,omitempty"`
+	AggregateID    string `json:"aggregate_id,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// State is fresh, deferred or done in a queue, and what [EventState] says in a stream.
+	State string `json:"state"`
+	// WaitsFor are the destinations of a stream that have not come to it yet, also those
+	// that it is not routed to.
+	WaitsFor    []string        `json:"waits_for,omitempty"`
+	CreatedAt   time.Time       `json:"created_at"`
+	ProcessedAt *time.Time      `json:"processed_at"`
+	Headers     json.RawMessage `json:"headers"`
+	Payload     json.RawMessage `json:"payload"`
 }
 
 // Delivery is a row of outbox_deliveries, dead or not.
@@ -177,6 +183,9 @@ func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 				&d.State, &d.OrderingKey)
 			return d, err
 		})
+		if err == nil {
+			err = s.judge(ctx, tx, &c)
+		}
 		if err != nil {
 			return err
 		}
@@ -192,6 +201,23 @@ func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 		return err
 	})
 	return c, err
+}
+
+// judge sets the state of an event of a stream, whose row does not have it.
+func (s *Store) judge(ctx context.Context, tx pgx.Tx, c *Case) error {
+	mode, err := s.mode(ctx, tx)
+	if err != nil || mode != outboxsql.ModeStream || c.Event == nil {
+		return err
+	}
+	if c.Event.WaitsFor, err = s.behind(ctx, tx, c.Event.ID); err != nil {
+		return err
+	}
+	states := make([]string, len(c.Deliveries))
+	for i := range c.Deliveries {
+		states[i] = c.Deliveries[i].State
+	}
+	c.Event.State = EventState(c.Event.WaitsFor, states)
+	return nil
 }
 
 // event returns nil if there is none. Payload and headers are read as text, for

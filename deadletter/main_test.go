@@ -73,6 +73,58 @@ func (d *db) expect(what, sql string, want ...string) {
 	}
 }
 
+// newStream is newDB with a stream, plain or partitioned, and a position of mail that is
+// past all events.
+func newStream(tb testing.TB, deleteEvents, partitioned bool) *db {
+	tb.Helper()
+	d := newDB(tb, deleteEvents)
+	if partitioned {
+		conn, err := d.pool.Acquire(tb.Context())
+		if err != nil {
+			tb.Fatal(err)
+		}
+		defer conn.Release()
+		if err := outboxsql.Partition(tb.Context(), conn.Conn(), schema, outboxsql.PartitionOptions{}); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	d.exec(`UPDATE outbox_mode SET mode = 'stream'`)
+	d.exec(`DROP INDEX outbox_events_fresh`)
+	d.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('mail', 1000)`)
+	return d
+}
+
+// letters makes n events of a stream, whose ids begin with from, and a dead letter of each.
+func (d *db) letters(from, n int, destination string) {
+	d.Helper()
+	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload)
+		SELECT i, 'a', 'order', i, json_build_object('order', i) FROM generate_series($1::int, $1::int + $2::int - 1) i
+		ON CONFLICT DO NOTHING`, from, n)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, error_class, last_error, ordering_key)
+		SELECT i, $3, 'a', 'dead', 3, 'event', 'bad', 'order/' || i FROM generate_series($1::int, $1::int + $2::int - 1) i`, from, n, destination)
+}
+
+// listen returns what waits for a notification.
+func (d *db) listen() func() string {
+	d.Helper()
+	ear, err := d.pool.Acquire(d.Context())
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(ear.Release)
+	if _, err := ear.Exec(d.Context(), "LISTEN "+pgx.Identifier{outboxsql.Channel(schema)}.Sanitize()); err != nil {
+		d.Fatal(err)
+	}
+	return func() string {
+		d.Helper()
+		n, err := ear.Conn().WaitForNotification(d.Context())
+		if err != nil {
+			d.Fatal(err)
+		}
+		return n.Payload
+	}
+}
+
 // bury makes n events, whose ids begin with from, and a dead letter of each.
 func (d *db) bury(from, n int, destination, eventType, problem string) {
 	d.Helper()

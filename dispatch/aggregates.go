@@ -20,6 +20,7 @@ type aggregates struct {
 	spare   *aggregate
 	spills  uint64 // how often something was given back
 	spilled bool   // something was, and the engine has not taken it: nothing may be pushed, or it would overtake
+	over    bool   // the engine has withdrawn: what a worker has not begun with is given back
 }
 
 // aggregate is the line of one aggregate.
@@ -145,7 +146,7 @@ func (a *aggregates) giveUp(j *job) []kept {
 		a.lane.load--
 		return []kept{{j, released}}
 	}
-	g := j.agg // the job forgets it with the cut
+	g := j.agg // which the job does not have afterwards
 	gone := a.cut(g, released, true)
 	delete(a.lines, g.key)
 	return gone
@@ -154,6 +155,7 @@ func (a *aggregates) giveUp(j *job) []kept {
 // stop gives back what waits behind others; what a worker has goes on.
 func (a *aggregates) stop() (gone []kept) {
 	a.spill()
+	a.over = true
 	for _, g := range a.lines {
 		gone = append(gone, a.cut(g, released, false)...)
 	}

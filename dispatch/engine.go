@@ -181,6 +181,15 @@ func (l Lane) Withdraw() {
 	l.l.mu.Unlock()
 }
 
+// Busy reports whether anything of the aggregate is under way: when the last of it is
+// delivered while the aggregate is blocked, its answer says Behind.
+func (l Lane) Busy(key Key) bool {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	_, is := l.l.agg.lines[key]
+	return is
+}
+
 // Idle reports whether nothing is under way.
 func (l Lane) Idle() bool {
 	l.l.mu.Lock()

@@ -109,7 +109,7 @@ type Parcel struct {
 // but that a fresh event was delivered, and the last one. Neither may block.
 func NewParcel(sure func() bool, wake func()) *Parcel { return &Parcel{sure: sure, wake: wake} }
 
-// Fill makes all the parcel's deliveries these. Nothing of it may be under way.
+// Fill makes all the parcel's deliveries these. It is new, or was emptied.
 func (p *Parcel) Fill(all []Delivery) {
 	p.events = all
 	if cap(p.jobs) < len(all) {
@@ -117,9 +117,15 @@ func (p *Parcel) Fill(all []Delivery) {
 		p.done = make([]bool, len(all))
 	}
 	p.jobs, p.done = p.jobs[:len(all)], p.done[:len(all)]
+	p.left, p.delivered, p.answers = len(all), 0, nil
+}
+
+// Empty lets go of the deliveries, whose events are worth more memory than the
+// parcel. Nothing of it may be under way, and all answers have been taken.
+func (p *Parcel) Empty() {
 	clear(p.jobs)
 	clear(p.done)
-	p.left, p.delivered, p.answers = len(all), 0, nil
+	p.events = nil
 }
 
 // Len is the number of deliveries.

@@ -37,7 +37,9 @@ func (d *Dispatcher) laneNamed(name string) (*lane, error) {
 }
 
 // restingLocked reports whether the lane begins with nothing new.
-func (l *lane) restingLocked() bool { return l.paused || l.breaker.open() || l.spoiled > 0 }
+func (l *lane) restingLocked() bool {
+	return l.paused || l.breaker.open() || l.spoiled > 0 || l.agg != nil && l.agg.over
+}
 
 // pause reports whether it has changed anything.
 func (l *lane) pause() bool {

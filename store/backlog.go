@@ -63,11 +63,18 @@ func (c Count) add(d Count) Count { return Count{N: c.N + d.N, More: c.More || d
 type Backlog struct {
 	// At is that moment, by the clock of the database. Ages count from it.
 	At time.Time `json:"at"`
+	// Mode says whether the events are a queue or a stream.
+	Mode outboxsql.Mode `json:"mode"`
+	// Positions are how far the destinations of a stream have come, by name, that of the
+	// router among them; nil in a queue.
+	Positions []Position `json:"positions,omitempty"`
 	// Fresh counts the events that no relay has dealt with yet, and Types counts
-	// them by type, in the order of the types' names.
+	// them by type, in the order of the types' names. Of a stream Fresh is the largest
+	// lag of a position, and Types are not known.
 	Fresh Count         `json:"fresh"`
 	Types []TypeBacklog `json:"types"`
-	// Delayed counts the events that were put aside until they are available.
+	// Delayed counts the events that were put aside until they are available; in a
+	// stream once for each destination.
 	Delayed Count `json:"delayed"`
 	// Unrouted are the types that no route of a relay matched.
 	Unrouted []TypeBacklog `json:"unrouted"`
@@ -91,13 +98,17 @@ type TypeBacklog struct {
 type DestinationBacklog struct {
 	Name string `json:"name"`
 	// Fresh counts the events that are routed to it and that no relay has dealt
-	// with yet; always 0 where the routes are not known.
+	// with yet; always 0 where the routes are not known. Of a stream it is Position.Lag.
 	Fresh Count `json:"fresh"`
-	// Retry, Running, Parked and Dead count its deliveries by state.
+	// Retry, Running, Parked and Dead count its deliveries by state. Events of a stream
+	// that are not available yet are not among Retry.
 	Retry   Count `json:"retry"`
 	Running Count `json:"running"`
 	Parked  Count `json:"parked"`
 	Dead    Count `json:"dead"`
+	// Blocked counts the aggregates of a stream of which a delivery is to be tried again;
+	// 0 in a queue.
+	Blocked Count `json:"blocked"`
 	// NextDue is when the next delivery of state retry is due; nil if there is none.
 	NextDue *time.Time `json:"next_due,omitempty"`
 	// Oldest is the event that has waited longest for this destination, as far as
@@ -160,7 +171,8 @@ func (b *Backlog) Destination(name string) DestinationBacklog {
 }
 
 // ReadBacklog returns what waits. It never counts a table: every question
-// reads as many rows of an index as the limit says. All of them see the same
+// reads as many rows of an index as the limit says, and of a stream what waits to be
+// read is the distance between two numbers. All of them see the same
 // moment. conn may be any connection that is in no transaction; its settings
 // are as they were afterwards. The error names the cure where the tables are
 // missing.
@@ -169,6 +181,9 @@ func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (Backlog
 	r := backlogReader{options: o, names: make(map[string]*DestinationBacklog)}
 	moment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, conn, moment, func(tx pgx.Tx) error {
+		if err := r.prepare(ctx, tx); err != nil {
+			return err
+		}
 		for _, step := range r.steps() {
 			if err := step(ctx, tx); err != nil {
 				return err
@@ -201,7 +216,12 @@ type backlogReader struct {
 
 func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
 	steps := []func(context.Context, pgx.Tx) error{
-		r.prepare, r.readTypes, r.readNames, r.readRunning, r.readRetry, r.readParked, r.readDead, r.readOldest,
+		r.readTypes, r.readNames, r.readRunning, r.readRetry, r.readParked, r.readDead, r.readOldest,
+	}
+	if r.result.Mode == outboxsql.ModeStream {
+		steps = []func(context.Context, pgx.Tx) error{
+			r.readPositions, r.readPositionsOldest, r.readNames, r.readRetryOfStream, r.readParked, r.readBlocked, r.readDead, r.readOldest,
+		}
 	}
 	if !r.options.CountsOnly {
 		steps = append(steps, r.readErrors, r.readDeadGroups, r.readUnrouted)
@@ -264,7 +284,7 @@ func (r *backlogReader) finish() Backlog {
 	for _, name := range r.known() {
 		d := r.names[name]
 		if name == "" {
-			b.Delayed = d.Retry
+			b.Delayed = b.Delayed.add(d.Retry)
 			continue
 		}
 		b.Oldest = older(b.Oldest, d.Oldest)

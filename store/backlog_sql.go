@@ -115,8 +115,13 @@ func (r *backlogReader) prepare(ctx context.Context, tx pgx.Tx) error {
 	values := []string{
 		pgx.Identifier{r.options.Schema}.Sanitize(), milliseconds(backlogStatement), "force_generic_plan", "off", "off", "off", "off", "off", "off",
 	}
-	return tx.QueryRow(ctx, `SELECT now() FROM unnest($1::text[], $2::text[]) AS s(name, value)
+	err := tx.QueryRow(ctx, `SELECT now() FROM unnest($1::text[], $2::text[]) AS s(name, value)
 		HAVING bool_and(set_config(name, value, true) IS NOT NULL)`, names, values).Scan(&r.result.At)
+	if err != nil {
+		return err
+	}
+	r.result.Mode, err = modeOf(ctx, tx, r.options.Schema)
+	return err
 }
 
 func (r *backlogReader) readTypes(ctx context.Context, tx pgx.Tx) error {

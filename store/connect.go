@@ -161,6 +161,7 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"enable_hashjoin", "off"},
 		{"enable_mergejoin", "off"},
 		{"jit", "off"},
+		{"max_parallel_workers_per_gather", "0"}, // rows come in the order of one scan
 	}
 	names, values := make([]string, len(settings)), make([]string, len(settings))
 	for i, s := range settings {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Watch answers those who watch the relay. Each question has a connection of
@@ -23,17 +25,32 @@ func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan
 
 // Oldest returns how long the event has waited that has waited longest, 0 if
 // none waits. Dead letters and unrouted events do not count, nor what is not
-// yet due to be delivered. Fresh events are looked for above the id after,
-// because an index that is full of delivered ones may be long.
-func (w *Watch) Oldest(ctx context.Context, after int64) (age time.Duration, err error) {
-	var us int64
+// yet due to be delivered. Fresh events of a queue are looked for above the id
+// o.After, because an index that is full of delivered ones may be long; those of a
+// stream at the positions, by o.Route.
+func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration, err error) {
+	o.Schema, o.CountsOnly = w.connector.Schema, true
 	err = w.ask(ctx, "look for the oldest waiting event", func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, sqlOldest, after).Scan(&us)
+		mode, err := modeOf(ctx, conn, o.Schema)
+		if err != nil {
+			return err
+		}
+		if mode != outboxsql.ModeStream {
+			var us int64
+			err := conn.QueryRow(ctx, sqlOldest, o.After).Scan(&us)
+			age = time.Duration(us) * time.Microsecond
+			return err
+		}
+		b, err := ReadBacklog(ctx, conn, o)
+		if b.Oldest != nil {
+			age = time.Duration(b.Oldest.Age * float64(time.Second))
+		}
+		return err
 	})
 	if err != nil {
 		return 0, err
 	}
-	return max(0, time.Duration(us)*time.Microsecond), nil
+	return max(0, age), nil
 }
 
 // Backlog is [ReadBacklog] of the watch's own schema, whatever the options name.

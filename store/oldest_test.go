@@ -13,7 +13,7 @@ func TestOldest(t *testing.T) {
 	w := NewWatch(d.Connector)
 	age := func(after int64) time.Duration {
 		t.Helper()
-		age, err := w.Oldest(t.Context(), after)
+		age, err := w.Oldest(t.Context(), BacklogOptions{After: after})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestWatchingHarmsNobody(t *testing.T) {
 	d.exec(`LOCK TABLE outbox_events`)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := w.Oldest(ctx, 0); err == nil {
+	if _, err := w.Oldest(ctx, BacklogOptions{}); err == nil {
 		t.Error("there was an answer")
 	}
 	d.exec(`ROLLBACK`)

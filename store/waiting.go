@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // WaitCount counts what waits in the tables and has a state, a destination and an
@@ -23,12 +25,22 @@ type WaitCount struct {
 
 // CountWaiting counts what waits, by index and without any lock. Of fresh events,
 // of leases, and for each destination and state it looks at limit rows at most,
-// 1 at least. The connection must be a [Connector]'s: its plans are pinned.
+// 1 at least. The fresh events of a stream are those that one position or another has not
+// passed: other destinations may have them. The connection must be a [Connector]'s: its
+// plans are pinned.
 func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
 	defer cancel()
 	var all []WaitCount
-	for _, sql := range []string{sqlWaitFresh, sqlWaitRetry, sqlWaitParked, sqlWaitRunning, sqlWaitUnrouted, sqlWaitDead} {
+	var mode outboxsql.Mode
+	if err := conn.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode); err != nil {
+		return nil, fmt.Errorf("count what waits: %w", err)
+	}
+	fresh := sqlWaitFresh
+	if mode == outboxsql.ModeStream {
+		fresh = sqlWaitStream
+	}
+	for _, sql := range []string{fresh, sqlWaitRetry, sqlWaitParked, sqlWaitRunning, sqlWaitUnrouted, sqlWaitDead} {
 		rows, err := conn.Query(ctx, sql, limit)
 		if err != nil {
 			return nil, fmt.Errorf("count what waits: %w", err)
@@ -49,6 +61,18 @@ func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, 
 const (
 	sqlWaitFresh = `SELECT 'fresh', '', event_type, count(*)::int, sum(count(*)) OVER () >= $1
 		FROM (SELECT event_type FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1) AS e GROUP BY event_type`
+
+	// Before there is a position, all begin where the table became a stream.
+	sqlWaitStream = `WITH p AS MATERIALIZED (
+			SELECT head, open FROM outbox_positions
+			UNION ALL SELECT origin_head, origin_open FROM outbox_mode WHERE NOT EXISTS (SELECT FROM outbox_positions))
+		SELECT 'fresh', '', event_type, count(*)::int, sum(count(*)) OVER () >= $1
+		FROM (SELECT event_type FROM (
+				(SELECT o.* FROM (SELECT unnest(range_agg(r)) AS r FROM p, unnest(p.open) AS r) AS g CROSS JOIN LATERAL (
+					SELECT id, event_type FROM outbox_events WHERE id >= lower(g.r) AND id < upper(g.r) ORDER BY id LIMIT $1) AS o LIMIT $1)
+				UNION
+				(SELECT id, event_type FROM outbox_events WHERE id > (SELECT min(head) FROM p) ORDER BY id LIMIT $1)
+			) AS e ORDER BY id LIMIT $1) AS f GROUP BY event_type`
 
 	sqlWaitRetry = `WITH RECURSIVE d(name) AS (
 			(SELECT destination FROM outbox_deliveries WHERE state = 'retry' ORDER BY destination LIMIT 1)

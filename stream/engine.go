@@ -52,12 +52,14 @@ type Engine struct {
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
+	refused   chan error    // capacity 1: why the table cannot be read
 	abandoned chan struct{} // closed when nobody waits any more for what runs
 	last      atomic.Int64  // the highest id that was given out, when it was last asked for
 
-	mu    sync.Mutex
-	ctx   context.Context //nolint:containedctx // of Run, for the units that it begins
-	units map[string]*running
+	mu       sync.Mutex
+	sequence sequence
+	ctx      context.Context //nolint:containedctx // of Run, for the units that it begins
+	units    map[string]*running
 }
 
 // running is a unit at work.
@@ -75,7 +77,7 @@ func New(o Options) *Engine {
 		Options: o, cfg: o.Config, d: o.Dispatcher, log: o.Log, keys: dispatch.NewKeys(),
 		pool: newPool(o.Connector, o.Config.Claims+1), witnesses: NewWitnesses(),
 		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
-		ready: make(chan struct{}), abandoned: make(chan struct{}),
+		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
 	var wanted []Wanted
 	for _, l := range e.d.Lanes() {
@@ -92,7 +94,7 @@ func New(o Options) *Engine {
 
 // Run delivers until ctx ends, and then lets what runs come to its end within the
 // shutdown timeout, and gives its units away. It returns nil,
-// [dispatch.ErrShutdownIncomplete], or why the table cannot be read as a stream.
+// [dispatch.ErrShutdownIncomplete], [ErrIDs], or why the table cannot be read as a stream.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -108,14 +110,25 @@ func (e *Engine) Run(ctx context.Context) error {
 		kept = e.keeper.Run(ctx) // it waits for the units
 		cancel()
 	})
-	<-ctx.Done()
+	var refused error
+	select {
+	case <-ctx.Done():
+	case refused = <-e.refused:
+		cancel()
+	}
 	err := e.d.Drain()
 	close(e.abandoned)
 	work.Wait()
-	if err == nil {
-		e.pool.close(context.WithoutCancel(ctx))
+	e.pool.close(context.WithoutCancel(ctx)) // whoever has not come to an end is a handler
+	return errors.Join(refused, kept, err)
+}
+
+// refuse ends Run.
+func (e *Engine) refuse(err error) {
+	select {
+	case e.refused <- err:
+	default: // another unit has said so
 	}
-	return errors.Join(kept, err)
 }
 
 // Wake takes the id of an event that has just been committed. It never blocks.
@@ -192,7 +205,11 @@ func (e *Engine) gained(p Position) {
 	e.vigil.units.Store(int64(len(e.units)))
 	go func() { // lost waits for it
 		defer close(r.over)
-		if err := run(ctx); err != nil {
+		err := run(ctx)
+		if errors.Is(err, ErrIDs) {
+			e.refuse(err)
+		}
+		if err != nil {
 			e.log.WarnContext(ctx, "a unit is left to its new owner", "destination", p.Destination, "err", err)
 			e.keeper.Look()
 		}

@@ -185,7 +185,13 @@ func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err err
 		if to.handed || r.reader.Head() < to.head || !to.saw(gaps) {
 			continue
 		}
-		_, err := conn.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND pattern = $2`, to.destination, to.pattern)
+		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), gaps, 0); err != nil || !ok {
+				return cmp.Or(err, errFenced)
+			}
+			_, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND pattern = $2`, to.destination, to.pattern)
+			return err
+		})
 		if err != nil {
 			return told, fmt.Errorf("finish handing out: %w", err)
 		}

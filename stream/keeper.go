@@ -20,9 +20,12 @@ const (
 	// give or take a fifth, so that relays do not look in step. Whoever is killed is
 	// missed after that time at most.
 	shareEvery = 500 * time.Millisecond
-	// staleAfter is how long a unit is free until others take it than the one whose
-	// share it belongs to: two looks.
+	// staleAfter is how long a unit is free until others take it than the one who should
+	// have it: two looks.
 	staleAfter = 2 * shareEvery
+	// slowFor is how long nothing is meant for a member after it did not come: if it is
+	// frozen, the server has ended its session by then.
+	slowFor = 10 * time.Second
 )
 
 const (
@@ -217,19 +220,13 @@ func (k *Keeper) lose(at place) {
 	})
 }
 
-// would returns the places that this relay would take.
-func (k *Keeper) would() []place {
-	all := []place{{}}
+// places returns what is wanted.
+func (k *Keeper) places() []place {
+	places := []place{{}}
 	for _, w := range k.options.Destinations {
-		all = append(all, place{destination: w.Destination})
+		places = append(places, place{destination: w.Destination})
 	}
-	would := all[:0]
-	for _, at := range all {
-		if !k.leaving[at] {
-			would = append(would, at)
-		}
-	}
-	return would
+	return places
 }
 
 // jittered returns about d.

@@ -41,9 +41,14 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 		}
 		if r.key != "" && !r.first && r.event.Replay == 0 && !r.orphan && u.lane.Ordered() {
 			// Not the first of its line, which only a table has that was a queue.
-			u.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, u.e.keys.Named(r.key))
+			key := u.e.keys.Named(r.key)
+			u.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
+			u.held[r.id], u.doubtful[key] = r.state, r.key
 			u.dirty = true
 			continue
+		}
+		if r.orphan && r.key != "" && u.lane.Ordered() {
+			u.drains[u.e.keys.Named(r.key)] = r.key // others may wait behind it
 		}
 		all = u.take(all, r, r.key != "")
 	}
@@ -55,9 +60,11 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 
 // planDue notes where to go on, and when.
 func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error {
-	if more {
+	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
 		u.duePlace = duePlace{last.at, last.id}
+	}
+	if more {
 		return nil
 	}
 	wait, known, err := u.nextDue(ctx, conn)
@@ -76,6 +83,7 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
 	if r.orphan {
 		u.pending.removed = append(u.pending.removed, r.id)
+		u.held[r.id] = r.state
 		u.dirty = true
 		return all
 	}
@@ -92,19 +100,63 @@ func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.D
 	return append(all, d)
 }
 
-// continueLines takes up the lines whose first rows have been dealt with: that has
-// just been written, so that a line is read as it is.
-func (u *unit) continueLines() {
+// store writes what there is to be written, and takes up the lines whose first rows
+// have been dealt with: that has just been written, so that a line is read as it is.
+func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
+	if err := u.save(ctx, conn); err != nil {
+		return err
+	}
+	u.e.report(nil)
 	for key, name := range u.drains {
-		u.ready = append(u.ready, line{key, name})
+		u.goOn(key, name)
 	}
 	clear(u.drains)
+	return u.lookAtLines(ctx, conn)
+}
+
+// goOn has a line gone on with.
+func (u *unit) goOn(key dispatch.Key, name string) {
+	if !slices.ContainsFunc(u.ready, func(l line) bool { return l.key == key }) {
+		u.ready = append(u.ready, line{key, name})
+	}
+}
+
+// lookAtLines looks whether what was just parked waits behind anything. It may not: what
+// was in front of it may have died in the same call, or a person has dealt with it a moment ago, or
+// all of an aggregate was given back while it was blocked. Nobody else would go on with such a line.
+func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
+	var names []string
+	for key, name := range u.doubtful {
+		if !u.lane.Busy(key) { // else the last that is under way says Behind, or stays in front
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		rows, err := conn.Query(ctx, sqlWaits, u.name, names, u.lane.Blocks())
+		if err != nil {
+			return fmt.Errorf("look at what is stored of %q: %w", u.name, err)
+		}
+		free, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return fmt.Errorf("look at what is stored of %q: %w", u.name, err)
+		}
+		for _, name := range free {
+			u.goOn(u.e.keys.Named(name), name)
+		}
+	}
+	clear(u.doubtful)
+	return nil
 }
 
 // feedLines goes on with stored lines. Where all that is stored of a line has been
 // handed over, its aggregate is not blocked any more, from the very moment at which
 // that was done.
 func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	// What was parked a moment ago may come before what is stored.
+	u.collect()
+	if slices.ContainsFunc(u.ready, func(l line) bool { return u.pending.parked[l.key] > 0 }) {
+		return true, u.store(ctx, conn)
+	}
 	granted := u.grant(u.e.cfg.Batch)
 	if granted == 0 {
 		return false, nil

@@ -101,7 +101,7 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 		row := rows.Values()
 		n := size(row)
 		p.rows, p.size = p.rows+1, p.size+n
-		if p.cut = p.cut || p.query.Bytes > 0 && p.batch.Seen > 0 && p.batch.Bytes+n > p.query.Bytes; p.cut {
+		if p.cut = p.cut || p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes; p.cut {
 			continue // read on, but look at nothing more
 		}
 		id, err := wire.DecodeInt8(row[colID])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,6 +32,7 @@ var errMoved = errors.New("the session that owns the unit is gone")
 type pool struct {
 	connector *store.Connector
 	free      chan *pooled // one for each connection there may be; nil in it is not connected
+	waiting   atomic.Int32 // how many wait for one
 }
 
 type pooled struct {
@@ -67,9 +69,12 @@ func (p *pool) plain(ctx context.Context, f func(context.Context, *pgx.Conn) err
 
 func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error) error {
 	var c *pooled
+	p.waiting.Add(1)
 	select {
 	case c = <-p.free:
+		p.waiting.Add(-1)
 	case <-ctx.Done():
+		p.waiting.Add(-1)
 		return fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
 	}
 	defer func() { p.free <- c }()
@@ -88,6 +93,14 @@ func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error)
 	}
 	return err
 }
+
+// turn is how long a unit keeps a connection that others wait for, where it has work
+// without end.
+const turn = 20 * time.Millisecond
+
+// wanted reports whether somebody waits for the connection that is used since began. Who
+// waits longest is next.
+func (p *pool) wanted(began time.Time) bool { return p.waiting.Load() > 0 && time.Since(began) >= turn }
 
 // close ends all connections. Nobody uses them any more.
 func (p *pool) close(ctx context.Context) {

@@ -44,7 +44,7 @@ func (r Ranges) reaching(id int64) int {
 	return i
 }
 
-// Add puts the ids of g into the set. A range that ends before it begins has none.
+// Add puts the ids of g into the set; a range that ends before it begins has none.
 func (r *Ranges) Add(g Range) {
 	if g.From > g.To {
 		return
@@ -68,6 +68,9 @@ func (r *Ranges) Add(g Range) {
 
 // Remove takes the ids of g out of the set.
 func (r *Ranges) Remove(g Range) {
+	if g.From > g.To {
+		return
+	}
 	all := *r
 	i := all.reaching(g.From)
 	j := i

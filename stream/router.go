@@ -32,6 +32,9 @@ type router struct {
 	pending  []unroutedEvent
 	unsorted bool // there may be rows whose type has a route by now
 	dirty    bool
+	yielded  bool  // there is more to read, and others wait for the connection
+	gapIDs   int64 // after the last read
+	checkAt  time.Time
 	nextAt   time.Time
 	gapWait  time.Duration
 	savedAt  time.Time
@@ -84,14 +87,16 @@ func (r *router) run(ctx context.Context) error {
 		err := r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
 		r.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, errMoved):
+		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return err
 		case err != nil && ctx.Err() == nil:
 			r.e.report(err)
 			sleep(ctx, pause.NextBackOff())
 		case err == nil:
 			pause.Reset()
-			r.wait(ctx)
+			if !r.yielded {
+				r.wait(ctx)
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
@@ -123,7 +128,18 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 	}
+	if !time.Now().Before(r.checkAt) {
+		if err := r.e.checkIDs(ctx, conn, "", r.reader.Head()); err != nil {
+			return err
+		}
+		r.checkAt = time.Now().Add(r.e.cfg.PollInterval)
+	}
+	start := time.Now()
+	r.yielded = false
 	for full := true; full && ctx.Err() == nil; {
+		if r.yielded = r.e.pool.wanted(start); r.yielded {
+			return nil
+		}
 		var err error
 		began := time.Now()
 		if full, err = r.read(ctx, conn); err != nil {
@@ -212,7 +228,9 @@ func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error
 	for i := range b.Events {
 		r.maySkip(b.Events[i].Type)
 	}
-	r.dirty = r.dirty || b.Seen > 0 || r.reader.Head() != head
+	gapIDs := r.reader.Gaps().IDs()
+	r.dirty = r.dirty || b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs
+	r.gapIDs = gapIDs
 	wait := r.e.cfg.PollInterval
 	if r.reader.Gaps().Len() > 0 {
 		wait = min(wait, r.gapWait)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -75,7 +76,11 @@ func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		// What is open for this unit it will read itself, with the routes of now.
 		head, open := u.account()
 		head, open = bound(head, open)
-		tag, err := conn.Exec(ctx, sqlRoute, u.name, u.e.d.Patterns(u.name), head, open.String())
+		var tag pgconn.CommandTag
+		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
+			tag, err = tx.Exec(ctx, sqlRoute, u.name, u.e.d.Patterns(u.name), head, open.String())
+			return err
+		})
 		if err != nil {
 			return false, fmt.Errorf("note the routes of %q: %w", u.name, err)
 		}

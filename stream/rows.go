@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -50,9 +51,9 @@ LEFT JOIN LATERAL (SELECT b.event_id FROM outbox_deliveries AS b
 	ORDER BY b.event_id LIMIT 1) AS f ON d.ordering_key IS NOT NULL
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
 
-// sqlNextDue asks for the time of the first row that is not due yet.
+// sqlNextDue asks for the time of the first row behind a place in the order of their times.
 const sqlNextDue = `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
-FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND available_at > now() ORDER BY available_at LIMIT 1`
+FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
 
 // sqlLines reads the first rows of lines, up to $3 of each.
 const sqlLines = `SELECT ` + rowColumns + `, true
@@ -62,6 +63,13 @@ CROSS JOIN LATERAL (SELECT * FROM outbox_deliveries
 	ORDER BY event_id LIMIT $3) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id
 ORDER BY w.n, d.event_id`
+
+// sqlWaits returns those of some lines that wait for nothing: no row is in front, or none at all is there.
+const sqlWaits = `SELECT w.key FROM unnest($2::text[]) AS w(key)
+LEFT JOIN LATERAL (SELECT state FROM outbox_deliveries
+	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $3 AND state = 'dead')
+	ORDER BY event_id LIMIT 1) AS d ON true
+WHERE d.state IS NULL OR d.state = 'parked'`
 
 // sqlHeads reads the first row of each line behind a name, up to $3 lines, skipping
 // from name to name in the index. Lines of dead letters that block nobody have none.
@@ -150,10 +158,10 @@ func (u *unit) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored
 	return all, cut || len(all) == n, nil
 }
 
-// nextDue returns when the next row of the unit becomes due, and false if none is known to.
+// nextDue returns when the next row behind the unit's place becomes due, and false if none is known to.
 func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
 	var us int64
-	err := conn.QueryRow(ctx, sqlNextDue, u.name).Scan(&us)
+	err := conn.QueryRow(ctx, sqlNextDue, u.name, u.duePlace.at, u.duePlace.id).Scan(&us)
 	switch {
 	case isNoRows(err):
 		return 0, false, nil
@@ -196,7 +204,10 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 			return nil
 		})
 		if err == nil && len(due) > 0 {
-			_, err = conn.Exec(ctx, sqlRelease, u.name, due)
+			err = u.owned(ctx, conn, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, sqlRelease, u.name, due)
+				return err
+			})
 		}
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
@@ -207,7 +218,11 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 
 func (u *unit) unpark(ctx context.Context, conn *pgx.Conn) error {
 	for {
-		tag, err := conn.Exec(ctx, sqlUnpark, u.name)
+		var tag pgconn.CommandTag
+		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
+			tag, err = tx.Exec(ctx, sqlUnpark, u.name)
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("let go what waits at %q: %w", u.name, err)
 		}

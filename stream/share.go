@@ -23,21 +23,18 @@ type picture struct {
 // shares says which units this relay takes and gives: those that somebody wants and
 // nobody has go to whoever has least, and then who has two more than another gives one
 // to it, if the other wants one of them. So the loads of members with the same wants
-// differ by 1 at most, and no unit is moved that does not make them more even. Stale
-// units are free for so long that whoever they were meant for does not come: everybody
-// who wants them may have them.
-func (p picture) shares(stale func(unit int32) bool) (take, give []int32) {
-	plan := p.plan()
-	for _, unit := range p.wants[p.me] {
-		if _, owned := p.owners[unit]; !owned && (plan[unit] == p.me || stale(unit)) {
+// differ by 1 at most, and no unit is moved that does not make them more even.
+func (p picture) shares() (take, give []int32) {
+	for unit, to := range p.plan() {
+		owner, owned := p.owners[unit]
+		switch {
+		case !owned && to == p.me:
 			take = append(take, unit)
-		}
-	}
-	for unit, owner := range p.owners {
-		if owner == p.me && plan[unit] != p.me {
+		case owned && owner == p.me && to != p.me:
 			give = append(give, unit)
 		}
 	}
+	slices.Sort(take)
 	slices.Sort(give)
 	return take, give
 }

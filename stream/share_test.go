@@ -8,9 +8,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// never says of no unit that it is stale.
-func never(int32) bool { return false }
-
 // as returns the picture as another member sees it.
 func (p picture) as(member int32) picture {
 	p.me = member
@@ -21,7 +18,7 @@ func (p picture) as(member int32) picture {
 func (p picture) follow(t *rapid.T) (after picture, changes int) {
 	after = picture{wants: p.wants, owners: maps.Clone(p.owners)}
 	for member := range p.wants {
-		take, give := p.as(member).shares(never)
+		take, give := p.as(member).shares()
 		if len(take) > 0 && len(give) > 0 && p.sameWants() {
 			t.Fatalf("%d gives %v and takes %v", member, give, take)
 		}
@@ -127,23 +124,4 @@ func TestShares(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestSharesOfStaleUnits: who would be next does not come, and another helps out.
-func TestSharesOfStaleUnits(t *testing.T) {
-	t.Parallel()
-	p := picture{
-		wants:  map[int32][]int32{1: {1, 2, 3}, 2: {1, 2, 3}},
-		owners: map[int32]int32{1: 1, 2: 1},
-	}
-	if take, give := p.as(1).shares(never); len(take) > 0 || len(give) > 0 {
-		t.Errorf("takes %v and gives %v", take, give)
-	}
-	take, _ := p.as(1).shares(func(unit int32) bool { return unit == 3 })
-	if !slices.Equal(take, []int32{3}) {
-		t.Errorf("takes %v, want the stale one", take)
-	}
-	if take, _ := (picture{me: 3, wants: p.wants}).shares(func(int32) bool { return true }); len(take) > 0 {
-		t.Errorf("who is no member takes %v", take)
-	}
 }

@@ -15,6 +15,7 @@ type tenure struct {
 
 	held     map[place]*holding
 	free     map[int32]time.Time // since when nobody is seen to have a unit
+	slow     map[int32]time.Time // until when a member is left out
 	ripe     *time.Timer         // when the next of those held may begin
 	stopping bool
 }
@@ -37,7 +38,7 @@ const (
 func newTenure(k *Keeper, s session) *tenure {
 	t := &tenure{
 		k: k, session: s, proof: &proof{},
-		held: make(map[place]*holding), free: make(map[int32]time.Time),
+		held: make(map[place]*holding), free: make(map[int32]time.Time), slow: make(map[int32]time.Time),
 		ripe: time.NewTimer(0),
 	}
 	t.ripe.Stop()
@@ -70,7 +71,7 @@ func (t *tenure) run(ctx context.Context) error {
 			done = nil
 			err = t.stop(ctx)
 		case <-prove.C:
-			err = t.ask(func() error { return t.session.prove(ctx) })
+			err = t.prove(ctx)
 		case <-look.C:
 			look.Reset(jittered(shareEvery))
 			err = t.look(ctx)
@@ -98,6 +99,15 @@ func (t *tenure) ask(f func() error) error {
 	return nil
 }
 
+// prove has the session show that it lives, after which units may begin that could not.
+func (t *tenure) prove(ctx context.Context) error {
+	if err := t.ask(func() error { return t.session.prove(ctx) }); err != nil {
+		return err
+	}
+	t.begin()
+	return nil
+}
+
 // look takes and gives what a fair share demands.
 func (t *tenure) look(ctx context.Context) error {
 	if t.stopping {
@@ -105,21 +115,22 @@ func (t *tenure) look(ctx context.Context) error {
 	}
 	var seen seen
 	err := t.ask(func() (err error) {
-		seen, err = t.session.look(ctx, t.k.would())
+		seen, err = t.session.look(ctx, t.would())
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	t.note(seen.picture)
+	t.leaveOutSlow(seen.picture)
 	if err := t.dropFenced(ctx, seen.rows); err != nil {
 		return err
 	}
-	now := time.Now()
-	take, give := seen.shares(func(unit int32) bool {
-		since, free := t.free[unit]
-		return free && now.Sub(since) >= staleAfter
-	})
+	for _, h := range t.held {
+		if h.state == leaving {
+			delete(seen.owners, h.Unit) // as good as gone: nothing more has to go for its sake
+		}
+	}
+	take, give := seen.shares()
 	for _, h := range slices.Collect(maps.Values(t.held)) {
 		if slices.Contains(give, h.Unit) {
 			if err := t.give(ctx, h); err != nil {
@@ -138,6 +149,18 @@ func (t *tenure) look(ctx context.Context) error {
 	return nil
 }
 
+// would returns the places that this relay would take. Those that it is giving away
+// are among them, if it has them: where its share has grown meanwhile, it takes them again.
+func (t *tenure) would() []place {
+	var would []place
+	for _, at := range t.k.places() {
+		if !t.k.leaving[at] || t.held[at] != nil {
+			would = append(would, at)
+		}
+	}
+	return would
+}
+
 // busy reports whether what a unit is of has another one yet: its row was made anew.
 func (t *tenure) busy(unit int32, rows map[place]row) bool {
 	for at, r := range rows {
@@ -148,17 +171,30 @@ func (t *tenure) busy(unit int32, rows map[place]row) bool {
 	return true
 }
 
-// note remembers since when units are free.
-func (t *tenure) note(p picture) {
+// leaveOutSlow takes members out of the picture that do not come for what they should
+// have: they are frozen, or cut off, and would be given the same again and again.
+func (t *tenure) leaveOutSlow(p picture) {
 	now := time.Now()
-	since := make(map[int32]time.Time)
-	for _, unit := range p.free() {
-		since[unit] = now
-		if before, known := t.free[unit]; known {
-			since[unit] = before
-		}
+	maps.DeleteFunc(t.slow, func(_ int32, until time.Time) bool { return now.After(until) })
+	leaveOut := func() {
+		maps.DeleteFunc(p.wants, func(member int32, _ []int32) bool { return member != p.me && !t.slow[member].IsZero() })
 	}
-	t.free = since
+	leaveOut()
+	plan := p.plan()
+	free := make(map[int32]time.Time)
+	for _, unit := range p.free() {
+		since, known := t.free[unit]
+		if !known {
+			since = now
+		}
+		if now.Sub(since) >= staleAfter && plan[unit] != p.me {
+			t.slow[plan[unit]] = now.Add(slowFor)
+			since = now // another one gets the same time
+		}
+		free[unit] = since
+	}
+	t.free = free
+	leaveOut()
 }
 
 // dropFenced gives away what somebody else has written over: a position that was moved
@@ -190,13 +226,12 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 	h.proof = t.proof
 	at := h.place()
 	t.held[at] = h
-	switch {
-	case !got.Clean:
-		t.k.doubt[at] = time.Now().Add(sureFor)
-		h.ripe = t.k.doubt[at]
-	case got.mine:
-		// Nobody else has had it since. Who had it before us may still be in doubt.
-		h.ripe = t.k.doubt[at]
+	if doubt, known := t.k.doubt[at]; known && got.mine {
+		// Nobody else has had it since, but it has not begun here either.
+		h.Clean, h.ripe = false, doubt
+	} else if !got.Clean {
+		h.ripe = time.Now().Add(sureFor)
+		t.k.doubt[at] = h.ripe
 	}
 	t.k.log.InfoContext(ctx, "took a unit over", "destination", h.Destination, "part", h.Part, "unit", h.Unit, "epoch", h.Epoch,
 		"clean", h.Clean, "head", h.Head)
@@ -205,7 +240,11 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 }
 
 // begin tells of the units that may begin, and has itself called again for the others.
+// A relay that froze while it took a unit may have lost it meanwhile.
 func (t *tenure) begin() {
+	if !t.proof.sure() {
+		return
+	}
 	var next time.Time
 	for at, h := range t.held {
 		switch {

@@ -44,8 +44,9 @@ type unit struct {
 	again   []dispatch.Delivery // given back, by id: goes before everything else
 
 	pending      writes
-	held         map[int64]string        // rows under way, or in pending, with their state
+	held         map[int64]string        // rows under way, or in pending, with the state in which they were read
 	drains       map[dispatch.Key]string // lines to go on with after the next write
+	doubtful     map[dispatch.Key]string // lines to be looked at after the next write: nothing may be in front of them
 	ready        []line                  // lines to go on with now
 	duePlace     duePlace
 	dueAt        time.Time // when to look for rows that are due
@@ -61,10 +62,12 @@ type unit struct {
 	nextAt  time.Time // when to read without being asked
 	gapWait time.Duration
 	gapIDs  int64
-	routed  bool // its patterns are noted
-	loaded  bool // what is stored is known
-	begun   bool // the table has been read once
-	stuck   bool // the lane has no room, or there is too much in memory: waking is somebody else's
+	checkAt time.Time // when to look next whether ids still are what they were
+	routed  bool      // its patterns are noted
+	loaded  bool      // what is stored is known
+	begun   bool      // the table has been read once
+	yielded bool      // there may be more to do, and others wait for the connection
+	stuck   bool      // the lane has no room, or there is too much in memory: waking is somebody else's
 
 	figures atomic.Pointer[dispatch.PositionStats]
 	hint    atomic.Bool // somebody said that there is something to be read
@@ -81,7 +84,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		e: e, name: p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
 		skipped: make(map[string]bool), sizes: make(map[*dispatch.Parcel]int),
-		held: make(map[int64]string), drains: make(map[dispatch.Key]string), duePlace: dueStart(),
+		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string), duePlace: dueStart(),
 		gapWait: firstGapPoll, savedHead: p.Head,
 	}
 	u.figures.Store(&dispatch.PositionStats{Destination: p.Destination, Part: p.Part, Head: p.Head})
@@ -113,14 +116,16 @@ func (u *unit) run(ctx context.Context) error {
 		})
 		u.publish()
 		switch {
-		case errors.Is(err, errFenced), errors.Is(err, errMoved):
+		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return u.leave(ctx, err)
 		case err != nil && ctx.Err() == nil:
 			u.e.report(err)
 			sleep(ctx, pause.NextBackOff())
 		case err == nil:
 			pause.Reset()
-			u.wait(ctx)
+			if !u.yielded {
+				u.wait(ctx)
+			}
 		}
 	}
 	return u.leave(ctx, nil)
@@ -129,6 +134,12 @@ func (u *unit) run(ctx context.Context) error {
 // prepare does what has to be done before anything is read. It reports whether that has
 // come to its end.
 func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err error) {
+	if !time.Now().Before(u.checkAt) {
+		if err := u.e.checkIDs(ctx, conn, u.name, u.reader.Head()); err != nil {
+			return false, err
+		}
+		u.checkAt = time.Now().Add(u.e.cfg.PollInterval)
+	}
 	if u.loaded {
 		return true, nil
 	}
@@ -145,17 +156,19 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 
 // work does what there is to do, for as long as there is anything.
 func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
+	began := time.Now()
 	for ctx.Err() == nil {
+		if u.yielded = u.e.pool.wanted(began); u.yielded {
+			return nil
+		}
 		u.collect()
 		if u.seek.Swap(false) {
 			u.dueAt, u.duePlace = time.Time{}, dueStart()
 		}
 		if u.saveDue() {
-			if err := u.save(ctx, conn); err != nil {
+			if err := u.store(ctx, conn); err != nil {
 				return err
 			}
-			u.e.report(nil)
-			u.continueLines()
 		}
 		did, err := u.feed(ctx, conn)
 		if err != nil {
@@ -194,6 +207,7 @@ func (u *unit) collect() {
 		}
 		u.bytes -= u.sizes[p]
 		delete(u.sizes, p)
+		p.Empty()
 		u.spare = append(u.spare, p)
 	}
 	clear(u.parcels[len(kept):])
@@ -218,9 +232,9 @@ func (u *unit) answered(a *dispatch.Answer) {
 	case dispatch.VerdictDelivered:
 		if a.Row {
 			u.pending.removed = append(u.pending.removed, id)
-			delete(u.held, id)
 		}
 	case dispatch.VerdictParked:
+		u.doubtful[a.Key] = out.key
 		if a.Row && u.held[id] == stateParked {
 			delete(u.held, id) // it is where it belongs
 			return
@@ -235,7 +249,6 @@ func (u *unit) answered(a *dispatch.Answer) {
 	if out.state != "" {
 		out.fresh = !a.Row
 		u.pending.put(out, a.Key)
-		delete(u.held, id)
 	}
 	if a.Behind {
 		u.drains[a.Key] = dispatch.OrderingKey(e)
@@ -340,11 +353,13 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.full = b.Full
 	u.hand(&b, granted)
-	if u.reader.Head() != before || b.Seen > 0 {
+	// Ids that turn out to be dead are news as well.
+	gapIDs := u.reader.Gaps().IDs()
+	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.gapIDs {
 		u.dirty = true
 	}
 	u.e.vigil.saw(b.Seen, b.Full, announced)
-	u.plan(now, b.Seen)
+	u.plan(now, b.Seen, gapIDs)
 	if !u.begun {
 		u.begun = true
 		u.e.began()
@@ -362,7 +377,7 @@ func (u *unit) hand(b *Batch, granted int) {
 		}
 		e.Destination, e.Attempt = u.name, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
-			u.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], fresh: true}, dispatch.Key{})
+			u.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
 			u.dueBy(time.Now().Add(b.Delays[i]))
 			continue
 		}
@@ -395,12 +410,12 @@ func (u *unit) wants(eventType string) bool {
 const maxSkip = 500
 
 // plan decides when to read again without being asked.
-func (u *unit) plan(now time.Time, seen int) {
+func (u *unit) plan(now time.Time, seen int, gapIDs int64) {
 	wait := u.e.vigil.pause()
-	if gaps := u.reader.Gaps(); gaps.Len() > 0 {
-		if ids := gaps.IDs(); ids != u.gapIDs || seen > 0 {
-			u.gapIDs, u.gapWait = ids, firstGapPoll
-		}
+	if gapIDs != u.gapIDs || seen > 0 {
+		u.gapIDs, u.gapWait = gapIDs, firstGapPoll
+	}
+	if gapIDs > 0 {
 		wait = min(wait, u.gapWait)
 		u.gapWait = min(2*u.gapWait, u.e.cfg.PollInterval)
 	}

@@ -30,6 +30,7 @@ type entry struct {
 	state     string
 	attempts  int
 	delay     time.Duration
+	own       bool // it is due at the event's own time, whatever delay says
 	key       string
 	class     string
 	err       string
@@ -53,14 +54,17 @@ func (w *writes) put(r entry, key dispatch.Key) {
 }
 
 // sqlPut writes rows; one that is there keeps how often it was replayed, and its last
-// error unless there is a new one. Where an event was read that had a row already,
+// error unless there is a new one. What was delayed by its writer is due at the very time
+// that the writer said, so that what becomes due together is in the order of ids. Where an event was read that had a row already,
 // which takes a crash, the row stays as it is.
 const sqlPut = `INSERT INTO outbox_deliveries AS d
 	(event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error)
-SELECT p.event_id, $1, p.event_type, p.state, p.attempts, clock_timestamp() + p.delay * interval '1 microsecond',
+SELECT p.event_id, $1, p.event_type, p.state, p.attempts,
+	coalesce(CASE WHEN p.own THEN (SELECT e.available_at FROM outbox_events AS e WHERE e.id = p.event_id) END,
+		clock_timestamp() + p.delay * interval '1 microsecond'),
 	nullif(p.key, ''), nullif(p.class, ''), nullif(p.error, '')
-FROM unnest($2::bigint[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[])
-	AS p(event_id, event_type, state, attempts, delay, key, class, error)
+FROM unnest($2::bigint[], $3::text[], $4::text[], $5::int[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bool[])
+	AS p(event_id, event_type, state, attempts, delay, key, class, error, own)
 ON CONFLICT (event_id, destination) `
 
 const (
@@ -96,9 +100,33 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 		return u.write(ctx, tx)
 	})
 	if err == nil {
-		u.pending = writes{}
+		u.wrote()
 	}
 	return u.saved(ok, err, head, delta)
+}
+
+// owned writes something else than the position, if the unit is ours still.
+func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		head, open := u.account()
+		// It locks the position against a successor.
+		if ok, err := u.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
+			return cmp.Or(err, errFenced)
+		}
+		return f(tx)
+	})
+}
+
+// wrote lets go of what was pending. Until then its rows say in the table what they
+// said before, and must not be taken for something to be delivered.
+func (u *unit) wrote() {
+	for i := range u.pending.rows {
+		delete(u.held, u.pending.rows[i].id)
+	}
+	for _, id := range u.pending.removed {
+		delete(u.held, id)
+	}
+	u.pending = writes{}
 }
 
 // saved takes note of how a write went.
@@ -135,11 +163,13 @@ func (u *unit) write(ctx context.Context, tx pgx.Tx) error {
 		}
 		ids, types, states, attempts := make([]int64, n), make([]string, n), make([]string, n), make([]int32, n)
 		delays, keys, classes, texts := make([]int64, n), make([]string, n), make([]string, n), make([]string, n)
+		own := make([]bool, n)
 		for i, r := range some {
 			ids[i], types[i], states[i], attempts[i] = r.id, r.eventType, r.state, int32(min(r.attempts, maxAttempts)) //nolint:gosec // bounded
 			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, errorText(r.err)
+			own[i] = r.own
 		}
-		batch.Queue(query, u.name, ids, types, states, attempts, delays, keys, classes, texts)
+		batch.Queue(query, u.name, ids, types, states, attempts, delays, keys, classes, texts, own)
 	}
 	if len(w.removed) > 0 {
 		batch.Queue(sqlRemove, u.name, w.removed)

@@ -14,12 +14,14 @@ import (
 
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/demo"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func newDemoCmd(a *app) *cobra.Command {
 	var (
 		orders   int
 		database string
+		mode     string
 		keep     bool
 		asJSON   bool
 	)
@@ -30,11 +32,15 @@ func newDemoCmd(a *app) *cobra.Command {
 transactions, some of which are rolled back, and delivers their events: a mail
 for each order, a line in a log, and a call of a Go function. At the end it
 counts what arrived. It needs nothing: where there is no PostgreSQL it installs
-one. It exits with 1 if anything was lost.`,
-		Example: "  notifyd demo\n  notifyd demo --orders 500 --json\n  notifyd demo --keep",
+one. It exits with 1 if anything was lost. With --mode stream the relay reads the
+events like a log, by a position for each destination.`,
+		Example: "  notifyd demo\n  notifyd demo --mode stream\n  notifyd demo --orders 500 --json\n  notifyd demo --keep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if orders < 1 {
 				return usageErrorf("--orders %d is below 1", orders)
+			}
+			if err := outboxsql.Mode(mode).Validate(); err != nil {
+				return usageErrorf("--mode: %w", err)
 			}
 			out := cmd.OutOrStdout()
 			if asJSON {
@@ -49,7 +55,7 @@ one. It exits with 1 if anything was lost.`,
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
 			result, err := demo.Run(ctx, demo.Options{
-				Orders: orders, DatabaseURL: database, Keep: keep, Out: out, Width: widthOf(out, a), Log: log,
+				Orders: orders, DatabaseURL: database, Mode: outboxsql.Mode(mode), Keep: keep, Out: out, Width: widthOf(out, a), Log: log,
 			})
 			if err != nil {
 				return demoError(ctx, err)
@@ -64,6 +70,7 @@ one. It exits with 1 if anything was lost.`,
 	}
 	cmd.Flags().IntVar(&orders, "orders", 50, "`number` of orders to commit")
 	cmd.Flags().StringVar(&database, "database-url", "", "use this database, in a schema of its own that is dropped at the end")
+	cmd.Flags().StringVar(&mode, "mode", string(outboxsql.ModeQueue), "how the relay reads the events: `mode` queue or stream")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave everything running afterwards, to play with")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as one line of JSON on standard output")
 	return cmd

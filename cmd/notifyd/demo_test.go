@@ -25,7 +25,16 @@ func lastLine(t *testing.T, stdout string) (line map[string]float64) {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	testenv.Postgres(t) // or skip: the demo would install one
-	got := command(t, "demo", "--orders", "3", "--json")
+	for _, mode := range []string{"queue", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			checkDemo(t, command(t, "demo", "--orders", "3", "--json", "--mode", mode))
+		})
+	}
+}
+
+func checkDemo(t *testing.T, got result) {
+	t.Helper()
 	line := lastLine(t, got.stdout)
 	want := []string{"duplicates", "events", "lost", "mails", "orders", "p50_ms", "p99_ms", "rolled_back"}
 	if keys := slices.Sorted(maps.Keys(line)); !slices.Equal(keys, want) {
@@ -41,10 +50,20 @@ func TestDemo(t *testing.T) {
 
 func TestDemoLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
+	for _, mode := range []string{"queue", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			checkLeavesNothing(t, mode)
+		})
+	}
+}
+
+func checkLeavesNothing(t *testing.T, mode string) {
+	t.Helper()
 	url := testenv.Database(t)
 	const schemas = `SELECT string_agg(nspname, ' ' ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'`
 	before := query[string](t, url, schemas)
-	got := command(t, "demo", "--orders", "3", "--database-url", url)
+	got := command(t, "demo", "--orders", "3", "--database-url", url, "--mode", mode)
 	if got.code != 0 || got.stderr != "" {
 		t.Errorf("got %+v", got)
 	}
@@ -110,14 +129,29 @@ func TestDemoVerdict(t *testing.T) {
 
 func TestDemoKeep(t *testing.T) {
 	t.Parallel()
+	for _, mode := range []string{"queue", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			checkKeeps(t, mode)
+		})
+	}
+}
+
+func checkKeeps(t *testing.T, mode string) {
+	t.Helper()
 	url := testenv.Database(t)
-	d := startDaemon(t, nil, "demo", "--keep", "--orders", "1", "--database-url", url)
+	d := startDaemon(t, nil, "demo", "--keep", "--orders", "1", "--database-url", url, "--mode", mode)
 	d.stdout.await(t, "LIMIT 5\"\n\n")
 	// The invitation holds: an event of one's own becomes a mail.
 	_, insert, _ := strings.Cut(d.stdout.text(), ` -c "`)
-	insert, _, _ = strings.Cut(insert, "\"\n")
+	insert, look, _ := strings.Cut(insert, "\"\n")
 	execute(t, url, strings.ReplaceAll(insert, `\"`, `"`))
-	until(t, url, "SELECT bool_and(state = 'done') AND count(*) = 3 FROM "+strings.Fields(insert)[2])
+	d.stdout.await(t, "mail for you@example.com: Your order 1\n")
+	_, look, _ = strings.Cut(look, ` -c "`)
+	look, _, _ = strings.Cut(look, `"`)
+	if n := query[int](t, url, "SELECT count(*)::int FROM ("+look+") AS shown"); n != map[string]int{"queue": 3, "stream": 4}[mode] {
+		t.Errorf("%s shows %d rows", look, n)
+	}
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, d.stderr.text())
 	}
@@ -139,6 +173,7 @@ func TestDemoMistakes(t *testing.T) {
 		want result
 	}{
 		{"--orders 0", result{2, "", "notifyd: --orders 0 is below 1\nsee notifyd demo --help\n"}},
+		{"--mode log", result{2, "", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd demo --help\n"}},
 		{"--database-url nonsense", result{2, "", "notifyd: --database-url: " + notURL("failed to parse as keyword/value (invalid keyword/value)") + "\nsee notifyd demo --help\n"}},
 		{"--database-url postgres://u:marker@127.0.0.1:1/db", result{1, "", "notifyd: failed to connect to `user=u database=db`: " +
 			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or mend the connection string\n"}},

@@ -152,6 +152,15 @@ func routesOf(c *config.Config) func(string) []string {
 	}
 }
 
+// namesOf returns the names of the configured destinations; never nil.
+func namesOf(c *config.Config) []string {
+	names := make([]string, len(c.Destinations))
+	for i, d := range c.Destinations {
+		names[i] = d.Name
+	}
+	return names
+}
+
 func printReport(w io.Writer, form string, r doctor.Report) error {
 	if form == "json" {
 		return writeJSON(w, r)

@@ -38,7 +38,7 @@ func newStatusCmd(a *app) *cobra.Command {
 		Long: `status shows what waits for each destination and for how long, failures and dead
 letters by their error, which relays live, the bell, and what needs a person. It
 reads a bounded part of the tables' indexes, however large they are: a count that
-ends in + goes on.
+ends in + goes on. Of a stream it shows how far each destination has come, too.
 
 With a configuration file it knows the routes, and asks the relay at admin.listen
 for the state and the rate of each destination. --watch looks every second until q
@@ -104,7 +104,7 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 		return nil, err
 	}
 	if c != nil {
-		l.options.Route = routesOf(c)
+		l.options.Route, l.options.Destinations = routesOf(c), namesOf(c)
 		l.options.Admin = admin.Access{Address: c.Admin.Listen, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}
 	}
 	return l, nil

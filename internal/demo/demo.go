@@ -32,6 +32,8 @@ type Options struct {
 	// DatabaseURL is the database to use, in a schema of its own that is
 	// dropped at the end. Empty: a private PostgreSQL, installed if need be.
 	DatabaseURL string
+	// Mode is how the relay reads the table; "" is a queue.
+	Mode outboxsql.Mode
 	// Keep leaves everything running after the last order until ctx ends.
 	Keep bool
 	// Out takes what a person reads. Width returns how many columns it shows,
@@ -174,7 +176,10 @@ func (d *demo) migrate(ctx context.Context) error {
 				return err
 			})
 		}
-		return nil
+		if d.Mode != outboxsql.ModeStream {
+			return nil
+		}
+		return outboxsql.SetMode(ctx, c.Conn(), d.schema, d.Mode, outboxsql.ModeOptions{})
 	})
 }
 
@@ -224,8 +229,7 @@ func (d *demo) settle(ctx context.Context) {
 	for ctx.Err() == nil {
 		d.progress()
 		var left bool
-		err := d.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+pgx.Identifier{d.schema, "outbox_events"}.Sanitize()+" WHERE state <> 'done')").Scan(&left)
-		if err == nil && !left {
+		if err := d.pool.QueryRow(ctx, d.left()).Scan(&left); err == nil && !left {
 			return
 		}
 		select {
@@ -233,6 +237,18 @@ func (d *demo) settle(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// left returns the query whether an event is left to be delivered. A queue marks what
+// is done; in a stream every destination has a position.
+func (d *demo) left() string {
+	table := func(name string) string { return pgx.Identifier{d.schema, name}.Sanitize() }
+	if d.Mode != outboxsql.ModeStream {
+		return "SELECT EXISTS (SELECT FROM " + table("outbox_events") + " WHERE state <> 'done')"
+	}
+	return "SELECT EXISTS (SELECT FROM " + table("outbox_events") + " AS e CROSS JOIN " + table("outbox_positions") + " AS p" +
+		" WHERE p.destination <> '' AND (e.id > p.head OR p.open @> e.id))" +
+		" OR EXISTS (SELECT FROM " + table("outbox_deliveries") + ")"
 }
 
 // close closes everything in reverse order.

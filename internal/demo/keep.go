@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // ownDatabase is the empty database that a demo which is kept makes, on its own
@@ -16,8 +18,7 @@ func (d *demo) invite(ctx context.Context) error {
 	d.say("\nstill running, until Ctrl-C. Insert an event of your own: its mail is shown here.\n\n")
 	d.say("  psql -h %s -p %d -U %s -d %s -c \"INSERT INTO %s.outbox_events (event_type, payload) VALUES ('%s', '{\\\"order\\\": 1, \\\"email\\\": \\\"you@example.com\\\", \\\"total_cents\\\": 999}')\"\n",
 		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema, orderPlaced)
-	d.say("  psql -h %s -p %d -U %s -d %s -c \"SELECT id, event_type, state, processed_at - created_at AS took FROM %s.outbox_events ORDER BY id DESC LIMIT 5\"\n\n",
-		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema)
+	d.say("  psql -h %s -p %d -U %s -d %s -c \"%s\"\n\n", cfg.Host, cfg.Port, cfg.User, cfg.Database, d.followed())
 	if d.server == nil {
 		return nil
 	}
@@ -27,6 +28,14 @@ func (d *demo) invite(ctx context.Context) error {
 	d.say("For a configuration of your own there are an empty database and this mail server, which asks for no password:\n\n")
 	d.say("  export DATABASE_URL='%s' MAIL_PORT=%d\n\n", d.server.URL(ownDatabase), d.sink.Port())
 	return nil
+}
+
+// followed returns the query that shows what was delivered last.
+func (d *demo) followed() string {
+	if d.Mode == outboxsql.ModeStream {
+		return "SELECT destination, head, open, delivered, updated_at FROM " + d.schema + ".outbox_positions LIMIT 5"
+	}
+	return "SELECT id, event_type, state, processed_at - created_at AS took FROM " + d.schema + ".outbox_events ORDER BY id DESC LIMIT 5"
 }
 
 // showMails prints a line for each mail that arrives from now on, until ctx ends.

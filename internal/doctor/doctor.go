@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Severity says how much a finding matters.
@@ -92,6 +94,8 @@ type Limits struct {
 	Frozen time.Duration
 	// Transaction is how long another session may hold back vacuum.
 	Transaction time.Duration
+	// Gap is how long a transaction may have ids of a stream and not end.
+	Gap time.Duration
 	// DeadRows is how many dead rows a table may have, as long as there are
 	// twice as many live ones.
 	DeadRows int64
@@ -103,7 +107,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		RoundTrip: time.Second, Silence: 10 * time.Second, Skew: 5 * time.Second, Frozen: 30 * time.Second,
-		Transaction: 5 * time.Minute, DeadRows: 10_000, QueueUsage: 0.1,
+		Transaction: 5 * time.Minute, Gap: time.Minute, DeadRows: 10_000, QueueUsage: 0.1,
 	}
 }
 
@@ -114,6 +118,7 @@ const checkTimeout = 20 * time.Second
 type exam struct {
 	Options
 	conn *pgx.Conn // to be used by one check at a time
+	mode outboxsql.Mode
 }
 
 // check looks at one thing. do returns what it found to be well as a sentence, and
@@ -153,6 +158,16 @@ func checks() []check {
 	}
 }
 
+// streamChecks are those of a stream, which follow.
+func streamChecks() []check {
+	return []check{
+		{"stream", checkStream, false},
+		{"units", checkUnits, false},
+		{"positions", checkPositions, false},
+		{"gaps", checkGaps, false},
+	}
+}
+
 // Run makes all checks and returns what they have to say. It always returns a
 // report: a database that cannot be reached is a finding.
 func Run(ctx context.Context, o Options) Report {
@@ -186,7 +201,14 @@ func (e *exam) database(ctx context.Context, r *Report) {
 		r.add("database", undone(err))
 		return
 	}
-	for _, c := range checks() {
+	all := checks()
+	if state, err := outboxsql.ReadState(ctx, e.conn, e.Schema); err == nil { // or the check of the schema tells
+		e.mode = state.Mode
+	}
+	if e.mode == outboxsql.ModeStream {
+		all = append(all, streamChecks()...)
+	}
+	for _, c := range all {
 		if tables || c.noTables {
 			r.add(c.name, e.one(ctx, c)...)
 		}

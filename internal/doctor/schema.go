@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -108,7 +109,26 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return fmt.Sprintf("The schema %s is at version %d, and as migrate makes it.", e.Schema, state.Current), drift(e.Schema, want, have), nil
+	var findings []Finding
+	if state.Mode == outboxsql.ModeStream {
+		want, have, findings = withoutFresh(e.Schema, want, have)
+	}
+	findings = append(findings, drift(e.Schema, want, have)...)
+	return fmt.Sprintf("The schema %s is at version %d, and as migrate makes it for a %s.", e.Schema, state.Current, state.Mode), findings, nil
+}
+
+// freshIndex is of a queue alone.
+const freshIndex = "outbox_events_fresh"
+
+// withoutFresh takes the index of fresh events out of what a stream should have, and
+// tells of it where it is there.
+func withoutFresh(schema string, want, have []part) (should, has []part, findings []Finding) {
+	fresh := func(p part) bool { return p.Kind == "index" && p.Name == freshIndex }
+	if slices.ContainsFunc(have, fresh) {
+		findings = append(findings, found(Warning, "DROP INDEX "+pgx.Identifier{schema, freshIndex}.Sanitize(),
+			"The index %s is of a queue: in a stream it costs every write of outbox_events, and nobody reads it.", freshIndex))
+	}
+	return slices.DeleteFunc(want, fresh), slices.DeleteFunc(have, fresh), findings
 }
 
 // drift returns how a schema differs from what it should be.

@@ -123,13 +123,13 @@ func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
 		return fmt.Sprintf("The bell is in mode %s and rings.", bell.Mode), nil, nil
 	}
 	by := fmt.Sprintf("pid %d (%s)", bell.Silent.PID, bell.Silent.Application)
-	backlog, err := store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema})
+	backlog, err := e.backlog(ctx)
 	if err != nil {
 		return "", nil, err
 	}
 	// Relays at work claim all the time; a backlog may be old all the same.
 	var atWork bool
-	err = e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'notifyd/claim'
+	err = e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name IN ('notifyd/claim', 'notifyd/stream')
 		AND datname = current_database() AND (state_change IS NULL OR state_change > clock_timestamp() - $1::bigint * interval '1 microsecond'))`,
 		e.Limits.Frozen.Microseconds()).Scan(&atWork)
 	if err != nil {
@@ -139,7 +139,7 @@ func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
 	if oldest != nil && !atWork && oldest.Age > e.Limits.Frozen.Seconds() {
 		age := time.Duration(oldest.Age * float64(time.Second)).Round(time.Second)
 		return "", []Finding{found(Error, fmt.Sprintf("restart that relay, or SELECT pg_terminate_backend(%d)", bell.Silent.PID),
-			"The bell is kept silent by %s, no relay claims, and an event has waited for %v: that relay is frozen.", by, age)}, nil
+			"The bell is kept silent by %s, no relay asks for work, and an event has waited for %v: that relay is frozen.", by, age)}, nil
 	}
 	return fmt.Sprintf("The bell is in mode %s, kept silent by %s, which is awake.", bell.Mode, by), nil, nil
 }
@@ -151,19 +151,37 @@ func oldestFresh(b store.Backlog) (oldest *store.Waiting) {
 			oldest = t.Oldest
 		}
 	}
+	for _, p := range b.Positions {
+		if p.Oldest != nil && (oldest == nil || p.Oldest.Since.Before(oldest.Since)) {
+			oldest = p.Oldest
+		}
+	}
 	return oldest
+}
+
+// backlog returns what waits.
+func (e *exam) backlog(ctx context.Context) (store.Backlog, error) {
+	return store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema, Route: e.Route})
+}
+
+// relays returns those that live: of a stream its own, of a queue those of the database.
+func (e *exam) relays(ctx context.Context) ([]store.RelaySession, error) {
+	if e.mode == outboxsql.ModeStream {
+		return store.ReadMembers(ctx, e.conn, e.Schema)
+	}
+	return store.ReadRelays(ctx, e.conn)
 }
 
 // checkRelays looks whether anybody delivers.
 func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
-	relays, err := store.ReadRelays(ctx, e.conn)
+	relays, err := e.relays(ctx)
 	if err != nil {
 		return "", nil, err
 	}
 	if len(relays) > 0 {
 		return "Relays that deliver from this database: " + strconv.Itoa(len(relays)) + ".", nil, nil
 	}
-	backlog, err := store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema})
+	backlog, err := e.backlog(ctx)
 	if err != nil {
 		return "", nil, err
 	}

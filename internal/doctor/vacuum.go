@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // checkAutovacuum looks whether the tables are vacuumed by themselves.
@@ -22,18 +24,17 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 	for name, value := range map[string]string{"autovacuum": on, "track_counts": counts} {
 		if value == "off" {
 			findings = append(findings, found(Error, fmt.Sprintf("ALTER SYSTEM SET %s = on, then SELECT pg_reload_conf()", name),
-				"%s is off: delivered events pile up as dead rows, and every look at the tables becomes slower.", name))
+				"%s is off: what is marked or written again piles up as dead rows, and every look at the tables becomes slower.", name))
 		}
 	}
 	off, err := rows[struct{ Table string }](ctx, e.conn, `SELECT c.relname::text FROM pg_class c
-		WHERE (c.oid IN (to_regclass($1), to_regclass($2)) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))) AND c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0', 'autovacuum_enabled=no'] ORDER BY 1`,
-		e.table("outbox_events"), e.table("outbox_deliveries"))
+		WHERE (c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3)) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))) AND c.reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off', 'autovacuum_enabled=0', 'autovacuum_enabled=no'] ORDER BY 1`,
+		e.table("outbox_events"), e.table("outbox_deliveries"), e.table("outbox_positions"))
 	if err != nil {
 		return "", nil, err
 	}
 	for _, t := range off {
-		findings = append(findings, found(Warning, fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", e.table(t.Table)),
-			"Autovacuum is off for %s: its dead rows pile up.", t.Table))
+		findings = append(findings, e.vacuumOff(t.Table))
 	}
 	// Not of a table where it is off: that is said already.
 	unset, err := rows[struct{ Table string }](ctx, e.conn, `SELECT c.relname::text FROM pg_class c
@@ -44,10 +45,27 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", nil, err
 	}
 	for _, t := range unset {
+		if e.neverUpdated(t.Table) {
+			continue // the server's settings will do: there is nothing to clean up
+		}
 		findings = append(findings, found(Note, "notifyd migrate up",
 			"%s has the server's settings for autovacuum, which are made for tables where less is written.", t.Table))
 	}
 	return fmt.Sprintf("Autovacuum is on and comes every %s.", nap), findings, nil
+}
+
+// neverUpdated reports whether the rows of a table are written once: those of the events
+// of a stream.
+func (e *exam) neverUpdated(table string) bool {
+	return e.mode == outboxsql.ModeStream && strings.HasPrefix(table, "outbox_events")
+}
+
+func (e *exam) vacuumOff(table string) Finding {
+	cure := fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", e.table(table))
+	if e.neverUpdated(table) {
+		return found(Note, cure, "Autovacuum is off for %s: it has no dead rows, but is frozen late and all at once, and a plain table is not emptied of what was purged.", table)
+	}
+	return found(Warning, cure, "Autovacuum is off for %s: its dead rows pile up.", table)
 }
 
 // checkDeadRows looks whether vacuum keeps up.
@@ -58,9 +76,9 @@ func checkDeadRows(ctx context.Context, e *exam) (string, []Finding, error) {
 		Last       *time.Time
 	}
 	all, err := rows[state](ctx, e.conn, `SELECT relname::text, n_live_tup, n_dead_tup, greatest(last_vacuum, last_autovacuum)
-		FROM pg_stat_user_tables WHERE relid IN (to_regclass($1), to_regclass($2)) OR relid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))
+		FROM pg_stat_user_tables WHERE relid IN (to_regclass($1), to_regclass($2), to_regclass($3)) OR relid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))
 		ORDER BY relname DESC`,
-		e.table("outbox_events"), e.table("outbox_deliveries"))
+		e.table("outbox_events"), e.table("outbox_deliveries"), e.table("outbox_positions"))
 	if err != nil {
 		return "", nil, err
 	}
@@ -186,11 +204,17 @@ type pendingPayload struct {
 // 10,000 events that are fresh, and at the real size of the 20 largest of
 // them and of the first 1,000; and so for the deliveries that are due first.
 const sqlPayloads = `WITH fresh AS (SELECT id, event_type, pg_column_size(payload) AS stored FROM outbox_events
-			WHERE state = 'fresh' ORDER BY id LIMIT 10000),
+			WHERE %s ORDER BY id LIMIT 10000),
 		due AS (SELECT event_id FROM outbox_deliveries WHERE state = 'retry' ORDER BY destination, available_at LIMIT 1000),
 		picked AS ((SELECT id FROM fresh ORDER BY stored DESC LIMIT 20) UNION (SELECT id FROM fresh ORDER BY id LIMIT 1000) UNION (SELECT event_id FROM due))
 	SELECT DISTINCT ON (event_type) event_type, id, octet_length(payload::text)
 	FROM outbox_events WHERE id IN (SELECT id FROM picked) ORDER BY event_type, octet_length(payload::text) DESC`
+
+// What is fresh: of a stream, what is above the lowest position.
+const (
+	freshOfQueue  = `state = 'fresh'`
+	freshOfStream = `id > (SELECT coalesce(min(head), (SELECT origin_head FROM outbox_mode)) FROM outbox_positions)`
+)
 
 // checkPayloads compares what waits with what the destinations take.
 func checkPayloads(ctx context.Context, e *exam) (string, []Finding, error) {
@@ -199,7 +223,11 @@ func checkPayloads(ctx context.Context, e *exam) (string, []Finding, error) {
 		if _, err := tx.Exec(ctx, `SELECT set_config('search_path', $1, true)`, pgx.Identifier{e.Schema}.Sanitize()); err != nil {
 			return err
 		}
-		r, err := tx.Query(ctx, sqlPayloads)
+		fresh := freshOfQueue
+		if e.mode == outboxsql.ModeStream {
+			fresh = freshOfStream
+		}
+		r, err := tx.Query(ctx, fmt.Sprintf(sqlPayloads, fresh))
 		if err != nil {
 			return err
 		}

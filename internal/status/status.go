@@ -20,6 +20,8 @@ type Options struct {
 	Schema string
 	// Route returns the destinations of an event type; nil if they are not known.
 	Route func(eventType string) []string
+	// Destinations are the names of those that are configured; nil if they are not known.
+	Destinations []string
 	// Admin is how to ask the admin server of a relay; no address asks none.
 	Admin admin.Access
 }
@@ -29,7 +31,10 @@ type Status struct {
 	At       time.Time `json:"at"`
 	Database string    `json:"database"`
 	Schema   Schema    `json:"schema"`
-	// Relays are those that live, of all schemas of the database.
+	// Mode says whether the events are a queue or a stream.
+	Mode outboxsql.Mode `json:"mode"`
+	// Relays are those that live: of a queue those of all schemas of the database, of a
+	// stream its own.
 	Relays []store.RelaySession `json:"relays"`
 	Bell   store.BellState      `json:"bell"`
 	// Backlog is what waits.
@@ -67,8 +72,13 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Schema.Version, s.Schema.Latest = state.Current, state.Latest
-	if s.Relays, err = store.ReadRelays(ctx, conn); err != nil {
+	s.Schema.Version, s.Schema.Latest, s.Mode = state.Current, state.Latest, state.Mode
+	if s.Mode == outboxsql.ModeStream {
+		s.Relays, err = store.ReadMembers(ctx, conn, o.Schema)
+	} else {
+		s.Relays, err = store.ReadRelays(ctx, conn)
+	}
+	if err != nil {
 		return s, err
 	}
 	if s.Bell, err = store.ReadBell(ctx, conn, o.Schema); err != nil {
@@ -85,7 +95,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	if o.Admin.Address != "" {
 		s.Relay = scrape(ctx, o.Admin)
 	}
-	s.Attention = s.attention()
+	s.Attention = append(s.attention(), s.positionsAttention(o.Destinations)...)
 	return s, nil
 }
 

@@ -21,6 +21,7 @@ func (s *Status) Table(width int, clean func(string) string) string {
 	var b strings.Builder
 	s.head(&b)
 	s.destinations(&b)
+	s.positions(&b)
 	s.errors(&b)
 	if len(s.Attention) > 0 {
 		b.WriteString("\nneeds a person:\n")
@@ -49,7 +50,7 @@ func (s *Status) head(b *strings.Builder) {
 	if s.Schema.Version != s.Schema.Latest {
 		fmt.Fprintf(b, " of %d", s.Schema.Latest)
 	}
-	b.WriteString("\n")
+	fmt.Fprintf(b, ", %s\n", s.Mode)
 	if len(s.Relays) == 0 {
 		fmt.Fprintf(b, "%-9s none\n", "relays")
 	}

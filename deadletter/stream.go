@@ -1,0 +1,84 @@
+package deadletter
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// modeSpace is 'ntfx' in ASCII: the upper half of the lock that keeps the mode from
+// being changed. The lower half is the oid of outbox_mode.
+const modeSpace = 0x6e746678
+
+// ringDeliveries is what a notification says that is about stored deliveries of a
+// stream, so that the owners of units look at these.
+const ringDeliveries = "deliveries"
+
+// mode returns whether the table is a queue or a stream.
+func (s *Store) mode(ctx context.Context, tx pgx.Tx) (mode outboxsql.Mode, err error) {
+	err = tx.QueryRow(ctx, s.sql(`SELECT mode FROM {mode} WHERE one`)).Scan(&mode)
+	return mode, err
+}
+
+// holdMode is mode, which stays as it is until the transaction ends.
+func (s *Store) holdMode(ctx context.Context, tx pgx.Tx) (outboxsql.Mode, error) {
+	table := pgx.Identifier{s.cfg.Schema, "outbox_mode"}.Sanitize()
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared($1::bigint << 32 | to_regclass($2)::oid::bigint)`, int64(modeSpace), table); err != nil {
+		return "", err
+	}
+	return s.mode(ctx, tx) // with a snapshot that is not older than the lock
+}
+
+// States of an event of a stream, beside those of its deliveries.
+const (
+	stateWaiting = "waiting"
+	stateDone    = "done"
+)
+
+// EventState returns the state of an event of a stream: "waiting" as long as some
+// destination has not come to it, then that of its deliveries that needs most, "retry",
+// "parked", "unrouted" or "dead", and "done" where there are none. behind are the
+// destinations that have not, and deliveries the states of what is stored.
+func EventState(behind, deliveries []string) string {
+	if len(behind) > 0 {
+		return stateWaiting
+	}
+	for _, state := range []string{"retry", "parked", "unrouted", "dead"} {
+		if slices.Contains(deliveries, state) {
+			return state
+		}
+	}
+	return stateDone
+}
+
+// behind returns the destinations of a stream whose positions have not passed an event.
+func (s *Store) behind(ctx context.Context, tx pgx.Tx, id int64) ([]string, error) {
+	rows, err := tx.Query(ctx, s.sql(`SELECT DISTINCT destination FROM {positions}
+		WHERE destination <> '' AND ($1 > head OR open @> $1::bigint) ORDER BY destination`), id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// inFlight returns the destinations of a stream that are at work with an event, as far as
+// their positions tell. One that has not come to it yet will read what it is then.
+func (s *Store) inFlight(ctx context.Context, tx pgx.Tx, id int64) ([]string, error) {
+	rows, err := tx.Query(ctx, s.sql(`SELECT DISTINCT destination FROM {positions}
+		WHERE destination <> '' AND open @> $1::bigint ORDER BY destination`), id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// forget deletes the events of a stream of which nothing is left to do for anybody.
+func (s *Store) forget(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	_, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
+		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)
+		AND EXISTS (SELECT FROM {positions}) AND NOT EXISTS (SELECT FROM {positions} AS p WHERE e.id > p.head OR p.open @> e.id)`), ids)
+	return err
+}

@@ -1,0 +1,140 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// checkStream looks whether events of a stream could be missed or come twice: what a
+// relay refuses.
+func checkStream(ctx context.Context, e *exam) (string, []Finding, error) {
+	err := outboxsql.CheckStream(ctx, e.conn, e.Schema)
+	if err == nil {
+		return "Ids are given out one by one, and no position is ahead of them.", nil, nil
+	}
+	if !errors.Is(err, outboxsql.ErrStream) {
+		return "", nil, err
+	}
+	var findings []Finding
+	for text := range strings.SplitSeq(strings.TrimPrefix(err.Error(), outboxsql.ErrStream.Error()+": "), "; ") {
+		cure := "what that says"
+		if i := strings.LastIndex(text, ": "); i >= 0 {
+			text, cure = text[:i], text[i+2:]
+		}
+		findings = append(findings, found(Error, cure, "No relay reads outbox_events: %s.", oneLine(text)))
+	}
+	return "", findings, nil
+}
+
+// place names a position for a sentence.
+func place(p *store.Position) string {
+	switch {
+	case p.Destination == "":
+		return "types without a route"
+	case p.Part > 0:
+		return fmt.Sprintf("the destination %s, part %d", p.Destination, p.Part)
+	default:
+		return "the destination " + p.Destination
+	}
+}
+
+// checkUnits looks whether each position has a relay that moves it, and whether there is
+// a destination for it.
+func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
+	b, err := e.backlog(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	relays, err := e.relays(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for i := range b.Positions {
+		p := &b.Positions[i]
+		switch {
+		case p.Session != nil:
+		case !e.configured(p.Destination):
+			findings = append(findings, found(Warning, "put it back, or "+store.ForgetPosition(e.Schema, p.Destination),
+				"The configuration has no destination %s, no relay has it, and its position keeps the events above %d from being purged.", p.Destination, p.Lowest))
+		case len(relays) > 0: // or the check of relays tells
+			findings = append(findings, found(Error, "notifyd run, with a configuration that has it, and no other; or restart the relays",
+				"Relays run, and none of them has the unit of %s: nothing is delivered from there.", place(p)))
+		}
+	}
+	return fmt.Sprintf("Positions: %d. Relays: %d.", len(b.Positions), len(relays)), findings, nil
+}
+
+// configured reports whether there is such a destination, as far as is known. The search
+// for types without a route is always there.
+func (e *exam) configured(name string) bool {
+	return e.Route == nil || name == "" || slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == name })
+}
+
+// checkPositions looks whether a position stands still while an event waits for it.
+func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
+	b, err := e.backlog(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	var most int64
+	for i := range b.Positions {
+		p := &b.Positions[i]
+		most = max(most, p.Lag)
+		still := b.At.Sub(p.UpdatedAt)
+		if p.Session == nil || p.Oldest == nil || p.Oldest.Age <= e.Limits.Frozen.Seconds() || still <= e.Limits.Frozen {
+			continue
+		}
+		findings = append(findings, found(Warning, fmt.Sprintf("notifyd status shows whether the destination is down or paused; if it is neither, restart that relay (pid %d)", p.Session.PID),
+			"The position of %s has not moved for %v, with %d ids to go, and the event %d waits.", place(p), still.Round(time.Second), p.Lag, p.Oldest.EventID))
+	}
+	return fmt.Sprintf("No position stands still. The largest lag is %d ids.", most), findings, nil
+}
+
+// sqlHolders has the transactions that have drawn an id and not ended: they hold the lock
+// that nextval takes on the sequence. One that was prepared has no process; the lock on
+// its own number tells which it is.
+const sqlHolders = `SELECT coalesce(l.pid, 0), coalesce(a.usename, x.owner, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), coalesce(a.query, ''),
+		coalesce(x.gid, ''), extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::float8
+	FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+		LEFT JOIN pg_locks AS t ON l.pid IS NULL AND t.pid IS NULL AND t.virtualtransaction = l.virtualtransaction
+			AND t.locktype = 'transactionid' AND t.mode = 'ExclusiveLock'
+		LEFT JOIN pg_prepared_xacts AS x ON x.transaction = t.transactionid
+	WHERE l.locktype = 'relation' AND l.relation = to_regclass(pg_get_serial_sequence($1, 'id')) AND l.mode = 'RowExclusiveLock' AND l.granted
+		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND coalesce(a.xact_start, x.prepared) < clock_timestamp() - $2::bigint * interval '1 microsecond'
+	ORDER BY 7 DESC LIMIT 10`
+
+// checkGaps looks for transactions that have ids and do not end.
+func checkGaps(ctx context.Context, e *exam) (string, []Finding, error) {
+	type holder struct {
+		PID                                      int32
+		User, Application, State, Text, Prepared string
+		Seconds                                  float64
+	}
+	all, err := rows[holder](ctx, e.conn, sqlHolders, e.table("outbox_events"), e.Limits.Gap.Microseconds())
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, h := range all {
+		who := fmt.Sprintf("pid %d, user %s, application %q, %s: %s", h.PID, h.User, h.Application, h.State, shorten(h.Text))
+		cure := fmt.Sprintf("let it commit, or SELECT pg_terminate_backend(%d)", h.PID)
+		if h.Prepared != "" {
+			who = fmt.Sprintf("prepared as %q by %s", h.Prepared, h.User)
+			cure = fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED '%s'", strings.ReplaceAll(h.Prepared, "'", "''"))
+		}
+		findings = append(findings, found(Warning, cure,
+			"A transaction has ids of events and has not ended for %v: they stay open at every position, and nothing above them is purged. It is %s.",
+			time.Duration(h.Seconds*float64(time.Second)).Round(time.Second), who))
+	}
+	return fmt.Sprintf("No transaction has had ids of events for more than %v.", e.Limits.Gap), findings, nil
+}

@@ -1,0 +1,174 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// stream makes the patient's table a stream, and has a position at its end which nobody
+// moves.
+func (p *patient) stream() {
+	p.Helper()
+	p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'a', '1', now() - interval '1 h' FROM generate_series(1, 10)`)
+	p.exec(`UPDATE outbox_events SET state = 'done', processed_at = now()`)
+	if err := outboxsql.SetMode(p.Context(), p.conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{}); err != nil {
+		p.Fatal(err)
+	}
+	p.exec(`DELETE FROM outbox_positions`)
+	p.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('', 10), ('mail', 10)`)
+}
+
+// member is a relay that takes part, and holds the units of these destinations.
+func (p *patient) member(destinations ...string) *pgx.Conn {
+	p.Helper()
+	conn := p.connect(p.with("application_name", "notifyd/units"))
+	_, err := conn.Exec(p.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0)`)
+	if err == nil {
+		_, err = conn.Exec(p.Context(), `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination = ANY($1)`, destinations)
+	}
+	if err != nil {
+		p.Fatal(err)
+	}
+	return conn
+}
+
+// routed has all events go to mail.
+func routed(o *Options) {
+	o.Route = func(string) []string { return []string{"mail"} }
+	o.Destinations = []Destination{{Name: "mail", Type: "log"}}
+}
+
+// streamTroubles are illnesses of a stream.
+func streamTroubles() map[string]illness {
+	return map[string]illness{
+		"sequence with a cache": {sql(`ALTER SEQUENCE outbox_events_id_seq CACHE 20`), "stream", Error, "in steps of 1, 20 at a time", "ALTER SEQUENCE"},
+		"steps of the sequence": {sql(`ALTER SEQUENCE outbox_events_id_seq INCREMENT 2`), "stream", Error, "in steps of 2", "INCREMENT BY 1 CACHE 1"},
+		"sequence behind":       {sql(`UPDATE outbox_positions SET head = outbox_last_id() + 5 WHERE destination = 'mail'`), "stream", Error, "gives out ids again", "setval"},
+		"ids of the writer":     {sql(`INSERT INTO outbox_events (id, event_type, payload) SELECT outbox_last_id() + 100, 'a', '1'`), "stream", Error, "that the sequence has not given out", "setval"},
+		"index of a queue": {
+			sql(`CREATE INDEX outbox_events_fresh ON outbox_events (id) WHERE state = 'fresh'`), "schema", Warning,
+			"outbox_events_fresh is of a queue", `DROP INDEX "public"."outbox_events_fresh"`,
+		},
+		"nobody delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay runs", "notifyd run"},
+		"unit of nobody":  {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them has the unit of the destination mail", "notifyd run"},
+		"router of nobody": {
+			func(p *patient, _ *Options) { p.member("mail") }, "units", Error, "the unit of types without a route", "notifyd run",
+		},
+		"destination gone": {func(p *patient, _ *Options) {
+			p.member("", "mail")
+			p.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('it''s gone', 3)`)
+		}, "units", Warning, "no destination it's gone, no relay has it, and its position keeps the events above 3", `"outbox_positions" WHERE destination = 'it''s gone'`},
+		"stands still": {func(p *patient, _ *Options) {
+			p.member("", "mail")
+			p.exec(`UPDATE outbox_positions SET head = 4, updated_at = now() - interval '10 min' WHERE destination = 'mail'`)
+		}, "positions", Warning, "The position of the destination mail has not moved for 10m", "notifyd status"},
+		"gap": {func(p *patient, o *Options) {
+			writer := p.connect(p.with("application_name", "import"))
+			if _, err := writer.Exec(p.Context(), `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a secret', '1')`); err != nil {
+				p.Fatal(err)
+			}
+			o.Limits.Gap = time.Microsecond
+		}, "gaps", Warning, `application "import", idle in transaction: BEGIN; INSERT INTO`, "pg_terminate_backend"},
+		"frozen relay": {func(p *patient, _ *Options) {
+			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
+			p.exec(`UPDATE outbox_positions SET head = 4`)
+		}, "bell", Error, "is frozen", "pg_terminate_backend"},
+		"autovacuum off for events": {
+			sql(`ALTER TABLE outbox_deliveries SET (autovacuum_enabled = off); ALTER TABLE outbox_positions SET (autovacuum_enabled = off)`),
+			"autovacuum", Warning, "Autovacuum is off for outbox_positions", "RESET",
+		},
+		"payload too large": {func(p *patient, o *Options) {
+			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000)))`)
+			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}}
+		}, "payloads", Warning, "of type big has 5002 bytes and the destination mail takes 5001", "type big"},
+	}
+}
+
+// TestStreamIllnesses brings about each illness of a stream, in a plain table and in a
+// partitioned one.
+func TestStreamIllnesses(t *testing.T) {
+	t.Parallel()
+	for name, ill := range streamTroubles() {
+		for _, partitioned := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, partitioned %t", name, partitioned), func(t *testing.T) {
+				t.Parallel()
+				p := newPatient(t)
+				if partitioned {
+					p.partition()
+				}
+				p.stream()
+				r := p.examine(func(o *Options) {
+					routed(o)
+					ill.cause(p, o)
+				})
+				for _, f := range r.of(ill.check) {
+					if f.Severity == ill.severity && strings.Contains(f.Text, ill.text) && strings.Contains(f.Cure, ill.cure) {
+						if strings.Contains(fmt.Sprint(r), "a secret") {
+							t.Errorf("the text of a query is shown: %+v", r)
+						}
+						return
+					}
+				}
+				t.Errorf("want %s: %s [%s]\ngot\n%+v", ill.severity, ill.text, ill.cure, r.of(ill.check))
+			})
+		}
+	}
+}
+
+// TestHealthyStream: a stream that is well gives no finding, and neither does it by a
+// role that may do no more than a relay needs.
+func TestHealthyStream(t *testing.T) {
+	t.Parallel()
+	for _, partitioned := range []bool{false, true} {
+		t.Run(fmt.Sprintf("partitioned %t", partitioned), func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t)
+			daily := partitioned
+			if partitioned {
+				p.partition()
+			}
+			p.stream()
+			p.member("", "mail")
+			// What is read over while others wait is no trouble, nor what does not go there.
+			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
+			r := p.examine(func(o *Options) {
+				routed(o)
+				o.Daily = &daily
+			})
+			for _, f := range r.Findings {
+				// Other tests of the same server may be in the way of these.
+				if f.Severity != OK && f.Check != "server" && f.Check != "transactions" && f.Check != "notification queue" && f.Check != "connections" {
+					t.Errorf("%+v", f)
+				}
+			}
+			if n := len(checks()) + len(streamChecks()) + 1; len(r.Findings) != n {
+				t.Errorf("%d findings, want %d", len(r.Findings), n)
+			}
+		})
+	}
+}
+
+// TestPreparedGap: a prepared transaction has no process.
+func TestPreparedGap(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "2"})
+	p := &patient{TB: t, url: server.URL("")}
+	p.conn = p.connect(p.url)
+	p.migrate("public", outboxsql.BellOff)
+	p.stream()
+	for _, s := range []string{`BEGIN`, `INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`, `PREPARE TRANSACTION 'it''s forgotten'`} {
+		p.exec(s)
+	}
+	got := p.examine(func(o *Options) { o.Limits.Gap = time.Microsecond }).of("gaps")
+	if len(got) != 1 || !strings.Contains(got[0].Text, `prepared as "it's forgotten"`) || !strings.Contains(got[0].Cure, `ROLLBACK PREPARED 'it''s forgotten'`) {
+		t.Errorf("%+v", got)
+	}
+	p.exec(`ROLLBACK PREPARED 'it''s forgotten'`)
+}

@@ -1,0 +1,125 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestStatusOfStream reads a stream of which one position is owned, one is not, and one
+// belongs to a destination that is gone.
+func TestStatusOfStream(t *testing.T) {
+	t.Parallel()
+	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := stream(t, partitioned)
+			route := func(string) []string { return []string{"mail", "audit"} }
+			s, err := Read(t.Context(), conn, Options{Schema: "public", Route: route, Destinations: []string{"mail", "audit"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := s.Table(0, strings.TrimSpace)
+			for _, c := range [][2]string{{`pid \d+`, "pid 4711"}, {`(\dh)\d\dm`, "${1}00m"}, {`\ds ago`, "0s ago"}, {` +`, " "}} {
+				text = regexp.MustCompile(c[0]).ReplaceAllString(text, c[1])
+			}
+			_, table, _ := strings.Cut(text, "\n\n")
+			const want = `fresh retry running parked dead oldest next try state per s destination
+2 1 0 0 0 3h00m 1h00m ? ? audit
+3 0 0 0 0 - - ? ? gone
+
+head lag open blocked oldest purge owner position
+5 0 0 0 - - pid 4711 (types without a route)
+4 2 1 1 2h00m - nobody audit
+2 3 0 0 - held nobody gone
+5 0 0 0 - - nobody mail
+
+failing:
+audit: event 1 (a), attempt 2, 0s ago: no
+
+needs a person:
+An event has waited 3h00m for audit.
+notifyd doctor, and the last error of audit
+No relay delivers audit: nobody holds its unit.
+notifyd run, with a configuration that has it; notifyd doctor, if one runs
+The configuration has no destination gone, and its position keeps the events above 2 from being purged.
+put it back, or DELETE FROM "public"."outbox_positions" WHERE destination = 'gone'
+No relay delivers mail: nobody holds its unit.
+notifyd run, with a configuration that has it; notifyd doctor, if one runs
+`
+			if table != want {
+				t.Errorf("got\n%s\nwant\n%s", table, want)
+			}
+			if !strings.Contains(text, "version 4, stream\n") || len(s.Relays) != 1 || s.Relays[0].Owner != 7 {
+				t.Errorf("%s\n%+v", text, s.Relays)
+			}
+			var keys struct {
+				Mode    string
+				Backlog struct{ Positions []map[string]any }
+			}
+			data, err := json.Marshal(s)
+			if err == nil {
+				err = json.Unmarshal(data, &keys)
+			}
+			if err != nil || keys.Mode != "stream" || len(keys.Backlog.Positions) != 4 {
+				t.Fatalf("%s, %v", data, err)
+			}
+			for _, key := range []string{"destination", "part", "unit", "head", "open", "lag", "lowest", "holds_back_retention", "delivered", "updated_at"} {
+				if _, ok := keys.Backlog.Positions[0][key]; !ok {
+					t.Errorf("no key %s in %s", key, data)
+				}
+			}
+		})
+	}
+}
+
+// stream makes a stream in which a session owns the router's unit.
+func stream(t *testing.T, partitioned bool) *pgx.Conn {
+	t.Helper()
+	url := testenv.Database(t)
+	conn, owner := connect(t, url), connect(t, url)
+	if _, err := outboxsql.Migrate(t.Context(), conn, "public", outboxsql.BellAuto); err != nil {
+		t.Fatal(err)
+	}
+	if partitioned {
+		if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, conn, `UPDATE outbox_mode SET mode = 'stream'`, `DROP INDEX outbox_events_fresh`,
+		`INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'a', '1', now() - (4 - i) * interval '1 h' FROM generate_series(1, 5) i`,
+		`UPDATE outbox_events SET created_at = now() - interval '2 h' WHERE id >= 4`,
+		`INSERT INTO outbox_positions (destination, head, open, owner) VALUES ('', 5, '{}', 7), ('audit', 4, '{[4,5)}', 8), ('gone', 2, '{}', NULL), ('mail', 5, '{}', NULL)`,
+		`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, last_error, available_at)
+			VALUES (1, 'audit', 'a', 'retry', 2, 'k', 'no', now() + interval '90 min')`)
+	exec(t, owner, `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
+		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination = ''`)
+	return conn
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+func exec(t *testing.T, conn *pgx.Conn, statements ...string) {
+	t.Helper()
+	for s := range slices.Values(statements) {
+		if _, err := conn.Exec(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const modelRelays = 3
+
+// keeperStep is something that is done to relays.
+type keeperStep struct {
+	after time.Duration // the step before
+	op    string
+	relay int
+}
+
+func (s keeperStep) String() string { return fmt.Sprintf("%v %s %d", s.after, s.op, s.relay) }
+
+type keeperPlan struct {
+	deaf  bool
+	slow  time.Duration // what a delivery takes now and then
+	wants [modelRelays][]string
+	steps []keeperStep
+}
+
+// keeperModel plays a plan in virtual time. Nothing may begin behind what a later owner
+// has begun, nothing may be under way when a unit is handed over, and in the end all is
+// shared fairly and stays so.
+type keeperModel struct {
+	plan   keeperPlan
+	server *fakeServer
+	relays [modelRelays]*fakeRelay
+	owners int64
+	all    []*fakeRelay
+
+	mu      sync.Mutex
+	begun   map[string]int64              // the highest epoch that has begun something
+	running map[string]map[*fakeRelay]int // what is under way
+	gained  int
+	count   int
+	broken  []string
+}
+
+func newKeeperModel(p keeperPlan) *keeperModel {
+	m := &keeperModel{plan: p, server: newFakeServer(), begun: make(map[string]int64), running: make(map[string]map[*fakeRelay]int)}
+	m.server.deaf = p.deaf
+	return m
+}
+
+func (m *keeperModel) breaks(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.breaksLocked(format, args...)
+}
+
+func (m *keeperModel) breaksLocked(format string, args ...any) {
+	m.broken = append(m.broken, fmt.Sprintf(format, args...))
+}
+
+func (m *keeperModel) gains(r *fakeRelay, p Position) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gained++
+	for other, n := range m.running[p.Destination] {
+		if n > 0 && (p.Clean && p.Sure() || other == r) {
+			m.breaksLocked("%v gained %q in epoch %d while %v was at work with it", r, p.Destination, p.Epoch, other)
+		}
+	}
+	if !p.Clean {
+		delete(m.running, p.Destination) // what an owner still does that was cut off, nobody can wait for
+	}
+}
+
+func (m *keeperModel) begins(u *fakeUnit) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := u.p.Destination
+	if u.p.Epoch < m.begun[d] {
+		m.breaksLocked("%v began something of %q in epoch %d, behind epoch %d", u.relay, d, u.p.Epoch, m.begun[d])
+	}
+	m.begun[d] = u.p.Epoch
+	if m.running[d] == nil {
+		m.running[d] = make(map[*fakeRelay]int)
+	}
+	m.running[d][u.relay]++
+}
+
+func (m *keeperModel) ends(u *fakeUnit) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.running[u.p.Destination]; n[u.relay] > 0 { // else it was killed
+		n[u.relay]--
+	}
+}
+
+func (m *keeperModel) forget(r *fakeRelay) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.running {
+		delete(n, r)
+	}
+}
+
+// duration is how long the next delivery takes.
+func (m *keeperModel) duration() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.count++; m.count%50 == 0 {
+		return m.plan.slow
+	}
+	return 30 * time.Millisecond
+}
+
+func (m *keeperModel) start(i int) {
+	if m.relays[i] != nil {
+		return
+	}
+	m.owners++
+	r := &fakeRelay{model: m, owner: m.owners, units: make(map[string]*fakeUnit), ended: make(chan struct{})}
+	o := KeeperOptions{Owner: r.owner, Gained: r.gained, Lost: r.lost}
+	for _, name := range m.plan.wants[i] {
+		o.Destinations = append(o.Destinations, Wanted{Destination: name})
+	}
+	r.keeper = newKeeper(o, slog.New(slog.DiscardHandler), func(context.Context) (session, func(), error) { return m.server.connect(r) })
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	m.relays[i] = r
+	m.all = append(m.all, r)
+	m.server.mu.Lock()
+	m.server.looks[r] = true
+	m.server.mu.Unlock()
+	go func() {
+		defer close(r.ended)
+		if err := r.keeper.Run(ctx); err != nil {
+			m.breaks("%v: %v", r, err)
+		}
+	}()
+}
+
+func (m *keeperModel) do(s keeperStep) {
+	r := m.relays[s.relay]
+	switch s.op {
+	case "start":
+		m.start(s.relay)
+		return
+	case "restart":
+		m.server.terminate(nil)
+		return
+	case "seek":
+		m.server.seek(place{destination: string(rune('a' + s.relay))})
+		return
+	}
+	if r == nil {
+		return
+	}
+	switch s.op {
+	case "stop":
+		r.stop()
+		m.relays[s.relay] = nil
+	case "kill":
+		r.kill()
+		m.relays[s.relay] = nil
+	case "freeze":
+		r.freeze(true)
+	case "thaw":
+		r.freeze(false)
+	case "cut":
+		r.partition(true)
+	case "cut off": // and the server knows at once
+		r.partition(true)
+		m.server.terminate(r)
+	case "mend":
+		r.partition(false)
+	case "terminate":
+		m.server.terminate(r)
+	}
+}
+
+// play returns what was wrong.
+func (p keeperPlan) play(t *testing.T) (broken []string) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		m := newKeeperModel(p)
+		for _, s := range p.steps {
+			time.Sleep(s.after) //nolint:forbidigo // virtual time
+			m.do(s)
+		}
+		for i := range modelRelays {
+			m.start(i)
+		}
+		for _, r := range m.all {
+			r.freeze(false)
+			r.partition(false)
+		}
+		// Sessions of who was cut off end, and what takes long comes to its end.
+		time.Sleep(slowFor + fakeIdle + p.slow + 5*time.Second) //nolint:forbidigo // virtual time
+		m.settled()
+		m.mu.Lock()
+		gained := m.gained
+		m.mu.Unlock()
+		time.Sleep(5 * time.Second) //nolint:forbidigo // virtual time
+		m.settled()
+		m.mu.Lock()
+		if m.gained != gained {
+			m.breaksLocked("%d units changed hands for nothing", m.gained-gained)
+		}
+		m.mu.Unlock()
+		m.stopAll()
+		broken = m.broken
+	})
+	return broken
+}
+
+// stopAll stops all relays.
+func (m *keeperModel) stopAll() {
+	for _, r := range m.all {
+		r.stop()
+		<-r.ended
+	}
+	for at, r := range m.server.rows {
+		if r.owner != 0 {
+			m.breaks("%q was not handed over in the end", at.destination)
+		}
+	}
+}
+
+// settled checks that everything is at work, and shared fairly.
+func (m *keeperModel) settled() {
+	m.server.mu.Lock()
+	pic := picture{wants: make(map[int32][]int32), owners: make(map[int32]int32)}
+	for i, r := range m.relays {
+		pid := int32(i)
+		for _, name := range append([]string{""}, m.plan.wants[i]...) {
+			pic.wants[pid] = append(pic.wants[pid], m.server.rows[place{destination: name}].unit)
+		}
+		slices.Sort(pic.wants[pid])
+		r.mu.Lock()
+		for name, u := range r.units {
+			u.mu.Lock()
+			if late := time.Since(u.lastTime); late > time.Second+m.plan.slow {
+				m.breaks("%v has begun nothing of %q for %v", r, name, late)
+			}
+			u.mu.Unlock()
+			pic.owners[u.p.Unit] = pid
+		}
+		r.mu.Unlock()
+	}
+	m.server.mu.Unlock()
+	for i := range m.relays {
+		pic.me = int32(i)
+		if take, give := pic.shares(); len(take) > 0 || len(give) > 0 {
+			m.breaks("relay %d should take %v and give %v: %v", i, take, give, pic)
+		}
+	}
+}
+
+func drawKeeperPlan(t *rapid.T) keeperPlan {
+	p := keeperPlan{
+		deaf: rapid.Bool().Draw(t, "deaf"),
+		slow: time.Duration(rapid.SampledFrom([]int{30, 30, 300, 3000}).Draw(t, "slow ms")) * time.Millisecond,
+	}
+	same := rapid.Bool().Draw(t, "same wants")
+	for i := range p.wants {
+		for _, name := range []string{"a", "b", "c", "d"} {
+			if same || rapid.IntRange(0, 3).Draw(t, "wants") > 0 {
+				p.wants[i] = append(p.wants[i], name)
+			}
+		}
+	}
+	for range rapid.IntRange(1, 12).Draw(t, "steps") {
+		p.steps = append(p.steps, keeperStep{
+			after: time.Duration(rapid.IntRange(0, 3000).Draw(t, "after")) * time.Millisecond,
+			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "mend", "terminate", "restart", "seek"}).
+				Draw(t, "op"),
+			relay: rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
+		})
+	}
+	return p
+}
+
+// TestKeeperModel is a model of units and their owners: relays that come and go, are
+// killed, frozen, and cut off.
+func TestKeeperModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		if broken := drawKeeperPlan(rt).play(t); len(broken) > 0 {
+			rt.Fatalf("%d violations:\n%s", len(broken), strings.Join(broken[:min(len(broken), 40)], "\n"))
+		}
+	})
+}

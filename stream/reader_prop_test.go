@@ -1,0 +1,228 @@
+package stream
+
+import (
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// What the property test does, in counts.
+const (
+	propWriters = 8
+	propSteps   = 40 // transactions of each writer, before the restart and after it
+	propBulk    = 100_000
+)
+
+// TestReaderLosesNothing drives transactions of every kind against a server that crashes
+// in between, with a reader that is killed again and again and goes on from its stored
+// position: each event is read once, in the order of the ids where its aggregate's were
+// committed so, and what has not come in the end is not there.
+func TestReaderLosesNothing(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"plain", "partitioned"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			newStory(t, kind == "partitioned", seed).run()
+		})
+	}
+}
+
+// story is one run of the property test: a server, writers, and what the reader has got.
+type story struct {
+	*tail
+	server  *pgserver.Server
+	rng     *rand.Rand
+	writers []*propWriter
+	bulk    int
+
+	got                []int64          // all ids, in the order in which they came
+	once               map[int64]bool   // the same
+	front              map[string]int64 // the last id of each aggregate whose events come in order
+	agg                map[int64]string // aggregates of these
+	stored             position
+	kills, late, looks int
+}
+
+// position is what a unit would have stored.
+type position struct {
+	head int64
+	open string
+	got  int // how much of story.got is acknowledged with it
+}
+
+func newStory(t *testing.T, partitioned bool, seed uint64) *story { //nolint:revive // two kinds of tables
+	t.Helper()
+	s := &story{
+		server: testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "100"}),
+		rng:    rand.New(rand.NewPCG(seed, 0)), bulk: propBulk,
+		once: make(map[int64]bool), front: make(map[string]int64), agg: make(map[int64]string), stored: position{open: "{}"},
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		s.bulk /= 20
+	}
+	l := newLogAt(t, s.server.URL(""))
+	if partitioned {
+		if err := outboxsql.Partition(t.Context(), l.conn, "public", outboxsql.PartitionOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // until the partitions of the days to come may be used
+			l.exec(`SELECT outbox_partitions_extend(now(), 3)`)
+		}
+	}
+	s.tail = l.tail(0, nil)
+	for n := range propWriters {
+		s.writers = append(s.writers, &propWriter{n: n, rng: rand.New(rand.NewPCG(seed, uint64(n+1))), bulk: s.bulk, partitioned: partitioned})
+	}
+	return s
+}
+
+func (s *story) run() {
+	s.Helper()
+	s.phase()
+	// What is open is gone; what is prepared is still there.
+	if err := s.server.Restart(s.Context(), pgserver.Immediate); err != nil {
+		s.Fatal(err)
+	}
+	s.conn, s.on = s.dial(), s.relay()
+	s.kill()
+	s.phase()
+	for _, w := range s.writers {
+		if err := w.finish(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.drain()
+	s.look()
+	s.drain()
+	s.judge()
+}
+
+// phase lets the writers write, and reads meanwhile.
+func (s *story) phase() {
+	s.Helper()
+	group, ctx := errgroup.WithContext(s.Context())
+	for _, w := range s.writers {
+		w.main, w.aside, w.asideOpen = s.dial(), s.dial(), false
+		group.Go(func() error { return w.run(ctx) })
+	}
+	done := make(chan error, 1)
+	go func() { done <- group.Wait() }()
+	for {
+		full := s.poll()
+		select {
+		case err := <-done:
+			if err != nil {
+				s.Fatal(err)
+			}
+			return
+		default:
+		}
+		if !full && s.NeedsLook(time.Now()) {
+			s.looks++
+			look, err := s.w.Look(s.Context(), s.on)
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.Looked(look)
+		}
+	}
+}
+
+// poll reads once, and stores the position or loses it now and then.
+func (s *story) poll() (full bool) {
+	s.Helper()
+	q := Query{Limit: 1 + s.rng.IntN(2000), Bytes: s.rng.IntN(2) * (1 + s.rng.IntN(100_000))}
+	before := s.Head()
+	_, b := s.read(q)
+	for i := range b.Events {
+		e := &b.Events[i]
+		if s.once[e.ID] {
+			s.Fatalf("%d came twice", e.ID)
+		}
+		s.once[e.ID] = true
+		s.got = append(s.got, e.ID)
+		if e.ID <= before {
+			s.late++
+		}
+		if e.AggregateType == "ordered" {
+			if s.front[e.AggregateID] > e.ID {
+				s.Fatalf("%d of %s came after %d", e.ID, e.AggregateID, s.front[e.AggregateID])
+			}
+			s.front[e.AggregateID], s.agg[e.ID] = e.ID, e.AggregateID
+		}
+	}
+	switch s.rng.IntN(20) {
+	case 0:
+		if s.kill(); s.rng.IntN(4) == 0 {
+			s.on = s.relay()
+		}
+	case 1, 2, 3, 4, 5:
+		s.stored = position{s.Head(), s.Gaps().String(), len(s.got)}
+	}
+	return b.Full
+}
+
+// kill loses all that is not stored, and begins again from there.
+func (s *story) kill() {
+	s.Helper()
+	open, err := ParseRanges(s.stored.open)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.kills++
+	for _, id := range s.got[s.stored.got:] {
+		delete(s.once, id)
+		delete(s.agg, id)
+	}
+	s.got = s.got[:s.stored.got]
+	clear(s.front)
+	for id, aggregate := range s.agg {
+		s.front[aggregate] = max(s.front[aggregate], id)
+	}
+	s.Reader = NewReader(s.stored.head, open, s.w)
+}
+
+func (s *story) drain() {
+	s.Helper()
+	for s.poll() || s.stored.got < len(s.got) {
+		s.stored = position{s.Head(), s.Gaps().String(), len(s.got)} // nothing is killed any more
+	}
+}
+
+// judge compares what came with what is there.
+func (s *story) judge() {
+	s.Helper()
+	want := list[int64](s.log, s.conn, `SELECT id FROM outbox_events ORDER BY id`)
+	got := slices.Clone(s.got)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		lost := 0
+		for _, id := range want {
+			if !s.once[id] {
+				lost++
+			}
+		}
+		s.Errorf("%d of %d events are lost", lost, len(want))
+	}
+	if len(s.Gaps()) > 0 {
+		s.Errorf("gaps are left where nobody writes: %v", s.Gaps())
+	}
+	var drawn int64
+	if len(want) > 0 {
+		drawn = want[len(want)-1] - want[0] + 1 - int64(len(want))
+	}
+	s.Logf("%d events, %d of them behind the head, %d dead ids; reader killed %d times, %d looks", len(want), s.late, drawn, s.kills, s.looks)
+	if s.late == 0 || drawn == 0 || s.kills == 0 {
+		s.Error("too little has happened")
+	}
+}
