@@ -175,7 +175,8 @@ const (
 	purgeShare = 4
 )
 
-// purges reports whether delivered events are deleted after a time of their own.
+// purges reports whether delivered events are deleted here: a queue that keeps none
+// deletes each with its delivery.
 func (r *Relay) purges() bool { return r.settings.keep > 0 || r.stream }
 
 // purge deletes delivered events in small batches, and looks after partitions,
@@ -204,10 +205,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
-
-// purges reports whether delivered events are deleted here: a queue that keeps none
-// deletes each with its delivery.
-func (r *Relay) purges() bool { return r.settings.keep > 0 || r.stream }
 
 // purgeRange deletes in batches what is too old in one range of ids.
 func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
