@@ -122,6 +122,7 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd config schema":         {says: `"\$schema"`},
 		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},
 		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
+		"notifyd migrate --mode stream": {code: 1, says: `relays are at work`}, // this one is
 		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
 		"notifyd run":                   {play: func(step) {}}, // it is what all this is beside of
 		"notifyd status --watch":        {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},
