@@ -146,7 +146,7 @@ func (a *aggregates) giveUp(j *job) []kept {
 		a.lane.load--
 		return []kept{{j, released}}
 	}
-	g := j.agg // the job forgets it with the cut
+	g := j.agg // which the job does not have afterwards
 	gone := a.cut(g, released, true)
 	delete(a.lines, g.key)
 	return gone
@@ -228,7 +228,6 @@ func (g *aggregate) remove(j *job) {
 func answerKept(all []kept) {
 	for _, k := range all {
 		k.job.lane.passings.count(k.verdict)
-		out := outcome{verdict: k.verdict, failures: k.job.failures()}
-		k.job.parcel.answer(k.job, &out, false)
+		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict, failures: k.job.failures()}})
 	}
 }
