@@ -125,6 +125,9 @@ func (u *unit) goOn(key dispatch.Key, name string) {
 // was in front of it may have died in the same call, or a person has dealt with it a moment ago, or
 // all of an aggregate was given back while it was blocked. Nobody else would go on with such a line.
 func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
+	if u.early > 0 {
+		return nil
+	}
 	var names []string
 	for key, name := range u.doubtful {
 		if !u.lane.Busy(key) { // else the last that is under way says Behind, or stays in front

@@ -46,6 +46,7 @@ type unit struct {
 	pending      writes
 	held         map[int64]string        // rows under way, or in pending, with the state in which they were read
 	drains       map[dispatch.Key]string // lines to go on with after the next write
+	early        int64                   // until this is read nothing that is stored goes; 0: it may
 	doubtful     map[dispatch.Key]string // lines to be looked at after the next write: nothing may be in front of them
 	ready        []line                  // lines to go on with now
 	duePlace     duePlace
@@ -270,6 +271,9 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.stuck = !u.pos.Sure() || u.bytes >= u.e.memory(); u.stuck {
 		return false, nil
 	}
+	if u.early > 0 {
+		return u.read(ctx, conn)
+	}
 	if len(u.ready) > 0 {
 		return u.feedLines(ctx, conn)
 	}
@@ -334,7 +338,7 @@ func (u *unit) parcel() *dispatch.Parcel {
 // read reads on in the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	now := time.Now()
-	if !u.full && now.Before(u.nextAt) && !u.hint.Load() {
+	if !u.full && now.Before(u.nextAt) && !u.hint.Load() && u.early == 0 {
 		return false, nil
 	}
 	granted := u.grant(u.e.cfg.Batch)
@@ -360,6 +364,9 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.e.vigil.saw(b.Seen, b.Full, announced)
 	u.plan(now, b.Seen, gapIDs)
+	if u.early > 0 && u.reader.Head() >= u.early && (!b.Full || b.Last > before) { // the gaps come first
+		u.early = 0
+	}
 	if !u.begun {
 		u.begun = true
 		u.e.began()
