@@ -86,10 +86,10 @@ WHERE line.key IS NOT NULL`
 
 // sqlUnpark makes up to 5,000 rows due that wait behind others of their aggregate: order
 // is not kept any more. It returns as many rows as there were.
-const sqlUnpark = `WITH some AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
+const sqlUnpark = `WITH page AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
 	WHERE destination = $1 AND ordering_key IS NOT NULL AND state = 'parked' LIMIT 5000)
 UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
-FROM some WHERE d.destination = $1 AND d.event_id = some.event_id`
+FROM page WHERE d.destination = $1 AND d.event_id = page.event_id`
 
 // readRows reads what a query returns in the order of rowColumns, and whether the row
 // is the first. It keeps no more than the given bytes of payloads, but one row; cut
