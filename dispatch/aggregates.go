@@ -146,7 +146,7 @@ func (a *aggregates) giveUp(j *job) []kept {
 		a.lane.load--
 		return []kept{{j, released}}
 	}
-	g := j.agg // the job forgets it with the cut
+	g := j.agg // which the job does not have afterwards
 	gone := a.cut(g, released, true)
 	delete(a.lines, g.key)
 	return gone
