@@ -89,7 +89,11 @@ var errSlowWrite = fmt.Errorf("the database did not answer within %v", roundTrip
 // does not end with ctx: a statement that was broken off may come to the server after the
 // last one of the unit, and take the position back.
 func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), roundTrip, errSlowWrite)
+	limit := roundTrip
+	if at, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(at))
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
 	defer cancel()
 	head, open := u.account(false)
 	delta := u.acknowledged - u.written
