@@ -146,8 +146,9 @@ func (a *aggregates) giveUp(j *job) []kept {
 		a.lane.load--
 		return []kept{{j, released}}
 	}
-	gone := a.cut(j.agg, released, true)
-	delete(a.lines, j.agg.key)
+	g := j.agg // which the job does not have afterwards
+	gone := a.cut(g, released, true)
+	delete(a.lines, g.key)
 	return gone
 }
 
@@ -227,7 +228,6 @@ func (g *aggregate) remove(j *job) {
 func answerKept(all []kept) {
 	for _, k := range all {
 		k.job.lane.passings.count(k.verdict)
-		out := outcome{verdict: k.verdict, failures: k.job.failures()}
-		k.job.parcel.answer(k.job, &out, false)
+		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict, failures: k.job.failures()}})
 	}
 }

@@ -53,7 +53,7 @@ func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch 
 	}
 	err = k.do(ctx, "purge delivered events", func(ctx context.Context, c *pgx.Conn) error {
 		statement := sqlPurge
-		if k.options.mode() == outboxsql.ModeStream {
+		if k.options.Mode == outboxsql.ModeStream {
 			statement = sqlPurgeStream
 		}
 		return c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto).Scan(&next, &more)

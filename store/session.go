@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,20 +42,13 @@ type Options struct {
 	Slots *Slots
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
-	// Mode is what the table has to be; "" is a queue. A stream has no sessions that
-	// claim, and of a [Keeper] it needs Hold and Purge.
+	// Mode is what the table has to be; empty is a queue. Of a [Keeper] a stream uses
+	// Hold and Purge.
 	Mode outboxsql.Mode
 	// Refused, if set, is called where the table turns out to be of the other mode,
 	// with an error that wraps outboxsql.ErrMode: the relay has nothing to do there any
 	// more. It must not block; several sessions may call it.
 	Refused func(error)
-}
-
-func (o Options) mode() outboxsql.Mode {
-	if o.Mode == "" {
-		return outboxsql.ModeQueue
-	}
-	return o.Mode
 }
 
 // holdMode keeps the mode of the table as long as the session lives. Every session
@@ -63,7 +57,7 @@ func (o Options) mode() outboxsql.Mode {
 func (o Options) holdMode(ctx context.Context, c *Connector, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
 	defer cancel()
-	err := outboxsql.HoldMode(ctx, conn, c.Schema, o.mode())
+	err := outboxsql.HoldMode(ctx, conn, c.Schema, cmp.Or(o.Mode, outboxsql.ModeQueue))
 	if errors.Is(err, outboxsql.ErrMode) && o.Refused != nil {
 		o.Refused(err)
 	}

@@ -44,7 +44,7 @@ docs/performance.md says how each figure is got.`,
 	flags.BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON on standard output")
 	flags.StringVar(&f.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")
 	flags.StringVar(&f.memProfile, "memprofile", "", "write a profile of this process's allocations to this `file`")
-	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f), newBenchInsertCmd(a, f), newBenchSoakCmd(a, f), newBenchRelayCmd(a))
+	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f), newBenchInsertCmd(a, f), newBenchSoakCmd(a, f), newBenchTakeoverCmd(a, f), newBenchRelayCmd(a))
 	return cmd
 }
 
@@ -75,7 +75,7 @@ row in SQL. It exits with 1 if an event was lost.`,
 	cmd.Flags().IntVar(&o.Rate, "rate", 500, "transactions per `second`")
 	cmd.Flags().BoolVar(&o.HeldSnapshot, "held-snapshot", false, "measure as many events while an old snapshot is held, in turns")
 	addForeign(cmd, &foreign, "measure as many events, in turns, while a transaction is open that has written: elsewhere, or here, which is an event")
-	cmd.Flags().Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
@@ -150,7 +150,7 @@ others and with a higher priority, in turns, three times each.`,
 	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
 	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
 	flags.BoolVar(&o.Consume, "consume", false, "have somebody read RabbitMQ's queue meanwhile")
-	flags.Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
+	flags.Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
@@ -178,7 +178,7 @@ and with a notification of every event. The four take turns.`,
 	}
 	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
-	cmd.Flags().Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
@@ -206,7 +206,35 @@ It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Rate, "rate", 5000, "transactions per `second`")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 60, "`seconds` to write for")
-	cmd.Flags().Var(&mode, "mode", "what the table is: queue, stream, or both in turns")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
+	return cmd
+}
+
+func newBenchTakeoverCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.TakeoverOptions
+	mode := modeFlag()
+	cmd := &cobra.Command{
+		Use:   "takeover",
+		Short: "How long events wait when a relay is killed",
+		Long: `takeover writes events at a fixed rate, each in a transaction of its own, for two
+relays, and kills in the middle the one that delivered last, with SIGKILL. It takes
+the longest time from the moment at which an event was due to be written to the call
+of the handler, and counts what came again. It exits with 1 if an event was lost.`,
+		Example: "  notifyd bench takeover --mode stream\n  notifyd bench takeover --rate 500 --seconds 20 --mode both --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
+				return err
+			}
+			o.Mode = bench.Mode(mode.value)
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.TakeoverResult, error) {
+				o.Options = common
+				return bench.Takeover(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Rate, "rate", 2000, "transactions per `second`")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "`seconds` to write for")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
@@ -252,6 +280,8 @@ func checkDrain(o bench.DrainOptions) error {
 	}
 	return nil
 }
+
+const modeUsage = "what the table is: queue, stream, or both in turns"
 
 // modeFlag is what the tables of a bench are.
 func modeFlag() oneOf { return oneOf{words: bench.Modes(), value: string(bench.ModeQueue)} }

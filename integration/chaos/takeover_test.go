@@ -95,18 +95,19 @@ func TestTakeover(t *testing.T) {
 			t.Parallel()
 			f := fault{relays: 2}
 			c := newCell(t, &f, outboxsql.ModeStream, shortForm())
-			c.form.every = 10 * time.Millisecond // 2,000 events/s
+			c.form.every = 20 * time.Millisecond // 1,000 events/s
 			for range f.relays {
 				c.startRelay()
 			}
 			c.load.steady()
-			c.await("deliveries under load", func() bool { return c.place.distinct() >= 2000 })
+			c.await("deliveries under load", func() bool { return c.place.distinct() >= 1000 })
 			gone := c.deliverer()
 			began := time.Now()
 			away(c, gone)
 			next := func(a arrival) bool { return a.By != gone.cmd.Process.Pid }
 			c.await("the other relay delivers", func() bool { return slices.ContainsFunc(c.place.all(), next) })
-			c.await("it has delivered what was there", func() bool { return c.taken(c.last()) })
+			last := c.last()
+			c.await("it has delivered what was there", func() bool { return c.done(last) })
 			woken := c.wake(name, gone)
 			c.load.insist("tail", 10, tail)
 			c.load.end()

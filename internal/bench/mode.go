@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -45,10 +47,14 @@ func (m Mode) tables() []outboxsql.Mode {
 // makeStream makes the tables of a schema a stream, whose destinations begin behind an
 // id. The tables have no other events yet.
 func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
-	_, err := e.pool.Exec(ctx, fmt.Sprintf(`UPDATE %s SET mode = 'stream', origin_head = %d; DROP INDEX %s`,
-		in(schema, "outbox_mode"), origin, in(schema, "outbox_events_fresh")))
-	if err != nil {
-		return fmt.Errorf("make a stream: %w", err)
+	err := e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		return outboxsql.SetMode(ctx, c.Conn(), schema, outboxsql.ModeStream, outboxsql.ModeOptions{})
+	})
+	if err != nil || origin == 0 {
+		return err
+	}
+	if _, err := e.pool.Exec(ctx, "UPDATE "+in(schema, "outbox_mode")+" SET origin_head = $1", origin); err != nil {
+		return fmt.Errorf("begin behind event %d: %w", origin, err)
 	}
 	return nil
 }

@@ -79,6 +79,9 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 		return err
 	}
 	ledger := &ledger{seen: newSightings(o.Events)}
+	if o.Tell {
+		ledger.tell = stdout
+	}
 	if err := relay.Handle("*", notifyd.HandlerFunc(ledger.deliver)); err != nil {
 		return err
 	}
@@ -100,6 +103,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 // ledger takes the deliveries of a relay's process.
 type ledger struct {
 	seen *sightings
+	tell io.Writer // nil where nobody wants to know
 
 	mu      sync.Mutex
 	handled int64
@@ -117,6 +121,9 @@ func (l *ledger) deliver(_ context.Context, e *notifyd.Event) error {
 	}
 	if timed {
 		l.times.add(now.Sub(due))
+	}
+	if l.tell != nil {
+		return tell(l.tell, e.ID, now.Sub(due))
 	}
 	return nil
 }

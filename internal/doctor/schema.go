@@ -105,10 +105,6 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if state.Mode == outboxsql.ModeStream {
-		// A queue finds its events by it; in a stream every insert would pay for it.
-		want = slices.DeleteFunc(want, func(p part) bool { return p.Kind == "index" && p.Name == "outbox_events_fresh" })
-	}
 	have, err := describe(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
