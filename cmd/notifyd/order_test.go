@@ -135,6 +135,9 @@ func (o *office) opens() {
 // destinations, whose search for routes is one more.
 func (o *office) shared() {
 	o.Helper()
+	if len(o.relays) == 0 {
+		return
+	}
 	if o.mode == "stream" {
 		until(o.T, o.url, `SELECT count(*) = (SELECT count(*) FROM outbox_positions) AND count(*) > 0 AND count(DISTINCT pid) = $1
 			FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
