@@ -175,18 +175,61 @@ func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool
 const headsPage = 2000
 
 // loadLines blocks the aggregates of which something is stored, before anything is
-// read that comes after it. What waits behind nothing any more, because the relay
-// before did not come to it, becomes due.
-func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
+// read that comes after it, and reports whether one of them begins with what waits
+// behind others. What that waits for may be nothing any more, where the relay before did not
+// come to it; or it was in that relay's memory, and is yet to be read.
+func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) (waiting bool, err error) {
 	if !u.lane.Ordered() {
-		return u.unpark(ctx, conn)
+		return false, u.unpark(ctx, conn)
 	}
+	err = u.eachHead(ctx, conn, func(heads []head) error {
+		for i := range heads {
+			u.lane.Block(u.e.keys.Named(heads[i].key))
+			waiting = waiting || heads[i].state == stateParked
+		}
+		return nil
+	})
+	return waiting, err
+}
+
+// releaseLines makes due what waits behind nothing.
+func (u *unit) releaseLines(ctx context.Context, conn *pgx.Conn) error {
+	return u.eachHead(ctx, conn, func(heads []head) error {
+		var due []int64
+		for i := range heads {
+			if heads[i].state == stateParked {
+				due = append(due, heads[i].id)
+			}
+		}
+		if len(due) == 0 {
+			return nil
+		}
+		err := u.owned(ctx, conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sqlRelease, u.name, due)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("let go what waits at %q: %w", u.name, err)
+		}
+		return nil
+	})
+}
+
+// head is the first row of a line.
+type head struct {
+	key   string
+	id    int64
+	state string
+}
+
+// eachHead calls f with the first rows of all lines that have one, page by page.
+func (u *unit) eachHead(ctx context.Context, conn *pgx.Conn, f func([]head) error) error {
 	for after, n := "", headsPage; n == headsPage; {
 		rows, err := conn.Query(ctx, sqlHeads, u.name, after, headsPage, u.lane.Blocks())
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
 		}
-		var due []int64
+		var heads []head
 		n = 0
 		var key string
 		var id *int64
@@ -194,23 +237,16 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 		_, err = pgx.ForEachRow(rows, []any{&key, &id, &state}, func() error {
 			n++
 			after = key
-			if state == nil {
-				return nil
-			}
-			u.lane.Block(u.e.keys.Named(key))
-			if *state == stateParked {
-				due = append(due, *id)
+			if state != nil {
+				heads = append(heads, head{key, *id, *state})
 			}
 			return nil
 		})
-		if err == nil && len(due) > 0 {
-			err = u.owned(ctx, conn, func(tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, sqlRelease, u.name, due)
-				return err
-			})
-		}
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
+		}
+		if err := f(heads); err != nil {
+			return err
 		}
 	}
 	return nil

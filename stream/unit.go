@@ -65,6 +65,8 @@ type unit struct {
 	checkAt time.Time // when to look next whether ids still are what they were
 	routed  bool      // its patterns are noted
 	loaded  bool      // what is stored is known
+	behind  bool      // something stored may wait for what was open, which has not been read yet
+	passed  bool      // all that was open has been read, or nobody can see it yet
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more to do, and others wait for the connection
 	stuck   bool      // the lane has no room, or there is too much in memory: waking is somebody else's
@@ -147,10 +149,11 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 		u.nextAt = time.Now().Add(handPoll)
 		return false, err
 	}
-	if err := u.loadLines(ctx, conn); err != nil {
+	waiting, err := u.loadLines(ctx, conn)
+	if err != nil {
 		return false, err
 	}
-	u.loaded = true
+	u.loaded, u.behind = true, waiting
 	return true, nil
 }
 
@@ -270,6 +273,9 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.stuck = !u.pos.Sure() || u.bytes >= u.e.memory(); u.stuck {
 		return false, nil
 	}
+	if u.behind {
+		return u.catchUp(ctx, conn)
+	}
 	if len(u.ready) > 0 {
 		return u.feedLines(ctx, conn)
 	}
@@ -280,6 +286,26 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		}
 	}
 	return u.read(ctx, conn)
+}
+
+// catchUp reads what was open when the unit was taken over. Only then does anything go on that
+// is stored: of an aggregate that is blocked all that is read is stored too, so that it goes
+// in the order of ids together with what waited for it.
+func (u *unit) catchUp(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	if did, err = u.read(ctx, conn); err != nil || !u.passed {
+		return did, err
+	}
+	if u.collect(); len(u.again) > 0 {
+		return true, nil // which goes first
+	}
+	if err := u.store(ctx, conn); err != nil {
+		return false, err
+	}
+	if err := u.releaseLines(ctx, conn); err != nil {
+		return false, err
+	}
+	u.behind = false
+	return true, nil
 }
 
 // feedAgain hands over what was given back, in the order of ids.
@@ -352,6 +378,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		return false, err
 	}
 	u.full = b.Full
+	u.passed = u.passed || !b.Full || b.Last > u.pos.Head
 	u.hand(&b, granted)
 	// Ids that turn out to be dead are news as well.
 	gapIDs := u.reader.Gaps().IDs()
