@@ -167,27 +167,40 @@ func (l *lane) deliverBatch(jobs []*job) {
 	errs := l.callBatch(ctx, events)
 	elapsed := time.Since(begin)
 	outs := make([]outcome, len(jobs))
-	var broken map[any]bool
+	var broken map[any]verdict
 	for i, j := range jobs {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
 		group := j.group()
-		if err != nil && group != nil && broken[group] {
-			outs[i] = outcome{verdict: parked, failures: j.failures()}
+		if v := broken[group]; err != nil && group != nil && v != 0 {
+			outs[i] = outcome{verdict: v, failures: j.failures()}
 			continue
 		}
 		outs[i] = l.judged(ctx, j, begin, err)
 		outs[i].to = elapsed
 		if outs[i].verdict != delivered && group != nil {
 			if broken == nil {
-				broken = make(map[any]bool)
+				broken = make(map[any]verdict)
 			}
-			broken[group] = outs[i].verdict != dead || l.cfg.BlockOnDead || !IsPermanent(err)
+			broken[group] = l.follows(j, &outs[i])
 		}
 	}
 	l.finished(begin, elapsed, jobs, outs)
+}
+
+// follows returns what becomes of those of the same aggregate that failed in one call with a
+// job and behind it; 0 if they are to be judged for themselves. Behind what a parcel is given
+// back they are given back as well: stored, they would be found before it.
+func (l *lane) follows(j *job, out *outcome) verdict {
+	switch {
+	case out.verdict == dead && !l.cfg.BlockOnDead && IsPermanent(out.err):
+		return 0
+	case j.parcel != nil && out.verdict == released:
+		return released
+	}
+	return parked
 }
 
 func (l *lane) call(ctx context.Context, e *Event) (err error) {

@@ -84,10 +84,6 @@ LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
 	ORDER BY event_id LIMIT 1) AS d ON true
 WHERE line.key IS NOT NULL`
 
-// sqlRelease makes rows due that wait behind others, by their ids.
-const sqlRelease = `UPDATE outbox_deliveries SET state = 'retry', available_at = now(), updated_at = now()
-WHERE destination = $1 AND event_id = ANY($2) AND state = 'parked'`
-
 // sqlUnpark makes up to 5,000 rows due that wait behind others of their aggregate: order
 // is not kept any more. It returns as many rows as there were.
 const sqlUnpark = `WITH some AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
@@ -175,61 +171,18 @@ func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool
 const headsPage = 2000
 
 // loadLines blocks the aggregates of which something is stored, before anything is
-// read that comes after it, and reports whether one of them begins with what waits
-// behind others. What that waits for may be nothing any more, where the relay before did not
-// come to it; or it was in that relay's memory, and is yet to be read.
-func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) (waiting bool, err error) {
+// read that comes after it. Some lines wait behind nothing that is stored: the relay
+// before did not come to it, or what is in front was in its memory, and is open. So they are
+// gone on with only when everything that is open, or comes before them, was read.
+func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 	if !u.lane.Ordered() {
-		return false, u.unpark(ctx, conn)
+		return u.unpark(ctx, conn)
 	}
-	err = u.eachHead(ctx, conn, func(heads []head) error {
-		for i := range heads {
-			u.lane.Block(u.e.keys.Named(heads[i].key))
-			waiting = waiting || heads[i].state == stateParked
-		}
-		return nil
-	})
-	return waiting, err
-}
-
-// releaseLines makes due what waits behind nothing.
-func (u *unit) releaseLines(ctx context.Context, conn *pgx.Conn) error {
-	return u.eachHead(ctx, conn, func(heads []head) error {
-		var due []int64
-		for i := range heads {
-			if heads[i].state == stateParked {
-				due = append(due, heads[i].id)
-			}
-		}
-		if len(due) == 0 {
-			return nil
-		}
-		err := u.owned(ctx, conn, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, sqlRelease, u.name, due)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("let go what waits at %q: %w", u.name, err)
-		}
-		return nil
-	})
-}
-
-// head is the first row of a line.
-type head struct {
-	key   string
-	id    int64
-	state string
-}
-
-// eachHead calls f with the first rows of all lines that have one, page by page.
-func (u *unit) eachHead(ctx context.Context, conn *pgx.Conn, f func([]head) error) error {
 	for after, n := "", headsPage; n == headsPage; {
 		rows, err := conn.Query(ctx, sqlHeads, u.name, after, headsPage, u.lane.Blocks())
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
 		}
-		var heads []head
 		n = 0
 		var key string
 		var id *int64
@@ -237,16 +190,17 @@ func (u *unit) eachHead(ctx context.Context, conn *pgx.Conn, f func([]head) erro
 		_, err = pgx.ForEachRow(rows, []any{&key, &id, &state}, func() error {
 			n++
 			after = key
-			if state != nil {
-				heads = append(heads, head{key, *id, *state})
+			if state == nil {
+				return nil
+			}
+			u.lane.Block(u.e.keys.Named(key))
+			if *state == stateParked {
+				u.doubtful[u.e.keys.Named(key)], u.early = key, max(u.early, *id)
 			}
 			return nil
 		})
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
-		}
-		if err := f(heads); err != nil {
-			return err
 		}
 	}
 	return nil

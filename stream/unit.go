@@ -46,8 +46,10 @@ type unit struct {
 	pending      writes
 	held         map[int64]string        // rows under way, or in pending, with the state in which they were read
 	drains       map[dispatch.Key]string // lines to go on with after the next write
+	early        int64                   // until this is read nothing that is stored goes; 0: it may
 	doubtful     map[dispatch.Key]string // lines to be looked at after the next write: nothing may be in front of them
 	ready        []line                  // lines to go on with now
+	isReady      map[dispatch.Key]bool   // which they are
 	duePlace     duePlace
 	dueAt        time.Time // when to look for rows that are due
 	dueTurn      bool      // rows that are due are looked for before the table is read
@@ -65,8 +67,6 @@ type unit struct {
 	checkAt time.Time // when to look next whether ids still are what they were
 	routed  bool      // its patterns are noted
 	loaded  bool      // what is stored is known
-	behind  bool      // something stored may wait for what was open, which has not been read yet
-	passed  bool      // all that was open has been read, or nobody can see it yet
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more to do, and others wait for the connection
 	stuck   bool      // the lane has no room, or there is too much in memory: waking is somebody else's
@@ -86,7 +86,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		e: e, name: p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
 		skipped: make(map[string]bool), sizes: make(map[*dispatch.Parcel]int),
-		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string), duePlace: dueStart(),
+		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string), isReady: make(map[dispatch.Key]bool), duePlace: dueStart(),
 		gapWait: firstGapPoll, savedHead: p.Head,
 	}
 	u.figures.Store(&dispatch.PositionStats{Destination: p.Destination, Part: p.Part, Head: p.Head})
@@ -149,11 +149,10 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 		u.nextAt = time.Now().Add(handPoll)
 		return false, err
 	}
-	waiting, err := u.loadLines(ctx, conn)
-	if err != nil {
+	if err := u.loadLines(ctx, conn); err != nil {
 		return false, err
 	}
-	u.loaded, u.behind = true, waiting
+	u.loaded = true
 	return true, nil
 }
 
@@ -273,8 +272,8 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.stuck = !u.pos.Sure() || u.bytes >= u.e.memory(); u.stuck {
 		return false, nil
 	}
-	if u.behind {
-		return u.catchUp(ctx, conn)
+	if u.early > 0 {
+		return u.read(ctx, conn)
 	}
 	if len(u.ready) > 0 {
 		return u.feedLines(ctx, conn)
@@ -286,26 +285,6 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		}
 	}
 	return u.read(ctx, conn)
-}
-
-// catchUp reads what was open when the unit was taken over. Only then does anything go on that
-// is stored: of an aggregate that is blocked all that is read is stored too, so that it goes
-// in the order of ids together with what waited for it.
-func (u *unit) catchUp(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	if did, err = u.read(ctx, conn); err != nil || !u.passed {
-		return did, err
-	}
-	if u.collect(); len(u.again) > 0 {
-		return true, nil // which goes first
-	}
-	if err := u.store(ctx, conn); err != nil {
-		return false, err
-	}
-	if err := u.releaseLines(ctx, conn); err != nil {
-		return false, err
-	}
-	u.behind = false
-	return true, nil
 }
 
 // feedAgain hands over what was given back, in the order of ids.
@@ -360,7 +339,7 @@ func (u *unit) parcel() *dispatch.Parcel {
 // read reads on in the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	now := time.Now()
-	if !u.full && now.Before(u.nextAt) && !u.hint.Load() {
+	if !u.full && now.Before(u.nextAt) && !u.hint.Load() && u.early == 0 {
 		return false, nil
 	}
 	granted := u.grant(u.e.cfg.Batch)
@@ -378,7 +357,6 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		return false, err
 	}
 	u.full = b.Full
-	u.passed = u.passed || !b.Full || b.Last > u.pos.Head
 	u.hand(&b, granted)
 	// Ids that turn out to be dead are news as well.
 	gapIDs := u.reader.Gaps().IDs()
@@ -387,6 +365,9 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.e.vigil.saw(b.Seen, b.Full, announced)
 	u.plan(now, b.Seen, gapIDs)
+	if u.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.early) { // the gaps come first
+		u.early, u.dirty = 0, true
+	}
 	if !u.begun {
 		u.begun = true
 		u.e.began()

@@ -1,0 +1,547 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// parcelModel is an engine that keeps positions, without a database, and the workers
+// of the lane that it drives. What it writes is written at once.
+type parcelModel struct {
+	t    *rapid.T
+	l    *lane
+	lane Lane
+	keys Keys
+
+	events   []*Event
+	next     int // of them, to be read
+	rows     map[int64]*modelRow
+	held     map[int64]bool
+	again    []Delivery
+	parcels  []*Parcel
+	spare    []*Parcel
+	ready    map[Key]bool // lines to go on with
+	sure     bool
+	healthy  bool
+	gone     bool // withdrawn
+	taken    [][]*job
+	out      map[int64]*Parcel // handed over and not answered
+	got      map[int64]bool
+	latest   map[string]int64 // per aggregate
+	replayed map[int64]bool
+	fault    string // what the handler has found
+}
+
+type modelRow struct {
+	state    EntryState
+	failures int
+	due      bool
+}
+
+// anyHandler takes events one by one, batchHandler several, and the third keeps order in
+// a call.
+type (
+	modelOneHandler     struct{ m *parcelModel }
+	modelBatchHandler   struct{ modelOneHandler }
+	modelKeepingHandler struct{ modelBatchHandler }
+)
+
+func (h *modelOneHandler) Deliver(_ context.Context, e *Event) error { return h.m.deliver(e) }
+
+func (h *modelBatchHandler) DeliverBatch(_ context.Context, events []*Event) []error {
+	errs := make([]error, len(events))
+	broken := make(map[string]bool)
+	for i, e := range events {
+		if broken[e.AggregateID] && e.AggregateID != "" {
+			errs[i] = errors.New("not after one that failed")
+			continue
+		}
+		errs[i] = h.m.deliver(e)
+		broken[e.AggregateID] = errs[i] != nil
+	}
+	return errs
+}
+
+func (*modelKeepingHandler) KeepsOrder() bool { return true }
+
+// deliver is what the destination does.
+func (m *parcelModel) deliver(e *Event) error {
+	answer := "ok"
+	if !m.healthy {
+		answer = rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok", "ok", "fail", "dead", "down", "slower", "aside", "pause", "unsure"}).Draw(m.t, "answer")
+	}
+	switch answer {
+	case "fail":
+		return errors.New("fails")
+	case "dead":
+		return Permanent(errors.New("never"))
+	case "down":
+		return Unavailable(errors.New("down"))
+	case "slower":
+		return Throttled(0, errors.New("slower"))
+	case "aside":
+		return Aside(errors.New("aside"))
+	case "pause":
+		m.l.pause()
+	case "unsure":
+		m.sure = false
+	}
+	key := e.AggregateID
+	switch { // failing here would be taken for a panic of the handler
+	case m.got[e.ID]:
+		m.fault = fmt.Sprintf("%d is delivered again", e.ID)
+	case m.out[e.ID] == nil:
+		m.fault = fmt.Sprintf("%d is delivered after its answer", e.ID)
+	case key != "" && !m.l.cfg.Unordered && e.ID < m.latest[key] && (!m.replayed[e.ID] || m.l.cfg.BlockOnDead):
+		m.fault = fmt.Sprintf("%d of %s after %d", e.ID, key, m.latest[key])
+	}
+	m.got[e.ID] = true
+	m.latest[key] = max(m.latest[key], e.ID)
+	return nil
+}
+
+func (m *parcelModel) key(e *Event) (k Key) {
+	if !m.l.cfg.Unordered {
+		k, _ = m.keys.Of(nil, e)
+	}
+	return k
+}
+
+// line returns the ids of the rows of an aggregate that count, in order.
+func (m *parcelModel) line(k Key) (ids []int64) {
+	for id, r := range m.rows {
+		if m.key(m.events[id-1]) == k && (r.state != EntryDead || m.lane.Blocks()) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// hand hands deliveries over, as long as the lane takes any.
+func (m *parcelModel) hand(all []Delivery, unblock []Key) {
+	if len(all) == 0 {
+		return
+	}
+	m.l.mu.Lock()
+	m.l.load += len(all)
+	m.l.mu.Unlock()
+	p := NewParcel(func() bool { return m.sure }, func() {})
+	if n := len(m.spare); n > 0 {
+		p, m.spare = m.spare[n-1], m.spare[:n-1]
+	}
+	for _, d := range all {
+		if m.out[d.Event.ID] != nil {
+			m.t.Fatalf("bug of the model: %d is under way", d.Event.ID)
+		}
+		m.out[d.Event.ID] = p
+	}
+	for _, d := range all {
+		m.t.Logf("hand over %d of %q, row %v, leads %v, unblock %v", d.Event.ID, d.Event.AggregateID, d.Row, d.Leads, len(unblock))
+	}
+	p.Fill(all)
+	m.parcels = append(m.parcels, p)
+	m.lane.Deliver(p, unblock)
+}
+
+// room is for how many the lane would have room.
+func (m *parcelModel) room(n int) int {
+	m.l.mu.Lock()
+	defer m.l.mu.Unlock()
+	switch {
+	case m.gone || !m.sure || m.l.paused || m.l.stopped:
+		return 0
+	case m.l.breaker.open() && m.l.load > 0:
+		return 0
+	case m.l.breaker.open():
+		return min(n, 1)
+	}
+	return n
+}
+
+func (m *parcelModel) collect() {
+	left := m.parcels[:0]
+	var parked []Key
+	for _, p := range m.parcels {
+		_, answers, n := p.Take()
+		for i := range answers {
+			parked = append(parked, m.answered(&answers[i])...)
+		}
+		after := m.underWay(p)
+		if n != len(after) {
+			m.t.Fatalf("%d have no answer, and %d are under way", n, len(after))
+		}
+		for _, d := range p.events {
+			if id := d.Event.ID; m.out[id] == p && !after[id] {
+				delete(m.out, id) // delivered, and no more to say
+			}
+		}
+		if n > 0 {
+			left = append(left, p)
+			continue
+		}
+		p.Empty()
+		m.spare = append(m.spare, p)
+	}
+	m.parcels = left
+	for _, k := range parked {
+		ids := m.line(k)
+		if !m.lane.Busy(k) && (len(ids) == 0 || m.rows[ids[0]].state == EntryParked) {
+			m.ready[k] = true
+		}
+	}
+}
+
+func (m *parcelModel) underWay(p *Parcel) map[int64]bool {
+	ids := make(map[int64]bool)
+	p.UnderWay(func(d *Delivery) { ids[d.Event.ID] = true })
+	return ids
+}
+
+func (m *parcelModel) answered(a *Answer) (waits []Key) {
+	id := a.Event.ID
+	if m.out[id] == nil {
+		m.t.Fatalf("%d is answered again", id)
+	}
+	m.t.Logf("answer to %d of %q: verdict %d, behind %v", id, a.Event.AggregateID, a.Verdict, a.Behind)
+	delete(m.out, id)
+	delete(m.held, id)
+	switch a.Verdict {
+	case released:
+		if a.Row {
+			m.held[id] = true
+		}
+		m.again = append(m.again, a.Delivery)
+		slices.SortFunc(m.again, func(a, b Delivery) int { return int(a.Event.ID - b.Event.ID) })
+	case delivered:
+		delete(m.rows, id)
+	case parked:
+		m.rows[id] = &modelRow{state: EntryParked, failures: a.Failures}
+		waits = append(waits, a.Key)
+	case dead:
+		m.rows[id] = &modelRow{state: EntryDead}
+	default:
+		m.rows[id] = &modelRow{state: EntryRetry, failures: a.Failures}
+	}
+	if a.Behind {
+		m.ready[a.Key] = true
+	}
+	return waits
+}
+
+// feed does what a unit does: what was given back goes first.
+func (m *parcelModel) feed() bool {
+	if n, spilled := m.lane.Spills(); spilled {
+		m.collect()
+		if !m.gone && !m.lane.GoOn(n) {
+			m.t.Fatal("something was given back meanwhile")
+		}
+	}
+	if len(m.again) == 0 {
+		return true
+	}
+	n := m.room(min(len(m.again), 100))
+	all := slices.Clone(m.again[:n])
+	m.again = slices.Delete(m.again, 0, n)
+	m.hand(all, nil)
+	return false
+}
+
+func (m *parcelModel) feedLines() bool {
+	m.collect()
+	for k := range m.ready {
+		n := m.room(rapid.IntRange(1, 100).Draw(m.t, "rows"))
+		if n == 0 {
+			return true
+		}
+		delete(m.ready, k)
+		ids := m.line(k)
+		whole := n >= len(ids)
+		var all []Delivery
+		for _, id := range ids[:min(n, len(ids))] {
+			r := m.rows[id]
+			if m.held[id] || r.state == EntryDead || r.state == EntryRetry && !r.due {
+				whole = false
+				break
+			}
+			all = append(all, m.row(id, true))
+		}
+		switch {
+		case whole && len(all) == 0:
+			m.lane.Unblock(k)
+		case whole:
+			m.hand(all, []Key{k})
+		default:
+			m.hand(all, nil)
+		}
+		return false
+	}
+	return true
+}
+
+func (m *parcelModel) row(id int64, leads bool) Delivery {
+	m.held[id] = true
+	e := m.events[id-1]
+	return Delivery{Event: e, Key: m.key(e), Failures: m.rows[id].failures, Row: true, Leads: leads}
+}
+
+// feedDue takes what is due and the first of its line, or replayed, or has no line.
+func (m *parcelModel) feedDue() {
+	var all []Delivery
+	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
+		r, k := m.rows[id], m.key(m.events[id-1])
+		if r.state != EntryRetry || !r.due || m.held[id] {
+			continue
+		}
+		if k != (Key{}) && m.line(k)[0] != id && !m.replayed[id] {
+			continue
+		}
+		all = append(all, m.row(id, k != Key{}))
+	}
+	all2 := all[:m.room(len(all))]
+	for _, d := range all[len(all2):] {
+		delete(m.held, d.Event.ID)
+	}
+	m.hand(all2, nil)
+}
+
+func (m *parcelModel) read(n int) {
+	n = m.room(min(n, len(m.events)-m.next))
+	var all []Delivery
+	for range n {
+		e := m.events[m.next]
+		m.next++
+		all = append(all, Delivery{Event: e, Key: m.key(e)})
+	}
+	m.hand(all, nil)
+}
+
+// begin has a worker take something; one that is there already goes on so.
+func (m *parcelModel) begin() {
+	m.l.mu.Lock()
+	waiting := len(m.l.queue) - m.l.head
+	m.l.mu.Unlock()
+	if waiting == 0 || len(m.taken) >= m.l.cfg.Concurrency {
+		return
+	}
+	jobs := slices.Clone(m.l.take(nil))
+	for _, other := range m.taken {
+		for _, j := range other {
+			for _, mine := range jobs {
+				if k := m.key(j.event); k == m.key(mine.event) && k != (Key{}) {
+					m.t.Fatalf("%d and %d are with two workers", j.event.ID, mine.event.ID)
+				}
+			}
+		}
+	}
+	m.taken = append(m.taken, jobs)
+}
+
+func (m *parcelModel) deliverOne(i int) {
+	jobs := m.taken[i]
+	m.taken = slices.Delete(m.taken, i, i+1)
+	switch rest := m.l.shed(jobs); {
+	case len(rest) == 0:
+	case m.l.batch != nil:
+		m.l.deliverBatch(rest)
+	default:
+		m.l.deliverEach(rest)
+	}
+	if m.fault != "" {
+		m.t.Fatal(m.fault)
+	}
+}
+
+// reown withdraws, lets all come to an end, and owns the lane anew, as after a unit was
+// given away and taken again: what was not delivered is read again.
+func (m *parcelModel) reown() {
+	m.lane.Withdraw()
+	m.gone = true
+	for len(m.taken) > 0 {
+		m.deliverOne(0)
+	}
+	m.collect()
+	if len(m.parcels) > 0 || m.l.load != 0 || len(m.l.queue) > m.l.head {
+		m.t.Fatalf("%d parcels are under way after all workers ended, load %d", len(m.parcels), m.l.load)
+	}
+	m.lane.Own(func() {})
+	m.gone = false
+	clear(m.ready)
+	for _, d := range m.again {
+		delete(m.held, d.Event.ID)
+	}
+	m.again = slices.DeleteFunc(m.again, func(d Delivery) bool { return d.Row })
+	for id := range m.rows {
+		k := m.key(m.events[id-1])
+		if ids := m.line(k); k != (Key{}) && len(ids) > 0 {
+			m.lane.Block(k)
+			if m.rows[ids[0]].state == EntryParked {
+				m.ready[k] = true
+			}
+		}
+	}
+}
+
+// mend replays or discards a dead letter.
+func (m *parcelModel) mend(replays bool) {
+	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
+		r, k := m.rows[id], m.key(m.events[id-1])
+		if r.state != EntryDead {
+			continue
+		}
+		if replays {
+			r.state, r.due, r.failures, m.replayed[id] = EntryRetry, true, 0, true
+			return
+		}
+		delete(m.rows, id)
+		m.got[id] = true
+		if ids := m.line(k); len(ids) > 0 && k != (Key{}) && m.rows[ids[0]].state == EntryParked && !m.held[ids[0]] {
+			m.rows[ids[0]].state, m.rows[ids[0]].due = EntryRetry, true
+		}
+		return
+	}
+}
+
+func (m *parcelModel) actions() map[string]func(*rapid.T) {
+	act := func(f func()) func(*rapid.T) {
+		return func(t *rapid.T) { m.t = t; f() }
+	}
+	work := act(func() {
+		m.begin()
+		if n := len(m.taken); n > 0 {
+			m.deliverOne(rapid.IntRange(0, n-1).Draw(m.t, "worker"))
+		}
+	})
+	return map[string]func(*rapid.T){
+		"read": act(func() {
+			m.l.mu.Lock()
+			m.l.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.t, "pace")
+			m.l.mu.Unlock()
+			if m.feed() && m.feedLines() {
+				m.read(rapid.IntRange(1, 300).Draw(m.t, "events"))
+			}
+		}),
+		"due": act(func() {
+			if m.feed() {
+				m.feedDue()
+			}
+		}),
+		"lines":   act(func() { _ = m.feed() && m.feedLines() }),
+		"begin":   act(m.begin),
+		"work":    work,
+		"work 2":  work,
+		"answers": act(func() { m.collect() }),
+		"time": act(func() {
+			for _, r := range m.rows {
+				r.due = true
+			}
+		}),
+		"pause":   act(func() { m.l.pause() }),
+		"resume":  act(func() { m.l.resume() }),
+		"unsure":  act(func() { m.sure = false }),
+		"sure":    act(func() { m.sure = true }),
+		"replay":  act(func() { m.mend(true) }),
+		"discard": act(func() { m.mend(false) }),
+		"give away": act(func() {
+			if rapid.IntRange(0, 4).Draw(m.t, "now") == 0 {
+				m.reown()
+			}
+		}),
+	}
+}
+
+// finish lets all be well, and everything come to its end.
+func (m *parcelModel) finish(t *rapid.T) {
+	m.t, m.healthy, m.sure = t, true, true
+	m.l.resume()
+	for range 10 * len(m.events) {
+		for _, r := range m.rows {
+			r.due = true
+		}
+		if m.feed() && m.feedLines() {
+			if m.feedDue(); m.next < len(m.events) {
+				m.read(50)
+			}
+		}
+		for m.begin(); len(m.taken) > 0; m.begin() {
+			m.deliverOne(0)
+		}
+		m.collect()
+		m.mend(m.next%2 == 0)
+		if m.next == len(m.events) && len(m.rows) == 0 && len(m.again) == 0 && len(m.parcels) == 0 && len(m.ready) == 0 {
+			break
+		}
+	}
+	if len(m.rows) > 0 || len(m.again) > 0 || len(m.parcels) > 0 || len(m.got) < len(m.events) {
+		var stuck []string
+		for id, r := range m.rows {
+			stuck = append(stuck, fmt.Sprintf("%d of %q: %s", id, m.events[id-1].AggregateID, r.state))
+		}
+		t.Fatalf("%d of %d are delivered, %d given back, %d parcels under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.parcels), stuck)
+	}
+	if m.l.load != 0 || m.l.followers != 0 || len(m.l.agg.lines) != 0 || len(m.l.queue) > m.l.head {
+		t.Fatalf("load %d, %d followers, %d lines, %d queued", m.l.load, m.l.followers, len(m.l.agg.lines), len(m.l.queue)-m.l.head)
+	}
+}
+
+// TestParcelsKeepOrder drives a lane as an engine does that keeps positions, with every
+// kind of answer: each delivery has one answer, the order of an aggregate is kept, and
+// in the end nothing is left anywhere.
+func TestParcelsKeepOrder(t *testing.T) {
+	t.Parallel()
+	for name, configure := range map[string]func(*LaneConfig){
+		"ordered": func(*LaneConfig) {},
+		"blocks":  func(c *LaneConfig) { c.BlockOnDead = true },
+		"none":    func(c *LaneConfig) { c.Unordered = true },
+	} {
+		for _, kind := range []string{"one", "batch", "keeper"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				rapid.Check(t, func(t *rapid.T) {
+					m := newParcelModel(t, kind, configure)
+					t.Repeat(m.actions())
+					m.finish(t)
+					m.l.drop() // stops its timer
+				})
+			})
+		}
+	}
+}
+
+func newParcelModel(t *rapid.T, kind string, configure func(*LaneConfig)) *parcelModel {
+	m := &parcelModel{
+		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), sure: true,
+		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
+	}
+	one := modelOneHandler{m}
+	var h Handler = &one
+	switch kind {
+	case "batch":
+		h = &modelBatchHandler{one}
+	case "keeper":
+		h = &modelKeepingHandler{modelBatchHandler{one}}
+	}
+	cfg := testLane()
+	cfg.Concurrency, cfg.Batch = rapid.IntRange(1, 4).Draw(t, "workers"), 10
+	configure(&cfg)
+	m.l = newTestLane(h, cfg)
+	m.l.running = cfg.Concurrency // as many as there may be: the test is the workers
+	m.lane = Lane{m.l}
+	m.lane.Own(func() {})
+	keys := rapid.IntRange(0, 5).Draw(t, "aggregates")
+	for i := range rapid.IntRange(1, 600).Draw(t, "events in all") {
+		e := &Event{ID: int64(i + 1), Type: "x", Attempt: 1}
+		if k := i % (keys + 1); k > 0 {
+			e.AggregateID = fmt.Sprint(k)
+		}
+		m.events = append(m.events, e)
+	}
+	return m
+}
