@@ -9,8 +9,9 @@ import (
 // account returns the position as it is to be written: the highest id that was read,
 // and what up to there is not acknowledged and not stored elsewhere. Ids that nobody
 // has seen are open like those that are under way: whoever takes over reads both again.
-func (u *unit) account() (head int64, open Ranges) {
-	ids := u.openIDs()
+// What is yet to be stored is open as well, unless that is done together with it.
+func (u *unit) account(unstored []int64) (head int64, open Ranges) {
+	ids := append(u.openIDs(), unstored...)
 	slices.Sort(ids)
 	gaps := u.reader.Gaps()
 	open = make(Ranges, 0, gaps.Len()+len(ids)/8)
@@ -35,7 +36,7 @@ func (u *unit) account() (head int64, open Ranges) {
 }
 
 // openIDs returns the ids of events that were read, and are neither acknowledged nor
-// rows.
+// rows, nor to be made rows with the next write.
 func (u *unit) openIDs() (ids []int64) {
 	note := func(d *dispatch.Delivery) {
 		if !d.Row {
@@ -48,7 +49,7 @@ func (u *unit) openIDs() (ids []int64) {
 	for i := range u.again {
 		note(&u.again[i])
 	}
-	return append(ids, u.pending.fresh...)
+	return ids
 }
 
 // eventBytes is about how much memory an event takes beside its fixed size.

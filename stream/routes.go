@@ -74,7 +74,7 @@ SELECT $1, p, $3, $4::text::int8multirange FROM unnest($2::text[]) AS p ON CONFL
 func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	if !u.routed {
 		// What is open for this unit it will read itself, with the routes of now.
-		head, open := u.account()
+		head, open := u.account(u.pending.fresh)
 		head, open = bound(head, open)
 		var tag pgconn.CommandTag
 		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {

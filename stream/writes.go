@@ -84,7 +84,7 @@ var errFenced = errors.New("the unit belongs to another relay by now")
 // save writes the position, and what has become of deliveries with it. All of it is
 // one transaction, and nothing of it is written where the unit is not ours any more.
 func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
-	head, open := u.account()
+	head, open := u.account(nil)
 	delta := u.acknowledged - u.written
 	w := &u.pending
 	if w.empty() {
@@ -108,7 +108,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 // owned writes something else than the position, if the unit is ours still.
 func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		head, open := u.account()
+		head, open := u.account(u.pending.fresh)
 		// It locks the position against a successor.
 		if ok, err := u.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
 			return cmp.Or(err, errFenced)
