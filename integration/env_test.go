@@ -166,27 +166,49 @@ func (e *env) untilState(id int64, state string) {
 	case state == "deferred":
 		e.until(what, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1)`, id)
 	default:
-		e.until(what, doneWhere(e.mode, `e.id = $1`), id)
+		e.until(what, doneWhere(e.mode, everyPlace, `e.id = $1`), id)
 	}
 }
 
 // untilDone waits until nothing is left to do.
 func (e *env) untilDone() {
 	e.t.Helper()
-	e.until("everything done", doneWhere(e.mode, `true`))
+	e.until("everything done", doneWhere(e.mode, everyPlace, `true`))
 }
 
+// everyPlace are all destinations that there have been.
+const everyPlace = `destination <> ''`
+
 // doneWhere returns the query whether all events e that a condition holds for are
-// done. In a stream all destinations have to have been there.
-func doneWhere(mode outboxsql.Mode, condition string) string {
+// done. In a stream that is a matter of the destinations for which places holds.
+func doneWhere(mode outboxsql.Mode, places, condition string) string {
 	if mode != outboxsql.ModeStream {
 		return `SELECT NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.state <> 'done' AND (` + condition + `))`
 	}
-	return `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination <> '')
-		AND NOT EXISTS (SELECT FROM outbox_events AS e, outbox_positions AS p WHERE e.id > p.head AND (` + condition + `))
-		AND NOT EXISTS (SELECT FROM outbox_positions AS p, unnest(p.open) AS r, outbox_events AS e
-			WHERE e.id >= lower(r) AND e.id < upper(r) AND (` + condition + `))
-		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d JOIN outbox_events AS e ON e.id = d.event_id WHERE d.state <> 'dead' AND (` + condition + `))`
+	return `WITH p AS (SELECT * FROM outbox_positions WHERE ` + places + `)
+		SELECT EXISTS (SELECT FROM p)
+		AND NOT EXISTS (SELECT FROM outbox_events AS e, p WHERE e.id > p.head AND (` + condition + `))
+		AND NOT EXISTS (SELECT FROM p, unnest(p.open) AS r, outbox_events AS e WHERE e.id >= lower(r) AND e.id < upper(r) AND (` + condition + `))
+		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d JOIN p ON p.destination = d.destination OR d.destination = '' JOIN outbox_events AS e ON e.id = d.event_id
+			WHERE d.state <> 'dead' AND (` + condition + `))`
+}
+
+// untilAll waits until all events e that a condition holds for are done at the one
+// destination that they are for.
+func (e *env) untilAll(what, destination, condition string, args ...any) {
+	e.t.Helper()
+	e.until(what, doneWhere(e.mode, `destination = '`+destination+`'`, condition), args...)
+}
+
+// untouched returns how many events of a type wait as if nobody had ever tried them: in
+// a stream, those that have no row and that the destination of that name has before it.
+func (e *env) untouched(eventType, destination string) int {
+	e.t.Helper()
+	if e.mode != outboxsql.ModeStream {
+		return scan[int](e, `SELECT count(*) FROM outbox_events WHERE event_type = $1 AND state = 'fresh'`, eventType)
+	}
+	return scan[int](e, `SELECT count(*) FROM outbox_events AS e, outbox_positions AS p WHERE e.event_type = $1 AND p.destination = $2
+		AND (e.id > p.head OR e.id <@ p.open) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`, eventType, destination)
 }
 
 // dump shows the tables as far as they are not done.
