@@ -11,7 +11,7 @@ import (
 // has seen are open like those that are under way: whoever takes over reads both again.
 // So is what is to be stored and is not yet: that is pending, unless it is written in the
 // same transaction.
-func (u *unit) account(pending bool) (head int64, open Ranges) {
+func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive // which of two it is
 	ids := u.openIDs()
 	if pending {
 		ids = append(ids, u.pending.fresh...)
