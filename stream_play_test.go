@@ -119,7 +119,7 @@ func (p *play) start(i int) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
+	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1}))),
 		notifyd.WithPollInterval(50*time.Millisecond), notifyd.WithClaimBatch(40), notifyd.WithClaims(1+i%3), notifyd.WithShutdownTimeout(time.Second))
 	if err != nil {
 		p.t.Fatal(err)

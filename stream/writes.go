@@ -85,6 +85,9 @@ var errFenced = errors.New("the unit belongs to another relay by now")
 // one transaction, and nothing of it is written where the unit is not ours any more.
 func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	head, open := u.account()
+	// Rows that were delivered before what is not open any more must go with it. What has
+	// failed meanwhile is open and a row until the next write: the row counts.
+	u.collect()
 	delta := u.acknowledged - u.written
 	w := &u.pending
 	if w.empty() {
