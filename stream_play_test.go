@@ -256,7 +256,7 @@ func (p *play) settle() {
 }
 
 // playPatience is for a machine that is busy.
-const playPatience = 20 * time.Second
+const playPatience = 60 * time.Second
 
 // clean says what is left in the tables.
 func (p *play) clean() (left string) {
