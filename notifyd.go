@@ -320,6 +320,12 @@ func (r *Relay) Pause(destination string) error { return r.dispatcher.Pause(dest
 // destination of that name.
 func (r *Relay) Resume(destination string) error { return r.dispatcher.Resume(destination) }
 
+// DestinationsOf returns the names of the destinations of an event type, none if no
+// route matches.
+func (r *Relay) DestinationsOf(eventType string) []string {
+	return r.dispatcher.DestinationsOf(eventType)
+}
+
 // Listening reports whether notifications are heard, as far as is known at the
 // moment; never where the relay only polls.
 func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listening() }

@@ -130,7 +130,8 @@ func WithShutdownTimeout(d time.Duration) Option {
 
 // WithRetention sets how long delivered events are kept, 7 days by default,
 // and how many are deleted in one statement. With keep 0 they are deleted the
-// moment they are delivered. Events with dead letters are kept in any case.
+// moment they are delivered, in a stream within a minute after the last destination
+// has got them. Events with dead letters are kept in any case.
 func WithRetention(keep time.Duration, batch int) Option {
 	return func(s *settings) { s.keep, s.purgeBatch = keep, batch }
 }

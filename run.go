@@ -111,7 +111,7 @@ func (r *Relay) run(ctx context.Context) error {
 	if !r.stream {
 		inside.Go(func() { r.slots.Keep(inner) })
 	}
-	if r.settings.keep > 0 || r.partitions != nil {
+	if r.purges() || r.partitions != nil {
 		outside.Go(func() { r.purge(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
@@ -166,12 +166,19 @@ const (
 	// purgeEvery is how often delivered events that are too old are looked for,
 	// and partitions looked after.
 	purgeEvery = time.Minute
+	// purgeSoon is the same for a stream that keeps nothing: events go soon after
+	// their delivery, which in a queue deletes them itself.
+	purgeSoon = 5 * time.Second
 	// purgePause and purgeShare keep the purge from taking the database for
 	// itself: the pause after a batch is purgePause at least, and purgeShare times
 	// as long as the batch took.
 	purgePause = 50 * time.Millisecond
 	purgeShare = 4
 )
+
+// purges reports whether delivered events are deleted here: a queue that keeps none
+// deletes each with its delivery.
+func (r *Relay) purges() bool { return r.settings.keep > 0 || r.stream }
 
 // purge deletes delivered events in small batches, and looks after partitions,
 // until ctx ends.
@@ -182,6 +189,9 @@ func (r *Relay) purge(ctx context.Context) {
 			r.purgeRange(ctx, in)
 		}
 		wait = purgeEvery
+		if r.settings.keep == 0 && r.partitions == nil {
+			wait = purgeSoon
+		}
 	}
 }
 
@@ -199,7 +209,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // purgeRange deletes in batches what is too old in one range of ids.
 func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
-	for more := r.settings.keep > 0; more; {
+	for more := r.purges(); more; {
 		began := time.Now()
 		var err error
 		in.After, more, err = r.keeper.Purge(ctx, in, r.settings.keep, r.settings.purgeBatch)

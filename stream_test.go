@@ -99,3 +99,67 @@ func TestStreamDelivers(t *testing.T) {
 		t.Errorf("%d rows, head %d", rows, head)
 	}
 }
+
+// TestStreamTriesOnce: where nobody dies, no attempt is made twice, however soon after it
+// the next one is due.
+func TestStreamTriesOnce(t *testing.T) {
+	t.Parallel()
+	for name, option := range map[string]notifyd.HandleOption{"ordered": notifyd.Concurrency(4), "unordered": notifyd.Unordered()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := streamPool(t)
+			relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			const events, aggregates, attempts = 300, 30, 4
+			type attempt struct {
+				id int64
+				n  int
+			}
+			var mu sync.Mutex
+			tried, delivered := map[attempt]int{}, 0
+			all := make(chan struct{})
+			handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if tried[attempt{e.ID, e.Attempt}]++; e.Attempt < attempts {
+					return errors.New("not yet")
+				}
+				if delivered++; delivered == events {
+					close(all)
+				}
+				return nil
+			})
+			backoff := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
+			if err := relay.Handle("*", handler, backoff, option); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+				SELECT 'order.created', 'order', (g % $2)::text, '{}' FROM generate_series(1, $1) g`, events, aggregates); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- relay.Run(ctx) }()
+			select {
+			case <-all:
+			case err := <-done:
+				t.Fatal(err)
+			}
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			for a, n := range tried {
+				if n != 1 {
+					t.Errorf("attempt %d of event %d was made %d times", a.n, a.id, n)
+				}
+			}
+			var rows int
+			if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM outbox_deliveries`).Scan(&rows); err != nil || rows != 0 {
+				t.Errorf("%d rows are left, %v", rows, err)
+			}
+		})
+	}
+}

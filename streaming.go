@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 	"github.com/notifyd/notifyd/stream"
@@ -62,6 +63,19 @@ func (h hints) Look() {
 		return
 	}
 	h.r.dispatcher.Look()
+}
+
+// Heard implements listener.Words. What this relay's own bell says is no news.
+func (h hints) Heard(word string, from uint32) bool {
+	e := h.r.engine.Load()
+	switch {
+	case e == nil:
+		return false
+	case word == listener.WordAwake && h.r.bell != nil && h.r.bell.Sent(from):
+		return true
+	default:
+		return e.Heard(word)
+	}
 }
 
 // Blind takes word that notifications are not heard, and that they are again.

@@ -240,7 +240,6 @@ func (g *aggregate) remove(j *job) {
 func answerKept(all []kept) {
 	for _, k := range all {
 		k.job.lane.passings.count(k.verdict)
-		out := outcome{verdict: k.verdict, failures: k.job.failures()}
-		k.job.parcel.answer(k.job, &out, false)
+		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict, failures: k.job.failures()}})
 	}
 }

@@ -491,9 +491,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	if jobs[0].parcel != nil {
 		// Under the lock, and last of all: see Parcel.answer, and a parcel that is
 		// answered may be filled with something else.
-		for i, j := range jobs {
-			j.parcel.answer(j, &outs[i], outs[i].behind)
-		}
+		answerParcels(jobs, outs)
 		answerKept(gone)
 		l.mu.Unlock()
 	} else {

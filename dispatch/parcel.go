@@ -107,10 +107,19 @@ type Parcel struct {
 	answers   []Answer   // since the last Take
 }
 
-// NewParcel returns an empty parcel. Before each delivery begins sure is asked
-// whether it still may; wake is called after answers that have to be looked at: any
+// NewParcel returns an empty parcel. Before deliveries begin sure is asked
+// whether they still may; wake is called after answers that have to be looked at: any
 // but that a fresh event was delivered, and the last one. Neither may block.
 func NewParcel(sure func() bool, wake func()) *Parcel { return &Parcel{sure: sure, wake: wake} }
+
+// Room returns memory for n deliveries, to be appended to and handed to Fill. The parcel
+// is new, or was emptied.
+func (p *Parcel) Room(n int) []Delivery {
+	if cap(p.events) < n {
+		p.events = make([]Delivery, 0, n)
+	}
+	return p.events[:0]
+}
 
 // Fill makes all the parcel's deliveries these. It is new, or was emptied.
 func (p *Parcel) Fill(all []Delivery) {
@@ -126,9 +135,19 @@ func (p *Parcel) Fill(all []Delivery) {
 // Empty lets go of the deliveries, whose events are worth more memory than the
 // parcel. Nothing of it may be under way, and all answers have been taken.
 func (p *Parcel) Empty() {
-	clear(p.jobs)
+	for i := range p.jobs {
+		p.jobs[i].reset()
+	}
 	clear(p.done)
-	p.events = nil
+	clear(p.events)
+	p.events = p.events[:0]
+}
+
+// reset empties a parcel's job. Most of a job is for claims, never set in a parcel, and
+// as large as all the rest.
+func (j *job) reset() {
+	j.parcel, j.lane, j.event, j.agg, j.next = nil, nil, nil, nil, nil
+	j.work, j.started, j.queued, j.cut = 0, false, false, false
 }
 
 // Len is the number of deliveries.
@@ -165,28 +184,50 @@ func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	}
 }
 
-// answer takes the verdict on a job. The lane's lock is held, so that whoever
-// lets the lane go on knows of all that it has given back.
-func (p *Parcel) answer(j *job, out *outcome, behind bool) {
-	d := &p.events[j.work]
-	p.mu.Lock()
-	p.done[j.work] = true
-	p.left--
-	plain := out.verdict == delivered && !d.Row && !behind
-	if out.verdict == delivered {
-		p.delivered++
-	}
-	if !plain {
-		a := Answer{Delivery: *d, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: behind}
-		a.Failures = out.failures
-		if out.verdict == delivered {
-			a.Failures = d.Failures
+// answerParcels passes on what became of jobs, to each parcel in one go where its jobs
+// follow one another. The lane's lock is held, so that whoever lets the lane go on knows
+// of all that it has given back.
+func answerParcels(jobs []*job, outs []outcome) {
+	for len(jobs) > 0 {
+		p, n := jobs[0].parcel, 1
+		for n < len(jobs) && jobs[n].parcel == p {
+			n++
 		}
-		p.answers = append(p.answers, a)
+		p.answer(jobs[:n], outs[:n])
+		jobs, outs = jobs[n:], outs[n:]
+	}
+}
+
+// answer takes the verdicts on jobs of the parcel. The lane's lock is held.
+func (p *Parcel) answer(jobs []*job, outs []outcome) {
+	tell := false
+	p.mu.Lock()
+	for i, j := range jobs {
+		tell = p.answerLocked(j, &outs[i]) || tell
 	}
 	last := p.left == 0
 	p.mu.Unlock()
-	if last || !plain {
+	if last || tell {
 		p.wake()
 	}
+}
+
+// answerLocked takes one verdict, and reports whether it is one to be looked at.
+func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
+	d := &p.events[j.work]
+	p.done[j.work] = true
+	p.left--
+	if out.verdict == delivered {
+		p.delivered++
+		if !d.Row && !out.behind {
+			return false
+		}
+	}
+	a := Answer{Delivery: *d, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
+	a.Failures = out.failures
+	if out.verdict == delivered {
+		a.Failures = d.Failures
+	}
+	p.answers = append(p.answers, a)
+	return true
 }

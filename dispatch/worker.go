@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"time"
 )
 
@@ -61,7 +60,7 @@ func (l *lane) work(buf []*job) {
 // not be renewed, would else be delivered here and there. What is before it in its line
 // is given back with it: of a line that is broken off nothing stays with a worker.
 func (l *lane) shed(jobs []*job) []*job {
-	if !slices.ContainsFunc(jobs, func(j *job) bool { return j.lapsed() }) {
+	if !anyLapsed(jobs) {
 		return jobs
 	}
 	if jobs[0].parcel != nil {
@@ -93,6 +92,21 @@ func (l *lane) shed(jobs []*job) []*job {
 	}
 	l.finished(time.Now(), notBegun, late, outs)
 	return rest
+}
+
+// anyLapsed reports whether any of the jobs has lapsed. Those of a parcel have all or
+// none, and are asked about once: the clock is read for each question.
+func anyLapsed(jobs []*job) bool {
+	var asked *Parcel
+	for _, j := range jobs {
+		if j.parcel != nil && j.parcel == asked {
+			continue
+		}
+		if asked = j.parcel; j.lapsed() {
+			return true
+		}
+	}
+	return false
 }
 
 // shedAll gives back all of a parcel's jobs that a worker has taken: those of a unit

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -39,6 +40,7 @@ type Bell struct {
 
 	announce string // channel to tell other relays on that the bell is silent; empty where they need not know
 	asks     chan chan silenced
+	pid      atomic.Uint32 // of the session, 0 while there is none
 
 	// Used by the goroutine of Run only.
 	conn   *pgx.Conn
@@ -196,6 +198,12 @@ func (b *Bell) Run(ctx context.Context) error {
 	}
 }
 
+// WordAwake is what a bell notifies of that falls silent.
+const WordAwake = "awake"
+
+// Sent reports whether a notification comes from the session of the bell.
+func (b *Bell) Sent(from uint32) bool { return from != 0 && from == b.pid.Load() }
+
 // hold takes the lock unless another relay has it, and tells the others when it has got
 // it.
 func (b *Bell) hold(ctx context.Context) bool {
@@ -204,7 +212,7 @@ func (b *Bell) hold(ctx context.Context) bool {
 		return false
 	}
 	if !was && b.announce != "" {
-		_ = b.notify(ctx, note{channel: b.announce, payload: "awake"}) // if it fails, the lock is gone with the connection
+		_ = b.notify(ctx, note{channel: b.announce, payload: WordAwake}) // if it fails, the lock is gone with the connection
 	}
 	return b.held
 }
@@ -309,6 +317,7 @@ func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) e
 			return err
 		}
 		b.conn = conn
+		b.pid.Store(conn.PgConn().PID())
 		b.pauses.Reset()
 		if _, err := conn.Exec(ctx, `SELECT set_config('lock_timeout', $1, false)`, queueFor.String()); err != nil {
 			b.closeConn(ctx)
@@ -333,6 +342,7 @@ func (b *Bell) closeConn(ctx context.Context) {
 	defer cancel()
 	_ = b.conn.Close(ctx) // the socket is closed either way
 	b.conn = nil
+	b.pid.Store(0)
 }
 
 // closeTimeout bounds saying goodbye.

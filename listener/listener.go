@@ -33,6 +33,14 @@ type Hints interface {
 	Look()
 }
 
+// Words is implemented by [Hints] that know what a notification says that names no
+// event. Heard reports whether that is all there is to be done; otherwise Look is called.
+// It must not block.
+type Words interface {
+	// Heard takes the word, and the process of the server that it comes from.
+	Heard(word string, from uint32) bool
+}
+
 const (
 	// firstReconnect is short: most broken connections come back at once.
 	firstReconnect = 20 * time.Millisecond
@@ -180,7 +188,7 @@ func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) erro
 func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
 	if id, ok := ParsePayload(n.Payload); ok {
 		h.l.hints.Wake(id)
-	} else {
+	} else if w, ok := h.l.hints.(Words); !ok || !w.Heard(n.Payload, n.PID) {
 		h.l.hints.Look()
 	}
 	return nil

@@ -100,7 +100,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_backlog_deliveries b fresh": 0, "notifyd_backlog_oldest_seconds b": 0, "notifyd_backlog_deliveries gone retry": 16,
 		"notifyd_delayed_events": 11, "notifyd_queries_total sweep": 17, "notifyd_query_failures_total sweep": 18, "notifyd_queries_total due": 0,
 		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total ours a": 0,
-		"notifyd_slots_held": 22, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
+		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_slots_held": 22, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
 		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
 		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_room a": 31, "notifyd_destination_aggregates a": 32,
 		"notifyd_bell_mode awake": 1, "notifyd_bell_mode asleep": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
@@ -113,6 +113,39 @@ func TestCollector(t *testing.T) {
 	}
 	if _, ok := got["notifyd_destination_blocked a"]; ok {
 		t.Error("a handler that tells nothing is said not to be blocked")
+	}
+}
+
+// TestCollectorOfStream: positions in place of claims, slots and leases.
+func TestCollectorOfStream(t *testing.T) {
+	t.Parallel()
+	got := gather(t, source{stats: dispatch.Stats{
+		Mode: "stream", Slots: 64, Fenced: 3,
+		Positions: []dispatch.PositionStats{
+			{Head: 9, Last: 9, Saved: 1},
+			{Destination: "a", Part: 1, Head: 10, Last: 15, Open: 2, Gaps: 4, Ranges: 3, OldestGap: 1500 * time.Millisecond, Blocked: 7, Saved: 8},
+		},
+		Destinations: []dispatch.DestinationStats{{Name: "a"}},
+	}, waits: func(context.Context) (store.Backlog, error) {
+		return store.Backlog{Positions: []store.Position{
+			{Session: &store.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &store.UnitSession{PID: 1}}, {Destination: "of another"},
+		}}, nil
+	}})
+	for name, want := range map[string]float64{
+		"notifyd_mode stream": 1, "notifyd_mode queue": 0, "notifyd_fenced_total": 3,
+		"notifyd_position_head a 1": 10, "notifyd_position_lag a 1": 11, "notifyd_position_open a 1": 2, "notifyd_position_gaps a 1": 3,
+		"notifyd_position_gap_oldest_seconds a 1": 1.5, "notifyd_position_blocked_aggregates a 1": 7, "notifyd_position_saves_total a 1": 8,
+		"notifyd_position_head  0": 9, "notifyd_position_lag  0": 0,
+		"notifyd_position_unowned  0": 0, "notifyd_position_unowned a 0": 1, "notifyd_position_unowned a 1": 0,
+	} {
+		if value, ok := got[name]; !ok || value != want {
+			t.Errorf("%s = %v (%t), want %v", name, value, ok, want)
+		}
+	}
+	for _, name := range []string{"notifyd_slots_held", "notifyd_claims_total", "notifyd_leases_held", "notifyd_queries_total ids", "notifyd_position_unowned of another 0", "notifyd_position_lag a 0"} {
+		if _, ok := got[name]; ok {
+			t.Errorf("%s is offered", name)
+		}
 	}
 }
 

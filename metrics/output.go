@@ -1,11 +1,14 @@
 package metrics
 
 import (
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/notifyd/notifyd/dispatch"
+	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
 
@@ -71,9 +74,49 @@ func (o output) destination(d *dispatch.DestinationStats) {
 
 // relay offers the figures that are of no destination.
 func (o output) relay(s *dispatch.Stats) {
+	if s.Mode == string(outboxsql.ModeStream) {
+		o.positions(s)
+	} else {
+		o.claims(s)
+	}
+	o.counter("notifyd_fenced_total", s.Fenced)
+	o.gauge("notifyd_bell_awake", truth(s.Bell == "awake"))
+	for _, mode := range []string{"asleep", "awake", "ringing", "drowsy"} {
+		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
+	}
+	o.listener(s.Listener)
+	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
+	for role, c := range byRole(s.Connections) {
+		o.gauge("notifyd_connections", float64(c.Open), role)
+		o.counter("notifyd_connections_opened_total", c.Opened, role)
+	}
+}
+
+// positions offers the figures of the units of a stream that the relay has.
+func (o output) positions(s *dispatch.Stats) {
+	o.mode(outboxsql.ModeStream)
+	for _, p := range s.Positions {
+		part := strconv.Itoa(p.Part)
+		o.gauge("notifyd_position_head", float64(p.Head), p.Destination, part)
+		o.gauge("notifyd_position_open", float64(p.Open), p.Destination, part)
+		o.gauge("notifyd_position_gaps", float64(p.Ranges), p.Destination, part)
+		o.gauge("notifyd_position_gap_oldest_seconds", p.OldestGap.Seconds(), p.Destination, part)
+		o.gauge("notifyd_position_blocked_aggregates", float64(p.Blocked), p.Destination, part)
+		o.counter("notifyd_position_saves_total", p.Saved, p.Destination, part)
+	}
+}
+
+func (o output) mode(is outboxsql.Mode) {
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		o.gauge("notifyd_mode", truth(is == mode), string(mode))
+	}
+}
+
+// claims offers what only a queue has.
+func (o output) claims(s *dispatch.Stats) {
+	o.mode(outboxsql.ModeQueue)
 	o.counter("notifyd_claims_total", s.Claims)
 	o.counter("notifyd_claimed_total", s.Claimed)
-	o.counter("notifyd_fenced_total", s.Fenced)
 	for source, word := range map[dispatch.Source]string{
 		dispatch.SourceIDs: "ids", dispatch.SourceSweep: "sweep", dispatch.SourceDue: "due", dispatch.SourceLines: "lines",
 	} {
@@ -86,16 +129,6 @@ func (o output) relay(s *dispatch.Stats) {
 	o.counter("notifyd_leases_renewed_total", s.Leases.Renewed)
 	o.counter("notifyd_leases_lost_total", s.Leases.Lost)
 	o.counter("notifyd_leases_taken_over_total", s.Leases.TakenOver)
-	o.gauge("notifyd_bell_awake", truth(s.Bell == "awake"))
-	for _, mode := range []string{"asleep", "awake", "ringing", "drowsy"} {
-		o.gauge("notifyd_bell_mode", truth(s.Bell == mode), mode)
-	}
-	o.listener(s.Listener)
-	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
-	for role, c := range byRole(s.Connections) {
-		o.gauge("notifyd_connections", float64(c.Open), role)
-		o.counter("notifyd_connections_opened_total", c.Opened, role)
-	}
 }
 
 // byRole adds up what two ways to the database have in one role.
@@ -136,6 +169,18 @@ func (o output) backlog(b *store.Backlog, s *dispatch.Stats) {
 	for _, d := range b.Destinations {
 		if !shown[d.Name] {
 			o.waiting(d)
+		}
+	}
+	for i := range b.Positions {
+		p := &b.Positions[i]
+		part := strconv.Itoa(p.Part)
+		// Whoever has other destinations tells of those.
+		if shown[p.Destination] || p.Destination == "" {
+			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, part)
+		}
+		// The relay's own figures do not know where ids jump to another partition.
+		if slices.ContainsFunc(s.Positions, func(own dispatch.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
+			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, part)
 		}
 	}
 }

@@ -167,17 +167,65 @@ $extend$;
 COMMENT ON FUNCTION outbox_partitions_extend(timestamptz, integer) IS
     'Makes the partitions of a day and of those ahead of it, and has new events go into that of the day. Returns what it has made.';
 
--- Drops a partition in which everything is done, and was so before a time.
--- Returns NULL, or why it has not.
+-- What is still to be delivered of the events with ids from low up to, and without,
+-- past, and so keeps them; NULL for nothing. In a queue that is told by marks, in a stream
+-- by positions, and by the beginning of the stream as long as there are none.
+CREATE OR REPLACE FUNCTION outbox_waits(low bigint, past bigint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER AS $waits$
+DECLARE
+    found bigint;
+    last  bigint;
+    p     record;
+BEGIN
+    IF (SELECT m.mode FROM outbox_mode AS m) = 'queue' THEN
+        SELECT id INTO found FROM outbox_events WHERE state = 'fresh' AND id >= low AND id < past ORDER BY id LIMIT 1;
+        IF found IS NOT NULL THEN
+            RETURN pg_catalog.format('event %s is waiting', found);
+        END IF;
+    ELSE
+        SELECT id INTO last FROM outbox_events WHERE id >= low AND id < past ORDER BY id DESC LIMIT 1;
+        -- The operators of ranges take any kind of them: one of a stranger for these
+        -- would fit better, so they are named with their schema.
+        FOR p IN
+            SELECT r.who, r.head, (SELECT pg_catalog.lower(s) FROM pg_catalog.unnest(r.open) AS s
+                WHERE s OPERATOR(pg_catalog.&&) pg_catalog.int8range(low, past) ORDER BY pg_catalog.lower(s) LIMIT 1) AS gap
+            FROM (SELECT head, open, CASE WHEN destination = '' THEN 'the search for event types without a route'
+                    ELSE pg_catalog.format('destination %s', destination) END AS who
+                FROM outbox_positions
+                UNION ALL SELECT origin_head, origin_open, 'the stream has had no relay yet and' FROM outbox_mode
+                WHERE NOT EXISTS (SELECT FROM outbox_positions)) AS r
+            ORDER BY r.head, r.who
+        LOOP
+            IF p.head < last THEN -- NULL is not
+                RETURN pg_catalog.format('behind: %s is at event %s', p.who, p.head);
+            ELSIF p.gap IS NOT NULL THEN
+                RETURN pg_catalog.format('behind: %s waits for event %s', p.who, CASE WHEN p.gap < low THEN low ELSE p.gap END);
+            END IF;
+        END LOOP;
+    END IF;
+    SELECT event_id INTO found FROM outbox_deliveries WHERE event_id >= low AND event_id < past ORDER BY event_id LIMIT 1;
+    IF found IS NOT NULL THEN
+        RETURN pg_catalog.format('event %s has a delivery that waits or is dead', found);
+    END IF;
+    RETURN NULL;
+END
+$waits$;
+COMMENT ON FUNCTION outbox_waits(bigint, bigint) IS 'Why events with ids in a range have to stay, as long as something of them is to be delivered. NULL: they need not.';
+
+-- Drops a partition in which everything is done, and was so before a time; of a
+-- stream, in which everything is delivered and was written before it. Returns NULL, or
+-- why it has not.
 CREATE OR REPLACE FUNCTION outbox_partition_drop(partition text, before timestamptz) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $drop$
 DECLARE
     guard CONSTANT bigint := (1853122160::bigint << 32) | 'outbox_events'::regclass::oid::bigint;
     place CONSTANT name := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'outbox_events'::regclass::oid);
     spare CONSTANT name := (SELECT c.relname FROM pg_partitioned_table t JOIN pg_class c ON c.oid = t.partdefid WHERE t.partrelid = 'outbox_events'::regclass::oid);
+    queue CONSTANT boolean := (SELECT m.mode = 'queue' FROM outbox_mode AS m);
     first bigint;
     past  bigint;
     found bigint;
+    why   text;
 BEGIN
     IF pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'a partition is not dropped in a transaction that sees the past'
@@ -185,6 +233,8 @@ BEGIN
     END IF;
     IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
         RETURN 'busy: another relay is at it';
+    ELSIF EXISTS (SELECT FROM outbox_mode AS m WHERE m.becoming IS NOT NULL) THEN
+        RETURN 'busy: the mode of the table is being changed';
     END IF;
     SELECT low, high INTO first, past FROM outbox_partitions() WHERE name = partition;
     IF first IS NULL THEN
@@ -193,20 +243,25 @@ BEGIN
         RETURN 'new events still go into it';
     END IF;
     FOR attempt IN 1..10 LOOP
-        SELECT id INTO found FROM outbox_events WHERE state = 'fresh' AND id >= first AND id < past ORDER BY id LIMIT 1;
-        IF found IS NOT NULL THEN
-            RETURN pg_catalog.format('event %s is waiting', found);
+        why := outbox_waits(first, past);
+        IF why IS NOT NULL THEN
+            RETURN why;
         END IF;
-        SELECT event_id INTO found FROM outbox_deliveries WHERE event_id >= first AND event_id < past ORDER BY event_id LIMIT 1;
-        IF found IS NOT NULL THEN
-            RETURN pg_catalog.format('event %s has a delivery that waits or is dead', found);
-        END IF;
-        IF attempt = 1 THEN
+        IF attempt = 1 AND queue THEN
             -- Reads all of it, once: before the locks, because it may take long.
             EXECUTE pg_catalog.format('SELECT id FROM %I.%I WHERE state <> ''done'' OR processed_at >= $1 OR processed_at IS NULL LIMIT 1', place, partition)
                 INTO found USING before;
             IF found IS NOT NULL THEN
                 RETURN pg_catalog.format('event %s is not done, or was not long enough ago', found);
+            END IF;
+        ELSIF attempt = 1 THEN
+            -- The last ones by id, and not all of them: a stream is not read for this.
+            -- created_at is when a transaction began, so that one below might be younger
+            -- than these by as long as the transactions of so many events took.
+            EXECUTE pg_catalog.format('SELECT id FROM (SELECT id, created_at FROM %I.%I ORDER BY id DESC LIMIT 10000) AS e WHERE created_at >= $1 LIMIT 1', place, partition)
+                INTO found USING before;
+            IF found IS NOT NULL THEN
+                RETURN pg_catalog.format('event %s was not written long enough ago', found);
             END IF;
         END IF;
         -- Writers wait behind this for as long as it waits: 100 ms at most. Whoever
@@ -216,8 +271,9 @@ BEGIN
             IF spare IS NOT NULL THEN
                 EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
             END IF;
-            IF EXISTS (SELECT FROM outbox_events WHERE state = 'fresh' AND id >= first AND id < past)
-                OR EXISTS (SELECT FROM outbox_deliveries WHERE event_id >= first AND event_id < past) THEN
+            -- Nobody may put a position back into it from now on.
+            PERFORM FROM outbox_positions ORDER BY destination, part FOR SHARE;
+            IF outbox_waits(first, past) IS NOT NULL THEN
                 RETURN 'an event has come up in it';
             END IF;
             EXECUTE pg_catalog.format('DROP TABLE %I.%I', place, partition);
@@ -255,7 +311,7 @@ DECLARE
 BEGIN
     EXECUTE format('ALTER TABLE outbox_keys OWNER TO %I', owner);
     FOREACH f IN ARRAY ARRAY['outbox_key()', 'outbox_partitions()', 'outbox_partitions_extend(timestamptz, integer)',
-        'outbox_partition_drop(text, timestamptz)', 'outbox_keys_purge(bigint, integer)'] LOOP
+        'outbox_waits(bigint, bigint)', 'outbox_partition_drop(text, timestamptz)', 'outbox_keys_purge(bigint, integer)'] LOOP
         -- pg_temp last: otherwise whoever calls could put a table of that name first.
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);

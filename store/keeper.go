@@ -268,34 +268,6 @@ func (k *Keeper) Destinations(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// ErrNoProgress is returned by Purge for a batch size below 1.
-var ErrNoProgress = errors.New("purge batch must be at least 1")
-
-// Purge deletes up to batch delivered events that were done longer ago than
-// keep, oldest ids first, from one range of ids. It returns the id behind which to
-// go on, and false at the end, or where it has met delivered events that
-// are too young and none that is old. What has to stay is stepped over: events
-// with something left to do, and those with dead letters.
-func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch int) (next int64, more bool, err error) {
-	if batch < 1 {
-		return in.After, false, ErrNoProgress
-	}
-	err = k.do(ctx, "purge delivered events", func(ctx context.Context, c *pgx.Conn) error {
-		// The batch is what was looked at, not what was deleted: rows that
-		// have to stay are stepped over once, not in every batch again.
-		return c.QueryRow(ctx, `WITH seen AS MATERIALIZED (
-				SELECT id, state = 'done' AND processed_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old,
-					state = 'done' AS done
-				FROM outbox_events WHERE id > $1 AND id <= $4 ORDER BY id LIMIT $3),
-			gone AS (
-				DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old AND e.state = 'done'
-				AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
-			SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`,
-			in.After, keep.Microseconds(), batch, in.Upto).Scan(&next, &more)
-	})
-	return next, more, err
-}
-
 var (
 	_ dispatch.LeaseKeeper = (*Keeper)(nil)
 	_ dispatch.Housekeeper = (*Keeper)(nil)

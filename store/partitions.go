@@ -18,8 +18,9 @@ const (
 	// dropAgain is when a partition is looked at again that had to stay: that
 	// may read all of it.
 	dropAgain = time.Hour
-	// dropBusyAgain is the same for one whose lock was not to be had.
-	dropBusyAgain = 10 * time.Minute
+	// dropSoonAgain is the same for one that nothing but its lock, or a destination
+	// of a stream that lags, has kept.
+	dropSoonAgain = 10 * time.Minute
 	// keysEvery is how often the keys of vanished events are looked for, unless a
 	// partition was dropped.
 	keysEvery = 24 * time.Hour
@@ -64,7 +65,9 @@ type Partitions struct {
 // staying is a partition that could not be dropped.
 type staying struct {
 	until time.Time // when it is looked at again
-	busy  bool      // nothing but its lock was in the way
+	// whole says that it will go as a whole before long: nothing but its lock was in
+	// the way, or a destination of a stream has not come so far.
+	whole bool
 }
 
 // NewPartitions returns what keeps the partitions; it connects for each time.
@@ -80,7 +83,8 @@ type day struct {
 }
 
 // Keep makes the partitions of the day at and of those after it, and drops those
-// in which every event was done for longer than keep. Zero as at is the time of
+// in which every event was done for longer than keep; of a stream, those in which every
+// event was written longer ago than that and delivered. Zero as at is the time of
 // the database.
 func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration) (u Upkeep, err error) {
 	conn, err := p.connector.Connect(ctx, "partitions")
@@ -159,7 +163,7 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 			continue
 		}
 		if s, ok := p.stay[d.Name]; ok && at.Before(s.until) {
-			if !s.busy {
+			if !s.whole {
 				u.Purge = append(u.Purge, Range{below, past})
 			}
 			continue
@@ -169,7 +173,7 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 			return err
 		}
 		p.note(d.Name, why, at, u)
-		if !p.stay[d.Name].busy {
+		if !p.stay[d.Name].whole {
 			u.Purge = append(u.Purge, Range{below, past})
 		}
 	}
@@ -192,8 +196,8 @@ func (p *Partitions) note(name string, why *string, at time.Time, u *Upkeep) {
 	}
 	u.Kept[name] = *why
 	s := staying{until: at.Add(dropAgain)}
-	if strings.HasPrefix(*why, "busy") {
-		s = staying{until: at.Add(dropBusyAgain), busy: true}
+	if strings.HasPrefix(*why, "busy: ") || strings.HasPrefix(*why, "behind: ") {
+		s = staying{until: at.Add(dropSoonAgain), whole: true}
 	}
 	p.stay[name] = s
 }

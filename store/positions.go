@@ -60,9 +60,11 @@ type UnitSession struct {
 }
 
 // ForgetPosition returns the statement that ends a destination which is not to come back:
-// events that only it has not had are purged then.
+// events that only it has not had are purged then. Its routes go with it, or what only it
+// was to get would never be found to have no route.
 func ForgetPosition(schema, destination string) string {
-	return fmt.Sprintf("DELETE FROM %s WHERE destination = '%s'", pgx.Identifier{schema, "outbox_positions"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"))
+	return fmt.Sprintf("WITH gone AS (DELETE FROM %s WHERE destination = '%s') DELETE FROM %s WHERE destination = '%[2]s'",
+		pgx.Identifier{schema, "outbox_routes"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"), pgx.Identifier{schema, "outbox_positions"}.Sanitize())
 }
 
 // oldestLooked bounds the events that are looked at for the oldest one, per position: an
@@ -126,6 +128,11 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// lister is a connection or a transaction, too.
+type lister interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // modeOf returns the mode of a schema's table. One of before there were modes is a queue.
 func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode, err error) {
 	table, exists := pgx.Identifier{schema, "outbox_mode"}.Sanitize(), false
@@ -136,6 +143,24 @@ func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode,
 	return mode, err
 }
 
+// listPositions returns the positions by destination and part.
+func listPositions(ctx context.Context, q lister, partitioned bool) ([]Position, error) {
+	rows, err := q.Query(ctx, sqlPositions(partitioned), backlogNames)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Position, err error) {
+		var pid *int32
+		var s UnitSession
+		err = row.Scan(&p.Destination, &p.Part, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
+		if pid != nil {
+			s.PID = *pid
+			p.Session = &s
+		}
+		return p, err
+	})
+}
+
 // readPositions reads how far each destination has come, without counting rows.
 func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), r.options.Schema)
@@ -143,18 +168,7 @@ func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	b := &r.result
-	err = each(ctx, tx, func(row pgx.CollectableRow) error {
-		var p Position
-		var pid *int32
-		var s UnitSession
-		err := row.Scan(&p.Destination, &p.Part, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
-		if pid != nil {
-			s.PID = *pid
-			p.Session = &s
-		}
-		b.Positions = append(b.Positions, p)
-		return err
-	}, sqlPositions(partitioned), backlogNames)
+	b.Positions, err = listPositions(ctx, tx, partitioned)
 	if err != nil || len(b.Positions) == 0 {
 		return err
 	}

@@ -249,10 +249,10 @@ func TestPlanOfStream(t *testing.T) {
 		}
 		d.position("mail", 22, "{[3,5),[18,19)}")
 		d.position("queue", 24, "{[4,5),[24,25)}")
-		if got, want := count(100), "fresh a 3 false, fresh b 3 false"; got != want {
+		if got, want := count(100), "fresh a 3 false, fresh b 3 false, position * 3 false, position * 6 false"; got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if got, want := count(4), "fresh a 3 true, fresh b 1 true"; got != want {
+		if got, want := count(4), "fresh a 3 true, fresh b 1 true, position * 3 false, position * 6 false"; got != want {
 			t.Errorf("with a limit: %s, want %s", got, want)
 		}
 	})

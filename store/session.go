@@ -42,15 +42,16 @@ type Options struct {
 	Slots *Slots
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
-	// Mode is what the table has to be; empty is a queue.
+	// Mode is what the table has to be; empty is a queue. Of a [Keeper] a stream uses
+	// Hold and Purge.
 	Mode outboxsql.Mode
-	// Refused, if set, is called where the table turns out to be a stream, with an
-	// error that wraps outboxsql.ErrMode: the relay has nothing to do there any
+	// Refused, if set, is called where the table turns out to be of the other mode,
+	// with an error that wraps outboxsql.ErrMode: the relay has nothing to do there any
 	// more. It must not block; several sessions may call it.
 	Refused func(error)
 }
 
-// holdMode keeps the table a queue as long as the session lives. Every session
+// holdMode keeps the mode of the table as long as the session lives. Every session
 // asks that claims or settles: one that came back to a table that has become a
 // stream would find all its events fresh.
 func (o Options) holdMode(ctx context.Context, c *Connector, conn *pgx.Conn) error {

@@ -13,12 +13,13 @@ import (
 // event type in common.
 type WaitCount struct {
 	// State is "fresh" of an event, or that of a delivery: "retry", "running",
-	// "parked", "unrouted" or "dead".
+	// "parked", "unrouted" or "dead"; or "position" of a destination of a stream.
 	State string
 	// Destination is empty for what is not decided yet.
 	Destination string
-	EventType   string
-	Count       int
+	// EventType is "*" of a position, and Count its lag.
+	EventType string
+	Count     int
 	// More says that only so many were counted, and there may be more of them.
 	More bool
 }
@@ -51,7 +52,29 @@ func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, 
 		}
 		all = append(all, some...)
 	}
-	return all, nil
+	if mode != outboxsql.ModeStream {
+		return all, nil
+	}
+	positions, err := countPositions(ctx, conn)
+	if err != nil {
+		return nil, fmt.Errorf("count what waits: %w", err)
+	}
+	return append(all, positions...), nil
+}
+
+// countPositions returns the lag of each destination's position.
+func countPositions(ctx context.Context, conn *pgx.Conn) (all []WaitCount, err error) {
+	var partitioned bool
+	if err := conn.QueryRow(ctx, `SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox_events'::regclass`).Scan(&partitioned); err != nil {
+		return nil, err
+	}
+	positions, err := listPositions(ctx, conn, partitioned)
+	for _, p := range positions {
+		if p.Destination != "" {
+			all = append(all, WaitCount{State: "position", Destination: p.Destination, EventType: "*", Count: int(p.Lag)})
+		}
+	}
+	return all, err
 }
 
 // Each skips from destination to destination in an index, and then reads the

@@ -9,8 +9,13 @@ import (
 // account returns the position as it is to be written: the highest id that was read,
 // and what up to there is not acknowledged and not stored elsewhere. Ids that nobody
 // has seen are open like those that are under way: whoever takes over reads both again.
-func (u *unit) account() (head int64, open Ranges) {
+// So is what is to be stored and is not yet: that is pending, unless it is written in the
+// same transaction.
+func (u *unit) account(pending bool) (head int64, open Ranges) {
 	ids := u.openIDs()
+	if pending {
+		ids = append(ids, u.pending.fresh...)
+	}
 	slices.Sort(ids)
 	gaps := u.reader.Gaps()
 	open = make(Ranges, 0, gaps.Len()+len(ids)/8)
@@ -35,7 +40,7 @@ func (u *unit) account() (head int64, open Ranges) {
 }
 
 // openIDs returns the ids of events that were read, and are neither acknowledged nor
-// rows.
+// rows, nor about to be rows.
 func (u *unit) openIDs() (ids []int64) {
 	note := func(d *dispatch.Delivery) {
 		if !d.Row {
@@ -50,7 +55,7 @@ func (u *unit) openIDs() (ids []int64) {
 	for i := range u.again {
 		note(&u.again[i])
 	}
-	return append(ids, u.pending.fresh...)
+	return ids
 }
 
 // eventBytes is about how much memory an event takes beside its fixed size.

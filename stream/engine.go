@@ -146,6 +146,26 @@ func (e *Engine) Look() {
 	e.poke(true)
 }
 
+// What is notified beside the ids of events.
+const (
+	wordAwake = "awake" // another relay keeps the bell silent
+	wordUnits = "units" // a relay came or went, or gave a unit away
+)
+
+// Heard takes word of something that concerns a part of the engine, and reports whether
+// it knows the word; if not, Look is what to call. It never blocks.
+func (e *Engine) Heard(word string) bool {
+	switch word {
+	case wordAwake:
+		e.vigil.wake(idleRate)
+	case wordUnits:
+		e.keeper.Look()
+	default:
+		return false
+	}
+	return true
+}
+
 // Blind takes word that notifications are not heard, or not known to be, and that they
 // are again. It never blocks.
 func (e *Engine) Blind(is bool) {

@@ -185,7 +185,7 @@ func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err err
 	gaps := r.reader.Gaps()
 	for i := range r.routes.all {
 		to := &r.routes.all[i]
-		if to.handed || r.routes.awaits(to.pattern) || r.reader.Head() < to.head || !to.saw(gaps) {
+		if r.routes.awaits(to.pattern) || !to.complete(r.reader.Head(), gaps) {
 			continue
 		}
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
@@ -201,6 +201,12 @@ func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err err
 		to.handed, told = true, true
 	}
 	return told, nil
+}
+
+// complete reports whether the destination waits for nothing but to be handed what is
+// stored: the router, which has these gaps below its head, has read all that it had passed.
+func (r *route) complete(head int64, gaps Ranges) bool {
+	return !r.handed && head >= r.head && r.saw(gaps)
 }
 
 // saw reports whether all gaps up to the head of the route were open for its

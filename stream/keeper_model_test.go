@@ -14,7 +14,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-const modelRelays = 3
+const (
+	modelRelays = 3
+	// modelDelivery is what a delivery takes, as a rule.
+	modelDelivery = 100 * time.Millisecond
+)
 
 // keeperStep is something that is done to relays.
 type keeperStep struct {
@@ -117,7 +121,7 @@ func (m *keeperModel) duration() time.Duration {
 	if m.count++; m.count%50 == 0 {
 		return m.plan.slow
 	}
-	return 30 * time.Millisecond
+	return modelDelivery
 }
 
 func (m *keeperModel) start(i int) {
@@ -266,7 +270,7 @@ func (m *keeperModel) settled() {
 func drawKeeperPlan(t *rapid.T) keeperPlan {
 	p := keeperPlan{
 		deaf: rapid.Bool().Draw(t, "deaf"),
-		slow: time.Duration(rapid.SampledFrom([]int{30, 30, 300, 3000}).Draw(t, "slow ms")) * time.Millisecond,
+		slow: time.Duration(rapid.SampledFrom([]int{100, 100, 300, 3000}).Draw(t, "slow ms")) * time.Millisecond,
 	}
 	same := rapid.Bool().Draw(t, "same wants")
 	for i := range p.wants {

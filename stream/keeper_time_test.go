@@ -13,7 +13,7 @@ import (
 func timed(t *testing.T, f func(m *keeperModel)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := newKeeperModel(keeperPlan{slow: 30 * time.Millisecond})
+		m := newKeeperModel(keeperPlan{slow: modelDelivery})
 		for i := range m.plan.wants {
 			m.plan.wants[i] = []string{"a", "b", "c", "d"}
 		}
@@ -143,17 +143,19 @@ func TestStaleUnits(t *testing.T) {
 			m.start(i)
 		}
 		elapse(5 * time.Second)
-		m.do(keeperStep{op: "freeze", relay: 1})
-		m.do(keeperStep{op: "kill", relay: 0})
+		order := []int{0, 1, 2}
+		slices.SortFunc(order, func(a, b int) int { return len(m.relays[a].begun()) - len(m.relays[b].begun()) })
+		frozen, third := m.relays[order[0]], m.relays[order[2]]
+		m.do(keeperStep{op: "freeze", relay: order[0]})
+		m.do(keeperStep{op: "kill", relay: order[1]})
 		elapse(4 * time.Second) // the session of the frozen one is still there
-		had := m.relays[1]
-		had.mu.Lock()
-		n := len(had.units)
-		had.mu.Unlock()
-		if got := m.relays[2].begun(); len(got)+n != 5 {
-			t.Errorf("at work with %q, and the frozen one has %d", got, n)
+		if a, b := frozen.begun(), third.begun(); len(a) != 1 || len(b) != 4 {
+			t.Errorf("at work with %q, and the frozen one with %q", b, a)
 		}
-		m.do(keeperStep{op: "thaw", relay: 1})
+		if m.gained > 5+2+1+2 { // shared first, and what the killed one had
+			t.Errorf("units were gained %d times", m.gained)
+		}
+		m.do(keeperStep{op: "thaw", relay: order[0]})
 		elapse(5 * time.Second)
 	})
 }

@@ -54,7 +54,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	}
 	// What is due together goes in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
-	u.deliver(all, nil, granted)
+	u.deliver(u.parcel(), all, nil, granted)
 	return len(all) > 0 || more, nil
 }
 
@@ -204,7 +204,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 		delete(u.isReady, l.key)
 	}
 	u.ready = slices.Delete(u.ready, 0, len(lines))
-	u.deliver(all, unblock, granted)
+	u.deliver(u.parcel(), all, unblock, granted)
 	return true, nil
 }
 

@@ -58,7 +58,7 @@ const (
 )
 
 // statement returns the statement for the gaps and types to skip that there are.
-func statement(gaps, skip bool) (name, sql string) { //nolint:revive // two of a kind: four statements
+func statement(gaps, skip bool) (name, sql string) {
 	switch {
 	case gaps && skip:
 		return "stream_gaps_skip", `SELECT ` + sqlWanted + ` FROM (` + fmt.Sprintf(sqlGaps, sqlSkip, 5, 6) + ` LIMIT $3::bigint) AS e`
@@ -67,7 +67,7 @@ func statement(gaps, skip bool) (name, sql string) { //nolint:revive // two of a
 	case skip:
 		return "stream_skip", `SELECT ` + sqlWanted + ` FROM (SELECT ` + sqlSkip + sqlHead + `) AS e`
 	default:
-		return "stream", `SELECT ` + sqlAll + sqlHead
+		return "stream_head", `SELECT ` + sqlAll + sqlHead
 	}
 }
 

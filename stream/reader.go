@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,8 +46,8 @@ type Query struct {
 
 // Batch is what a read has found.
 type Batch struct {
-	// Events are those that are wanted, by their ids. Attempt, Replay and Destination are not set.
-	// The caller may keep them; those of a batch share memory.
+	// Events are those that are wanted, by their ids. Attempt, Replay and Destination are
+	// not set. The caller may keep them; those of a batch share memory.
 	Events []dispatch.Event
 	// Delays are nil where no event is delayed. Else each event has here how long it has
 	// to wait still, 0 for not at all, 100 years at most.
@@ -55,7 +56,7 @@ type Batch struct {
 	Seen int
 	// Bytes is the size of the rows that are kept.
 	Bytes int
-	// Full says that there may be more at once.
+	// Full says that there may be more, and that the next read is worth while at once.
 	Full bool
 	// Last is the highest id among the rows, 0 where there are none. It may be in a gap;
 	// how far all is known is [Reader.Head].
@@ -64,9 +65,9 @@ type Batch struct {
 
 // Reader reads outbox_events in the order of the ids, and passes nothing over: what it
 // has not seen below its head are gaps, and it looks into them with every read until it
-// knows that nobody can fill them any more. DESIGN.md has the proof. It holds no connection, and
-// one goroutine uses it. After an error it is of no more use: whoever has it makes another
-// of the position that is stored.
+// knows that nobody can fill them any more. DESIGN.md has the proof. It holds no connection,
+// and one goroutine uses it. After an error it is of no more use, nor is the connection:
+// whoever has them makes others, and reads the position that is stored.
 type Reader struct {
 	witnesses *Witnesses
 	head      int64
@@ -84,11 +85,13 @@ type Reader struct {
 }
 
 // NewReader returns a reader that goes on after head, and with what is open below:
-// ids that were in flight and ids that nobody had seen. w numbers what it does, and is where the looks
-// for [Reader.Looked] come from.
+// ids that were in flight and ids that nobody had seen. w numbers what it does, and is
+// where the looks for [Reader.Looked] come from.
 func NewReader(head int64, open Ranges, w *Witnesses) *Reader {
 	r := &Reader{witnesses: w, head: head, row: rowGuess}
-	r.gaps.add(open, &mark{seen: w.count.Add(1), since: time.Now()})
+	below := slices.Clone(open)
+	below.Remove(Range{head + 1, math.MaxInt64}) // it is read anyway
+	r.gaps.add(below, &mark{seen: w.count.Add(1), since: time.Now()})
 	return r
 }
 
@@ -138,20 +141,19 @@ type GapStats struct {
 	IDs    int64
 	// Oldest is the age of the oldest one, in this process.
 	Oldest time.Duration
-	// PIDs are the processes of the server that may fill the oldest, as of the last look; 0 stands
-	// for prepared transactions.
+	// PIDs are the processes of the server that may fill the oldest, as of the last look;
+	// 0 stands for a prepared transaction.
 	PIDs []int32
 }
 
 // GapStats returns what is known of the gaps now.
 func (r *Reader) GapStats() GapStats {
 	s := GapStats{Ranges: len(r.gaps.all), IDs: r.Gaps().IDs()}
-	for i, m := range r.gaps.marks {
-		if i == 0 { // the oldest: they are in the order in which they were seen
-			s.Oldest = time.Since(m.since)
-			for _, h := range m.holders {
-				s.PIDs = append(s.PIDs, h.pid)
-			}
+	if len(r.gaps.marks) > 0 { // in the order in which they were seen
+		oldest := r.gaps.marks[0]
+		s.Oldest = time.Since(oldest.since)
+		for _, h := range oldest.holders {
+			s.PIDs = append(s.PIDs, h.pid)
 		}
 	}
 	return s

@@ -5,7 +5,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -44,6 +43,7 @@ type story struct {
 	rng     *rand.Rand
 	writers []*propWriter
 	bulk    int
+	turns   chan struct{}
 
 	got                []int64          // all ids, in the order in which they came
 	once               map[int64]bool   // the same
@@ -64,7 +64,7 @@ func newStory(t *testing.T, partitioned bool, seed uint64) *story { //nolint:rev
 	t.Helper()
 	s := &story{
 		server: testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "100"}),
-		rng:    rand.New(rand.NewPCG(seed, 0)), bulk: propBulk,
+		rng:    rand.New(rand.NewPCG(seed, 0)), bulk: propBulk, turns: make(chan struct{}),
 		once: make(map[int64]bool), front: make(map[string]int64), agg: make(map[int64]string), stored: position{open: "{}"},
 	}
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
@@ -81,7 +81,7 @@ func newStory(t *testing.T, partitioned bool, seed uint64) *story { //nolint:rev
 	}
 	s.tail = l.tail(0, nil)
 	for n := range propWriters {
-		s.writers = append(s.writers, &propWriter{n: n, rng: rand.New(rand.NewPCG(seed, uint64(n+1))), bulk: s.bulk, partitioned: partitioned})
+		s.writers = append(s.writers, &propWriter{n: n, rng: rand.New(rand.NewPCG(seed, uint64(n+1))), bulk: s.bulk, partitioned: partitioned, turns: s.turns})
 	}
 	return s
 }
@@ -107,33 +107,33 @@ func (s *story) run() {
 	s.judge()
 }
 
-// phase lets the writers write, and reads meanwhile.
+// phase lets the writers write, and reads meanwhile. A read gives the turn to one or two of
+// them, so that there are reads and looks between any two statements of a transaction.
 func (s *story) phase() {
 	s.Helper()
 	group, ctx := errgroup.WithContext(s.Context())
 	for _, w := range s.writers {
-		w.main, w.aside, w.asideOpen = s.dial(), s.dial(), false
+		w.main, w.aside, w.open = s.dial(), s.dial(), nil
 		group.Go(func() error { return w.run(ctx) })
 	}
 	done := make(chan error, 1)
 	go func() { done <- group.Wait() }()
 	for {
-		full := s.poll()
-		select {
-		case err := <-done:
-			if err != nil {
-				s.Fatal(err)
-			}
-			return
-		default:
-		}
-		if !full && s.NeedsLook(time.Now()) {
+		s.poll()
+		if s.rng.IntN(3) == 0 {
 			s.looks++
-			look, err := s.w.Look(s.Context(), s.on)
-			if err != nil {
-				s.Fatal(err)
+			s.look() // far more often than it is worth
+		}
+		for range 1 + s.rng.IntN(2) {
+			select {
+			case s.turns <- struct{}{}:
+			case err := <-done:
+				if err != nil {
+					s.Fatal(err)
+				}
+				return
+			default: // all of them are at it
 			}
-			s.Looked(look)
 		}
 	}
 }

@@ -123,11 +123,6 @@ func (r *router) wait(ctx context.Context) {
 
 // work reads on as far as there is anything, and hands out what has got a route.
 func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
-	if r.seek.Swap(false) || time.Since(r.loaded) >= r.e.cfg.PollInterval {
-		if err := r.load(ctx, conn); err != nil {
-			return err
-		}
-	}
 	if !time.Now().Before(r.checkAt) {
 		if err := r.e.checkIDs(ctx, conn, "", r.reader.Head()); err != nil {
 			return err
@@ -139,6 +134,16 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	for full := true; full && ctx.Err() == nil; {
 		if r.yielded = r.e.pool.wanted(start); r.yielded {
 			return nil
+		}
+		if r.seek.Swap(false) || time.Since(r.loaded) >= r.e.cfg.PollInterval {
+			if err := r.load(ctx, conn); err != nil {
+				return err
+			}
+		}
+		if r.awaited() {
+			if err := r.handOut(ctx, conn); err != nil {
+				return err
+			}
 		}
 		var err error
 		began := time.Now()
@@ -166,6 +171,14 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 		r.nextAt = time.Now()
 	}
 	return nil
+}
+
+// awaited reports whether a destination waits to be told that it has been handed
+// everything, and there is nothing to be read for that any more: it does not wait until
+// the router has read a backlog that the destination will read by itself.
+func (r *router) awaited() bool {
+	gaps := r.reader.Gaps()
+	return slices.ContainsFunc(r.routes.all, func(to route) bool { return to.complete(r.reader.Head(), gaps) })
 }
 
 const (

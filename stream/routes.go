@@ -97,7 +97,7 @@ func expectations(all []Wanted) (destinations, patterns []string) {
 func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	if !u.routed {
 		// What is open for this unit it will read itself, with the routes of now.
-		head, open := u.account()
+		head, open := u.account(true)
 		head, open = bound(head, open)
 		var tag pgconn.CommandTag
 		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {

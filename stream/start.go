@@ -65,7 +65,7 @@ const createWithin = 15 * time.Second
 // create makes the positions that are missing. Relays that start at the same time do
 // it one after the other.
 func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
-	var made []slogPosition
+	var made []madePosition
 	err := within(ctx, createWithin, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) (err error) {
 			names, patterns := expectations(s.options.Destinations)
@@ -85,14 +85,14 @@ func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 	return nil
 }
 
-// slogPosition is what a log shows of a new position.
-type slogPosition struct {
+// madePosition is a new position, as a log shows it.
+type madePosition struct {
 	destination string
 	from        Start
 	head        int64
 }
 
-func createPositions(ctx context.Context, tx pgx.Tx, class int32, missing []Wanted) (made []slogPosition, err error) {
+func createPositions(ctx context.Context, tx pgx.Tx, class int32, missing []Wanted) (made []madePosition, err error) {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, class, creating); err != nil {
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
@@ -105,7 +105,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, missing []Want
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
 	for _, w := range missing {
-		p := slogPosition{destination: w.Destination, from: w.Start.or(w.Destination, first), head: last}
+		p := madePosition{destination: w.Destination, from: w.Start.or(w.Destination, first), head: last}
 		opening := "{}"
 		switch p.from.from {
 		case startBeginning:

@@ -13,24 +13,24 @@ type tenure struct {
 	session session
 	proof   *proof
 
-	held     map[place]*holding
+	held     map[place]*heldUnit
 	free     map[int32]time.Time // since when nobody is seen to have a unit
 	slow     map[int32]time.Time // until when a member is left out
 	ripe     *time.Timer         // when the next of those held may begin
 	stopping bool
 }
 
-// holding is a unit whose lock is held.
-type holding struct {
+// heldUnit is a unit whose lock is held.
+type heldUnit struct {
 	Position
-	state holdingState
+	state heldState
 	ripe  time.Time // while it waits: when it may begin
 }
 
-type holdingState int
+type heldState int
 
 const (
-	waiting holdingState = iota // who had it before may still be at work
+	waiting heldState = iota // who had it before may still be at work
 	working
 	leaving // Lost is running
 )
@@ -38,7 +38,7 @@ const (
 func newTenure(k *Keeper, s session) *tenure {
 	t := &tenure{
 		k: k, session: s, proof: &proof{},
-		held: make(map[place]*holding), free: make(map[int32]time.Time), slow: make(map[int32]time.Time),
+		held: make(map[place]*heldUnit), free: make(map[int32]time.Time), slow: make(map[int32]time.Time),
 		ripe: time.NewTimer(0),
 	}
 	t.ripe.Stop()
@@ -222,7 +222,7 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 		return err
 	}
 	delete(t.free, unit)
-	h := &holding{Position: got.Position}
+	h := &heldUnit{Position: got.Position}
 	h.proof = t.proof
 	at := h.place()
 	t.held[at] = h
@@ -265,7 +265,7 @@ func (t *tenure) begin() {
 }
 
 // give gives a unit away: at once if it has not begun, else when it has stopped.
-func (t *tenure) give(ctx context.Context, h *holding) error {
+func (t *tenure) give(ctx context.Context, h *heldUnit) error {
 	switch h.state {
 	case working:
 		h.state = leaving
@@ -290,7 +290,7 @@ func (t *tenure) handOver(ctx context.Context, at place) error {
 
 // release lets go of a unit, and has others look. So does this relay: what it
 // cannot give to anybody it takes again.
-func (t *tenure) release(ctx context.Context, h *holding, how departure) error {
+func (t *tenure) release(ctx context.Context, h *heldUnit, how departure) error {
 	delete(t.held, h.place())
 	err := t.ask(func() error { return t.session.release(ctx, h.Position, how) })
 	if err != nil {

@@ -259,7 +259,6 @@ func (u *unit) answered(a *dispatch.Answer) {
 		out.state = stateDead
 	default:
 		out.state = stateRetry
-		u.dueBy(time.Now().Add(a.Delay))
 	}
 	if out.state != "" {
 		out.fresh = !a.Row
@@ -309,7 +308,8 @@ func (u *unit) feedAgain() bool {
 	if n == 0 {
 		return false
 	}
-	u.deliver(slices.Clone(u.again[:n]), nil, n)
+	p := u.parcel()
+	u.deliver(p, append(p.Room(n), u.again[:n]...), nil, n)
 	u.again = slices.Delete(u.again, 0, n)
 	return true
 }
@@ -321,9 +321,10 @@ func (u *unit) grant(n int) int {
 	return granted
 }
 
-// deliver hands deliveries over, for which room was granted.
-func (u *unit) deliver(all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
+// deliver hands deliveries over in a parcel, for which room was granted.
+func (u *unit) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
 	if len(all) == 0 {
+		u.spare = append(u.spare, p)
 		u.lane.Return(granted)
 		return
 	}
@@ -331,7 +332,6 @@ func (u *unit) deliver(all []dispatch.Delivery, unblock []dispatch.Key, granted 
 	for i := range all {
 		size += eventBytes(all[i].Event)
 	}
-	p := u.parcel()
 	p.Fill(all)
 	u.bytes += size
 	u.sizes[p] = size
@@ -390,16 +390,20 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 
 // hand routes what was read and hands it to the lane.
 func (u *unit) hand(b *Batch, granted int) {
-	all := make([]dispatch.Delivery, 0, len(b.Events))
+	p := u.parcel()
+	all := p.Room(len(b.Events))
+	eventType, wanted := "", false // of the event before: often the same
 	for i := range b.Events {
 		e := &b.Events[i]
-		if !u.wants(e.Type) {
+		if i == 0 || e.Type != eventType {
+			eventType, wanted = e.Type, u.wants(e.Type)
+		}
+		if !wanted {
 			continue
 		}
 		e.Destination, e.Attempt = u.name, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
 			u.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
-			u.dueBy(time.Now().Add(b.Delays[i]))
 			continue
 		}
 		d := dispatch.Delivery{Event: e}
@@ -408,7 +412,7 @@ func (u *unit) hand(b *Batch, granted int) {
 		}
 		all = append(all, d)
 	}
-	u.deliver(all, nil, granted)
+	u.deliver(p, all, nil, granted)
 }
 
 // wants reports whether the destination gets events of the type.

@@ -106,8 +106,13 @@ func newVigil(poll time.Duration, bell Bell) *vigil {
 	return &vigil{poll: poll, bell: bell, rise: make(chan float64, 1)}
 }
 
-// wake has the relay be awake. It never blocks.
+// wake has the relay be awake. It never blocks. One that is awake already stays so for
+// no longer than it would: it hears its own word that it is, as others do, and would
+// never sleep again.
 func (v *vigil) wake(floor float64) {
+	if v.is() == awake {
+		return
+	}
 	select {
 	case v.rise <- floor:
 	default:

@@ -53,7 +53,7 @@ func (h holder) prepared() bool { return h.pid == 0 }
 // were known before mean nothing any more.
 type server struct {
 	sequence int64
-	started  time.Time
+	started  int64 // microseconds since 1970
 }
 
 // Look is one look at who may have drawn ids and not yet ended. It does not change.
@@ -115,13 +115,14 @@ func (w *Witnesses) look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
 		return nil, err
 	}
 	var sequence *int64
+	var started time.Time
 	var transaction *string
 	var pid *int32
-	_, err = pgx.ForEachRow(rows, []any{&sequence, &l.server.started, &transaction, &pid}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&sequence, &started, &transaction, &pid}, func() error {
 		if sequence == nil {
 			return errNoSequence
 		}
-		l.server.sequence = *sequence
+		l.server = server{*sequence, started.UnixMicro()}
 		if transaction != nil {
 			h := holder{transaction: *transaction}
 			if pid != nil {

@@ -17,17 +17,20 @@ type propWriter struct {
 	n           int
 	rng         *rand.Rand
 	main, aside *pgx.Conn
-	asideOpen   bool     // a transaction that stays open over others
+	open        []string // what is left of a transaction that stays open over others
 	prepared    []string // transactions, over a restart of the server
 	count       int
 	bulk        int
 	partitioned bool
+	turns       <-chan struct{} // each lets a writer do one thing
 }
 
 func (w *propWriter) run(ctx context.Context) error {
 	for step := range propSteps {
-		op := w.choose(step)
-		if err := op(ctx); err != nil {
+		if err := w.turn(ctx); err != nil {
+			return err
+		}
+		if err := w.choose(step)(ctx); err != nil {
 			return fmt.Errorf("writer %d, step %d: %w", w.n, step, err)
 		}
 	}
@@ -46,6 +49,16 @@ func (w *propWriter) choose(step int) func(context.Context) error {
 		w.prepare, w.settle, w.serializable, w.long, w.long,
 	}
 	return all[w.rng.IntN(len(all))]
+}
+
+// turn waits until the writer may go on.
+func (w *propWriter) turn(ctx context.Context) error {
+	select {
+	case <-w.turns:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // do runs statements on a connection.
@@ -104,8 +117,8 @@ func (w *propWriter) ahead(ctx context.Context) error {
 	if err := w.main.QueryRow(ctx, `SELECT nextval(pg_get_serial_sequence('outbox_events', 'id'))`).Scan(&id); err != nil {
 		return err
 	}
-	for range 3 { // round trips
-		if err := do(ctx, w.main, "SELECT 1"); err != nil {
+	for range 2 {
+		if err := w.turn(ctx); err != nil {
 			return err
 		}
 	}
@@ -162,19 +175,25 @@ func (w *propWriter) serializable(ctx context.Context) error {
 	return err
 }
 
-// long opens a transaction that stays open over the next steps, or goes on with it, or
-// ends it.
+// long opens a transaction that stays open over the next steps, or goes on with it.
 func (w *propWriter) long(ctx context.Context) error {
-	switch {
-	case !w.asideOpen:
-		w.asideOpen = true
-		return do(ctx, w.aside, "BEGIN", insertion(w.loose(), w.some()))
-	case w.rng.IntN(2) == 0:
-		return do(ctx, w.aside, insertion(w.loose(), w.some()))
-	default:
-		w.asideOpen = false
-		return do(ctx, w.aside, []string{"COMMIT", "COMMIT", "ROLLBACK"}[w.rng.IntN(3)])
+	if len(w.open) == 0 {
+		end := []string{"COMMIT", "COMMIT", "ROLLBACK"}[w.rng.IntN(3)]
+		some, later := insertion(w.loose(), w.some()), insertion(w.loose(), w.some())
+		w.open = [][]string{
+			{"BEGIN", some, "SELECT 1", later, end},
+			{"BEGIN", "SAVEPOINT a", some, "ROLLBACK TO a", later, end},
+			// Several ids are drawn, and the last of them is inserted later.
+			{
+				"BEGIN", "CREATE TEMP TABLE ahead ON COMMIT DROP AS SELECT nextval(pg_get_serial_sequence('outbox_events', 'id')) AS id FROM generate_series(1, 3)",
+				"SELECT 1", "INSERT INTO outbox_events (id, event_type, payload) SELECT max(id), 'a', '1' FROM ahead", end,
+			},
+		}[w.rng.IntN(3)]
 	}
+	n := min(len(w.open), 1+w.rng.IntN(2))
+	now := w.open[:n]
+	w.open = w.open[n:]
+	return do(ctx, w.aside, now...)
 }
 
 // large inserts very many at once, after as many that were rolled back.
@@ -194,12 +213,7 @@ func (w *propWriter) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	if w.asideOpen {
-		if _, err := w.aside.Exec(ctx, "COMMIT"); err != nil {
-			return fmt.Errorf("commit what was open: %w", err)
-		}
-	}
-	return nil
+	return do(ctx, w.aside, w.open...)
 }
 
 // errorCode returns the SQLSTATE of an error, or nothing.

@@ -81,10 +81,21 @@ const sqlRemove = `DELETE FROM outbox_deliveries WHERE destination = $1 AND even
 // errFenced is returned by a write of a unit that is somebody else's by now.
 var errFenced = errors.New("the unit belongs to another relay by now")
 
+// errSlowWrite is why a write was broken off.
+var errSlowWrite = fmt.Errorf("the database did not answer within %v", roundTrip)
+
 // save writes the position, and what has become of deliveries with it. All of it is
-// one transaction, and nothing of it is written where the unit is not ours any more.
+// one transaction, and nothing of it is written where the unit is not ours any more. It
+// does not end with ctx: a statement that was broken off may come to the server after the
+// last one of the unit, and take the position back.
 func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
-	head, open := u.account()
+	limit := roundTrip
+	if at, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(at))
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
+	defer cancel()
+	head, open := u.account(false)
 	// Rows that were delivered before what is not open any more must go with it. What has
 	// failed meanwhile is open and a row until the next write: the row counts.
 	u.collect()
@@ -103,6 +114,12 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 		return u.write(ctx, tx)
 	})
 	if err == nil {
+		// Not before: who looks for rows that are due finds only what is written.
+		for i := range w.rows {
+			if r := &w.rows[i]; r.state == stateRetry {
+				u.dueBy(time.Now().Add(r.delay))
+			}
+		}
 		u.wrote()
 	}
 	return u.saved(ok, err, head, delta)
@@ -111,7 +128,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 // owned writes something else than the position, if the unit is ours still.
 func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		head, open := u.account()
+		head, open := u.account(true)
 		// It locks the position against a successor.
 		if ok, err := u.pos.Save(ctx, tx, head, open, 0); err != nil || !ok {
 			return cmp.Or(err, errFenced)

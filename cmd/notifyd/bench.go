@@ -44,12 +44,14 @@ docs/performance.md says how each figure is got.`,
 	flags.BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON on standard output")
 	flags.StringVar(&f.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")
 	flags.StringVar(&f.memProfile, "memprofile", "", "write a profile of this process's allocations to this `file`")
-	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f), newBenchInsertCmd(a, f), newBenchSoakCmd(a, f), newBenchRelayCmd(a))
+	cmd.AddCommand(newBenchLatencyCmd(a, f), newBenchDrainCmd(a, f), newBenchInsertCmd(a, f), newBenchSoakCmd(a, f), newBenchTakeoverCmd(a, f), newBenchRelayCmd(a))
 	return cmd
 }
 
 func newBenchLatencyCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.LatencyOptions
+	mode := modeFlag()
+	foreign := oneOf{words: bench.Foreigns()}
 	cmd := &cobra.Command{
 		Use:   "latency",
 		Short: "Time from a commit to the call of the handler",
@@ -62,6 +64,7 @@ row in SQL. It exits with 1 if an event was lost.`,
 			if err := atLeastOne(cmd, "events", "rate"); err != nil {
 				return err
 			}
+			o.Mode, o.Foreign = bench.Mode(mode.value), foreign.value
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.LatencyResult, error) {
 				o.Options = common
 				return bench.Latency(ctx, o)
@@ -70,11 +73,16 @@ row in SQL. It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Events, "events", 2000, "`number` of events to measure")
 	cmd.Flags().IntVar(&o.Rate, "rate", 500, "transactions per `second`")
+	cmd.Flags().BoolVar(&o.HeldSnapshot, "held-snapshot", false, "measure as many events while an old snapshot is held, in turns")
+	addForeign(cmd, &foreign, "measure as many events, in turns, while a transaction is open that has written: elsewhere, or here, which is an event")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
 func newBenchDrainCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.DrainOptions
+	mode := modeFlag()
+	foreign := oneOf{words: bench.Foreigns()}
 	to := oneOf{words: bench.Sinks(), value: "noop"}
 	queueType := oneOf{words: []string{"classic", "quorum"}, value: "classic"}
 	cmd := &cobra.Command{
@@ -101,17 +109,23 @@ not stored as it should be at the end.
 
 --urgent puts events for another destination at the end of the backlog, and tells
 how many of the others were delivered before them, with that destination like the
-others and with a higher priority, in turns, three times each.`,
-		Example: "  notifyd bench drain\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000\n  notifyd bench drain --urgent 30",
+others and with a higher priority, in turns, three times each.
+
+With --mode stream the table is a stream, and the database alone is a read of the same
+rows without a relay; with --mode both a queue and a stream are drained in turns, three
+times each. --destinations measures one destination and so many, each of which gets
+every event. With --keys it also exits with 1 if an event came after a later one of its
+aggregate.`,
+		Example: "  notifyd bench drain\n  notifyd bench drain --mode both --keys 1000\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000\n  notifyd bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err
 			}
-			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent"); err != nil {
+			if err := atLeast(cmd, 0, "keys", "blocked-keys", "blocked-fresh", "urgent", "partitions", "destinations", "sink-batch"); err != nil {
 				return err
 			}
-			o.To, o.QueueType = to.value, queueType.value
-			if err := checkBlocked(o); err != nil {
+			o.To, o.QueueType, o.Mode, o.Foreign = to.value, queueType.value, bench.Mode(mode.value), foreign.value
+			if err := errors.Join(checkBlocked(o), checkDrain(o)); err != nil {
 				return err
 			}
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.DrainResult, error) {
@@ -138,11 +152,17 @@ others and with a higher priority, in turns, three times each.`,
 	flags.IntVar(&o.Urgent, "urgent", 0, "`number` of events for a destination of their own at the end of the backlog; measures it alike and of higher priority")
 	flags.IntVar(&o.Partitions, "partitions", 0, "drain a table with this `number` of partitions, and beside it a plain one in place of SQL alone")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
+	addForeign(cmd, &foreign, "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
+	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
+	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
+	flags.BoolVar(&o.Consume, "consume", false, "have somebody read RabbitMQ's queue meanwhile")
+	flags.Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
 func newBenchInsertCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.InsertOptions
+	mode := modeFlag()
 	cmd := &cobra.Command{
 		Use:   "insert",
 		Short: "What the trigger costs the writers",
@@ -155,6 +175,7 @@ and with a notification of every event. The four take turns.`,
 			if err := atLeastOne(cmd, "writers", "seconds"); err != nil {
 				return err
 			}
+			o.Mode = bench.Mode(mode.value)
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.InsertResult, error) {
 				o.Options = common
 				return bench.Insert(ctx, o)
@@ -163,11 +184,13 @@ and with a notification of every event. The four take turns.`,
 	}
 	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
 func newBenchSoakCmd(a *app, f *benchFlags) *cobra.Command {
 	var o bench.SoakOptions
+	mode := modeFlag()
 	cmd := &cobra.Command{
 		Use:   "soak",
 		Short: "Latency, table size and CPU time over a while at a fixed rate",
@@ -180,6 +203,7 @@ It exits with 1 if an event was lost.`,
 			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
 				return err
 			}
+			o.Mode = bench.Mode(mode.value)
 			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.SoakResult, error) {
 				o.Options = common
 				return bench.Soak(ctx, o)
@@ -188,6 +212,35 @@ It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Rate, "rate", 5000, "transactions per `second`")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 60, "`seconds` to write for")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
+	return cmd
+}
+
+func newBenchTakeoverCmd(a *app, f *benchFlags) *cobra.Command {
+	var o bench.TakeoverOptions
+	mode := modeFlag()
+	cmd := &cobra.Command{
+		Use:   "takeover",
+		Short: "How long events wait when a relay is killed",
+		Long: `takeover writes events at a fixed rate, each in a transaction of its own, for two
+relays, and kills in the middle the one that delivered last, with SIGKILL. It takes
+the longest time from the moment at which an event was due to be written to the call
+of the handler, and counts what came again. It exits with 1 if an event was lost.`,
+		Example: "  notifyd bench takeover --mode stream\n  notifyd bench takeover --rate 500 --seconds 20 --mode both --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
+				return err
+			}
+			o.Mode = bench.Mode(mode.value)
+			return runBench(cmd, a, f, func(ctx context.Context, common bench.Options) (bench.TakeoverResult, error) {
+				o.Options = common
+				return bench.Takeover(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Rate, "rate", 2000, "transactions per `second`")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "`seconds` to write for")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }
 
@@ -217,6 +270,32 @@ func checkBlocked(o bench.DrainOptions) error {
 		return usageErrorf("--blocked-fresh %d is above --events %d", o.BlockedFresh, o.Events)
 	}
 	return nil
+}
+
+// checkDrain refuses other flags that do not fit together.
+func checkDrain(o bench.DrainOptions) error {
+	switch {
+	case o.Destinations > 1 && (o.To != "noop" || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0):
+		return usageErrorf("--destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions")
+	case o.Delete && o.Mode != bench.ModeQueue:
+		return usageErrorf("--delete goes with --mode queue")
+	case o.Consume && o.To != "rabbitmq":
+		return usageErrorf("--consume needs --to rabbitmq")
+	case o.Foreign == bench.ForeignHere && o.BlockedKeys > 0:
+		return usageErrorf("--foreign-transaction=here goes without --blocked-keys")
+	}
+	return nil
+}
+
+const modeUsage = "what the table is: queue, stream, or both in turns"
+
+// modeFlag is what the tables of a bench are.
+func modeFlag() oneOf { return oneOf{words: bench.Modes(), value: string(bench.ModeQueue)} }
+
+// addForeign adds the flag for a transaction that stays open.
+func addForeign(cmd *cobra.Command, foreign *oneOf, usage string) {
+	cmd.Flags().Var(foreign, "foreign-transaction", usage)
+	cmd.Flags().Lookup("foreign-transaction").NoOptDefVal = bench.ForeignElsewhere
 }
 
 // atLeastOne refuses numbers below 1.

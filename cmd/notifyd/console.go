@@ -40,7 +40,7 @@ func newConsole(ctx context.Context, c *config.Config, path string, relay *live,
 		return nil, err
 	}
 	cfg := console.Config{
-		Relay: relay, Pauser: relay, Database: consoleDatabase(c, pool),
+		Relay: relay, Pauser: relay, Router: relay, Database: consoleDatabase(c, pool),
 		ReadOnly: c.Admin.ReadOnly, HidePayloads: c.Admin.Payloads == "hidden", Version: readBuildInfo().Version, Log: log,
 	}
 	if !c.Admin.Token.IsZero() {

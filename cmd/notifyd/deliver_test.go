@@ -17,7 +17,17 @@ import (
 // output.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			checkRun(t, databaseOf(t, mode))
+		})
+	}
+}
+
+func checkRun(t *testing.T, url string) {
+	t.Helper()
+	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 	d := startDaemon(t, nil, "run", "-c", file(t, shopConfig(url, sink.Port())))
 	d.stderr.await(t, `"relay started"`)
 	for _, want := range []string{
@@ -50,7 +60,7 @@ func TestRun(t *testing.T) {
 	if line.EventID != 1 || line.EventType != "order.placed" || line.Destination != "audit" || string(line.Payload) != `{"order":7,"email":"ann@example.com"}` {
 		t.Errorf("got the line %s", d.stdout.text())
 	}
-	until(t, url, "SELECT state = 'done' FROM outbox_events")
+	untilDone(t, url)
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 	}
@@ -60,13 +70,17 @@ func TestRun(t *testing.T) {
 // to answer the mail.
 func TestSignalFinishesDelivery(t *testing.T) {
 	t.Parallel()
-	for _, signals := range [][]os.Signal{{syscall.SIGTERM}, {syscall.SIGINT}} {
-		t.Run(signals[0].String(), func(t *testing.T) {
+	for _, c := range []struct {
+		mode    string
+		signals []os.Signal
+	}{{"queue", []os.Signal{syscall.SIGTERM}}, {"queue", []os.Signal{syscall.SIGINT}}, {"stream", []os.Signal{syscall.SIGTERM}}} {
+		signals := c.signals
+		t.Run(c.mode+" "+signals[0].String(), func(t *testing.T) {
 			t.Parallel()
 			if signal.Ignored(signals[0]) {
 				t.Skip("this process ignores the signal, and so do its children")
 			}
-			url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+			url, sink := databaseOf(t, c.mode), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
 			slow := startGate(t, sink.Addr())
 			p := startProcess(t, "", "run", "-c", file(t, shopConfig(url, slow.port)))
 			publishTo(t, url, "order.placed", order)
@@ -79,7 +93,8 @@ func TestSignalFinishesDelivery(t *testing.T) {
 			if code := p.wait(t); code != 0 {
 				t.Errorf("exit code %d:\n%s", code, p.stderr.text())
 			}
-			if !query[bool](t, url, "SELECT state = 'done' FROM outbox_events") || len(sink.Mails()) != 1 {
+			untilDone(t, url) // it is by now
+			if len(sink.Mails()) != 1 {
 				t.Errorf("%d mails; the delivery was not finished:\n%s", len(sink.Mails()), p.stderr.text())
 			}
 		})

@@ -65,6 +65,30 @@ func database(t *testing.T) string {
 	return url
 }
 
+// modes are those that a table may have.
+func modes() []string { return []string{"queue", "stream"} }
+
+// databaseOf makes a database with tables of the mode and returns its URL.
+func databaseOf(t *testing.T, mode string) string {
+	t.Helper()
+	url := testenv.Database(t)
+	if got := command(t, "migrate", "--database-url", url, "--mode", mode); got.code != 0 {
+		t.Fatalf("migrate: %+v", got)
+	}
+	return url
+}
+
+// untilDone waits until everything that was written has been delivered to all
+// destinations of the table, or is a dead letter.
+func untilDone(t *testing.T, url string) {
+	t.Helper()
+	until(t, url, `SELECT CASE (SELECT mode FROM outbox_mode)
+		WHEN 'queue' THEN NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')
+		ELSE EXISTS (SELECT FROM outbox_positions WHERE destination <> '')
+			AND NOT EXISTS (SELECT FROM outbox_events e, outbox_positions p WHERE p.destination <> '' AND (e.id > p.head OR p.open @> e.id))
+			AND NOT EXISTS (SELECT FROM outbox_deliveries WHERE state <> 'dead') END`)
+}
+
 // publishTo inserts an event, and returns the id as it is printed.
 func publishTo(t *testing.T, url string, args ...string) string {
 	t.Helper()

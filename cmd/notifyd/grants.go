@@ -35,6 +35,9 @@ func printGrants(a *app, cmd *cobra.Command, roles outboxsql.Roles) error {
 	if flags.Changed("partitions") {
 		return usageErrorf("--partitions changes the table, --print-grants changes nothing: run them one after the other")
 	}
+	if flags.Changed("mode") {
+		return usageErrorf("--mode changes the table, --print-grants changes nothing: run them one after the other")
+	}
 	if flags.Changed("bell") {
 		return usageErrorf("--bell changes the trigger, --print-grants changes nothing: run them one after the other")
 	}

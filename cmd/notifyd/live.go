@@ -92,6 +92,9 @@ func (l *live) Backlog(ctx context.Context) (store.Backlog, error) {
 	return l.Relay().Backlog(ctx)
 }
 
+// DestinationsOf implements console.Router.
+func (l *live) DestinationsOf(eventType string) []string { return l.Relay().DestinationsOf(eventType) }
+
 // addCounters returns s with the counters of past added to its own, and those
 // destinations behind its own which only past has: they may come back.
 func addCounters(s, past dispatch.Stats) dispatch.Stats {

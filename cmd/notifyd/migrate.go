@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -30,7 +31,7 @@ back. Relays need "partitions: daily" below "retention" to go on with it.
 With --print-grants it changes nothing and prints the SQL that gives two roles
 what they need and no more: those who write events may insert them, and the
 relay may deliver them. The owner of the tables runs it, after each migration.`,
-		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate --partitions daily\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
+		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
@@ -40,27 +41,39 @@ relay may deliver them. The owner of the tables runs it, after each migration.`,
 	return cmd
 }
 
+// upFlags are those of "migrate up".
+type upFlags struct {
+	databaseFlags
+	bell       string
+	partitions string
+	mode       string
+}
+
 func newMigrateUpCmd(a *app) *cobra.Command {
-	var db databaseFlags
-	var bell, partitions string
+	var f upFlags
 	cmd := &cobra.Command{
 		Use:     "up",
 		Short:   "Apply what is missing",
 		Example: "  notifyd migrate up\n  notifyd migrate up --bell always --database-url postgres://owner@localhost/app",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			mode := outboxsql.Bell(bell)
-			if err := mode.Validate(); err != nil {
+			if err := outboxsql.Bell(f.bell).Validate(); err != nil {
 				return usageErrorf("--bell: %w", err)
 			}
-			if cmd.Flags().Changed("partitions") && partitions != "daily" {
-				return usageErrorf("--partitions: %q is unknown: use daily; there is no command that takes partitions away", partitions)
+			if cmd.Flags().Changed("partitions") && f.partitions != "daily" {
+				return usageErrorf("--partitions: %q is unknown: use daily; there is no command that takes partitions away", f.partitions)
 			}
-			return migrateUp(cmd.Context(), a, &db, mode, partitions, cmd.OutOrStdout())
+			if cmd.Flags().Changed("mode") {
+				if err := outboxsql.Mode(f.mode).Validate(); err != nil {
+					return usageErrorf("--mode: %w", err)
+				}
+			}
+			return f.migrate(cmd.Context(), a, cmd.OutOrStdout())
 		},
 	}
-	db.register(cmd)
-	registerBell(cmd, &bell)
-	cmd.Flags().StringVar(&partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
+	f.register(cmd)
+	registerBell(cmd, &f.bell)
+	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
+	cmd.Flags().StringVar(&f.mode, "mode", "", "how relays read outbox_events: `mode` queue or stream; default: as it is, queue for new tables")
 	return cmd
 }
 
@@ -68,24 +81,63 @@ func registerBell(cmd *cobra.Command, bell *string) {
 	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
 }
 
-//nolint:revive // each of them is one of the command's flags
-func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Bell, partitions string, out io.Writer) error {
-	conn, err := db.connect(ctx, a)
+// migrate does what the flags say, step by step, and tells what came of it.
+func (f *upFlags) migrate(ctx context.Context, a *app, out io.Writer) error {
+	conn, err := f.connect(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	applied, err := outboxsql.Migrate(ctx, conn, db.schema, bell)
+	applied, err := outboxsql.Migrate(ctx, conn, f.schema, outboxsql.Bell(f.bell))
 	if err != nil {
 		return err
 	}
-	if partitions != "" {
-		say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below will not come through either
-		if err := outboxsql.Partition(ctx, conn, db.schema, outboxsql.PartitionOptions{Progress: say}); err != nil {
+	say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below will not come through either
+	if f.partitions != "" {
+		if err := outboxsql.Partition(ctx, conn, f.schema, outboxsql.PartitionOptions{Progress: say}); err != nil {
 			return err
 		}
 	}
-	state, err := outboxsql.ReadState(ctx, conn, db.schema)
+	if f.mode != "" {
+		o, err := modeOptions(a, outboxsql.Mode(f.mode))
+		if err != nil {
+			return err
+		}
+		o.Progress = say
+		if err := outboxsql.SetMode(ctx, conn, f.schema, outboxsql.Mode(f.mode), o); err != nil {
+			return err
+		}
+	}
+	return reportMigrated(ctx, conn, f.schema, applied, out)
+}
+
+// modeOptions has the routes of the configuration, if there is one, where they are
+// needed.
+func modeOptions(a *app, to outboxsql.Mode) (o outboxsql.ModeOptions, err error) {
+	if to != outboxsql.ModeQueue {
+		return o, nil
+	}
+	c, _, err := a.load()
+	if err != nil {
+		if a.configPath == "" && isMissing(err, a) {
+			err = nil
+		}
+		return o, err
+	}
+	unordered := make(map[string]bool, len(c.Destinations))
+	for _, d := range c.Destinations {
+		unordered[d.Name] = !d.Order
+	}
+	o.Route, o.Unordered = routesOf(c), func(destination string) bool { return unordered[destination] }
+	return o, nil
+}
+
+func reportMigrated(ctx context.Context, conn *pgx.Conn, schema string, applied []outboxsql.Version, out io.Writer) error {
+	state, err := outboxsql.ReadState(ctx, conn, schema)
+	if err != nil {
+		return err
+	}
+	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
 	if err != nil {
 		return err
 	}
@@ -93,13 +145,14 @@ func migrateUp(ctx context.Context, a *app, db *databaseFlags, bell outboxsql.Be
 	for _, v := range applied {
 		fmt.Fprintf(&text, "applied version %d: %s\n", v.Number, v.Name)
 	}
-	partitioned := ""
-	if yes, err := outboxsql.Partitioned(ctx, conn, db.schema); err != nil {
-		return err
-	} else if yes {
-		partitioned = ", partitions daily"
+	fmt.Fprintf(&text, "schema %s is at version %d, bell %s", schema, state.Current, state.Bell)
+	if state.Mode != outboxsql.ModeQueue {
+		fmt.Fprintf(&text, ", mode %s", state.Mode)
 	}
-	fmt.Fprintf(&text, "schema %s is at version %d, bell %s%s\n", db.schema, state.Current, state.Bell, partitioned)
+	if partitioned {
+		text.WriteString(", partitions daily")
+	}
+	text.WriteString("\n")
 	_, err = io.WriteString(out, text.String())
 	return err
 }
@@ -109,7 +162,7 @@ func newMigrateStatusCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Show the versions and the bell",
-		Long:    "status shows which versions are applied and when the trigger notifies. It exits\nwith 1 if this notifyd would not run with the schema as it is.",
+		Long:    "status shows which versions are applied, when the trigger notifies, and whether the\ntable is a queue or a stream. It exits with 1 if this notifyd would not run with the schema as it is.",
 		Example: "  notifyd migrate status\n  notifyd migrate status -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			conn, err := db.connect(cmd.Context(), a)
@@ -148,7 +201,11 @@ func printState(out io.Writer, state outboxsql.State) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "bell: %s\n", state.Bell)
+	becoming := ""
+	if state.Becoming != "" {
+		becoming = fmt.Sprintf(", on its way to a %s: run notifyd migrate --mode %[1]s to its end", state.Becoming)
+	}
+	_, err := fmt.Fprintf(out, "bell: %s\nmode: %s%s\n", state.Bell, state.Mode, becoming)
 	return err
 }
 

@@ -12,7 +12,7 @@ func TestMigrate(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	got := command(t, "migrate", "status", "--database-url", url)
-	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\n2        dead letters           no\n3        tracing                no\n4        streams                no\nbell: off\n" ||
+	if got.code != 1 || got.stdout != "VERSION  NAME                   APPLIED\n1        events and deliveries  no\n2        dead letters           no\n3        tracing                no\n4        streams                no\nbell: off\nmode: queue\n" ||
 		!strings.Contains(got.stderr, "run `notifyd migrate up`") {
 		t.Errorf("status before: %+v", got)
 	}
@@ -32,7 +32,7 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, want)
 		}
 	}
-	if got := command(t, "migrate", "status", "--database-url", url); got.code != 0 || !strings.HasSuffix(got.stdout, "Z\nbell: auto\n") {
+	if got := command(t, "migrate", "status", "--database-url", url); got.code != 0 || !strings.HasSuffix(got.stdout, "Z\nbell: auto\nmode: queue\n") {
 		t.Errorf("status after: %+v", got)
 	}
 }
@@ -77,11 +77,50 @@ func TestMigrateMistakes(t *testing.T) {
 		{"migrate --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate --help\n"},
 		{"migrate up --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate up --help\n"},
 		{"migrate print --bell loud", "notifyd: --bell: unknown bell mode \"loud\": use auto, always or off\nsee notifyd migrate print --help\n"},
+		{"migrate --mode log", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd migrate --help\n"},
+		{"migrate --mode=", "notifyd: --mode: unknown mode \"\": use queue or stream\nsee notifyd migrate --help\n"},
+		{"migrate --print-grants --mode stream", "notifyd: --mode changes the table, --print-grants changes nothing: run them one after the other\nsee notifyd migrate --help\n"},
 		{"migrate --schema " + long, "notifyd: --schema: schema name \"" + long + "\" has 64 bytes, at most 49 fit into a notification channel\nsee notifyd migrate --help\n"},
 		{"migrate stauts", "notifyd: unknown command \"stauts\" for notifyd migrate (did you mean status?)\nsee notifyd migrate --help\n"},
 	} {
 		if got := command(t, strings.Fields(c.args)...); got != (result{2, "", c.want}) {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.args, got, c.want)
 		}
+	}
+}
+
+// TestMigrateMode makes a stream of a new table in one go, and of a table in use;
+// the way back reads the routes, and goes on where it was interrupted.
+func TestMigrateMode(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	flags := []string{"--database-url", url}
+	got := command(t, append([]string{"migrate", "--partitions", "daily", "--mode", "stream"}, flags...)...)
+	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nschema public is at version 4, bell auto, mode stream, partitions daily\n") {
+		t.Errorf("a new table: %+v", got)
+	}
+	if got := command(t, append([]string{"migrate", "--mode", "stream"}, flags...)...); got.stdout != "schema public is at version 4, bell auto, mode stream, partitions daily\n" {
+		t.Errorf("again: %+v", got)
+	}
+	if got := command(t, append([]string{"migrate", "status"}, flags...)...); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\n") {
+		t.Errorf("status: %+v", got)
+	}
+	execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 10);
+		INSERT INTO outbox_positions (destination, head) VALUES ('x', 10), ('y', 5)`)
+	got = command(t, append([]string{"migrate", "--mode", "queue"}, flags...)...)
+	if got.code != 1 || !strings.Contains(got.stderr, "some have got event 6 and others have not") {
+		t.Errorf("without routes: %+v", got)
+	}
+	path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations: {x: {type: log}, y: {type: log, order: false}}\nroutes: [{match: '*', to: [x, y]}]\n")
+	execute(t, url, `UPDATE outbox_mode SET becoming = 'queue'`)
+	if got := command(t, append([]string{"migrate", "status"}, flags...)...); !strings.HasSuffix(got.stdout, "\nmode: stream, on its way to a queue: run notifyd migrate --mode queue to its end\n") {
+		t.Errorf("status in between: %+v", got)
+	}
+	got = command(t, "migrate", "--mode", "queue", "-c", path)
+	if got.code != 0 || !strings.HasSuffix(got.stdout, "\nmaking the table a queue\nschema public is at version 4, bell auto, partitions daily\n") {
+		t.Errorf("with routes: %+v", got)
+	}
+	if n := query[string](t, url, `SELECT (SELECT count(*) FROM outbox_events WHERE state = 'deferred') || ' ' || count(*) FROM outbox_deliveries WHERE destination = 'y' AND state = 'retry'`); n != "5 5" {
+		t.Errorf("deferred, and left for y: %s", n)
 	}
 }

@@ -42,10 +42,45 @@ func TestMigratePages(t *testing.T) {
 			s.playAll(list, acts(s))
 		})
 	}
+	const there, back = "From a queue to a stream", "From a stream to a queue"
+	t.Run(there, func(t *testing.T) {
+		t.Parallel()
+		s := newStage(t, database(t))
+		s.write("notifyd.yaml", s.own.Replace(auditOnly))
+		var list []step
+		for _, st := range all {
+			if st.heading == there || st.heading == back {
+				list = append(list, st)
+			}
+		}
+		s.playAll(list, thereAndBack(s))
+	})
 	if i := slices.IndexFunc(all, func(s step) bool {
-		return s.heading != begins && s.heading != "From a polling table" && s.heading != "From Debezium"
+		return !slices.Contains([]string{begins, "From a polling table", "From Debezium", there, back}, s.heading)
 	}); i >= 0 {
 		t.Errorf("nobody plays %q, %s", all[i].heading, all[i].text)
+	}
+}
+
+// thereAndBack has events that wait at each change, and some that were delivered.
+func thereAndBack(s *stage) map[string]act {
+	delivers := func() {
+		s.Helper()
+		publishTo(s.T, s.url, "order.placed", "{}")
+		s.start()
+		untilDone(s.T, s.url)
+		s.stop()
+		publishTo(s.T, s.url, "order.placed", "{}")
+	}
+	return map[string]act{
+		"notifyd migrate --mode stream": {before: delivers, says: `mode stream\n$`, after: func(string) {
+			delivers()
+			equal(s.T, s.url, `SELECT delivered::text FROM outbox_positions WHERE destination = 'audit'`, "2") // one from before
+		}},
+		"notifyd migrate --mode queue": {says: `bell auto\n$`, after: func(string) {
+			delivers()
+			equal(s.T, s.url, `SELECT string_agg(state, ' ' ORDER BY id) FROM outbox_events`, "done done done done done fresh")
+		}},
 	}
 }
 

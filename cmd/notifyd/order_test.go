@@ -113,13 +113,13 @@ func (d *desk) awaits(t *testing.T, destination string, want item) {
 type office struct {
 	*testing.T
 
-	url, path string
-	relays    []*process
+	url, path, mode string
+	relays          []*process
 }
 
-func newOffice(t *testing.T, destinations string) *office {
+func newOffice(t *testing.T, mode, destinations string) *office {
 	t.Helper()
-	o := &office{T: t, url: database(t)}
+	o := &office{T: t, url: databaseOf(t, mode), mode: mode}
 	o.path = file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: json}\n%s", o.url, destinations))
 	return o
 }
@@ -131,9 +131,19 @@ func (o *office) opens() {
 	o.shared()
 }
 
-// shared waits until each relay has its part of the slots.
+// shared waits until each relay has its part: of the slots, or in a stream of the
+// destinations, whose search for routes is one more.
 func (o *office) shared() {
 	o.Helper()
+	if len(o.relays) == 0 {
+		return
+	}
+	if o.mode == "stream" {
+		until(o.T, o.url, `SELECT count(*) = (SELECT count(*) FROM outbox_positions) AND count(*) > 0 AND count(DISTINCT pid) = $1
+			FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, len(o.relays))
+		return
+	}
 	for _, r := range o.relays {
 		r.stderr.await(o.T, `"relay started"`)
 		address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
@@ -230,8 +240,18 @@ func (d *desk) sent(t *testing.T, things []string, replayed int) {
 // in any case. Restarts, further relays and killed ones change nothing of it.
 func TestOnDead(t *testing.T) {
 	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			checkOnDead(t, mode)
+		})
+	}
+}
+
+func checkOnDead(t *testing.T, mode string) {
+	t.Helper()
 	d := startDesk(t, func(i item) bool { return i.Of != "free" && i.N == 1 })
-	o := newOffice(t, strings.ReplaceAll(`destinations:
+	o := newOffice(t, mode, strings.ReplaceAll(`destinations:
   block: {type: webhook, url: 'URL/block/dead', on_dead: block}
   continue: {type: webhook, url: 'URL/continue/dead'}
 routes: [{match: '*', to: [block, continue]}]
@@ -278,8 +298,18 @@ routes: [{match: '*', to: [block, continue]}]
 // and killed ones change nothing of it.
 func TestOrderOff(t *testing.T) {
 	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			checkOrderOff(t, mode)
+		})
+	}
+}
+
+func checkOrderOff(t *testing.T, mode string) {
+	t.Helper()
 	d := startDesk(t, func(i item) bool { return i == item{"a", 1} })
-	o := newOffice(t, strings.ReplaceAll(`destinations:
+	o := newOffice(t, mode, strings.ReplaceAll(`destinations:
   loose: {type: webhook, url: 'URL/loose/again', order: false, max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
   strict: {type: webhook, url: 'URL/strict/again', max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
 routes: [{match: '*', to: [loose, strict]}]

@@ -74,7 +74,10 @@ func TestShortPages(t *testing.T) {
 	s := newStage(t, database(t))
 	s.relay(auditOnly)
 	s.play("docs/README.md", map[string]act{"notifyd run --help": {says: `Usage:\n  notifyd run`}, "notifyd doctor --help": {says: `Usage:\n  notifyd doctor`}})
-	s.play("docs/concepts.md", map[string]act{"notifyd status": {says: `(?m)^relays +pid \d+, notifyd/keeper`}})
+	s.play("docs/concepts.md", map[string]act{
+		"notifyd status":                {says: `(?m)^relays +pid \d+, notifyd/keeper`},
+		"notifyd migrate --mode stream": {as: "%s --database-url '" + testenv.Database(t) + "'", says: `mode stream\n$`}, // here a relay runs
+	})
 	s.play("docs/faq.md", map[string]act{"notifyd migrate --bell off": {after: func(string) {
 		equal(t, s.url, `SELECT count(*)::text FROM pg_trigger WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_bell'`, "0")
 	}}})
@@ -122,6 +125,7 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd config schema":         {says: `"\$schema"`},
 		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},
 		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
+		"notifyd migrate --mode stream": {code: exitFailure, says: `relays are at work`},
 		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
 		"notifyd run":                   {play: func(step) {}}, // it is what all this is beside of
 		"notifyd status --watch":        {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},

@@ -85,7 +85,8 @@ type plan struct {
 	Moves []planMove `json:"moves"`
 	// Unrouted are waiting events without a route.
 	Unrouted []planCount `json:"unrouted"`
-	// Gone are deliveries, dead letters among them, to destinations that are not there.
+	// Gone are deliveries, dead letters among them, to destinations that are not there, and
+	// their positions in a stream.
 	Gone []planCount `json:"gone"`
 }
 

@@ -130,3 +130,31 @@ func TestPlanExit(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanOfStream: what waits is above the positions, and a destination that goes leaves
+// its position behind.
+func TestPlanOfStream(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	old, next := planFiles(t, url)
+	becomeStream(t, url, true)
+	execute(t, url, `DELETE FROM outbox_positions;
+		INSERT INTO outbox_events (event_type, payload) SELECT t, '1' FROM unnest(ARRAY['order.placed','order.placed','bill.paid','old.thing','new']) t;
+		INSERT INTO outbox_positions (destination, head, open) SELECT d, min(id) + 2, int8multirange(int8range(min(id), min(id) + 1)) FROM outbox_events, unnest(ARRAY['', 'audit', 'mail']) d GROUP BY d`)
+	got := command(t, "plan", "-c", next, "--against", old)
+	_, waiting, _ := strings.Cut(got.stdout, "waiting events")
+	const want = ` that would go elsewhere
+TYPE          STATE  COUNT  FROM         TO
+new           fresh  1      -            queue
+order.placed  fresh  1      audit, mail  audit
+waiting events without a route
+TYPE       STATE  COUNT
+old.thing  fresh  1
+deliveries for destinations that are not there
+DESTINATION  TYPE  STATE     COUNT
+mail         *     position  3
+`
+	if got.code != 0 || waiting != want {
+		t.Errorf("got %d %s\n%s\nwant\n%s", got.code, got.stderr, waiting, want)
+	}
+}

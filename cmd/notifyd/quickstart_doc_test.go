@@ -133,9 +133,9 @@ func (q *quickstart) make(targets ...string) {
 }
 
 // keep starts the demo that stays, and exports what it says in the second terminal.
-func (q *quickstart) keep(shown string) {
+func (q *quickstart) keep(block, shown string) {
 	q.Helper()
-	if _, err := io.WriteString(q.first.keys, "bin/notifyd demo --keep\n"); err != nil {
+	if _, err := io.WriteString(q.first.keys, block); err != nil {
 		q.Fatal(err)
 	}
 	q.first.screen.await(q.T, "\n\n  export ")
@@ -158,8 +158,8 @@ func (q *quickstart) play(block, shown string) {
 	switch {
 	case strings.Contains(block, "git clone"):
 		q.make("demo", "build")
-	case strings.HasSuffix(block, "demo --keep\n"):
-		q.keep(shown)
+	case strings.HasSuffix(block, " --keep\n"):
+		q.keep(block, shown)
 	case shown != "" && regexp.MustCompile(`^bin/notifyd (status|dlq (list|show))|^(cat|grep) [^>]*$`).MatchString(block):
 		q.second.shows(block, shown)
 	default:
@@ -218,7 +218,48 @@ func newQuickstart(t *testing.T) (q *quickstart, page string) {
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	testenv.Postgres(t) // or skip: the demo would install one
-	q, page := newQuickstart(t)
+	for _, mode := range []string{"queue", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			q, page := newQuickstart(t)
+			if mode == "stream" {
+				page = onStream(t, page)
+			}
+			q.playAll(page)
+		})
+	}
+}
+
+// onStream returns the page as whoever makes the table a stream plays it. What is shown
+// is the same then, but for how the tables are made and how "status" begins.
+func onStream(t *testing.T, page string) string {
+	t.Helper()
+	for _, c := range []struct{ was, is string }{
+		{"demo --keep\n", "demo --mode stream --keep\n"},
+		{"bin/notifyd migrate\n", "bin/notifyd migrate --mode stream | grep ' is at version'\n"},
+		{"applied version 1: events and deliveries\n", ""},
+		{"applied version 2: dead letters\n", ""},
+		{"applied version 3: tracing\n", ""},
+		{"applied version 4: streams\n", ""},
+		{", bell auto\n", ", bell auto, mode stream\n"},
+		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^failing/,$p'\n"},
+	} {
+		if !strings.Contains(page, c.was) {
+			t.Fatalf("the page has no %q", c.was)
+		}
+		page = strings.Replace(page, c.was, c.is, 1)
+	}
+	from, to := strings.Index(page, "database  shop at"), strings.Index(page, "failing:\n")
+	if from < 0 || to < from {
+		t.Fatal("the page does not show what status says")
+	}
+	return page[:from] + page[to:]
+}
+
+// playAll plays the page from its first block to its last.
+func (q *quickstart) playAll(page string) {
+	t := q.T
+	t.Helper()
 	blocks := append(fences(page), fence{language: "text"}) // so that each has one behind it
 	demo, played := "", 0
 	for i, b := range blocks {

@@ -126,8 +126,18 @@ routes:
 // delivered once to each destination, and those of an aggregate in order.
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			reloadUnderLoad(t, databaseOf(t, mode))
+		})
+	}
+}
+
+func reloadUnderLoad(t *testing.T, url string) {
+	t.Helper()
 	const reloads, writers = 20, 4
-	url, hook := database(t), startOrders(t)
+	hook := startOrders(t)
 	r := startReloadable(t, nil, loadConfig(url, hook.URL, 0))
 	r.stderr.await(t, `"relay started"`)
 
@@ -147,7 +157,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	for range writers {
 		total += <-written
 	}
-	until(t, url, "SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')")
+	untilDone(t, url)
 	if code := r.end(t); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

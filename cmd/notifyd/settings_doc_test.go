@@ -16,20 +16,35 @@ import (
 // TestOperationsConnections counts the connections that docs/operations.md names.
 func TestOperationsConnections(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, database(t))
+	page := read(t, root+"docs/operations.md")
+	for _, c := range []struct {
+		mode, heading string
+		names         int
+	}{{"queue", "## Connections", 6}, {"stream", "### Those of a stream", 5}} {
+		t.Run(c.mode, func(t *testing.T) {
+			t.Parallel()
+			countConnections(t, databaseOf(t, c.mode), page, c.heading, c.names)
+		})
+	}
+}
+
+// countConnections looks for each that a section names, and how many there are.
+func countConnections(t *testing.T, url, page, heading string, names int) {
+	t.Helper()
+	s := newStage(t, url)
 	s.relay(auditOnly)
-	_, text, _ := strings.Cut(read(t, root+"docs/operations.md"), "\n## Connections\n")
+	_, text, _ := strings.Cut(page, "\n"+heading+"\n")
 	text, _, _ = strings.Cut(text, "\n#")
 	ran := 0
 	for _, m := range regexp.MustCompile("`(notifyd/[a-z]+)`").FindAllStringSubmatch(text, -1) {
-		want := map[string]string{"notifyd/claim": "4", "notifyd/console": "0"}[m[1]] // nobody looks at the console
+		want := map[string]string{"notifyd/claim": "4", "notifyd/stream": "5", "notifyd/console": "0"}[m[1]] // nobody looks at the console
 		if want == "" {
 			want = "1"
 		}
 		until(t, s.url, `SELECT count(*) = `+want+` FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`, m[1])
 		ran++
 	}
-	if ran != 6 {
+	if ran != names {
 		t.Errorf("the page names %d", ran)
 	}
 	s.stop()

@@ -57,6 +57,36 @@ func failing(t *testing.T) (path, url string) {
 	return file(t, text), url
 }
 
+// failingStream is a shop whose table is a stream, and returns its configuration file. Its
+// mail is behind, nobody delivers to audit, and a destination is gone.
+func failingStream(t *testing.T) (path string) {
+	t.Helper()
+	url := database(t)
+	becomeStream(t, url, false)
+	execute(t, url, `DELETE FROM outbox_positions`)
+	execute(t, url, `INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'order.placed', '{"order": 1}', now() - interval '130 min' FROM generate_series(1, 1000)`)
+	execute(t, url, `INSERT INTO outbox_positions (destination, head, open) VALUES ('', 1000, '{}'), ('audit', 1000, '{}'), ('crm', 400, '{}'), ('mail', 950, '{[941,951)}')`)
+	execute(t, url, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, updated_at, error_class, last_error, ordering_key) VALUES
+		(930, 'mail', 'order.placed', 'retry', 3, now() + interval '90 min', now() - interval '90 min', 'event', 'email: 451 try later', 'order/1'),
+		(935, 'mail', 'order.placed', 'parked', 0, now(), now(), NULL, NULL, 'order/1')`)
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := (&store.Connector{Config: cfg, Schema: "public"}).Connect(t.Context(), store.RoleUnits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close(context.WithoutCancel(t.Context()), conn) })
+	_, err = conn.Exec(t.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
+		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination IN ('', 'mail')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
+	return file(t, shopConfig(url, sink.Port()))
+}
+
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	path, url := failing(t)
@@ -183,6 +213,7 @@ func changing(text string) string {
 		{`(?m)^database  .*$`, "database  shop at db.internal:5432, 2026-11-02T09:15:04Z"},
 		{`\d{4}-\d\d-\d\dT[\d:]+Z`, "2026-11-02T09:15:04Z"},
 		{`pid \d+`, "pid 4711"},
+		{`(?m) +\d+ (\(types without a route\)|mail)$`, "     4711 $1"},
 		{`user \w+`, "user notifyd"},
 		{`(, from [\d.]+)?, for \w+`, ", from 10.0.0.7, for 6h12m"},
 		{`(\dh)\d\dm`, "${1}00m"},
@@ -208,13 +239,18 @@ func TestStatusAndDoctorPage(t *testing.T) {
 	}
 	page := string(data)
 	path, url := failing(t)
+	streaming := failingStream(t)
 	execute(t, url, `ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`)
 	for _, st := range steps(page) {
 		if st.language != "sh" {
 			continue
 		}
 		line := st.line()
-		got := changing(command(t, append(strings.Fields(line)[1:], "-c", path)...).stdout)
+		args := append(strings.Fields(line)[1:], "-c", path)
+		if bare, of := strings.CutSuffix(line, " -c stream.yaml"); of {
+			args = append(strings.Fields(bare)[1:], "-c", streaming)
+		}
+		got := changing(command(t, args...).stdout)
 		block := regexp.MustCompile("(?s)```console\n\\$ " + regexp.QuoteMeta(line) + "\n(.*?)```\n")
 		m := block.FindStringSubmatchIndex(page)
 		if m == nil {
@@ -231,9 +267,13 @@ func TestStatusAndDoctorPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z ]+)` \\|").FindAllStringSubmatch(page, -1) {
-		if r := command(t, "doctor", "-c", path); !strings.Contains(r.stdout, "  "+m[1]+" ") {
-			t.Errorf("doctor does not have the check %q", fmt.Sprint(m[1]))
+	if r := command(t, "doctor", "-c", streaming); r.code == 0 || !strings.Contains(r.stdout, "  units ") {
+		t.Errorf("doctor of a stream: %+v", r)
+	} else {
+		for _, m := range regexp.MustCompile("(?m)^\\| `([a-z ]+)` \\|").FindAllStringSubmatch(page, -1) {
+			if !strings.Contains(r.stdout, "  "+m[1]+" ") {
+				t.Errorf("doctor does not have the check %q", m[1])
+			}
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // envSelf makes this test binary the shop itself.
@@ -44,10 +45,28 @@ type world struct {
 	addr string
 	pool *pgxpool.Pool
 	mail *smtpsink.Sink
+	mode outboxsql.Mode
 }
 
-// open runs the shop as main does.
-func open(t *testing.T, redisURL string) world {
+// modes of the table. The shop does not know which it has.
+func modes() []outboxsql.Mode { return []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} }
+
+// setMode does what "notifyd migrate --mode" does.
+func setMode(t *testing.T, pool *pgxpool.Pool, mode outboxsql.Mode) {
+	t.Helper()
+	err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
+		if _, err := outboxsql.Migrate(t.Context(), c.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep); err != nil {
+			return err
+		}
+		return outboxsql.SetMode(t.Context(), c.Conn(), outboxsql.DefaultSchema, mode, outboxsql.ModeOptions{})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open runs the shop as main does, on a table of the mode.
+func open(t *testing.T, redisURL string, mode outboxsql.Mode) world {
 	t.Helper()
 	sink, err := smtpsink.Start(smtpsink.Options{TLS: smtpsink.NoTLS})
 	if err != nil {
@@ -63,10 +82,11 @@ func open(t *testing.T, redisURL string) world {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	setMode(t, pool, mode)
 	ctx, stop := context.WithCancel(t.Context())
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	go func() { ended <- run(ctx, c, slog.New(slog.DiscardHandler), func(addr string) { ready <- addr }) }()
-	w := world{pool: pool, mail: sink}
+	w := world{pool: pool, mail: sink, mode: mode}
 	select {
 	case w.addr = <-ready:
 	case err := <-ended:
@@ -119,7 +139,12 @@ func (w world) number(t *testing.T, query string) (n int) {
 // settled waits until the relay has nothing to do.
 func (w world) settled(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(patience); w.number(t, `SELECT count(*) FROM outbox_events WHERE state <> 'done'`) > 0; {
+	left := `SELECT count(*) FROM outbox_events WHERE state <> 'done'`
+	if w.mode == outboxsql.ModeStream {
+		left = `SELECT (SELECT count(*) FROM outbox_events e, outbox_positions p WHERE p.destination <> '' AND (e.id > p.head OR p.open @> e.id))
+			+ (SELECT count(*) FROM outbox_deliveries)`
+	}
+	for end := time.Now().Add(patience); w.number(t, left) > 0; {
 		if time.Now().After(end) {
 			t.Fatal("events are left over")
 		}
@@ -130,14 +155,18 @@ func (w world) settled(t *testing.T) {
 // one mail, and one piece less on the shelf.
 func TestTenTimes(t *testing.T) {
 	t.Parallel()
-	for name, redisURL := range map[string]func() string{
-		"keys in PostgreSQL": func() string { return "" },
-		"keys in Redis":      func() string { return "redis://" + testenv.OwnRedis(t).Addr() },
+	for name, c := range map[string]struct {
+		redisURL func() string
+		mode     outboxsql.Mode
+	}{
+		"keys in PostgreSQL":           {func() string { return "" }, outboxsql.ModeQueue},
+		"keys in Redis":                {func() string { return "redis://" + testenv.OwnRedis(t).Addr() }, outboxsql.ModeQueue},
+		"keys in PostgreSQL, a stream": {func() string { return "" }, outboxsql.ModeStream},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			keys := redisURL()
-			w := open(t, keys)
+			keys := c.redisURL()
+			w := open(t, keys, c.mode)
 			type request struct{ token, key, item string }
 			requests := []request{
 				{"token-a", "1", "lamp"},
@@ -241,7 +270,16 @@ func (w world) checkMails(t *testing.T, n int) {
 // effect once.
 func TestRedelivered(t *testing.T) {
 	t.Parallel()
-	w := open(t, "")
+	for _, mode := range modes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			checkRedelivered(t, open(t, "", mode))
+		})
+	}
+}
+
+func checkRedelivered(t *testing.T, w world) {
+	t.Helper()
 	if status, body, err := w.order(t.Context(), "token-a", "k", "lamp"); status != http.StatusCreated || err != nil {
 		t.Fatal(status, body, err)
 	}
@@ -275,7 +313,7 @@ func TestRedelivered(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	t.Parallel()
-	w := open(t, "")
+	w := open(t, "", outboxsql.ModeQueue)
 	for name, c := range map[string]struct {
 		token, key, item string
 		want             int

@@ -44,11 +44,12 @@ func longForm() form {
 	return form{long: true, backlog: 30_000, before: 3000, hold: 5 * time.Second, freeze: 30 * time.Second, mails: 1000, every: 20 * time.Millisecond}
 }
 
-// cell is one fault under one load.
+// cell is one fault under one load, in one mode.
 type cell struct {
 	t    *testing.T
 	ctx  context.Context //nolint:containedctx // the test's own
 	form form
+	mode outboxsql.Mode
 
 	server   *pgserver.Server // its own; nil where the shared one does
 	url      string           // of the database, as superuser
@@ -63,16 +64,18 @@ type cell struct {
 	network *testenv.Network
 	pooler  *plainserver.Server
 	clock   func(time.Duration)
-	ballast string // the file that fills the disk
-	kept    int    // what was settled for good before the fault
+	skew    time.Duration // how far the clock was set
+	ballast string        // the file that fills the disk
+	kept    int           // what was settled for good before the fault
 	foreign *pgx.Conn
 	frozen  time.Time // when a relay was
+	stopped *child    // which one
 
 	// tookOver is how long the relays that are left took to deliver all that was
 	// there before the fault, where that is asked.
 	tookOver time.Duration
 
-	// What may come twice: how many relays lost what they had in flight, how often
+	// What may come twice in a queue: how many relays lost what they had in flight, how often
 	// together; how many lost their leases alone; and how many deliveries were
 	// settled without being on disk.
 	broken, unleased, volatile int
@@ -80,9 +83,9 @@ type cell struct {
 
 // newCell makes the database, with a role for relays that may do what a relay
 // has to and no more.
-func newCell(t *testing.T, f *fault, s form) *cell {
+func newCell(t *testing.T, f *fault, mode outboxsql.Mode, s form) *cell {
 	t.Helper()
-	c := &cell{t: t, ctx: t.Context(), form: s}
+	c := &cell{t: t, ctx: t.Context(), form: s, mode: mode}
 	if f.server != nil {
 		f.server(c)
 		c.url = c.server.URL("")
@@ -123,6 +126,12 @@ func (c *cell) migrate() {
 	defer conn.Release()
 	if _, err := outboxsql.Migrate(c.ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.BellKeep); err != nil {
 		c.t.Fatal(err)
+	}
+	if err := outboxsql.SetMode(c.ctx, conn.Conn(), outboxsql.DefaultSchema, c.mode, outboxsql.ModeOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	if c.mode == outboxsql.ModeStream {
+		c.watchTakeovers()
 	}
 	// Roles belong to the server, which cells share: named like the database.
 	c.role = "relay_" + fmt.Sprintf("%x", time.Now().UnixNano()) + fmt.Sprint(os.Getpid())
@@ -179,6 +188,7 @@ func (c *cell) await(what string, ok func() bool) {
 func (c *cell) dump() (text string) {
 	for _, sql := range []string{
 		`SELECT e::text FROM (SELECT id, state, event_type, aggregate_id FROM outbox_events WHERE state <> 'done' ORDER BY id LIMIT 10) e`,
+		`SELECT p::text FROM outbox_positions p`,
 		`SELECT d::text FROM (SELECT * FROM outbox_deliveries ORDER BY event_id LIMIT 10) d`,
 		`SELECT state || ' ' || count(*) FROM outbox_events GROUP BY state`,
 		`SELECT concat_ws(' ', usename, application_name, state, wait_event, left(query, 60)) FROM pg_stat_activity WHERE datname = current_database()`,
@@ -204,18 +214,6 @@ func (c *cell) terminate(name string) (n int) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return n
-}
-
-// durable returns how many events are settled for good: whatever becomes of the
-// server, these are done.
-func (c *cell) durable() (n int) {
-	c.t.Helper()
-	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_events WHERE state = 'done'`).Scan(&n); err != nil {
-		c.t.Fatal(err)
-	}
-	// A commit of our own takes to the disk all that was committed before it.
-	c.exec(`SELECT pg_logical_emit_message(true, 'chaos', 'flush')`)
 	return n
 }
 

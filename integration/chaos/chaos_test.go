@@ -10,6 +10,7 @@ package chaos
 import (
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -68,14 +69,14 @@ func TestChaos(t *testing.T) {
 	t.Cleanup(func() { m.publish(t) })
 	cells, own := make(slots, atOnce), make(slots, ownAtOnce)
 	for i, f := range faults() {
-		for _, kind := range f.loads(i, s) {
-			t.Run(f.name+"/"+kind, func(t *testing.T) {
+		for _, k := range f.kinds(i, s) {
+			t.Run(f.name+"/"+k.String(), func(t *testing.T) {
 				t.Parallel()
 				if f.server != nil {
 					t.Cleanup(own.take())
 				}
 				t.Cleanup(cells.take())
-				r := newCell(t, &f, s).run(&f, kind)
+				r := newCell(t, &f, k.mode, s).run(&f, k)
 				r.check(t)
 				m.add(r)
 			})
@@ -84,15 +85,15 @@ func TestChaos(t *testing.T) {
 }
 
 // run lets the fault happen under a load, and counts.
-func (c *cell) run(f *fault, kind string) *result {
+func (c *cell) run(f *fault, k kind) *result {
 	c.t.Helper()
-	if kind == backlogLoad {
+	if k.load == backlogLoad {
 		c.load.insist("b", 20, c.form.backlog)
 	}
 	for range f.relays {
 		c.startRelay()
 	}
-	if kind == steadyLoad {
+	if k.load == steadyLoad {
 		c.load.steady()
 	}
 	c.await("deliveries before the fault", func() bool { return c.place.distinct() >= c.form.before })
@@ -104,25 +105,13 @@ func (c *cell) run(f *fault, kind string) *result {
 	}
 	healed := time.Now()
 	c.load.insist("tail", 10, tail)
-	if kind == steadyLoad {
+	if k.load == steadyLoad {
 		from := c.place.distinct()
 		c.await("deliveries after the fault", func() bool { return c.place.distinct() >= from+tail })
 	}
 	c.load.end()
-	c.await("everything is done", func() bool {
-		return c.holds(`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')`)
-	})
-	return c.count(f.name, kind, began, healed)
-}
-
-// loads are what the fault is tried under: in the short form one load after the
-// other in turn, but for the faults that everybody thinks of first.
-func (f *fault) loads(i int, s form) []string {
-	both := []string{steadyLoad, backlogLoad}
-	if s.long || f.both {
-		return both
-	}
-	return both[i%2 : i%2+1]
+	c.await("everything is done", func() bool { return c.done(math.MaxInt64) })
+	return c.count(f.name, k, began, healed)
 }
 
 func (f *fault) holds(s form) time.Duration {
@@ -134,23 +123,17 @@ func (f *fault) holds(s form) time.Duration {
 
 // result is what a cell came to.
 type result struct {
-	fault, load              string
+	fault                    string
+	kind                     kind
 	written, lost, dead      int
 	twice, bound, disordered int
 	resumed, silence         time.Duration
 	examples                 []string
 }
 
-func (c *cell) count(name, kind string, began, healed time.Time) *result {
+func (c *cell) count(name string, k kind, began, healed time.Time) *result {
 	c.t.Helper()
-	if c.broken == 0 { // but the machine may have kept a relay from its claims for too long
-		for _, r := range c.relays {
-			if r.log.has("claim was lost") {
-				c.broken++
-			}
-		}
-	}
-	r := &result{fault: name, load: kind, bound: c.place.unsure() + c.broken*inFlight + c.unleased*leasedMost + c.volatile, resumed: -1}
+	r := &result{fault: name, kind: k, bound: c.place.unsure() + c.inFlight(), resumed: -1}
 	written := c.load.truth()
 	r.written = len(written)
 	if err := c.pool.QueryRow(c.ctx, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`).Scan(&r.dead); err != nil {
@@ -213,7 +196,7 @@ func (r *result) check(t *testing.T) {
 }
 
 func (r *result) row() string {
-	return fmt.Sprintf("| %s | %s | %d | %d | %d | %d | %d | %s | %s |", r.fault, r.load, r.written, r.lost, r.disordered, r.twice, r.bound,
+	return fmt.Sprintf("| %s | %s | %s | %d | %d | %d | %d | %d | %s | %s |", r.fault, r.kind.mode, r.kind.load, r.written, r.lost, r.disordered, r.twice, r.bound,
 		seconds(r.silence), seconds(r.resumed))
 }
 
@@ -234,11 +217,11 @@ func (m *matrix) add(r *result) {
 	if m.rows == nil {
 		m.rows = make(map[string]*result)
 	}
-	m.rows[r.fault+"/"+r.load] = r
+	m.rows[r.fault+"/"+r.kind.String()] = r
 }
 
-const tableHead = `| fault | load | written | lost | out of order | twice | at most | longest silence | resumed after |
-|---|---|--:|--:|--:|--:|--:|--:|--:|
+const tableHead = `| fault | mode | load | written | lost | out of order | twice | at most | longest silence | resumed after |
+|---|---|---|--:|--:|--:|--:|--:|--:|--:|
 `
 
 // publish prints the table, also into a file if one is named.
@@ -247,8 +230,8 @@ func (m *matrix) publish(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(tableHead)
 	for _, f := range faults() {
-		for _, kind := range []string{steadyLoad, backlogLoad} {
-			if r, ok := m.rows[f.name+"/"+kind]; ok {
+		for _, k := range f.allKinds() {
+			if r, ok := m.rows[f.name+"/"+k.String()]; ok {
 				b.WriteString(r.row() + "\n")
 			}
 		}

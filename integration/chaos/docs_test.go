@@ -18,7 +18,9 @@ func TestGuaranteesListTheFaults(t *testing.T) {
 	var want, wantCells []string
 	for _, f := range faults() {
 		want = append(want, f.name)
-		wantCells = append(wantCells, f.name+"/"+steadyLoad, f.name+"/"+backlogLoad)
+		for _, k := range f.allKinds() {
+			wantCells = append(wantCells, f.name+"/"+k.String())
+		}
 	}
 	var listed, measured []string
 	for line := range strings.Lines(string(text)) {
@@ -31,7 +33,7 @@ func TestGuaranteesListTheFaults(t *testing.T) {
 		case len(columns) == 2:
 			listed = append(listed, columns[0])
 		default:
-			measured = append(measured, columns[0]+"/"+columns[1])
+			measured = append(measured, columns[0]+"/"+columns[1]+"/"+columns[2])
 		}
 	}
 	if !slices.Equal(listed, want) {

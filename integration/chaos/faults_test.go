@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // fault is a row of the matrix.
@@ -32,27 +33,39 @@ type fault struct {
 	heal func(*cell)
 	// lasts is how long the fault is left alone; nil is the hold of the form.
 	lasts func(form) time.Duration
-	// both has the short form try both loads.
-	both bool
+	// only is the mode in which there is such a thing; empty is both.
+	only outboxsql.Mode
+	// both has the short form try both loads in both modes, and costly one of them in
+	// one mode.
+	both, costly bool
 }
 
 // faults are the rows of the matrix, by the names that docs/guarantees.md uses.
 func faults() []fault {
 	all := []fault{
 		{name: "relay killed (SIGKILL)", both: true, inject: killRelay, heal: (*cell).startRelay, lasts: nothing},
-		{name: "relay frozen (SIGSTOP)", inject: freezeRelay, heal: thawRelay, lasts: func(s form) time.Duration { return s.freeze }},
+		{name: "relay frozen (SIGSTOP)", costly: true, inject: freezeRelay, heal: thawRelay, lasts: func(s form) time.Duration { return s.freeze }},
 		{name: "PostgreSQL killed (SIGKILL)", both: true, server: ownServer, inject: killServer, heal: startServer},
-		{name: "PostgreSQL restarted (immediate)", server: ownServer, inject: restartServer},
+		{name: "PostgreSQL restarted (immediate)", costly: true, server: ownServer, inject: restartServer},
 	}
-	for _, kind := range []string{"claim", "listen", "bell", "keeper", "slots"} {
-		all = append(all, fault{name: "connection ended: notifyd/" + kind, both: kind == "slots", inject: func(c *cell) { endSessions(c, kind) }})
+	for _, s := range []struct {
+		role string
+		only outboxsql.Mode
+	}{
+		{"claim", outboxsql.ModeQueue}, {"stream", outboxsql.ModeStream}, {"listen", ""}, {"bell", ""}, {"keeper", ""},
+		{"slots", outboxsql.ModeQueue}, {"units", outboxsql.ModeStream},
+	} {
+		all = append(all, fault{
+			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "slots" || s.role == "units",
+			inject: func(c *cell) { endSessions(c, s.role) },
+		})
 	}
 	all = append(all, []fault{
-		{name: "disk full on PostgreSQL", server: smallServer, inject: fillDisk, heal: emptyDisk},
+		{name: "disk full on PostgreSQL", costly: true, server: smallServer, inject: fillDisk, heal: emptyDisk},
 		{name: "connection limit reached", inject: limitConnections, heal: liftLimit},
-		{name: "table locked past lock_timeout", inject: lockTable, heal: (*cell).commit},
-		{name: "PgBouncer (session) killed and restarted", way: throughPgBouncer, inject: killPooler, heal: startPooler},
-		{name: "half-open connections (packets vanish)", way: throughNetwork, inject: cutNetwork, heal: mendNetwork},
+		{name: "table locked past lock_timeout", costly: true, inject: lockTable, heal: (*cell).commit},
+		{name: "PgBouncer (session) killed and restarted", costly: true, way: throughPgBouncer, inject: killPooler, heal: startPooler},
+		{name: "half-open connections (packets vanish)", costly: true, way: throughNetwork, inject: cutNetwork, heal: mendNetwork},
 		{name: "destination down", inject: func(c *cell) { c.sink().set(c.t, modeDown) }, heal: destinationUp},
 		{name: "destination slow", inject: func(c *cell) { c.sink().set(c.t, modeSlow) }, heal: destinationUp},
 		{name: "destination blocked", inject: blockDestination, heal: destinationUp, lasts: func(s form) time.Duration { return max(s.hold, answerWithin) }},
@@ -61,9 +74,9 @@ func faults() []fault {
 		{name: "long foreign read snapshot", inject: foreignRead, heal: (*cell).commit},
 		{name: "TRUNCATE of what is done", inject: truncateDone},
 		{name: "ALTER TABLE ADD COLUMN", inject: addColumns},
-		{name: "clock of PostgreSQL jumps forward", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
-		{name: "clock of PostgreSQL jumps back", relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
-		{name: "updates stalled past statement_timeout", inject: stallUpdates, heal: endStall},
+		{name: "clock of PostgreSQL jumps forward", costly: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
+		{name: "clock of PostgreSQL jumps back", costly: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
+		{name: "updates stalled past statement_timeout", costly: true, inject: stallUpdates, heal: endStall},
 	}...)
 	for i := range all {
 		all[i].relays = cmp.Or(all[i].relays, 2)
@@ -89,7 +102,7 @@ func (c *cell) sink() *sink {
 func killRelay(c *cell) {
 	missing, looked := c.load.known(), 0
 	killed := time.Now()
-	c.signal(0, syscall.SIGKILL)
+	c.deliverer().signal(c.t, syscall.SIGKILL)
 	c.broken = 1
 	c.begin("SELECT pg_current_xact_id()")
 	c.await("the relay that is left delivers what was there", func() bool {
@@ -106,19 +119,22 @@ func killRelay(c *cell) {
 	c.commit()
 }
 
-// freezeRelay freezes a relay that has its share of the aggregates, and goes on
-// writing.
+// freezeRelay freezes a relay that has its share of the aggregates, or the destination,
+// and goes on writing.
 func freezeRelay(c *cell) {
-	c.await("each relay has half of the aggregates", func() bool {
-		return c.holds(`SELECT count(*) = 2 FROM (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND classid::bigint BETWEEN x'6e747300'::bigint AND x'6e747300'::bigint + 63 GROUP BY pid HAVING count(*) = 32) AS half`)
-	})
+	if c.mode == outboxsql.ModeQueue {
+		c.await("each relay has half of the aggregates", func() bool {
+			return c.holds(`SELECT count(*) = 2 FROM (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+				AND classid::bigint BETWEEN x'6e747300'::bigint AND x'6e747300'::bigint + 63 GROUP BY pid HAVING count(*) = 32) AS half`)
+		})
+	}
 	c.load.insist("frozen", freezeKeys, 5*freezeKeys) // some are on their way
-	c.signal(0, syscall.SIGSTOP)
+	c.stopped = c.deliverer()
+	c.stopped.signal(c.t, syscall.SIGSTOP)
 	c.frozen = time.Now()
 	c.load.insist("frozen", freezeKeys, 5*freezeKeys)
-	c.broken = 1 // the server ends its transactions after a while, and another relay takes them
+	c.broken = 1 // the server ends its sessions after a while, and another relay takes what they had
 }
 
 // freezeKeys is how many aggregates are written to beside the load: enough that a
@@ -128,20 +144,18 @@ const freezeKeys = 200
 // thawRelay has the other relay deliver, without the one that is frozen, all that
 // was written until then.
 func thawRelay(c *cell) {
-	var last int64
-	if err := c.pool.QueryRow(c.ctx, `SELECT max(id) FROM outbox_events`).Scan(&last); err != nil {
-		c.t.Fatal(err)
-	}
-	for _, step := range []struct{ what, rest string }{
-		{"taken over what was free", `state = 'fresh'`},
-		{"delivered it, with what the leases of the frozen relay held back", `state <> 'done'`},
+	last := c.last()
+	for _, step := range []struct {
+		what string
+		done func(last int64) bool
+	}{
+		{"taken over what was free", c.taken},
+		{"delivered it, with what the frozen relay held back", c.done},
 	} {
-		c.await("beside a relay that is frozen, the other one has "+step.what, func() bool {
-			return c.holds(`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE id <= $1 AND `+step.rest+`)`, last)
-		})
+		c.await("beside a relay that is frozen, the other one has "+step.what, func() bool { return step.done(last) })
 		c.t.Logf("%.1f s after the freeze the other relay has %s", time.Since(c.frozen).Seconds(), step.what)
 	}
-	c.signal(0, syscall.SIGCONT)
+	c.stopped.signal(c.t, syscall.SIGCONT)
 }
 
 func ownServer(c *cell) { c.server = testenv.OwnPostgres(c.t, nil) }
@@ -176,13 +190,13 @@ func restartServer(c *cell) {
 	c.crashed(kept)
 }
 
-// endSessions ends the connections of one kind. Those that hold neither claims
-// nor leases take nothing with them.
+// endSessions ends the connections of one kind. Those that hold neither claims, leases
+// nor units take nothing with them.
 func endSessions(c *cell, kind string) {
 	name := "notifyd/" + kind
 	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })
 	switch kind {
-	case "listen", "bell":
+	case "listen", "bell", "stream": // who reads a stream goes on where it was
 	case "keeper":
 		c.unleased = len(c.relays)
 	default:
@@ -243,13 +257,15 @@ func limitConnections(c *cell) {
 func liftLimit(c *cell) { c.exec(`ALTER ROLE ` + c.role + ` CONNECTION LIMIT -1`) }
 
 // lockTable keeps everybody from the events until the server has refused a relay
-// for waiting too long (55P03), and both have noticed.
+// for waiting too long (55P03), and both have noticed; of a stream, the one that has
+// the destination.
 func lockTable(c *cell) {
 	c.awaitWell(noDatabase())
 	c.begin(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`)
 	c.unleased = len(c.relays)
 	c.await("the relays run into their lock_timeout", func() bool {
-		return c.each(noDatabase().noticed) && c.some(func(r *child) bool { return r.log.has("(SQLSTATE 55P03)") })
+		return (c.mode == outboxsql.ModeStream || c.each(noDatabase().noticed)) &&
+			c.some(func(r *child) bool { return noDatabase().noticed(r) && r.log.has("(SQLSTATE 55P03)") })
 	})
 }
 
@@ -262,7 +278,7 @@ func stallUpdates(c *cell) {
 			WHILE EXISTS (SELECT FROM stall) LOOP PERFORM pg_sleep(0.02); END LOOP;
 			RETURN NULL;
 		END $$;
-		CREATE TRIGGER stall BEFORE UPDATE ON outbox_events EXECUTE FUNCTION stall()`)
+		CREATE TRIGGER stall BEFORE UPDATE ON ` + c.marked() + ` EXECUTE FUNCTION stall()`)
 	c.broken = len(c.relays)
 	c.load.insist("stalled-", 20, 200) // the backlog may be done
 	c.await("the relays run into their statement_timeout", func() bool {
@@ -317,7 +333,7 @@ func destinationUp(c *cell) { c.sink().set(c.t, modeUp) }
 
 func blockDestination(c *cell) {
 	c.sink().set(c.t, modeBlocked)
-	c.await("a batch waits for the destination", c.sink().holding)
+	c.await("a batch waits for the destination", func() bool { return c.sink().holding() > 0 })
 }
 
 func mailServer(c *cell) {
@@ -353,14 +369,14 @@ func foreignRead(c *cell) {
 // wants his disk back at once.
 func truncateDone(c *cell) {
 	c.begin(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`,
-		`CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM outbox_events WHERE state <> 'done'`,
+		`CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM outbox_events AS e WHERE `+c.undone(),
 		`TRUNCATE outbox_events`,
 		`INSERT INTO outbox_events OVERRIDING SYSTEM VALUE SELECT * FROM kept`)
 	c.commit()
 }
 
 func addColumns(c *cell) {
-	for n, table := range []string{"outbox_events", "outbox_deliveries"} {
+	for n, table := range []string{"outbox_events", "outbox_deliveries", "outbox_positions"} {
 		c.exec(fmt.Sprintf(`ALTER TABLE %s ADD COLUMN extra_%d int DEFAULT 7`, table, n))
 	}
 }
@@ -372,5 +388,6 @@ func clockServer(c *cell) { c.server, c.clock = testenv.ClockPostgres(c.t, nil) 
 // it, and end the sessions that they are for.
 func jump(c *cell, offset time.Duration) {
 	c.clock(offset)
+	c.skew = offset
 	c.broken = len(c.relays)
 }

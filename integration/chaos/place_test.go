@@ -229,10 +229,11 @@ func (s *sink) unsure() int {
 	return s.maybe
 }
 
-func (s *sink) holding() bool {
+// holding is how many batches wait for a blocked sink.
+func (s *sink) holding() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held > 0
+	return s.held
 }
 
 // client is the relay's side of a sink.

@@ -39,9 +39,9 @@ const (
 	relayBatch       = 50
 	// leasedMost is what its lane may run under leases.
 	leasedMost = relayConcurrency * relayBatch
-	// inFlight is what a relay may have delivered and not settled: its claims, and
-	// its leases beside them.
-	inFlight = relayClaims*relayClaimBatch + leasedMost
+	// claimed is what a relay of a queue may have delivered and not settled: its claims,
+	// and its leases beside them.
+	claimed = relayClaims*relayClaimBatch + leasedMost
 
 	// answerWithin is how long a destination may take.
 	answerWithin = 3 * time.Second
@@ -157,10 +157,10 @@ func (c *cell) startRelay() {
 	})
 }
 
-func (c *cell) signal(n int, sig syscall.Signal) {
-	c.t.Helper()
-	if err := c.relays[n].cmd.Process.Signal(sig); err != nil {
-		c.t.Fatal(err)
+func (r *child) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := r.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
 	}
 }
 

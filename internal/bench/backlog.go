@@ -27,13 +27,20 @@ type load struct {
 	priority int // of that destination
 
 	partitions int // of the table; 0: it has none
+
+	mode   outboxsql.Mode // "" is a queue
+	ahead  int            // events before all others whose transaction stays open
+	copies int            // destinations that get each event; 0 is 1
 }
 
 // stored is the number of events that were met before the backlog came up.
 func (l load) stored() int { return l.blocked * (1 + blockedParked) }
 
+// before is the highest id before the backlog.
+func (l load) before() int { return l.ahead + l.stored() }
+
 // held is the number of events that may not be delivered.
-func (l load) held() int { return l.stored() + l.fresh }
+func (l load) held() int { return l.before() + l.fresh }
 
 // total is the highest id.
 func (l load) total() int { return l.held() + l.events + l.urgent }
@@ -47,17 +54,21 @@ func (l load) half() int64 { return int64(l.events+l.fresh) / 2 }
 
 // holds reports whether an event may not be delivered.
 func (l load) holds(id int64) bool {
-	i, all := id-int64(l.stored()), int64(l.events+l.fresh)
+	i, all := id-int64(l.before()), int64(l.events+l.fresh)
 	share := func(i int64) int64 { return (i*int64(l.fresh) + l.half()) / all }
 	return i <= 0 || share(i) > share(i-1)
 }
 
+// freeAggregate is what the ids of aggregates begin with whose events are to be
+// delivered; a number follows.
+const freeAggregate = "free-"
+
 // sqlFreshEvents inserts the backlog. An aggregate has one type, and so one
 // destination; its events are spread at random, the same way in every run.
 const sqlFreshEvents = `INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload)
-SELECT $stored + i, $type || '.' || coalesce(blocked, free, i) % $routes,
+SELECT $before + i, $type || '.' || coalesce(blocked, free, i) % $routes,
 	CASE WHEN coalesce(blocked, free) IS NOT NULL THEN $aggregate END,
-	coalesce('blocked-' || blocked, 'free-' || free), $payload::json
+	coalesce('blocked-' || blocked, '` + freeAggregate + `' || free), $payload::json
 FROM generate_series(1, $backlog::bigint) AS i
 CROSS JOIN LATERAL (SELECT
 	CASE WHEN ` + sqlShare + ` > (((i - 1) * $fresh + $half) / $backlog) THEN ` + sqlShare + ` % greatest($blocked, 1) END AS blocked,
@@ -67,23 +78,26 @@ CROSS JOIN LATERAL (SELECT
 // failed once and is tried again in a day, and later ones behind it.
 const sqlBlocked = `WITH event AS (
 	INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload, state)
-	SELECT i, $type || '.' || i % $blocked % $routes, $aggregate, 'blocked-' || i % $blocked, $payload::json, 'deferred'
+	SELECT $ahead + i, $type || '.' || i % $blocked % $routes, $aggregate, 'blocked-' || i % $blocked, $payload::json, $met
 	FROM generate_series(1, $stored::bigint) AS i
 	RETURNING id, event_type, aggregate_type, aggregate_id)
 INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error)
-SELECT id, $sink || id % $blocked % $routes, event_type, CASE WHEN id <= $blocked THEN 'retry' ELSE 'parked' END,
-	(id <= $blocked)::int, CASE WHEN id <= $blocked THEN now() + interval '1 day' ELSE now() END,
-	aggregate_type || '/' || aggregate_id, CASE WHEN id <= $blocked THEN 'event' END, CASE WHEN id <= $blocked THEN 'refused by the bench' END
-FROM event`
+SELECT id, $sink || (id - $ahead) % $blocked % $routes, event_type, CASE WHEN first THEN 'retry' ELSE 'parked' END,
+	first::int, CASE WHEN first THEN now() + interval '1 day' ELSE now() END,
+	aggregate_type || '/' || aggregate_id, CASE WHEN first THEN 'event' END, CASE WHEN first THEN 'refused by the bench' END
+FROM (SELECT *, id <= $ahead + $blocked AS first FROM event) AS event`
 
 // fill puts the numbers and names of a load into a statement. None of them is
 // anybody else's text.
 func (l load) fill(schema, statement string) string {
-	n := strconv.Itoa
+	n, met := strconv.Itoa, "'deferred'"
+	if l.mode == outboxsql.ModeStream {
+		met = "'fresh'" // no event is ever marked
+	}
 	return strings.NewReplacer(
 		"$table", table(schema), "$deliveries", deliveries(schema), "$aggregate", "'bench'", "$type", "'"+eventType+"'", "$sink", "'"+sinkName+"'",
 		"$payload", "'"+payload(l.payload)+"'", "$backlog", n(l.events+l.fresh), "$half", strconv.FormatInt(l.half(), 10),
-		"$stored", n(l.stored()), "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes), "$urgent", n(l.urgent),
+		"$stored", n(l.stored()), "$before", n(l.before()), "$ahead", n(l.ahead), "$met", met, "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes), "$urgent", n(l.urgent), "$total", n(l.total()), "$name", "'"+table(schema)+"'",
 	).Replace(statement)
 }
 
@@ -110,7 +124,17 @@ func (d *drain) backlog(ctx context.Context, name string, l load) (schema string
 	if l.urgent > 0 {
 		statements = append(statements, sqlUrgent)
 	}
-	for _, statement := range append(statements, "CHECKPOINT") {
+	if l.mode == outboxsql.ModeStream {
+		if err := d.makeStream(ctx, schema, l.stored()); err != nil {
+			return "", err
+		}
+	}
+	if err := d.writeAhead(ctx, schema, l); err != nil {
+		return "", err
+	}
+	// The ids are those that the sequence would have given.
+	statements = append(statements, "SELECT setval(pg_get_serial_sequence($name, 'id'), $total)", "CHECKPOINT")
+	for _, statement := range statements {
 		if _, err := d.pool.Exec(ctx, l.fill(schema, statement)); err != nil {
 			return "", fmt.Errorf("make the backlog: %w", err)
 		}

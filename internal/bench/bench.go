@@ -158,6 +158,15 @@ func (e *env) migrate(ctx context.Context, name string, bell outboxsql.Bell) (sc
 	return schema, nil
 }
 
+// migrateTo makes a schema like migrate, of which the tables are of a mode.
+func (e *env) migrateTo(ctx context.Context, name string, bell outboxsql.Bell, mode outboxsql.Mode) (schema string, err error) {
+	schema, err = e.migrate(ctx, name, bell)
+	if err == nil && mode == outboxsql.ModeStream {
+		err = e.makeStream(ctx, schema, 0)
+	}
+	return schema, err
+}
+
 // drop drops a schema of ours, if it is still there.
 func (e *env) drop(ctx context.Context, schema string) error {
 	_, err := e.pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
@@ -206,10 +215,11 @@ func (e *env) close(ctx context.Context) error {
 // printf writes for people. Whoever has closed the other end does not read it.
 func (e *env) printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, format, args...) }
 
+// in is the quoted name of a table or an index of a schema.
+func in(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
+
 // table is the quoted name of a schema's table of events.
-func table(schema string) string { return pgx.Identifier{schema, "outbox_events"}.Sanitize() }
+func table(schema string) string { return in(schema, "outbox_events") }
 
 // deliveries is the quoted name of a schema's table of stored deliveries.
-func deliveries(schema string) string {
-	return pgx.Identifier{schema, "outbox_deliveries"}.Sanitize()
-}
+func deliveries(schema string) string { return in(schema, "outbox_deliveries") }

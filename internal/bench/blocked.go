@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // errUnblocked is returned when something of a blocked aggregate was done.
@@ -31,10 +32,7 @@ func (d *drain) besideBlocked(ctx context.Context, bare drained) (DrainResult, e
 	r.BlockedPeakRSSMiB = beside.PeakRSSMiB
 	r.BlockedRatio = round(ratio(beside.EventsPerSecond, r.EventsPerSecond), 3)
 	r.BlockedFlowingRatio = round(ratio(beside.FlowingPerSecond, r.FlowingPerSecond), 3)
-	r.Lost, r.Duplicates = 0, 0
-	for _, one := range slices.Concat(took[0], took[1]) {
-		r.Lost, r.Duplicates = r.Lost+one.lost, r.Duplicates+one.duplicates
-	}
+	r.sum(took)
 	d.reportBlocked(r, took, bare)
 	return r, nil
 }
@@ -54,8 +52,8 @@ func (d *drain) inTurns(ctx context.Context, names [2]string, loads [2]load) (to
 	return took, nil
 }
 
-// middle has the medians of the rounds: of their times, CPU times and memory
-// each for itself.
+// middle has the medians of the rounds, of their times, CPU times and memory
+// each for itself, and the sum of what went wrong.
 func middle(rounds []drained) drained {
 	m := rounds[0]
 	of := func(value func(drained) float64) float64 {
@@ -73,9 +71,23 @@ func middle(rounds []drained) drained {
 	m.behind = int64(of(func(one drained) float64 { return float64(one.behind) }))
 	m.wal = of(func(one drained) float64 { return one.wal })
 	m.rss = int64(of(func(one drained) float64 { return float64(one.rss) }))
+	m.dead = int64(of(func(one drained) float64 { return float64(one.dead) }))
 	m.cpu = split{
 		postgres: span(func(one drained) time.Duration { return one.cpu.postgres }),
+		sink:     span(func(one drained) time.Duration { return one.cpu.sink }),
 		relay:    span(func(one drained) time.Duration { return one.cpu.relay }),
+	}
+	if m.read != nil {
+		var reads []drained
+		for _, one := range rounds {
+			reads = append(reads, *one.read)
+		}
+		read := middle(reads)
+		m.read = &read
+	}
+	m.lost, m.duplicates, m.disordered = 0, 0, 0
+	for _, one := range rounds {
+		m.lost, m.duplicates, m.disordered = m.lost+one.lost, m.duplicates+one.duplicates, m.disordered+one.disordered
 	}
 	return m
 }
@@ -88,10 +100,10 @@ func (d *drain) reportBlocked(r DrainResult, took [2][]drained, bare drained) {
 	}
 	d.printf("\nmedians of %d rounds, in turns\n\n", leastRounds)
 	free, blocked := middle(took[0]), middle(took[1])
-	d.columns([]string{"relay", "blocked", "SQL alone"}, free, blocked, bare)
+	d.besideFloor([]string{"relay", "blocked"}, bare, free, blocked)
 	d.printf("\nrounds, to the first delivery and from there: relay %s; blocked %s\n", seconds(took[0]), seconds(took[1]))
-	d.printf("blocked_ratio=%.3f (%.3f from the first delivery on) ratio=%.3f lost=%d duplicates=%d; memory is %s\n",
-		r.BlockedRatio, r.BlockedFlowingRatio, r.Ratio, r.Lost, r.Duplicates, free.rssHow)
+	d.printf("blocked_ratio=%.3f (%.3f from the first delivery on) %s; memory is %s\n",
+		r.BlockedRatio, r.BlockedFlowingRatio, r.verdict(), free.rssHow)
 }
 
 // seconds lists how long rounds took.
@@ -107,21 +119,33 @@ func seconds(rounds []drained) string {
 // an error if those of blocked aggregates are not as they should be: the failed
 // ones as they were, all others behind them, and nothing else stored.
 func (d *drain) left(ctx context.Context, schema string, l load) (int64, error) {
-	var left, waiting, parked, stored, rows int64
+	met, left := "e.state = 'deferred' AND", int64(0)
+	if l.mode == outboxsql.ModeStream {
+		met = ""
+		var err error
+		if left, err = d.unsettled(ctx, schema, l.mode); err != nil {
+			return 0, err
+		}
+	}
+	var unmarked, waiting, parked, stored, rows int64
 	err := d.pool.QueryRow(ctx, l.fill(schema, `SELECT
 		(SELECT count(*) FROM $table WHERE state <> 'done' AND NOT coalesce(aggregate_id, '') LIKE 'blocked-%'),
 		count(*) FILTER (WHERE d.state = 'retry' AND d.attempts = 1 AND d.available_at > now() AND d.event_id <= $blocked),
 		count(*) FILTER (WHERE d.state = 'parked' AND d.attempts = 0 AND d.event_id > $blocked),
 		count(*), (SELECT count(*) FROM $deliveries)
 		FROM $table AS e JOIN $deliveries AS d ON d.event_id = e.id AND d.ordering_key = e.aggregate_type || '/' || e.aggregate_id
-		WHERE e.state = 'deferred' AND e.aggregate_id LIKE 'blocked-%'`)).Scan(&left, &waiting, &parked, &stored, &rows)
+		WHERE `+met+` e.aggregate_id LIKE 'blocked-%'`)).Scan(&unmarked, &waiting, &parked, &stored, &rows)
 	if err != nil {
 		return 0, err
 	}
-	behind := int64(l.held() - l.blocked)
-	if waiting != int64(l.blocked) || parked != behind || stored != int64(l.held()) || rows != stored {
+	if l.mode != outboxsql.ModeStream {
+		left = unmarked
+	}
+	held := int64(l.held() - l.ahead)
+	behind := held - int64(l.blocked)
+	if waiting != int64(l.blocked) || parked != behind || stored != held || rows != stored {
 		return left, fmt.Errorf("%w: %d wait for another attempt, %d behind them, and %d rows are stored, where there should be %d, %d and %d",
-			errUnblocked, waiting, parked, rows, l.blocked, behind, l.held())
+			errUnblocked, waiting, parked, rows, l.blocked, behind, held)
 	}
 	return left, nil
 }

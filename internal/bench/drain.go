@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"runtime/debug"
 	"runtime/pprof"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // DrainOptions of [Drain].
@@ -59,12 +61,36 @@ type DrainOptions struct {
 	// HeldSnapshot keeps a transaction open that could still see all of the
 	// backlog, so that nothing of it can be cleaned up.
 	HeldSnapshot bool
+	// Foreign keeps a transaction open that writes: [ForeignElsewhere] or [ForeignHere];
+	// "": none.
+	Foreign string
+	// Mode is what the tables are. With [ModeBoth] the result is that of the queue, and
+	// has that of the stream in it.
+	Mode Mode
+	// Destinations is how many destinations get each event. From 2 on the drain is
+	// measured with one of them and with all, in turns. It takes To "noop", and goes
+	// without BlockedKeys, Urgent and Partitions.
+	Destinations int
+	// SinkBatch is the largest number of events in one call to a sink; 0 is the default of
+	// its type. There is one call at a time to each of the Topics, or to the queue.
+	SinkBatch int
+	// Consume has somebody read RabbitMQ's queue meanwhile.
+	Consume bool
 }
+
+// What the transaction of [DrainOptions.Foreign] has written.
+const (
+	ForeignElsewhere = "elsewhere" // something else
+	ForeignHere      = "here"      // an event, before all others
+)
+
+// Foreigns returns the words for [DrainOptions.Foreign].
+func Foreigns() []string { return []string{ForeignElsewhere, ForeignHere} }
 
 // DrainResult is what came of it.
 type DrainResult struct {
 	EventsPerSecond float64 `json:"events_per_second"`
-	SQLPerSecond    float64 `json:"sql_per_second"`
+	SQLPerSecond    float64 `json:"sql_per_second"`             // of a stream: the read alone
 	PlainPerSecond  float64 `json:"plain_per_second,omitempty"` // with Partitions, in place of SQLPerSecond
 	Ratio           float64 `json:"ratio"`
 	// StartSeconds of the relay go by until the first delivery;
@@ -75,8 +101,12 @@ type DrainResult struct {
 	Duplicates       int64   `json:"duplicates"`
 	WALBytesPerEvent float64 `json:"wal_bytes_per_event"`
 	PeakRSSMiB       float64 `json:"peak_rss_mib"`
-	// CPU seconds per million events, where there is a sink and the servers are
-	// private.
+	// DeadRows is what vacuum has to clean up after it, in all tables, as PostgreSQL
+	// estimates it.
+	DeadRows int64 `json:"dead_rows"`
+	// OutOfOrder is how many events came after a later one of their aggregate, of Keys.
+	OutOfOrder *int64 `json:"out_of_order,omitempty"`
+	// CPU seconds per million events, of servers that are private.
 	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
 	SinkCPU     float64 `json:"sink_cpu_s_per_million,omitempty"`
 	RelayCPU    float64 `json:"relay_cpu_s_per_million,omitempty"`
@@ -96,16 +126,27 @@ type DrainResult struct {
 	UrgentRatio       float64 `json:"urgent_ratio,omitempty"`
 	UrgentBehindAlike *int64  `json:"urgent_behind_alike,omitempty"`
 	UrgentBehind      *int64  `json:"urgent_behind,omitempty"`
+	// With Destinations: deliveries per second to all of them, and the CPU time of relay
+	// and, where it is private, PostgreSQL for a delivery, by that with one.
+	FannedPerSecond float64 `json:"fanned_deliveries_per_second,omitempty"`
+	FannedCPURatio  float64 `json:"fanned_cpu_ratio,omitempty"`
+	// With ModeBoth: the stream's figures, and its rate by the queue's.
+	Stream      *DrainResult `json:"stream,omitempty"`
+	StreamRatio float64      `json:"stream_ratio,omitempty"`
 }
 
 // OK reports whether all went as it should. Duplicates are allowed, and there
 // should be none without a fault.
-func (r DrainResult) OK() bool { return r.Lost == 0 }
+func (r DrainResult) OK() bool {
+	return r.Lost == 0 && (r.OutOfOrder == nil || *r.OutOfOrder == 0) && (r.Stream == nil || r.Stream.OK())
+}
 
 type drain struct {
 	*env
 	want  DrainOptions
+	mode  outboxsql.Mode // of the tables
 	place *place
+	ahead []*pgx.Conn // with open transactions that have written events
 }
 
 // drained is what one of the two was measured at.
@@ -119,6 +160,9 @@ type drained struct {
 	lost       int64
 	duplicates int64
 	behind     int64 // of the backlog before the last urgent event
+	disordered int64
+	dead       int64    // rows
+	read       *drained // of a stream: the read alone, over the same rows
 }
 
 // Drain measures how fast a relay works off a backlog, with a handler that does
@@ -158,6 +202,9 @@ const keysBesideBlocked = 10_000
 
 // check returns what is wrong with the options.
 func (o *DrainOptions) check() error {
+	if err := o.Mode.check(); err != nil {
+		return err
+	}
 	switch {
 	case o.Events < 1:
 		return fmt.Errorf("events must be at least 1, not %d", o.Events)
@@ -173,6 +220,18 @@ func (o *DrainOptions) check() error {
 		return fmt.Errorf("blocked keys are measured with the sink noop only, not with %s", o.To)
 	case o.BlockedFresh > 0 && o.BlockedKeys == 0:
 		return errors.New("fresh events of blocked keys need blocked keys")
+	case o.Foreign != "" && !slices.Contains(Foreigns(), o.Foreign):
+		return fmt.Errorf("there is no transaction %q", o.Foreign)
+	case o.Foreign == ForeignHere && o.BlockedKeys > 0:
+		return errors.New("blocked keys are measured without a transaction that has written an event")
+	case o.Delete && o.Mode != "" && o.Mode != ModeQueue:
+		return errors.New("a stream deletes nothing")
+	case o.Destinations < 0 || o.Destinations > 1 && (o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
+		return fmt.Errorf("%d destinations: there are at least 0, and they are measured into noop, without blocked keys, urgent events and partitions", o.Destinations)
+	case o.Consume && o.To != "rabbitmq":
+		return errors.New("only RabbitMQ's queue has a consumer")
+	case o.SinkBatch < 0:
+		return fmt.Errorf("a sink batch of %d is below 0", o.SinkBatch)
 	case o.BlockedFresh > o.Events:
 		return fmt.Errorf("%d fresh events of blocked keys are more than the %d of others", o.BlockedFresh, o.Events)
 	}
@@ -181,30 +240,58 @@ func (o *DrainOptions) check() error {
 
 // load is the backlog of a drain, beside so many blocked aggregates.
 func (d *drain) load(blocked int) load {
-	l := load{events: d.want.Events, payload: d.want.Payload, keys: d.want.Keys, routes: 1, blocked: blocked}
+	l := load{mode: d.mode, events: d.want.Events, payload: d.want.Payload, keys: d.want.Keys, routes: 1, blocked: blocked}
 	if d.place != nil {
 		l.routes = len(d.place.handlers)
 	}
 	if blocked > 0 {
 		l.fresh = d.want.BlockedFresh
 	}
+	if d.want.Foreign == ForeignHere {
+		l.ahead = 1
+	}
 	return l
 }
 
 func (d *drain) run(ctx context.Context) (DrainResult, error) {
-	if d.want.HeldSnapshot {
-		release, err := d.holdSnapshot(ctx)
-		if err != nil {
+	release, err := d.hold(ctx)
+	if err != nil {
+		return DrainResult{}, err
+	}
+	defer release()
+	modes := d.want.Mode.tables()
+	if len(modes) == 1 {
+		d.mode = modes[0]
+		return d.runMode(ctx)
+	}
+	if d.want.plain() {
+		return d.besideQueue(ctx)
+	}
+	var all [2]DrainResult
+	for i, mode := range modes {
+		d.printf("%s:\n", mode)
+		d.mode = mode
+		if all[i], err = d.runMode(ctx); err != nil {
 			return DrainResult{}, err
 		}
-		defer release()
+		d.printf("\n")
 	}
+	return beside(all[0], all[1]), nil
+}
+
+// plain reports whether one drain is all there is to be measured.
+func (o *DrainOptions) plain() bool {
+	return o.Partitions == 0 && o.BlockedKeys == 0 && o.Urgent == 0 && o.Destinations < 2
+}
+
+// runMode measures a table of one mode.
+func (d *drain) runMode(ctx context.Context) (DrainResult, error) {
 	if d.want.Partitions > 0 {
 		return d.besidePlain(ctx)
 	}
-	bare, err := d.measure(ctx, "sql", d.load(0), d.bare)
+	bare, err := d.floor(ctx)
 	if err != nil {
-		return DrainResult{}, fmt.Errorf("drain by SQL alone: %w", err)
+		return DrainResult{}, err
 	}
 	if err := d.openSink(ctx); err != nil {
 		return DrainResult{}, err
@@ -214,31 +301,28 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 		return d.besideBlocked(ctx, bare)
 	case d.want.Urgent > 0:
 		return d.besideUrgent(ctx, bare)
+	case d.want.Destinations > 1:
+		return d.besideOne(ctx, bare)
 	}
 	relay, err := d.measure(ctx, "relay", d.load(0), d.relay)
 	if err != nil {
 		return DrainResult{}, fmt.Errorf("drain by the relay: %w", err)
-	}
-	if err := d.recount(ctx, &relay); err != nil {
-		return DrainResult{}, err
 	}
 	r := d.result(relay, bare)
 	d.report(r, relay, bare)
 	return r, nil
 }
 
-// holdSnapshot opens a transaction that sees the tables as they are now.
-func (d *drain) holdSnapshot(ctx context.Context) (release func(), err error) {
-	conn, err := d.connect(ctx)
+// floor drains by SQL alone. A stream's is measured with each drain by the relay.
+func (d *drain) floor(ctx context.Context) (drained, error) {
+	if d.mode == outboxsql.ModeStream {
+		return drained{}, nil
+	}
+	bare, err := d.measure(ctx, "sql", d.load(0), d.bare)
 	if err != nil {
-		return nil, err
+		return drained{}, fmt.Errorf("drain by SQL alone: %w", err)
 	}
-	// The first statement takes the snapshot.
-	if _, err = conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_snapshot()"); err != nil {
-		closeAll(ctx, []*pgx.Conn{conn})
-		return nil, fmt.Errorf("hold a snapshot: %w", err)
-	}
-	return func() { closeAll(ctx, []*pgx.Conn{conn}) }, nil
+	return bare, nil
 }
 
 // measure makes a backlog in a schema of its own and times its drain. Profiles
@@ -248,6 +332,33 @@ func (d *drain) measure(ctx context.Context, name string, l load, work func(cont
 	if err != nil {
 		return drained{}, err
 	}
+	if result, err = d.meter(ctx, name, schema, l, work); err != nil {
+		return drained{}, err
+	}
+	if err := d.recount(ctx, &result); err != nil {
+		return drained{}, err
+	}
+	left, err := d.left(ctx, schema, l)
+	if err != nil {
+		return drained{}, err
+	}
+	result.lost = max(result.lost, left)
+	if result.dead, err = d.deadRows(ctx, schema); err != nil {
+		return drained{}, err
+	}
+	if l.mode == outboxsql.ModeStream {
+		read, err := d.meter(ctx, "read", schema, l, d.readAlone)
+		if err != nil {
+			return drained{}, fmt.Errorf("read without a relay: %w", err)
+		}
+		result.read = &read
+	}
+	d.release(ctx)
+	return result, d.drop(ctx, schema) // there may be many rounds
+}
+
+// meter takes what a drain costs.
+func (d *drain) meter(ctx context.Context, name, schema string, l load, work func(context.Context, string, load) (drained, error)) (result drained, err error) {
 	debug.FreeOSMemory()
 	how, err := resetPeak()
 	if err != nil {
@@ -277,15 +388,8 @@ func (d *drain) measure(ctx context.Context, name string, l load, work func(cont
 	if err := d.pool.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&to); err != nil {
 		return drained{}, err
 	}
-	if err := d.pool.QueryRow(ctx, "SELECT ($1::pg_lsn - $2::pg_lsn)::float8", to, from).Scan(&result.wal); err != nil {
-		return drained{}, err
-	}
-	left, err := d.left(ctx, schema, l)
-	if err != nil {
-		return drained{}, err
-	}
-	result.lost = max(result.lost, left)
-	return result, d.drop(ctx, schema) // there may be many rounds
+	err = d.pool.QueryRow(ctx, "SELECT ($1::pg_lsn - $2::pg_lsn)::float8", to, from).Scan(&result.wal)
+	return result, err
 }
 
 // relay drains by a relay, from its start until it has stopped: everything is
@@ -295,28 +399,33 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 	if d.want.Delete {
 		keep = 0
 	}
-	seen := l.sightings()
+	seen := l.copied()
 	relay, err := notifyd.New(d.pool, notifyd.WithSchema(schema), notifyd.WithLogger(d.Log), notifyd.WithRetention(keep, 1000),
 		notifyd.WithClaims(d.want.Workers), notifyd.WithClaimBatch(d.want.Batch))
 	if err != nil {
 		return result, err
 	}
-	if err := errors.Join(d.register(relay, seen), d.registerUrgent(relay, l, seen)); err != nil {
+	if err := errors.Join(d.register(relay, seen), d.registerUrgent(relay, l, seen[0])); err != nil {
 		return result, err
 	}
-	defer d.progress("the relay drains", int64(d.want.Events), seen.distinct.Load)()
+	defer d.progress("the relay drains", int64(d.want.Events), seen[0].distinct.Load)()
 	began := time.Now()
 	r := start(ctx, relay.Run)
-	err = seen.wait(ctx, r)
+	for _, one := range seen {
+		err = errors.Join(err, one.wait(ctx, r))
+	}
 	if l.fresh > 0 && err == nil {
-		err = d.drained(ctx, schema) // the last of them may be on their way into the table
+		err = d.drained(ctx, schema, l.mode) // the last of them may be on their way into the table
 	}
 	err = errors.Join(err, r.stop())
-	result.took, result.start = time.Since(began), time.Unix(0, seen.first.Load()).Sub(began)
-	result.behind = seen.behind.Load()
-	result.lost, result.duplicates = seen.missing(), seen.duplicates.Load()+seen.unknown.Load()
-	if strays := seen.strays.Load(); strays > 0 {
-		err = errors.Join(err, fmt.Errorf("%w: %s were delivered", errUnblocked, number(float64(strays))))
+	result.took, result.start = time.Since(began), time.Unix(0, seen[0].first.Load()).Sub(began)
+	result.behind = seen[0].behind.Load()
+	for _, one := range seen {
+		result.lost, result.duplicates = result.lost+one.missing(), result.duplicates+one.duplicates.Load()+one.unknown.Load()
+		result.disordered += one.disordered.Load()
+		if strays := one.strays.Load(); strays > 0 {
+			err = errors.Join(err, fmt.Errorf("%w: %s were delivered", errUnblocked, number(float64(strays))))
+		}
 	}
 	return result, err
 }

@@ -8,19 +8,25 @@ import (
 // flowing is the rate of n events from the first delivery on.
 func (r drained) flowing(n float64) float64 { return ratio(n, (r.took - r.start).Seconds()) }
 
-// result is what came of a drain by the relay, and of one by SQL alone.
+// result is what came of a drain by the relay, and of one by SQL alone; that of a
+// stream has its own floor.
 func (d *drain) result(relay, bare drained) DrainResult {
+	if relay.read != nil {
+		bare = *relay.read
+	}
 	n := float64(d.want.Events)
 	r := DrainResult{
 		EventsPerSecond: round(n/relay.took.Seconds(), 0), SQLPerSecond: round(n/bare.took.Seconds(), 0),
 		StartSeconds: round(relay.start.Seconds(), 3), FlowingPerSecond: round(relay.flowing(n), 0),
 		Lost: relay.lost, Duplicates: relay.duplicates,
-		WALBytesPerEvent: round(relay.wal/n, 1), PeakRSSMiB: mebibytes(relay.rss),
+		WALBytesPerEvent: round(relay.wal/n, 1), PeakRSSMiB: mebibytes(relay.rss), DeadRows: relay.dead,
+		PostgresCPU: round(perEvent(relay.cpu.postgres, n), 2), SinkCPU: round(perEvent(relay.cpu.sink, n), 2),
+		RelayCPU: round(perEvent(relay.cpu.relay, n), 2),
+	}
+	if d.want.Keys > 0 {
+		r.OutOfOrder = &relay.disordered
 	}
 	r.Ratio = round(ratio(r.EventsPerSecond, r.SQLPerSecond), 3)
-	if d.place.pid != 0 {
-		r.PostgresCPU, r.SinkCPU, r.RelayCPU = round(perEvent(relay.cpu.postgres, n), 2), round(perEvent(relay.cpu.sink, n), 2), round(perEvent(relay.cpu.relay, n), 2)
-	}
 	return r
 }
 
@@ -33,6 +39,12 @@ func (d *drain) explain() {
 	if d.want.HeldSnapshot {
 		held = ", while an older snapshot is held"
 	}
+	switch d.want.Foreign {
+	case ForeignElsewhere:
+		held += ", while a transaction that writes elsewhere is open"
+	case ForeignHere:
+		held += ", while a transaction is open that has written an event before them"
+	}
 	if d.want.Keys > 0 {
 		whose = "of " + number(float64(d.want.Keys)) + " aggregates"
 	}
@@ -44,8 +56,17 @@ func (d *drain) explain() {
 
 func (d *drain) report(r DrainResult, relay, bare drained) {
 	d.explain()
-	d.columns([]string{"relay", "SQL alone"}, relay, bare)
-	d.printf("\nratio=%.3f lost=%d duplicates=%d; memory is %s\n", r.Ratio, r.Lost, r.Duplicates, relay.rssHow)
+	d.besideFloor([]string{"relay"}, bare, relay)
+	d.printf("\n%s; memory is %s\n", r.verdict(), relay.rssHow)
+}
+
+// besideFloor writes what drains took, and what the database alone did for the first.
+func (d *drain) besideFloor(names []string, bare drained, all ...drained) {
+	if read := all[0].read; read != nil {
+		d.columns(append(names, "read alone"), append(all, *read)...)
+		return
+	}
+	d.columns(append(names, "SQL alone"), append(all, bare)...)
 }
 
 // columns writes what drains took, a column for each.
@@ -75,7 +96,7 @@ func (d *drain) columns(names []string, all ...drained) {
 	fixed("seconds", 2, func(one drained) float64 { return one.took.Seconds() })
 	started("to the first delivery", func(one drained) string { return fmt.Sprintf("%.2f", one.start.Seconds()) })
 	started("events per second from then on", func(one drained) string { return number(one.flowing(n)) })
-	fixed("WAL bytes per event", 0, func(one drained) float64 { return one.wal / n })
+	fixed("WAL bytes per event", 1, func(one drained) float64 { return one.wal / n })
 	fixed("CPU of this process, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.relay, n) })
 	if d.DatabaseURL == "" {
 		fixed("CPU of PostgreSQL, us/event", 2, func(one drained) float64 { return perEvent(one.cpu.postgres, n) })
@@ -83,6 +104,7 @@ func (d *drain) columns(names []string, all ...drained) {
 	if d.place.pid != 0 {
 		started("CPU of "+d.want.To+", us/event", func(one drained) string { return fmt.Sprintf("%.2f", perEvent(one.cpu.sink, n)) })
 	}
+	started("dead rows afterwards", func(one drained) string { return number(float64(one.dead)) })
 	fixed("peak memory, MiB", 1, func(one drained) float64 { return mebibytes(one.rss) })
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,9 @@ type InsertOptions struct {
 	Writers int
 	// Seconds is how long each variant is measured for, in rounds.
 	Seconds int
+	// Mode is what the tables are. With [ModeBoth] the result is that of queues, and has
+	// that of streams in it.
+	Mode Mode
 }
 
 // InsertResult is what came of it: commits per second of all writers, medians
@@ -33,6 +37,9 @@ type InsertResult struct {
 	Always       float64 `json:"always"`
 	AutoRatio    float64 `json:"auto_ratio"`    // auto / none
 	TriggerRatio float64 `json:"trigger_ratio"` // silent / none
+	// With ModeBoth: the figures of streams, and silent of theirs / silent of queues.
+	Stream      *InsertResult `json:"stream,omitempty"`
+	StreamRatio float64       `json:"stream_ratio,omitempty"`
 }
 
 // OK reports whether all went as it should.
@@ -49,9 +56,11 @@ const (
 type variant struct {
 	name   string
 	bell   outboxsql.Bell
+	mode   outboxsql.Mode
 	schema string
 	rates  []float64
 	cpu    share
+	relay  *process  // at work on the table, nil where there is none
 	behind []float64 // seconds that the relay needed to catch up, per round
 }
 
@@ -63,8 +72,7 @@ type share struct {
 type insert struct {
 	*env
 	want     InsertOptions
-	variants []*variant
-	relay    *process
+	variants []*variant // those of a mode together
 }
 
 // The variants, in the order of the table.
@@ -73,6 +81,7 @@ const (
 	bellAuto
 	bellSilent
 	bellAlways
+	bells
 )
 
 // Insert measures how many transactions writers commit per second: without a
@@ -83,14 +92,21 @@ func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 	if o.Writers < 1 || o.Seconds < 1 {
 		return InsertResult{}, fmt.Errorf("writers and seconds must be at least 1, not %d and %d", o.Writers, o.Seconds)
 	}
+	if err := o.Mode.check(); err != nil {
+		return InsertResult{}, err
+	}
 	var result InsertResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
-		b := &insert{env: e, want: o, variants: []*variant{
-			noTrigger:  {name: "none", bell: outboxsql.BellOff},
-			bellAuto:   {name: "auto", bell: outboxsql.BellAuto},
-			bellSilent: {name: "silent", bell: outboxsql.BellAuto},
-			bellAlways: {name: "always", bell: outboxsql.BellAlways},
-		}}
+		b := &insert{env: e, want: o}
+		for _, mode := range o.Mode.tables() {
+			prefix := string(mode) + "_"
+			b.variants = append(b.variants, []*variant{
+				noTrigger:  {name: prefix + "none", mode: mode, bell: outboxsql.BellOff},
+				bellAuto:   {name: prefix + "auto", mode: mode, bell: outboxsql.BellAuto},
+				bellSilent: {name: prefix + "silent", mode: mode, bell: outboxsql.BellAuto},
+				bellAlways: {name: prefix + "always", mode: mode, bell: outboxsql.BellAlways},
+			}...)
+		}
 		if err := b.run(ctx); err != nil {
 			return err
 		}
@@ -102,27 +118,17 @@ func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 
 func (b *insert) run(ctx context.Context) (err error) {
 	for _, v := range b.variants {
-		if v.schema, err = b.migrate(ctx, v.name, v.bell); err != nil {
+		if v.schema, err = b.migrateTo(ctx, v.name, v.bell, v.mode); err != nil {
 			return err
 		}
 	}
-	silence, err := b.hold(ctx, b.variants[bellSilent])
-	if err != nil {
-		return fmt.Errorf("hold the bell silent: %w", err)
+	for of := range slices.Chunk(b.variants, bells) {
+		stop, err := b.attend(ctx, of)
+		defer func() { err = errors.Join(err, stop()) }()
+		if err != nil {
+			return err
+		}
 	}
-	defer store.Close(ctx, silence)
-	stopListening, err := b.listen(ctx, b.variants[bellAlways])
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	defer func() { err = errors.Join(err, stopListening()) }()
-	if b.relay, err = b.startProcess(ctx, b.variants[bellAuto].schema, 0); err != nil {
-		return err
-	}
-	defer func() {
-		_, serr := b.relay.stop()
-		err = errors.Join(err, serr)
-	}()
 	writers, err := b.connectMany(ctx, b.want.Writers, func(c *pgx.Conn) error {
 		for _, v := range b.variants {
 			if err := prepare(ctx, c, map[string]string{v.name: insertSQL(v.schema)}); err != nil {
@@ -139,6 +145,37 @@ func (b *insert) run(ctx context.Context) (err error) {
 		return err
 	}
 	return b.rounds(ctx, writers)
+}
+
+// attend starts what the variants of one mode need beside their writers. The caller
+// calls stop also after an error.
+func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, err error) {
+	var stops []func() error
+	stop = func() (err error) {
+		for _, f := range slices.Backward(stops) {
+			err = errors.Join(err, f())
+		}
+		return err
+	}
+	silence, err := b.hold(ctx, of[bellSilent])
+	if err != nil {
+		return stop, fmt.Errorf("hold the bell silent: %w", err)
+	}
+	stops = append(stops, func() error { store.Close(ctx, silence); return nil })
+	stopListening, err := b.listen(ctx, of[bellAlways])
+	if err != nil {
+		return stop, fmt.Errorf("listen: %w", err)
+	}
+	stops = append(stops, stopListening)
+	auto := of[bellAuto]
+	if auto.relay, err = b.startProcess(ctx, auto.schema, order{}); err != nil {
+		return stop, err
+	}
+	stops = append(stops, func() error {
+		_, err := auto.relay.stop()
+		return err
+	})
+	return stop, nil
 }
 
 // hold takes the lock that the trigger tests, as a relay that is awake does.
@@ -196,9 +233,9 @@ func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 				return fmt.Errorf("variant %s: %w", v.name, err)
 			}
 			// What the relay has left to do must not fall into the next round.
-			if v.bell == outboxsql.BellAuto && v == b.variants[bellAuto] {
+			if v.relay != nil {
 				since := time.Now()
-				if err := b.drained(ctx, v.schema); err != nil {
+				if err := b.drained(ctx, v.schema, v.mode); err != nil {
 					return err
 				}
 				v.behind = append(v.behind, time.Since(since).Seconds())
@@ -253,11 +290,11 @@ func (b *insert) watch(ctx context.Context, v *variant, warm, length time.Durati
 	if err := sleepTimer(ctx, warm); err != nil {
 		return err
 	}
-	before := b.used()
+	before := v.used()
 	if err := sleepTimer(ctx, length); err != nil {
 		return err
 	}
-	after := b.used()
+	after := v.used()
 	v.cpu.process += after.process - before.process
 	v.cpu.sessions += after.sessions - before.sessions
 	v.cpu.writers += after.writers - before.writers
@@ -265,36 +302,63 @@ func (b *insert) watch(ctx context.Context, v *variant, warm, length time.Durati
 	return nil
 }
 
-func (b *insert) used() (s share) {
-	s.process, _ = cpuOf([]int{b.relay.cmd.Process.Pid})
-	s.sessions, _ = cpuOf(b.relay.sessions)
+func (v *variant) used() (s share) {
+	if v.relay != nil {
+		s.process, _ = cpuOf([]int{v.relay.cmd.Process.Pid})
+		s.sessions, _ = cpuOf(v.relay.sessions)
+	}
 	s.writers = ownCPU()
 	return s
 }
 
 func (b *insert) report() InsertResult {
-	var medians []float64
-	for _, v := range b.variants {
-		medians = append(medians, round(median(v.rates), 0))
+	b.printf("%d writers, one event of %d B per transaction; medians of %d rounds, in turns\n\n", b.want.Writers, payloadBytes, len(b.variants[0].rates))
+	g := newTable(b.Out, "commits per second", "median", "of none", "lowest", "highest")
+	var results []InsertResult
+	for of := range slices.Chunk(b.variants, bells) {
+		results = append(results, b.rows(g, of))
+	}
+	r := results[0]
+	if len(results) > 1 {
+		r.Stream, r.StreamRatio = &results[1], round(ratio(results[1].Silent, r.Silent), 3)
+	}
+	for of := range slices.Chunk(b.variants, bells) {
+		b.reportRelay(of[bellAuto])
+	}
+	if r.Stream != nil {
+		b.printf("\nstream_ratio=%.3f (silent, by that of queues)\n", r.StreamRatio)
+	}
+	return r
+}
+
+// rows writes the variants of one mode.
+func (b *insert) rows(g grid, of []*variant) InsertResult {
+	var medians [bells]float64
+	for i, v := range of {
+		medians[i] = round(median(v.rates), 0)
 	}
 	r := InsertResult{None: medians[noTrigger], Auto: medians[bellAuto], Silent: medians[bellSilent], Always: medians[bellAlways]}
 	r.AutoRatio, r.TriggerRatio = round(ratio(r.Auto, r.None), 3), round(ratio(r.Silent, r.None), 3)
-	b.printf("%d writers, one event of %d B per transaction; medians of %d rounds, in turns\n\n", b.want.Writers, payloadBytes, len(b.variants[0].rates))
-	g := newTable(b.Out, "commits per second", "median", "of none", "lowest", "highest")
+	if len(b.variants) > bells {
+		g.row(string(of[0].mode) + ":")
+	}
 	for i, name := range []string{"none: no trigger", "auto: a relay at work", "silent: the trigger alone", "always: NOTIFY every time"} {
-		low, high := extremes(b.variants[i].rates)
+		low, high := extremes(of[i].rates)
 		g.row(name, number(medians[i]), fmt.Sprintf("%.3f", ratio(medians[i], r.None)), number(low), number(high))
 	}
-	auto := b.variants[bellAuto]
-	b.printf("\nCPU while the relay is at work, of all cores: the writers' program %s", auto.cpu.percent(auto.cpu.writers))
+	return r
+}
+
+// reportRelay says what the relay has used.
+func (b *insert) reportRelay(auto *variant) {
+	b.printf("\n%s, CPU while the relay is at work, of all cores: the writers' program %s", auto.mode, auto.cpu.percent(auto.cpu.writers))
 	if auto.cpu.process > 0 {
 		b.printf(", the relay %s", auto.cpu.percent(auto.cpu.process))
 	}
-	if len(b.relay.sessions) > 0 {
+	if len(auto.relay.sessions) > 0 {
 		b.printf(", its sessions in PostgreSQL %s", auto.cpu.percent(auto.cpu.sessions))
 	}
 	b.printf("\nthe relay had caught up %.2f s after the last commit of a round (median)\n", median(auto.behind))
-	return r
 }
 
 func (s share) percent(of time.Duration) string {

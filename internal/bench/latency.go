@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,13 @@ type LatencyOptions struct {
 	Events int
 	// Rate is how many transactions begin per second.
 	Rate int
+	// Mode is what the table is. With [ModeBoth] the result is that of the queue, and has
+	// that of the stream in it.
+	Mode Mode
+	// HeldSnapshot and Foreign keep a transaction open, as in [DrainOptions], every other
+	// second: as many events are measured meanwhile as without.
+	HeldSnapshot bool
+	Foreign      string
 }
 
 // LatencyResult is what came of it, in milliseconds from the return of COMMIT
@@ -35,58 +43,85 @@ type LatencyResult struct {
 	FloorP50 float64 `json:"floor_p50_ms"`
 	FloorP99 float64 `json:"floor_p99_ms"`
 	Lost     int64   `json:"lost"`
+	// The same while a transaction is open, where one was wanted, and by those without.
+	DisturbedP50      float64 `json:"disturbed_p50_ms,omitempty"`
+	DisturbedP99      float64 `json:"disturbed_p99_ms,omitempty"`
+	DisturbedP50Ratio float64 `json:"disturbed_p50_ratio,omitempty"`
+	DisturbedP99Ratio float64 `json:"disturbed_p99_ratio,omitempty"`
+	// With ModeBoth: the stream's figures.
+	Stream *LatencyResult `json:"stream,omitempty"`
 }
 
 // OK reports whether all went as it should.
-func (r LatencyResult) OK() bool { return r.Lost == 0 }
+func (r LatencyResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
 
 const (
 	// warmUp events of each side come first and are not measured.
 	warmUp = 100
 	// blockTime is how long the relay and the floor take turns for.
 	blockTime = 250 * time.Millisecond
+	// disturbedBlockTime is the same where a transaction is opened in turns: longer than
+	// it takes the relay to look for it again and again.
+	disturbedBlockTime = time.Second
 	// blockPause lets the last events of a block arrive before the next one.
 	blockPause = 20 * time.Millisecond
 	// payloadBytes of an event where nothing else is asked for.
 	payloadBytes = 256
 )
 
-// The two sides of the comparison.
-const (
-	relaySide = iota
-	floorSide
-	sides
-)
+// lap is what takes its turn: a side, with or without a transaction that disturbs it.
+type lap struct {
+	side      int
+	disturbed bool
+}
 
 // ticket is one event of the schedule.
 type ticket struct {
+	lap
 	at      time.Duration
-	side    int
 	measure bool
 }
 
-// blocks is the schedule: both sides in turns, so that whatever else the
-// machine does meets both.
-func blocks(events, rate int) []ticket {
+// blocks is the schedule: all laps in turns, so that whatever else the
+// machine does meets all of them.
+func blocks(events, rate int, length time.Duration, laps []lap) []ticket {
 	warm := min(warmUp, events)
-	size := max(1, int(int64(rate)*int64(blockTime)/int64(time.Second)))
+	size := max(1, int(int64(rate)*int64(length)/int64(time.Second)))
 	at := steadily(rate)
-	tickets := make([]ticket, 0, sides*(events+warm))
+	tickets := make([]ticket, 0, len(laps)*(events+warm))
 	var pauses time.Duration
 	for from := 0; from < events+warm; {
 		n := min(size, events+warm-from)
 		if from < warm {
 			n = min(n, warm-from)
 		}
-		for side := range sides {
+		for _, l := range laps {
 			for range n {
-				tickets = append(tickets, ticket{at(len(tickets)) + pauses, side, from >= warm})
+				tickets = append(tickets, ticket{l, at(len(tickets)) + pauses, from >= warm})
 			}
 			pauses += blockPause
 		}
 		from += n
 	}
 	return tickets
+}
+
+// turn is when the disturbance begins or ends, in the middle of a pause.
+type turn struct {
+	at time.Duration
+	on bool
+}
+
+// turns returns those of a schedule.
+func turns(tickets []ticket) (all []turn) {
+	on := false
+	for _, t := range tickets {
+		if t.disturbed != on {
+			on = t.disturbed
+			all = append(all, turn{t.at - blockPause/2, on})
+		}
+	}
+	return all
 }
 
 // mark is the life of one event, in nanoseconds since the start.
@@ -98,8 +133,11 @@ type mark struct {
 	entered   atomic.Int64  // the handler was called; 0: not yet
 }
 
-// side is the relay or the floor: a table, and what became of its events.
+// side is a relay or the floor: a table, and what became of its events.
 type side struct {
+	name   string
+	mode   outboxsql.Mode
+	bell   outboxsql.Bell
 	schema string
 	marks  []mark // by id
 	seen   *sightings
@@ -118,7 +156,7 @@ type latency struct {
 	want    LatencyOptions
 	tickets []ticket
 	start   time.Time
-	sides   [sides]*side
+	sides   []*side // those of the relays, and the floor
 }
 
 // Latency measures the time from a commit to the call of the handler at a
@@ -128,9 +166,16 @@ func Latency(ctx context.Context, o LatencyOptions) (LatencyResult, error) {
 	if o.Events < 1 || o.Rate < 1 {
 		return LatencyResult{}, fmt.Errorf("events and rate must be at least 1, not %d and %d", o.Events, o.Rate)
 	}
+	if err := o.Mode.check(); err != nil {
+		return LatencyResult{}, err
+	}
+	if o.Foreign != "" && !slices.Contains(Foreigns(), o.Foreign) {
+		return LatencyResult{}, fmt.Errorf("there is no transaction %q", o.Foreign)
+	}
 	var result LatencyResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) error {
-		l := &latency{env: e, want: o, tickets: blocks(o.Events, o.Rate)}
+		l := &latency{env: e, want: o}
+		l.plan()
 		if err := l.run(ctx); err != nil {
 			return err
 		}
@@ -140,14 +185,48 @@ func Latency(ctx context.Context, o LatencyOptions) (LatencyResult, error) {
 	return result, err
 }
 
+// disturbed reports whether there is a transaction that is opened and closed.
+func (o *LatencyOptions) disturbed() bool { return o.HeldSnapshot || o.Foreign != "" }
+
+// plan makes the sides and the schedule.
+func (l *latency) plan() {
+	for _, mode := range l.want.Mode.tables() {
+		l.sides = append(l.sides, &side{name: string(mode), mode: mode, bell: outboxsql.BellAuto})
+	}
+	l.sides = append(l.sides, &side{name: "floor", mode: outboxsql.ModeQueue, bell: outboxsql.BellAlways})
+	var laps []lap
+	for i := range l.sides {
+		laps = append(laps, lap{side: i})
+	}
+	length := blockTime
+	if l.want.disturbed() {
+		length = disturbedBlockTime
+		for i := range l.relays() {
+			laps = append(laps, lap{side: i, disturbed: true})
+		}
+	}
+	l.tickets = blocks(l.want.Events, l.want.Rate, length, laps)
+	spare := len(turns(l.tickets)) // ids of events that are rolled back
+	n := make([]int, len(l.sides))
+	for i := range l.tickets {
+		n[l.tickets[i].side]++
+	}
+	for i, s := range l.sides {
+		s.marks, s.seen = make([]mark, n[i]+spare+1), newSightings(n[i]+spare)
+		s.seen.want = int64(n[i])
+	}
+}
+
+// relays are the sides but the floor, which is the last one.
+func (l *latency) relays() []*side { return l.sides[:len(l.sides)-1] }
+
+func (l *latency) floor() int { return len(l.sides) - 1 }
+
 func (l *latency) run(ctx context.Context) (err error) {
-	for i, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
-		schema, err := l.migrate(ctx, []string{"relay", "floor"}[i], bell)
-		if err != nil {
+	for _, s := range l.sides {
+		if s.schema, err = l.migrateTo(ctx, "latency_"+s.name, s.bell, s.mode); err != nil {
 			return err
 		}
-		n := len(l.tickets) / sides
-		l.sides[i] = &side{schema: schema, marks: make([]mark, n+1), seen: newSightings(n)}
 	}
 	conns, err := l.connectMany(ctx, writersFor(l.want.Rate), func(c *pgx.Conn) error { return l.prepareWriter(ctx, c) })
 	if err != nil {
@@ -156,22 +235,27 @@ func (l *latency) run(ctx context.Context) (err error) {
 	defer closeAll(ctx, conns)
 
 	l.start = time.Now()
-	stopFloor, err := l.startFloor(ctx, l.sides[floorSide])
+	stopFloor, err := l.startFloor(ctx, l.sides[l.floor()])
 	if err != nil {
 		return fmt.Errorf("start the floor: %w", err)
 	}
 	defer func() { err = errors.Join(err, stopFloor()) }()
-	relay, err := l.relay()
-	if err != nil {
-		return err
+	for _, s := range l.relays() {
+		relay, err := l.relay(s)
+		if err != nil {
+			return err
+		}
+		r := start(ctx, relay.Run)
+		defer func() { err = errors.Join(err, r.stop()) }()
+		if err := r.ready(ctx, relay.Ready()); err != nil {
+			return err
+		}
 	}
-	r := start(ctx, relay.Run)
-	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := r.ready(ctx, relay.Ready()); err != nil {
-		return err
-	}
-	stop := l.progress("delivering", int64(len(l.tickets)), func() int64 {
-		return l.sides[relaySide].seen.distinct.Load() + l.sides[floorSide].seen.distinct.Load()
+	stop := l.progress("delivering", int64(len(l.tickets)), func() (n int64) {
+		for _, s := range l.sides {
+			n += s.seen.distinct.Load()
+		}
+		return n
 	})
 	defer stop()
 	if err := l.write(ctx, conns); err != nil {
@@ -180,8 +264,7 @@ func (l *latency) run(ctx context.Context) (err error) {
 	return l.settle(ctx)
 }
 
-func (l *latency) relay() (*notifyd.Relay, error) {
-	to := l.sides[relaySide]
+func (l *latency) relay(to *side) (*notifyd.Relay, error) {
 	relay, err := notifyd.New(l.pool, notifyd.WithSchema(to.schema), notifyd.WithLogger(l.Log))
 	if err != nil {
 		return nil, err
@@ -192,16 +275,56 @@ func (l *latency) relay() (*notifyd.Relay, error) {
 	}))
 }
 
+// disturb opens and closes the transaction in its turns.
+func (l *latency) disturb(ctx context.Context, all []turn) (err error) {
+	var conns []*pgx.Conn
+	defer func() { closeAll(ctx, conns) }()
+	for _, t := range all {
+		if err := sleepTimer(ctx, time.Until(l.start.Add(t.at))); err != nil {
+			return err
+		}
+		closeAll(ctx, conns)
+		conns = conns[:0]
+		for _, statement := range l.disturbances() {
+			if !t.on {
+				break
+			}
+			conn, err := l.transaction(ctx, statement)
+			if err != nil {
+				return err
+			}
+			conns = append(conns, conn)
+		}
+	}
+	return nil
+}
+
+// disturbances are the statements that begin the transactions.
+func (l *latency) disturbances() (all []string) {
+	if l.want.HeldSnapshot {
+		all = append(all, heldSnapshot)
+	}
+	switch l.want.Foreign {
+	case ForeignElsewhere:
+		all = append(all, foreignWrite)
+	case ForeignHere:
+		for _, s := range l.relays() {
+			all = append(all, "BEGIN; INSERT INTO "+table(s.schema)+" (event_type, payload) VALUES ('"+eventType+"', '1')")
+		}
+	}
+	return all
+}
+
 // writersFor is how many writers a rate takes, so that none of them has to be
 // waited for while a flush is slow: at 2,000/s each may take 16 ms.
 func writersFor(rate int) int { return min(max(rate/62, 8), 64) }
 
 func (l *latency) prepareWriter(ctx context.Context, c *pgx.Conn) error {
-	return prepare(ctx, c, map[string]string{
-		"begin": "BEGIN", "commit": "COMMIT",
-		"insert0": insertSQL(l.sides[relaySide].schema) + " RETURNING id",
-		"insert1": insertSQL(l.sides[floorSide].schema) + " RETURNING id",
-	})
+	statements := map[string]string{"begin": "BEGIN", "commit": "COMMIT"}
+	for i, s := range l.sides {
+		statements["insert"+strconv.Itoa(i)] = insertSQL(s.schema) + " RETURNING id"
+	}
+	return prepare(ctx, c, statements)
 }
 
 // write writes every event at its time, each in a transaction of its own.
@@ -219,6 +342,9 @@ func (l *latency) write(ctx context.Context, conns []*pgx.Conn) error {
 		defer func() { _ = closeSleep() }() // it holds nothing back
 		return pace(ctx, schedule{l.start, len(l.tickets), func(i int) time.Duration { return l.tickets[i].at }}, due, sleep)
 	}}
+	if all := turns(l.tickets); len(all) > 0 {
+		tasks = append(tasks, func(ctx context.Context) error { return l.disturb(ctx, all) })
+	}
 	data := []byte(payload(payloadBytes))
 	for _, conn := range conns {
 		tasks = append(tasks, func(ctx context.Context) error {
@@ -273,15 +399,15 @@ func (l *latency) settle(ctx context.Context) error {
 	return nil
 }
 
-// times returns the sorted differences that of gives for measured events.
-func (l *latency) times(of func(*side, *mark) time.Duration, which ...int) []time.Duration {
+// times returns the sorted differences that of gives for measured events of a lap.
+func (l *latency) times(of func(*mark) time.Duration, laps ...lap) []time.Duration {
 	var all []time.Duration
-	for _, i := range which {
-		s := l.sides[i]
+	for _, which := range laps {
+		s := l.sides[which.side]
 		for id := 1; id < len(s.marks); id++ {
 			m := &s.marks[id]
-			if l.tickets[m.ticket].measure && m.entered.Load() > 0 {
-				all = append(all, of(s, m))
+			if t := &l.tickets[m.ticket]; t.measure && t.lap == which && m.committed > 0 && m.entered.Load() > 0 {
+				all = append(all, of(m))
 			}
 		}
 	}
@@ -289,27 +415,66 @@ func (l *latency) times(of func(*side, *mark) time.Duration, which ...int) []tim
 	return all
 }
 
-func (l *latency) report() LatencyResult {
-	arrival := func(_ *side, m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.committed }
-	relay, floor := l.times(arrival, relaySide), l.times(arrival, floorSide)
+// arrival is what is measured.
+func arrival(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.committed }
+
+// result is what came of a relay.
+func (l *latency) result(i int) LatencyResult {
+	relay, floor := l.times(arrival, lap{side: i}), l.times(arrival, lap{side: l.floor()})
 	r := LatencyResult{
 		P50: ms(percentile(relay, 0.5)), P90: ms(percentile(relay, 0.9)), P99: ms(percentile(relay, 0.99)), Max: ms(percentile(relay, 1)),
 		FloorP50: ms(percentile(floor, 0.5)), FloorP99: ms(percentile(floor, 0.99)),
-		Lost: l.sides[relaySide].seen.missing(),
+		Lost: l.sides[i].seen.missing(),
 	}
-	fromBegin := func(_ *side, m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.commit }
-	took := func(_ *side, m *mark) time.Duration { return m.committed - m.commit }
-	late := func(_ *side, m *mark) time.Duration { return m.begun - l.tickets[m.ticket].at }
-	l.printf("%d events at %d/s, in turns of %v with as many of the floor; %d writers\n\n", l.want.Events, l.want.Rate, blockTime, writersFor(l.want.Rate))
-	w := newTable(l.Out, "milliseconds", "p50", "p90", "p99", "max")
-	w.times("commit returned -> handler", relay)
-	w.times("  the floor: LISTEN + claim", floor)
-	w.times("COMMIT sent -> handler", l.times(fromBegin, relaySide))
-	w.times("  the floor", l.times(fromBegin, floorSide))
-	w.times("COMMIT itself, bell auto", l.times(took, relaySide))
-	w.times("  with NOTIFY always", l.times(took, floorSide))
-	w.times("begun later than scheduled", l.times(late, relaySide, floorSide))
-	l.printf("\np50 is %.2f times the floor; lost=%d duplicates=%d, floor lost=%d\n", ratio(r.P50, r.FloorP50), r.Lost,
-		l.sides[relaySide].seen.duplicates.Load(), l.sides[floorSide].seen.missing())
+	if l.want.disturbed() {
+		all := l.times(arrival, lap{i, true})
+		r.DisturbedP50, r.DisturbedP99 = ms(percentile(all, 0.5)), ms(percentile(all, 0.99))
+		r.DisturbedP50Ratio, r.DisturbedP99Ratio = round(ratio(r.DisturbedP50, r.P50), 3), round(ratio(r.DisturbedP99, r.P99), 3)
+	}
 	return r
+}
+
+func (l *latency) report() LatencyResult {
+	var results []LatencyResult
+	for i := range l.relays() {
+		results = append(results, l.result(i))
+	}
+	l.printf("%d events at %d/s, in turns with as many of the floor; %d writers\n", l.want.Events, l.want.Rate, writersFor(l.want.Rate))
+	if l.want.disturbed() {
+		l.printf("disturbed: while transactions are open: %s\n", strings.Join(l.disturbances(), " | "))
+	}
+	l.printf("\n")
+	w := newTable(l.Out, "milliseconds", "p50", "p90", "p99", "max")
+	fromBegin := func(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.commit }
+	took := func(m *mark) time.Duration { return m.committed - m.commit }
+	late := func(m *mark) time.Duration { return m.begun - l.tickets[m.ticket].at }
+	l.rows(w, "commit returned -> handler", arrival, true)
+	l.rows(w, "COMMIT sent -> handler", fromBegin, true)
+	l.rows(w, "COMMIT itself", took, true)
+	l.rows(w, "begun later than scheduled", late, false)
+	l.printf("\n")
+	for i, r := range results {
+		seen := l.sides[i].seen
+		l.printf("%s: p50 is %.2f times the floor; ", l.sides[i].name, ratio(r.P50, r.FloorP50))
+		if l.want.disturbed() {
+			l.printf("disturbed p50 %.3f and p99 %.3f times those without; ", r.DisturbedP50Ratio, r.DisturbedP99Ratio)
+		}
+		l.printf("lost=%d duplicates=%d, floor lost=%d\n", r.Lost, seen.duplicates.Load(), l.sides[l.floor()].seen.missing())
+	}
+	if len(results) > 1 {
+		results[0].Stream = &results[1]
+	}
+	return results[0]
+}
+
+// rows writes the times of each lap: the floor is a LISTEN and a claim, and its trigger
+// always notifies.
+func (l *latency) rows(w grid, name string, of func(*mark) time.Duration, disturbed bool) { //nolint:revive // whether there is a row for it
+	l.printf("%s\n", name)
+	for i, s := range l.sides {
+		w.times("  "+s.name, l.times(of, lap{side: i}))
+		if disturbed && l.want.disturbed() && i != l.floor() {
+			w.times("  "+s.name+", disturbed", l.times(of, lap{i, true}))
+		}
+	}
 }

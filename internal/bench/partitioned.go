@@ -26,6 +26,7 @@ func (d *drain) besidePlain(ctx context.Context) (DrainResult, error) {
 	if err != nil {
 		return DrainResult{}, fmt.Errorf("drain of a table with partitions: %w", err)
 	}
+	parts.read = nil // its floor is the plain table
 	r := d.result(parts, plain)
 	r.PlainPerSecond, r.SQLPerSecond = r.SQLPerSecond, 0
 	d.explain()

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ type order struct {
 	Schema string `json:"schema"`
 	// Events with ids from 1 to this number will be written; 0: any number.
 	Events int `json:"events"`
+	// Tell says that each delivery is to be told as it begins: the id, on a line.
+	Tell bool `json:"tell"`
 }
 
 // account is what a relay's process tells at its end.
@@ -76,6 +79,9 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 		return err
 	}
 	ledger := &ledger{seen: newSightings(o.Events)}
+	if o.Tell {
+		ledger.tell = stdout
+	}
 	if err := relay.Handle("*", notifyd.HandlerFunc(ledger.deliver)); err != nil {
 		return err
 	}
@@ -97,6 +103,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 // ledger takes the deliveries of a relay's process.
 type ledger struct {
 	seen *sightings
+	tell io.Writer // nil where nobody wants to know
 
 	mu      sync.Mutex
 	handled int64
@@ -114,6 +121,9 @@ func (l *ledger) deliver(_ context.Context, e *notifyd.Event) error {
 	}
 	if timed {
 		l.times.add(now.Sub(due))
+	}
+	if l.tell != nil {
+		return tell(l.tell, e.ID, now.Sub(due))
 	}
 	return nil
 }
@@ -168,13 +178,24 @@ type process struct {
 
 // startProcess starts a relay and returns once it listens. Whoever calls it
 // calls stop, also after an error of ctx.
-func (e *env) startProcess(ctx context.Context, schema string, events int) (p *process, err error) {
+func (e *env) startProcess(ctx context.Context, schema string, o order) (p *process, err error) {
 	if len(e.Relay) == 0 {
 		return nil, errors.New("the command line of the relay is missing")
 	}
-	encoded, err := json.Marshal(order{URL: e.url, Schema: schema, Events: events})
+	o.URL, o.Schema = e.url, schema
+	encoded, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
+	}
+	others := make(map[int]bool)
+	if e.DatabaseURL == "" {
+		before, err := e.relaySessions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range before {
+			others[pid] = true
+		}
 	}
 	p = &process{cmd: exec.CommandContext(context.WithoutCancel(ctx), e.Relay[0], e.Relay[1:]...)}
 	p.cmd.Env = append(os.Environ(), EnvRelay+"="+string(encoded))
@@ -199,6 +220,7 @@ func (e *env) startProcess(ctx context.Context, schema string, events int) (p *p
 	}
 	if err == nil && e.DatabaseURL == "" {
 		p.sessions, err = e.relaySessions(ctx)
+		p.sessions = slices.DeleteFunc(p.sessions, func(pid int) bool { return others[pid] })
 	}
 	if err != nil {
 		_ = p.cmd.Process.Kill() // it may have ended by itself, and has written why to stderr

@@ -155,27 +155,49 @@ func TestSleeper(t *testing.T) {
 
 func TestBlocks(t *testing.T) {
 	t.Parallel()
-	tickets := blocks(1000, 400) // blocks of 100
-	var measured, all [sides]int
-	turns, last := 0, -1
+	two := []lap{{side: 0}, {side: 1}}
+	tickets := blocks(1000, 400, blockTime, two) // blocks of 100
+	var measured, all [2]int
+	changes, last := 0, -1
 	for i, ticket := range tickets {
 		all[ticket.side]++
 		if ticket.measure {
 			measured[ticket.side]++
 		}
 		if ticket.side != last {
-			turns++
+			changes++
 			last = ticket.side
 		}
 		if i > 0 && ticket.at-tickets[i-1].at < time.Second/400-1 {
 			t.Errorf("ticket %d is at %v, the one before it at %v", i, ticket.at, tickets[i-1].at)
 		}
 	}
-	if measured != [sides]int{1000, 1000} || all != [sides]int{1100, 1100} || turns != 22 {
-		t.Errorf("measured %v of %v in %d turns, want 1000 of 1100 each in 22", measured, all, turns)
+	if measured != [2]int{1000, 1000} || all != [2]int{1100, 1100} || changes != 22 {
+		t.Errorf("measured %v of %v in %d turns, want 1000 of 1100 each in 22", measured, all, changes)
 	}
-	if got := blocks(1, 1); len(got) != 4 || got[0].measure || !got[3].measure {
+	if got := blocks(1, 1, blockTime, two); len(got) != 4 || got[0].measure || !got[3].measure {
 		t.Errorf("one event: %+v", got)
+	}
+}
+
+// A transaction begins and ends between the events that it disturbs and the others.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	tickets := blocks(300, 100, time.Second, []lap{{side: 0}, {side: 1}, {0, true}})
+	all := turns(tickets)
+	if len(all) != 7 || len(turns(blocks(300, 100, time.Second, []lap{{side: 0}}))) != 0 {
+		t.Fatalf("turns %v", all)
+	}
+	for i, ticket := range tickets {
+		on := false
+		for _, turn := range all {
+			if turn.at <= ticket.at {
+				on = turn.on
+			}
+		}
+		if on != ticket.disturbed {
+			t.Errorf("ticket %d at %v: disturbed %v, want %v", i, ticket.at, on, ticket.disturbed)
+		}
 	}
 }
 
@@ -351,5 +373,34 @@ func TestNumber(t *testing.T) {
 		if got := number(n); got != want {
 			t.Errorf("number(%v) = %q, want %q", n, got, want)
 		}
+	}
+}
+
+// What one relay tells is what is heard, and a line of another kind is not.
+func TestTold(t *testing.T) {
+	t.Parallel()
+	var line strings.Builder
+	if err := tell(&line, 7, -3*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if id, late, ok := parseTold(line.String()); id != 7 || late != -3*time.Millisecond || !ok {
+		t.Errorf("%q: %d, %v, %v", line.String(), id, late, ok)
+	}
+	for _, line := range []string{"", "7\n", "x 7\n", `{"handled":1}` + "\n"} {
+		if _, _, ok := parseTold(line); ok {
+			t.Errorf("%q is taken for a delivery", line)
+		}
+	}
+}
+
+// An event that begins after a later one of its aggregate is counted.
+func TestDisorder(t *testing.T) {
+	t.Parallel()
+	s := load{events: 9, keys: 2}.sightings()
+	for _, e := range []notifyd.Event{{ID: 1, AggregateID: "free-0"}, {ID: 4, AggregateID: "free-1"}, {ID: 3, AggregateID: "free-0"}, {ID: 2, AggregateID: "free-0"}, {ID: 1}} {
+		s.begin(&e)
+	}
+	if n := s.disordered.Load(); n != 1 {
+		t.Errorf("%d are out of order, want 1", n)
 	}
 }

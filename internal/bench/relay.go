@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"math/bits"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/notifyd/notifyd"
 )
 
 // running is a relay, or what stands in for one, at work in this process.
@@ -82,6 +86,11 @@ type sightings struct {
 	want       int64 // how many of them are to be handled
 	holds      func(id int64) bool
 
+	// last is the last event of each aggregate that was begun with, by its number; nil
+	// where none has an order.
+	last       []atomic.Int64
+	disordered atomic.Int64 // events that were begun with after a later one of their aggregate
+
 	urgentFrom int64 // events from this id on are urgent; 0: none are
 	wantUrgent int64
 	urgent     atomic.Int64 // of these
@@ -98,10 +107,34 @@ func (l load) sightings() *sightings {
 	if l.held() > 0 {
 		s.want, s.holds = int64(l.events), l.holds
 	}
+	if l.keys > 0 {
+		s.last = make([]atomic.Int64, l.keys)
+	}
 	if l.urgent > 0 {
 		s.urgentFrom, s.wantUrgent = int64(l.total()-l.urgent)+1, int64(l.urgent)
 	}
 	return s
+}
+
+// copied expects the events of a load at each of its destinations.
+func (l load) copied() []*sightings {
+	all := make([]*sightings, max(1, l.copies))
+	for i := range all {
+		all[i] = l.sightings()
+	}
+	return all
+}
+
+// begin takes an event that is about to be delivered.
+func (s *sightings) begin(e *notifyd.Event) {
+	digits, ok := strings.CutPrefix(e.AggregateID, freeAggregate)
+	if s.last == nil || !ok {
+		return
+	}
+	key, err := strconv.Atoi(digits)
+	if err != nil || key >= len(s.last) || s.last[key].Swap(e.ID) >= e.ID {
+		s.disordered.Add(1)
+	}
 }
 
 // note takes a delivery of an event.

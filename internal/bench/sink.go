@@ -69,11 +69,20 @@ const sinkName = "sink-"
 func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
 // register gives the relay its destinations. What they have delivered is noted.
-func (d *drain) register(relay *notifyd.Relay, seen *sightings) error {
+func (d *drain) register(relay *notifyd.Relay, seen []*sightings) error {
 	for i, h := range d.place.handlers {
-		match := routeType(i)
-		options := append([]notifyd.HandleOption{notifyd.Named(sinkName + strconv.Itoa(i))}, d.place.options...)
-		if err := relay.Handle(match, noting(h, seen), options...); err != nil {
+		var names []string
+		for copied, one := range seen {
+			name := sinkName + strconv.Itoa(i)
+			if copied > 0 {
+				name += "-" + strconv.Itoa(copied)
+			}
+			if err := relay.Destination(name, noting(h, one), d.place.options...); err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+		if err := relay.Route(routeType(i), names...); err != nil {
 			return err
 		}
 	}
@@ -86,6 +95,7 @@ func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
 		return notedBatches{batches, seen}
 	}
 	return notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+		seen.begin(e)
 		err := h.Deliver(ctx, e)
 		if err == nil {
 			seen.note(e.ID)
@@ -102,6 +112,7 @@ type notedBatches struct {
 
 // Deliver implements notifyd.Handler.
 func (b notedBatches) Deliver(ctx context.Context, e *notifyd.Event) error {
+	b.seen.begin(e)
 	err := b.BatchHandler.Deliver(ctx, e)
 	if err == nil {
 		b.seen.note(e.ID)
@@ -111,6 +122,9 @@ func (b notedBatches) Deliver(ctx context.Context, e *notifyd.Event) error {
 
 // DeliverBatch implements notifyd.BatchHandler.
 func (b notedBatches) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+	for _, e := range events {
+		b.seen.begin(e)
+	}
 	errs := b.BatchHandler.DeliverBatch(ctx, events)
 	for i, e := range events {
 		if errs == nil || errs[i] == nil {
@@ -129,7 +143,7 @@ func (b notedBatches) KeepsOrder() bool {
 
 // recount replaces what was handled by what has arrived, where that can be told.
 func (d *drain) recount(ctx context.Context, result *drained) error {
-	if d.place.arrived == nil {
+	if d.place == nil || d.place.arrived == nil {
 		return nil
 	}
 	there := d.load(0).sightings()

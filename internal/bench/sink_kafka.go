@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ type kafkaSink struct {
 	client *kgo.Client
 	topics []string
 	opened []io.Closer // the handlers
+	read   int64       // records so far
 }
 
 func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
@@ -45,7 +47,7 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 		return nil, err
 	}
 	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.Concurrency(1), notifyd.BatchSize(kafkaBatch), notifyd.Timeout(2 * kafka.DefaultDeliveryTimeout),
+		notifyd.Concurrency(1), notifyd.BatchSize(cmp.Or(o.SinkBatch, kafkaBatch)), notifyd.Timeout(2 * kafka.DefaultDeliveryTimeout),
 	}}
 	p.note = fmt.Sprintf("Kafka at %s, %d topics of 1 partition, acks=all", strings.Join(brokers, ","), o.Topics)
 	if s.server != nil {
@@ -124,7 +126,7 @@ func (s *kafkaSink) handlers(brokers []string) (all []notifyd.Handler, err error
 	return all, nil
 }
 
-// arrived reads the topics up to where they end now.
+// arrived reads the topics from where it has come to the last time up to where they end now.
 func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 	ends, err := kadm.NewClient(s.client).ListEndOffsets(ctx, s.topics...)
 	if err != nil {
@@ -133,10 +135,10 @@ func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 	if err := ends.Error(); err != nil {
 		return err
 	}
-	var left int64
-	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
+	var end int64
+	ends.Each(func(o kadm.ListedOffset) { end += o.Offset })
 	s.client.AddConsumeTopics(s.topics...)
-	for left > 0 {
+	for s.read < end {
 		polling, cancel := context.WithTimeout(ctx, readWithin)
 		fetches := s.client.PollFetches(polling)
 		cancel()
@@ -144,7 +146,7 @@ func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 			return err
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			left--
+			s.read++
 			note(recordID(r))
 		})
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,15 +31,17 @@ type rabbitSink struct {
 	server *rabbitserver.Server // nil for a broker of somebody else
 	url    string
 	queue  string
+	kind   string
+	reader *rabbitReader // nil where nobody reads meanwhile
 }
 
 func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	if o.QueueType == "" {
 		o.QueueType = amqp.QueueTypeClassic
 	}
-	s := &rabbitSink{url: o.AMQPURL, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
+	s := &rabbitSink{url: o.AMQPURL, kind: o.QueueType, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
 	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.Concurrency(1), notifyd.BatchSize(rabbitBatch), notifyd.Timeout(rabbitTimeout),
+		notifyd.Concurrency(1), notifyd.BatchSize(cmp.Or(o.SinkBatch, rabbitBatch)), notifyd.Timeout(rabbitTimeout),
 	}}
 	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
 	if s.url == "" {
@@ -61,6 +64,13 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	}
 	p.handlers = []notifyd.Handler{h}
 	p.close = func(ctx context.Context) error { return errors.Join(h.Close(), s.close(ctx)) }
+	if o.Consume {
+		p.note += ", with a consumer"
+		if err := s.consume(o.Events); err != nil {
+			return nil, errors.Join(err, p.close(ctx))
+		}
+		p.arrived = s.reader.arrived
+	}
 	return p, nil
 }
 
@@ -88,7 +98,7 @@ func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
 					return errors.New("the broker has closed the connection")
 				}
 				note(messageID(d))
-				if n%(rabbitPrefetch/2) == 0 {
+				if n%(rabbitPrefetch/2) == 0 || n == q.Messages {
 					if err := d.Ack(true); err != nil {
 						return err
 					}
@@ -131,6 +141,9 @@ func (s *rabbitSink) with(f func(ch *amqp.Channel) error) error {
 
 // close removes the queue, or the whole server.
 func (s *rabbitSink) close(context.Context) error {
+	if s.reader != nil {
+		s.reader.close()
+	}
 	if s.server != nil {
 		return s.server.Stop()
 	}

@@ -18,6 +18,9 @@ type SoakOptions struct {
 	// Rate is how many transactions begin per second, for so many Seconds.
 	Rate    int
 	Seconds int
+	// Mode is what the table is. With [ModeBoth] the result is that of the queue, and has
+	// that of the stream in it, which is measured after it.
+	Mode Mode
 }
 
 // SoakResult is what came of it. Times are milliseconds from the moment at
@@ -40,10 +43,12 @@ type SoakResult struct {
 	// with indexes.
 	DeadTuples int64   `json:"dead_tuples"`
 	TableMiB   float64 `json:"table_mib"`
+	// With ModeBoth: the stream's figures.
+	Stream *SoakResult `json:"stream,omitempty"`
 }
 
 // OK reports whether all went as it should.
-func (r SoakResult) OK() bool { return r.Lost == 0 }
+func (r SoakResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
 
 const (
 	// sampleEvery is how often the table is looked at.
@@ -65,6 +70,7 @@ type sample struct {
 type soak struct {
 	*env
 	want    SoakOptions
+	mode    outboxsql.Mode
 	schema  string
 	written atomic.Int64
 	samples []sample
@@ -76,20 +82,36 @@ func Soak(ctx context.Context, o SoakOptions) (SoakResult, error) {
 	if o.Rate < 1 || o.Seconds < 1 {
 		return SoakResult{}, fmt.Errorf("rate and seconds must be at least 1, not %d and %d", o.Rate, o.Seconds)
 	}
-	var result SoakResult
-	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {
-		result, err = (&soak{env: e, want: o}).run(ctx)
-		return err
+	if err := o.Mode.check(); err != nil {
+		return SoakResult{}, err
+	}
+	var results []SoakResult
+	err := within(ctx, o.Options, func(ctx context.Context, e *env) error {
+		for _, mode := range o.Mode.tables() {
+			e.printf("%s:\n", mode)
+			one, err := (&soak{env: e, want: o, mode: mode}).run(ctx)
+			if err != nil {
+				return err
+			}
+			results = append(results, one)
+		}
+		return nil
 	})
-	return result, err
+	if err != nil {
+		return SoakResult{}, err
+	}
+	if len(results) > 1 {
+		results[0].Stream = &results[1]
+	}
+	return results[0], nil
 }
 
 func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
-	if s.schema, err = s.migrate(ctx, "soak", outboxsql.BellAuto); err != nil {
+	if s.schema, err = s.migrateTo(ctx, "soak_"+string(s.mode), outboxsql.BellAuto, s.mode); err != nil {
 		return result, err
 	}
 	events := s.want.Rate * s.want.Seconds
-	relay, err := s.startProcess(ctx, s.schema, events)
+	relay, err := s.startProcess(ctx, s.schema, order{Events: events})
 	if err != nil {
 		return result, err
 	}
@@ -108,7 +130,7 @@ func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
 	if err != nil {
 		return result, err
 	}
-	if err := s.drained(ctx, s.schema); err != nil && ctx.Err() != nil {
+	if err := s.drained(ctx, s.schema, s.mode); err != nil && ctx.Err() != nil {
 		return result, err // otherwise what is left is counted as lost
 	}
 	sessions, _ := cpuOf(relay.sessions)

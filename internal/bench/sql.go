@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
 
@@ -87,21 +88,20 @@ func insertSQL(schema string) string {
 	return "INSERT INTO " + table(schema) + " (event_type, payload) VALUES ('" + eventType + "', $1)"
 }
 
-// drained waits until no event of the schema is fresh, or long enough.
-func (e *env) drained(ctx context.Context, schema string) error {
+// drained waits until all events of the schema are settled, or long enough.
+func (e *env) drained(ctx context.Context, schema string, mode outboxsql.Mode) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, fmt.Errorf("events were left after %v", settleWithin))
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		var left bool
-		err := e.pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+table(schema)+" WHERE state = 'fresh')").Scan(&left)
+		left, err := e.unsettled(ctx, schema, mode)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
 			return err
-		case !left:
+		case left == 0:
 			return nil
 		}
 		select {

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"slices"
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
@@ -17,7 +16,7 @@ const (
 
 // sqlUrgent writes them.
 const sqlUrgent = `INSERT INTO $table (id, event_type, payload)
-SELECT $stored + $backlog + i, '` + urgentType + `', $payload::json FROM generate_series(1, $urgent::bigint) AS i`
+SELECT $before + $backlog + i, '` + urgentType + `', $payload::json FROM generate_series(1, $urgent::bigint) AS i`
 
 // besideUrgent drains with some events of another destination at the end of the
 // backlog, which is as urgent as the others or more, in turns.
@@ -35,16 +34,13 @@ func (d *drain) besideUrgent(ctx context.Context, bare drained) (DrainResult, er
 	r, with := d.result(alike, bare), d.result(urgent, bare)
 	r.UrgentPerSecond, r.UrgentRatio = with.EventsPerSecond, round(ratio(with.EventsPerSecond, r.EventsPerSecond), 3)
 	r.UrgentBehindAlike, r.UrgentBehind = &alike.behind, &urgent.behind
-	r.Lost, r.Duplicates = 0, 0
-	for _, one := range slices.Concat(took[0], took[1]) {
-		r.Lost, r.Duplicates = r.Lost+one.lost, r.Duplicates+one.duplicates
-	}
+	r.sum(took)
 	d.explain()
 	d.printf("urgent: %s events of another destination at the end of the backlog, of the same priority and of a higher one\nmedians of %d rounds, in turns\n\n",
 		number(float64(d.want.Urgent)), leastRounds)
-	d.columns([]string{"alike", "urgent first", "SQL alone"}, alike, urgent, bare)
+	d.besideFloor([]string{"alike", "urgent first"}, bare, alike, urgent)
 	d.printf("\nof the backlog before the last urgent one: alike %s; urgent first %s\n", number(float64(alike.behind)), number(float64(urgent.behind)))
-	d.printf("urgent_ratio=%.3f ratio=%.3f lost=%d duplicates=%d; memory is %s\n", r.UrgentRatio, r.Ratio, r.Lost, r.Duplicates, alike.rssHow)
+	d.printf("urgent_ratio=%.3f %s; memory is %s\n", r.UrgentRatio, r.verdict(), alike.rssHow)
 	return r, nil
 }
 

@@ -46,6 +46,13 @@ type Pauser interface {
 	Resume(destination string) error
 }
 
+// Router knows the routes of the relay; see notifyd.Relay.
+type Router interface {
+	// DestinationsOf returns the destinations of an event type, none for a type without
+	// a route.
+	DestinationsOf(eventType string) []string
+}
+
 // Verifier knows the secret that a person logs in with.
 type Verifier interface {
 	// Verify reports whether this is the token. It compares in constant time.
@@ -66,6 +73,9 @@ type Database struct {
 type Config struct {
 	Relay  Watched
 	Pauser Pauser
+	// Router tells for which destinations of a stream an event waits; nil where the routes
+	// are not known.
+	Router Router
 	// Database is the one to begin with; see [Console.Use].
 	Database Database
 	// Token is what to log in with. Nil lets everybody in who reaches the server

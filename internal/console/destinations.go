@@ -16,8 +16,9 @@ type laneCard struct {
 	DeliveredRate, FailedRate  float64
 	Chart                      chart
 	Waits                      store.DestinationBacklog
-	Known                      bool // Waits is
-	Elsewhere                  bool // it is not one of this relay
+	Positions                  []positionRow // of a stream
+	Known                      bool          // the two above are
+	Elsewhere                  bool          // it is not one of this relay
 	CSRF                       string
 	ReadOnly                   bool
 	DeadLink, Anchor, PauseFor string
@@ -43,6 +44,9 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 	add := func(card laneCard) {
 		card.CSRF, card.ReadOnly, card.Known = who.csrf, c.cfg.ReadOnly, known
 		card.Anchor = "d-" + card.Name
+		if known {
+			card.Positions = positionsOf(s.asked.backlog, func(p *store.Position) bool { return p.Destination == card.Name })
+		}
 		card.DeadLink = Path + "dead?destination=" + url.QueryEscape(card.Name)
 		all = append(all, card)
 	}
@@ -56,14 +60,40 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 			column(list, func(p lanePoint) float64 { return p.failed }), showRate)
 		add(card)
 	}
-	for _, d := range s.asked.backlog.Destinations {
-		if known && !mine[d.Name] {
+	elsewhere := func(name string) {
+		if known && name != "" && !mine[name] {
+			mine[name] = true
 			add(laneCard{
-				DestinationStats: dispatch.DestinationStats{Name: d.Name}, State: "not of this relay", Class: "paused", Waits: d, Elsewhere: true,
+				DestinationStats: dispatch.DestinationStats{Name: name}, State: "not of this relay", Class: "paused",
+				Waits: s.asked.backlog.Destination(name), Elsewhere: true,
 			})
 		}
 	}
+	for _, d := range s.asked.backlog.Destinations {
+		elsewhere(d.Name)
+	}
+	for _, p := range s.asked.backlog.Positions { // also of those for which nothing waits
+		elsewhere(p.Destination)
+	}
 	return all
+}
+
+// positionRow is a position of a stream.
+type positionRow struct {
+	store.Position
+
+	Title   string
+	Blocked store.Count
+}
+
+// positionsOf returns some positions of a stream, none of a queue.
+func positionsOf(b store.Backlog, wanted func(*store.Position) bool) (rows []positionRow) {
+	for _, p := range b.Positions {
+		if wanted(&p) {
+			rows = append(rows, positionRow{Position: p, Title: unitName(&p), Blocked: b.Destination(p.Destination).Blocked})
+		}
+	}
+	return rows
 }
 
 func (c *Console) pause(w http.ResponseWriter, r *http.Request, _ session) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/deadletter"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -55,7 +56,13 @@ type eventsBody struct {
 	First  bool
 }
 
-func states() []string { return []string{"fresh", "deferred", "done"} }
+// states are those of the events of a queue, or of a stream.
+func states(mode outboxsql.Mode) []string {
+	if mode == outboxsql.ModeStream {
+		return []string{"waiting", "retry", "parked", "unrouted", "dead", "done"}
+	}
+	return []string{"fresh", "deferred", "done"}
+}
 
 // events searches, or leads to the one event whose id is given.
 func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) error {
@@ -72,18 +79,18 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 	if err != nil {
 		return err
 	}
-	b := eventsBody{search: find, States: states(), First: !q.Has("upto")}
+	b := eventsBody{search: find, First: !q.Has("upto")}
 	found, err := c.search(r.Context(), find)
 	if err != nil {
 		return err
 	}
-	b.Rows = found.rows
+	b.Rows, b.States = found.rows, states(found.mode)
 	lowest := found.lowest
 	if !found.ended {
 		next := find
 		next.Upto = lowest - 1
 		b.Next = Path + "events?" + next.query().Encode()
-		if len(b.Rows) < eventsShown {
+		if !found.full {
 			b.Looked = fmt.Sprintf("Looked at %s events, down to %d.", showCount(eventsLooked), lowest)
 		}
 	}
@@ -100,8 +107,8 @@ func searchOf(q url.Values) (f search, err error) {
 			return f, err
 		}
 	}
-	if f.State != "" && !slices.Contains(states(), f.State) {
-		return f, badRequest("The state of an event is fresh, deferred or done.")
+	if f.State != "" && !slices.Contains(append(states(outboxsql.ModeQueue), states(outboxsql.ModeStream)...), f.State) {
+		return f, badRequest("No event has such a state.")
 	}
 	if q.Has("upto") {
 		f.Upto, err = parseID(q.Get("upto"))
@@ -157,13 +164,25 @@ type findings struct {
 	rows   []eventRow
 	lowest int64 // the id that was looked at last
 	ended  bool  // there is nothing below it
+	full   bool  // its page is
+	mode   outboxsql.Mode
 }
 
 // search runs a search in a transaction of its own.
 func (c *Console) search(ctx context.Context, f search) (result findings, err error) {
 	t := c.tables.Load()
+	who := c.waits(ctx)
 	err = t.read(ctx, func(tx pgx.Tx) error {
-		result, err = f.run(ctx, tx, t.Schema)
+		var mode outboxsql.Mode
+		if err := tx.QueryRow(ctx, `SELECT mode FROM `+table(t.Schema, "outbox_mode")+` WHERE one`).Scan(&mode); err != nil {
+			return err
+		}
+		if mode == outboxsql.ModeStream {
+			result, err = f.runStream(ctx, tx, t.Schema, who)
+		} else {
+			result, err = f.run(ctx, tx, t.Schema)
+		}
+		result.mode = mode
 		return err
 	})
 	return result, err
@@ -182,15 +201,22 @@ func (f search) run(ctx context.Context, tx pgx.Tx, schema string) (result findi
 		return findings{}, err
 	}
 	if n := len(result.rows); n == eventsShown {
+		result.full = true
 		result.lowest = result.rows[n-1].ID
 		result.ended = result.lowest == math.MinInt64
 		return result, nil
 	}
-	bare, args := search{State: onlyFresh(f.State), Upto: f.Upto}.sql(schema, "coalesce(min(id), 0), count(*)")
-	var n int
-	err = tx.QueryRow(ctx, bare, args...).Scan(&result.lowest, &n)
-	result.ended = n < eventsLooked || result.lowest == math.MinInt64
+	err = search{State: onlyFresh(f.State), Upto: f.Upto}.bounds(ctx, tx, schema, &result)
 	return result, err
+}
+
+// bounds says how far a search has looked that has not filled its page.
+func (f search) bounds(ctx context.Context, tx pgx.Tx, schema string, result *findings) error {
+	text, args := f.sql(schema, "coalesce(min(id), 0), count(*)")
+	var n int
+	err := tx.QueryRow(ctx, text, args...).Scan(&result.lowest, &n)
+	result.ended = n < eventsLooked || result.lowest == math.MinInt64
+	return err
 }
 
 // onlyFresh is the one state that the inner query chooses by.
@@ -217,6 +243,7 @@ func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error
 	if err != nil {
 		return err
 	}
+	c.judge(r.Context(), &found)
 	b := eventBody{ID: id, Case: found, Hidden: c.cfg.HidePayloads}
 	if b.Hidden {
 		if b.Event != nil {

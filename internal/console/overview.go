@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/store"
@@ -64,6 +65,23 @@ func overviewOf(s snapshot) overviewBody {
 	return b
 }
 
+// has reports whether the relay has a destination.
+func (s snapshot) has(name string) bool {
+	return slices.ContainsFunc(s.stats.Destinations, func(d dispatch.DestinationStats) bool { return d.Name == name })
+}
+
+// unitName is the destination of a position of a stream, with its part if it has several.
+func unitName(p *store.Position) string {
+	switch {
+	case p.Destination == "":
+		return "types without a route"
+	case p.Part > 0:
+		return fmt.Sprintf("%s, part %d", p.Destination, p.Part)
+	default:
+		return p.Destination
+	}
+}
+
 // rates are those of the last ten seconds.
 func rates(s snapshot, name string) (delivered, failed float64) {
 	const window = 10
@@ -113,6 +131,11 @@ func notesOf(s snapshot) (notes []note) {
 	}
 	if s.asked.err != nil {
 		return notes
+	}
+	for _, p := range s.asked.backlog.Positions {
+		if p.Session == nil && (p.Destination == "" || s.has(p.Destination)) {
+			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: nobody holds its unit.", unitName(&p)), Path + "relays", true})
+		}
 	}
 	for _, d := range s.asked.backlog.Destinations {
 		if d.Dead.N > 0 {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd/dispatch"
+	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
 
@@ -12,8 +15,31 @@ type relaysBody struct {
 	Relays   []store.RelaySession
 	Slots    []store.SlotSession
 	AllSlots int
-	Bell     store.BellState
-	Stats    dispatch.Stats
+	// Stream says that there are units in place of slots, and Units are those.
+	Stream bool
+	Units  []positionRow
+	Bell   store.BellState
+	Stats  dispatch.Stats
+}
+
+// read asks who lives, and who has what.
+func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) error {
+	state, err := outboxsql.ReadState(ctx, conn, schema)
+	if err != nil {
+		return err
+	}
+	if b.Stream = state.Mode == outboxsql.ModeStream; !b.Stream {
+		if b.Relays, err = store.ReadRelays(ctx, conn); err == nil {
+			b.Slots, err = store.ReadSlots(ctx, conn, schema)
+		}
+		return err
+	}
+	if b.Relays, err = store.ReadMembers(ctx, conn, schema); err != nil {
+		return err
+	}
+	backlog, err := store.ReadBacklog(ctx, conn, store.BacklogOptions{Schema: schema, CountsOnly: true})
+	b.Units = positionsOf(backlog, func(*store.Position) bool { return true })
+	return err
 }
 
 // relays shows who delivers, who has which share, and whether writers ring.
@@ -27,10 +53,7 @@ func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) erro
 		return err
 	}
 	defer conn.Release()
-	if b.Relays, err = store.ReadRelays(ctx, conn.Conn()); err != nil {
-		return err
-	}
-	if b.Slots, err = store.ReadSlots(ctx, conn.Conn(), t.Schema); err != nil {
+	if err := b.read(ctx, conn.Conn(), t.Schema); err != nil {
 		return err
 	}
 	if b.Bell, err = store.ReadBell(ctx, conn.Conn(), t.Schema); err != nil {

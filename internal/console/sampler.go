@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
 
@@ -131,7 +132,7 @@ func (s *sampler) refresh(ctx context.Context) {
 	begin := time.Now()
 	answer := asked{latency: latency{math.NaN(), math.NaN()}}
 	answer.backlog, answer.err = s.relay.Backlog(ctx)
-	if answer.err == nil {
+	if answer.err == nil && answer.backlog.Mode != outboxsql.ModeStream {
 		answer.latency, answer.err = s.latency(ctx)
 	}
 	answer.at, answer.took = time.Now(), time.Since(begin)
@@ -166,7 +167,10 @@ func (s *sampler) sample(now time.Time) {
 	}
 	// What the database said is true for a while, and unknown then.
 	if a := before.asked; !a.at.IsZero() && a.err == nil && now.Sub(a.at) < max(askEvery, askShare*a.took)+2*s.every {
-		p.waiting, p.latency = float64(waiting(a.backlog).N), a.latency
+		p.waiting, p.latency = float64(waiting(a.backlog, stats.Destinations).N), a.latency
+	}
+	if stats.Mode == string(outboxsql.ModeStream) {
+		p.latency = latencyBetween(before.stats.Destinations, stats.Destinations)
 	}
 	next.points = keep(before.points, p)
 	s.last = next
@@ -189,15 +193,56 @@ func keep[T any](list []T, another T) []T {
 }
 
 // waiting is what waits for anybody, dead letters left out. An event that waits
-// for two destinations counts twice once it was tried.
-func waiting(b store.Backlog) store.Count {
+// for two destinations counts twice once it was tried. Of a stream it is the lag of
+// whichever of these destinations is last: a position that nobody moves any more counts
+// for nothing.
+func waiting(b store.Backlog, mine []dispatch.DestinationStats) store.Count {
 	all := b.Fresh
+	if b.Mode == outboxsql.ModeStream {
+		all = store.Count{}
+		for _, d := range mine {
+			all.N = max(all.N, b.Destination(d.Name).Fresh.N)
+		}
+	}
 	for _, d := range b.Destinations {
 		for _, c := range []store.Count{d.Retry, d.Running, d.Parked} {
 			all.N, all.More = all.N+c.N, all.More || c.More
 		}
 	}
 	return all
+}
+
+// latencyBetween is made of what was acknowledged between two samples. Rows of a stream do
+// not tell when they were done.
+func latencyBetween(before, now []dispatch.DestinationStats) latency {
+	var sum dispatch.Histogram
+	for _, d := range now {
+		i := slices.IndexFunc(before, func(o dispatch.DestinationStats) bool { return o.Name == d.Name })
+		if i < 0 || d.Acked.Count < before[i].Acked.Count {
+			continue
+		}
+		sum.Count += d.Acked.Count - before[i].Acked.Count
+		for b := range sum.Buckets {
+			sum.Buckets[b] += d.Acked.Buckets[b] - before[i].Acked.Buckets[b]
+		}
+	}
+	return latency{quantile(&sum, 0.5), quantile(&sum, 0.99)}
+}
+
+// quantile is the upper bound of the bucket that has it, in seconds; NaN for an empty
+// histogram.
+func quantile(h *dispatch.Histogram, q float64) float64 {
+	if h.Count == 0 {
+		return math.NaN()
+	}
+	bounds := dispatch.LatencyBounds()
+	below := 0.0
+	for i, n := range h.Buckets {
+		if below += float64(n); below >= q*float64(h.Count) {
+			return bounds[i].Seconds()
+		}
+	}
+	return bounds[len(bounds)-1].Seconds() // it is more
 }
 
 // now returns the newest snapshot, with an answer of the database that is not old.

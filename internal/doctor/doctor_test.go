@@ -103,6 +103,7 @@ func illnesses() map[string]illness {
 		"index missing":           {sql(`DROP INDEX outbox_events_fresh`), "schema", Error, "The index outbox_events_fresh is missing.", "notifyd migrate print"},
 		"index changed":           {sql(`DROP INDEX outbox_events_fresh; CREATE INDEX outbox_events_fresh ON outbox_events (id)`), "schema", Error, "The index outbox_events_fresh is", `DROP INDEX "public"."outbox_events_fresh"`},
 		"index of another":        {sql(`CREATE INDEX mine ON outbox_events (aggregate_id)`), "schema", Note, "index mine is not of notifyd", `DROP INDEX CONCURRENTLY "public"."mine"`},
+		"change broken off":       {sql(`UPDATE outbox_mode SET mode = 'stream', becoming = 'queue'`), "schema", Error, "was to become a queue", "notifyd migrate --mode queue"},
 		"constraint missing":      {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_state_known`), "schema", Error, "constraint outbox_deliveries_state_known is missing", "ADD CONSTRAINT outbox_deliveries_state_known CHECK"},
 		"constraint of another":   {sql(`ALTER TABLE outbox_events ADD CONSTRAINT small CHECK (id < 100)`), "schema", Warning, "constraint small", "DROP CONSTRAINT small"},
 		"primary key missing":     {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_pkey`), "schema", Error, "outbox_deliveries_pkey", "PRIMARY KEY (event_id, destination)"},

@@ -109,6 +109,9 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	if state.Becoming != "" {
+		return "", []Finding{found(Error, "notifyd migrate --mode "+string(state.Becoming), "The table was to become a %s, and that was broken off: no relay reads it until it has come to its end.", state.Becoming)}, nil
+	}
 	var findings []Finding
 	if state.Mode == outboxsql.ModeStream {
 		want, have, findings = withoutFresh(e.Schema, want, have)

@@ -1,0 +1,50 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLaneGivesBackAggregatesInTheQueue: when a destination turns out to be down, what
+// is first of its aggregate and waits for a worker goes back with all behind it.
+func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Concurrency = 1
+		l := newTestLane(HandlerFunc(func(context.Context, *Event) error {
+			time.Sleep(time.Millisecond)
+			return Unavailable(errors.New("down"))
+		}), cfg)
+		Lane{l}.Own(func() {})
+		events := []Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
+		keys := []Key{{1, 1}, {2, 2}, {2, 2}, {}}
+		all := make([]Delivery, len(events))
+		for i := range events {
+			all[i] = Delivery{Event: &events[i], Key: keys[i]}
+		}
+		if n := l.grant(len(all)); n != len(all) {
+			t.Fatalf("room for %d", n)
+		}
+		p := NewParcel(func() bool { return true }, func() {})
+		p.Fill(all)
+		Lane{l}.Deliver(p, nil)
+		l.workers.Wait()
+		_, answers, left := p.Take()
+		if left > 0 || len(answers) != len(all) {
+			t.Fatalf("%d of %d are answered, %d are left", len(answers), len(all), left)
+		}
+		for _, a := range answers {
+			if a.Verdict != VerdictReleased {
+				t.Errorf("event %d: verdict %d", a.Event.ID, a.Verdict)
+			}
+		}
+		l.drop()
+		if len(l.agg.lines) > 0 || l.load != 0 || l.followers != 0 {
+			t.Errorf("%d lines, %d jobs and %d behind others are left", len(l.agg.lines), l.load, l.followers)
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package chaos
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/stream"
+)
+
+// takeover is a position as a relay took it over.
+type takeover struct {
+	at      time.Time // by the clock of the server
+	head    int64
+	open    stream.Ranges
+	unclean bool // whoever had it before did not hand it over
+}
+
+// doubt is how long the owner of before may go on after an unclean take-over: it knows
+// for so long of nothing.
+const doubt = time.Second
+
+// watchTakeovers has the database write down each position that is taken over.
+func (c *cell) watchTakeovers() {
+	c.t.Helper()
+	c.exec(`CREATE TABLE takeovers (at timestamptz DEFAULT clock_timestamp(), head bigint, open text, unclean boolean);
+		CREATE FUNCTION takeovers() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+			INSERT INTO takeovers (head, open, unclean) VALUES (OLD.head, OLD.open::text, OLD.owner IS NOT NULL AND OLD.owner <> NEW.owner);
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER takeovers AFTER UPDATE ON outbox_positions FOR EACH ROW
+			WHEN (NEW.destination = 'all' AND NEW.epoch <> OLD.epoch) EXECUTE FUNCTION takeovers()`)
+}
+
+// takeovers returns what was written down.
+func (c *cell) takeovers() []takeover {
+	c.t.Helper()
+	rows, err := c.pool.Query(c.ctx, `SELECT at, head, open, unclean FROM takeovers ORDER BY at`)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (t takeover, err error) {
+		var open string
+		if err := r.Scan(&t.at, &t.head, &open, &t.unclean); err != nil {
+			return t, err
+		}
+		t.open, err = stream.ParseRanges(open)
+		return t, err
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range all {
+		if c.skew != 0 && time.Since(all[i].at).Abs() > c.skew.Abs()/2 {
+			all[i].at = all[i].at.Add(-c.skew)
+		}
+	}
+	return all
+}
+
+// exposed returns the events that the destination had before the take-over, and of
+// which the position did not say so: they were in flight, or acknowledged since the
+// position was last written. These may come twice, and no others.
+func (t *takeover) exposed(arrivals []arrival) map[int64]bool {
+	until := t.at
+	if t.unclean {
+		until = until.Add(doubt)
+	}
+	ids := make(map[int64]bool)
+	for _, a := range arrivals {
+		if a.At.Before(until) && (a.ID > t.head || t.open.Contains(a.ID)) {
+			ids[a.ID] = true
+		}
+	}
+	return ids
+}
+
+// TestTakeover takes the relay away that delivers a stream: the other one goes on, nothing
+// is lost, nothing comes out of order, and what comes twice is what had arrived and was
+// not written down.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	for name, away := range map[string]func(*cell, *child){
+		"killed":       func(c *cell, r *child) { r.signal(c.t, syscall.SIGKILL) },
+		"told to stop": func(c *cell, r *child) { r.signal(c.t, syscall.SIGTERM) },
+		"frozen":       freezeInCalls,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := fault{relays: 2}
+			c := newCell(t, &f, outboxsql.ModeStream, shortForm())
+			c.form.every = 20 * time.Millisecond // 1,000 events/s
+			for range f.relays {
+				c.startRelay()
+			}
+			c.load.steady()
+			c.await("deliveries under load", func() bool { return c.place.distinct() >= 1000 })
+			gone := c.deliverer()
+			began := time.Now()
+			away(c, gone)
+			next := func(a arrival) bool { return a.By != gone.cmd.Process.Pid }
+			c.await("the other relay delivers", func() bool { return slices.ContainsFunc(c.place.all(), next) })
+			last := c.last()
+			c.await("it has delivered what was there", func() bool { return c.done(last) })
+			woken := c.wake(name, gone)
+			c.load.insist("tail", 10, tail)
+			c.load.end()
+			c.await("everything is done", func() bool { return c.done(math.MaxInt64) })
+
+			r := c.count(name, kind{c.mode, steadyLoad}, began, began)
+			r.check(t)
+			arrivals := c.place.all()
+			first := arrivals[slices.IndexFunc(arrivals, next)]
+			t.Logf("resumed after %s; %d of %d events came twice, %d could have", seconds(first.At.Sub(began)), r.twice, r.written, r.bound)
+			c.checkCopies(gone, woken)
+			if name == "told to stop" && r.twice > 0 {
+				t.Errorf("%d came twice, though the relay had handed over", r.twice)
+			}
+		})
+	}
+}
+
+// freezeInCalls freezes a relay all of whose calls wait for an answer, so that none is
+// about to begin, and gives the answers then.
+func freezeInCalls(c *cell, r *child) {
+	c.t.Helper()
+	c.sink().set(c.t, modeBlocked)
+	c.load.insist("frozen", freezeKeys, 5*freezeKeys)
+	c.await("all calls wait for the destination", func() bool { return c.sink().holding() == relayConcurrency })
+	r.signal(c.t, syscall.SIGSTOP)
+	c.sink().set(c.t, modeUp)
+}
+
+// wake wakes a relay that was frozen, waits until it knows what it has missed, and
+// returns when that was; a time that is not to come where it was not frozen.
+func (c *cell) wake(name string, r *child) time.Time {
+	c.t.Helper()
+	if name != "frozen" {
+		return time.Now().Add(patience)
+	}
+	woken := time.Now()
+	r.signal(c.t, syscall.SIGCONT)
+	c.await("the relay that was frozen has a session again", func() bool { return r.log.has("the session that owns units is back") })
+	return woken
+}
+
+// checkCopies wants each further copy to be of an event that a take-over exposed, and
+// none to be made by a relay after it was woken.
+func (c *cell) checkCopies(r *child, woken time.Time) {
+	c.t.Helper()
+	arrivals := c.place.all()
+	may := make(map[int64]bool)
+	for _, t := range c.takeovers() {
+		maps.Copy(may, t.exposed(arrivals))
+	}
+	seen, wrong, late := make(map[int64]bool), 0, 0
+	for _, a := range arrivals {
+		if seen[a.ID] {
+			if !may[a.ID] {
+				wrong++
+			}
+			if a.By == r.cmd.Process.Pid && a.At.After(woken) {
+				late++
+			}
+		}
+		seen[a.ID] = true
+	}
+	if wrong > 0 {
+		c.t.Errorf("%d events came twice that the position had", wrong)
+	}
+	if late > 0 {
+		c.t.Errorf("%d events came again from a relay that had been frozen", late)
+	}
+}

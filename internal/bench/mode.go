@@ -1,0 +1,77 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Mode says what the tables of a bench are; "" is a queue.
+type Mode string
+
+// The modes. ModeBoth measures a queue and a stream in turns, in one run.
+const (
+	ModeQueue  = Mode(outboxsql.ModeQueue)
+	ModeStream = Mode(outboxsql.ModeStream)
+	ModeBoth   = Mode("both")
+)
+
+// Modes returns the words for the modes.
+func Modes() []string { return []string{string(ModeBoth), string(ModeQueue), string(ModeStream)} }
+
+// check returns an error for a word that is no mode.
+func (m Mode) check() error {
+	switch m {
+	case "", ModeQueue, ModeStream, ModeBoth:
+		return nil
+	default:
+		return fmt.Errorf("there is no mode %q", string(m))
+	}
+}
+
+// tables are what the tables of the bench are, one after the other.
+func (m Mode) tables() []outboxsql.Mode {
+	switch m {
+	case ModeBoth:
+		return []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream}
+	case ModeStream:
+		return []outboxsql.Mode{outboxsql.ModeStream}
+	default:
+		return []outboxsql.Mode{outboxsql.ModeQueue}
+	}
+}
+
+// makeStream makes the tables of a schema a stream, whose destinations begin behind an
+// id. The tables have no other events yet.
+func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
+	err := e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		return outboxsql.SetMode(ctx, c.Conn(), schema, outboxsql.ModeStream, outboxsql.ModeOptions{})
+	})
+	if err != nil || origin == 0 {
+		return err
+	}
+	if _, err := e.pool.Exec(ctx, "UPDATE "+in(schema, "outbox_mode")+" SET origin_head = $1", origin); err != nil {
+		return fmt.Errorf("begin behind event %d: %w", origin, err)
+	}
+	return nil
+}
+
+// unsettled counts the events that a relay has yet to settle. Patterns of a bench are
+// event types, or an asterisk.
+func (e *env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode) (n int64, err error) {
+	query := "SELECT count(*) FROM " + table(schema) + " WHERE state = 'fresh'"
+	if mode == outboxsql.ModeStream {
+		query = fmt.Sprintf(`SELECT count(*) FROM %[2]s AS p CROSS JOIN LATERAL (
+			SELECT event_type FROM %[1]s WHERE id > p.head UNION ALL
+			SELECT event_type FROM unnest(p.open) AS o JOIN %[1]s ON id >= lower(o) AND id < upper(o)) AS e
+			JOIN %[3]s AS r ON r.destination = p.destination AND r.pattern IN ('*', e.event_type)`,
+			table(schema), in(schema, "outbox_positions"), in(schema, "outbox_routes"))
+	}
+	if err := e.pool.QueryRow(ctx, query).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count what is left: %w", err)
+	}
+	return n, nil
+}

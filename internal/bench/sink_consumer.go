@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// rabbitReader reads a queue as a consumer does, and keeps what has come.
+type rabbitReader struct {
+	conn *amqp.Connection
+	all  int // events of a drain
+	done chan struct{}
+
+	mu   sync.Mutex
+	ids  []int64       // since the last call of arrived
+	came chan struct{} // capacity 1
+	err  error
+}
+
+// consume begins to read the queue, which it makes if the handler has not done so.
+func (s *rabbitSink) consume(all int) error {
+	conn, err := amqp.Dial(s.url)
+	if err != nil {
+		return fmt.Errorf("read from RabbitMQ: %w", errors.New("cannot connect"))
+	}
+	r := &rabbitReader{conn: conn, all: all, done: make(chan struct{}), came: make(chan struct{}, 1)}
+	got, err := r.begin(s)
+	if err != nil {
+		return errors.Join(fmt.Errorf("read from RabbitMQ: %w", err), conn.Close())
+	}
+	s.reader = r
+	go r.read(got)
+	return nil
+}
+
+func (r *rabbitReader) begin(s *rabbitSink) (<-chan amqp.Delivery, error) {
+	ch, err := r.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ch.QueueDeclare(s.queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: s.kind}); err != nil {
+		return nil, err
+	}
+	if err := ch.Qos(rabbitPrefetch, 0, false); err != nil {
+		return nil, err
+	}
+	return ch.Consume(s.queue, "", false, false, false, false, nil)
+}
+
+// read ends when the connection does; close waits for it.
+func (r *rabbitReader) read(got <-chan amqp.Delivery) {
+	defer close(r.done)
+	n := 0
+	for d := range got {
+		var err error
+		// The last of a drain are acknowledged with the next one, or never: nobody waits for it.
+		if n++; n%(rabbitPrefetch/2) == 0 {
+			err = d.Ack(true)
+		}
+		r.mu.Lock()
+		r.ids, r.err = append(r.ids, messageID(d)), errors.Join(r.err, err)
+		r.mu.Unlock()
+		select {
+		case r.came <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// arrived notes what has come since the last call, when that are all events of a
+// drain, or nothing more comes.
+func (r *rabbitReader) arrived(ctx context.Context, note func(id int64)) error {
+	for noted := 0; ; {
+		r.mu.Lock()
+		ids, err := r.ids, r.err
+		r.ids = nil
+		r.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			note(id)
+		}
+		if noted += len(ids); noted >= r.all {
+			return nil
+		}
+		timer := time.NewTimer(readWithin)
+		select {
+		case <-r.came:
+		case <-r.done:
+			return errors.New("the broker has closed the connection")
+		case <-timer.C:
+			return nil // what is missing is counted
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		timer.Stop()
+	}
+}
+
+func (r *rabbitReader) close() {
+	_ = r.conn.Close() // nothing depends on it
+	<-r.done
+}

@@ -1,0 +1,163 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+)
+
+// router sends orders to mail, and everything else to hook.
+type router struct{}
+
+func (router) DestinationsOf(eventType string) []string {
+	if strings.HasPrefix(eventType, "order.") {
+		return []string{"mail"}
+	}
+	return []string{"hook"}
+}
+
+// serveStream is serve with a stream of six events. Its destination hook has come to the
+// first; a session has the units of mail and audit, the second of which is another relay's.
+func serveStream(t *testing.T, partitioned bool) *site {
+	t.Helper()
+	s := serve(t, func(c *Config) { c.Router = router{} })
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if partitioned {
+		err = outboxsql.Partition(t.Context(), conn.Conn(), outboxsql.DefaultSchema, outboxsql.PartitionOptions{})
+	}
+	if err == nil {
+		err = outboxsql.SetMode(t.Context(), conn.Conn(), outboxsql.DefaultSchema, outboxsql.ModeStream, outboxsql.ModeOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.exec(`DELETE FROM outbox_positions`)
+	s.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('order.placed', '1'), ('order.paid', '1'), ('user.gone', '1'), ('order.placed', '1'), ('order.lost', '1'), ('order.late', '1')`)
+	s.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('', 6, '{}'), ('audit', 6, '{[1,2)}'), ('gone', 0, '{}'), ('hook', 1, '{}'), ('mail', 5, '{[4,5)}')`)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key) VALUES (2, 'mail', 'order.paid', 'retry', 1, 'k'), (5, 'mail', 'order.lost', 'dead', 20, NULL)`)
+	owner, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = owner.Conn().Close(context.WithoutCancel(t.Context()))
+		owner.Release()
+	})
+	_, err = owner.Exec(t.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0),
+		pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions WHERE destination IN ('mail', 'audit')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestStreamPages: what is shown of a stream is read off its positions.
+func TestStreamPages(t *testing.T) {
+	t.Parallel()
+	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serveStream(t, partitioned)
+			s.awaitPositions()
+			// Nobody moves gone, hook has nothing of orders to get, and audit is another relay's.
+			want := []string{"1 waiting", "2 retry", "3 waiting", "4 waiting", "5 dead", "6 waiting"}
+			if got := s.states("?"); !slices.Equal(got, want) {
+				t.Errorf("events: %q, want %q", got, want)
+			}
+			s.exec(`UPDATE outbox_positions SET open = '{}' WHERE destination = 'audit'`)
+			for q, want := range map[string][]string{
+				"?state=waiting": {"3 waiting", "4 waiting", "6 waiting"}, "?state=done": {"1 done"}, "?state=dead": {"5 dead"}, "?state=retry": {"2 retry"},
+				"?state=parked": nil, "?state=waiting&type=order.*": {"4 waiting", "6 waiting"},
+			} {
+				if got := s.states(q); !slices.Equal(got, want) {
+					t.Errorf("%s: %q, want %q", q, got, want)
+				}
+			}
+			for page, want := range map[string][]string{
+				"events/1":     {`<span class="badge done">done</span>`},
+				"events/4":     {`<span class="badge waiting">waiting</span>`, "<dt>Waits for</dt><dd>mail</dd>"},
+				"destinations": {"<dt>Lag</dt><dd>2, 1 of them", "<dt>Delivered by</dt><dd>nobody</dd>", `id="d-gone"`, "the purge of events above 0", `<dt>Aggregates that wait</dt><dd>1</dd>`},
+				"relays":       {"Who delivers what", "types without a route", `<span class="badge bad">nobody</span>`, "Owner of units"},
+				"":             {"No relay delivers hook: nobody holds its unit.", "No relay delivers types without a route"},
+			} {
+				text := s.get(Path + page)
+				for _, w := range want {
+					if !strings.Contains(text, w) {
+						t.Errorf("page %q lacks %q:\n%s", page, w, text)
+					}
+				}
+			}
+			if text := s.get(Path + "relays"); strings.Contains(text, "Shares of the aggregates") || strings.Contains(text, "Claims") {
+				t.Errorf("the relays of a stream:\n%s", text)
+			}
+		})
+	}
+}
+
+// awaitPositions waits until the console has asked the database of what is there now.
+func (s *site) awaitPositions() {
+	s.Helper()
+	deadline := time.After(patience)
+	for s.console.sampler.now(s.Context()).asked.backlog.Positions == nil {
+		_, changed := s.console.sampler.next()
+		select {
+		case <-changed:
+		case <-deadline:
+			s.Fatal("the database is not asked")
+		}
+	}
+}
+
+// states returns the events of a page, oldest first, with their states.
+func (s *site) states(query string) (all []string) {
+	s.Helper()
+	row := regexp.MustCompile(`(?s)/console/events/(\d+)">\d+</a></th>.*?<span class="badge \w+">(\w+)</span>`)
+	for _, m := range row.FindAllStringSubmatch(s.get(Path+"events"+query), -1) {
+		all = append(all, fmt.Sprint(m[1], " ", m[2]))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestWaitingInStream: a position of nobody's makes nothing wait.
+func TestWaitingInStream(t *testing.T) {
+	t.Parallel()
+	b := store.Backlog{Mode: outboxsql.ModeStream, Fresh: store.Count{N: 100}, Destinations: []store.DestinationBacklog{
+		{Name: "gone", Fresh: store.Count{N: 100}}, {Name: "a", Fresh: store.Count{N: 7}, Retry: store.Count{N: 1}}, {Name: "b", Fresh: store.Count{N: 3}},
+	}}
+	if got := waiting(b, []dispatch.DestinationStats{{Name: "a"}, {Name: "b"}}); got.N != 8 {
+		t.Errorf("%v wait", got)
+	}
+}
+
+// TestLatencyOfStream: rows do not tell, the relay does.
+func TestLatencyOfStream(t *testing.T) {
+	t.Parallel()
+	var before, now dispatch.Histogram
+	before.Count, before.Buckets[0] = 5, 5
+	now.Count, now.Buckets[0], now.Buckets[2], now.Buckets[5] = 105, 5, 98, 2
+	of := func(h dispatch.Histogram) []dispatch.DestinationStats {
+		return []dispatch.DestinationStats{{Name: "a", Acked: h}}
+	}
+	if got := latencyBetween(of(before), of(now)); got.median != 0.001 || got.p99 != 0.01 {
+		t.Errorf("%+v", got)
+	}
+	for _, none := range []latency{latencyBetween(nil, of(now)), latencyBetween(of(now), of(now)), latencyBetween(of(now), of(before))} {
+		if !math.IsNaN(none.median) || !math.IsNaN(none.p99) {
+			t.Errorf("of nothing: %+v", none)
+		}
+	}
+}

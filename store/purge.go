@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// The batch is what was looked at, not what was deleted: rows that have to stay are
+// stepped over once, not in every batch again.
+const sqlPurge = `WITH seen AS MATERIALIZED (
+		SELECT id, state = 'done' AND processed_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old,
+			state = 'done' AS done
+		FROM outbox_events WHERE id > $1 AND id <= $4 ORDER BY id LIMIT $3),
+	gone AS (
+		DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old AND e.state = 'done'
+		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
+	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`
+
+// What a position has passed it has passed for good, or stored in outbox_deliveries
+// in the same transaction: one snapshot shows both. Without positions nothing was
+// delivered but what was done before the table became a stream.
+const sqlPurgeStream = `WITH low AS MATERIALIZED (
+		SELECT min(least(head + 1, lower(open))) AS id FROM (
+			SELECT head, open FROM outbox_positions
+			UNION ALL SELECT origin_head, origin_open FROM outbox_mode WHERE one AND NOT EXISTS (SELECT FROM outbox_positions)) AS p),
+	seen AS MATERIALIZED (
+		SELECT id, created_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old
+		FROM outbox_events WHERE id > $1 AND id <= $4 AND id < (SELECT id FROM low) ORDER BY id LIMIT $3),
+	gone AS (
+		DELETE FROM outbox_events AS e USING seen AS s WHERE e.id = s.id AND s.old
+		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
+	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old), false) FROM seen`
+
+// ErrNoProgress is returned by Purge for a batch size below 1.
+var ErrNoProgress = errors.New("purge batch must be at least 1")
+
+// Purge deletes up to batch delivered events that were done longer ago than
+// keep, oldest ids first, from one range of ids. It returns the id behind which to
+// go on, and false at the end, or where it has met delivered events that
+// are too young and none that is old. What has to stay is stepped over: events
+// with something left to do, and those with dead letters.
+//
+// Of a stream it deletes what was written longer ago than keep, below all positions:
+// their heads, and what is open below these.
+func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch int) (next int64, more bool, err error) {
+	if batch < 1 {
+		return in.After, false, ErrNoProgress
+	}
+	err = k.do(ctx, "purge delivered events", func(ctx context.Context, c *pgx.Conn) error {
+		statement := sqlPurge
+		if k.options.Mode == outboxsql.ModeStream {
+			statement = sqlPurgeStream
+		}
+		return c.QueryRow(ctx, statement, in.After, keep.Microseconds(), batch, in.Upto).Scan(&next, &more)
+	})
+	return next, more, err
+}

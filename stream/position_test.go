@@ -1,0 +1,207 @@
+package stream
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+)
+
+// newStream is a log that is a stream.
+func newStream(tb testing.TB) *log {
+	tb.Helper()
+	l := newLog(tb)
+	l.exec(`UPDATE outbox_mode SET mode = 'stream'`)
+	return l
+}
+
+// TestBound: what is written with a position is bounded, and a head below everything
+// that is left out loses nothing.
+func TestBound(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(maxOpen-2, maxOpen+3).Draw(t, "ranges")
+		var open Ranges
+		last := int64(0)
+		for i := range n {
+			from := last + 2 + int64(i%3)
+			last = from + int64(i%5)
+			open = append(open, Range{From: from, To: last})
+		}
+		head := last + rapid.Int64Range(0, 10).Draw(t, "behind")
+		h, o := bound(head, open)
+		if len(o) != min(n, maxOpen) {
+			t.Fatalf("%d ranges, of %d", len(o), n)
+		}
+		if n <= maxOpen && h != head {
+			t.Fatalf("the head is %d, want %d", h, head)
+		}
+		for _, r := range open[len(o):] {
+			if r.From <= h {
+				t.Fatalf("%v is not read again: the head is %d", r, h)
+			}
+		}
+		if n > maxOpen && h != open[maxOpen].From-1 {
+			t.Fatalf("the head is %d, more than need be is read again", h)
+		}
+		if o[len(o)-1].To > h {
+			t.Fatalf("%v is above the head %d", o[len(o)-1], h)
+		}
+	})
+}
+
+// owned returns the position of a destination as a new owner takes it over.
+func (l *log) owned(unit int32, owner int64) *Position {
+	l.Helper()
+	got, err := takeOver(l.Context(), l.conn, owner, unit)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return &got.Position
+}
+
+// TestSave: only the last owner writes, in one flight with others or by itself.
+func TestSave(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('a', 7, '{[2,4),[5,6)}')`)
+	unit := one[int32](l, l.conn, `SELECT unit FROM outbox_positions`)
+	old := l.owned(unit, 1)
+	if old.Head != 7 || old.Open.String() != "{[2,4),[5,6)}" || !old.Clean || old.Epoch != 1 || old.Destination != "a" {
+		t.Fatalf("taken over: %+v", old)
+	}
+	save := func(p *Position, head int64, open Ranges, delivered int64) bool {
+		t.Helper()
+		ok, err := p.Save(t.Context(), l.conn, head, open, delivered)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if !save(old, 9, Ranges{{3, 3}, {8, 8}}, 5) {
+		t.Error("the owner is fenced")
+	}
+	next := l.owned(unit, 2)
+	if next.Head != 9 || next.Open.String() != "{[3,4),[8,9)}" || next.Clean || next.Epoch != 2 || next.Delivered != 5 {
+		t.Errorf("taken over: %+v", next)
+	}
+	if save(old, 20, nil, 1) {
+		t.Error("an old owner writes")
+	}
+	if again := l.owned(unit, 2); !again.Clean || again.Epoch != 3 || again.Head != 9 {
+		t.Errorf("taken over by the same: %+v", again)
+	}
+	if save(next, 20, nil, 1) {
+		t.Error("an old epoch of the same owner writes")
+	}
+
+	// As text, in a pipeline.
+	p := l.owned(unit, 2)
+	pipe := l.conn.PgConn().StartPipeline(t.Context())
+	pipe.SendQueryParams(SaveSQL, p.SaveParams(12, Ranges{{1, math.MaxInt64}}, 7), nil, nil, nil)
+	if err := pipe.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := pipe.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := one[string](l, l.conn, `SELECT format('%s %s %s', head, open, delivered) FROM outbox_positions`); got != "12 {[1,)} 12" {
+		t.Errorf("the position is %s", got)
+	}
+}
+
+// TestPositions: everybody reads how far each destination is.
+func TestPositions(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	for range 10 {
+		l.exec(insert)
+	}
+	l.exec(`INSERT INTO outbox_positions (destination, head, open, owner) VALUES
+		('a', 7, '{[2,4),[5,6)}', NULL), ('', 10, '{}', 3), ('Z', 99, '{}', NULL)`)
+	rows, err := Positions(t.Context(), l.relay())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != 3 || rows[0].Destination != "" || rows[1].Destination != "Z" || rows[2].Destination != "a" {
+		t.Fatalf("positions: %+v", rows)
+	}
+	if r := rows[0]; r.Lag != 0 || *r.Owner != 3 || r.UpdatedAt.IsZero() {
+		t.Errorf("the router: %+v", r)
+	}
+	if r := rows[1]; r.Lag != 0 {
+		t.Errorf("a position ahead of the events: %+v", r)
+	}
+	if r := rows[2]; r.Lag != 6 || r.Owner != nil || r.Open.IDs() != 3 {
+		t.Errorf("a destination: %+v", r)
+	}
+}
+
+// create makes the positions of destinations that are wanted.
+func (l *log) create(wanted ...Wanted) {
+	l.Helper()
+	err := pgx.BeginFunc(l.Context(), l.conn, func(tx pgx.Tx) error {
+		_, err := createPositions(l.Context(), tx, 1, wanted)
+		return err
+	})
+	if err != nil {
+		l.Fatal(err)
+	}
+}
+
+// begins returns where a destination begins.
+func (l *log) begins(destination string) string {
+	l.Helper()
+	return one[string](l, l.conn, `SELECT head || ' ' || open FROM outbox_positions WHERE destination = $1`, destination)
+}
+
+// TestStart: the first destinations begin at the beginning, later ones where they are
+// told to, or now.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	for i := range 10 {
+		l.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '{}', timestamptz '2026-11-01Z' + $1 * interval '1 minute')`, i+1)
+	}
+	l.exec(`UPDATE outbox_mode SET origin_head = 4, origin_open = '{[2,4)}'`)
+	l.exec(`DELETE FROM outbox_events WHERE id IN (1, 6)`)
+	noon := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	at := func(minute int) Start { return FromTime(noon.Add(time.Duration(minute) * time.Minute)) }
+	l.create(Wanted{}, Wanted{Destination: "first"}, Wanted{Destination: "second"}, Wanted{Destination: "told", Start: FromNow()})
+	l.create(Wanted{Destination: "later"}, Wanted{Destination: "first", Start: FromID(1)},
+		Wanted{Destination: "beginning", Start: FromBeginning()}, Wanted{Destination: "id", Start: FromID(3)},
+		Wanted{Destination: "time", Start: at(5)}, Wanted{Destination: "time of what is gone", Start: at(6)},
+		Wanted{Destination: "long ago", Start: at(-100)}, Wanted{Destination: "future", Start: at(100)})
+	for destination, want := range map[string]string{
+		"": "4 {[2,4)}", "first": "4 {[2,4)}", "second": "4 {[2,4)}", "told": "10 {}",
+		"later": "10 {}", "beginning": "4 {[2,4)}", "id": "2 {}",
+		"time": "4 {}", "time of what is gone": "5 {}", "long ago": "1 {}", "future": "10 {}",
+	} {
+		if got := l.begins(destination); got != want {
+			t.Errorf("%q begins at %s, want %s", destination, got, want)
+		}
+	}
+	// A router that comes later looks at everything as well.
+	l.exec(`DELETE FROM outbox_positions WHERE destination = ''`)
+	l.create(Wanted{})
+	if got := l.begins(""); got != "4 {[2,4)}" {
+		t.Errorf("the router begins at %s", got)
+	}
+}
+
+// TestStartOfNothing: a table without events, and one whose events are all gone.
+func TestStartOfNothing(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	l.create(Wanted{Destination: "a", Start: FromNow()}, Wanted{Destination: "b", Start: FromTime(time.Now())})
+	if a, b := l.begins("a"), l.begins("b"); a != "0 {}" || b != "0 {}" {
+		t.Errorf("they begin at %s and %s", a, b)
+	}
+	l.exec(insert)
+	l.exec(`DELETE FROM outbox_events`)
+	if id, err := FirstSince(t.Context(), l.conn, time.Now()); id != 2 || err != nil {
+		t.Errorf("the next event will be %d; %v", id, err)
+	}
+}

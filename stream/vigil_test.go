@@ -1,0 +1,61 @@
+package stream
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// echoBell is a bell whose relay hears, like all others, that it has fallen silent.
+type echoBell struct {
+	heard    func()
+	silences atomic.Int32
+}
+
+func (b *echoBell) Silence() {
+	b.silences.Add(1)
+	go func() { // as the notification comes: a moment later
+		time.Sleep(time.Millisecond)
+		b.heard()
+	}()
+}
+
+func (*echoBell) Ring(context.Context) (uint64, error) { return 0, nil }
+
+func (*echoBell) Queued(context.Context) (int, error) { return 0, nil }
+
+// TestVigilSleepsAgain: a relay that hears itself fall awake does not stay so.
+func TestVigilSleepsAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bell := &echoBell{}
+		v := newVigil(time.Second, bell)
+		bell.heard = func() { v.wake(idleRate) }
+		v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
+		v.mark = func() uint64 { return 0 }
+		v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); v.run(ctx) }()
+		synctest.Wait()
+		if v.is() != asleep {
+			t.Errorf("at the start: %v", v.is())
+		}
+		for n := range int32(3) {
+			v.wake(idleRate)
+			synctest.Wait()
+			if v.is() != awake {
+				t.Errorf("woken up: %v", v.is())
+			}
+			time.Sleep(2 * awakeFor)
+			synctest.Wait()
+			if v.is() != asleep || bell.silences.Load() != n+1 {
+				t.Errorf("%v, fell silent %d times", v.is(), bell.silences.Load())
+			}
+		}
+		stop()
+		<-ended
+	})
+}
