@@ -67,8 +67,12 @@ func TestStreamDelayedTogether(t *testing.T) {
 	p := newPlay(t, 2)
 	p.start(0)
 	p.start(1)
-	p.insert("one", "3 s", 4000)
-	p.eventually("all wait", `SELECT count(*) = 12000 FROM outbox_deliveries`)
+	p.insert("one", "1 hour", 4000)
+	p.eventually("all wait, for the very time", `SELECT count(*) = 12000 AND bool_and(d.available_at = e.available_at)
+		FROM outbox_deliveries AS d JOIN outbox_events AS e ON e.id = d.event_id`)
+	if _, err := p.pool.Exec(t.Context(), `UPDATE outbox_deliveries SET available_at = now()`); err != nil {
+		t.Fatal(err)
+	}
 	p.settle()
 	p.end(0, true)
 	p.end(1, true)

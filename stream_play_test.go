@@ -119,7 +119,7 @@ func (p *play) start(i int) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
+	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelError + 1}))),
 		notifyd.WithPollInterval(50*time.Millisecond), notifyd.WithClaimBatch(40), notifyd.WithClaims(1+i%3), notifyd.WithShutdownTimeout(time.Second))
 	if err != nil {
 		p.t.Fatal(err)
@@ -256,7 +256,7 @@ func (p *play) settle() {
 }
 
 // playPatience is for a machine that is busy.
-const playPatience = 20 * time.Second
+const playPatience = 60 * time.Second
 
 // clean says what is left in the tables.
 func (p *play) clean() (left string) {

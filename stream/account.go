@@ -47,7 +47,9 @@ func (u *unit) openIDs() (ids []int64) {
 			ids = append(ids, d.Event.ID)
 		}
 	}
-	for _, p := range u.parcels {
+	// The last first: what is found to be delivered was delivered after those that are
+	// looked at then, so that of an aggregate the end stays open, and nothing before it alone.
+	for _, p := range slices.Backward(u.parcels) {
 		p.UnderWay(note)
 	}
 	for i := range u.again {

@@ -49,6 +49,7 @@ type Engine struct {
 	witnesses *Witnesses
 	vigil     *vigil
 	lanes     map[string]dispatch.Lane
+	wanted    []Wanted
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
@@ -79,15 +80,14 @@ func New(o Options) *Engine {
 		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
-	var wanted []Wanted
 	for _, l := range e.d.Lanes() {
 		e.lanes[l.Name()] = l
-		wanted = append(wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Patterns: e.d.Patterns(l.Name())})
+		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Patterns: e.d.Patterns(l.Name())})
 	}
 	e.vigil = newVigil(o.Config.PollInterval, o.Bell)
 	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, e.report, e.lookAfter, e.witnesses.mark
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
-		Owner: o.Owner, Destinations: wanted, Gained: e.gained, Lost: e.lost,
+		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost,
 	}, o.Log)
 	return e
 }

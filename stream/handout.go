@@ -96,7 +96,10 @@ func (r *router) routedTypes(ctx context.Context, conn *pgx.Conn) ([]string, err
 	if err != nil {
 		return nil, fmt.Errorf("look for event types without a route: %w", err)
 	}
-	return slices.DeleteFunc(types, func(t string) bool { return len(r.routes.of(t).best) == 0 }), nil
+	return slices.DeleteFunc(types, func(t string) bool {
+		v := r.routes.of(t)
+		return len(v.best) == 0 || v.expected
+	}), nil
 }
 
 // hand hands out some rows, and returns how many there were.
@@ -156,13 +159,13 @@ type handing struct {
 // share adds the rows of an event. A destination that waits for them finds them parked,
 // and begins with the first of each aggregate; one that is at work finds them due.
 func (r *router) share(all *handing, e *dispatch.Event) {
-	best := r.routes.of(e.Type).best
-	if len(best) == 0 {
+	v := r.routes.of(e.Type)
+	if len(v.best) == 0 || v.expected {
 		all.unrouted = append(all.unrouted, e.ID)
 		return
 	}
 	key := dispatch.OrderingKey(e)
-	for _, i := range best {
+	for _, i := range v.best {
 		to := &r.routes.all[i]
 		if !to.passed(e.ID) {
 			continue // it reads the event by itself
@@ -182,7 +185,7 @@ func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err err
 	gaps := r.reader.Gaps()
 	for i := range r.routes.all {
 		to := &r.routes.all[i]
-		if !to.complete(r.reader.Head(), gaps) {
+		if r.routes.awaits(to.pattern) || !to.complete(r.reader.Head(), gaps) {
 			continue
 		}
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {

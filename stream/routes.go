@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,6 +29,10 @@ type route struct {
 	open        Ranges
 	handed      bool
 }
+
+// expected says that the destination has not noted the pattern yet: a relay that gets
+// the same types with another of its destinations has seen that it will.
+func (r *route) expected() bool { return r.head == math.MinInt64 }
 
 // passed reports whether the destination did not look for the pattern when it passed
 // over the event.
@@ -67,7 +72,25 @@ const handPoll = 50 * time.Millisecond
 // them are new to it.
 const sqlRoute = `WITH gone AS (DELETE FROM outbox_routes WHERE destination = $1 AND pattern <> ALL($2::text[]))
 INSERT INTO outbox_routes (destination, pattern, head, open)
-SELECT $1, p, $3, $4::text::int8multirange FROM unnest($2::text[]) AS p ON CONFLICT DO NOTHING`
+SELECT $1, p, $3, $4::text::int8multirange FROM unnest($2::text[]) AS p
+ON CONFLICT (destination, pattern) DO UPDATE SET head = excluded.head, open = excluded.open WHERE outbox_routes.head = -9223372036854775808`
+
+// sqlExpect notes patterns of destinations that have yet to note them: what had no route is
+// handed to all who get it, or to nobody yet, so that none comes too late for it.
+const sqlExpect = `INSERT INTO outbox_routes (destination, pattern, head)
+SELECT e.destination, e.pattern, -9223372036854775808 FROM unnest($1::text[], $2::text[]) AS e(destination, pattern) ON CONFLICT DO NOTHING`
+
+// expectations returns all pairs of destinations and patterns, sorted, so that those who
+// note them at the same time do not lock each other out.
+func expectations(all []Wanted) (destinations, patterns []string) {
+	all = slices.SortedFunc(slices.Values(all), func(a, b Wanted) int { return strings.Compare(a.Destination, b.Destination) })
+	for _, w := range all {
+		for _, p := range w.Patterns {
+			destinations, patterns = append(destinations, w.Destination), append(patterns, p)
+		}
+	}
+	return destinations, patterns
+}
 
 // handed reports whether the destination has been handed all that had no route before
 // it had one. It notes the routes of the destination when it is first called.
@@ -78,6 +101,10 @@ func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		head, open = bound(head, open)
 		var tag pgconn.CommandTag
 		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
+			names, patterns := expectations(u.e.wanted)
+			if _, err := tx.Exec(ctx, sqlExpect, names, patterns); err != nil {
+				return err
+			}
 			tag, err = tx.Exec(ctx, sqlRoute, u.name, u.e.d.Patterns(u.name), head, open.String())
 			return err
 		})
@@ -118,6 +145,7 @@ type routes struct {
 type verdictOf struct {
 	matching []int // all whose pattern matches
 	best     []int // those who get it
+	expected bool  // one of them has yet to note that
 	read     int64 // everything above is read by one of them
 }
 
@@ -129,15 +157,16 @@ func (s *routes) of(eventType string) verdictOf {
 	v := verdictOf{read: math.MaxInt64}
 	for i := range s.all {
 		patterns[i] = s.all[i].pattern
-		if dispatch.BestPattern(patterns[i:i+1], eventType) == 0 {
+		if !s.all[i].expected() && dispatch.BestPattern(patterns[i:i+1], eventType) == 0 {
 			v.matching = append(v.matching, i)
 			v.read = min(v.read, s.all[i].head)
 		}
 	}
 	if best := dispatch.BestPattern(patterns, eventType); best >= 0 {
-		for _, i := range v.matching {
+		for i := range s.all {
 			if s.all[i].pattern == patterns[best] {
 				v.best = append(v.best, i)
+				v.expected = v.expected || s.all[i].expected()
 			}
 		}
 	}
@@ -148,6 +177,11 @@ func (s *routes) of(eventType string) verdictOf {
 		s.byType[eventType] = v
 	}
 	return v
+}
+
+// awaits reports whether one of those who have the pattern has yet to note it.
+func (s *routes) awaits(pattern string) bool {
+	return slices.ContainsFunc(s.all, func(r route) bool { return r.pattern == pattern && r.expected() })
 }
 
 // unrouted reports whether nobody reads the event by himself: whoever gets its type

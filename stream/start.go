@@ -68,6 +68,10 @@ func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 	var made []madePosition
 	err := within(ctx, createWithin, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) (err error) {
+			names, patterns := expectations(s.options.Destinations)
+			if _, err := tx.Exec(ctx, sqlExpect, names, patterns); err != nil {
+				return fmt.Errorf("note which routes are to come: %w", err)
+			}
 			made, err = createPositions(ctx, tx, s.class, missing)
 			return err
 		})

@@ -191,19 +191,26 @@ func (u *unit) saveDue() bool {
 // maxPending bounds what waits to be written with the position.
 const maxPending = 5000
 
-// collect takes the answers.
+// collect takes the answers. It begins with the parcel that was handed over last: where
+// an event of an aggregate is found to be answered, so are those before it. Taken the
+// other way round, a row might be removed and one before it not, and a crash
+// would repeat that one alone.
 func (u *unit) collect() {
-	kept := u.parcels[:0]
-	for _, p := range u.parcels {
+	taken := make([]taking, len(u.parcels))
+	for i, p := range slices.Backward(u.parcels) {
 		acknowledged, answers, left := p.Take()
+		taken[i] = taking{answers, left}
 		if acknowledged > 0 || len(answers) > 0 {
 			u.acknowledged += int64(acknowledged)
 			u.dirty = true
 		}
-		for i := range answers {
-			u.answered(&answers[i])
+	}
+	kept := u.parcels[:0]
+	for i, p := range u.parcels {
+		for k := range taken[i].answers {
+			u.answered(&taken[i].answers[k])
 		}
-		if left > 0 {
+		if taken[i].left > 0 {
 			kept = append(kept, p)
 			continue
 		}
@@ -214,6 +221,12 @@ func (u *unit) collect() {
 	}
 	clear(u.parcels[len(kept):])
 	u.parcels = kept
+}
+
+// taking is what was taken of a parcel.
+type taking struct {
+	answers []dispatch.Answer
+	left    int
 }
 
 // answered takes what became of a delivery, other than that a fresh event was delivered.

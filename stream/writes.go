@@ -96,6 +96,9 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
 	defer cancel()
 	head, open := u.account(false)
+	// Rows that were delivered before what is not open any more must go with it. What has
+	// failed meanwhile is open and a row until the next write: the row counts.
+	u.collect()
 	delta := u.acknowledged - u.written
 	w := &u.pending
 	if w.empty() {
