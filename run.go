@@ -125,6 +125,7 @@ func (r *Relay) run(ctx context.Context) error {
 	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
 	err := r.deliver(ctx)
+	stop(err) // it may have come to its end by itself, and nobody else would tell the others
 	outside.Wait()
 	stopInner()
 	inside.Wait()
@@ -135,7 +136,7 @@ func (r *Relay) run(ctx context.Context) error {
 	}
 	r.slots.Close(ctx)
 	r.keeper.Close(ctx)
-	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) {
+	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
 		err = errors.Join(cause, err)
 	}
 	r.log.InfoContext(ctx, "relay stopped", "err", err)

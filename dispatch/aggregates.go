@@ -20,6 +20,7 @@ type aggregates struct {
 	spare   *aggregate
 	spills  uint64 // how often something was given back
 	spilled bool   // something was, and the engine has not taken it: nothing may be pushed, or it would overtake
+	fails   uint64 // how often an aggregate was blocked because something failed, and 1
 	over    bool   // the engine has withdrawn: what a worker has not begun with is given back
 }
 
@@ -31,19 +32,22 @@ type aggregate struct {
 }
 
 func newAggregates(l *lane) *aggregates {
-	return &aggregates{lane: l, lines: make(map[Key]*aggregate), blocked: make(map[Key]struct{})}
+	return &aggregates{lane: l, lines: make(map[Key]*aggregate), blocked: make(map[Key]struct{}), fails: 1}
 }
 
 // join takes a job that is pushed. It may begin, or waits for its turn; or it
 // is kept from being delivered, with the verdict.
 func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
+	if d.Leads && d.since == 0 {
+		d.since = a.fails
+	}
 	switch {
 	case a.spilled:
 		return false, released
 	case d.Key == Key{}:
 		return true, 0
 	}
-	if _, is := a.blocked[d.Key]; is && !d.Leads {
+	if _, is := a.blocked[d.Key]; is && !a.leads(d) {
 		return false, parked
 	}
 	g := a.lines[d.Key]
@@ -66,6 +70,13 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 	g.n++
 	a.lane.followers++
 	return false, 0
+}
+
+// leads reports whether a delivery goes although its aggregate is blocked. What is before
+// it may have been handed over again without it, and failed. That another aggregate has
+// failed is taken for the same, which costs a moment: the engine reads the row anew.
+func (a *aggregates) leads(d *Delivery) bool {
+	return d.Leads && d.since == a.fails
 }
 
 // follow appends to buf those who wait behind j, up to n jobs in all: one worker
@@ -107,6 +118,7 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 	case v == released:
 		gone = a.cut(g, released, true)
 	default:
+		a.fails++
 		a.blocked[g.key] = struct{}{}
 		gone = a.cut(g, parked, true)
 	}

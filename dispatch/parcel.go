@@ -70,8 +70,11 @@ type Delivery struct {
 	// Delayed says that the event was not to be available when it was written.
 	Delayed bool
 	// Leads says that nothing stored of its aggregate comes before it but what was
-	// handed over earlier: it goes although the aggregate is blocked.
+	// handed over earlier: it goes although the aggregate is blocked. Where it is given
+	// back and handed over again that holds only if nothing has failed meanwhile.
 	Leads bool
+
+	since uint64 // how often something had failed when it was first handed over to lead
 }
 
 // Answer is what became of one delivery of a parcel.

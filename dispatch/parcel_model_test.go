@@ -143,6 +143,9 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 		}
 		m.out[d.Event.ID] = p
 	}
+	for _, d := range all {
+		m.t.Logf("hand over %d of %q, row %v, leads %v, unblock %v", d.Event.ID, d.Event.AggregateID, d.Row, d.Leads, len(unblock))
+	}
 	p.Fill(all)
 	m.parcels = append(m.parcels, p)
 	m.lane.Deliver(p, unblock)
@@ -207,6 +210,7 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 	if m.out[id] == nil {
 		m.t.Fatalf("%d is answered again", id)
 	}
+	m.t.Logf("answer to %d of %q: verdict %d, behind %v", id, a.Event.AggregateID, a.Verdict, a.Behind)
 	delete(m.out, id)
 	delete(m.held, id)
 	switch a.Verdict {

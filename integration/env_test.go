@@ -36,6 +36,39 @@ type env struct {
 	ctx  context.Context //nolint:containedctx // the test's own
 	url  string
 	pool *pgxpool.Pool
+	mode outboxsql.Mode
+}
+
+// inModes runs a test of what a queue and a stream both promise, in each.
+func inModes(t *testing.T, test func(t *testing.T, mode outboxsql.Mode)) {
+	t.Helper()
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			test(t, mode)
+		})
+	}
+}
+
+// newEnvIn is newEnv with the table of a mode.
+func newEnvIn(t *testing.T, mode outboxsql.Mode) *env {
+	t.Helper()
+	return newEnv(t).become(mode)
+}
+
+// become makes the table one of a mode. No relay may be at work.
+func (e *env) become(mode outboxsql.Mode) *env {
+	e.t.Helper()
+	conn, err := e.pool.Acquire(e.ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := outboxsql.SetMode(e.ctx, conn.Conn(), outboxsql.DefaultSchema, mode, outboxsql.ModeOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.mode = mode
+	return e
 }
 
 // newEnv makes a database on the shared server and migrates it.
@@ -55,7 +88,7 @@ func envAt(t *testing.T, url string) *env {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	e := &env{t: t, ctx: t.Context(), url: url, pool: pool}
+	e := &env{t: t, ctx: t.Context(), url: url, pool: pool, mode: outboxsql.ModeQueue}
 	e.migrate(outboxsql.DefaultSchema, outboxsql.BellKeep)
 	if os.Getenv(envPartitions) != "" {
 		e.partition(time.Time{})
@@ -122,16 +155,60 @@ func (e *env) until(what, sql string, args ...any) {
 	}
 }
 
-// untilState waits for an event to reach a state.
+// untilState waits for an event to reach a state. In a stream events have none: done
+// is what no destination has before it any more, and deferred what waits stored.
 func (e *env) untilState(id int64, state string) {
 	e.t.Helper()
-	e.until(fmt.Sprintf("event %d %s", id, state), `SELECT state = $2 FROM outbox_events WHERE id = $1`, id, state)
+	what := fmt.Sprintf("event %d %s", id, state)
+	switch {
+	case e.mode != outboxsql.ModeStream:
+		e.until(what, `SELECT state = $2 FROM outbox_events WHERE id = $1`, id, state)
+	case state == "deferred":
+		e.until(what, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1)`, id)
+	default:
+		e.until(what, doneWhere(e.mode, everyPlace, `e.id = $1`), id)
+	}
 }
 
 // untilDone waits until nothing is left to do.
 func (e *env) untilDone() {
 	e.t.Helper()
-	e.until("everything done", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done')`)
+	e.until("everything done", doneWhere(e.mode, everyPlace, `true`))
+}
+
+// everyPlace are all destinations that there have been.
+const everyPlace = `destination <> ''`
+
+// doneWhere returns the query whether all events e that a condition holds for are
+// done. In a stream that is a matter of the destinations for which places holds.
+func doneWhere(mode outboxsql.Mode, places, condition string) string {
+	if mode != outboxsql.ModeStream {
+		return `SELECT NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.state <> 'done' AND (` + condition + `))`
+	}
+	return `WITH p AS (SELECT * FROM outbox_positions WHERE ` + places + `)
+		SELECT EXISTS (SELECT FROM p)
+		AND NOT EXISTS (SELECT FROM outbox_events AS e, p WHERE e.id > p.head AND (` + condition + `))
+		AND NOT EXISTS (SELECT FROM p, unnest(p.open) AS r, outbox_events AS e WHERE e.id >= lower(r) AND e.id < upper(r) AND (` + condition + `))
+		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d JOIN p ON p.destination = d.destination OR d.destination = '' JOIN outbox_events AS e ON e.id = d.event_id
+			WHERE d.state <> 'dead' AND (` + condition + `))`
+}
+
+// untilAll waits until all events e that a condition holds for are done at the one
+// destination that they are for.
+func (e *env) untilAll(what, destination, condition string, args ...any) {
+	e.t.Helper()
+	e.until(what, doneWhere(e.mode, `destination = '`+destination+`'`, condition), args...)
+}
+
+// untouched returns how many events of a type wait as if nobody had ever tried them: in
+// a stream, those that have no row and that the destination of that name has before it.
+func (e *env) untouched(eventType, destination string) int {
+	e.t.Helper()
+	if e.mode != outboxsql.ModeStream {
+		return scan[int](e, `SELECT count(*) FROM outbox_events WHERE event_type = $1 AND state = 'fresh'`, eventType)
+	}
+	return scan[int](e, `SELECT count(*) FROM outbox_events AS e, outbox_positions AS p WHERE e.event_type = $1 AND p.destination = $2
+		AND (e.id > p.head OR e.id <@ p.open) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`, eventType, destination)
 }
 
 // dump shows the tables as far as they are not done.
@@ -140,6 +217,7 @@ func (e *env) dump() string {
 	for _, sql := range []string{
 		`SELECT e::text FROM (SELECT id, state, event_type FROM outbox_events WHERE state <> 'done' ORDER BY id LIMIT 10) e`,
 		`SELECT d::text FROM (SELECT * FROM outbox_deliveries ORDER BY event_id LIMIT 10) d`,
+		`SELECT left(p::text, 500) FROM outbox_positions p`,
 		`SELECT state || ' ' || count(*) FROM outbox_events GROUP BY state`,
 		`SELECT application_name || ' ' || coalesce(state, '') || ' ' || left(query, 60) FROM pg_stat_activity WHERE datname = current_database()`,
 	} {
@@ -222,6 +300,7 @@ func (r *running) end() error {
 
 // lostClaim reports whether the relay has given up a claim, as one does that the
 // machine keeps from working for some seconds: its events come again then.
+// In a stream the same is said of the session that owns what it delivers.
 func (r *running) lostClaim() bool { return r.log.lostClaim() }
 
 // logBuffer collects a log from several goroutines.
@@ -242,7 +321,9 @@ func (l *logBuffer) text() string {
 	return l.b.String()
 }
 
-func (l *logBuffer) lostClaim() bool { return strings.Contains(l.text(), "claim was lost") }
+func (l *logBuffer) lostClaim() bool {
+	return strings.Contains(l.text(), "claim was lost") || strings.Contains(l.text(), "no session that owns units")
+}
 
 // recorder is a handler that remembers what it was called with.
 type recorder struct {

@@ -10,8 +10,8 @@ import (
 )
 
 // TestModeEndsRelay: a relay of a queue whose sessions were lost, and that comes
-// back to a stream, ends with an error, as one does that starts there. No event
-// is claimed.
+// back to a stream, ends with an error, and marks no event. Started again, it reads the
+// stream.
 func TestModeEndsRelay(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -25,11 +25,13 @@ func TestModeEndsRelay(t *testing.T) {
 	e.exec(`BEGIN; UPDATE outbox_mode SET mode = 'stream';
 		INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 10);
 		SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'; COMMIT`)
-	for _, r := range []*running{r, e.start(register)} {
-		if err := <-r.done; !errors.Is(err, outboxsql.ErrMode) {
-			t.Errorf("ended with %v", err)
-		}
-		r.done <- nil // for the end of the test
+	if err := <-r.done; !errors.Is(err, outboxsql.ErrMode) {
+		t.Errorf("ended with %v", err)
+	}
+	r.done <- nil // for the end of the test
+	e.relay(register)
+	for range 10 {
+		rec.next()
 	}
 	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state <> 'fresh'`); n > 0 {
 		t.Errorf("%d events of a stream were marked", n)
@@ -107,4 +109,52 @@ func (e *env) setMode(mode outboxsql.Mode, o outboxsql.ModeOptions) {
 	if err := outboxsql.SetMode(e.ctx, conn.Conn(), "public", mode, o); err != nil {
 		e.t.Fatal(err)
 	}
+}
+
+// TestStreamKeepsNothing: with a retention of 0 the relay of a stream deletes events
+// some seconds after their delivery.
+func TestStreamKeepsNothing(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})
+	rec := newRecorder(t)
+	e.relay(func(r *notifyd.Relay) {
+		if err := r.Handle("*", rec); err != nil {
+			t.Error(err)
+		}
+	}, notifyd.WithRetention(0, 100))
+	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 250)`)
+	e.until("all events are deleted", `SELECT NOT EXISTS (SELECT FROM outbox_events)`)
+	rec.each(250)
+}
+
+// TestQueueBecomesStream: what a queue has left, the relay of a stream delivers, and
+// nothing else: events that are open below the beginning, those that were put aside, and
+// stored deliveries.
+func TestQueueBecomesStream(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state)
+		SELECT 'a', 'order', i % 50, '1', CASE WHEN i % 2 = 0 OR i > 9500 THEN 'fresh' WHEN i % 99 = 0 THEN 'deferred' ELSE 'done' END FROM generate_series(1, 10000) AS i`)
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, lease_owner, lease_token, lease_until)
+		SELECT id, 'x', 'a', CASE WHEN running THEN 'running' ELSE 'retry' END, 'order/' || aggregate_id, one, one, CASE WHEN running THEN now() + interval '1 hour' END
+		FROM (SELECT *, CASE WHEN running THEN 1 END AS one FROM (SELECT *, id % 4 = 1 AS running FROM outbox_events WHERE state = 'deferred') AS d) AS d`)
+	owed := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state <> 'done'`)
+	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})
+	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE destination = ''`); n == 0 {
+		t.Error("no event was put aside")
+	}
+	rec := newRecorder(t)
+	e.relay(func(r *notifyd.Relay) {
+		if err := r.Handle("*", rec, notifyd.Named("x")); err != nil {
+			t.Error(err)
+		}
+	})
+	for range owed {
+		if event := rec.next(); event.ID%2 == 1 && event.ID <= 9500 && event.ID%99 != 0 {
+			t.Errorf("event %d was done, and comes again", event.ID)
+		}
+	}
+	e.until("everything is settled", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries) AND open = '{}' AND head = outbox_last_id() FROM outbox_positions WHERE destination = 'x'`)
+	rec.each(owed)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // oneIncident is how soon what comes back and goes again is the same incident:
@@ -22,86 +23,90 @@ const oneIncident = 5 * time.Second
 // breaks in which it could have been over.
 func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	server := testenv.OwnPostgres(t, nil)
-	e, h := envAt(t, server.URL("")), newRecorder(t)
-	r := e.relay(handleAll(t, h))
-	breaks := 1
-	last := time.Now()
-	for n := range 20 {
-		if n > 0 && time.Since(last) >= oneIncident {
-			breaks++
+	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
+		server := testenv.OwnPostgres(t, nil)
+		e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
+		r := e.relay(handleAll(t, h))
+		breaks := 1
+		last := time.Now()
+		for n := range 20 {
+			if n > 0 && time.Since(last) >= oneIncident {
+				breaks++
+			}
+			last = time.Now()
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 50)`)
+			if err := server.Restart(t.Context(), pgserver.Immediate); err != nil {
+				t.Fatal(err)
+			}
+			e.pool.Reset()
 		}
-		last = time.Now()
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 50)`)
-		if err := server.Restart(t.Context(), pgserver.Immediate); err != nil {
-			t.Fatal(err)
+		id := e.insertWhenUp("n")
+		e.untilState(id, "done")
+		e.untilDone()
+		awaitTrue(t, "the end of the incidents", func() bool {
+			return r.count("database answers again") == r.count("database does not answer") && r.count("listening again") == r.count("not listening")
+		})
+		for _, message := range []string{"database does not answer", "not listening"} {
+			if got := r.count(message); got < 1 || got > breaks {
+				t.Errorf("%q was said %d times in %d storms", message, got, breaks)
+			}
 		}
-		e.pool.Reset()
-	}
-	id := e.insertWhenUp("n")
-	e.untilState(id, "done")
-	e.untilDone()
-	awaitTrue(t, "the end of the incidents", func() bool {
-		return r.count("database answers again") == r.count("database does not answer") && r.count("listening again") == r.count("not listening")
+		for line := range strings.Lines(r.log.text()) { // nothing else is said of it
+			if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") &&
+				(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine kept from it for 5 s
+				t.Errorf("the relay said: %s", line)
+			}
+		}
+		if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 20*50+1 {
+			t.Errorf("%d events are done, want %d", n, 20*50+1)
+		}
 	})
-	for _, message := range []string{"database does not answer", "not listening"} {
-		if got := r.count(message); got < 1 || got > breaks {
-			t.Errorf("%q was said %d times in %d storms", message, got, breaks)
-		}
-	}
-	for line := range strings.Lines(r.log.text()) { // nothing else is said of it
-		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") &&
-			(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine kept from it for 5 s
-			t.Errorf("the relay said: %s", line)
-		}
-	}
-	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 20*50+1 {
-		t.Errorf("%d events are done, want %d", n, 20*50+1)
-	}
 }
 
 // TestTooManyClients: a relay that lost its connections, and gets none because
 // others have taken them all, asks more and more rarely, and says so once.
 func TestTooManyClients(t *testing.T) {
 	t.Parallel()
-	const most = 12
-	server := testenv.OwnPostgres(t, map[string]string{"max_connections": strconv.Itoa(most)})
-	e, h := envAt(t, server.URL("")), newRecorder(t)
-	r := e.relay(handleAll(t, h), notifyd.WithPollInterval(100*time.Millisecond))
-	e.untilState(e.insert("n", "1"), "done")
-	admin, err := pgx.Connect(t.Context(), server.URL(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.pool.Reset()
-	others := e.takeAllConnections(admin, most)
-	begin, before := time.Now(), refusals(t, server)
-	awaitTrue(t, "a number of refusals", func() bool { return refusals(t, server) >= before+25 })
-	limit := 100 + int(time.Since(begin)/(50*time.Millisecond))
-	if n := refusals(t, server) - before; n > limit {
-		t.Errorf("the server refused %d connections, want %d at most", n, limit)
-	}
-	if !r.Stats().DatabaseDown || r.Listening() {
-		t.Errorf("the relay is %+v", r.Stats())
-	}
-	const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 100)`
-	if _, err := admin.Exec(t.Context(), insert); err != nil {
-		t.Fatal(err)
-	}
-	for _, other := range append(others, admin) {
-		if err := other.Close(t.Context()); err != nil {
-			t.Error(err)
+	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
+		const most = 12
+		server := testenv.OwnPostgres(t, map[string]string{"max_connections": strconv.Itoa(most)})
+		e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
+		r := e.relay(handleAll(t, h), notifyd.WithPollInterval(100*time.Millisecond))
+		e.untilState(e.insert("n", "1"), "done")
+		admin, err := pgx.Connect(t.Context(), server.URL(""))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	awaitTrue(t, "the end of the incidents", func() bool {
-		return r.count("database answers again") == 1 && r.count("listening again") == 1
+		e.pool.Reset()
+		others := e.takeAllConnections(admin, most)
+		begin, before := time.Now(), refusals(t, server)
+		awaitTrue(t, "a number of refusals", func() bool { return refusals(t, server) >= before+25 })
+		limit := 100 + int(time.Since(begin)/(50*time.Millisecond))
+		if n := refusals(t, server) - before; n > limit {
+			t.Errorf("the server refused %d connections, want %d at most", n, limit)
+		}
+		if !r.Stats().DatabaseDown || r.Listening() {
+			t.Errorf("the relay is %+v", r.Stats())
+		}
+		const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 100)`
+		if _, err := admin.Exec(t.Context(), insert); err != nil {
+			t.Fatal(err)
+		}
+		for _, other := range append(others, admin) {
+			if err := other.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		awaitTrue(t, "the end of the incidents", func() bool {
+			return r.count("database answers again") == 1 && r.count("listening again") == 1
+		})
+		e.untilDone()
+		for _, message := range []string{"database does not answer", "not listening"} {
+			if got := r.count(message); got != 1 {
+				t.Errorf("%q was said %d times", message, got)
+			}
+		}
 	})
-	e.untilDone()
-	for _, message := range []string{"database does not answer", "not listening"} {
-		if got := r.count(message); got != 1 {
-			t.Errorf("%q was said %d times", message, got)
-		}
-	}
 }
 
 // takeAllConnections ends those of the relay and takes their places, until all

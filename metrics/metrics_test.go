@@ -128,12 +128,12 @@ func TestCollectorOfStream(t *testing.T) {
 		Destinations: []dispatch.DestinationStats{{Name: "a"}},
 	}, waits: func(context.Context) (store.Backlog, error) {
 		return store.Backlog{Positions: []store.Position{
-			{Session: &store.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Session: &store.UnitSession{PID: 1}}, {Destination: "of another"},
+			{Session: &store.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &store.UnitSession{PID: 1}}, {Destination: "of another"},
 		}}, nil
 	}})
 	for name, want := range map[string]float64{
 		"notifyd_mode stream": 1, "notifyd_mode queue": 0, "notifyd_fenced_total": 3,
-		"notifyd_position_head a 1": 10, "notifyd_position_lag a 1": 11, "notifyd_position_open a 1": 2, "notifyd_position_gaps a 1": 4,
+		"notifyd_position_head a 1": 10, "notifyd_position_lag a 1": 11, "notifyd_position_open a 1": 2, "notifyd_position_gaps a 1": 3,
 		"notifyd_position_gap_oldest_seconds a 1": 1.5, "notifyd_position_blocked_aggregates a 1": 7, "notifyd_position_saves_total a 1": 8,
 		"notifyd_position_head  0": 9, "notifyd_position_lag  0": 0,
 		"notifyd_position_unowned  0": 0, "notifyd_position_unowned a 0": 1, "notifyd_position_unowned a 1": 0,
@@ -142,7 +142,7 @@ func TestCollectorOfStream(t *testing.T) {
 			t.Errorf("%s = %v (%t), want %v", name, value, ok, want)
 		}
 	}
-	for _, name := range []string{"notifyd_slots_held", "notifyd_claims_total", "notifyd_leases_held", "notifyd_queries_total ids", "notifyd_position_unowned of another 0"} {
+	for _, name := range []string{"notifyd_slots_held", "notifyd_claims_total", "notifyd_leases_held", "notifyd_queries_total ids", "notifyd_position_unowned of another 0", "notifyd_position_lag a 0"} {
 		if _, ok := got[name]; ok {
 			t.Errorf("%s is offered", name)
 		}

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -97,9 +98,8 @@ func (o output) positions(s *dispatch.Stats) {
 	for _, p := range s.Positions {
 		part := strconv.Itoa(p.Part)
 		o.gauge("notifyd_position_head", float64(p.Head), p.Destination, part)
-		o.gauge("notifyd_position_lag", float64(p.Lag()), p.Destination, part)
 		o.gauge("notifyd_position_open", float64(p.Open), p.Destination, part)
-		o.gauge("notifyd_position_gaps", float64(p.Gaps), p.Destination, part)
+		o.gauge("notifyd_position_gaps", float64(p.Ranges), p.Destination, part)
 		o.gauge("notifyd_position_gap_oldest_seconds", p.OldestGap.Seconds(), p.Destination, part)
 		o.gauge("notifyd_position_blocked_aggregates", float64(p.Blocked), p.Destination, part)
 		o.counter("notifyd_position_saves_total", p.Saved, p.Destination, part)
@@ -172,9 +172,15 @@ func (o output) backlog(b *store.Backlog, s *dispatch.Stats) {
 		}
 	}
 	for i := range b.Positions {
+		p := &b.Positions[i]
+		part := strconv.Itoa(p.Part)
 		// Whoever has other destinations tells of those.
-		if p := &b.Positions[i]; shown[p.Destination] || p.Destination == "" {
-			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, strconv.Itoa(p.Part))
+		if shown[p.Destination] || p.Destination == "" {
+			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, part)
+		}
+		// The relay's own figures do not know where ids jump to another partition.
+		if slices.ContainsFunc(s.Positions, func(own dispatch.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
+			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, part)
 		}
 	}
 }

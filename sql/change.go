@@ -144,14 +144,22 @@ func (c *change) holders(ctx context.Context) string {
 	return c.sessions(ctx, `SELECT pid FROM pg_locks WHERE relation = to_regclass($1) AND granted`, c.table("outbox_events"))
 }
 
+// namedSessions is how many sessions are named in an error.
+const namedSessions = 5
+
 // sessions names the sessions whose process ids the query returns, longest first.
 func (c *change) sessions(ctx context.Context, pids string, args ...any) string {
 	var who string
-	err := c.conn.QueryRow(ctx, `SELECT coalesce(string_agg(format('pid %s, user %s, application %L, since %s', pid, usename, application_name,
-			coalesce(xact_start, backend_start)), '; ' ORDER BY coalesce(xact_start, backend_start)), 'nobody that can be seen')
-		FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (`+pids+`)`, args...).Scan(&who)
+	var n int
+	err := c.conn.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L, since %%s', pid, usename, application_name, since), '; ' ORDER BY since)
+			FILTER (WHERE n <= %d), 'nobody that can be seen'), count(*)
+		FROM (SELECT pid, usename, application_name, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
+			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (%s)) AS s`, namedSessions, pids), args...).Scan(&who, &n)
 	if err != nil {
 		return "unknown: " + err.Error()
+	}
+	if n > namedSessions {
+		who += fmt.Sprintf("; and %d more", n-namedSessions)
 	}
 	return who
 }

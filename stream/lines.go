@@ -116,7 +116,8 @@ func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
 
 // goOn has a line gone on with.
 func (u *unit) goOn(key dispatch.Key, name string) {
-	if !slices.ContainsFunc(u.ready, func(l line) bool { return l.key == key }) {
+	if !u.isReady[key] {
+		u.isReady[key] = true
 		u.ready = append(u.ready, line{key, name})
 	}
 }
@@ -125,14 +126,17 @@ func (u *unit) goOn(key dispatch.Key, name string) {
 // was in front of it may have died in the same call, or a person has dealt with it a moment ago, or
 // all of an aggregate was given back while it was blocked. Nobody else would go on with such a line.
 func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
+	if u.early > 0 {
+		return nil
+	}
 	var names []string
 	for key, name := range u.doubtful {
 		if !u.lane.Busy(key) { // else the last that is under way says Behind, or stays in front
 			names = append(names, name)
 		}
 	}
-	if len(names) > 0 {
-		rows, err := conn.Query(ctx, sqlWaits, u.name, names, u.lane.Blocks())
+	for some := range slices.Chunk(names, headsPage) {
+		rows, err := conn.Query(ctx, sqlWaits, u.name, some, u.lane.Blocks())
 		if err != nil {
 			return fmt.Errorf("look at what is stored of %q: %w", u.name, err)
 		}
@@ -195,6 +199,9 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 			u.drains[l.key] = l.name // with what has yet to be written
 			u.dirty = true
 		}
+	}
+	for _, l := range lines {
+		delete(u.isReady, l.key)
 	}
 	u.ready = slices.Delete(u.ready, 0, len(lines))
 	u.deliver(u.parcel(), all, unblock, granted)

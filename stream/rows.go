@@ -84,16 +84,12 @@ LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
 	ORDER BY event_id LIMIT 1) AS d ON true
 WHERE line.key IS NOT NULL`
 
-// sqlRelease makes rows due that wait behind others, by their ids.
-const sqlRelease = `UPDATE outbox_deliveries SET state = 'retry', available_at = now(), updated_at = now()
-WHERE destination = $1 AND event_id = ANY($2) AND state = 'parked'`
-
 // sqlUnpark makes up to 5,000 rows due that wait behind others of their aggregate: order
 // is not kept any more. It returns as many rows as there were.
-const sqlUnpark = `WITH waiting AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
+const sqlUnpark = `WITH page AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
 	WHERE destination = $1 AND ordering_key IS NOT NULL AND state = 'parked' LIMIT 5000)
 UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
-FROM waiting WHERE d.destination = $1 AND d.event_id = waiting.event_id`
+FROM page WHERE d.destination = $1 AND d.event_id = page.event_id`
 
 // readRows reads what a query returns in the order of rowColumns, and whether the row
 // is the first. It keeps no more than the given bytes of payloads, but one row; cut
@@ -175,8 +171,9 @@ func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool
 const headsPage = 2000
 
 // loadLines blocks the aggregates of which something is stored, before anything is
-// read that comes after it. What waits behind nothing any more, because the relay
-// before did not come to it, becomes due.
+// read that comes after it. Some lines wait behind nothing that is stored: the relay
+// before did not come to it, or what is in front was in its memory, and is open. So they are
+// gone on with only when everything that is open, or comes before them, was read.
 func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 	if !u.lane.Ordered() {
 		return u.unpark(ctx, conn)
@@ -186,7 +183,6 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
 		}
-		var due []int64
 		n = 0
 		var key string
 		var id *int64
@@ -199,16 +195,10 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 			}
 			u.lane.Block(u.e.keys.Named(key))
 			if *state == stateParked {
-				due = append(due, *id)
+				u.doubtful[u.e.keys.Named(key)], u.early = key, max(u.early, *id)
 			}
 			return nil
 		})
-		if err == nil && len(due) > 0 {
-			err = u.owned(ctx, conn, func(tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, sqlRelease, u.name, due)
-				return err
-			})
-		}
 		if err != nil {
 			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
 		}

@@ -46,8 +46,10 @@ type unit struct {
 	pending      writes
 	held         map[int64]string        // rows under way, or in pending, with the state in which they were read
 	drains       map[dispatch.Key]string // lines to go on with after the next write
+	early        int64                   // until this is read nothing that is stored goes; 0: it may
 	doubtful     map[dispatch.Key]string // lines to be looked at after the next write: nothing may be in front of them
 	ready        []line                  // lines to go on with now
+	isReady      map[dispatch.Key]bool   // which they are
 	duePlace     duePlace
 	dueAt        time.Time // when to look for rows that are due
 	dueTurn      bool      // rows that are due are looked for before the table is read
@@ -84,7 +86,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		e: e, name: p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
 		skipped: make(map[string]bool), sizes: make(map[*dispatch.Parcel]int),
-		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string), duePlace: dueStart(),
+		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string), isReady: make(map[dispatch.Key]bool), duePlace: dueStart(),
 		gapWait: firstGapPoll, savedHead: p.Head,
 	}
 	u.figures.Store(&dispatch.PositionStats{Destination: p.Destination, Part: p.Part, Head: p.Head})
@@ -269,6 +271,9 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.stuck = !u.pos.Sure() || u.bytes >= u.e.memory(); u.stuck {
 		return false, nil
 	}
+	if u.early > 0 {
+		return u.read(ctx, conn)
+	}
 	if len(u.ready) > 0 {
 		return u.feedLines(ctx, conn)
 	}
@@ -334,7 +339,7 @@ func (u *unit) parcel() *dispatch.Parcel {
 // read reads on in the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	now := time.Now()
-	if !u.full && now.Before(u.nextAt) && !u.hint.Load() {
+	if !u.full && now.Before(u.nextAt) && !u.hint.Load() && u.early == 0 {
 		return false, nil
 	}
 	granted := u.grant(u.e.cfg.Batch)
@@ -360,6 +365,9 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.e.vigil.saw(b.Seen, b.Full, announced)
 	u.plan(now, b.Seen, gapIDs)
+	if u.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.early) { // the gaps come first
+		u.early, u.dirty = 0, true
+	}
 	if !u.begun {
 		u.begun = true
 		u.e.began()

@@ -81,9 +81,20 @@ const sqlRemove = `DELETE FROM outbox_deliveries WHERE destination = $1 AND even
 // errFenced is returned by a write of a unit that is somebody else's by now.
 var errFenced = errors.New("the unit belongs to another relay by now")
 
+// errSlowWrite is why a write was broken off.
+var errSlowWrite = fmt.Errorf("the database did not answer within %v", roundTrip)
+
 // save writes the position, and what has become of deliveries with it. All of it is
-// one transaction, and nothing of it is written where the unit is not ours any more.
+// one transaction, and nothing of it is written where the unit is not ours any more. It
+// does not end with ctx: a statement that was broken off may come to the server after the
+// last one of the unit, and take the position back.
 func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
+	limit := roundTrip
+	if at, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(at))
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
+	defer cancel()
 	head, open := u.account(false)
 	delta := u.acknowledged - u.written
 	w := &u.pending

@@ -109,8 +109,14 @@ not stored as it should be at the end.
 
 --urgent puts events for another destination at the end of the backlog, and tells
 how many of the others were delivered before them, with that destination like the
-others and with a higher priority, in turns, three times each.`,
-		Example: "  notifyd bench drain\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000\n  notifyd bench drain --urgent 30",
+others and with a higher priority, in turns, three times each.
+
+With --mode stream the table is a stream, and the database alone is a read of the same
+rows without a relay; with --mode both a queue and a stream are drained in turns, three
+times each. --destinations measures one destination and so many, each of which gets
+every event. With --keys it also exits with 1 if an event came after a later one of its
+aggregate.`,
+		Example: "  notifyd bench drain\n  notifyd bench drain --mode both --keys 1000\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000\n  notifyd bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err

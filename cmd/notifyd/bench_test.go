@@ -15,12 +15,19 @@ import (
 // Programs read these keys.
 func TestBenchJSON(t *testing.T) {
 	t.Parallel()
-	const drainKeys = "events_per_second, sql_per_second, ratio, start_seconds, flowing_per_second, lost, duplicates, wal_bytes_per_event, peak_rss_mib"
+	const drainKeys = "events_per_second, sql_per_second, ratio, start_seconds, flowing_per_second, lost, duplicates, wal_bytes_per_event, peak_rss_mib, dead_rows, relay_cpu_s_per_million"
+	const latencyKeys = "p50_ms, p90_ms, p99_ms, max_ms, floor_p50_ms, floor_p99_ms, lost"
 	for args, keys := range map[string]string{
-		"latency --events 20 --rate 100": "p50_ms, p90_ms, p99_ms, max_ms, floor_p50_ms, floor_p99_ms, lost",
-		"drain --events 100":             drainKeys,
+		"latency --events 20 --rate 100":                                                           latencyKeys,
+		"latency --events 20 --rate 100 --mode stream --foreign-transaction":                       latencyKeys + ", disturbed_p50_ms, disturbed_p99_ms, disturbed_p50_ratio, disturbed_p99_ratio",
+		"drain --events 100":                                                                       drainKeys,
+		"drain --events 100 --mode both":                                                           drainKeys + ", stream, stream_ratio",
+		"drain --events 100 --mode stream --destinations 2":                                        drainKeys + ", fanned_deliveries_per_second, fanned_cpu_ratio",
+		"drain --events 100 --mode stream --foreign-transaction=here":                              drainKeys,
+		"takeover --rate 50 --seconds 1 --mode both":                                               "events, resumed_ms, repeats, lost, stream",
+		"insert --writers 2 --seconds 1 --mode stream":                                             "none, auto, silent, always, auto_ratio, trigger_ratio",
 		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": drainKeys,
-		"drain --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":                           drainKeys + ", blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
+		"drain --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":                           drainKeys + ", out_of_order, blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
 		"drain --events 100 --urgent 5":                                                            drainKeys + ", urgent_events_per_second, urgent_ratio, urgent_behind_alike, urgent_behind",
 		"insert --writers 2 --seconds 1":                                                           "none, auto, silent, always, auto_ratio, trigger_ratio",
 		"soak --rate 50 --seconds 1":                                                               "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
@@ -31,7 +38,7 @@ func TestBenchJSON(t *testing.T) {
 			if got.code != 0 || !strings.HasPrefix(got.stderr, "PostgreSQL ") {
 				t.Fatalf("exit code %d, %s", got.code, got.stderr)
 			}
-			var values map[string]float64
+			var values map[string]any
 			if err := json.Unmarshal([]byte(got.stdout), &values); err != nil || strings.Count(got.stdout, "\n") != 1 {
 				t.Fatalf("standard output %q: %v", got.stdout, err)
 			}
@@ -76,14 +83,20 @@ func TestBenchUsage(t *testing.T) {
 		"latency --rate 0":                  "notifyd: --rate 0 is below 1\nsee notifyd bench latency --help\n",
 		"drain --workers -1":                "notifyd: --workers -1 is below 1\nsee notifyd bench drain --help\n",
 		"drain --to nowhere":                "notifyd: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop, rabbitmq\nsee notifyd bench drain --help\n",
-		"drain --keys -1":                   "notifyd: --keys -1 is below 0\nsee notifyd bench drain --help\n",
-		"drain --blocked-keys 1 --to kafka": "notifyd: --blocked-keys needs --to noop, not kafka\nsee notifyd bench drain --help\n",
-		"drain --urgent 1 --to kafka":       "notifyd: --urgent goes with --to noop, and without --blocked-keys and --partitions\nsee notifyd bench drain --help\n",
-		"drain --blocked-fresh 1":           "notifyd: --blocked-fresh needs --blocked-keys\nsee notifyd bench drain --help\n",
+		"drain --mode log":                  "notifyd: invalid argument \"log\" for \"--mode\" flag: must be one of both, queue, stream\nsee notifyd bench drain --help\n",
+		"drain --mode stream --delete":      "notifyd: --delete goes with --mode queue\nsee notifyd bench drain --help\n",
+		"drain --consume":                   "notifyd: --consume needs --to rabbitmq\nsee notifyd bench drain --help\n",
+		"drain --destinations 2 --to kafka": "notifyd: --destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions\nsee notifyd bench drain --help\n",
+		"drain --foreign-transaction=here --blocked-keys 1": "notifyd: --foreign-transaction=here goes without --blocked-keys\nsee notifyd bench drain --help\n",
+		"takeover --rate 0":                                   "notifyd: --rate 0 is below 1\nsee notifyd bench takeover --help\n",
+		"drain --keys -1":                                     "notifyd: --keys -1 is below 0\nsee notifyd bench drain --help\n",
+		"drain --blocked-keys 1 --to kafka":                   "notifyd: --blocked-keys needs --to noop, not kafka\nsee notifyd bench drain --help\n",
+		"drain --urgent 1 --to kafka":                         "notifyd: --urgent goes with --to noop, and without --blocked-keys and --partitions\nsee notifyd bench drain --help\n",
+		"drain --blocked-fresh 1":                             "notifyd: --blocked-fresh needs --blocked-keys\nsee notifyd bench drain --help\n",
 		"drain --events 1 --blocked-keys 1 --blocked-fresh 2": "notifyd: --blocked-fresh 2 is above --events 1\nsee notifyd bench drain --help\n",
-		"insert --writers 0":     "notifyd: --writers 0 is below 1\nsee notifyd bench insert --help\n",
-		"soak --seconds 0":       "notifyd: --seconds 0 is below 1\nsee notifyd bench soak --help\n",
-		"soak --blocked-keys 10": "notifyd: unknown flag: --blocked-keys\nsee notifyd bench soak --help\n",
+		"insert --writers 0":                                  "notifyd: --writers 0 is below 1\nsee notifyd bench insert --help\n",
+		"soak --seconds 0":                                    "notifyd: --seconds 0 is below 1\nsee notifyd bench soak --help\n",
+		"soak --blocked-keys 10":                              "notifyd: unknown flag: --blocked-keys\nsee notifyd bench soak --help\n",
 	} {
 		if got := command(t, append([]string{"bench"}, strings.Fields(args)...)...); got != (result{exitUsage, "", want}) {
 			t.Errorf("bench %s: got %+v, want %q", args, got, want)

@@ -18,6 +18,7 @@ func TestPerformancePage(t *testing.T) {
 		{"--blocked-fresh", "100"},
 		{"--keys", "100"},
 		{"--partitions", "3"},
+		{"--destinations", "2"},
 	}
 	ran := make(map[string]bool)
 	for _, page := range []string{"docs/performance.md", "docs/retention.md"} {
@@ -43,6 +44,9 @@ func TestPerformancePage(t *testing.T) {
 				case "insert":
 					more += " --seconds 1 --writers 2"
 					says = `silent: the trigger alone`
+				case "takeover":
+					more += " --seconds 2 --rate 100"
+					says = "lost=0 repeats="
 				case "soak":
 					more += " --seconds 1 --rate 200"
 				}

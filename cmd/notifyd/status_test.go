@@ -213,6 +213,7 @@ func changing(text string) string {
 		{`(?m)^database  .*$`, "database  shop at db.internal:5432, 2026-11-02T09:15:04Z"},
 		{`\d{4}-\d\d-\d\dT[\d:]+Z`, "2026-11-02T09:15:04Z"},
 		{`pid \d+`, "pid 4711"},
+		{`(?m) +\d+ (\(types without a route\)|mail)$`, "     4711 $1"},
 		{`user \w+`, "user notifyd"},
 		{`(, from [\d.]+)?, for \w+`, ", from 10.0.0.7, for 6h12m"},
 		{`(\dh)\d\dm`, "${1}00m"},

@@ -80,6 +80,17 @@ func TestDrain(t *testing.T) {
 		"held snapshot": {Events: 500, Payload: 5000, HeldSnapshot: true},
 		"keys":          {Events: 3000, Payload: 2, Keys: 100},
 		"partitions":    {Events: 1000, Payload: 256, Partitions: 5},
+
+		"stream":                    {Events: 3000, Payload: 256, Mode: ModeStream},
+		"stream, keys":              {Events: 3000, Payload: 2, Keys: 100, Mode: ModeStream, Batch: 100, Workers: 2},
+		"stream, held snapshot":     {Events: 500, Payload: 5000, HeldSnapshot: true, Foreign: ForeignElsewhere, Mode: ModeStream},
+		"stream, foreign event":     {Events: 1000, Payload: 2, Keys: 10, Foreign: ForeignHere, Mode: ModeStream},
+		"stream, partitions":        {Events: 1000, Payload: 256, Partitions: 5, Mode: ModeStream},
+		"stream, destinations":      {Events: 1000, Payload: 256, Destinations: 3, Mode: ModeStream},
+		"destinations":              {Events: 1000, Payload: 256, Destinations: 3},
+		"both":                      {Events: 1000, Payload: 256, Keys: 20, Mode: ModeBoth},
+		"both, one after the other": {Events: 300, Payload: 256, Urgent: 3, Mode: ModeBoth},
+		"foreign event":             {Events: 1000, Payload: 2, Foreign: ForeignHere},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -89,8 +100,13 @@ func TestDrain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Lost != 0 || r.Duplicates != 0 || r.EventsPerSecond <= 0 || r.SQLPerSecond+r.PlainPerSecond <= 0 || r.Ratio <= 0 || r.WALBytesPerEvent <= 0 || r.PeakRSSMiB <= 0 {
+			if (r.Stream != nil) != (want.Mode == ModeBoth) || (r.FannedPerSecond > 0) != (want.Destinations > 0) {
 				t.Errorf("result %+v", r)
+			}
+			for one := &r; one != nil; one = one.Stream {
+				if !r.OK() || one.Lost != 0 || one.Duplicates != 0 || one.EventsPerSecond <= 0 || one.SQLPerSecond+one.PlainPerSecond <= 0 || one.Ratio <= 0 || one.PeakRSSMiB <= 0 || one.RelayCPU <= 0 {
+					t.Errorf("result %+v", *one)
+				}
 			}
 			checkEmpty(t, url)
 		})
@@ -104,6 +120,7 @@ func TestDrainBlocked(t *testing.T) {
 		"stored":  {Events: 1000, Payload: 2, BlockedKeys: 300},
 		"fresh":   {Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200},
 		"deleted": {Events: 500, Payload: 2, Keys: 50, BlockedKeys: 3, BlockedFresh: 2, Delete: true},
+		"stream":  {Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200, Mode: ModeStream},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -232,6 +249,48 @@ func TestSoak(t *testing.T) {
 	checkEmpty(t, url)
 }
 
+// Each bench of both has the figures of the stream in those of the queue.
+func TestBoth(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, out := options(t, url)
+	soak, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 100, Seconds: 1, Mode: ModeBoth})
+	if err != nil || !soak.OK() || soak.Stream == nil || soak.Stream.Events != 100 || soak.Stream.P50 <= 0 || soak.Stream.Lost != 0 {
+		t.Errorf("soak: result %+v, error %v", soak, err)
+	}
+	insert, err := Insert(t.Context(), InsertOptions{Options: o, Writers: 2, Seconds: 1, Mode: ModeBoth})
+	if err != nil || insert.StreamRatio <= 0 || insert.Stream == nil || insert.Stream.None <= 0 || insert.Stream.Auto <= 0 || insert.Stream.Always <= 0 || insert.Stream.TriggerRatio <= 0 {
+		t.Errorf("insert: result %+v, error %v", insert, err)
+	}
+	latency, err := Latency(t.Context(), LatencyOptions{Options: o, Events: 60, Rate: 200, Mode: ModeBoth, HeldSnapshot: true, Foreign: ForeignHere})
+	if err != nil || !latency.OK() || latency.DisturbedP99 < latency.DisturbedP50 || latency.Stream == nil || latency.Stream.Max <= 0 || latency.Stream.DisturbedP50Ratio == 0 {
+		t.Errorf("latency: result %+v, error %v", latency, err)
+	}
+	if !strings.Contains(out.String(), "stream, disturbed") {
+		t.Error("the disturbed ones have no row")
+	}
+	checkEmpty(t, url)
+}
+
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	o, out := options(t, url)
+	r, err := Takeover(t.Context(), TakeoverOptions{Options: o, Rate: 100, Seconds: 2, Mode: ModeBoth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for one := &r; one != nil; one = one.Stream {
+		if !r.OK() || one.Events != 200 || one.Lost != 0 || one.Resumed <= 0 {
+			t.Errorf("result %+v", *one)
+		}
+	}
+	if r.Stream == nil || strings.Count(out.String(), "lost=0 repeats=") != 2 {
+		t.Errorf("output %s", out)
+	}
+	checkEmpty(t, url)
+}
+
 func TestUsedDatabase(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -334,8 +393,29 @@ func TestMistakes(t *testing.T) {
 			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, BlockedFresh: 2})
 			return err
 		},
-		"insert": func() error { _, err := Insert(t.Context(), InsertOptions{Options: o}); return err },
-		"soak":   func() error { _, err := Soak(t.Context(), SoakOptions{Options: o}); return err },
+		"no mode": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Mode: "log"})
+			return err
+		},
+		"a stream that deletes": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Mode: ModeStream, Delete: true})
+			return err
+		},
+		"no transaction": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Foreign: "there"})
+			return err
+		},
+		"a consumer of Kafka": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, To: "kafka", Consume: true})
+			return err
+		},
+		"destinations in Kafka": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, To: "kafka", Destinations: 2})
+			return err
+		},
+		"takeover": func() error { _, err := Takeover(t.Context(), TakeoverOptions{Options: o}); return err },
+		"insert":   func() error { _, err := Insert(t.Context(), InsertOptions{Options: o}); return err },
+		"soak":     func() error { _, err := Soak(t.Context(), SoakOptions{Options: o}); return err },
 		"no server": func() error {
 			_, err := Soak(t.Context(), SoakOptions{Options: o, Rate: 1, Seconds: 1})
 			return err

@@ -59,14 +59,16 @@ func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
 	return nil
 }
 
-// unsettled counts the events that a relay has yet to settle.
+// unsettled counts the events that a relay has yet to settle. Patterns of a bench are
+// event types, or an asterisk.
 func (e *env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode) (n int64, err error) {
 	query := "SELECT count(*) FROM " + table(schema) + " WHERE state = 'fresh'"
 	if mode == outboxsql.ModeStream {
 		query = fmt.Sprintf(`SELECT count(*) FROM %[2]s AS p CROSS JOIN LATERAL (
-			SELECT id FROM %[1]s WHERE id > p.head UNION ALL
-			SELECT e.id FROM unnest(p.open) AS r JOIN %[1]s AS e ON e.id >= lower(r) AND e.id < upper(r)) AS e
-			WHERE p.destination <> ''`, table(schema), in(schema, "outbox_positions"))
+			SELECT event_type FROM %[1]s WHERE id > p.head UNION ALL
+			SELECT event_type FROM unnest(p.open) AS o JOIN %[1]s ON id >= lower(o) AND id < upper(o)) AS e
+			JOIN %[3]s AS r ON r.destination = p.destination AND r.pattern IN ('*', e.event_type)`,
+			table(schema), in(schema, "outbox_positions"), in(schema, "outbox_routes"))
 	}
 	if err := e.pool.QueryRow(ctx, query).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count what is left: %w", err)

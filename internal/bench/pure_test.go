@@ -375,3 +375,32 @@ func TestNumber(t *testing.T) {
 		}
 	}
 }
+
+// What one relay tells is what is heard, and a line of another kind is not.
+func TestTold(t *testing.T) {
+	t.Parallel()
+	var line strings.Builder
+	if err := tell(&line, 7, -3*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if id, late, ok := parseTold(line.String()); id != 7 || late != -3*time.Millisecond || !ok {
+		t.Errorf("%q: %d, %v, %v", line.String(), id, late, ok)
+	}
+	for _, line := range []string{"", "7\n", "x 7\n", `{"handled":1}` + "\n"} {
+		if _, _, ok := parseTold(line); ok {
+			t.Errorf("%q is taken for a delivery", line)
+		}
+	}
+}
+
+// An event that begins after a later one of its aggregate is counted.
+func TestDisorder(t *testing.T) {
+	t.Parallel()
+	s := load{events: 9, keys: 2}.sightings()
+	for _, e := range []notifyd.Event{{ID: 1, AggregateID: "free-0"}, {ID: 4, AggregateID: "free-1"}, {ID: 3, AggregateID: "free-0"}, {ID: 2, AggregateID: "free-0"}, {ID: 1}} {
+		s.begin(&e)
+	}
+	if n := s.disordered.Load(); n != 1 {
+		t.Errorf("%d are out of order, want 1", n)
+	}
+}

@@ -71,15 +71,19 @@ func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 // register gives the relay its destinations. What they have delivered is noted.
 func (d *drain) register(relay *notifyd.Relay, seen []*sightings) error {
 	for i, h := range d.place.handlers {
+		var names []string
 		for copied, one := range seen {
 			name := sinkName + strconv.Itoa(i)
 			if copied > 0 {
 				name += "-" + strconv.Itoa(copied)
 			}
-			options := append([]notifyd.HandleOption{notifyd.Named(name)}, d.place.options...)
-			if err := relay.Handle(routeType(i), noting(h, one), options...); err != nil {
+			if err := relay.Destination(name, noting(h, one), d.place.options...); err != nil {
 				return err
 			}
+			names = append(names, name)
+		}
+		if err := relay.Route(routeType(i), names...); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -17,7 +18,7 @@ func (s *Status) positions(b *strings.Builder) {
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = io.WriteString(w, "head\tlag\topen\tblocked\toldest\tpurge\towner\t position\n") // to a strings.Builder
+	_, _ = io.WriteString(w, "head\tlag\topen\tblocked\toldest\tpurge\tsession\t position\n") // to a strings.Builder
 	for i := range s.Backlog.Positions {
 		p := &s.Backlog.Positions[i]
 		oldest, owner := "-", "nobody"
@@ -25,7 +26,7 @@ func (s *Status) positions(b *strings.Builder) {
 			oldest = ago(p.Oldest.Age)
 		}
 		if p.Session != nil {
-			owner = fmt.Sprintf("pid %d", p.Session.PID)
+			owner = strconv.Itoa(int(p.Session.PID))
 		}
 		blocked := s.Backlog.Destination(p.Destination).Blocked
 		line := fmt.Sprintf("%d\t%d\t%d\t%v\t%s\t%s\t%s\t %s\n", p.Head, p.Lag, p.Open, blocked, oldest, word(p.HoldsBack, "held", "-"), owner, unitName(p))

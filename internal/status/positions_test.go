@@ -28,7 +28,7 @@ func TestStatusOfStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := s.Table(0, strings.TrimSpace)
-			for _, c := range [][2]string{{`pid \d+`, "pid 4711"}, {`(\dh)\d\dm`, "${1}00m"}, {`\ds ago`, "0s ago"}, {` +`, " "}} {
+			for _, c := range [][2]string{{`\d+ \(types`, "4711 (types"}, {`pid \d+`, "pid 4711"}, {`(\dh)\d\dm`, "${1}00m"}, {`\ds ago`, "0s ago"}, {` +`, " "}} {
 				text = regexp.MustCompile(c[0]).ReplaceAllString(text, c[1])
 			}
 			_, table, _ := strings.Cut(text, "\n\n")
@@ -36,8 +36,8 @@ func TestStatusOfStream(t *testing.T) {
 2 1 0 0 0 3h00m 1h00m ? ? audit
 3 0 0 0 0 - - ? ? gone
 
-head lag open blocked oldest purge owner position
-5 0 0 0 - - pid 4711 (types without a route)
+head lag open blocked oldest purge session position
+5 0 0 0 - - 4711 (types without a route)
 4 2 1 1 2h00m - nobody audit
 2 3 0 0 - held nobody gone
 5 0 0 0 - - nobody mail

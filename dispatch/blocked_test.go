@@ -1,0 +1,32 @@
+package dispatch
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+)
+
+// TestMillionBlocked: a million blocked aggregates fit into 64 MiB.
+func TestMillionBlocked(t *testing.T) {
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	lane := Lane{newTestLane(nil, testLane())}
+	lane.Own(func() {})
+	keys := NewKeys()
+	before := heap()
+	for i := range 1_000_000 {
+		lane.Block(keys.Named(fmt.Sprint("order/", i)))
+	}
+	took := int64(heap()) - int64(before) //nolint:gosec // far below
+	if n := lane.BlockedCount(); n != 1_000_000 || took > 64<<20 {
+		t.Errorf("%d are blocked, in %d MiB", n, took>>20)
+	}
+	t.Logf("%d MiB", took>>20)
+	if !lane.Blocked(keys.Named("order/7")) || lane.Blocked(keys.Named("order/-1")) {
+		t.Error("another one is blocked")
+	}
+}

@@ -1,0 +1,156 @@
+package notifyd_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/stream"
+)
+
+// insert writes n events of a type in one transaction, of ten aggregates.
+func (p *play) insert(eventType, delay string, n int) {
+	p.t.Helper()
+	p.judge.mu.Lock() // nobody gets what is not noted
+	defer p.judge.mu.Unlock()
+	rows, err := p.pool.Query(p.t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at)
+		SELECT $1, 'a', (g % 10)::text, '{}', now() + nullif($3, '')::interval FROM generate_series(1, $2::int) AS g RETURNING id, aggregate_id`, eventType, n, delay)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		var aggregate string
+		if err := rows.Scan(&id, &aggregate); err != nil {
+			p.t.Fatal(err)
+		}
+		p.judge.written[aggregate] = append(p.judge.written[aggregate], id)
+	}
+	if err := rows.Err(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestStreamRouteAppears: events without a route get one by a restart, while others of the
+// same aggregates are written.
+func TestStreamRouteAppears(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t, 1)
+	p.types = []string{"one"}
+	p.judge.calm = true
+	p.start(0)
+	for range 20 {
+		p.insert("late", "", 100)
+		p.insert("one", "", 10)
+	}
+	p.eventually("what has no route is a row", `SELECT count(*) = 2000 FROM outbox_deliveries WHERE state = 'unrouted'`)
+	p.end(0, true)
+	// What was delivered already comes before: what had no route has no order with it.
+	p.judge.forget()
+	p.types = append(p.types, "late")
+	p.start(0)
+	for range 20 {
+		p.insert("late", "", 90)
+		p.insert("one", "", 10)
+	}
+	p.settle()
+	p.end(0, true)
+	p.verdict()
+}
+
+// TestStreamDelayedTogether: delayed events of an aggregate become due together.
+func TestStreamDelayedTogether(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t, 2)
+	p.start(0)
+	p.start(1)
+	p.insert("one", "3 s", 4000)
+	p.eventually("all wait", `SELECT count(*) = 12000 FROM outbox_deliveries`)
+	p.settle()
+	p.end(0, true)
+	p.end(1, true)
+	p.verdict()
+}
+
+// TestStreamStormOfRestarts: a relay is started again 60 times under load.
+func TestStreamStormOfRestarts(t *testing.T) {
+	t.Parallel()
+	p := newPlay(t, 1)
+	p.start(0)
+	for range 60 {
+		p.insert("one", "", 50)
+		p.end(0, true)
+		p.insert("two.a", "", 10)
+		p.start(0)
+	}
+	p.settle()
+	p.end(0, true)
+	p.verdict()
+}
+
+// TestStreamIDsBeginAgain: a sequence that gives ids out again ends the relay, with words
+// about what to do, and so it does at the next start where it is behind still.
+func TestStreamIDsBeginAgain(t *testing.T) {
+	t.Parallel()
+	for name, reset := range map[string]string{
+		"truncated":     `TRUNCATE outbox_events RESTART IDENTITY`,
+		"set back":      `SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 5)`,
+		"caught up":     `TRUNCATE outbox_events RESTART IDENTITY; INSERT INTO outbox_events (event_type, payload) SELECT 'one', '{}' FROM generate_series(1, 500)`,
+		"chosen by app": `INSERT INTO outbox_events (id, event_type, payload) VALUES (1000000, 'one', '{}')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, 1)
+			p.judge.calm = true
+			p.start(0)
+			p.insert("one", "", 200)
+			p.settle()
+			if _, err := p.pool.Exec(t.Context(), reset); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				err := <-p.relay[0].done
+				if !errors.Is(err, stream.ErrIDs) || !strings.Contains(err.Error(), "outbox_events_id_seq") || !strings.Contains(err.Error(), "setval") {
+					t.Fatalf("start %d: %v", i, err)
+				}
+				t.Log(err)
+				if name == "caught up" {
+					break // nothing tells that from a table that was never touched
+				}
+				p.start(0)
+			}
+			p.relay[0].stop()
+		})
+	}
+}
+
+// forget begins the order anew.
+func (j *judge) forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, last := range j.last {
+		clear(last)
+	}
+	for name, got := range j.got {
+		for id := range got {
+			j.died[name][id] = true // it may be passed over
+		}
+	}
+}
+
+func (p *play) eventually(what, query string) {
+	p.t.Helper()
+	for end := time.Now().Add(playPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		var is bool
+		if err := p.pool.QueryRow(p.t.Context(), query).Scan(&is); err != nil {
+			p.t.Fatal(err)
+		}
+		if is {
+			return
+		}
+	}
+	p.t.Fatal(fmt.Sprint("never: ", what))
+}

@@ -1,0 +1,385 @@
+package notifyd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+// play is one table with writers, relays and destinations, all of them at random.
+type play struct {
+	t     *testing.T
+	url   string
+	pool  *pgxpool.Pool
+	judge *judge
+	relay []*player
+	types []string // that are routed by now
+}
+
+// destinations of a play, and what is different about each.
+func playDestinations() map[string][]notifyd.HandleOption {
+	return map[string][]notifyd.HandleOption{
+		"goes": nil, "blocks": {notifyd.BlockOnDead(), notifyd.Concurrency(3)}, "none": {notifyd.Unordered()},
+	}
+}
+
+// judge knows what was written and what each destination has got.
+type judge struct {
+	mu      sync.Mutex
+	written map[string][]int64 // committed ids per aggregate, in order
+	got     map[string]map[int64]int
+	last    map[string]map[string]int64 // per destination and aggregate: the event it got last
+	died    map[string]map[int64]bool
+	faults  []string
+	again   int
+	calm    bool // nothing fails any more
+	down    map[string]bool
+	heard   chan struct{} // capacity 1
+}
+
+func newJudge() *judge {
+	j := &judge{written: make(map[string][]int64), got: make(map[string]map[int64]int), last: make(map[string]map[string]int64),
+		died: make(map[string]map[int64]bool), down: make(map[string]bool), heard: make(chan struct{}, 1)}
+	for name := range playDestinations() {
+		j.got[name], j.last[name], j.died[name] = make(map[int64]int), make(map[string]int64), make(map[int64]bool)
+	}
+	return j
+}
+
+// deliver is what a destination does with an event.
+func (j *judge) deliver(_ context.Context, e *notifyd.Event) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.calm {
+		switch n := rand.IntN(300); {
+		case j.down[e.Destination]:
+			return notifyd.Unavailable(errors.New("down"))
+		case n < 6:
+			return errors.New("fails")
+		case n == 6 && e.Replay == 0:
+			j.died[e.Destination][e.ID] = true
+			return notifyd.Permanent(errors.New("dies"))
+		case n == 7:
+			return notifyd.Throttled(0, errors.New("slower"))
+		}
+	}
+	j.got[e.Destination][e.ID]++
+	if e.AggregateID != "" && e.Destination != "none" && e.Replay == 0 {
+		j.order(e)
+	}
+	select {
+	case j.heard <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// order: either an event is the next one of its aggregate, but for dead letters, or
+// something is delivered again: then all that follows is, too.
+func (j *judge) order(e *notifyd.Event) {
+	last := j.last[e.Destination]
+	before := last[e.AggregateID]
+	last[e.AggregateID] = e.ID
+	if e.ID <= before {
+		j.again++
+		return
+	}
+	for _, id := range j.written[e.AggregateID] {
+		if id > before && id < e.ID && !j.died[e.Destination][id] {
+			j.faults = append(j.faults, fmt.Sprintf("%s got %d of %s after %d, and %d is between", e.Destination, e.ID, e.AggregateID, before, id))
+			return
+		}
+	}
+}
+
+// player is a relay that comes and goes.
+type player struct {
+	way  *way
+	stop context.CancelFunc
+	done chan error
+	r    *notifyd.Relay
+}
+
+func (p *play) start(i int) {
+	p.t.Helper()
+	w, url := newWay(p.t, p.url)
+	pool, err := pgxpool.New(p.t.Context(), url)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))),
+		notifyd.WithPollInterval(50*time.Millisecond), notifyd.WithClaimBatch(40), notifyd.WithClaims(1+i%3), notifyd.WithShutdownTimeout(time.Second))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for name, options := range playDestinations() {
+		options = append(options, notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
+			notifyd.LongestPause(20*time.Millisecond))
+		if err := r.Destination(name, notifyd.HandlerFunc(p.judge.deliver), options...); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	for _, eventType := range p.types {
+		if err := r.Route(eventType, slices.Collect(maps.Keys(playDestinations()))...); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(p.t.Context())
+	pl := &player{way: w, stop: stop, done: make(chan error, 1), r: r}
+	p.relay[i] = pl
+	go func() {
+		err := r.Run(ctx)
+		pool.Close()
+		pl.done <- err
+	}()
+}
+
+// end ends a relay: kindly, or with its way to the database cut.
+func (p *play) end(i int, kindly bool) {
+	pl := p.relay[i]
+	if !kindly {
+		pl.way.set(true)
+	}
+	pl.stop()
+	if err := <-pl.done; err != nil && kindly {
+		p.t.Errorf("relay %d: %v", i, err)
+	}
+}
+
+// write has one writer write about n events in transactions of all kinds. It alone has
+// its aggregates, so that what it commits is in the order of ids.
+func (p *play) write(ctx context.Context, w, n int, types []string) error {
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	for n > 0 {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		ids := make(map[string][]int64)
+		// So that nobody gets what the judge does not know of.
+		p.judge.mu.Lock()
+		for range 1 + rand.IntN(8) {
+			aggregate := fmt.Sprintf("%d-%d", w, rand.IntN(6))
+			var id int64
+			err = tx.QueryRow(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ($1, 'a', $2, '{}') RETURNING id`,
+				types[rand.IntN(len(types))], aggregate).Scan(&id)
+			if err != nil {
+				break
+			}
+			ids[aggregate] = append(ids[aggregate], id)
+			n--
+		}
+		p.judge.mu.Unlock()
+		if rand.IntN(20) == 0 {
+			_, err = tx.Exec(ctx, `SELECT pg_sleep(0.02)`) // others overtake it
+		}
+		if rand.IntN(5) == 0 || err != nil {
+			if rerr := tx.Rollback(ctx); err != nil || rerr != nil {
+				return errors.Join(err, rerr)
+			}
+			continue
+		}
+		p.judge.mu.Lock()
+		for aggregate, some := range ids {
+			p.judge.written[aggregate] = append(p.judge.written[aggregate], some...)
+		}
+		p.judge.mu.Unlock()
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// missing says what is not delivered.
+func (j *judge) missing() (all []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for name, got := range j.got {
+		for aggregate, ids := range j.written {
+			for _, id := range ids {
+				if got[id] == 0 && len(all) < 20 {
+					all = append(all, fmt.Sprintf("%s: %d of %s", name, id, aggregate))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// settle waits until everything is delivered, and everything that died is replayed and
+// delivered.
+func (p *play) settle() {
+	p.t.Helper()
+	p.judge.mu.Lock()
+	p.judge.calm = true
+	p.judge.mu.Unlock()
+	for _, pl := range p.relay {
+		for name := range playDestinations() {
+			_ = pl.r.Resume(name)
+		}
+	}
+	letters, err := deadletter.New(p.pool, deadletter.Config{Schema: "public"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var missing []string
+	for end := time.Now().Add(playPatience); time.Now().Before(end); {
+		if _, err := letters.Replay(p.t.Context(), deadletter.Filter{}, deadletter.Action{}); err != nil {
+			p.t.Fatal(err)
+		}
+		if missing = p.judge.missing(); len(missing) == 0 && p.clean() == "" {
+			return
+		}
+		select {
+		case <-p.judge.heard:
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	p.t.Errorf("not delivered: %v\n%s\n%s", missing, p.clean(), p.rows())
+}
+
+// playPatience is for a machine that is busy.
+const playPatience = 20 * time.Second
+
+// clean says what is left in the tables.
+func (p *play) clean() (left string) {
+	p.t.Helper()
+	err := p.pool.QueryRow(p.t.Context(), `SELECT format('%s rows, positions %s', (SELECT count(*) FROM outbox_deliveries),
+		(SELECT string_agg(format('%s %s %s of %s', destination, head, open, outbox_last_id()), ', ') FROM outbox_positions))
+		WHERE EXISTS (SELECT FROM outbox_deliveries) OR EXISTS (SELECT FROM outbox_positions, (SELECT coalesce(max(id), 0) AS top FROM outbox_events) AS e
+			WHERE open <> '{}' OR head < top)`).Scan(&left)
+	if err != nil {
+		return ""
+	}
+	return left
+}
+
+func (p *play) rows() (text string) {
+	_ = p.pool.QueryRow(p.t.Context(), `SELECT string_agg(format('%s %s %s %s %s', event_id, destination, state, ordering_key, available_at - now()), E'\n')
+		FROM (SELECT * FROM outbox_deliveries ORDER BY destination, ordering_key, event_id LIMIT 30) AS d`).Scan(&text)
+	for _, pl := range p.relay {
+		text += fmt.Sprintf("\n%+v", pl.r.Stats().Positions)
+	}
+	return text
+}
+
+// TestStreamPlay: writers commit and roll back, destinations fail in every way, relays
+// stop, are cut off and come back. Nothing is lost, the order of each aggregate is kept,
+// and what is delivered again is the end of what it had got.
+func TestStreamPlay(t *testing.T) {
+	t.Parallel()
+	for seed := range 3 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, 1+seed)
+			p.run(1500)
+		})
+	}
+}
+
+func newPlay(t *testing.T, relays int) *play {
+	pool := streamPool(t)
+	c := pool.Config().ConnConfig
+	url := fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", c.User, c.Password, c.Host, c.Port, c.Database)
+	return &play{t: t, url: url, pool: pool, judge: newJudge(), relay: make([]*player, relays), types: []string{"one", "two.*"}}
+}
+
+func (p *play) run(events int) {
+	for i := range p.relay {
+		p.start(i)
+	}
+	ctx, cancel := context.WithCancel(p.t.Context())
+	defer cancel()
+	var writers sync.WaitGroup
+	for w := range 4 {
+		writers.Go(func() {
+			if err := p.write(ctx, w, events/4, []string{"one", "two.a", "two.b"}); err != nil {
+				p.t.Error(err)
+			}
+		})
+	}
+	written := make(chan struct{})
+	go func() { writers.Wait(); close(written) }()
+	for goes := true; goes; {
+		select {
+		case <-written:
+			goes = false
+		case <-time.After(50 * time.Millisecond):
+		}
+		p.disturb()
+	}
+	p.settle()
+	for i := range p.relay {
+		p.end(i, true)
+	}
+	p.verdict()
+}
+
+// disturb does something unkind.
+func (p *play) disturb() {
+	i := rand.IntN(len(p.relay))
+	names := slices.Collect(maps.Keys(playDestinations()))
+	name := names[rand.IntN(len(names))]
+	switch rand.IntN(8) {
+	case 0:
+		p.end(i, true)
+		p.start(i)
+	case 1:
+		p.end(i, false)
+		p.start(i)
+	case 2:
+		p.relay[i].way.set(true) // it lives, and comes back
+		p.relay[i].way.set(false)
+	case 3, 4:
+		p.judge.mu.Lock()
+		p.judge.down[name] = !p.judge.down[name]
+		p.judge.mu.Unlock()
+	case 5:
+		if err := p.relay[i].r.Pause(name); err != nil {
+			p.t.Error(err)
+		}
+	case 6:
+		letters := p.relay[i].r.DeadLetters()
+		_, _ = letters.Replay(p.t.Context(), deadletter.Filter{}, deadletter.Action{})
+	}
+	for _, pl := range p.relay {
+		if rand.IntN(2) == 0 {
+			_ = pl.r.Resume(name)
+		}
+	}
+}
+
+func (p *play) verdict() {
+	p.t.Helper()
+	p.judge.mu.Lock()
+	defer p.judge.mu.Unlock()
+	for i, f := range p.judge.faults {
+		if i < 10 {
+			p.t.Error(f)
+		}
+	}
+	copies := 0
+	for _, got := range p.judge.got {
+		for _, n := range got {
+			copies += n - 1
+		}
+	}
+	p.t.Logf("%d faults, %d copies", len(p.judge.faults), copies)
+}
