@@ -231,7 +231,8 @@ func TestQuickstart(t *testing.T) {
 }
 
 // onStream returns the page as whoever makes the table a stream plays it. What is shown
-// is the same then, but for how the tables are made and how "status" begins.
+// is the same then, but for how the tables are made, and for "status": it has positions,
+// and no row for a destination that is down.
 func onStream(t *testing.T, page string) string {
 	t.Helper()
 	for _, c := range []struct{ was, is string }{
@@ -242,14 +243,15 @@ func onStream(t *testing.T, page string) string {
 		{"applied version 3: tracing\n", ""},
 		{"applied version 4: streams\n", ""},
 		{", bell auto\n", ", bell auto, mode stream\n"},
-		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^failing/,$p'\n"},
+		{"event 1, order.placed, done,", "event 1, order.placed, dead,"}, // what is left to do, where a queue says that it is dealt with
+		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^dead letters/,$p'\n"},
 	} {
 		if !strings.Contains(page, c.was) {
 			t.Fatalf("the page has no %q", c.was)
 		}
 		page = strings.Replace(page, c.was, c.is, 1)
 	}
-	from, to := strings.Index(page, "database  shop at"), strings.Index(page, "failing:\n")
+	from, to := strings.Index(page, "database  shop at"), strings.Index(page, "dead letters:\n")
 	if from < 0 || to < from {
 		t.Fatal("the page does not show what status says")
 	}
