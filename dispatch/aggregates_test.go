@@ -48,3 +48,44 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 		}
 	})
 }
+
+// TestLaneIsWellThoughAnEngineAsks: a destination that has answered a probe is well after a
+// while, also where nothing comes for it but questions for room.
+func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		l := newTestLane(HandlerFunc(func(context.Context, *Event) error {
+			if down {
+				return Unavailable(errors.New("down"))
+			}
+			return nil
+		}), testLane())
+		defer l.drop()
+		Lane{l}.Own(func() {})
+		deliver := func(id int64) {
+			if n := l.grant(1); n != 1 {
+				t.Fatalf("room for %d", n)
+			}
+			spills, _ := Lane{l}.Spills()
+			Lane{l}.GoOn(spills)
+			p := NewParcel(func() bool { return true }, func() {})
+			p.Fill([]Delivery{{Event: &Event{ID: id}}})
+			Lane{l}.Deliver(p, nil)
+			l.workers.Wait()
+		}
+		deliver(1)
+		down = false
+		time.Sleep(time.Second) // the pause
+		deliver(1)
+		for began := time.Now(); time.Since(began) < 3*rampCalm; {
+			Lane{l}.Return(Lane{l}.Grant(10))
+			time.Sleep(rampCalm / 10)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !l.breaker.closed() {
+			t.Errorf("the breaker is %+v", l.breaker)
+		}
+	})
+}

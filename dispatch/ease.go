@@ -55,7 +55,9 @@ func (l *lane) refuseLocked(now time.Time) {
 	if !l.uneasy {
 		return
 	}
-	if l.breaker.ramping() && l.aheadLocked() >= l.breaker.allowed {
+	// An engine asks for room before it knows whether there is anything: what it hands
+	// over is what presses.
+	if l.agg == nil && l.breaker.ramping() && l.aheadLocked() >= l.breaker.allowed {
 		l.breaker.pressed = true
 	}
 	l.armLocked(now)
