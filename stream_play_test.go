@@ -147,7 +147,7 @@ func (p *play) start(i int) {
 }
 
 // end ends a relay: kindly, or with its way to the database cut.
-func (p *play) end(i int, kindly bool) {
+func (p *play) end(i int, kindly bool) { //nolint:revive // two ends
 	pl := p.relay[i]
 	if !kindly {
 		pl.way.set(true)
@@ -295,6 +295,7 @@ func TestStreamPlay(t *testing.T) {
 }
 
 func newPlay(t *testing.T, relays int) *play {
+	t.Helper()
 	pool := streamPool(t)
 	c := pool.Config().ConnConfig
 	url := fmt.Sprintf("postgres://%s:%s@%s:%d/%s?sslmode=disable", c.User, c.Password, c.Host, c.Port, c.Database)

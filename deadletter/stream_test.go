@@ -32,6 +32,7 @@ const versions = `SELECT concat_ws(' ', id, state, xmin, xmax, ctid) FROM outbox
 func TestReplayOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, false, func(t *testing.T, d *db) {
+		t.Helper()
 		d.letters(1, 3, "mail")
 		d.letters(2, 1, "audit")
 		d.exec(`DELETE FROM outbox_events WHERE id = 3`)
@@ -60,6 +61,7 @@ func TestDiscardOfStream(t *testing.T) {
 		t.Run(fmt.Sprint("deletes ", deletes), func(t *testing.T) {
 			t.Parallel()
 			bothTables(t, deletes, func(t *testing.T, d *db) {
+				t.Helper()
 				d.letters(1, 5, "mail")
 				d.letters(3, 1, "audit")
 				d.exec(`INSERT INTO outbox_events (id, event_type, payload) VALUES (6, 'a', '1'), (7, 'a', '1')`)
@@ -125,6 +127,7 @@ func TestDiscardBehindALockedHead(t *testing.T) {
 func TestEditOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, false, func(t *testing.T, d *db) {
+		t.Helper()
 		d.letters(1, 2, "mail")
 		d.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('audit', 1, '{[1,2)}')`)
 		err := d.store.Edit(t.Context(), 1, json.RawMessage(`{"order": 7}`), deadletter.Action{})
@@ -142,6 +145,7 @@ func TestEditOfStream(t *testing.T) {
 func TestShowOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, false, func(t *testing.T, d *db) {
+		t.Helper()
 		d.letters(1, 1, "mail")
 		d.exec(`INSERT INTO outbox_events (id, event_type, payload) VALUES (2, 'a', '1'), (3, 'a', '1'), (4, 'a', '1')`)
 		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (4, 'mail', 'a', 'retry'), (4, '', 'a', 'unrouted')`)

@@ -181,7 +181,7 @@ func (a *aggregates) spill() { a.spilled, a.spills = true, a.spills+1 }
 // cut takes the jobs out of a line with the verdict. Those that share a call
 // stay in it, and are answered with that; those that a worker would begin with
 // next are not begun with if taken is set, and stay otherwise.
-func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) {
+func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) { //nolint:revive // what becomes of a few of them
 	l := a.lane
 	var first, last *job
 	n := 0

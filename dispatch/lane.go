@@ -468,13 +468,14 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		if elapsed != notBegun {
 			l.measureLocked(j, began, &outs[i])
 		}
-		if j.parcel != nil {
+		switch {
+		case j.parcel != nil:
 			behind, with := j.parcel.order.leave(j, outs[i].verdict)
 			outs[i].behind = behind
 			gone = append(gone, with...)
-		} else if j.line != nil {
+		case j.line != nil:
 			gone = append(gone, l.leaveLocked(j, outs[i].verdict)...)
-		} else if outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.decide(j) {
+		case outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.decide(j):
 			l.passLocked(j.batch, j.batch.work[j.work].Event.ID)
 		}
 	}

@@ -390,7 +390,7 @@ func (m *parcelModel) reown() {
 }
 
 // mend replays or discards a dead letter.
-func (m *parcelModel) mend(replays bool) {
+func (m *parcelModel) mend(replays bool) { //nolint:revive // two operators
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r, k := m.rows[id], m.key(m.events[id-1])
 		if r.state != EntryDead {

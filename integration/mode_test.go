@@ -137,7 +137,7 @@ func TestQueueBecomesStream(t *testing.T) {
 	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state)
 		SELECT 'a', 'order', i % 50, '1', CASE WHEN i % 2 = 0 OR i > 9500 THEN 'fresh' WHEN i % 99 = 0 THEN 'deferred' ELSE 'done' END FROM generate_series(1, 10000) AS i`)
 	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key, lease_owner, lease_token, lease_until)
-		SELECT id, 'x', 'a', CASE WHEN running THEN 'running' ELSE 'retry' END, 'order/' || aggregate_id, one, one, CASE WHEN running THEN now() + interval '1 hour' END
+		SELECT id, 'x', 'a', CASE WHEN running THEN 'running' ELSE 'retry' END, 'order/' || aggregate_id, one, one + 0, CASE WHEN running THEN now() + interval '1 hour' END
 		FROM (SELECT *, CASE WHEN running THEN 1 END AS one FROM (SELECT *, id % 4 = 1 AS running FROM outbox_events WHERE state = 'deferred') AS d) AS d`)
 	owed := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state <> 'done'`)
 	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})

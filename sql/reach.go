@@ -1,6 +1,9 @@
 package outboxsql
 
-import "sort"
+import (
+	"cmp"
+	"slices"
+)
 
 // reach is what one reader of a stream has acknowledged: everything up to head but
 // what is open. The spans are in order and do not touch.
@@ -15,7 +18,7 @@ func (r *reach) misses(id int64) bool {
 	if id > r.head {
 		return true
 	}
-	i := sort.Search(len(r.open), func(i int) bool { return r.open[i].high > id })
+	i, _ := slices.BinarySearchFunc(r.open, id, func(s span, id int64) int { return cmp.Compare(s.high-1, id) })
 	return i < len(r.open) && r.open[i].low <= id
 }
 
@@ -79,7 +82,7 @@ func (r *readers) disputed() (spans []span) {
 	changes := make(map[int64]int)
 	top := r.head() + 1
 	for _, one := range r.all {
-		for _, s := range append(one.open[:len(one.open):len(one.open)], span{one.head + 1, top}) {
+		for _, s := range append(slices.Clip(one.open), span{one.head + 1, top}) {
 			changes[s.low]++
 			changes[s.high]--
 		}
@@ -88,7 +91,7 @@ func (r *readers) disputed() (spans []span) {
 	for id := range changes {
 		at = append(at, id)
 	}
-	sort.Slice(at, func(i, j int) bool { return at[i] < at[j] })
+	slices.Sort(at)
 	missing := 0
 	for i, id := range at {
 		missing += changes[id]

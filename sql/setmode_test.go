@@ -171,7 +171,7 @@ func fill(tb testing.TB, conn *pgx.Conn, n int) {
 		FROM (SELECT i, CASE WHEN i > $1 * 99 / 100 THEN 'fresh' ELSE (ARRAY['fresh', 'deferred', 'done'])[1 + i / 7 % 3] END AS s FROM generate_series(1, $1::int) AS i) AS e`, n)
 	exec(tb, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, available_at, last_error, lease_owner, lease_token, lease_until)
 		SELECT id, CASE WHEN s IN ('delayed', 'unrouted') THEN '' ELSE 'd' || id % 2 END, event_type, CASE s WHEN 'delayed' THEN 'retry' ELSE s END, 3, 'order/' || aggregate_id,
-			CASE s WHEN 'delayed' THEN now() + interval '1 hour' ELSE now() END, 'no', x, x, CASE WHEN x IS NOT NULL THEN now() + interval '1 hour' END
+			CASE s WHEN 'delayed' THEN now() + interval '1 hour' ELSE now() END, 'no', x, x + 0, CASE WHEN x IS NOT NULL THEN now() + interval '1 hour' END
 		FROM (SELECT *, CASE s WHEN 'running' THEN 7 END AS x FROM (
 			SELECT *, (ARRAY['retry', 'parked', 'dead', 'delayed', 'unrouted', 'running'])[1 + id % 6] AS s FROM outbox_events WHERE state = 'deferred') AS e) AS e`)
 	exec(tb, conn, `UPDATE outbox_events AS e SET state = 'done', processed_at = now() FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state = 'dead'`)
@@ -373,7 +373,7 @@ func newStream(tb testing.TB, conn *pgx.Conn, n int) *stream {
 		heads:  map[string]int64{"a": last - 100, "b": last - 150, "c": last - int64(n)/4, "": last - 120},
 		gaps:   make(map[string]map[int64]bool),
 	}
-	random := rand.New(rand.NewPCG(1, uint64(n))) //nolint:gosec // a test
+	random := rand.New(rand.NewPCG(1, uint64(n)))
 	for name, head := range s.heads {
 		s.gaps[name] = make(map[int64]bool)
 		var open []string
@@ -446,7 +446,7 @@ func deliveries(tb testing.TB, conn *pgx.Conn) map[string]string {
 
 // owed returns what is yet to be delivered: by "event/destination", and "event/" for
 // what has no route. marked says whether the table is a queue.
-func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]bool {
+func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]bool { //nolint:revive // two tables
 	tb.Helper()
 	owed := make(map[string]bool)
 	rows := deliveries(tb, conn)

@@ -141,7 +141,7 @@ func (e *Engine) Wake(int64) {
 // bell silent, that stored deliveries were changed, or that a relay came or went. It
 // never blocks.
 func (e *Engine) Look() {
-	e.vigil.wake(idleRate)
+	e.vigil.wake()
 	e.keeper.Look()
 	e.poke(true)
 }
@@ -157,7 +157,7 @@ const (
 func (e *Engine) Heard(word string) bool {
 	switch word {
 	case wordAwake:
-		e.vigil.wake(idleRate)
+		e.vigil.wake()
 	case wordUnits:
 		e.keeper.Look()
 	default:
@@ -195,7 +195,7 @@ func (e *Engine) Stats(s *dispatch.Stats) {
 	sortPositions(s.Positions)
 }
 
-func (e *Engine) poke(seek bool) { //nolint:revive // it is what the caller knows
+func (e *Engine) poke(seek bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.units {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -165,9 +166,7 @@ func (s *fakeSession) look(_ context.Context, would []place) (shown seen, err er
 				shown.wants[pid] = other.wants
 			}
 		}
-		for unit, pid := range f.owners {
-			shown.owners[unit] = pid
-		}
+		maps.Copy(shown.owners, f.owners)
 	})
 	return shown, err
 }

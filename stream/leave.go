@@ -70,7 +70,7 @@ func (u *unit) publish() {
 	}
 	u.figures.Store(&dispatch.PositionStats{
 		Destination: u.name, Part: u.pos.Part, Head: u.reader.Head(), Open: open, Gaps: gaps.IDs(), Ranges: int64(gaps.Len()),
-		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.acknowledged)), Saved: u.saves, SavedAt: u.savedAt, //nolint:gosec // a count
+		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.acknowledged)), Saved: u.saves, SavedAt: u.savedAt,
 	})
 }
 

@@ -54,12 +54,12 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	}
 	// What is due together goes in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
-	u.deliver(u.parcel(), all, nil, granted)
+	u.deliver(u.parcel(), all, nil, granted) //nolint:contextcheck // deliveries outlive the read
 	return len(all) > 0 || more, nil
 }
 
 // planDue notes where to go on, and when.
-func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error {
+func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error { //nolint:revive // what the read has shown
 	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
 		u.duePlace = duePlace{last.at, last.id}
@@ -188,7 +188,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 		var state lineState
 		all, state = u.takeLine(all, rows[:n])
 		rows = rows[n:]
-		whole := n < per && !(cut && len(rows) == 0) && u.pending.parked[l.key] == 0
+		whole := n < per && (!cut || len(rows) > 0) && u.pending.parked[l.key] == 0
 		switch {
 		case state == lineWaits: // until it is due, or until somebody has dealt with a dead letter
 		case whole && len(all) == before:
@@ -204,7 +204,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 		delete(u.isReady, l.key)
 	}
 	u.ready = slices.Delete(u.ready, 0, len(lines))
-	u.deliver(u.parcel(), all, unblock, granted)
+	u.deliver(u.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
 	return true, nil
 }
 

@@ -29,7 +29,7 @@ func (r Ranges) IDs() int64 {
 		}
 		n++
 	}
-	return int64(n) //nolint:gosec // bounded above
+	return int64(n)
 }
 
 // Contains reports whether id is in the set.
@@ -111,8 +111,9 @@ var errRanges = errors.New("not an int8multirange")
 // ParseRanges reads what [Ranges.String] or PostgreSQL has written. A missing bound is
 // the lowest or the highest number that there is.
 func ParseRanges(text string) (Ranges, error) {
-	body, ok := strings.CutPrefix(text, "{")
-	if body, ok = strings.CutSuffix(body, "}"); !ok || text[0] != '{' {
+	body, opened := strings.CutPrefix(text, "{")
+	body, closed := strings.CutSuffix(body, "}")
+	if !opened || !closed {
 		return nil, fmt.Errorf("%w: no braces", errRanges)
 	}
 	var all Ranges

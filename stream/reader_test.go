@@ -20,7 +20,7 @@ func TestRead(t *testing.T) {
 	r.expect("nothing", "{}")
 	l.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, headers, created_at, traceparent) VALUES
 		('a', 'order', '1', '{"n":  1}', NULL, '2031-03-01 12:00:00.000001+00', NULL),
-		('b', NULL, NULL, '[]', '{"k": "v", "n": 1}', now(), '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')`)
+		('b', NULL, NULL::text, '[]', '{"k": "v", "n": 1}', now(), '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01')`)
 	_, b := r.read(Query{})
 	if b.Seen != 2 || b.Full || b.Last != 2 || r.Head() != 2 || b.Delays != nil || b.Bytes < 40 {
 		t.Errorf("%+v", b)
@@ -248,7 +248,7 @@ func TestPlans(t *testing.T) {
 					}
 				}
 				l.exec(`ALTER TABLE ` + map[bool]string{false: `outbox_events`, true: `outbox_events_default`}[partitioned] + ` SET (autovacuum_enabled = off)`)
-				for _, s := range strings.Split(sql, ";") {
+				for _, s := range strings.SplitSeq(sql, ";") {
 					l.exec(s)
 				}
 				l.plans(one[int64](l, l.conn, `SELECT coalesce(min(id), 4294967296) FROM outbox_events`), partitioned)

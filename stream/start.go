@@ -145,7 +145,7 @@ func (w *Wanted) patterns() []string {
 }
 
 // or returns where a destination begins of which nothing was said.
-func (s Start) or(destination string, first bool) Start { //nolint:revive // what the table says
+func (s Start) or(destination string, first bool) Start {
 	switch {
 	case s.from != startDefault:
 		return s

@@ -279,7 +279,7 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		}
 	}
 	if len(u.again) > 0 {
-		return u.feedAgain(), nil
+		return u.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
 	}
 	if u.stuck = !u.pos.Sure() || u.bytes >= u.e.memory(); u.stuck {
 		return false, nil
@@ -370,7 +370,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		return false, err
 	}
 	u.full = b.Full
-	u.hand(&b, granted)
+	u.hand(&b, granted) //nolint:contextcheck // deliveries outlive the read
 	// Ids that turn out to be dead are news as well.
 	gapIDs := u.reader.Gaps().IDs()
 	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.gapIDs {

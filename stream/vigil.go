@@ -103,18 +103,18 @@ type vigil struct {
 }
 
 func newVigil(poll time.Duration, bell Bell) *vigil {
-	return &vigil{poll: poll, bell: bell, rise: make(chan float64, 1)}
+	return &vigil{poll: poll, bell: bell, rise: make(chan struct{}, 1)}
 }
 
 // wake has the relay be awake. It never blocks. One that is awake already stays so for
 // no longer than it would: it hears its own word that it is, as others do, and would
 // never sleep again.
-func (v *vigil) wake(floor float64) {
+func (v *vigil) wake() {
 	if v.is() == awake {
 		return
 	}
 	select {
-	case v.rise <- floor:
+	case v.rise <- struct{}{}:
 	default:
 	}
 }
@@ -133,7 +133,7 @@ func (v *vigil) become(m mode) {
 }
 
 // saw takes note of what one read of a unit has found.
-func (v *vigil) saw(n int, full, announced bool) {
+func (v *vigil) saw(n int, full, announced bool) { //nolint:revive // what the read has shown
 	if n == 0 {
 		return
 	}
@@ -142,7 +142,7 @@ func (v *vigil) saw(n int, full, announced bool) {
 	case awake:
 	case drowsy, asleep:
 		if full || n >= pressure {
-			v.wake(idleRate)
+			v.wake()
 		}
 		if !announced {
 			v.fast.Store(time.Now().Add(fastPollFor).UnixNano())
@@ -186,8 +186,8 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 		select {
 		case <-ctx.Done():
 			return 0, false
-		case floor = <-v.rise:
-			return floor, true
+		case <-v.rise:
+			return idleRate, true
 		case <-tick.C:
 			rate := float64(v.heard.Swap(0)) / watchEvery.Seconds()
 			if rate >= watchRate && v.queued(ctx) {
@@ -256,8 +256,8 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 		}
 		select {
 		case <-ctx.Done():
-		case floor = <-v.rise:
-			return floor, true
+		case <-v.rise:
+			return idleRate, true
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, v.poll)

@@ -32,7 +32,7 @@ func TestVigilSleepsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bell := &echoBell{}
 		v := newVigil(time.Second, bell)
-		bell.heard = func() { v.wake(idleRate) }
+		bell.heard = func() { v.wake() }
 		v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
 		v.mark = func() uint64 { return 0 }
 		v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
@@ -44,7 +44,7 @@ func TestVigilSleepsAgain(t *testing.T) {
 			t.Errorf("at the start: %v", v.is())
 		}
 		for n := range int32(3) {
-			v.wake(idleRate)
+			v.wake()
 			synctest.Wait()
 			if v.is() != awake {
 				t.Errorf("woken up: %v", v.is())

@@ -166,7 +166,7 @@ func TestOneStatement(t *testing.T) {
 	l.on(w, "COMMIT")
 	l.on(w, insert)
 	after := list[int64](l, r.on, `SELECT id FROM outbox_events WHERE id > 2`)
-	if got := append(before, after...); !slices.Equal(got, []int64{3}) {
+	if got := slices.Concat(before, after); !slices.Equal(got, []int64{3}) {
 		t.Errorf("two statements read %v: this test shows nothing", got)
 	}
 	r.expect("one statement", "{}", 1, 3)
@@ -261,7 +261,7 @@ func TestRemaining(t *testing.T) {
 func TestNextLook(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1000, 0)
-	after := func(d time.Duration) time.Time { return begin.Add(d) }
+	after := begin.Add
 	var g gaps
 	if _, ok := g.next(time.Time{}, 1); ok {
 		t.Error("a look for nothing")

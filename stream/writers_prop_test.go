@@ -218,8 +218,7 @@ func (w *propWriter) finish(ctx context.Context) error {
 
 // errorCode returns the SQLSTATE of an error, or nothing.
 func errorCode(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code
 	}
 	return ""

@@ -79,7 +79,7 @@ func thereAndBack(s *stage) map[string]act {
 		}},
 		"notifyd migrate --mode queue": {says: `bell auto\n$`, after: func(string) {
 			delivers()
-			equal(s.T, s.url, `SELECT string_agg(state, ' ' ORDER BY id) FROM outbox_events`, "done done done done done fresh")
+			equal(s.T, s.url, `SELECT string_agg(state, ',' ORDER BY id) FROM outbox_events`, "done,done,done,done,done,fresh")
 		}},
 	}
 }

@@ -68,7 +68,7 @@ func failingStream(t *testing.T) (path string) {
 	execute(t, url, `INSERT INTO outbox_positions (destination, head, open) VALUES ('', 1000, '{}'), ('audit', 1000, '{}'), ('crm', 400, '{}'), ('mail', 950, '{[941,951)}')`)
 	execute(t, url, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, updated_at, error_class, last_error, ordering_key) VALUES
 		(930, 'mail', 'order.placed', 'retry', 3, now() + interval '90 min', now() - interval '90 min', 'event', 'email: 451 try later', 'order/1'),
-		(935, 'mail', 'order.placed', 'parked', 0, now(), now(), NULL, NULL, 'order/1')`)
+		(935, 'mail', 'order.placed', 'parked', 0, now(), localtimestamp, NULL, '', 'order/1')`)
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
@@ -246,9 +246,9 @@ func TestStatusAndDoctorPage(t *testing.T) {
 			continue
 		}
 		line := st.line()
-		args := append(strings.Fields(line)[1:], "-c", path)
+		args := slices.Concat(strings.Fields(line)[1:], []string{"-c", path})
 		if bare, of := strings.CutSuffix(line, " -c stream.yaml"); of {
-			args = append(strings.Fields(bare)[1:], "-c", streaming)
+			args = slices.Concat(strings.Fields(bare)[1:], []string{"-c", streaming})
 		}
 		got := changing(command(t, args...).stdout)
 		block := regexp.MustCompile("(?s)```console\n\\$ " + regexp.QuoteMeta(line) + "\n(.*?)```\n")

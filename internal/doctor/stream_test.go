@@ -26,7 +26,7 @@ func (p *patient) stream() {
 }
 
 // member is a relay that takes part, and holds the units of these destinations.
-func (p *patient) member(destinations ...string) *pgx.Conn {
+func (p *patient) member(destinations ...string) {
 	p.Helper()
 	conn := p.connect(p.with("application_name", "notifyd/units"))
 	_, err := conn.Exec(p.Context(), `SELECT pg_advisory_lock_shared('outbox_positions'::regclass::oid::int, 0)`)
@@ -36,7 +36,6 @@ func (p *patient) member(destinations ...string) *pgx.Conn {
 	if err != nil {
 		p.Fatal(err)
 	}
-	return conn
 }
 
 // routed has all events go to mail.
