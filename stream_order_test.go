@@ -40,13 +40,14 @@ func TestStreamRouteAppears(t *testing.T) {
 	t.Parallel()
 	p := newPlay(t, 1)
 	p.types = []string{"one"}
-	p.judge.calm = true
+	p.judge.calm, p.judge.blind = true, true
 	p.start(0)
 	for range 20 {
 		p.insert("late", "", 100)
 		p.insert("one", "", 10)
 	}
 	p.eventually("what has no route is a row", `SELECT count(*) = 2000 FROM outbox_deliveries WHERE state = 'unrouted'`)
+	p.eventually("what has a route is delivered", `SELECT count(*) = 4 FROM outbox_positions WHERE head = 2200 AND open = '{}'`)
 	p.end(0, true)
 	// What was delivered already comes before: what had no route has no order with it.
 	p.judge.forget()
@@ -135,6 +136,7 @@ func TestStreamIDsBeginAgain(t *testing.T) {
 func (j *judge) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.blind = false
 	for _, last := range j.last {
 		clear(last)
 	}
@@ -147,7 +149,7 @@ func (j *judge) forget() {
 
 func (p *play) eventually(what, query string) {
 	p.t.Helper()
-	for end := time.Now().Add(playPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(playPatience); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
 		var is bool
 		if err := p.pool.QueryRow(p.t.Context(), query).Scan(&is); err != nil {
 			p.t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 )
 
 // TestMillionBlocked: a million blocked aggregates fit into 64 MiB.
-func TestMillionBlocked(t *testing.T) {
+func TestMillionBlocked(t *testing.T) { //nolint:paralleltest // it measures the memory of the process
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
