@@ -16,7 +16,7 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 		cfg := testLane()
 		cfg.Concurrency = 1
 		l := newTestLane(HandlerFunc(func(context.Context, *Event) error {
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) //nolint:forbidigo // of the bubble
 			return Unavailable(errors.New("down"))
 		}), cfg)
 		Lane{l}.Own(func() {})
@@ -76,11 +76,11 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 		}
 		deliver(1)
 		down = false
-		time.Sleep(time.Second) // the pause
+		time.Sleep(time.Second) //nolint:forbidigo // the pause, in the bubble
 		deliver(1)
 		for began := time.Now(); time.Since(began) < 3*rampCalm; {
 			Lane{l}.Return(Lane{l}.Grant(10))
-			time.Sleep(rampCalm / 10)
+			time.Sleep(rampCalm / 10) //nolint:forbidigo // of the bubble
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // mendable is an answer that is permanent until it is mended.
@@ -91,63 +90,66 @@ func TestReplay(t *testing.T) {
 // replay is not.
 func TestReplayPassesDeduplication(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		place := testenv.NATS(t)
-		nc, err := natsgo.Connect(place.URL, natsgo.Timeout(patience))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(nc.Close)
-		js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
-		if err != nil {
-			t.Fatal(err)
-		}
-		stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name}, Duplicates: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		inner, err := nats.New(nats.Config{Servers: []string{place.URL}, Subject: place.Name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := io.Closer(inner).Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		h := newRecorder(t)
-		h.answer = func(ctx context.Context, event *notifyd.Event) error {
-			if err := inner.Deliver(ctx, event); err != nil {
-				return err
-			}
-			if event.Replay == 0 {
-				return errors.New("failed after it was delivered")
-			}
-			return nil
-		}
-		e := newEnvIn(t, mode)
-		r := e.relay(handleAll(t, h, quick(), notifyd.MaxAttempts(3)))
-		id := e.insert("order.created", `{}`)
-		e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries`)
-		messages := func() uint64 {
-			t.Helper()
-			info, err := stream.Info(t.Context())
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			place := testenv.NATS(t)
+			nc, err := natsgo.Connect(place.URL, natsgo.Timeout(patience))
 			if err != nil {
 				t.Fatal(err)
 			}
-			return info.State.Msgs
-		}
-		if n := messages(); n != 1 {
-			t.Fatalf("%d messages of 3 attempts, want one: the others are duplicates", n)
-		}
-		if result, err := r.DeadLetters().Replay(t.Context(), deadletter.Filter{Events: []int64{id}}, deadletter.Action{}); err != nil || result.Done != 1 {
-			t.Fatalf("replayed: %+v, %v", result, err)
-		}
-		e.until("the delivery done", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
-		if n := messages(); n != 2 {
-			t.Errorf("%d messages after the replay, want 2", n)
-		}
-	})
+			t.Cleanup(nc.Close)
+			js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name}, Duplicates: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			inner, err := nats.New(nats.Config{Servers: []string{place.URL}, Subject: place.Name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := io.Closer(inner).Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			h := newRecorder(t)
+			h.answer = func(ctx context.Context, event *notifyd.Event) error {
+				if err := inner.Deliver(ctx, event); err != nil {
+					return err
+				}
+				if event.Replay == 0 {
+					return errors.New("failed after it was delivered")
+				}
+				return nil
+			}
+			e := newEnvIn(t, mode)
+			r := e.relay(handleAll(t, h, quick(), notifyd.MaxAttempts(3)))
+			id := e.insert("order.created", `{}`)
+			e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries`)
+			messages := func() uint64 {
+				t.Helper()
+				info, err := stream.Info(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return info.State.Msgs
+			}
+			if n := messages(); n != 1 {
+				t.Fatalf("%d messages of 3 attempts, want one: the others are duplicates", n)
+			}
+			if result, err := r.DeadLetters().Replay(t.Context(), deadletter.Filter{Events: []int64{id}}, deadletter.Action{}); err != nil || result.Done != 1 {
+				t.Fatalf("replayed: %+v, %v", result, err)
+			}
+			e.until("the delivery done", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+			if n := messages(); n != 2 {
+				t.Errorf("%d messages after the replay, want 2", n)
+			}
+		})
+	}
 }
 
 // TestReplayBesideClaims: two relays claim, with slow handlers so that leases

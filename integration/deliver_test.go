@@ -15,113 +15,131 @@ import (
 
 func TestDeliveredThroughTheNotification(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-		id := e.insert("order.created", `{"total":  12.50}`)
-		got := h.next()
-		if got.ID != id || got.Type != "order.created" || string(got.Payload) != `{"total":  12.50}` || got.Attempt != 1 || got.Destination != "all" {
-			t.Errorf("handler got %+v", got)
-		}
-		e.untilState(id, "done")
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			id := e.insert("order.created", `{"total":  12.50}`)
+			got := h.next()
+			if got.ID != id || got.Type != "order.created" || string(got.Payload) != `{"total":  12.50}` || got.Attempt != 1 || got.Destination != "all" {
+				t.Errorf("handler got %+v", got)
+			}
+			e.untilState(id, "done")
+		})
+	}
 }
 
 func TestDeliveredThroughThePoller(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.exec(`DROP TRIGGER outbox_events_bell ON outbox_events`)
-		e.relay(handleAll(t, h))
-		id := e.insert("order.created", `{}`)
-		if got := h.next(); got.ID != id {
-			t.Errorf("handler got event %d, want %d", got.ID, id)
-		}
-		e.untilState(id, "done")
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.exec(`DROP TRIGGER outbox_events_bell ON outbox_events`)
+			e.relay(handleAll(t, h))
+			id := e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("handler got event %d, want %d", got.ID, id)
+			}
+			e.untilState(id, "done")
+		})
+	}
 }
 
 func TestDeliveredByPollingAlone(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.relay(handleAll(t, h), notifyd.WithPollingOnly())
-		id := e.insert("order.created", `{}`)
-		h.next()
-		e.untilState(id, "done")
-		if n := scan[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('notifyd/listen', 'notifyd/bell')`); n != 0 {
-			t.Errorf("%d connections for a bell that is not to be heard", n)
-		}
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.relay(handleAll(t, h), notifyd.WithPollingOnly())
+			id := e.insert("order.created", `{}`)
+			h.next()
+			e.untilState(id, "done")
+			if n := scan[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('notifyd/listen', 'notifyd/bell')`); n != 0 {
+				t.Errorf("%d connections for a bell that is not to be heard", n)
+			}
+		})
+	}
 }
 
 func TestInsertedWhileTheRelayIsDown(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		first := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-		if err := first.end(); err != nil {
-			t.Fatal(err)
-		}
-		id := e.insert("order.created", `{}`)
-		e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-		if got := h.next(); got.ID != id {
-			t.Errorf("handler got event %d, want %d", got.ID, id)
-		}
-		e.untilState(id, "done")
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			first := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			if err := first.end(); err != nil {
+				t.Fatal(err)
+			}
+			id := e.insert("order.created", `{}`)
+			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			if got := h.next(); got.ID != id {
+				t.Errorf("handler got event %d, want %d", got.ID, id)
+			}
+			e.untilState(id, "done")
+		})
+	}
 }
 
 func TestNothingLeavesForARollback(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.relay(handleAll(t, h))
-		undo := errors.New("undo")
-		err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
-			if err := outbox.Write(e.ctx, tx, outbox.Event{Type: "order.created", Payload: map[string]int{"id": 1}}); err != nil {
-				return err
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.relay(handleAll(t, h))
+			undo := errors.New("undo")
+			err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
+				if err := outbox.Write(e.ctx, tx, outbox.Event{Type: "order.created", Payload: map[string]int{"id": 1}}); err != nil {
+					return err
+				}
+				return undo
+			})
+			if !errors.Is(err, undo) {
+				t.Fatal(err)
 			}
-			return undo
+			id := e.insert("order.created", `{}`) // committed later: once it is through, the other one is not coming
+			if got := h.next(); got.ID != id {
+				t.Errorf("handler got event %d, want %d only", got.ID, id)
+			}
+			e.untilDone()
+			if len(h.calls) != 0 {
+				t.Errorf("handler was called for %d more events", len(h.calls))
+			}
 		})
-		if !errors.Is(err, undo) {
-			t.Fatal(err)
-		}
-		id := e.insert("order.created", `{}`) // committed later: once it is through, the other one is not coming
-		if got := h.next(); got.ID != id {
-			t.Errorf("handler got event %d, want %d only", got.ID, id)
-		}
-		e.untilDone()
-		if len(h.calls) != 0 {
-			t.Errorf("handler was called for %d more events", len(h.calls))
-		}
-	})
+	}
 }
 
 func TestEverythingAboutAnEventArrives(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.relay(handleAll(t, h))
-		event := outbox.Event{
-			Type: "order.created", AggregateType: "order", AggregateID: "1042",
-			Payload: map[string]any{"customer": "Ünal <o'neil@example.com>"},
-			Headers: map[string]string{"traceparent": "00-4bf9-00f0-01", "x": `"\`},
-		}
-		if err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error { return outbox.Write(e.ctx, tx, event) }); err != nil {
-			t.Fatal(err)
-		}
-		got := h.next()
-		if got.AggregateType != "order" || got.AggregateID != "1042" || got.Headers["traceparent"] != "00-4bf9-00f0-01" || got.Headers["x"] != `"\` {
-			t.Errorf("handler got %+v", got)
-		}
-		if want := scan[string](e, `SELECT payload::text FROM outbox_events`); string(got.Payload) != want {
-			t.Errorf("payload is %s, want %s", got.Payload, want)
-		}
-		if created := scan[bool](e, `SELECT created_at = $1 FROM outbox_events`, got.CreatedAt); !created {
-			t.Errorf("created_at is %v", got.CreatedAt)
-		}
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.relay(handleAll(t, h))
+			event := outbox.Event{
+				Type: "order.created", AggregateType: "order", AggregateID: "1042",
+				Payload: map[string]any{"customer": "Ünal <o'neil@example.com>"},
+				Headers: map[string]string{"traceparent": "00-4bf9-00f0-01", "x": `"\`},
+			}
+			if err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error { return outbox.Write(e.ctx, tx, event) }); err != nil {
+				t.Fatal(err)
+			}
+			got := h.next()
+			if got.AggregateType != "order" || got.AggregateID != "1042" || got.Headers["traceparent"] != "00-4bf9-00f0-01" || got.Headers["x"] != `"\` {
+				t.Errorf("handler got %+v", got)
+			}
+			if want := scan[string](e, `SELECT payload::text FROM outbox_events`); string(got.Payload) != want {
+				t.Errorf("payload is %s, want %s", got.Payload, want)
+			}
+			if created := scan[bool](e, `SELECT created_at = $1 FROM outbox_events`, got.CreatedAt); !created {
+				t.Errorf("created_at is %v", got.CreatedAt)
+			}
+		})
+	}
 }
 
 func TestOtherSchema(t *testing.T) {
@@ -142,25 +160,28 @@ func TestOtherSchema(t *testing.T) {
 
 func TestBatchHandlerAnswersForEachEvent(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e := newEnvIn(t, mode)
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 500) n`)
-		bad := notifyd.Permanent(errors.New("seven is not allowed"))
-		h := notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
-			errs := make([]error, len(events))
-			for i, event := range events {
-				if strings.HasSuffix(string(event.Payload), "7") {
-					errs[i] = bad
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 500) n`)
+			bad := notifyd.Permanent(errors.New("seven is not allowed"))
+			h := notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
+				errs := make([]error, len(events))
+				for i, event := range events {
+					if strings.HasSuffix(string(event.Payload), "7") {
+						errs[i] = bad
+					}
 				}
+				return errs
+			})
+			e.relay(handleAll(t, h))
+			e.untilDone()
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 50 {
+				t.Errorf("%d dead letters, want 50", n)
 			}
-			return errs
 		})
-		e.relay(handleAll(t, h))
-		e.untilDone()
-		if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 50 {
-			t.Errorf("%d dead letters, want 50", n)
-		}
-	})
+	}
 }
 
 func TestRetentionZeroDeletesAtOnce(t *testing.T) {
@@ -187,13 +208,16 @@ func TestRetentionZeroDeletesAtOnce(t *testing.T) {
 
 func TestLargePayloadsAreClaimedInPieces(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'small', '1' FROM generate_series(1, 300)`)
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'large', to_json(repeat('x', 300000)) FROM generate_series(1, 60)`)
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'huge', to_json(repeat('x', 3000000)) FROM generate_series(1, 5)`)
-		r := e.relay(handleAll(t, h), notifyd.WithClaimBytes(1<<20), notifyd.WithPollInterval(never))
-		e.untilDone()
-		h.each(365, r)
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'small', '1' FROM generate_series(1, 300)`)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'large', to_json(repeat('x', 300000)) FROM generate_series(1, 60)`)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'huge', to_json(repeat('x', 3000000)) FROM generate_series(1, 5)`)
+			r := e.relay(handleAll(t, h), notifyd.WithClaimBytes(1<<20), notifyd.WithPollInterval(never))
+			e.untilDone()
+			h.each(365, r)
+		})
+	}
 }

@@ -39,16 +39,8 @@ type env struct {
 	mode outboxsql.Mode
 }
 
-// inModes runs a test of what a queue and a stream both promise, in each.
-func inModes(t *testing.T, test func(t *testing.T, mode outboxsql.Mode)) {
-	t.Helper()
-	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			test(t, mode)
-		})
-	}
-}
+// bothModes are what a table can be: for tests of what a queue and a stream both promise.
+func bothModes() []outboxsql.Mode { return []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} }
 
 // newEnvIn is newEnv with the table of a mode.
 func newEnvIn(t *testing.T, mode outboxsql.Mode) *env {

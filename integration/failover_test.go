@@ -8,6 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestFailover kills the primary and promotes its standby, twice, there and back.
@@ -15,11 +16,11 @@ import (
 // told in the URL that it wants the one that takes writes.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	for _, attrs := range []string{"", "&target_session_attrs=read-write"} {
-		t.Run("attrs"+attrs, func(t *testing.T) {
+	for attrs, mode := range map[string]outboxsql.Mode{"": outboxsql.ModeStream, "&target_session_attrs=read-write": outboxsql.ModeQueue} {
+		t.Run(string(mode)+attrs, func(t *testing.T) {
 			t.Parallel()
 			primary := testenv.OwnPostgres(t, nil)
-			e, h := envAt(t, primary.URL("")), newRecorder(t)
+			e, h := envAt(t, primary.URL("")).become(mode), newRecorder(t)
 			standby := testenv.Standby(t, primary, 0)
 			// The standby first, so that it is refused while it is one.
 			both := fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable", standby.Port(), primary.Port())
@@ -33,7 +34,7 @@ func TestFailover(t *testing.T) {
 			back := testenv.Standby(t, standby, primary.Port())
 			e.pool.Reset()
 			e = e.failOver(standby, back)
-			if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'done'`); n != 4*300 {
+			if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 4*300 {
 				t.Errorf("%d events are done, want 1200", n)
 			}
 			h.all(e, 4*300)
@@ -53,7 +54,7 @@ func (e *env) failOver(from, to *pgserver.Server) *env {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(pool.Close)
-	next := &env{t: e.t, ctx: e.ctx, url: to.URL(""), pool: pool}
+	next := &env{t: e.t, ctx: e.ctx, url: to.URL(""), pool: pool, mode: e.mode}
 	// What the standby has not got is lost with the primary: no matter of ours.
 	next.until("the standby has it all", `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, scan[string](e, `SELECT pg_current_wal_flush_lsn()::text`))
 	if err := from.Kill(e.ctx); err != nil {

@@ -114,53 +114,59 @@ func TestSlowHandlerHoldsNoTransactionOpen(t *testing.T) {
 
 func TestSlowDestinationDoesNotHoldBackAnother(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, slow, fast := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
-		release := make(chan struct{})
-		slow.answer = func(ctx context.Context, _ *notifyd.Event) error {
-			select {
-			case <-release:
-			case <-ctx.Done():
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, slow, fast := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
+			release := make(chan struct{})
+			slow.answer = func(ctx context.Context, _ *notifyd.Event) error {
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				return ctx.Err()
 			}
-			return ctx.Err()
-		}
-		e.relay(func(r *notifyd.Relay) {
-			if err := r.Handle("slow", slow, notifyd.Concurrency(2)); err != nil {
-				t.Fatal(err)
+			e.relay(func(r *notifyd.Relay) {
+				if err := r.Handle("slow", slow, notifyd.Concurrency(2)); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.Handle("fast", fast); err != nil {
+					t.Fatal(err)
+				}
+			})
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'slow', '1' FROM generate_series(1, 5000)`)
+			for range 2 {
+				slow.next()
 			}
-			if err := r.Handle("fast", fast); err != nil {
-				t.Fatal(err)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fast', '1' FROM generate_series(1, 5000)`)
+			e.untilAll("fast ones delivered", "fast", `e.event_type = 'fast'`)
+			if n := e.untouched("slow", "slow"); n < 4990 {
+				t.Errorf("only %d of the slow destination's events are left where they were", n)
 			}
+			close(release)
+			e.untilDone()
 		})
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'slow', '1' FROM generate_series(1, 5000)`)
-		for range 2 {
-			slow.next()
-		}
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fast', '1' FROM generate_series(1, 5000)`)
-		e.untilAll("fast ones delivered", "fast", `e.event_type = 'fast'`)
-		if n := e.untouched("slow", "slow"); n < 4990 {
-			t.Errorf("only %d of the slow destination's events are left where they were", n)
-		}
-		close(release)
-		e.untilDone()
-	})
+	}
 }
 
 func TestTwoRelaysShareTheWork(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		first, second := e.relay(handleAll(t, h)), e.relay(handleAll(t, h))
-		const n = 3000
-		for i := range n / 10 {
-			if i%30 == 0 {
-				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, $1)`, n*9/100)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			first, second := e.relay(handleAll(t, h)), e.relay(handleAll(t, h))
+			const n = 3000
+			for i := range n / 10 {
+				if i%30 == 0 {
+					e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, $1)`, n*9/100)
+				}
+				e.insert("n", `1`)
 			}
-			e.insert("n", `1`)
-		}
-		e.untilDone()
-		h.each(scan[int](e, `SELECT count(*) FROM outbox_events`), first, second)
-	})
+			e.untilDone()
+			h.each(scan[int](e, `SELECT count(*) FROM outbox_events`), first, second)
+		})
+	}
 }
 
 func TestOneInsertOfAHundredThousandRows(t *testing.T) {
@@ -255,59 +261,65 @@ func TestWriterThatWasSilentCommitsLater(t *testing.T) {
 
 func TestListenerTerminated(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-		// While the connection is gone, so is the notification: the look that
-		// follows each LISTEN has to find the event.
-		n := scan[int](e, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			// While the connection is gone, so is the notification: the look that
+			// follows each LISTEN has to find the event.
+			n := scan[int](e, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name = 'notifyd/listen'`)
-		if n != 1 {
-			t.Fatalf("%d listening connections", n)
-		}
-		id := e.insert("order.created", `{}`)
-		if got := h.next(); got.ID != id {
-			t.Errorf("got event %d, want %d", got.ID, id)
-		}
-		// The old session may be seen until it has noticed that it was ended.
-		awaitTrue(t, "the loss of the listener", func() bool { return r.count("not listening") > 0 })
-		awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
-		id = e.insert("order.created", `{}`)
-		if got := h.next(); got.ID != id {
-			t.Errorf("got event %d, want %d", got.ID, id)
-		}
-		e.untilDone()
-		if n := r.count("not listening"); n != 1 && r.Stats().Listener.Unheard == 0 {
-			t.Errorf("the loss was reported %d times, want once", n)
-		}
-	})
+			if n != 1 {
+				t.Fatalf("%d listening connections", n)
+			}
+			id := e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			// The old session may be seen until it has noticed that it was ended.
+			awaitTrue(t, "the loss of the listener", func() bool { return r.count("not listening") > 0 })
+			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+			id = e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			e.untilDone()
+			if n := r.count("not listening"); n != 1 && r.Stats().Listener.Unheard == 0 {
+				t.Errorf("the loss was reported %d times, want once", n)
+			}
+		})
+	}
 }
 
 func TestEveryConnectionTerminated(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.relay(handleAll(t, h))
-		for round := range 5 {
-			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
-			e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
-			e.insert("n", strconv.Itoa(round))
-			e.untilDone()
-		}
-		// At most what was in flight comes twice: of each round, all of it.
-		if copies := h.all(e, 5*501); copies > 5*501 {
-			t.Errorf("%d copies of %d events", copies, 5*501)
-		}
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.relay(handleAll(t, h))
+			for round := range 5 {
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
+				e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%'`)
+				e.insert("n", strconv.Itoa(round))
+				e.untilDone()
+			}
+			// At most what was in flight comes twice: of each round, all of it.
+			if copies := h.all(e, 5*501); copies > 5*501 {
+				t.Errorf("%d copies of %d events", copies, 5*501)
+			}
+		})
+	}
 }
 
 func TestPostgresRestarted(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"restart", "kill"} {
+	for how, mode := range map[string]outboxsql.Mode{"restart": outboxsql.ModeQueue, "kill": outboxsql.ModeStream} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			server := testenv.OwnPostgres(t, map[string]string{"fsync": "on"})
-			e, h := envAt(t, server.URL("")), newRecorder(t)
+			e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
 			r := e.relay(handleAll(t, h))
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 300)`)
 			h.next()
@@ -351,27 +363,30 @@ func (e *env) insertWhenUp(eventType string) (id int64) {
 
 func TestStartsBeforeTheDatabase(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		server := testenv.OwnPostgres(t, nil)
-		e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
-		id := e.insert("order.created", `{}`)
-		if err := server.Halt(t.Context(), pgserver.Fast); err != nil {
-			t.Fatal(err)
-		}
-		seen := make(incidents, 1000)
-		r := e.start(handleAll(t, h), notifyd.WithObserver(seen))
-		if i := seen.until(t, dispatch.IncidentDatabaseLost); i.Err == nil || !r.Stats().DatabaseDown {
-			t.Errorf("incident %+v, stats %+v", i, r.Stats())
-		}
-		if err := server.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		seen.until(t, dispatch.IncidentDatabaseBack)
-		r.waitReady()
-		if got := h.next(); got.ID != id || r.Stats().DatabaseDown {
-			t.Errorf("got event %d, want %d; stats %+v", got.ID, id, r.Stats())
-		}
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnPostgres(t, nil)
+			e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
+			id := e.insert("order.created", `{}`)
+			if err := server.Halt(t.Context(), pgserver.Fast); err != nil {
+				t.Fatal(err)
+			}
+			seen := make(incidents, 1000)
+			r := e.start(handleAll(t, h), notifyd.WithObserver(seen))
+			if i := seen.until(t, dispatch.IncidentDatabaseLost); i.Err == nil || !r.Stats().DatabaseDown {
+				t.Errorf("incident %+v, stats %+v", i, r.Stats())
+			}
+			if err := server.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			seen.until(t, dispatch.IncidentDatabaseBack)
+			r.waitReady()
+			if got := h.next(); got.ID != id || r.Stats().DatabaseDown {
+				t.Errorf("got event %d, want %d; stats %+v", got.ID, id, r.Stats())
+			}
+		})
+	}
 }
 
 // TestStopsBeforeItIsReady: a relay that has never got to work leaves no connection.
@@ -391,25 +406,28 @@ func TestStopsBeforeItIsReady(t *testing.T) {
 
 func TestStopsWithoutCountingAnAttempt(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		h.answer = func(ctx context.Context, _ *notifyd.Event) error {
-			<-ctx.Done()
-			return fmt.Errorf("interrupted: %w", context.Cause(ctx))
-		}
-		r := e.relay(handleAll(t, h), notifyd.WithShutdownTimeout(50*time.Millisecond))
-		id := e.insert("order.created", `{}`)
-		h.next()
-		if err := r.end(); err != nil {
-			t.Fatal(err)
-		}
-		second := newRecorder(t)
-		e.relay(handleAll(t, second))
-		if got := second.next(); got.ID != id || got.Attempt != 1 {
-			t.Errorf("got event %d, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
-		}
-		e.untilDone()
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+				<-ctx.Done()
+				return fmt.Errorf("interrupted: %w", context.Cause(ctx))
+			}
+			r := e.relay(handleAll(t, h), notifyd.WithShutdownTimeout(50*time.Millisecond))
+			id := e.insert("order.created", `{}`)
+			h.next()
+			if err := r.end(); err != nil {
+				t.Fatal(err)
+			}
+			second := newRecorder(t)
+			e.relay(handleAll(t, second))
+			if got := second.next(); got.ID != id || got.Attempt != 1 {
+				t.Errorf("got event %d, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
+			}
+			e.untilDone()
+		})
+	}
 }
 
 func TestRunReturnsForASchemaThatDoesNotFit(t *testing.T) {

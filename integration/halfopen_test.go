@@ -7,7 +7,6 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // cuttable returns a network that leads to the database of e, and its URL.
@@ -28,26 +27,29 @@ func (e *env) cuttable() (*testenv.Network, string) {
 // a quarter of an hour later, or two hours.
 func TestNetworkCut(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		network, through := e.cuttable()
-		r := e.through(through).relay(handleAll(t, h), notifyd.WithPollInterval(time.Second))
-		for round := range 2 {
-			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
-			h.next()
-			network.Cut()
-			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
-			awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
-			awaitTrue(t, "the loss of the database", func() bool { return r.Stats().DatabaseDown })
-			network.Mend()
-			e.untilDone()
-			if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 1000*(round+1) {
-				t.Errorf("%d events are done, want %d", n, 1000*(round+1))
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			network, through := e.cuttable()
+			r := e.through(through).relay(handleAll(t, h), notifyd.WithPollInterval(time.Second))
+			for round := range 2 {
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
+				h.next()
+				network.Cut()
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
+				awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
+				awaitTrue(t, "the loss of the database", func() bool { return r.Stats().DatabaseDown })
+				network.Mend()
+				e.untilDone()
+				if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 1000*(round+1) {
+					t.Errorf("%d events are done, want %d", n, 1000*(round+1))
+				}
+				h.all(e, 1000*(round+1))
+				awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 			}
-			h.all(e, 1000*(round+1))
-			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
-		}
-	})
+		})
+	}
 }
 
 // TestListenerHalfOpen: the listening connection alone is dead and does not know.
@@ -55,30 +57,33 @@ func TestNetworkCut(t *testing.T) {
 // meanwhile, though the poll interval is endless.
 func TestListenerHalfOpen(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		network, through := e.cuttable()
-		r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through), notifyd.WithCanary(100*time.Millisecond))
-		awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
-		awaitTrue(t, "listening", r.Listening) // a busy machine may be late with a canary
-		awaitTrue(t, "the end of what was told before", func() bool { return r.count("listening again") == r.count("not listening") })
-		before := r.count("not listening")
-		network.Cut()
-		id := e.insert("order.created", `{}`)
-		if got := h.next(); got.ID != id {
-			t.Errorf("got event %d, want %d", got.ID, id)
-		}
-		// A sweep of the start can have found it before the canary was missed.
-		awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
-		network.Mend()
-		awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
-		if n := r.count("not listening") - before; n != 1 {
-			t.Errorf("the loss was reported %d times", n)
-		}
-		id = e.insert("order.created", `{}`)
-		if got := h.next(); got.ID != id {
-			t.Errorf("got event %d, want %d", got.ID, id)
-		}
-		e.untilDone()
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			network, through := e.cuttable()
+			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through), notifyd.WithCanary(100*time.Millisecond))
+			awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+			awaitTrue(t, "listening", r.Listening) // a busy machine may be late with a canary
+			awaitTrue(t, "the end of what was told before", func() bool { return r.count("listening again") == r.count("not listening") })
+			before := r.count("not listening")
+			network.Cut()
+			id := e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			// A sweep of the start can have found it before the canary was missed.
+			awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
+			network.Mend()
+			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
+			if n := r.count("not listening") - before; n != 1 {
+				t.Errorf("the loss was reported %d times", n)
+			}
+			id = e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			e.untilDone()
+		})
+	}
 }

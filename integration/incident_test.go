@@ -10,7 +10,6 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // incidents is an observer that hands on what it is told.
@@ -36,79 +35,82 @@ func (c incidents) until(t *testing.T, kind dispatch.IncidentKind) notifyd.Incid
 // TestIncidents makes happen what an observer is told of.
 func TestIncidents(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		server := testenv.OwnPostgres(t, nil)
-		e := envAt(t, server.URL("")).become(mode)
-		seen := make(incidents, 1000)
-		var down atomic.Bool
-		r := e.relay(func(r *notifyd.Relay) {
-			handlers := map[string]notifyd.HandlerFunc{
-				"bad": func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("no")) },
-				"down": func(context.Context, *notifyd.Event) error {
-					if down.Load() {
-						return notifyd.Unavailable(errors.New("gone"))
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnPostgres(t, nil)
+			e := envAt(t, server.URL("")).become(mode)
+			seen := make(incidents, 1000)
+			var down atomic.Bool
+			r := e.relay(func(r *notifyd.Relay) {
+				handlers := map[string]notifyd.HandlerFunc{
+					"bad": func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("no")) },
+					"down": func(context.Context, *notifyd.Event) error {
+						if down.Load() {
+							return notifyd.Unavailable(errors.New("gone"))
+						}
+						return nil
+					},
+				}
+				for pattern, h := range handlers {
+					if err := r.Handle(pattern, h); err != nil {
+						t.Fatal(err)
 					}
-					return nil
-				},
-			}
-			for pattern, h := range handlers {
-				if err := r.Handle(pattern, h); err != nil {
-					t.Fatal(err)
 				}
-			}
-		}, notifyd.WithObserver(seen))
+			}, notifyd.WithObserver(seen))
 
-		id := e.insert("bad", "1")
-		if i := seen.until(t, dispatch.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {
-			t.Errorf("dead letter: %+v", i)
-		}
-		// It is told when it is decided, and written a moment later.
-		e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
-		down.Store(true)
-		e.insert("down", "1")
-		if i := seen.until(t, dispatch.IncidentUnavailable); i.Destination != "down" || i.Err == nil {
-			t.Errorf("unavailable: %+v", i)
-		}
-		if age, err := r.OldestWaiting(t.Context()); err != nil || age <= 0 {
-			t.Errorf("OldestWaiting() = %v, %v", age, err)
-		}
-		if b, err := r.Backlog(t.Context()); err != nil || b.Destination("bad").Dead.N != 1 || b.Oldest == nil {
-			t.Errorf("Backlog() = %+v, %v", b, err)
-		} else if d := b.Destination("down"); d.Fresh.N+d.Retry.N+d.Running.N != 1 {
-			t.Errorf("what waits for the destination that is down: %+v", d)
-		}
-		down.Store(false)
-		seen.until(t, dispatch.IncidentAvailable)
-		e.untilDone()
-		if age, err := r.OldestWaiting(t.Context()); err != nil || age != 0 {
-			t.Errorf("OldestWaiting() = %v, %v; want 0", age, err)
-		}
-		if err := server.Kill(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		// Both are told of, in the order in which they are noticed.
-		lost := map[dispatch.IncidentKind]bool{}
-		for len(lost) < 2 {
-			select {
-			case i := <-seen:
-				if i.Kind == dispatch.IncidentDatabaseLost || i.Kind == dispatch.IncidentListenerLost {
-					lost[i.Kind] = i.Err != nil
+			id := e.insert("bad", "1")
+			if i := seen.until(t, dispatch.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {
+				t.Errorf("dead letter: %+v", i)
+			}
+			// It is told when it is decided, and written a moment later.
+			e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
+			down.Store(true)
+			e.insert("down", "1")
+			if i := seen.until(t, dispatch.IncidentUnavailable); i.Destination != "down" || i.Err == nil {
+				t.Errorf("unavailable: %+v", i)
+			}
+			if age, err := r.OldestWaiting(t.Context()); err != nil || age <= 0 {
+				t.Errorf("OldestWaiting() = %v, %v", age, err)
+			}
+			if b, err := r.Backlog(t.Context()); err != nil || b.Destination("bad").Dead.N != 1 || b.Oldest == nil {
+				t.Errorf("Backlog() = %+v, %v", b, err)
+			} else if d := b.Destination("down"); d.Fresh.N+d.Retry.N+d.Running.N != 1 {
+				t.Errorf("what waits for the destination that is down: %+v", d)
+			}
+			down.Store(false)
+			seen.until(t, dispatch.IncidentAvailable)
+			e.untilDone()
+			if age, err := r.OldestWaiting(t.Context()); err != nil || age != 0 {
+				t.Errorf("OldestWaiting() = %v, %v; want 0", age, err)
+			}
+			if err := server.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			// Both are told of, in the order in which they are noticed.
+			lost := map[dispatch.IncidentKind]bool{}
+			for len(lost) < 2 {
+				select {
+				case i := <-seen:
+					if i.Kind == dispatch.IncidentDatabaseLost || i.Kind == dispatch.IncidentListenerLost {
+						lost[i.Kind] = i.Err != nil
+					}
+				case <-time.After(patience):
+					t.Fatalf("told of %v", lost)
 				}
-			case <-time.After(patience):
-				t.Fatalf("told of %v", lost)
 			}
-		}
-		if err := server.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		back := map[dispatch.IncidentKind]bool{}
-		for !back[dispatch.IncidentDatabaseBack] || !back[dispatch.IncidentListenerBack] {
-			select {
-			case i := <-seen:
-				back[i.Kind] = true
-			case <-time.After(patience):
-				t.Fatalf("told of %v", back)
+			if err := server.Start(t.Context()); err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
+			back := map[dispatch.IncidentKind]bool{}
+			for !back[dispatch.IncidentDatabaseBack] || !back[dispatch.IncidentListenerBack] {
+				select {
+				case i := <-seen:
+					back[i.Kind] = true
+				case <-time.After(patience):
+					t.Fatalf("told of %v", back)
+				}
+			}
+		})
+	}
 }

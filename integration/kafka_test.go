@@ -15,7 +15,6 @@ import (
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // envOutage names the environment variable with how long the broker of
@@ -48,47 +47,50 @@ const (
 // records of each key stand in the order of the events' ids.
 func TestKafkaOutage(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		away := outage(t)
-		broker := testenv.OwnKafka(t, kafkaserver.Config{})
-		testenv.KafkaTopic(t, []string{broker.Addr()}, "orders", outagePartitions, nil)
-		h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: "orders", DeliveryTimeout: min(away/3, kafka.DefaultDeliveryTimeout)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := h.Close(); err != nil {
-				t.Error(err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			away := outage(t)
+			broker := testenv.OwnKafka(t, kafkaserver.Config{})
+			testenv.KafkaTopic(t, []string{broker.Addr()}, "orders", outagePartitions, nil)
+			h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: "orders", DeliveryTimeout: min(away/3, kafka.DefaultDeliveryTimeout)})
+			if err != nil {
+				t.Fatal(err)
 			}
+			t.Cleanup(func() {
+				if err := h.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			watched := &watched{Handler: h}
+			e := newEnvIn(t, mode)
+			e.relay(handleAll(t, watched, notifyd.Concurrency(1), notifyd.BatchSize(1000), notifyd.Timeout(time.Minute)), notifyd.WithClaims(1))
+
+			written := e.steadily(time.Second)
+			if err := broker.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			written += e.steadily(away)
+			if err := broker.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			written += e.steadily(time.Second)
+			e.untilDone()
+
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+				t.Errorf("%d deliveries are left", n)
+			}
+			if watched.attempt != 1 {
+				t.Errorf("an event was at attempt %d: attempts were counted", watched.attempt)
+			}
+			if watched.failed == 0 {
+				t.Error("no batch failed: there was no outage")
+			}
+			all := readTopic(t, broker.Addr(), "orders")
+			copies := checkTopic(t, all, written, watched.delivered)
+			t.Logf("%d events, broker away for %v, %d batches failed, %d duplicates", written, away, watched.failed, copies)
 		})
-		watched := &watched{Handler: h}
-		e := newEnvIn(t, mode)
-		e.relay(handleAll(t, watched, notifyd.Concurrency(1), notifyd.BatchSize(1000), notifyd.Timeout(time.Minute)), notifyd.WithClaims(1))
-
-		written := e.steadily(time.Second)
-		if err := broker.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		written += e.steadily(away)
-		if err := broker.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		written += e.steadily(time.Second)
-		e.untilDone()
-
-		if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-			t.Errorf("%d deliveries are left", n)
-		}
-		if watched.attempt != 1 {
-			t.Errorf("an event was at attempt %d: attempts were counted", watched.attempt)
-		}
-		if watched.failed == 0 {
-			t.Error("no batch failed: there was no outage")
-		}
-		all := readTopic(t, broker.Addr(), "orders")
-		copies := checkTopic(t, all, written, watched.delivered)
-		t.Logf("%d events, broker away for %v, %d batches failed, %d duplicates", written, away, watched.failed, copies)
-	})
+	}
 }
 
 // watched remembers what a handler is called with. It is called for one batch at

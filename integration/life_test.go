@@ -11,7 +11,6 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
 
@@ -27,7 +26,7 @@ func (e *env) through(url string) *env {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(pool.Close)
-	return &env{t: e.t, ctx: e.ctx, url: url, pool: pool}
+	return &env{t: e.t, ctx: e.ctx, url: url, pool: pool, mode: e.mode}
 }
 
 func listenAt(t *testing.T, url string) notifyd.Option {
@@ -60,25 +59,28 @@ func (r *running) count(message string) int {
 // transaction mode, the relay says so once, with the cure, and polls fast.
 func TestListenThroughAPooler(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, testenv.PgBouncer(t, e.url, "transaction")))
-		for range 20 {
-			id := e.insert("order.created", `{}`)
-			if got := h.next(); got.ID != id {
-				t.Fatalf("got event %d, want %d", got.ID, id)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, testenv.PgBouncer(t, e.url, "transaction")))
+			for range 20 {
+				id := e.insert("order.created", `{}`)
+				if got := h.next(); got.ID != id {
+					t.Fatalf("got event %d, want %d", got.ID, id)
+				}
 			}
-		}
-		e.untilDone()
-		s := r.Stats().Listener
-		if s == nil || s.Listening || r.Listening() || !errors.Is(s.Trouble, store.ErrPooler) {
-			t.Errorf("the listener is %+v", s)
-		}
-		text := r.log.text()
-		if r.count("not listening") != 1 || !strings.Contains(text, "pooler in transaction mode") || !strings.Contains(text, "connect to PostgreSQL directly") {
-			t.Errorf("the pooler is not reported once, with its cure:\n%s", text)
-		}
-	})
+			e.untilDone()
+			s := r.Stats().Listener
+			if s == nil || s.Listening || r.Listening() || !errors.Is(s.Trouble, store.ErrPooler) {
+				t.Errorf("the listener is %+v", s)
+			}
+			text := r.log.text()
+			if r.count("not listening") != 1 || !strings.Contains(text, "pooler in transaction mode") || !strings.Contains(text, "connect to PostgreSQL directly") {
+				t.Errorf("the pooler is not reported once, with its cure:\n%s", text)
+			}
+		})
+	}
 }
 
 // TestListenThroughALatePooler: it is another error that begins the incident.
@@ -110,64 +112,73 @@ func TestListenThroughALatePooler(t *testing.T) {
 // leaves nothing behind on the pooled connections.
 func TestAllThroughAPooler(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e := newEnvIn(t, mode)
-		pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
-		for _, options := range [][]notifyd.Option{nil, {notifyd.WithPollingOnly()}} {
-			r, err := notifyd.New(pooled.pool, options...)
-			if err != nil {
-				t.Fatal(err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
+			for _, options := range [][]notifyd.Option{nil, {notifyd.WithPollingOnly()}} {
+				r, err := notifyd.New(pooled.pool, options...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = r.Run(t.Context())
+				if !errors.Is(err, store.ErrPooler) || !strings.Contains(err.Error(), "listen_url") {
+					t.Errorf("Run returned %v", err)
+				}
 			}
-			err = r.Run(t.Context())
-			if !errors.Is(err, store.ErrPooler) || !strings.Contains(err.Error(), "listen_url") {
-				t.Errorf("Run returned %v", err)
+			if n := scan[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); n != 0 {
+				t.Errorf("%d advisory locks are left with the pooler's connections", n)
 			}
-		}
-		if n := scan[int](e, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); n != 0 {
-			t.Errorf("%d advisory locks are left with the pooler's connections", n)
-		}
-	})
+		})
+	}
 }
 
 // TestPastAPooler: a direct URL for LISTEN is used for everything then.
 func TestPastAPooler(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
-		r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, e.url))
-		id := e.insert("order.created", `{}`)
-		if got := h.next(); got.ID != id {
-			t.Errorf("got event %d, want %d", got.ID, id)
-		}
-		// Writers get along with it, bell and all.
-		id = e.through(pooled.url+"&default_query_exec_mode=exec").insert("order.created", `{}`)
-		if got := h.next(); got.ID != id {
-			t.Errorf("got event %d, want %d", got.ID, id)
-		}
-		e.untilDone()
-		awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
-		if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
-			t.Errorf("the log is:\n%s", r.log.text())
-		}
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			pooled := e.through(testenv.PgBouncer(t, e.url, "transaction"))
+			r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, e.url))
+			id := e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			// Writers get along with it, bell and all.
+			id = e.through(pooled.url+"&default_query_exec_mode=exec").insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			e.untilDone()
+			awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+			if r.count("database.url leads through a pooler") != 1 || r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
+				t.Errorf("the log is:\n%s", r.log.text())
+			}
+		})
+	}
 }
 
 // TestPoolInSessionMode is as good as a direct connection.
 func TestPoolInSessionMode(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		pooled := e.through(testenv.PgBouncer(t, e.url, "session"))
-		r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-		awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 3000)`)
-		id := e.insert("order.created", `{}`)
-		e.untilState(id, "done")
-		e.untilDone()
-		h.each(3001, r)
-		if r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
-			t.Errorf("the log is:\n%s", r.log.text())
-		}
-	})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			pooled := e.through(testenv.PgBouncer(t, e.url, "session"))
+			r := pooled.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 3000)`)
+			id := e.insert("order.created", `{}`)
+			e.untilState(id, "done")
+			e.untilDone()
+			h.each(3001, r)
+			if r.count("not listening") != 0 && r.Stats().Listener.Unheard == 0 {
+				t.Errorf("the log is:\n%s", r.log.text())
+			}
+		})
+	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/internal/smtpsink"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // mailTo starts a mail server and returns it with a handler that sends there.
@@ -60,62 +59,68 @@ func mails(t *testing.T, server *smtpsink.Sink) map[int64]int {
 // though one attempt is all that there is, and nobody takes it for down.
 func TestMailQuota(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		const events, times = 60, 2
-		refusals := []smtpsink.Fault{
-			{Stage: smtpsink.MailCmd, Code: 454, Text: "Throttling failure: Maximum sending rate exceeded.", Times: times},
-			{Stage: smtpsink.Rcpt, Code: 550, Text: "5.4.5 Daily user sending limit exceeded.", Times: times},
-			{Stage: smtpsink.DataEnd, Code: 454, Text: "Throttling failure: Daily message quota exceeded.", Times: times},
-		}
-		e := newEnvIn(t, mode)
-		server, h := mailTo(t)
-		server.Fail(refusals...)
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, events)
-		seen := make(incidents, 1000)
-		r := e.relay(handleAll(t, h, notifyd.MaxAttempts(1)), notifyd.WithObserver(seen))
-		e.untilDone()
-		d := r.Stats().Destinations[0]
-		if d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
-			t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
-		}
-		if d.Throttled != uint64(len(refusals)*times) {
-			t.Errorf("%d times throttled, want %d", d.Throttled, len(refusals)*times)
-		}
-		came := mails(t, server)
-		if len(came) != events || slices.Max(slices.Collect(maps.Values(came))) > 1 && !r.lostClaim() {
-			t.Errorf("not one mail for each of %d events: %v", events, came)
-		}
-		for range len(seen) {
-			if i := <-seen; i.Kind == dispatch.IncidentUnavailable {
-				t.Errorf("the server was taken for down: %v", i.Err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			const events, times = 60, 2
+			refusals := []smtpsink.Fault{
+				{Stage: smtpsink.MailCmd, Code: 454, Text: "Throttling failure: Maximum sending rate exceeded.", Times: times},
+				{Stage: smtpsink.Rcpt, Code: 550, Text: "5.4.5 Daily user sending limit exceeded.", Times: times},
+				{Stage: smtpsink.DataEnd, Code: 454, Text: "Throttling failure: Daily message quota exceeded.", Times: times},
 			}
-		}
-	})
+			e := newEnvIn(t, mode)
+			server, h := mailTo(t)
+			server.Fail(refusals...)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, events)
+			seen := make(incidents, 1000)
+			r := e.relay(handleAll(t, h, notifyd.MaxAttempts(1)), notifyd.WithObserver(seen))
+			e.untilDone()
+			d := r.Stats().Destinations[0]
+			if d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
+				t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
+			}
+			if d.Throttled != uint64(len(refusals)*times) {
+				t.Errorf("%d times throttled, want %d", d.Throttled, len(refusals)*times)
+			}
+			came := mails(t, server)
+			if len(came) != events || slices.Max(slices.Collect(maps.Values(came))) > 1 && !r.lostClaim() {
+				t.Errorf("not one mail for each of %d events: %v", events, came)
+			}
+			for range len(seen) {
+				if i := <-seen; i.Kind == dispatch.IncidentUnavailable {
+					t.Errorf("the server was taken for down: %v", i.Err)
+				}
+			}
+		})
+	}
 }
 
 // TestMailQuotaOfOneAddress: an address that is always answered with a limit
 // keeps nobody else waiting, and is not lost either.
 func TestMailQuotaOfOneAddress(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		const others = 60
-		e := newEnvIn(t, mode)
-		server, h := mailTo(t)
-		server.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "slow@", Code: 550, Text: "5.4.5 Daily quota", Times: smtpsink.Always})
-		slow := e.insert("mail", `{"to": "slow@example.com"}`)
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, others)
-		backoff := notifyd.WithBackoff(notifyd.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
-		r := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), backoff))
-		e.untilAll("the others delivered", "all", `e.id <> $1`, slow)
-		e.until("the one put aside, or dead", `SELECT EXISTS (SELECT FROM outbox_deliveries
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			const others = 60
+			e := newEnvIn(t, mode)
+			server, h := mailTo(t)
+			server.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Match: "slow@", Code: 550, Text: "5.4.5 Daily quota", Times: smtpsink.Always})
+			slow := e.insert("mail", `{"to": "slow@example.com"}`)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, others)
+			backoff := notifyd.WithBackoff(notifyd.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
+			r := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), backoff))
+			e.untilAll("the others delivered", "all", `e.id <> $1`, slow)
+			e.until("the one put aside, or dead", `SELECT EXISTS (SELECT FROM outbox_deliveries
 		WHERE event_id = $1 AND (state = 'dead' OR state = 'retry' AND attempts = 0 AND error_class = 'destination'))`, slow)
-		server.Heal()
-		e.untilState(slow, "done")
-		if d := r.Stats().Destinations[0]; d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || d.Throttled == 0 {
-			t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
-		}
-		if came := mails(t, server); len(came) != others+1 {
-			t.Errorf("%d mails, want %d", len(came), others+1)
-		}
-	})
+			server.Heal()
+			e.untilState(slow, "done")
+			if d := r.Stats().Destinations[0]; d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || d.Throttled == 0 {
+				t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
+			}
+			if came := mails(t, server); len(came) != others+1 {
+				t.Errorf("%d mails, want %d", len(came), others+1)
+			}
+		})
+	}
 }

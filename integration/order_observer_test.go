@@ -270,7 +270,8 @@ type committed struct {
 // committed returns all events, in the order of their ids.
 func (e *env) committed() []committed {
 	e.t.Helper()
-	rows, err := e.pool.Query(e.ctx, `SELECT id, event_type, coalesce(aggregate_id, ''), state, created_at, available_at IS NOT NULL
+	rows, err := e.pool.Query(e.ctx, `SELECT id, event_type, coalesce(aggregate_id, ''),
+		CASE WHEN (SELECT mode FROM outbox_mode) = 'stream' THEN 'done' ELSE state END, created_at, available_at IS NOT NULL
 		FROM outbox_events ORDER BY id`)
 	if err != nil {
 		e.t.Fatal(err)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -155,13 +155,16 @@ func pauseOf(r *rand.Rand) func() time.Duration {
 // destinations behave, no event overtakes an earlier one of its aggregate.
 func TestOrderWhileWritten(t *testing.T) {
 	t.Parallel()
-	for _, relays := range []int{1, 2} {
-		t.Run(fmt.Sprint(relays), func(t *testing.T) {
+	for name, v := range map[string]struct {
+		relays int
+		mode   outboxsql.Mode
+	}{"1": {1, outboxsql.ModeQueue}, "2": {2, outboxsql.ModeQueue}, "2 stream": {2, outboxsql.ModeStream}} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			seed := orderSeed(t)
-			e, o := newEnv(t), newOrderObserver(seed)
+			e, o := newEnvIn(t, v.mode), newOrderObserver(seed)
 			r := rand.New(rand.NewPCG(seed, 1000))
-			for n := range relays {
+			for n := range v.relays {
 				name := strconv.Itoa(n)
 				e.relay(func(r *notifyd.Relay) {
 					handleInOrder(t, r, func(ctx context.Context, dest string, e *notifyd.Event) error {

@@ -11,33 +11,35 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/outbox"
-	outboxsql "github.com/notifyd/notifyd/sql"
 
 	"github.com/jackc/pgx/v5"
 )
 
 func TestFailsTwiceThenSucceeds(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		h.answer = func(_ context.Context, event *notifyd.Event) error {
-			if event.Attempt < 3 {
-				return errors.New("not yet")
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			h.answer = func(_ context.Context, event *notifyd.Event) error {
+				if event.Attempt < 3 {
+					return errors.New("not yet")
+				}
+				return nil
 			}
-			return nil
-		}
-		e.relay(handleAll(t, h, quick()), notifyd.WithPollInterval(never)) // retries need no poll
-		id := e.insert("order.created", `{}`)
-		for attempt := 1; attempt <= 3; attempt++ {
-			if got := h.next(); got.Attempt != attempt {
-				t.Errorf("attempt %d, want %d", got.Attempt, attempt)
+			e.relay(handleAll(t, h, quick()), notifyd.WithPollInterval(never)) // retries need no poll
+			id := e.insert("order.created", `{}`)
+			for attempt := 1; attempt <= 3; attempt++ {
+				if got := h.next(); got.Attempt != attempt {
+					t.Errorf("attempt %d, want %d", got.Attempt, attempt)
+				}
 			}
-		}
-		e.untilState(id, "done")
-		if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-			t.Errorf("%d deliveries left", n)
-		}
-	})
+			e.untilState(id, "done")
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+				t.Errorf("%d deliveries left", n)
+			}
+		})
+	}
 }
 
 func TestDeadLetters(t *testing.T) {
@@ -88,183 +90,198 @@ func TestDeadLetters(t *testing.T) {
 
 func TestFanOut(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, good, bad, late := newEnvIn(t, mode), newRecorder(t), newRecorder(t), newRecorder(t)
-		bad.answer = func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("never")) }
-		late.answer = func(_ context.Context, event *notifyd.Event) error {
-			if event.Attempt == 1 {
-				return errors.New("later")
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, good, bad, late := newEnvIn(t, mode), newRecorder(t), newRecorder(t), newRecorder(t)
+			bad.answer = func(context.Context, *notifyd.Event) error { return notifyd.Permanent(errors.New("never")) }
+			late.answer = func(_ context.Context, event *notifyd.Event) error {
+				if event.Attempt == 1 {
+					return errors.New("later")
+				}
+				return nil
 			}
-			return nil
-		}
-		e.relay(func(r *notifyd.Relay) {
-			err := errors.Join(r.Destination("good", good), r.Destination("bad", bad), r.Destination("late", late, quick()),
-				r.Route("order.*", "good", "bad", "late"))
-			if err != nil {
-				t.Fatal(err)
+			e.relay(func(r *notifyd.Relay) {
+				err := errors.Join(r.Destination("good", good), r.Destination("bad", bad), r.Destination("late", late, quick()),
+					r.Route("order.*", "good", "bad", "late"))
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+			id := e.insert("order.created", `{}`)
+			e.untilState(id, "done")
+			if g, b, l := good.times(id), bad.times(id), late.times(id); g != 1 || b != 1 || l != 2 {
+				t.Errorf("delivered %d, %d and %d times, want 1, 1 and 2", g, b, l)
+			}
+			if text := scan[string](e, `SELECT string_agg(destination || ' ' || state, ',') FROM outbox_deliveries`); text != "bad dead" {
+				t.Errorf("left in outbox_deliveries: %s", text)
 			}
 		})
-		id := e.insert("order.created", `{}`)
-		e.untilState(id, "done")
-		if g, b, l := good.times(id), bad.times(id), late.times(id); g != 1 || b != 1 || l != 2 {
-			t.Errorf("delivered %d, %d and %d times, want 1, 1 and 2", g, b, l)
-		}
-		if text := scan[string](e, `SELECT string_agg(destination || ' ' || state, ',') FROM outbox_deliveries`); text != "bad dead" {
-			t.Errorf("left in outbox_deliveries: %s", text)
-		}
-	})
+	}
 }
 
 func TestUnroutedEventsWaitForARoute(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		known := func(r *notifyd.Relay) {
-			if err := r.Handle("known", h); err != nil {
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			known := func(r *notifyd.Relay) {
+				if err := r.Handle("known", h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			first := e.relay(known)
+			for range 3 {
+				e.insert("unknown", `{}`)
+			}
+			e.until("three unrouted", `SELECT count(*) = 3 FROM outbox_deliveries WHERE state = 'unrouted' AND destination = ''`)
+			if n := strings.Count(first.log.text(), "no route matches"); n != 1 {
+				t.Errorf("reported %d times, want once", n)
+			}
+			if err := first.end(); err != nil {
 				t.Fatal(err)
 			}
-		}
-		first := e.relay(known)
-		for range 3 {
-			e.insert("unknown", `{}`)
-		}
-		e.until("three unrouted", `SELECT count(*) = 3 FROM outbox_deliveries WHERE state = 'unrouted' AND destination = ''`)
-		if n := strings.Count(first.log.text(), "no route matches"); n != 1 {
-			t.Errorf("reported %d times, want once", n)
-		}
-		if err := first.end(); err != nil {
-			t.Fatal(err)
-		}
-		e.relay(handleAll(t, h))
-		e.untilAll("what was unrouted delivered", "all", `true`)
-		if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 || len(h.calls) != 3 {
-			t.Errorf("%d delivered and %d left, want 3 and 0", len(h.calls), n)
-		}
-	})
+			e.relay(handleAll(t, h))
+			e.untilAll("what was unrouted delivered", "all", `true`)
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 || len(h.calls) != 3 {
+				t.Errorf("%d delivered and %d left, want 3 and 0", len(h.calls), n)
+			}
+		})
+	}
 }
 
 func TestDelayedEvent(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h := newEnvIn(t, mode), newRecorder(t)
-		e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-		err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
-			return outbox.Write(e.ctx, tx, outbox.Event{Type: "later", Payload: 1, AvailableAt: time.Now().Add(time.Second)})
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
+				return outbox.Write(e.ctx, tx, outbox.Event{Type: "later", Payload: 1, AvailableAt: time.Now().Add(time.Second)})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Where the machine stands still for its second, nobody sees it wait.
+			e.until("event waits", `SELECT EXISTS (SELECT FROM outbox_deliveries) OR clock_timestamp() > available_at FROM outbox_events`)
+			h.next()
+			if early := scan[bool](e, `SELECT clock_timestamp() < available_at FROM outbox_events`); early {
+				t.Error("delivered before its time")
+			}
+			e.untilDone()
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Where the machine stands still for its second, nobody sees it wait.
-		e.until("event waits", `SELECT EXISTS (SELECT FROM outbox_deliveries) OR clock_timestamp() > available_at FROM outbox_events`)
-		h.next()
-		if early := scan[bool](e, `SELECT clock_timestamp() < available_at FROM outbox_events`); early {
-			t.Error("delivered before its time")
-		}
-		e.untilDone()
-	})
+	}
 }
 
 func TestOutageCountsNoAttempt(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, h, other := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
-		up := make(chan struct{})
-		h.answer = func(context.Context, *notifyd.Event) error {
-			select {
-			case <-up:
-				return nil
-			default:
-				return notifyd.Unavailable(errors.New("connection refused"))
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h, other := newEnvIn(t, mode), newRecorder(t), newRecorder(t)
+			up := make(chan struct{})
+			h.answer = func(context.Context, *notifyd.Event) error {
+				select {
+				case <-up:
+					return nil
+				default:
+					return notifyd.Unavailable(errors.New("connection refused"))
+				}
 			}
-		}
-		r := e.relay(func(r *notifyd.Relay) {
-			if err := errors.Join(r.Handle("mail", h, notifyd.MaxAttempts(1), notifyd.Concurrency(1)), r.Handle("log", other)); err != nil {
-				t.Fatal(err)
+			r := e.relay(func(r *notifyd.Relay) {
+				if err := errors.Join(r.Handle("mail", h, notifyd.MaxAttempts(1), notifyd.Concurrency(1)), r.Handle("log", other)); err != nil {
+					t.Fatal(err)
+				}
+			})
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 2000)`)
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 2000)`)
+			e.untilAll("the other destination's events delivered", "log", `e.event_type = 'log'`)
+			for range 5 { // probes, one at a time
+				h.next()
+			}
+			// A probe that outlasts the lock budget gets a lease, and its event a row: those
+			// of the five probes and the one at hand at most.
+			left := e.untouched("mail", "mail")
+			if rows := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); left < 1994 || rows > 6 {
+				t.Errorf("%d of 2000 events are left where they were, %d have a row", left, rows)
+			}
+			close(up)
+			e.untilDone()
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+				t.Errorf("%d deliveries left", n)
+			}
+			if n := strings.Count(r.log.text(), "destination is unavailable"); n != 1 {
+				t.Errorf("outage was reported %d times, want once", n)
 			}
 		})
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 2000)`)
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 2000)`)
-		e.untilAll("the other destination's events delivered", "log", `e.event_type = 'log'`)
-		for range 5 { // probes, one at a time
-			h.next()
-		}
-		// A probe that outlasts the lock budget gets a lease, and its event a row: those
-		// of the five probes and the one at hand at most.
-		left := e.untouched("mail", "mail")
-		if rows := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); left < 1994 || rows > 6 {
-			t.Errorf("%d of 2000 events are left where they were, %d have a row", left, rows)
-		}
-		close(up)
-		e.untilDone()
-		if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-			t.Errorf("%d deliveries left", n)
-		}
-		if n := strings.Count(r.log.text(), "destination is unavailable"); n != 1 {
-			t.Errorf("outage was reported %d times, want once", n)
-		}
-	})
+	}
 }
 
 // TestOutageIsProbedOneAtATime: whatever a destination takes at once, one call at a
 // time finds out whether it is back.
 func TestOutageIsProbedOneAtATime(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e, other := newEnvIn(t, mode), newRecorder(t)
-		var away atomic.Bool // the relay knows, and all calls from before have come to their end
-		begun, answer, up := make(chan int32, 1<<16), make(chan struct{}), make(chan struct{})
-		var calls atomic.Int32
-		mail := notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
-			if away.Load() {
-				begun <- calls.Add(1)
-				defer calls.Add(-1)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, other := newEnvIn(t, mode), newRecorder(t)
+			var away atomic.Bool // the relay knows, and all calls from before have come to their end
+			begun, answer, up := make(chan int32, 1<<16), make(chan struct{}), make(chan struct{})
+			var calls atomic.Int32
+			mail := notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
+				if away.Load() {
+					begun <- calls.Add(1)
+					defer calls.Add(-1)
+					select {
+					case <-answer:
+					case <-up:
+					case <-ctx.Done():
+					}
+				}
 				select {
-				case <-answer:
 				case <-up:
-				case <-ctx.Done():
+					return nil
+				default:
+					return notifyd.Unavailable(errors.New("connection refused"))
+				}
+			})
+			r := e.relay(func(r *notifyd.Relay) {
+				err := errors.Join(r.Handle("mail", mail, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.LongestPause(50*time.Millisecond)), r.Handle("log", other))
+				if err != nil {
+					t.Fatal(err)
+				}
+			}, notifyd.WithPollInterval(50*time.Millisecond))
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 1000)`)
+			awaitTrue(t, "the outage noticed, with no call under way", func() bool {
+				d := destination(r, "mail") // of one moment
+				return d.Unavailable && d.Running == 0
+			})
+			away.Store(true)
+			for range 3 {
+				if n := next(t, begun); n != 1 {
+					t.Fatalf("%d calls at once while the destination is away", n)
+				}
+				// Claims go on beside the probe, and find as many events for the destination as there is room for.
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 50)`)
+				e.untilAll("another destination's events delivered", "log", `e.event_type = 'log'`)
+				select {
+				case n := <-begun:
+					t.Fatalf("%d calls at once while the destination is away", n)
+				case answer <- struct{}{}:
 				}
 			}
-			select {
-			case <-up:
-				return nil
-			default:
-				return notifyd.Unavailable(errors.New("connection refused"))
-			}
-		})
-		r := e.relay(func(r *notifyd.Relay) {
-			err := errors.Join(r.Handle("mail", mail, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.LongestPause(50*time.Millisecond)), r.Handle("log", other))
-			if err != nil {
-				t.Fatal(err)
-			}
-		}, notifyd.WithPollInterval(50*time.Millisecond))
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '1' FROM generate_series(1, 1000)`)
-		awaitTrue(t, "the outage noticed, with no call under way", func() bool {
-			d := destination(r, "mail") // of one moment
-			return d.Unavailable && d.Running == 0
-		})
-		away.Store(true)
-		for range 3 {
 			if n := next(t, begun); n != 1 {
 				t.Fatalf("%d calls at once while the destination is away", n)
 			}
-			// Claims go on beside the probe, and find as many events for the destination as there is room for.
-			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 50)`)
-			e.untilAll("another destination's events delivered", "log", `e.event_type = 'log'`)
-			select {
-			case n := <-begun:
-				t.Fatalf("%d calls at once while the destination is away", n)
-			case answer <- struct{}{}:
+			close(up)
+			e.untilDone()
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+				t.Errorf("%d deliveries left", n)
 			}
-		}
-		if n := next(t, begun); n != 1 {
-			t.Fatalf("%d calls at once while the destination is away", n)
-		}
-		close(up)
-		e.untilDone()
-		if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-			t.Errorf("%d deliveries left", n)
-		}
-	})
+		})
+	}
 }
 
 // next returns what comes next.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -150,18 +151,20 @@ func TestPressure(t *testing.T) {
 				t.Fatalf("%s: %v", envPressureSeed, err)
 			}
 		}
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			underPressure(t, seed)
-		})
+		for _, mode := range bothModes() {
+			t.Run(fmt.Sprint(seed, " ", mode), func(t *testing.T) {
+				t.Parallel()
+				underPressure(t, mode, seed)
+			})
+		}
 	}
 }
 
-func underPressure(t *testing.T, seed uint64) {
+func underPressure(t *testing.T, mode outboxsql.Mode, seed uint64) {
 	t.Helper()
 	drawn, options := drawPressure(seed)
 	p := &pressed{pressure: drawn, last: make(map[string]int64), seen: make(map[string]map[int64]bool)}
-	e := newEnv(t)
+	e := newEnvIn(t, mode)
 	p.insert(e)
 	written := 1
 	r := e.relay(func(r *notifyd.Relay) { p.register(t, r) }, options...)

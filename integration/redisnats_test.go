@@ -19,6 +19,7 @@ import (
 	"github.com/notifyd/notifyd/internal/plainserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // killed is a handler whose server is killed, and what it is asked for.
@@ -46,7 +47,7 @@ func (k *killed) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 // killUnderLoad kills a server while events are written, starts it again a while
 // later, and wants all of them to be delivered: nothing is lost, nothing dies,
 // and no attempt is counted. arrived returns the ids that are there.
-func killUnderLoad(t *testing.T, server *plainserver.Server, h notifyd.BatchHandler, arrived func() []int64) {
+func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *plainserver.Server, h notifyd.BatchHandler, arrived func() []int64) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := h.(io.Closer).Close(); err != nil { //nolint:forcetypeassert // both are
@@ -54,7 +55,7 @@ func killUnderLoad(t *testing.T, server *plainserver.Server, h notifyd.BatchHand
 		}
 	})
 	k := &killed{BatchHandler: h}
-	e := newEnv(t)
+	e := newEnvIn(t, mode)
 	e.relay(handleAll(t, k, notifyd.Concurrency(1), notifyd.BatchSize(100), notifyd.Timeout(time.Minute)))
 	written := 0
 	// write goes on until something has happened.
@@ -107,66 +108,76 @@ func killUnderLoad(t *testing.T, server *plainserver.Server, h notifyd.BatchHand
 
 func TestRedisKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	server := testenv.OwnRedis(t)
-	h, err := redis.New(redis.Config{URL: secret.New("redis://" + server.Addr()), Stream: "orders"})
-	if err != nil {
-		t.Fatal(err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnRedis(t)
+			h, err := redis.New(redis.Config{URL: secret.New("redis://" + server.Addr()), Stream: "orders"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			killUnderLoad(t, mode, server, h, func() (ids []int64) {
+				cl := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Protocol: 2})
+				defer cl.Close() //nolint:errcheck // of the test
+				entries, err := cl.XRange(t.Context(), "orders", "-", "+").Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, entry := range entries {
+					ids = append(ids, number(t, fmt.Sprint(entry.Values["id"])))
+				}
+				return ids
+			})
+		})
 	}
-	killUnderLoad(t, server, h, func() (ids []int64) {
-		cl := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Protocol: 2})
-		defer cl.Close() //nolint:errcheck // of the test
-		entries, err := cl.XRange(t.Context(), "orders", "-", "+").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			ids = append(ids, number(t, fmt.Sprint(entry.Values["id"])))
-		}
-		return ids
-	})
 }
 
 func TestNATSKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	server := testenv.OwnNATS(t, "")
-	nc, err := natsgo.Connect("nats://"+server.Addr(), natsgo.Timeout(patience), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}}); err != nil {
-		t.Fatal(err)
-	}
-	h, err := nats.New(nats.Config{Servers: []string{"nats://" + server.Addr()}, Subject: "orders", Stream: "ORDERS"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	killUnderLoad(t, server, h, func() (ids []int64) {
-		sub, err := js.OrderedConsumer(t.Context(), "ORDERS", jetstream.OrderedConsumerConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := sub.Info(t.Context())
-		for left := info.NumPending; err == nil && left > 0; {
-			var batch jetstream.MessageBatch
-			if batch, err = sub.FetchNoWait(int(min(left, 1000))); err != nil {
-				break
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnNATS(t, "")
+			nc, err := natsgo.Connect("nats://"+server.Addr(), natsgo.Timeout(patience), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(20*time.Millisecond))
+			if err != nil {
+				t.Fatal(err)
 			}
-			for m := range batch.Messages() {
-				ids = append(ids, number(t, m.Headers().Get("notifyd-id")))
-				left--
+			t.Cleanup(nc.Close)
+			js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+			if err != nil {
+				t.Fatal(err)
 			}
-			err = batch.Error()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ids
-	})
+			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}}); err != nil {
+				t.Fatal(err)
+			}
+			h, err := nats.New(nats.Config{Servers: []string{"nats://" + server.Addr()}, Subject: "orders", Stream: "ORDERS"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			killUnderLoad(t, mode, server, h, func() (ids []int64) {
+				sub, err := js.OrderedConsumer(t.Context(), "ORDERS", jetstream.OrderedConsumerConfig{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				info, err := sub.Info(t.Context())
+				for left := info.NumPending; err == nil && left > 0; {
+					var batch jetstream.MessageBatch
+					if batch, err = sub.FetchNoWait(int(min(left, 1000))); err != nil {
+						break
+					}
+					for m := range batch.Messages() {
+						ids = append(ids, number(t, m.Headers().Get("notifyd-id")))
+						left--
+					}
+					err = batch.Error()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ids
+			})
+		})
+	}
 }
 
 func number(t *testing.T, text string) int64 {

@@ -12,7 +12,6 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // oneIncident is how soon what comes back and goes again is the same incident:
@@ -65,46 +64,49 @@ func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 // others have taken them all, asks more and more rarely, and says so once.
 func TestTooManyClients(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		const most = 12
-		server := testenv.OwnPostgres(t, map[string]string{"max_connections": strconv.Itoa(most)})
-		e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
-		r := e.relay(handleAll(t, h), notifyd.WithPollInterval(100*time.Millisecond))
-		e.untilState(e.insert("n", "1"), "done")
-		admin, err := pgx.Connect(t.Context(), server.URL(""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.pool.Reset()
-		others := e.takeAllConnections(admin, most)
-		begin, before := time.Now(), refusals(t, server)
-		awaitTrue(t, "a number of refusals", func() bool { return refusals(t, server) >= before+25 })
-		limit := 100 + int(time.Since(begin)/(50*time.Millisecond))
-		if n := refusals(t, server) - before; n > limit {
-			t.Errorf("the server refused %d connections, want %d at most", n, limit)
-		}
-		if !r.Stats().DatabaseDown || r.Listening() {
-			t.Errorf("the relay is %+v", r.Stats())
-		}
-		const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 100)`
-		if _, err := admin.Exec(t.Context(), insert); err != nil {
-			t.Fatal(err)
-		}
-		for _, other := range append(others, admin) {
-			if err := other.Close(t.Context()); err != nil {
-				t.Error(err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			const most = 12
+			server := testenv.OwnPostgres(t, map[string]string{"max_connections": strconv.Itoa(most)})
+			e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
+			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(100*time.Millisecond))
+			e.untilState(e.insert("n", "1"), "done")
+			admin, err := pgx.Connect(t.Context(), server.URL(""))
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		awaitTrue(t, "the end of the incidents", func() bool {
-			return r.count("database answers again") == 1 && r.count("listening again") == 1
+			e.pool.Reset()
+			others := e.takeAllConnections(admin, most)
+			begin, before := time.Now(), refusals(t, server)
+			awaitTrue(t, "a number of refusals", func() bool { return refusals(t, server) >= before+25 })
+			limit := 100 + int(time.Since(begin)/(50*time.Millisecond))
+			if n := refusals(t, server) - before; n > limit {
+				t.Errorf("the server refused %d connections, want %d at most", n, limit)
+			}
+			if !r.Stats().DatabaseDown || r.Listening() {
+				t.Errorf("the relay is %+v", r.Stats())
+			}
+			const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 100)`
+			if _, err := admin.Exec(t.Context(), insert); err != nil {
+				t.Fatal(err)
+			}
+			for _, other := range append(others, admin) {
+				if err := other.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			awaitTrue(t, "the end of the incidents", func() bool {
+				return r.count("database answers again") == 1 && r.count("listening again") == 1
+			})
+			e.untilDone()
+			for _, message := range []string{"database does not answer", "not listening"} {
+				if got := r.count(message); got != 1 {
+					t.Errorf("%q was said %d times", message, got)
+				}
+			}
 		})
-		e.untilDone()
-		for _, message := range []string{"database does not answer", "not listening"} {
-			if got := r.count(message); got != 1 {
-				t.Errorf("%q was said %d times", message, got)
-			}
-		}
-	})
+	}
 }
 
 // takeAllConnections ends those of the relay and takes their places, until all

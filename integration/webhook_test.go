@@ -17,7 +17,6 @@ import (
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // httpReceiver is an HTTP server that counts events and can be stopped and
@@ -154,74 +153,80 @@ func webhookTo(t *testing.T, r *httpReceiver) *webhook.Handler {
 // a dead letter.
 func TestWebhookReceiverRestarts(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		const events = 4000
-		e := newEnvIn(t, mode)
-		var hold atomic.Bool // some answers, so that requests are under way when the receiver stops
-		hold.Store(true)
-		r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
-			if hold.Load() && strings.HasSuffix(req.Header.Get("notifyd-id"), "00") {
-				<-req.Context().Done()
-				return
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			const events = 4000
+			e := newEnvIn(t, mode)
+			var hold atomic.Bool // some answers, so that requests are under way when the receiver stops
+			hold.Store(true)
+			r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+				if hold.Load() && strings.HasSuffix(req.Header.Get("notifyd-id"), "00") {
+					<-req.Context().Done()
+					return
+				}
+				w.WriteHeader(http.StatusNoContent)
+			})
+			h := webhookTo(t, r)
+			t.Cleanup(func() { _ = h.Close() }) // after the relay has ended
+			relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.Timeout(patience)))
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', to_json(n) FROM generate_series(1, $1::int) n`, events)
+			for _, n := range []int{events / 5, events / 2} {
+				r.await(n)
+				r.stop()
+				relay.untilDestination("unavailable", func(d *dispatch.DestinationStats) bool { return d.Unavailable })
+				hold.Store(false)
+				r.start()
 			}
-			w.WriteHeader(http.StatusNoContent)
+			e.untilDone()
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+				t.Errorf("%d deliveries left, dead ones among them:\n%s", n, e.dump())
+			}
+			came, requests := r.events()
+			if came != events {
+				t.Errorf("%d of %d events came", came, events)
+			}
+			if copies := requests - came; copies == 0 || copies > 2*16 {
+				t.Errorf("%d copies: want some, but no more than were under way", copies)
+			}
+			t.Logf("%d events, %d copies", came, requests-came)
 		})
-		h := webhookTo(t, r)
-		t.Cleanup(func() { _ = h.Close() }) // after the relay has ended
-		relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.Timeout(patience)))
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', to_json(n) FROM generate_series(1, $1::int) n`, events)
-		for _, n := range []int{events / 5, events / 2} {
-			r.await(n)
-			r.stop()
-			relay.untilDestination("unavailable", func(d *dispatch.DestinationStats) bool { return d.Unavailable })
-			hold.Store(false)
-			r.start()
-		}
-		e.untilDone()
-		if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-			t.Errorf("%d deliveries left, dead ones among them:\n%s", n, e.dump())
-		}
-		came, requests := r.events()
-		if came != events {
-			t.Errorf("%d of %d events came", came, events)
-		}
-		if copies := requests - came; copies == 0 || copies > 2*16 {
-			t.Errorf("%d copies: want some, but no more than were under way", copies)
-		}
-		t.Logf("%d events, %d copies", came, requests-came)
-	})
+	}
 }
 
 // TestWebhookEventsThatBringTheirReceiverDown hold up nobody else for long, though
 // they come first, and are dead letters in the end.
 func TestWebhookEventsThatBringTheirReceiverDown(t *testing.T) {
 	t.Parallel()
-	inModes(t, func(t *testing.T, mode outboxsql.Mode) {
-		e := newEnvIn(t, mode)
-		r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
-			if req.Header.Get("notifyd-type") == "poison" {
-				panic(http.ErrAbortHandler)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
+				if req.Header.Get("notifyd-type") == "poison" {
+					panic(http.ErrAbortHandler)
+				}
+				w.WriteHeader(http.StatusNoContent)
+			})
+			h := webhookTo(t, r)
+			t.Cleanup(func() { _ = h.Close() })
+			poison := []int64{e.insert("poison", `1`), e.insert("poison", `2`)}
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fine', to_json(n) FROM generate_series(1, 50) n`)
+			e.relay(handleAll(t, h, notifyd.MaxAttempts(2), notifyd.LongestPause(20*time.Millisecond), quick()))
+			e.untilAll("the others are delivered", "all", `e.event_type = 'fine'`)
+			begin := time.Now()
+			for scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`) < len(poison) {
+				// Whatever is delivered beside them is what tells them from an outage.
+				e.untilState(e.insert("fine", `0`), "done")
+				if time.Since(begin) > patience {
+					t.Fatalf("they do not die:\n%s", e.dump())
+				}
 			}
-			w.WriteHeader(http.StatusNoContent)
+			for _, id := range poison {
+				if state := scan[string](e, `SELECT state || ' ' || attempts FROM outbox_deliveries WHERE event_id = $1`, id); state != "dead 2" {
+					t.Errorf("event %d is %s, want dead 2", id, state)
+				}
+			}
 		})
-		h := webhookTo(t, r)
-		t.Cleanup(func() { _ = h.Close() })
-		poison := []int64{e.insert("poison", `1`), e.insert("poison", `2`)}
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fine', to_json(n) FROM generate_series(1, 50) n`)
-		e.relay(handleAll(t, h, notifyd.MaxAttempts(2), notifyd.LongestPause(20*time.Millisecond), quick()))
-		e.untilAll("the others are delivered", "all", `e.event_type = 'fine'`)
-		begin := time.Now()
-		for scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`) < len(poison) {
-			// Whatever is delivered beside them is what tells them from an outage.
-			e.untilState(e.insert("fine", `0`), "done")
-			if time.Since(begin) > patience {
-				t.Fatalf("they do not die:\n%s", e.dump())
-			}
-		}
-		for _, id := range poison {
-			if state := scan[string](e, `SELECT state || ' ' || attempts FROM outbox_deliveries WHERE event_id = $1`, id); state != "dead 2" {
-				t.Errorf("event %d is %s, want dead 2", id, state)
-			}
-		}
-	})
+	}
 }

@@ -52,8 +52,13 @@ func faults() []fault {
 		role string
 		only outboxsql.Mode
 	}{
-		{"claim", outboxsql.ModeQueue}, {"stream", outboxsql.ModeStream}, {"listen", ""}, {"bell", ""}, {"keeper", ""},
-		{"slots", outboxsql.ModeQueue}, {"units", outboxsql.ModeStream},
+		{"claim", outboxsql.ModeQueue},
+		{"stream", outboxsql.ModeStream},
+		{"listen", ""},
+		{"bell", ""},
+		{"keeper", ""},
+		{"slots", outboxsql.ModeQueue},
+		{"units", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{
 			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "slots" || s.role == "units",
