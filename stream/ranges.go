@@ -119,7 +119,8 @@ func ParseRanges(text string) (Ranges, error) {
 	var all Ranges
 	for n := 0; body != ""; n++ {
 		if n > 0 {
-			if body, ok = strings.CutPrefix(body, ","); !ok {
+			rest, comma := strings.CutPrefix(body, ",")
+			if body = rest; !comma {
 				return nil, fmt.Errorf("%w: no comma after %d ranges", errRanges, n)
 			}
 		}

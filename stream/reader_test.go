@@ -248,7 +248,7 @@ func TestPlans(t *testing.T) {
 					}
 				}
 				l.exec(`ALTER TABLE ` + map[bool]string{false: `outbox_events`, true: `outbox_events_default`}[partitioned] + ` SET (autovacuum_enabled = off)`)
-				for _, s := range strings.SplitSeq(sql, ";") {
+				for s := range strings.SplitSeq(sql, ";") {
 					l.exec(s)
 				}
 				l.plans(one[int64](l, l.conn, `SELECT coalesce(min(id), 4294967296) FROM outbox_events`), partitioned)

@@ -91,12 +91,12 @@ type vigil struct {
 	wakeAll func()
 	report  func(error)
 
-	units atomic.Int64 // that this relay owns
-	found atomic.Int64 // rows, by all units; since the last look at it
-	heard atomic.Int64 // notifications since then
-	rise  chan float64 // capacity 1: be awake, with the rate above which to stay so
-	blind atomic.Bool  // notifications are not heard
-	fast  atomic.Int64 // until when to poll fast, in unix ns
+	units atomic.Int64  // that this relay owns
+	found atomic.Int64  // rows, by all units; since the last look at it
+	heard atomic.Int64  // notifications since then
+	rise  chan struct{} // capacity 1: be awake
+	blind atomic.Bool   // notifications are not heard
+	fast  atomic.Int64  // until when to poll fast, in unix ns
 
 	mu   sync.Mutex
 	mode mode
