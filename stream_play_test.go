@@ -51,8 +51,10 @@ type judge struct {
 }
 
 func newJudge() *judge {
-	j := &judge{written: make(map[string][]int64), got: make(map[string]map[int64]int), last: make(map[string]map[string]int64),
-		died: make(map[string]map[int64]bool), down: make(map[string]bool), heard: make(chan struct{}, 1)}
+	j := &judge{
+		written: make(map[string][]int64), got: make(map[string]map[int64]int), last: make(map[string]map[string]int64),
+		died: make(map[string]map[int64]bool), down: make(map[string]bool), heard: make(chan struct{}, 1),
+	}
 	for name := range playDestinations() {
 		j.got[name], j.last[name], j.died[name] = make(map[int64]int), make(map[string]int64), make(map[int64]bool)
 	}

@@ -442,14 +442,19 @@ func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, out
 	}
 }
 
+// tallyOf counts the verdicts.
+func tallyOf(outs []outcome) (all tally) {
+	for i := range outs {
+		all[outs[i].verdict]++
+	}
+	return all
+}
+
 // finishedBefore does so for the first of what a worker has taken, and returns what is
 // left of the rest. What is cut off with a job that has failed is answered with it, and
 // from then on may be another job: the worker may not even ask whether it is cut.
 func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome, rest []*job) []*job {
-	var all tally
-	for i := range outs {
-		all[outs[i].verdict]++
-	}
+	all := tallyOf(outs)
 	l.mu.Lock()
 	l.load -= len(jobs)
 	for v := range all {

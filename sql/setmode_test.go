@@ -2,16 +2,13 @@ package outboxsql_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -185,6 +182,7 @@ const storedRows = `SELECT format('%s %s %s %s %s', event_id, destination, CASE 
 func TestQueueToStream(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		t.Helper()
 		const n = 100_000
 		fill(t, conn, n)
 		exec(t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('old', 1000000000); INSERT INTO outbox_routes (destination, pattern, head) VALUES ('old', '*', 1)`)
@@ -236,6 +234,7 @@ func noFreshIndex(tb testing.TB, conn *pgx.Conn) {
 func TestQueueToStreamRanges(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		t.Helper()
 		first := value[int64](t, conn, `SELECT outbox_last_id()`)
 		exec(t, conn, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 100000)`)
 		mark := func(where string) {
@@ -257,6 +256,7 @@ func TestQueueToStreamRanges(t *testing.T) {
 func TestNewStream(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		t.Helper()
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
 		const origin = `SELECT origin_head || ' ' || origin_open FROM outbox_mode`
 		if got := value[string](t, conn, origin); got != "0 {}" {
@@ -291,6 +291,7 @@ func TestQueueToStreamLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			tables(t, func(t *testing.T, conn *pgx.Conn) {
+				t.Helper()
 				other := connect(t, conn.Config().ConnString())
 				exec(t, other, `SET application_name = 'the late one'`)
 				exec(t, other, `BEGIN`)
@@ -347,316 +348,4 @@ func TestSetModeBesideRelays(t *testing.T) {
 	if err := outboxsql.SetMode(t.Context(), conn, "public", "log", outboxsql.ModeOptions{}); err == nil {
 		t.Error("an unknown mode is taken")
 	}
-}
-
-// stream is what a test knows of who has got what.
-type stream struct {
-	routes map[string][]string
-	heads  map[string]int64
-	gaps   map[string]map[int64]bool // open below the head
-}
-
-func (s *stream) misses(destination string, id int64) bool {
-	return id > s.heads[destination] || s.gaps[destination][id]
-}
-
-// newStream makes a stream of n events with destinations a, b and c, the last one far
-// behind, and rows of what could not be delivered.
-func newStream(tb testing.TB, conn *pgx.Conn, n int) *stream {
-	tb.Helper()
-	exec(tb, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state)
-		SELECT 'type.' || i % 5, CASE WHEN i % 3 > 0 THEN 'order' END, nullif(i % 1000, 0)::text, '1', CASE WHEN i <= $1 / 20 THEN 'done' ELSE 'fresh' END FROM generate_series(1, $1::int) AS i`, n)
-	setMode(tb, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-	first, last := value[int64](tb, conn, `SELECT origin_head FROM outbox_mode`), value[int64](tb, conn, `SELECT outbox_last_id()`)
-	s := &stream{
-		routes: map[string][]string{"type.0": {"a"}, "type.1": {"a", "b"}, "type.2": {"a", "b", "c", "new"}, "type.3": {"c"}},
-		heads:  map[string]int64{"a": last - 100, "b": last - 150, "c": last - int64(n)/4, "": last - 120},
-		gaps:   make(map[string]map[int64]bool),
-	}
-	random := rand.New(rand.NewPCG(1, uint64(n)))
-	for name, head := range s.heads {
-		s.gaps[name] = make(map[int64]bool)
-		var open []string
-		for at := first + 1 + random.Int64N(500); at < head-100 && name != ""; at += random.Int64N(900) + 100 {
-			high := at + 1 + random.Int64N(5)
-			open = append(open, fmt.Sprintf("[%d,%d)", at, high))
-			for id := at; id < high; id++ {
-				s.gaps[name][id] = true
-			}
-		}
-		exec(tb, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2, $3::text::int8multirange)`, name, head, "{"+strings.Join(open, ",")+"}")
-	}
-	s.store(tb, conn)
-	return s
-}
-
-// store writes rows for some of what the destinations are past, and for event types
-// without a route.
-func (s *stream) store(tb testing.TB, conn *pgx.Conn) {
-	tb.Helper()
-	states := []string{"retry", "parked", "dead"}
-	var ids []int64
-	var names, in []string
-	for _, e := range events(tb, conn) {
-		if e.id%17 != 0 && s.routes[e.eventType] != nil || e.state != "fresh" {
-			continue
-		}
-		for _, d := range s.routes[e.eventType] {
-			if d != "new" && !s.misses(d, e.id) {
-				ids, names, in = append(ids, e.id), append(names, d), append(in, states[e.id/17%3])
-			}
-		}
-		if s.routes[e.eventType] == nil && !s.misses("", e.id) {
-			ids, names, in = append(ids, e.id), append(names, ""), append(in, "unrouted")
-		}
-	}
-	exec(tb, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, last_error)
-		SELECT e.id, d, e.event_type, s, 'no' FROM unnest($1::bigint[], $2::text[], $3::text[]) AS p(id, d, s) JOIN outbox_events AS e USING (id)`, ids, names, in)
-}
-
-type row struct {
-	id        int64
-	eventType string
-	state     string
-}
-
-func events(tb testing.TB, conn *pgx.Conn) []row {
-	tb.Helper()
-	rows, err := conn.Query(tb.Context(), `SELECT id, event_type, state FROM outbox_events ORDER BY id`)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (e row, err error) { return e, r.Scan(&e.id, &e.eventType, &e.state) })
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return list
-}
-
-// deliveries returns the states of all rows, by event and destination.
-func deliveries(tb testing.TB, conn *pgx.Conn) map[string]string {
-	tb.Helper()
-	all := make(map[string]string)
-	for _, line := range values[string](tb, conn, `SELECT event_id || '/' || destination || ' ' || state FROM outbox_deliveries`) {
-		key, state, _ := strings.Cut(line, " ")
-		all[key] = state
-	}
-	return all
-}
-
-// owed returns what is yet to be delivered: by "event/destination", and "event/" for
-// what has no route. marked says whether the table is a queue.
-func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]bool { //nolint:revive // two tables
-	tb.Helper()
-	owed := make(map[string]bool)
-	rows := deliveries(tb, conn)
-	for key, state := range rows {
-		if state != "dead" {
-			owed[key] = true
-		}
-	}
-	for _, e := range events(tb, conn) {
-		names := s.routes[e.eventType]
-		if names == nil {
-			names = []string{""}
-		}
-		for _, d := range names {
-			key := fmt.Sprintf("%d/%s", e.id, d)
-			waits := s.misses(d, e.id) && e.state == "fresh" && s.heads[d] > 0
-			if marked {
-				waits = e.state == "fresh"
-			}
-			// One that is new gets what nobody of its route has got.
-			if d == "new" && !marked {
-				waits = s.misses("a", e.id) && s.misses("b", e.id) && s.misses("c", e.id) && e.state == "fresh"
-			}
-			if waits {
-				owed[key] = true
-			}
-		}
-	}
-	return owed
-}
-
-// TestStreamToQueue: what is owed to each destination is owed to it in the queue.
-func TestStreamToQueue(t *testing.T) {
-	t.Parallel()
-	tables(t, func(t *testing.T, conn *pgx.Conn) {
-		s := newStream(t, conn, 100_000)
-		owed, rows := s.owed(t, conn, false), deliveries(t, conn)
-		stop := crowd(t, conn.Config().ConnString())
-		o := outboxsql.ModeOptions{Route: func(eventType string) []string { return s.routes[eventType] }, Unordered: func(d string) bool { return d == "b" }}
-		// A row that somebody holds breaks it off in the middle.
-		holder := connect(t, conn.Config().ConnString())
-		exec(t, holder, `BEGIN`)
-		exec(t, holder, `SELECT FROM outbox_deliveries WHERE event_id = (SELECT min(event_id) FROM outbox_deliveries WHERE event_id > (SELECT origin_head + 60000 FROM outbox_mode)) FOR UPDATE`)
-		o.LockPatience = time.Millisecond
-		err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeQueue, o)
-		if sqlState(err) != "55P03" {
-			t.Errorf("beside somebody who holds a row: %v", err)
-		}
-		if done := value[int](t, conn, `SELECT count(*) FROM outbox_events WHERE state <> 'fresh'`); done < 50_000 || done > 70_000 {
-			t.Errorf("%d events are marked", done)
-		}
-		for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
-			if err := outboxsql.HoldMode(t.Context(), holder, "public", mode); err == nil || !strings.Contains(err.Error(), "notifyd migrate --mode queue") {
-				t.Errorf("a %s's relay in between: %v", mode, err)
-			}
-		}
-		if err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeStream, o); !errors.Is(err, outboxsql.ErrModeChanging) {
-			t.Errorf("the way back in between: %v", err)
-		}
-		exec(t, holder, `COMMIT`)
-		o.LockPatience = 0
-		setMode(t, conn, outboxsql.ModeQueue, o)
-		for _, id := range stop() {
-			owed[fmt.Sprintf("%d/", id)] = true
-		}
-		s.compare(t, conn, owed, rows)
-		setMode(t, conn, outboxsql.ModeQueue, o)
-		queueAsNew(t, conn)
-	})
-}
-
-// compare compares what is owed with what is to be, and rows with those of before.
-func (s *stream) compare(t *testing.T, conn *pgx.Conn, owed map[string]bool, before map[string]string) {
-	t.Helper()
-	got, wrong := s.owed(t, conn, true), 0
-	for key := range got {
-		if !owed[key] && wrong < 10 {
-			t.Errorf("%s was delivered, and waits again", key)
-			wrong++
-		}
-	}
-	for key := range owed {
-		if !got[key] && wrong < 10 {
-			t.Errorf("%s is lost", key)
-			wrong++
-		}
-	}
-	rows := deliveries(t, conn)
-	for key, state := range before {
-		if rows[key] != state {
-			t.Errorf("the delivery %s is %q, was %q", key, rows[key], state)
-		}
-	}
-	for _, line := range values[string](t, conn, `SELECT format('%s/%s %s %s', d.event_id, d.destination, d.state, d.ordering_key) FROM outbox_deliveries AS d JOIN outbox_events AS e ON e.id = d.event_id
-		WHERE d.last_error IS NULL AND d.state || ' ' || coalesce(d.ordering_key, '') <>
-			CASE WHEN e.aggregate_id IS NULL OR d.destination = 'b' THEN 'retry ' ELSE 'parked ' || coalesce(e.aggregate_type, '') || '/' || e.aggregate_id END LIMIT 5`) {
-		t.Errorf("a delivery that was made is %s", line)
-	}
-	if n := value[int](t, conn, `SELECT count(*) FROM outbox_events AS e WHERE (state = 'done') <> (processed_at IS NOT NULL)
-		AND id > (SELECT min(id) FROM outbox_events WHERE processed_at IS NOT NULL) OR state = 'deferred' AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`); n > 0 {
-		t.Errorf("%d events are not marked as a queue marks them", n)
-	}
-}
-
-// queueAsNew compares the index with that of a new table.
-func queueAsNew(t *testing.T, conn *pgx.Conn) {
-	t.Helper()
-	const index = `SELECT replace(pg_get_indexdef(indexrelid), ' ON ONLY ', ' ON ') || ' ' || indisvalid FROM pg_index WHERE indexrelid = to_regclass('outbox_events_fresh')`
-	if got, want := value[string](t, conn, index), "CREATE INDEX outbox_events_fresh ON public.outbox_events USING btree (id) WHERE (state = 'fresh'::text) true"; got != want {
-		t.Errorf("index %s", got)
-	}
-	if n := value[int](t, conn, `SELECT (SELECT count(*) FROM outbox_positions) + (SELECT count(*) FROM outbox_routes)`); n > 0 {
-		t.Errorf("%d positions and routes are left", n)
-	}
-	if n := value[int](t, conn, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass
-		AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = inhrelid AND indisvalid AND pg_get_expr(indpred, indrelid) LIKE '%fresh%')`); n > 0 {
-		t.Errorf("%d partitions have no index of fresh events", n)
-	}
-}
-
-// TestStreamToQueueWithoutRoutes: where all destinations have got the same, nobody has
-// to know who gets what; where not, nothing is changed.
-func TestStreamToQueueWithoutRoutes(t *testing.T) {
-	t.Parallel()
-	tables(t, func(t *testing.T, conn *pgx.Conn) {
-		exec(t, conn, `INSERT INTO outbox_events (event_type, payload, state) SELECT 'a', '1', CASE i WHEN 1 THEN 'done' ELSE 'fresh' END FROM generate_series(1, 100) AS i`)
-		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-		at := value[int64](t, conn, `SELECT origin_head - 1 FROM outbox_mode`)
-		exec(t, conn, `DELETE FROM outbox_events WHERE id - $1 BETWEEN 41 AND 50`, at)
-		position := func(name string, head int64, low, high int64) {
-			exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2::bigint + $3, int8multirange(int8range($2::bigint + $4, $2::bigint + $5)))`, name, at, head, low, high)
-		}
-		// Different by events that are not there.
-		position("a", 45, 20, 22)
-		position("b", 41, 20, 22)
-		position("", 40, 20, 22)
-		position("c", 46, 20, 21)
-		err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeQueue, outboxsql.ModeOptions{})
-		if !errors.Is(err, outboxsql.ErrPositions) || !strings.Contains(err.Error(), fmt.Sprintf("event %d ", at+21)) || !strings.Contains(err.Error(), "--config") {
-			t.Errorf("positions that differ: %v", err)
-		}
-		if s := state(t, conn, "public"); s.Mode != outboxsql.ModeStream || s.Becoming != "" {
-			t.Errorf("state %+v", s)
-		}
-		exec(t, conn, `DELETE FROM outbox_positions WHERE destination = 'c'`)
-		setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{})
-		want := []int64{at + 20, at + 21}
-		for id := at + 51; id <= at+100; id++ {
-			want = append(want, id)
-		}
-		same(t, "fresh", values[int64](t, conn, freshIDs), want)
-		queueAsNew(t, conn)
-	})
-}
-
-// TestStreamToQueueUnread: a stream that nobody has read waits as it did in the queue.
-func TestStreamToQueueUnread(t *testing.T) {
-	t.Parallel()
-	tables(t, func(t *testing.T, conn *pgx.Conn) {
-		fill(t, conn, 2000)
-		fresh, rows := values[int64](t, conn, freshIDs), values[string](t, conn, storedRows)
-		for range 2 {
-			setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-			setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{Route: func(string) []string { return []string{"d0", "d1"} }})
-		}
-		same(t, "fresh", values[int64](t, conn, freshIDs), fresh)
-		if got := values[string](t, conn, storedRows); !slices.Equal(got, rows) {
-			t.Error("stored deliveries have changed")
-		}
-		queueAsNew(t, conn)
-	})
-}
-
-// TestStreamToQueueKeys: what is parked has the key that relays make of an aggregate.
-func TestStreamToQueueKeys(t *testing.T) {
-	t.Parallel()
-	conn := connect(t, testenv.Database(t))
-	migrate(t, conn, "public", outboxsql.BellAuto)
-	setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})
-	var want []string
-	for _, e := range [][2]string{
-		{"order", "7"}, {"", "7"}, {"order", ""}, {"a/b", "c"}, {"order", strings.Repeat("x", 194)}, {"order", strings.Repeat("x", 195)},
-		{"o", strings.Repeat("ä", 150)}, {"or", strings.Repeat("ä", 150)}, {"o", strings.Repeat("漢", 90)}, {"or", strings.Repeat("漢", 90)}, {"ord", strings.Repeat("漢", 90)},
-		{"o", strings.Repeat("😀", 60)}, {"or", strings.Repeat("😀", 60)}, {"ord", strings.Repeat("😀", 60)}, {"orde", strings.Repeat("😀", 60)}, {strings.Repeat("t", 1000), "1"},
-	} {
-		id := value[int64](t, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', nullif($1, ''), nullif($2, ''), '1') RETURNING id`, e[0], e[1])
-		want = append(want, fmt.Sprint(id, " ", keyOf(e[0], e[1])))
-	}
-	exec(t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('x', 0), ('y', outbox_last_id())`)
-	setMode(t, conn, outboxsql.ModeQueue, outboxsql.ModeOptions{Route: func(string) []string { return []string{"x", "y"} }})
-	got := values[string](t, conn, `SELECT event_id || ' ' || coalesce(ordering_key, '') FROM outbox_deliveries WHERE destination = 'x' ORDER BY event_id`)
-	for i := range want {
-		if i >= len(got) || got[i] != want[i] {
-			t.Errorf("key %d: %q", i, want[i])
-		}
-	}
-}
-
-// keyOf is appendKey of package dispatch.
-func keyOf(aggregateType, aggregateID string) string {
-	key := aggregateType + "/" + aggregateID
-	if aggregateID == "" {
-		return ""
-	}
-	if len(key) <= 200 {
-		return key
-	}
-	end := 128
-	for !utf8.RuneStart(key[end]) {
-		end--
-	}
-	return fmt.Sprintf("%s#%x", key[:end], sha256.Sum256([]byte(key)))
 }

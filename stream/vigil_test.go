@@ -17,7 +17,7 @@ type echoBell struct {
 func (b *echoBell) Silence() {
 	b.silences.Add(1)
 	go func() { // as the notification comes: a moment later
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) //nolint:forbidigo // of a synctest bubble
 		b.heard()
 	}()
 }
@@ -49,7 +49,7 @@ func TestVigilSleepsAgain(t *testing.T) {
 			if v.is() != awake {
 				t.Errorf("woken up: %v", v.is())
 			}
-			time.Sleep(2 * awakeFor)
+			time.Sleep(2 * awakeFor) //nolint:forbidigo // of a synctest bubble
 			synctest.Wait()
 			if v.is() != asleep || bell.silences.Load() != n+1 {
 				t.Errorf("%v, fell silent %d times", v.is(), bell.silences.Load())
