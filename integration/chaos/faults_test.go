@@ -35,18 +35,18 @@ type fault struct {
 	lasts func(form) time.Duration
 	// only is the mode in which there is such a thing; empty is both.
 	only outboxsql.Mode
-	// both has the short form try both loads in both modes, and costly one of them in
-	// one mode.
-	both, costly bool
+	// both has the short form try both loads in both modes, and turns one load in one
+	// mode: these take a server of their own or many seconds, or tell little more in the other.
+	both, turns bool
 }
 
 // faults are the rows of the matrix, by the names that docs/guarantees.md uses.
 func faults() []fault {
 	all := []fault{
 		{name: "relay killed (SIGKILL)", both: true, inject: killRelay, heal: (*cell).startRelay, lasts: nothing},
-		{name: "relay frozen (SIGSTOP)", costly: true, inject: freezeRelay, heal: thawRelay, lasts: func(s form) time.Duration { return s.freeze }},
+		{name: "relay frozen (SIGSTOP)", turns: true, inject: freezeRelay, heal: thawRelay, lasts: func(s form) time.Duration { return s.freeze }},
 		{name: "PostgreSQL killed (SIGKILL)", both: true, server: ownServer, inject: killServer, heal: startServer},
-		{name: "PostgreSQL restarted (immediate)", costly: true, server: ownServer, inject: restartServer},
+		{name: "PostgreSQL restarted (immediate)", turns: true, server: ownServer, inject: restartServer},
 	}
 	for _, s := range []struct {
 		role string
@@ -61,27 +61,27 @@ func faults() []fault {
 		{"units", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{
-			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "slots" || s.role == "units",
+			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "slots" || s.role == "units", turns: s.role == "listen" || s.role == "bell",
 			inject: func(c *cell) { endSessions(c, s.role) },
 		})
 	}
 	all = append(all, []fault{
-		{name: "disk full on PostgreSQL", costly: true, server: smallServer, inject: fillDisk, heal: emptyDisk},
+		{name: "disk full on PostgreSQL", turns: true, server: smallServer, inject: fillDisk, heal: emptyDisk},
 		{name: "connection limit reached", inject: limitConnections, heal: liftLimit},
-		{name: "table locked past lock_timeout", costly: true, inject: lockTable, heal: (*cell).commit},
-		{name: "PgBouncer (session) killed and restarted", costly: true, way: throughPgBouncer, inject: killPooler, heal: startPooler},
-		{name: "half-open connections (packets vanish)", costly: true, way: throughNetwork, inject: cutNetwork, heal: mendNetwork},
+		{name: "table locked past lock_timeout", turns: true, inject: lockTable, heal: (*cell).commit},
+		{name: "PgBouncer (session) killed and restarted", turns: true, way: throughPgBouncer, inject: killPooler, heal: startPooler},
+		{name: "half-open connections (packets vanish)", turns: true, way: throughNetwork, inject: cutNetwork, heal: mendNetwork},
 		{name: "destination down", inject: func(c *cell) { c.sink().set(c.t, modeDown) }, heal: destinationUp},
-		{name: "destination slow", inject: func(c *cell) { c.sink().set(c.t, modeSlow) }, heal: destinationUp},
+		{name: "destination slow", turns: true, inject: func(c *cell) { c.sink().set(c.t, modeSlow) }, heal: destinationUp},
 		{name: "destination blocked", inject: blockDestination, heal: destinationUp, lasts: func(s form) time.Duration { return max(s.hold, answerWithin) }},
 		{name: "SMTP connection lost after DATA", relays: 1, place: mailServer, inject: dropMails},
 		{name: "long foreign write transaction", inject: foreignWrite, heal: (*cell).commit},
-		{name: "long foreign read snapshot", inject: foreignRead, heal: (*cell).commit},
+		{name: "long foreign read snapshot", turns: true, inject: foreignRead, heal: (*cell).commit},
 		{name: "TRUNCATE of what is done", inject: truncateDone},
-		{name: "ALTER TABLE ADD COLUMN", inject: addColumns},
-		{name: "clock of PostgreSQL jumps forward", costly: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
-		{name: "clock of PostgreSQL jumps back", costly: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
-		{name: "updates stalled past statement_timeout", costly: true, inject: stallUpdates, heal: endStall},
+		{name: "ALTER TABLE ADD COLUMN", turns: true, inject: addColumns},
+		{name: "clock of PostgreSQL jumps forward", turns: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, time.Hour) }},
+		{name: "clock of PostgreSQL jumps back", turns: true, relays: 1, server: clockServer, inject: func(c *cell) { jump(c, -time.Hour) }},
+		{name: "updates stalled past statement_timeout", turns: true, inject: stallUpdates, heal: endStall},
 	}...)
 	for i := range all {
 		all[i].relays = cmp.Or(all[i].relays, 2)

@@ -22,17 +22,16 @@ func (f *fault) allKinds() (all []kind) {
 	return all
 }
 
-// kinds are those that are tried. The short form tries every fault in a stream, and
-// those in a queue that do not take a server of their own or many seconds: under one
-// load after the other in turn, and under the other load where the mode is the other
-// one. Those that everybody thinks of first it tries under both loads.
+// kinds are those that are tried. The short form tries a fault in a queue under one load,
+// steady and backlog in turn, and in a stream under the other; some in one mode only, which
+// takes turns too; and those that everybody thinks of first in all ways.
 func (f *fault) kinds(i int, s form) (chosen []kind) {
 	if s.long {
 		return f.allKinds()
 	}
 	for _, k := range f.allKinds() {
 		inTurn := (k.load == steadyLoad) == ((i%2 == 0) == (k.mode == outboxsql.ModeQueue))
-		if f.both || inTurn && (!f.costly || f.only != "" || (i%4 < 2) == (k.mode == outboxsql.ModeQueue)) {
+		if f.both || inTurn && (!f.turns || f.only != "" || (i%4 < 2) == (k.mode == outboxsql.ModeQueue)) {
 			chosen = append(chosen, k)
 		}
 	}
