@@ -20,6 +20,7 @@ import (
 func TestCheckStream(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		t.Helper()
 		check := func() error { return outboxsql.CheckStream(t.Context(), conn, "public") }
 		if err := check(); err != nil {
 			t.Errorf("an empty table: %v", err)
@@ -111,6 +112,7 @@ func TestCheckStreamAsRelay(t *testing.T) {
 func TestCheckStreamSubscribed(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
+		t.Helper()
 		name := pgx.Identifier{"s" + conn.Config().Database}.Sanitize()
 		exec(t, conn, `CREATE SUBSCRIPTION `+name+` CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false)`)
 		t.Cleanup(func() {

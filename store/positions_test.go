@@ -70,6 +70,7 @@ func describeStream(b *Backlog) string {
 func TestBacklogOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
 		d.exec(`INSERT INTO outbox_events (event_type, payload, created_at, available_at) VALUES
 			('order.placed', '1', now() - interval '9 h', NULL),
 			('user.gone', '1', now() - interval '8 h', NULL),

@@ -82,7 +82,7 @@ notifyd run, with a configuration that has it; notifyd doctor, if one runs
 }
 
 // stream makes a stream in which a session owns the router's unit.
-func stream(t *testing.T, partitioned bool) *pgx.Conn {
+func stream(t *testing.T, partitioned bool) *pgx.Conn { //nolint:revive // two tables
 	t.Helper()
 	url := testenv.Database(t)
 	conn, owner := connect(t, url), connect(t, url)
