@@ -147,6 +147,9 @@ func (l Lane) Blocked(key Key) bool {
 func (l Lane) BlockedCount() int {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
+	if l.l.agg == nil { // nobody owns it yet
+		return 0
+	}
 	return len(l.l.agg.blocked)
 }
 
