@@ -118,6 +118,7 @@ queue: fresh 2 retry 1 running 0 parked 1 dead 1 blocked 1 oldest 1/9h0m0s
 func TestBacklogAtTheTip(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
 		b := d.backlog(BacklogOptions{Route: bothRoutes})
 		if got := describeStream(&b); got != "stream: fresh 0 delayed 0 oldest none\n" {
 			t.Errorf("of nothing:\n%s", got)
@@ -225,6 +226,7 @@ func (d *db) unit(destination string) *pgx.Conn {
 func TestPlanOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
 		d.insert("a", 20)
 		d.insert("b", 5)
 		count := func(limit int) string {
@@ -263,6 +265,7 @@ func TestPlanOfStream(t *testing.T) {
 func TestStreamPlans(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
 		if _, err := d.conn.Exec(t.Context(), `LOAD 'auto_explain'`); err != nil {
 			testenv.Need(t, "auto_explain", err)
 		}
