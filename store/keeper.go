@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // ownerSpace is 'ntfo' in ASCII: the upper half of the advisory lock by which
@@ -167,7 +168,7 @@ func (k *Keeper) finish(ctx context.Context, tx pgx.Tx, done, put []dispatch.Ent
 		classes, texts := make([]string, len(put)), make([]string, len(put))
 		for i, p := range put {
 			states[i], failures[i], delays[i] = string(p.State), p.Failures, delayMicroseconds(p.Delay)
-			classes[i], texts[i] = p.Class, errorText(p.Err)
+			classes[i], texts[i] = p.Class, wire.ErrorText(p.Err)
 		}
 		tag, err := tx.Exec(ctx, `UPDATE outbox_deliveries AS d SET state = p.state, attempts = p.attempts,
 			available_at = clock_timestamp() + p.delay * interval '1 microsecond', updated_at = clock_timestamp(),

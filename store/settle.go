@@ -240,7 +240,7 @@ func entryParams(entries []dispatch.Entry) [][]byte {
 	keys := make([]string, n)
 	for i, e := range entries {
 		ids[i], attempts[i], delays[i], tokens[i] = e.EventID, int64(e.Failures), delayMicroseconds(e.Delay), e.Token
-		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, errorText(e.Err)
+		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, wire.ErrorText(e.Err)
 		keys[i] = e.Key
 	}
 	return [][]byte{

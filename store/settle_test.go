@@ -13,6 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 func ref(id int64, destination string) dispatch.Ref {
@@ -251,10 +252,10 @@ func TestErrorText(t *testing.T) {
 			}
 			continue
 		}
-		if len(*got) > maxErrorBytes+len("...") || !utf8.ValidString(*got) || *got == "" {
+		if len(*got) > wire.MaxErrorBytes+len("...") || !utf8.ValidString(*got) || *got == "" {
 			t.Errorf("%.20q became %d bytes %.20q", text, len(*got), *got)
 		}
-		if utf8.ValidString(text) && !strings.Contains(text, "\x00") && len(text) <= maxErrorBytes && *got != text {
+		if utf8.ValidString(text) && !strings.Contains(text, "\x00") && len(text) <= wire.MaxErrorBytes && *got != text {
 			t.Errorf("%q became %q", text, *got)
 		}
 	}

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // writes are what has become of deliveries that were not simply delivered. They are
@@ -186,7 +186,7 @@ func (u *unit) write(ctx context.Context, tx pgx.Tx) error {
 		own := make([]bool, n)
 		for i, r := range some {
 			ids[i], types[i], states[i], attempts[i] = r.id, r.eventType, r.state, int32(min(r.attempts, maxAttempts)) //nolint:gosec // bounded
-			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, errorText(r.err)
+			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, wire.ErrorText(r.err)
 			own[i] = r.own
 		}
 		batch.Queue(query, u.name, ids, types, states, attempts, delays, keys, classes, texts, own)
@@ -200,25 +200,7 @@ func (u *unit) write(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-const (
-	// maxAttempts fits into the column.
-	maxAttempts = 1 << 30
-	// maxErrorBytes is how much of an error's text is kept in last_error.
-	maxErrorBytes = 1000
-)
-
-// errorText makes s fit for a text column: shortened, UTF-8, no zero bytes.
-func errorText(s string) string {
-	if len(s) > maxErrorBytes {
-		s = s[:maxErrorBytes] + "..."
-	}
-	clean := make([]rune, 0, len(s))
-	for _, r := range s {
-		if r != 0 && r != utf8.RuneError {
-			clean = append(clean, r)
-		}
-	}
-	return string(clean)
-}
+// maxAttempts fits into the column.
+const maxAttempts = 1 << 30
 
 func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
