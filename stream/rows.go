@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -70,26 +69,6 @@ LEFT JOIN LATERAL (SELECT state FROM outbox_deliveries
 	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $3 AND state = 'dead')
 	ORDER BY event_id LIMIT 1) AS d ON true
 WHERE d.state IS NULL OR d.state = 'parked'`
-
-// sqlHeads reads the first row of each line behind a name, up to $3 lines, skipping
-// from name to name in the index. Lines of dead letters that block nobody have none.
-const sqlHeads = `WITH RECURSIVE line(key, n) AS (
-	(SELECT ordering_key, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 ORDER BY ordering_key LIMIT 1)
-	UNION ALL
-	SELECT (SELECT ordering_key FROM outbox_deliveries WHERE destination = $1 AND ordering_key > line.key ORDER BY ordering_key LIMIT 1), n + 1
-	FROM line WHERE line.key IS NOT NULL AND n < $3)
-SELECT line.key, d.event_id, d.state FROM line
-LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key = line.key AND (state IN ('retry', 'parked') OR $4 AND state = 'dead')
-	ORDER BY event_id LIMIT 1) AS d ON true
-WHERE line.key IS NOT NULL`
-
-// sqlUnpark makes up to 5,000 rows due that wait behind others of their aggregate: order
-// is not kept any more. It returns as many rows as there were.
-const sqlUnpark = `WITH page AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
-	WHERE destination = $1 AND ordering_key IS NOT NULL AND state = 'parked' LIMIT 5000)
-UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
-FROM page WHERE d.destination = $1 AND d.event_id = page.event_id`
 
 // readRows reads what a query returns in the order of rowColumns, and whether the row
 // is the first. It keeps no more than the given bytes of payloads, but one row; cut
@@ -165,61 +144,6 @@ func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool
 		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", u.name, err)
 	}
 	return max(0, time.Duration(us)*time.Microsecond), true, nil
-}
-
-// headsPage is how many lines are read by one statement: some tens of milliseconds.
-const headsPage = 2000
-
-// loadLines blocks the aggregates of which something is stored, before anything is
-// read that comes after it. Some lines wait behind nothing that is stored: the relay
-// before did not come to it, or what is in front was in its memory, and is open. So they are
-// gone on with only when everything that is open, or comes before them, was read.
-func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
-	if !u.lane.Ordered() {
-		return u.unpark(ctx, conn)
-	}
-	for after, n := "", headsPage; n == headsPage; {
-		rows, err := conn.Query(ctx, sqlHeads, u.name, after, headsPage, u.lane.Blocks())
-		if err != nil {
-			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
-		}
-		n = 0
-		var key string
-		var id *int64
-		var state *string
-		_, err = pgx.ForEachRow(rows, []any{&key, &id, &state}, func() error {
-			n++
-			after = key
-			if state == nil {
-				return nil
-			}
-			u.lane.Block(u.e.keys.Named(key))
-			if *state == stateParked {
-				u.doubtful[u.e.keys.Named(key)], u.early = key, max(u.early, *id)
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
-		}
-	}
-	return nil
-}
-
-func (u *unit) unpark(ctx context.Context, conn *pgx.Conn) error {
-	for {
-		var tag pgconn.CommandTag
-		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
-			tag, err = tx.Exec(ctx, sqlUnpark, u.name)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("let go what waits at %q: %w", u.name, err)
-		}
-		if tag.RowsAffected() == 0 {
-			return nil
-		}
-	}
 }
 
 // The states of rows, as they stand in the column.
