@@ -16,7 +16,7 @@ const maxBehind = maxQueued
 type aggregates struct {
 	lane    *lane
 	lines   map[Key]*aggregate
-	blocked map[Key]struct{}
+	blocked keySet
 	spare   *aggregate
 	spills  uint64 // how often something was given back
 	spilled bool   // something was, and the engine has not taken it: nothing may be pushed, or it would overtake
@@ -32,7 +32,7 @@ type aggregate struct {
 }
 
 func newAggregates(l *lane) *aggregates {
-	return &aggregates{lane: l, lines: make(map[Key]*aggregate), blocked: make(map[Key]struct{}), fails: 1}
+	return &aggregates{lane: l, lines: make(map[Key]*aggregate), fails: 1}
 }
 
 // join takes a job that is pushed. It may begin, or waits for its turn; or it
@@ -47,7 +47,7 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 	case d.Key == Key{}:
 		return true, 0
 	}
-	if _, is := a.blocked[d.Key]; is && !a.leads(d) {
+	if a.blocked.has(d.Key) && !a.leads(d) {
 		return false, parked
 	}
 	g := a.lines[d.Key]
@@ -62,7 +62,7 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 		j.agg = g
 		return true, 0
 	case g.n >= maxLine && !d.Leads && a.lane.slowLocked():
-		a.blocked[d.Key] = struct{}{}
+		a.blocked.add(d.Key)
 		return false, parked
 	}
 	g.last.next = j
@@ -119,14 +119,13 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		gone = a.cut(g, released, true)
 	default:
 		a.fails++
-		a.blocked[g.key] = struct{}{}
+		a.blocked.add(g.key)
 		gone = a.cut(g, parked, true)
 	}
 	if g.first == nil {
 		delete(a.lines, g.key)
 		a.spare = g
-		_, is := a.blocked[g.key]
-		return goes && is, gone
+		return goes && a.blocked.has(g.key), gone
 	}
 	return false, append(gone, a.promote(g)...)
 }

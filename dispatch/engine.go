@@ -113,7 +113,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	}
 	if !a.spilled {
 		for _, key := range unblock {
-			delete(a.blocked, key)
+			a.blocked.remove(key)
 		}
 	}
 	l.employLocked()
@@ -125,22 +125,21 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 func (l Lane) Block(key Key) {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
-	l.l.agg.blocked[key] = struct{}{}
+	l.l.agg.blocked.add(key)
 }
 
 // Unblock says that nothing is stored of the aggregate any more.
 func (l Lane) Unblock(key Key) {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
-	delete(l.l.agg.blocked, key)
+	l.l.agg.blocked.remove(key)
 }
 
 // Blocked reports whether something is stored of the aggregate.
 func (l Lane) Blocked(key Key) bool {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
-	_, is := l.l.agg.blocked[key]
-	return is
+	return l.l.agg.blocked.has(key)
 }
 
 // BlockedCount returns of how many aggregates something is stored.
@@ -150,7 +149,7 @@ func (l Lane) BlockedCount() int {
 	if l.l.agg == nil { // nobody owns it yet
 		return 0
 	}
-	return len(l.l.agg.blocked)
+	return l.l.agg.blocked.len()
 }
 
 // Spills returns how often something was given back, and whether nothing is taken

@@ -170,7 +170,7 @@ func (l *lane) stats() DestinationStats {
 		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,
 	}
 	if l.agg != nil {
-		s.Aggregates = len(l.agg.lines) + len(l.agg.blocked)
+		s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()

@@ -55,6 +55,7 @@ type Engine struct {
 	readyOnce sync.Once
 	refused   chan error    // capacity 1: why the table cannot be read
 	abandoned chan struct{} // closed when nobody waits any more for what runs
+	loading   atomic.Int64  // units that read what is stored of theirs
 	last      atomic.Int64  // the highest id that was given out, when it was last asked for
 
 	mu       sync.Mutex

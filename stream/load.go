@@ -53,6 +53,8 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 	if !u.lane.Ordered() {
 		return u.unpark(ctx, conn)
 	}
+	u.e.loading.Add(1)
+	defer u.e.loading.Add(-1)
 	for after, walks := "", true; ; {
 		query, args := sqlHeads, []any{u.name, after, headsPage, u.lane.Blocks()}
 		if walks {

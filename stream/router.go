@@ -150,7 +150,7 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 		if full, err = r.read(ctx, conn); err != nil {
 			return err
 		}
-		if full && r.e.Awake() {
+		if full && (r.e.Awake() || r.e.loading.Load() > 0) {
 			r.pause(ctx, routerShare*time.Since(began))
 		}
 		if r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {

@@ -1,0 +1,68 @@
+package dispatch
+
+// keySet is a set of keys that is asked mostly for keys which it has not: then it looks at
+// one bit, of few enough to stay in the processor's caches, and not into a large map.
+// The zero value is empty.
+type keySet struct {
+	all  map[Key]struct{}
+	bits []uint64 // a key has the bit that the low bits of Low say, and may share it
+	room int      // how many keys can still be added before there are more bits
+}
+
+const (
+	// bitsPerKey is how many bits there are at least for each key that was added.
+	bitsPerKey = 16
+	leastBits  = 1024
+)
+
+func (s *keySet) len() int { return len(s.all) }
+
+func (s *keySet) has(k Key) bool {
+	if word, bit := s.bit(k); word == nil || *word&bit == 0 {
+		return false
+	}
+	_, is := s.all[k]
+	return is
+}
+
+func (s *keySet) add(k Key) {
+	if s.all == nil {
+		s.all = make(map[Key]struct{})
+	}
+	if _, is := s.all[k]; is {
+		return
+	}
+	s.all[k] = struct{}{}
+	if s.room--; s.room < 0 {
+		s.spread()
+		return
+	}
+	s.set(k)
+}
+
+// remove leaves the bit, which others may share, until bits are set anew.
+func (s *keySet) remove(k Key) { delete(s.all, k) }
+
+// spread sets all bits anew, with room for as many keys again.
+func (s *keySet) spread() {
+	n := leastBits
+	for n < 2*bitsPerKey*len(s.all) {
+		n *= 2
+	}
+	s.bits, s.room = make([]uint64, n/64), n/bitsPerKey-len(s.all)
+	for k := range s.all {
+		s.set(k)
+	}
+}
+
+func (s *keySet) set(k Key) {
+	word, bit := s.bit(k)
+	*word |= bit
+}
+
+func (s *keySet) bit(k Key) (word *uint64, bit uint64) {
+	if len(s.bits) == 0 {
+		return nil, 0
+	}
+	return &s.bits[k.Low/64%uint64(len(s.bits))], 1 << (k.Low % 64)
+}
