@@ -186,7 +186,8 @@ const (
 	// a rule their ids alone.
 	routerBatch = 10
 	// routerShare is how many times as long as it reads the router leaves the database to
-	// others while there is a backlog: what has no route is in nobody's hurry.
+	// others while there is a backlog, or a unit loads what is stored of its: what has no
+	// route is in nobody's hurry.
 	routerShare = 4
 )
 
