@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
 
 // A Dispatcher claims by itself. Package stream finds what is to be delivered in
@@ -68,8 +69,9 @@ func (l Lane) Own(onRoom func()) {
 	l.l.agg, l.l.onRoom = newAggregates(l.l), onRoom
 }
 
-// Grant reserves room for up to n deliveries, and returns for how many there is.
-func (l Lane) Grant(n int) int { return l.l.grant(n) }
+// Grant reserves room for up to n deliveries, and returns for how many there is; 0 where
+// there is so little that it is not worth a read.
+func (l Lane) Grant(n int) int { return l.l.grantFair(n) }
 
 // Return gives back granted room that is not needed.
 func (l Lane) Return(n int) {
@@ -85,6 +87,26 @@ func (l Lane) Deliver(p *Parcel, unblock []Key) {
 	if held := l.l.deliver(p, unblock); held > 0 {
 		l.l.heldBack(held)
 	}
+}
+
+// grantFair is grant for whoever reads once for what is granted: without a bound, a lane
+// that is full would be read for with each call that it finishes.
+func (l *lane) grantFair(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	granted := min(n, l.roomLocked(now))
+	if granted < min(n, l.fairLocked()) {
+		granted = 0
+	}
+	l.load += granted
+	if l.pacer.on() {
+		l.pacer.take(granted)
+	}
+	if granted < n {
+		l.refuseLocked(now)
+	}
+	return granted
 }
 
 func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {

@@ -149,3 +149,28 @@ func TestLaneForgetsNoLineForOneThatIsOver(t *testing.T) {
 		t.Error("an event of t/k would go past the stored delivery of an earlier one")
 	}
 }
+
+// A lane that works off a backlog is not read for with each call that comes to its end.
+func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
+	t.Parallel()
+	l := newTestLane(nil, testLane())
+	l.pace = time.Nanosecond
+	woken := 0
+	Lane{l}.Own(func() { woken++ })
+	if n := (Lane{l}).Grant(maxQueued); n != maxQueued {
+		t.Fatalf("room for %d of %d", n, maxQueued)
+	}
+	const fair, batch = maxQueued / fairPart, 100
+	for _, step := range []struct{ back, ask, want, woken int }{
+		{batch - 1, batch, 0, 0},
+		{0, 1, 1, 0},           // all that is asked for
+		{2, batch, batch, 0},   // the same
+		{fair - 1, fair, 0, 0}, // not worth it, and asked for again when it is
+		{1, fair, fair, 1},
+	} {
+		Lane{l}.Return(step.back)
+		if n := (Lane{l}).Grant(step.ask); n != step.want || woken != step.woken {
+			t.Errorf("%+v: room for %d, woken %d times", step, n, woken)
+		}
+	}
+}

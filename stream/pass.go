@@ -101,7 +101,7 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 		row := rows.Values()
 		n := size(row)
 		p.rows, p.size = p.rows+1, p.size+n
-		if p.cut = p.cut || p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes; p.cut {
+		if p.cut = p.cut || p.full(row, n); p.cut {
 			continue // read on, but look at nothing more
 		}
 		id, err := wire.DecodeInt8(row[colID])
@@ -121,6 +121,12 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 		}
 	}
 	return nil
+}
+
+// full reports whether a row of so many bytes is more than was asked for.
+func (p *pass) full(row [][]byte, n int) bool {
+	return len(p.batch.Events) >= max(1, p.query.Limit) && row[colType] != nil ||
+		p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes
 }
 
 // place puts an id into its gap, or behind the head.

@@ -34,8 +34,12 @@ var (
 
 // Query says what to read.
 type Query struct {
-	// Limit is the number of rows, 1 at least.
+	// Limit is the number of events, 1 at least.
 	Limit int
+	// Rows is the number of rows that may be read for that, where some are of types to
+	// skip; less than Limit is Limit. No more are read than the last read has made
+	// likely to be needed.
+	Rows int
 	// Bytes bounds what is kept of them, but for the first; 0 is no bound. Up to about
 	// twice as much is read.
 	Bytes int
@@ -79,6 +83,7 @@ type Reader struct {
 	names     wire.Names
 	hits      []int64 // reused
 	row       int     // bytes that a row is taken to have
+	rare      float64 // rows that are taken to be read for an event, 1 at least
 	full      bool    // the last read was
 	expected  int     // events of the next read: as many as of the last
 	failed    bool
@@ -88,7 +93,7 @@ type Reader struct {
 // ids that were in flight and ids that nobody had seen. w numbers what it does, and is
 // where the looks for [Reader.Looked] come from.
 func NewReader(head int64, open Ranges, w *Witnesses) *Reader {
-	r := &Reader{witnesses: w, head: head, row: rowGuess}
+	r := &Reader{witnesses: w, head: head, row: rowGuess, rare: 1}
 	below := slices.Clone(open)
 	below.Remove(Range{head + 1, math.MaxInt64}) // it is read anyway
 	r.gaps.add(below, &mark{seen: w.count.Add(1), since: time.Now()})
@@ -184,6 +189,9 @@ func (r *Reader) Read(ctx context.Context, conn *pgx.Conn, q Query) (Batch, erro
 // lies behind is found by the read after it, which has no such bound.
 func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	limit, upto = max(1, q.Limit), math.MaxInt64
+	if len(q.Skip) > 0 && q.Rows > limit {
+		limit = int(min(float64(q.Rows), max(1, float64(limit)*r.rare)))
+	}
 	if q.Bytes > 0 {
 		limit = min(limit, max(1, 2*q.Bytes/r.row))
 	}
@@ -208,6 +216,7 @@ func (r *Reader) advance(p *pass) {
 	r.full = cut
 	if p.rows > 0 {
 		r.row = max(1, p.size/p.rows, r.row/2)
+		r.rare = float64(p.batch.Seen) / float64(max(1, len(p.batch.Events)))
 		p.batch.Last = p.last
 	}
 	p.batch.Full = cut || p.upto < math.MaxInt64

@@ -83,6 +83,31 @@ func TestSkip(t *testing.T) {
 	}
 }
 
+// TestRows: where most rows are of types to skip, more of them are read for the events that
+// are asked for, and never more events.
+func TestRows(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	l.exec(`INSERT INTO outbox_events (event_type, payload) SELECT CASE WHEN i % 4 = 0 OR i > 400 THEN 'a' ELSE 'b' END, '1' FROM generate_series(1, 500) i`)
+	r := l.tail(0, nil)
+	q := Query{Limit: 10, Rows: 100, Skip: []string{"b"}}
+	var got []int64
+	var seen []int
+	for full := true; full; {
+		ids, b := r.read(q)
+		if len(ids) > q.Limit {
+			t.Fatalf("%d events", len(ids))
+		}
+		got, seen, full = append(got, ids...), append(seen, b.Seen), b.Full
+	}
+	if seen[0] != 10 || seen[1] < 4*q.Limit || len(seen) > 25 {
+		t.Errorf("rows of each read: %v", seen)
+	}
+	if len(got) != 200 || got[0] != 4 || got[99] != 400 || got[199] != 500 || r.Head() != 500 || r.Gaps().Len() != 0 {
+		t.Errorf("%d events: %v, up to %d, gaps %v", len(got), got, r.Head(), r.Gaps())
+	}
+}
+
 // TestLimits: what a limit or a bound of bytes cuts off was not looked at. Nothing of it
 // is dead, and the head does not pass it.
 func TestLimits(t *testing.T) {

@@ -14,8 +14,15 @@ import (
 
 const (
 	// saveEvery is how often a position is written while it moves. A crash repeats
-	// what was acknowledged since.
-	saveEvery = 25 * time.Millisecond
+	// what was acknowledged since. One with many ranges costs the server some
+	// milliseconds, and is written less often: saveShare times as long passes as it took,
+	// up to saveAtLeast.
+	saveEvery   = 25 * time.Millisecond
+	saveShare   = 20
+	saveAtLeast = 50 * time.Millisecond
+	// skipAhead is how many times as many rows as events are read at once, where most are
+	// of types that others get.
+	skipAhead = 10
 	// firstGapPoll is the first pause between two looks at ids that nobody has seen
 	// yet; each pause is twice as long as the one before, up to the poll interval.
 	firstGapPoll = time.Millisecond
@@ -57,6 +64,7 @@ type unit struct {
 	written      int64 // of that
 	dirty        bool  // there is something to be written
 	savedAt      time.Time
+	saveWait     time.Duration // from then until the next write
 	savedHead    int64
 	saves        uint64
 
@@ -185,7 +193,7 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 
 // saveDue reports whether the position is to be written now.
 func (u *unit) saveDue() bool {
-	return u.dirty && time.Since(u.savedAt) >= saveEvery || len(u.drains) > 0 || len(u.pending.rows) >= maxPending
+	return u.dirty && time.Since(u.savedAt) >= u.saveWait || len(u.drains) > 0 || len(u.pending.rows) >= maxPending
 }
 
 // maxPending bounds what waits to be written with the position.
@@ -361,7 +369,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	announced := u.hint.Swap(false)
 	before := u.reader.Head()
-	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Bytes: u.e.cfg.Bytes, Skip: u.skip})
+	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.cfg.Bytes, Skip: u.skip})
 	if err != nil {
 		u.lane.Return(granted)
 		// A reader is of no use after an error, and has not moved.
@@ -472,7 +480,7 @@ func (u *unit) look(ctx context.Context, conn *pgx.Conn) error {
 func (u *unit) wait(ctx context.Context) {
 	next := time.Now().Add(u.e.cfg.PollInterval)
 	if u.dirty {
-		next = earlier(next, u.savedAt.Add(saveEvery))
+		next = earlier(next, u.savedAt.Add(u.saveWait))
 	}
 	switch {
 	case !u.loaded:

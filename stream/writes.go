@@ -95,6 +95,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
 	defer cancel()
+	began := time.Now()
 	head, open := u.account(false)
 	// Rows that were delivered before what is not open any more must go with it. What has
 	// failed meanwhile is open and a row until the next write: the row counts.
@@ -103,7 +104,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	w := &u.pending
 	if w.empty() {
 		ok, err := u.pos.Save(ctx, conn, head, open, delta)
-		return u.saved(ok, err, head, delta)
+		return u.saved(ok, err, head, delta, began)
 	}
 	ok := false
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
@@ -122,7 +123,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 		}
 		u.wrote()
 	}
-	return u.saved(ok, err, head, delta)
+	return u.saved(ok, err, head, delta, began)
 }
 
 // owned writes something else than the position, if the unit is ours still.
@@ -149,8 +150,8 @@ func (u *unit) wrote() {
 	u.pending = writes{}
 }
 
-// saved takes note of how a write went.
-func (u *unit) saved(ok bool, err error, head, delta int64) error {
+// saved takes note of how a write went that was begun with at a time.
+func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) error {
 	switch {
 	case !ok && (err == nil || errors.Is(err, errFenced)):
 		return errFenced
@@ -159,6 +160,7 @@ func (u *unit) saved(ok bool, err error, head, delta int64) error {
 	}
 	u.written += delta
 	u.savedHead, u.savedAt = head, time.Now()
+	u.saveWait = min(max(saveEvery, saveShare*u.savedAt.Sub(began)), saveAtLeast)
 	u.saves++
 	u.dirty = false
 	return nil

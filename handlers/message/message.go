@@ -190,7 +190,11 @@ func appendDescription(all []Header, ev *dispatch.Event, at string) []Header {
 // makes all of them fit for the transport.
 func (e *Encoder) own(all []Header, ev *dispatch.Event) []Header {
 	taken := len(all)
-	for _, name := range slices.Sorted(maps.Keys(ev.Headers)) {
+	var names []string
+	if len(ev.Headers) > 0 { // sorting none allocates as well
+		names = slices.Sorted(maps.Keys(ev.Headers))
+	}
+	for _, name := range names {
 		if !e.sendable(name) {
 			continue
 		}

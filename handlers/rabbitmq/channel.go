@@ -80,6 +80,17 @@ func (c *channel) publish(ctx context.Context, conn *connection, messages []*out
 	// A context that ends while a write hangs has to end the write.
 	stop := context.AfterFunc(ctx, func() { conn.abort(ended(ctx, stageLost)) })
 	defer stop()
+	conn.sock.gather()
+	n, f := c.write(ctx, conn, messages, mandatory)
+	if conn.sock.flush() != nil && f == nil {
+		conn.abort(&failure{at: stageLost, text: "a message could not be written"})
+		f = conn.lost(ctx)
+	}
+	return n, f
+}
+
+// write is publish, to where messages are gathered.
+func (c *channel) write(ctx context.Context, conn *connection, messages []*outgoing, mandatory bool) (int, *failure) {
 	for i, m := range messages {
 		if f, _ := conn.state(); f != nil {
 			return i, f

@@ -10,12 +10,23 @@ import (
 // that it takes nothing: long enough for what is already on its way.
 const blockedPatience = 200 * time.Millisecond
 
+// flushAt is how much is gathered before it is written: some dozens of small messages, so
+// that the broker begins with the first while the next are prepared.
+const flushAt = 32 << 10
+
 // socket gives every write a deadline. The library has none: a publish into a
 // full socket would hang for as long as the broker does, and with it even the
 // closing of the connection, which waits for the publish.
+//
+// The library writes each message for itself. Between gather and flush those writes
+// are put together: each one costs both sides more than a small message does.
 type socket struct {
 	net.Conn
 	timeout time.Duration
+
+	writing sync.Mutex // held while something is written, so that bytes keep their order
+	pending []byte     // gathered and not written
+	holders int        // deliveries that gather
 
 	mu      sync.Mutex
 	blocked bool
@@ -24,6 +35,47 @@ type socket struct {
 // Write implements io.Writer. An error leaves part of a frame on its way, so
 // the connection is of no more use; the library closes it then.
 func (s *socket) Write(p []byte) (int, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.holders == 0 {
+		return s.write(p)
+	}
+	if s.pending = append(s.pending, p...); len(s.pending) < flushAt {
+		return len(p), nil
+	}
+	if err := s.flushLocked(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// gather has what is written put together, until flush. It is called by whoever is about to
+// write without waiting for anything in between.
+func (s *socket) gather() {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.holders++
+}
+
+// flush ends gather, and writes what was gathered so far, by others too. Its errors are
+// those of Write.
+func (s *socket) flush() error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.holders--
+	return s.flushLocked()
+}
+
+func (s *socket) flushLocked() error {
+	if len(s.pending) == 0 {
+		return nil
+	}
+	_, err := s.write(s.pending)
+	s.pending = s.pending[:0]
+	return err
+}
+
+func (s *socket) write(p []byte) (int, error) {
 	s.mu.Lock()
 	limit := s.timeout
 	if s.blocked {

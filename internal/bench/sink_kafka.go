@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,9 +25,10 @@ const (
 	kafkaBatch = 1000
 	// kafkaIDHeader is that of the format "payload".
 	kafkaIDHeader = "notifyd-id"
-	// A private broker is warmed up with so many requests of so many records.
-	warmUpRequests = 2000
-	warmUpBatch    = 100
+	// A private broker is warmed up with as many records as are to be drained, within
+	// these bounds.
+	leastWarmUp, mostWarmUp = 200_000, 1_000_000
+	warmUpKeys              = 1000
 	// readWithin bounds the wait for the next records when reading back.
 	readWithin = 30 * time.Second
 )
@@ -54,10 +56,10 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 		p.note, p.pid = "a private, warmed up "+p.note, s.server.PID()
 	}
 	if err = s.make(ctx, brokers, o.Topics); err == nil {
-		p.handlers, err = s.handlers(brokers)
+		err = s.open(p, brokers)
 	}
 	if err == nil && s.server != nil {
-		err = s.warmUp(ctx, o.Payload)
+		err = s.warmUp(ctx, brokers, o)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close(context.WithoutCancel(ctx)))
@@ -95,28 +97,57 @@ func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err erro
 	return err
 }
 
-// warmUp has a broker that was just started compile its code: for its first
-// 100,000 records it takes several times the CPU time of later ones.
-func (s *kafkaSink) warmUp(ctx context.Context, size int) error {
-	topic := s.topics[0] + "_warm_up"
-	if _, err := kadm.NewClient(s.client).CreateTopics(ctx, 1, 1, nil, topic); err != nil {
+// warmUp has a broker that was just started compile its code: until then it takes several
+// times the CPU time of later on, and the compiler as much again. It takes the very calls
+// of the drain for that: those of other sizes, or records without headers, are other code.
+func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions) error {
+	topics := make([]string, len(s.topics))
+	for i, topic := range s.topics {
+		topics[i] = topic + "_warm_up"
+	}
+	if _, err := kadm.NewClient(s.client).CreateTopics(ctx, 1, 1, nil, topics...); err != nil {
 		return err
 	}
-	value := make([]byte, size)
-	for range warmUpRequests {
-		records := make([]*kgo.Record, warmUpBatch)
-		for i := range records {
-			records[i] = &kgo.Record{Topic: topic, Value: value}
-		}
-		if err := s.client.ProduceSync(ctx, records...).FirstErr(); err != nil {
-			return fmt.Errorf("warm up: %w", err)
+	handlers, err := s.handlers(brokers, topics)
+	if err != nil {
+		return err
+	}
+	batch, share := cmp.Or(o.SinkBatch, kafkaBatch), min(max(o.Events, leastWarmUp), mostWarmUp)/len(topics)
+	payload := json.RawMessage(`"` + strings.Repeat("x", max(0, o.Payload-2)) + `"`)
+	tasks := make([]func(context.Context) error, len(handlers))
+	for i, h := range handlers {
+		tasks[i] = func(ctx context.Context) error {
+			events := make([]*notifyd.Event, batch)
+			for n := 0; n < share; n += batch {
+				for k := range events {
+					id := int64(n + k + 1)
+					events[k] = &notifyd.Event{
+						ID: id, Type: routeType(i), AggregateID: freeAggregate + strconv.FormatInt(id%warmUpKeys, 10),
+						Payload: payload, CreatedAt: time.Now(), Attempt: 1,
+					}
+				}
+				if errs := h.DeliverBatch(ctx, events); errs != nil {
+					return fmt.Errorf("warm up: %w", errors.Join(errs...))
+				}
+			}
+			return nil
 		}
 	}
-	return nil
+	return together(ctx, tasks...)
 }
 
-func (s *kafkaSink) handlers(brokers []string) (all []notifyd.Handler, err error) {
-	for _, topic := range s.topics {
+// open opens the handlers of the drain.
+func (s *kafkaSink) open(p *place, brokers []string) error {
+	all, err := s.handlers(brokers, s.topics)
+	for _, h := range all {
+		p.handlers = append(p.handlers, h)
+	}
+	return err
+}
+
+// handlers opens a handler for each topic.
+func (s *kafkaSink) handlers(brokers, topics []string) (all []*kafka.Handler, err error) {
+	for _, topic := range topics {
 		h, err := kafka.New(kafka.Config{Brokers: brokers, Topic: topic})
 		if err != nil {
 			return nil, err
