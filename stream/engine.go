@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,9 +81,16 @@ func New(o Options) *Engine {
 		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
+	var patterns []string
 	for _, l := range e.d.Lanes() {
 		e.lanes[l.Name()] = l
-		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Patterns: e.d.Patterns(l.Name())})
+		patterns = append(patterns, e.d.Patterns(l.Name())...)
+		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Routes: Routes{Patterns: e.d.Patterns(l.Name())}})
+	}
+	slices.Sort(patterns)
+	for i := range e.wanted {
+		w := &e.wanted[i]
+		w.Others = slices.DeleteFunc(slices.Compact(slices.Clone(patterns)), func(p string) bool { return slices.Contains(w.Patterns, p) })
 	}
 	e.vigil = newVigil(o.Config.PollInterval, o.Bell)
 	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, e.report, e.lookAfter, e.witnesses.mark
@@ -90,6 +98,11 @@ func New(o Options) *Engine {
 		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost,
 	}, o.Log)
 	return e
+}
+
+// wantedOf returns what is wanted of a destination.
+func (e *Engine) wantedOf(name string) Wanted {
+	return e.wanted[slices.IndexFunc(e.wanted, func(w Wanted) bool { return w.Destination == name })]
 }
 
 // Run delivers until ctx ends, and then lets what runs come to its end within the
@@ -229,11 +242,24 @@ func (e *Engine) gained(p Position) {
 		if errors.Is(err, ErrIDs) {
 			e.refuse(err)
 		}
-		if err != nil {
-			e.log.WarnContext(ctx, "a unit is left to its new owner", "destination", p.Destination, "err", err)
-			e.keeper.Look()
+		switch {
+		case err == nil:
+			return
+		case p.Destination == "" && errors.Is(err, errFenced): // as a rule because routes have changed
+			e.log.InfoContext(ctx, "the router begins anew", "err", err)
+		default:
+			e.log.WarnContext(ctx, "a unit is left to its new owner", "destination", unitName(p.Destination), "err", err)
 		}
+		e.keeper.Look()
 	}()
+}
+
+// unitName is a destination as a log shows it: the router has no name.
+func unitName(destination string) string {
+	if destination == "" {
+		return "(router)"
+	}
+	return destination
 }
 
 // lost ends a unit, and returns when nothing of it is under way.

@@ -47,8 +47,8 @@ type Wanted struct {
 	Destination string
 	// Start says where it begins if it has no position yet.
 	Start Start
-	// Patterns are those of the event types that it gets. They are noted with a new position.
-	Patterns []string
+	// Routes say which events it gets. They are noted with a new position.
+	Routes
 }
 
 // KeeperOptions say what a [Keeper] keeps, and whom it tells.

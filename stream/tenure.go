@@ -233,7 +233,7 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 		h.ripe = time.Now().Add(sureFor)
 		t.k.doubt[at] = h.ripe
 	}
-	t.k.log.InfoContext(ctx, "took a unit over", "destination", h.Destination, "part", h.Part, "unit", h.Unit, "epoch", h.Epoch,
+	t.k.log.InfoContext(ctx, "took a unit over", "destination", unitName(h.Destination), "part", h.Part, "unit", h.Unit, "epoch", h.Epoch,
 		"clean", h.Clean, "head", h.Head)
 	t.begin()
 	return nil
@@ -296,7 +296,7 @@ func (t *tenure) release(ctx context.Context, h *heldUnit, how departure) error 
 	if err != nil {
 		return err
 	}
-	t.k.log.InfoContext(ctx, "let a unit go", "destination", h.Destination, "part", h.Part, "unit", h.Unit, "epoch", h.Epoch)
+	t.k.log.InfoContext(ctx, "let a unit go", "destination", unitName(h.Destination), "part", h.Part, "unit", h.Unit, "epoch", h.Epoch)
 	t.k.Look()
 	return nil
 }
