@@ -242,15 +242,15 @@ func (e *Engine) gained(p Position) {
 		if errors.Is(err, ErrIDs) {
 			e.refuse(err)
 		}
-		switch {
-		case err == nil:
-			return
-		case p.Destination == "" && errors.Is(err, errFenced): // as a rule because routes have changed
-			e.log.InfoContext(ctx, "the router begins anew", "err", err)
-		default:
-			e.log.WarnContext(ctx, "a unit is left to its new owner", "destination", unitName(p.Destination), "err", err)
+		if err != nil {
+			// It is no trouble of its own: a unit ends so that another owner goes on, or
+			// routes have changed, or the session is lost, of which the keeper tells.
+			e.log.InfoContext(ctx, "a unit is left to its next owner", "destination", unitName(p.Destination), "err", err)
+			e.keeper.Look()
 		}
-		e.keeper.Look()
+		if errors.Is(err, errMoved) {
+			e.keeper.Renew(p)
+		}
 	}()
 }
 

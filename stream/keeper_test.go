@@ -483,6 +483,34 @@ func TestKeeperTakesAgain(t *testing.T) {
 	}
 }
 
+// TestKeeperRenews: a session that lives where connections do not lead any more is given up,
+// and units are taken on the next one. It is given up once, however many units say so.
+func TestKeeperRenews(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	k := l.keep(1, "a", "b")
+	k.untilHas(3)
+	a, b := k.position("a"), k.position("b")
+	k.Renew(a)
+	k.Renew(b)
+	elsewhere := func(units map[string]Position) bool {
+		for _, p := range units {
+			if p.Backend == a.Backend {
+				return false
+			}
+		}
+		return len(units) == 3
+	}
+	k.until("all on another session", elsewhere)
+	k.Renew(b)
+	k.Look()
+	l.exec(`DELETE FROM outbox_positions WHERE destination = 'b'`) // so that a look shows
+	k.until("a look later", func(units map[string]Position) bool { return elsewhere(units) && units["b"].Unit != b.Unit })
+	if now := k.position("a"); now.Epoch != 2 || k.lostSoFar() < 4 {
+		t.Errorf("taken again: %+v, %d units lost", now, k.lostSoFar())
+	}
+}
+
 // TestKeepersOverRestart: a server that was restarted, and one that crashed.
 func TestKeepersOverRestart(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -76,6 +77,9 @@ func (t *tenure) run(ctx context.Context) error {
 			look.Reset(jittered(shareEvery))
 			err = t.look(ctx)
 		case <-t.k.looks:
+			if t.k.renew.Load() == t.proof {
+				return errElsewhere
+			}
 			err = t.look(ctx)
 		case <-t.ripe.C:
 			t.begin()
@@ -88,6 +92,9 @@ func (t *tenure) run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// errElsewhere is why a session is given up that lives.
+var errElsewhere = errors.New("connections lead to another server than the one on which the session lives")
 
 // ask asks something of the session; the answer proves that it lives.
 func (t *tenure) ask(f func() error) error {
