@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,9 +55,10 @@ type Engine struct {
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
-	refused   chan error    // capacity 1: why the table cannot be read
-	abandoned chan struct{} // closed when nobody waits any more for what runs
-	last      atomic.Int64  // the highest id that was given out, when it was last asked for
+	refused   chan error             // capacity 1: why the table cannot be read
+	abandoned chan struct{}          // closed when nobody waits any more for what runs
+	last      atomic.Int64           // the highest id that was given out, when it was last asked for
+	used      atomic.Pointer[Ranges] // the ids that were given out then; nil before
 
 	mu       sync.Mutex
 	sequence sequence
@@ -202,10 +204,21 @@ func (e *Engine) Stats(s *dispatch.Stats) {
 	s.Positions = []dispatch.PositionStats{}
 	for _, r := range e.units {
 		p := r.stat()
-		p.Last = max(p.Head, e.last.Load())
+		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head {
+			p.Unread = e.possible(Ranges{{p.Head + 1, p.Last}})
+		}
 		s.Positions = append(s.Positions, p)
 	}
 	sortPositions(s.Positions)
+}
+
+// possible returns how many of the ids an event can have: a partition begins far behind the
+// last id of the one before.
+func (e *Engine) possible(ids Ranges) int64 {
+	if used := e.used.Load(); used != nil {
+		return ids.common(*used)
+	}
+	return ids.IDs()
 }
 
 func (e *Engine) poke(seek bool) {
@@ -311,16 +324,20 @@ const lastEvery = time.Second
 // watchLast asks for the highest id, which is what lag is reckoned by.
 func (e *Engine) watchLast(ctx context.Context) {
 	for ctx.Err() == nil {
-		var last int64
 		err := e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			if err := conn.QueryRow(ctx, `SELECT coalesce(outbox_last_id(), 0)`).Scan(&last); err != nil {
-				return fmt.Errorf("ask for the last id: %w", err)
+			last, text, err := store.UsedIDs(ctx, conn, e.Connector.Schema)
+			if err != nil {
+				return err
 			}
+			used, err := ParseRanges(text)
+			if err != nil {
+				return fmt.Errorf("ask for the ids that were given out: %w", err)
+			}
+			used.Add(Range{last + 1, math.MaxInt64}) // what was given out since
+			e.used.Store(&used)
+			e.last.Store(last)
 			return nil
 		})
-		if err == nil {
-			e.last.Store(last)
-		}
 		if ctx.Err() == nil {
 			e.report(err)
 		}

@@ -333,7 +333,7 @@ func (r *router) save(ctx context.Context, conn *pgx.Conn) error {
 func (r *router) publish() {
 	gaps := r.reader.Gaps()
 	r.figures.Store(&dispatch.PositionStats{
-		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: gaps.IDs(), Ranges: int64(gaps.Len()),
+		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: r.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: r.reader.GapStats().Oldest, Saved: r.saves, SavedAt: r.savedAt,
 	})
 }
