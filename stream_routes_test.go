@@ -94,7 +94,9 @@ func (r *routing) start(all map[string][]string) (stop func()) {
 	stop = func() {
 		once.Do(func() {
 			cancel()
-			<-over // what a shut destination had is given back, which it says
+			if err := <-over; err != nil {
+				r.t.Log(err) // what a shut destination had is given back, which it says
+			}
 		})
 	}
 	r.t.Cleanup(stop)
@@ -130,7 +132,7 @@ func (r *routing) write(n int, types ...string) map[string][]int64 {
 // until waits until a query returns true.
 func (r *routing) until(what, query string, args ...any) {
 	r.t.Helper()
-	for end := time.Now().Add(playPatience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(playPatience); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		var is bool
 		if err := r.pool.QueryRow(r.t.Context(), query, args...).Scan(&is); err != nil {
 			r.t.Fatal(err)
@@ -149,7 +151,7 @@ func (r *routing) has(destination string, want ...[]int64) {
 	r.t.Helper()
 	all := slices.Sorted(slices.Values(slices.Concat(want...)))
 	for end := time.Now().Add(playPatience); time.Now().Before(end) && r.count(destination) < len(all); {
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -38,7 +38,7 @@ func (e *env) tryPartition(now time.Time) error {
 // TestPartitions: with partitions of several days, everything is as without:
 // events are heard of, swept in order, tried again, given up, refused where their
 // key is there already; and the relay makes days and drops them.
-func TestPartitions(t *testing.T) { //nolint:revive // one story
+func TestPartitions(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {

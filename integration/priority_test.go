@@ -15,7 +15,7 @@ import (
 // TestPriority: behind a backlog of a fast destination, the events of a more urgent one
 // are delivered first, in a queue: the destinations of a stream do not wait for each other; those that are for both come first to the one and in their turn
 // to the other; and each destination gets the events of an aggregate in order.
-func TestPriority(t *testing.T) {
+func TestPriority(t *testing.T) { //nolint:revive // one story
 	t.Parallel()
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {

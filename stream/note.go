@@ -74,7 +74,7 @@ func (u *unit) note(ctx context.Context, conn *pgx.Conn) error {
 			last = &all[newest]
 		}
 		if changed = last == nil || !last.Routes.equal(&wanted.Routes); changed {
-			if err := changeRoutes(ctx, tx, u.e.wanted, &wanted, last, at); err != nil {
+			if err := changeRoutes(ctx, tx, change{u.e.wanted, &wanted, last, at}); err != nil {
 				return err
 			}
 			if all, err = readRoutes(ctx, tx, &u.name); err != nil {
@@ -103,14 +103,22 @@ const (
 		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean`
 )
 
-// changeRoutes ends the last span of a destination, if it has any, and begins another
-// one, for a destination that has seen so much.
-func changeRoutes(ctx context.Context, tx pgx.Tx, all []Wanted, w *Wanted, last *span, at cut) error {
+// change is one of the routes of a destination.
+type change struct {
+	all  []Wanted // that the relay would own
+	to   *Wanted  // the destination
+	last *span    // by which it has read; nil if there is none
+	at   cut      // what it has seen
+}
+
+// changeRoutes ends the last span of a destination, if it has any, and begins another one.
+func changeRoutes(ctx context.Context, tx pgx.Tx, c change) error {
+	w, last, at := c.to, c.last, c.at
 	router, err := fence(ctx, tx)
 	if err != nil {
 		return err
 	}
-	if err := expect(ctx, tx, all); err != nil {
+	if err := expect(ctx, tx, c.all); err != nil {
 		return err
 	}
 	handed := false
@@ -143,7 +151,7 @@ func firstRoutes(ctx context.Context, tx pgx.Tx, all []Wanted, w *Wanted, at cut
 	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0`, w.Destination); err != nil {
 		return fmt.Errorf("forget routes: %w", err)
 	}
-	return changeRoutes(ctx, tx, all, w, nil, at)
+	return changeRoutes(ctx, tx, change{all: all, to: w, at: at})
 }
 
 // dropSpans deletes what has ended for the destination and for the router.

@@ -216,7 +216,7 @@ func (s *routes) read(v verdict, id int64) bool {
 
 // owed reports whether the reader, who gets such events or will, passed this one over, and
 // nobody was to get it then: nobody reads it, or those who do have got their route later.
-func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool {
+func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool { //nolint:revive // whether anybody does is asked once for all
 	latest := r.newest
 	if v.awaits(r) {
 		latest = r.coming
