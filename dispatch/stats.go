@@ -63,8 +63,9 @@ type PositionStats struct {
 	Destination string
 	Part        int
 	// Head is the highest id that was read, and Last the highest that was given out
-	// when it was last asked for: everything in between has yet to be read.
-	Head, Last int64
+	// when it was last asked for: everything in between has yet to be read. Unread is how
+	// many ids that is, without those between two partitions, which no event can have.
+	Head, Last, Unread int64
 	// Open is how many events up to Head are not acknowledged or stored yet, and Gaps how
 	// many ids up to Head belong to transactions that are open, as far as is known, in so many Ranges.
 	Open, Gaps, Ranges int64
@@ -81,7 +82,7 @@ type PositionStats struct {
 
 // Lag is how many ids have yet to be dealt with. Ids of transactions that were rolled
 // back count until they are known to be.
-func (s PositionStats) Lag() int64 { return max(0, s.Last-s.Head) + s.Open + s.Gaps }
+func (s PositionStats) Lag() int64 { return s.Unread + s.Open + s.Gaps }
 
 // ConnectionStats are the connections to the database in one role.
 type ConnectionStats struct {

@@ -33,55 +33,57 @@ func (m *mendable) answer(context.Context, *notifyd.Event) error {
 // again, is replayed again and delivered. Nothing polls: the replay wakes the relay.
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": 0} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, h, cause := newEnv(t), newRecorder(t), &mendable{}
-			h.answer = cause.answer
-			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), notifyd.WithRetention(keep, 1000))
-			id := e.insert("order.created", `{"customer": 7}`)
-			isDead := func() {
-				t.Helper()
-				e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
-				e.untilState(id, "done")
-			}
-			if got := h.next(); got.Replay != 0 || got.DedupeID() != fmt.Sprint(id) {
-				t.Errorf("at first: replay %d, id %s", got.Replay, got.DedupeID())
-			}
-			isDead()
+	for _, mode := range bothModes() {
+		for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": 0} {
+			t.Run(string(mode)+" "+name, func(t *testing.T) {
+				t.Parallel()
+				e, h, cause := newEnvIn(t, mode), newRecorder(t), &mendable{}
+				h.answer = cause.answer
+				r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), notifyd.WithRetention(keep, 1000))
+				id := e.insert("order.created", `{"customer": 7}`)
+				isDead := func() {
+					t.Helper()
+					e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
+					e.untilState(id, "done")
+				}
+				if got := h.next(); got.Replay != 0 || got.DedupeID() != fmt.Sprint(id) {
+					t.Errorf("at first: replay %d, id %s", got.Replay, got.DedupeID())
+				}
+				isDead()
 
-			dlq := r.DeadLetters()
-			page, err := dlq.List(t.Context(), deadletter.Filter{Type: "order.*"}, deadletter.Ref{}, 10)
-			if err != nil || len(page.Letters) != 1 || page.Letters[0].EventID != id || page.Letters[0].Error != "no such customer" || page.Letters[0].Attempts != 1 {
-				t.Fatalf("listed: %+v, %v", page, err)
-			}
-			replay := func(want int) {
-				t.Helper()
-				f := deadletter.Filter{Fingerprint: page.Letters[0].Fingerprint}
-				if result, err := dlq.Replay(t.Context(), f, deadletter.Action{Actor: "test"}); err != nil || result.Done != 1 {
-					t.Fatalf("replayed: %+v, %v", result, err)
+				dlq := r.DeadLetters()
+				page, err := dlq.List(t.Context(), deadletter.Filter{Type: "order.*"}, deadletter.Ref{}, 10)
+				if err != nil || len(page.Letters) != 1 || page.Letters[0].EventID != id || page.Letters[0].Error != "no such customer" || page.Letters[0].Attempts != 1 {
+					t.Fatalf("listed: %+v, %v", page, err)
 				}
-				if got := h.next(); got.ID != id || got.Attempt != 1 || got.Replay != want || got.DedupeID() != fmt.Sprintf("%dr%d", id, want) ||
-					string(got.Payload) != `{"customer": 7}` {
-					t.Errorf("delivered again: attempt %d, replay %d, id %s", got.Attempt, got.Replay, got.DedupeID())
+				replay := func(want int) {
+					t.Helper()
+					f := deadletter.Filter{Fingerprint: page.Letters[0].Fingerprint}
+					if result, err := dlq.Replay(t.Context(), f, deadletter.Action{Actor: "test"}); err != nil || result.Done != 1 {
+						t.Fatalf("replayed: %+v, %v", result, err)
+					}
+					if got := h.next(); got.ID != id || got.Attempt != 1 || got.Replay != want || got.DedupeID() != fmt.Sprintf("%dr%d", id, want) ||
+						string(got.Payload) != `{"customer": 7}` {
+						t.Errorf("delivered again: attempt %d, replay %d, id %s", got.Attempt, got.Replay, got.DedupeID())
+					}
 				}
-			}
-			replay(1)
-			isDead()
-			cause.mended.Store(true)
-			replay(2)
-			if keep > 0 {
-				e.untilState(id, "done")
-			} else {
-				e.until("the event gone", `SELECT NOT EXISTS (SELECT FROM outbox_events)`)
-			}
-			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-				t.Errorf("%d deliveries left", n)
-			}
-			if n := scan[int](e, `SELECT count(*) FROM outbox_audit WHERE action = 'replay' AND actor = 'test' AND event_id = $1`, id); n != 2 {
-				t.Errorf("%d entries in the audit", n)
-			}
-		})
+				replay(1)
+				isDead()
+				cause.mended.Store(true)
+				replay(2)
+				if keep > 0 {
+					e.untilState(id, "done")
+				} else {
+					e.until("the event gone", `SELECT NOT EXISTS (SELECT FROM outbox_events)`)
+				}
+				if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+					t.Errorf("%d deliveries left", n)
+				}
+				if n := scan[int](e, `SELECT count(*) FROM outbox_audit WHERE action = 'replay' AND actor = 'test' AND event_id = $1`, id); n != 2 {
+					t.Errorf("%d entries in the audit", n)
+				}
+			})
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/listener"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -171,21 +173,34 @@ func TestTwoRelaysShareTheWork(t *testing.T) {
 
 func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
-	var count atomic.Int64
-	r := e.relay(handleAll(t, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
-		count.Add(1)
-		return nil
-	})), notifyd.WithPollInterval(never))
-	heard := e.listen()
-	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 100000) n`)
-	e.untilDone()
-	if n := count.Load(); n < 100000 || n > 100000 && !r.lostClaim() {
-		t.Errorf("%d deliveries, want 100000", n)
-	}
-	e.exec(`NOTIFY outbox_events, 'end'`)
-	if payloads := heard("end"); len(payloads) > 1 {
-		t.Errorf("%d notifications for one statement", len(payloads))
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			var count atomic.Int64
+			r := e.relay(handleAll(t, notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+				count.Add(1)
+				return nil
+			})), notifyd.WithPollInterval(never))
+			heard := e.listen()
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', to_json(n) FROM generate_series(1, 100000) n`)
+			e.untilDone()
+			if n := count.Load(); n < 100000 || n > 100000 && !r.lostClaim() {
+				t.Errorf("%d deliveries, want 100000", n)
+			}
+			e.exec(`NOTIFY outbox_events, 'end'`)
+			payloads := heard("end")
+			all := len(payloads)
+			payloads = slices.DeleteFunc(payloads, func(payload string) bool { return payload == listener.WordAwake })
+			if len(payloads) > 1 {
+				t.Errorf("%d notifications for one statement: %q", len(payloads), payloads[:min(20, len(payloads))])
+			}
+			// In a stream the relay says besides that it keeps the bell silent, and does not
+			// let it ring for every break that the machine has.
+			if n := all - len(payloads); n > 5 {
+				t.Errorf("the bell fell silent %d times for one statement", n)
+			}
+		})
 	}
 }
 

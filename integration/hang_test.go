@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestOutageThatBeginsWithAHang: an outage shows itself by a call that has no answer
@@ -15,38 +16,47 @@ import (
 // delivered, and so is what is written then.
 func TestOutageThatBeginsWithAHang(t *testing.T) {
 	t.Parallel()
-	const before, during, later = 3000, 40, 40
-	e, h := newEnv(t), newRecorder(t)
-	var down atomic.Bool
-	gone := make(chan struct{})
-	h.answer = func(ctx context.Context, _ *notifyd.Event) error {
-		if !down.Load() {
-			return nil
-		}
-		select {
-		case <-gone:
-		case <-ctx.Done():
-		}
-		return notifyd.Unavailable(errors.New("connection reset"))
-	}
-	r := e.relay(handleAll(t, h, notifyd.Concurrency(1)))
-	write := func(n int) {
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'x', '1' FROM generate_series(1, $1::int)`, n)
-	}
-	write(before) // that the destination is known to be fast
-	e.untilDone()
-	down.Store(true)
-	write(during)
-	e.until("leased", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'running')`)
-	down.Store(false)
-	close(gone)
-	e.untilDone()
-	write(later)
-	e.untilDone()
-	if copies := h.all(e, before+during+later); copies == 0 {
-		t.Error("the call that hung was not made again")
-	}
-	if left := r.Stats().Leases.Held; left > 0 {
-		t.Errorf("%d leases are held in the end", left)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			const before, during, later = 3000, 40, 40
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			var down atomic.Bool
+			gone := make(chan struct{})
+			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+				if !down.Load() {
+					return nil
+				}
+				select {
+				case <-gone:
+				case <-ctx.Done():
+				}
+				return notifyd.Unavailable(errors.New("connection reset"))
+			}
+			r := e.relay(handleAll(t, h, notifyd.Concurrency(1)))
+			write := func(n int) {
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'x', '1' FROM generate_series(1, $1::int)`, n)
+			}
+			write(before) // that the destination is known to be fast
+			e.untilDone()
+			down.Store(true)
+			write(during)
+			if mode == outboxsql.ModeQueue {
+				e.until("leased", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'running')`)
+			} else {
+				e.until("the position is past them", `SELECT head = outbox_last_id() FROM outbox_positions WHERE destination = 'all'`)
+			}
+			down.Store(false)
+			close(gone)
+			e.untilDone()
+			write(later)
+			e.untilDone()
+			if copies := h.all(e, before+during+later); copies == 0 {
+				t.Error("the call that hung was not made again")
+			}
+			if left := r.Stats().Leases.Held; left > 0 {
+				t.Errorf("%d leases are held in the end", left)
+			}
+		})
 	}
 }

@@ -38,80 +38,86 @@ func (e *env) tryPartition(now time.Time) error {
 // TestPartitions: with partitions of several days, everything is as without:
 // events are heard of, swept in order, tried again, given up, refused where their
 // key is there already; and the relay makes days and drops them.
-func TestPartitions(t *testing.T) { //nolint:revive // one story
+func TestPartitions(t *testing.T) {
 	t.Parallel()
-	e, h := newEnv(t), newRecorder(t)
-	today := scan[time.Time](e, `SELECT now()`)
-	name := func(days int) string { return "outbox_events_p" + today.AddDate(0, 0, days).UTC().Format("20060102") }
-	e.partition(today.AddDate(0, 0, -5)) // up to two days ago
-	h.answer = func(_ context.Context, ev *notifyd.Event) error {
-		switch {
-		case ev.Type == "dead":
-			return notifyd.Permanent(errors.New("no"))
-		case ev.Type == "retry" && h.times(ev.ID) < 3:
-			return errors.New("not yet")
-		}
-		return nil
-	}
-	write := func(events ...outbox.Event) error {
-		return pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error { return outbox.Write(e.ctx, tx, events...) })
-	}
-	aggregate := func(eventType, id string) outbox.Event {
-		return outbox.Event{Type: eventType, AggregateType: "order", AggregateID: id, Payload: 1}
-	}
-	for n := range 4 { // some in each partition, before any relay is there
-		e.exec(`SELECT outbox_partitions_extend($1, 0)`, today.AddDate(0, 0, n-5))
-		if err := write(aggregate("retry", "a"), aggregate("a", "a"), outbox.Event{Type: "key", IdempotencyKey: fmt.Sprint(n), Payload: 1}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := write(outbox.Event{Type: "dead", Payload: 1}); err != nil {
-		t.Fatal(err)
-	}
-	options := []notifyd.Option{notifyd.WithDailyPartitions(), notifyd.WithPollInterval(never), notifyd.WithRetention(time.Millisecond, 10)}
-	if err := write(outbox.Event{Type: "key", IdempotencyKey: "0", Payload: 1}); err == nil || !strings.Contains(err.Error(), "outbox_events_idempotency") {
-		t.Errorf("a key of an earlier day: %v", err)
-	}
-	relay := e.relay(handleAll(t, h, quick()), options...)
-	e.untilDone()
-	e.until("the day at hand", `SELECT count(*) >= 4 FROM outbox_partitions() WHERE day >= $1::date`, today.UTC().Format(time.DateOnly))
-	e.until("the days before", `SELECT count(*) = 1 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
-	id := e.insert("a", "1")
-	// The next day may have begun.
-	e.until("delivered today", `SELECT state = 'done' AND tableoid IN (to_regclass($2), to_regclass('outbox_events_p' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')))
-		FROM outbox_events WHERE id = $1`, id, name(0))
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			today := scan[time.Time](e, `SELECT now()`)
+			name := func(days int) string { return "outbox_events_p" + today.AddDate(0, 0, days).UTC().Format("20060102") }
+			e.partition(today.AddDate(0, 0, -5)) // up to two days ago
+			h.answer = func(_ context.Context, ev *notifyd.Event) error {
+				switch {
+				case ev.Type == "dead":
+					return notifyd.Permanent(errors.New("no"))
+				case ev.Type == "retry" && h.times(ev.ID) < 3:
+					return errors.New("not yet")
+				}
+				return nil
+			}
+			write := func(events ...outbox.Event) error {
+				return pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error { return outbox.Write(e.ctx, tx, events...) })
+			}
+			aggregate := func(eventType, id string) outbox.Event {
+				return outbox.Event{Type: eventType, AggregateType: "order", AggregateID: id, Payload: 1}
+			}
+			for n := range 4 { // some in each partition, before any relay is there
+				e.exec(`SELECT outbox_partitions_extend($1, 0)`, today.AddDate(0, 0, n-5))
+				if err := write(aggregate("retry", "a"), aggregate("a", "a"), outbox.Event{Type: "key", IdempotencyKey: fmt.Sprint(n), Payload: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := write(outbox.Event{Type: "dead", Payload: 1}); err != nil {
+				t.Fatal(err)
+			}
+			options := []notifyd.Option{notifyd.WithDailyPartitions(), notifyd.WithPollInterval(never), notifyd.WithRetention(time.Millisecond, 10)}
+			if err := write(outbox.Event{Type: "key", IdempotencyKey: "0", Payload: 1}); err == nil || !strings.Contains(err.Error(), "outbox_events_idempotency") {
+				t.Errorf("a key of an earlier day: %v", err)
+			}
+			relay := e.relay(handleAll(t, h, quick()), options...)
+			e.untilDone()
+			e.until("the day at hand", `SELECT count(*) >= 4 FROM outbox_partitions() WHERE day >= $1::date`, today.UTC().Format(time.DateOnly))
+			e.until("the days before", `SELECT count(*) = 1 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
+			id := e.insert("a", "1")
+			// The next day may have begun.
+			e.untilState(id, "done")
+			e.until("written today", `SELECT tableoid IN (to_regclass($2), to_regclass('outbox_events_p' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')))
+				FROM outbox_events WHERE id = $1`, id, name(0))
 
-	// What the aggregate was given, in the order of ids, through all retries.
-	var got []int64
-	for len(h.calls) > 0 {
-		ev := <-h.calls
-		if ev.AggregateID == "a" && (len(got) == 0 || got[len(got)-1] != ev.ID) {
-			got = append(got, ev.ID)
-		}
-	}
-	if len(got) != 8 || !slices.IsSorted(got) {
-		t.Errorf("the aggregate got %v", got)
-	}
+			// What the aggregate was given, in the order of ids, through all retries.
+			var got []int64
+			for len(h.calls) > 0 {
+				ev := <-h.calls
+				if ev.AggregateID == "a" && (len(got) == 0 || got[len(got)-1] != ev.ID) {
+					got = append(got, ev.ID)
+				}
+			}
+			if len(got) != 8 || !slices.IsSorted(got) {
+				t.Errorf("the aggregate got %v", got)
+			}
 
-	// The dead letter has kept its partition; when it is dealt with, that goes.
-	if left := scan[string](e, `SELECT string_agg(name, ' ') FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly)); left != name(-2) {
-		t.Errorf("left is %s, want %s", left, name(-2))
+			// The dead letter has kept its partition; when it is dealt with, that goes.
+			if left := scan[string](e, `SELECT string_agg(name, ' ') FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly)); left != name(-2) {
+				t.Errorf("left is %s, want %s", left, name(-2))
+			}
+			// Said after the drops that were seen above, so it is waited for.
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for end := time.Now().Add(2 * time.Minute); !strings.Contains(relay.log.text(), "has a delivery that waits or is dead"); <-tick.C {
+				if time.Now().After(end) {
+					t.Fatal("the log does not say why a partition is kept")
+				}
+			}
+			if err := relay.end(); err != nil {
+				t.Fatal(err)
+			}
+			e.exec(`DELETE FROM outbox_deliveries`)
+			e.relay(handleAll(t, h), options...)
+			e.until("the last of the days before", `SELECT count(*) = 0 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
+			e.until("their keys", `SELECT count(*) = 0 FROM outbox_keys`)
+		})
 	}
-	// Said after the drops that were seen above, so it is waited for.
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(2 * time.Minute); !strings.Contains(relay.log.text(), "has a delivery that waits or is dead"); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatal("the log does not say why a partition is kept")
-		}
-	}
-	if err := relay.end(); err != nil {
-		t.Fatal(err)
-	}
-	e.exec(`DELETE FROM outbox_deliveries`)
-	e.relay(handleAll(t, h), options...)
-	e.until("the last of the days before", `SELECT count(*) = 0 FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly))
-	e.until("their keys", `SELECT count(*) = 0 FROM outbox_keys`)
 }
 
 // TestPartitionWhileRunning: a table with events of every state becomes

@@ -17,6 +17,7 @@ import (
 	"github.com/notifyd/notifyd/internal/rabbitserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -46,53 +47,63 @@ const (
 // by SIGKILL and in order in turn.
 func TestRabbitMQRestarts(t *testing.T) {
 	t.Parallel()
-	restarts := defaultRabbitRestarts
-	if text := os.Getenv(envRabbitRestarts); text != "" {
-		var err error
-		if restarts, err = strconv.Atoi(text); err != nil || restarts < 1 {
-			t.Fatalf("%s=%s is no number of restarts", envRabbitRestarts, text)
-		}
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			restarts := defaultRabbitRestarts
+			if text := os.Getenv(envRabbitRestarts); text != "" {
+				var err error
+				if restarts, err = strconv.Atoi(text); err != nil || restarts < 1 {
+					t.Fatalf("%s=%s is no number of restarts", envRabbitRestarts, text)
+				}
+			}
+			r := newRabbitRun(t, 0, mode)
+			for i := range restarts {
+				r.flows()
+				down := r.broker.Kill
+				if i%2 == 1 {
+					down = func() error { return r.broker.Halt(t.Context()) }
+				}
+				if err := down(); err != nil {
+					t.Fatal(err)
+				}
+				r.fails()
+				if err := r.broker.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.flows()
+			r.check(restarts)
+		})
 	}
-	r := newRabbitRun(t, 0)
-	for i := range restarts {
-		r.flows()
-		down := r.broker.Kill
-		if i%2 == 1 {
-			down = func() error { return r.broker.Halt(t.Context()) }
-		}
-		if err := down(); err != nil {
-			t.Fatal(err)
-		}
-		r.fails()
-		if err := r.broker.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.flows()
-	r.check(restarts)
 }
 
 // TestRabbitMQAway lets the broker be away for a while under a steady load.
 func TestRabbitMQAway(t *testing.T) {
 	t.Parallel()
-	away := defaultRabbitAway
-	if text := os.Getenv(envRabbitAway); text != "" {
-		var err error
-		if away, err = time.ParseDuration(text); err != nil || away <= 0 {
-			t.Fatalf("%s=%s is no duration", envRabbitAway, text)
-		}
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			away := defaultRabbitAway
+			if text := os.Getenv(envRabbitAway); text != "" {
+				var err error
+				if away, err = time.ParseDuration(text); err != nil || away <= 0 {
+					t.Fatalf("%s=%s is no duration", envRabbitAway, text)
+				}
+			}
+			r := newRabbitRun(t, away, mode)
+			r.flows()
+			if err := r.broker.Halt(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(away) // the load goes on
+			if err := r.broker.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.flows()
+			r.check(1)
+		})
 	}
-	r := newRabbitRun(t, away)
-	r.flows()
-	if err := r.broker.Halt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(away) // the load goes on
-	if err := r.broker.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.flows()
-	r.check(1)
 }
 
 // rabbitRun is a relay that delivers to a broker while events are written.
@@ -112,9 +123,9 @@ type rabbitRun struct {
 }
 
 // newRabbitRun starts one whose broker is to be away for so long.
-func newRabbitRun(t *testing.T, away time.Duration) *rabbitRun {
+func newRabbitRun(t *testing.T, away time.Duration, mode outboxsql.Mode) *rabbitRun {
 	t.Helper()
-	r := &rabbitRun{given: make(map[string][]int64), env: newEnv(t), broker: testenv.OwnRabbitMQ(t, rabbitserver.Config{})}
+	r := &rabbitRun{given: make(map[string][]int64), env: newEnvIn(t, mode), broker: testenv.OwnRabbitMQ(t, rabbitserver.Config{})}
 	r.ahead = rabbitAhead + rabbitEvents*int64(away/rabbitEvery)
 	h, err := rabbitmq.New(rabbitmq.Config{
 		URL: secret.New(r.broker.URL("")), RoutingKey: rabbitQueue,

@@ -12,6 +12,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // oneIncident is how soon what comes back and goes again is the same incident:
@@ -22,41 +23,46 @@ const oneIncident = 5 * time.Second
 // breaks in which it could have been over.
 func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	server := testenv.OwnPostgres(t, nil)
-	e, h := envAt(t, server.URL("")), newRecorder(t)
-	r := e.relay(handleAll(t, h))
-	breaks := 1
-	last := time.Now()
-	for n := range 20 {
-		if n > 0 && time.Since(last) >= oneIncident {
-			breaks++
-		}
-		last = time.Now()
-		e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 50)`)
-		if err := server.Restart(t.Context(), pgserver.Immediate); err != nil {
-			t.Fatal(err)
-		}
-		e.pool.Reset()
-	}
-	id := e.insertWhenUp("n")
-	e.untilState(id, "done")
-	e.untilDone()
-	awaitTrue(t, "the end of the incidents", func() bool {
-		return r.count("database answers again") == r.count("database does not answer") && r.count("listening again") == r.count("not listening")
-	})
-	for _, message := range []string{"database does not answer", "not listening"} {
-		if got := r.count(message); got < 1 || got > breaks {
-			t.Errorf("%q was said %d times in %d storms", message, got, breaks)
-		}
-	}
-	for line := range strings.Lines(r.log.text()) { // nothing else is said of it
-		if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") &&
-			(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine kept from it for 5 s
-			t.Errorf("the relay said: %s", line)
-		}
-	}
-	if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 20*50+1 {
-		t.Errorf("%d events are done, want %d", n, 20*50+1)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnPostgres(t, nil)
+			e, h := envAt(t, server.URL("")).become(mode), newRecorder(t)
+			r := e.relay(handleAll(t, h))
+			breaks := 1
+			last := time.Now()
+			for n := range 20 {
+				if n > 0 && time.Since(last) >= oneIncident {
+					breaks++
+				}
+				last = time.Now()
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 50)`)
+				if err := server.Restart(t.Context(), pgserver.Immediate); err != nil {
+					t.Fatal(err)
+				}
+				e.pool.Reset()
+			}
+			e.insertWhenUp("n")
+			e.untilDone()
+			awaitTrue(t, "the end of the incidents", func() bool {
+				return r.count("database answers again") == r.count("database does not answer") && r.count("listening again") == r.count("not listening") &&
+					r.count("the session that owns units is back") == r.count("no session that owns units")
+			})
+			for _, message := range []string{"database does not answer", "not listening", "no session that owns units"} {
+				if got := r.count(message); got > breaks || got < 1 && (mode == outboxsql.ModeStream || message != "no session that owns units") {
+					t.Errorf("%q was said %d times in %d storms", message, got, breaks)
+				}
+			}
+			for line := range strings.Lines(r.log.text()) { // nothing else is said of it
+				if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") && !strings.Contains(line, "no session that owns units") &&
+					(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine kept from it for 5 s
+					t.Errorf("the relay said: %s", line)
+				}
+			}
+			if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 20*50+1 {
+				t.Errorf("%d events are done, want %d", n, 20*50+1)
+			}
+		})
 	}
 }
 

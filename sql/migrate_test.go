@@ -421,5 +421,5 @@ func TestStreamsMigration(t *testing.T) {
 		t.Errorf("mode and last id: %s", got)
 	}
 	exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ('x', 1, '{[1,2)}'); DELETE FROM outbox_positions;
-		INSERT INTO outbox_routes (destination, pattern, head) VALUES ('x', '*', 1); DELETE FROM outbox_routes`)
+		INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('x', 1, '{*}', 1); DELETE FROM outbox_routes`)
 }

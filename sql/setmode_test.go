@@ -185,7 +185,7 @@ func TestQueueToStream(t *testing.T) {
 		t.Helper()
 		const n = 100_000
 		fill(t, conn, n)
-		exec(t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('old', 1000000000); INSERT INTO outbox_routes (destination, pattern, head) VALUES ('old', '*', 1)`)
+		exec(t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('old', 1000000000); INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('old', 1, '{*}', 1)`)
 		fresh, rows := values[int64](t, conn, freshIDs), values[string](t, conn, storedRows)
 		exec(t, conn, `DELETE FROM outbox_positions`) // would be ahead of the sequence
 		stop := crowd(t, conn.Config().ConnString())

@@ -59,20 +59,30 @@ COMMENT ON COLUMN outbox_positions.created_at IS 'When the destination was first
 COMMENT ON COLUMN outbox_positions.updated_at IS 'When the position last changed.';
 
 CREATE TABLE IF NOT EXISTS outbox_routes (
-    destination text           NOT NULL,
-    pattern     text           NOT NULL,
+    since       bigint         NOT NULL,
     head        bigint         NOT NULL,
+    until_head  bigint,
+    destination text           NOT NULL,
+    patterns    text[]         NOT NULL,
+    others      text[]         NOT NULL DEFAULT '{}',
     open        int8multirange NOT NULL DEFAULT '{}',
+    until_open  int8multirange NOT NULL DEFAULT '{}',
     handed      boolean        NOT NULL DEFAULT false,
-    PRIMARY KEY (destination, pattern)
+    PRIMARY KEY (destination, since)
 );
 COMMENT ON TABLE outbox_routes IS
-    'Since when the destinations of a stream read which event types. Empty where outbox_events is a queue.';
+    'Since when, and until when, the destinations of a stream read which event types. Empty where outbox_events is a queue.';
 COMMENT ON COLUMN outbox_routes.destination IS 'Name of the destination.';
-COMMENT ON COLUMN outbox_routes.pattern IS 'The event types, as in the configuration: a name, a prefix with an asterisk, or an asterisk.';
-COMMENT ON COLUMN outbox_routes.head IS 'The destination reads these types above this id, and in open. What it missed before is handed to it from the unrouted events.';
+COMMENT ON COLUMN outbox_routes.since IS 'Rises with each change. 0: a relay knows these routes, and another one that does not know them has the destination still.';
+COMMENT ON COLUMN outbox_routes.patterns IS
+    'The event types that the destination gets, as in the configuration: a name, a prefix with an asterisk, or an asterisk. The most specific one decides.';
+COMMENT ON COLUMN outbox_routes.others IS 'The patterns that lead to other destinations alone.';
+COMMENT ON COLUMN outbox_routes.head IS
+    'The destination reads by these routes above this id, and in open. What had no route before is handed to it from the unrouted events.';
 COMMENT ON COLUMN outbox_routes.open IS 'Ids up to head that the destination still reads.';
-COMMENT ON COLUMN outbox_routes.handed IS 'Whether the unrouted events up to there have been handed to the destination.';
+COMMENT ON COLUMN outbox_routes.until_head IS 'The destination reads by these routes up to this id, but not in until_open. NULL: they stand.';
+COMMENT ON COLUMN outbox_routes.until_open IS 'Ids up to until_head for which the next routes count.';
+COMMENT ON COLUMN outbox_routes.handed IS 'Whether the unrouted events up to head have been handed to the destination.';
 
 -- In the order of events that are due together, which is that of their ids. The
 -- table is small: it has what could not be delivered.

@@ -86,6 +86,24 @@ const (
 		WHERE q.top IS NOT NULL`
 )
 
+// UsedIDs returns the highest id that the table of a schema, to which the search_path leads, has given out, and which ids
+// it may have given out at all, as PostgreSQL writes an int8multirange.
+func UsedIDs(ctx context.Context, conn *pgx.Conn, schema string) (last int64, used string, err error) {
+	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
+	if err != nil {
+		return 0, "", err
+	}
+	ids := sqlUsedPlain
+	if partitioned {
+		ids = sqlUsedPartitioned
+	}
+	err = conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT coalesce(outbox_last_id(), 0) AS last) SELECT l.last, used.ids::text FROM l, (`+ids+`) AS used`).Scan(&last, &used)
+	if err != nil {
+		return 0, "", fmt.Errorf("ask for the ids that were given out: %w", err)
+	}
+	return last, used, nil
+}
+
 // sqlUnitHolders has the sessions that hold units: the lock of a unit is the number of
 // the table of positions, and its own.
 const sqlUnitHolders = `SELECT l.objid, l.pid, a.application_name, host(a.client_addr) AS client

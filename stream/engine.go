@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,10 +55,11 @@ type Engine struct {
 
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
-	refused   chan error    // capacity 1: why the table cannot be read
-	abandoned chan struct{} // closed when nobody waits any more for what runs
-	loading   atomic.Int64  // units that read what is stored of theirs
-	last      atomic.Int64  // the highest id that was given out, when it was last asked for
+	refused   chan error             // capacity 1: why the table cannot be read
+	abandoned chan struct{}          // closed when nobody waits any more for what runs
+	loading   atomic.Int64           // units that read what is stored of theirs
+	last      atomic.Int64           // the highest id that was given out, when it was last asked for
+	used      atomic.Pointer[Ranges] // the ids that were given out then; nil before
 
 	mu       sync.Mutex
 	sequence sequence
@@ -81,9 +84,16 @@ func New(o Options) *Engine {
 		lanes: make(map[string]dispatch.Lane), units: make(map[string]*running),
 		ready: make(chan struct{}), abandoned: make(chan struct{}), refused: make(chan error, 1),
 	}
+	var patterns []string
 	for _, l := range e.d.Lanes() {
 		e.lanes[l.Name()] = l
-		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Patterns: e.d.Patterns(l.Name())})
+		patterns = append(patterns, e.d.Patterns(l.Name())...)
+		e.wanted = append(e.wanted, Wanted{Destination: l.Name(), Start: o.Starts[l.Name()], Routes: Routes{Patterns: e.d.Patterns(l.Name())}})
+	}
+	slices.Sort(patterns)
+	for i := range e.wanted {
+		w := &e.wanted[i]
+		w.Others = slices.DeleteFunc(slices.Compact(slices.Clone(patterns)), func(p string) bool { return slices.Contains(w.Patterns, p) })
 	}
 	e.vigil = newVigil(o.Config.PollInterval, o.Bell)
 	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, e.report, e.lookAfter, e.witnesses.mark
@@ -91,6 +101,11 @@ func New(o Options) *Engine {
 		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost,
 	}, o.Log)
 	return e
+}
+
+// wantedOf returns what is wanted of a destination.
+func (e *Engine) wantedOf(name string) Wanted {
+	return e.wanted[slices.IndexFunc(e.wanted, func(w Wanted) bool { return w.Destination == name })]
 }
 
 // Run delivers until ctx ends, and then lets what runs come to its end within the
@@ -190,10 +205,21 @@ func (e *Engine) Stats(s *dispatch.Stats) {
 	s.Positions = []dispatch.PositionStats{}
 	for _, r := range e.units {
 		p := r.stat()
-		p.Last = max(p.Head, e.last.Load())
+		if p.Last = max(p.Head, e.last.Load()); p.Last > p.Head {
+			p.Unread = e.possible(Ranges{{p.Head + 1, p.Last}})
+		}
 		s.Positions = append(s.Positions, p)
 	}
 	sortPositions(s.Positions)
+}
+
+// possible returns how many of the ids an event can have: a partition begins far behind the
+// last id of the one before.
+func (e *Engine) possible(ids Ranges) int64 {
+	if used := e.used.Load(); used != nil {
+		return ids.common(*used)
+	}
+	return ids.IDs()
 }
 
 func (e *Engine) poke(seek bool) {
@@ -231,10 +257,23 @@ func (e *Engine) gained(p Position) {
 			e.refuse(err)
 		}
 		if err != nil {
-			e.log.WarnContext(ctx, "a unit is left to its new owner", "destination", p.Destination, "err", err)
+			// It is no trouble of its own: a unit ends so that another owner goes on, or
+			// routes have changed, or the session is lost, of which the keeper tells.
+			e.log.InfoContext(ctx, "a unit is left to its next owner", "destination", unitName(p.Destination), "err", err)
 			e.keeper.Look()
 		}
+		if errors.Is(err, errMoved) {
+			e.keeper.Renew(p)
+		}
 	}()
+}
+
+// unitName is a destination as a log shows it: the router has no name.
+func unitName(destination string) string {
+	if destination == "" {
+		return "(router)"
+	}
+	return destination
 }
 
 // lost ends a unit, and returns when nothing of it is under way.
@@ -286,16 +325,20 @@ const lastEvery = time.Second
 // watchLast asks for the highest id, which is what lag is reckoned by.
 func (e *Engine) watchLast(ctx context.Context) {
 	for ctx.Err() == nil {
-		var last int64
 		err := e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			if err := conn.QueryRow(ctx, `SELECT coalesce(outbox_last_id(), 0)`).Scan(&last); err != nil {
-				return fmt.Errorf("ask for the last id: %w", err)
+			last, text, err := store.UsedIDs(ctx, conn, e.Connector.Schema)
+			if err != nil {
+				return err
 			}
+			used, err := ParseRanges(text)
+			if err != nil {
+				return fmt.Errorf("ask for the ids that were given out: %w", err)
+			}
+			used.Add(Range{last + 1, math.MaxInt64}) // what was given out since
+			e.used.Store(&used)
+			e.last.Store(last)
 			return nil
 		})
-		if err == nil {
-			e.last.Store(last)
-		}
 		if ctx.Err() == nil {
 			e.report(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -23,11 +24,11 @@ const sqlTypes = `WITH RECURSIVE t(type) AS (
 	FROM t WHERE t.type IS NOT NULL)
 SELECT type FROM t WHERE type IS NOT NULL`
 
-// sqlWaiting reads the first rows of some types, in the order of ids.
+// sqlWaiting reads the first rows of some types behind an id, in the order of ids.
 const sqlWaiting = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
 FROM (SELECT w.* FROM unnest($1::text[]) AS t(type)
 	CROSS JOIN LATERAL (SELECT event_id, event_type FROM outbox_deliveries
-		WHERE state = 'unrouted' AND event_type = t.type ORDER BY event_id LIMIT $2) AS w
+		WHERE state = 'unrouted' AND event_type = t.type AND event_id > $3 ORDER BY event_id LIMIT $2) AS w
 	ORDER BY w.event_id LIMIT $2) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
@@ -51,30 +52,9 @@ func (r *router) handOut(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 	}
-	moved := false
-	for ctx.Err() == nil {
-		var types []string
-		var err error
-		if r.unsorted {
-			if types, err = r.routedTypes(ctx, conn); err != nil {
-				return err
-			}
-			r.unsorted = len(types) > 0
-		}
-		n := 0
-		if len(types) > 0 {
-			n, err = r.hand(ctx, conn, sqlWaiting, types, handBatch)
-		}
-		if err == nil && n == 0 {
-			n, err = r.hand(ctx, conn, sqlDecided, handBatch)
-		}
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			break
-		}
-		moved = true
+	moved, err := r.handStored(ctx, conn)
+	if err != nil || ctx.Err() != nil {
+		return err
 	}
 	told, err := r.finish(ctx, conn)
 	if err != nil {
@@ -84,6 +64,39 @@ func (r *router) handOut(ctx context.Context, conn *pgx.Conn) error {
 		return r.e.announce(ctx, conn)
 	}
 	return nil
+}
+
+// handStored hands out all that is stored and has got a route, from the first to the last: what
+// somebody has yet to come for stays.
+func (r *router) handStored(ctx context.Context, conn *pgx.Conn) (moved bool, err error) {
+	if r.unsorted {
+		types, err := r.routedTypes(ctx, conn)
+		if err != nil {
+			return false, err
+		}
+		for after := int64(math.MinInt64); len(types) > 0 && ctx.Err() == nil; {
+			all, err := r.hand(ctx, conn, sqlWaiting, types, handBatch, after)
+			if err != nil {
+				return moved, err
+			}
+			if len(all.looked) == 0 {
+				break
+			}
+			moved, after = true, slices.Max(all.looked)
+		}
+		r.unsorted = ctx.Err() != nil
+	}
+	for ctx.Err() == nil {
+		all, err := r.hand(ctx, conn, sqlDecided, handBatch)
+		if err != nil {
+			return moved, err
+		}
+		if len(all.looked) == 0 {
+			break
+		}
+		moved = true
+	}
+	return moved, nil
 }
 
 // routedTypes returns the types of rows without a route that have one by now.
@@ -96,16 +109,14 @@ func (r *router) routedTypes(ctx context.Context, conn *pgx.Conn) ([]string, err
 	if err != nil {
 		return nil, fmt.Errorf("look for event types without a route: %w", err)
 	}
-	return slices.DeleteFunc(types, func(t string) bool {
-		v := r.routes.of(t)
-		return len(v.best) == 0 || v.expected
-	}), nil
+	return slices.DeleteFunc(types, func(t string) bool { return !r.routes.gotten(r.routes.of(t)) }), nil
 }
 
-// hand hands out some rows, and returns how many there were.
-func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ...any) (n int, err error) {
+// hand hands out some rows, and returns which it has looked at.
+func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ...any) (all handing, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		// Locks the position against a successor, and proves that it is ours.
+		// Locks the position against a successor, and proves that it is ours, and that the
+		// routes are those that are known.
 		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
 			return cmp.Or(err, errFenced)
 		}
@@ -113,68 +124,72 @@ func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ..
 		if err != nil {
 			return err
 		}
-		all := handing{unrouted: []int64{}} // not NULL, which nothing is unlike
+		all = handing{kept: []int64{}} // not NULL, which nothing is unlike
 		var e dispatch.Event
 		var orphan bool
 		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &orphan}, func() error {
-			n++
-			all.done = append(all.done, e.ID)
+			all.looked = append(all.looked, e.ID)
 			if !orphan {
-				r.share(&all, &e)
+				r.share(&all, &e, query == sqlDecided)
 			}
 			return nil
 		})
-		if err != nil || n == 0 {
+		if err != nil || len(all.looked) == 0 {
 			return err
 		}
 		if _, err := tx.Exec(ctx, sqlHand, all.ids, all.names, all.types, all.states, all.keys); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, sqlUndecided, all.unrouted); err != nil {
+		if _, err := tx.Exec(ctx, sqlUndecided, all.kept); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`, all.done, all.unrouted)
+		_, err = tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`, all.looked, all.kept)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("hand out events that had no route: %w", err)
+		return handing{}, fmt.Errorf("hand out events that had no route: %w", err)
 	}
-	return n, nil
+	return all, nil
 }
 
 // sqlUndecided notes that delayed events of the time as a queue have no route.
-const sqlUndecided = `UPDATE outbox_deliveries SET state = 'unrouted', updated_at = now() WHERE destination = '' AND event_id = ANY($1)`
+const sqlUndecided = `UPDATE outbox_deliveries SET state = 'unrouted', updated_at = now()
+WHERE destination = '' AND event_id = ANY($1) AND state <> 'unrouted'`
 
 // handing are rows to be.
 type handing struct {
-	done     []int64 // rows that were looked at
-	unrouted []int64 // those of them that have no route
-	ids      []int64
-	names    []string
-	types    []string
-	states   []string
-	keys     []string
+	looked []int64 // rows that were looked at
+	kept   []int64 // those of them that stay: they have no route, or are to be somebody's who has yet to come
+	ids    []int64
+	names  []string
+	types  []string
+	states []string
+	keys   []string
 }
 
 // share adds the rows of an event. A destination that waits for them finds them parked,
-// and begins with the first of each aggregate; one that is at work finds them due.
-func (r *router) share(all *handing, e *dispatch.Event) {
+// and begins with the first of each aggregate. One that is at work has been handed all
+// that it had passed; but what was decided in the time as a queue, and is due now, it finds due.
+func (r *router) share(all *handing, e *dispatch.Event, decided bool) { //nolint:revive // two kinds of rows
 	v := r.routes.of(e.Type)
-	if len(v.best) == 0 || v.expected {
-		all.unrouted = append(all.unrouted, e.ID)
-		return
+	if !r.routes.gotten(v) || !decided && r.routes.awaited(v) {
+		all.kept = append(all.kept, e.ID)
 	}
 	key := dispatch.OrderingKey(e)
-	for _, i := range v.best {
-		to := &r.routes.all[i]
-		if !to.passed(e.ID) {
-			continue // it reads the event by itself
+	for i := range r.routes.readers {
+		to := &r.routes.readers[i]
+		if !v.gets(to) || r.routes.reads(v, to, e.ID) {
+			continue // it is not for it, or it reads the event by itself
+		}
+		newest := &r.routes.all[to.newest]
+		if !decided && newest.handed {
+			continue
 		}
 		state := stateRetry
-		if key != "" && !to.handed {
+		if key != "" && !newest.handed {
 			state = stateParked
 		}
-		all.ids, all.names, all.types = append(all.ids, e.ID), append(all.names, to.destination), append(all.types, e.Type)
+		all.ids, all.names, all.types = append(all.ids, e.ID), append(all.names, newest.destination), append(all.types, e.Type)
 		all.states, all.keys = append(all.states, state), append(all.keys, key)
 	}
 }
@@ -185,14 +200,14 @@ func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err err
 	gaps := r.reader.Gaps()
 	for i := range r.routes.all {
 		to := &r.routes.all[i]
-		if r.routes.awaits(to.pattern) || !to.complete(r.reader.Head(), gaps) {
+		if !r.complete(to, gaps) {
 			continue
 		}
 		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), gaps, 0); err != nil || !ok {
 				return cmp.Or(err, errFenced)
 			}
-			_, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND pattern = $2`, to.destination, to.pattern)
+			_, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, to.destination, to.since)
 			return err
 		})
 		if err != nil {
@@ -201,25 +216,4 @@ func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err err
 		to.handed, told = true, true
 	}
 	return told, nil
-}
-
-// complete reports whether the destination waits for nothing but to be handed what is
-// stored: the router, which has these gaps below its head, has read all that it had passed.
-func (r *route) complete(head int64, gaps Ranges) bool {
-	return !r.handed && head >= r.head && r.saw(gaps)
-}
-
-// saw reports whether all gaps up to the head of the route were open for its
-// destination as well: what comes up there, that will read by itself.
-func (r *route) saw(gaps Ranges) bool {
-	for _, g := range gaps {
-		if g.From > r.head {
-			break
-		}
-		i, found := slices.BinarySearchFunc(r.open, g.From, func(o Range, id int64) int { return compare(o.To, id) })
-		if !found && i == len(r.open) || r.open[i].From > g.From || r.open[i].To < min(g.To, r.head) {
-			return false
-		}
-	}
-	return true
 }

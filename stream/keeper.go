@@ -47,8 +47,8 @@ type Wanted struct {
 	Destination string
 	// Start says where it begins if it has no position yet.
 	Start Start
-	// Patterns are those of the event types that it gets. They are noted with a new position.
-	Patterns []string
+	// Routes say which events it gets. They are noted with a new position.
+	Routes
 }
 
 // KeeperOptions say what a [Keeper] keeps, and whom it tells.
@@ -77,6 +77,7 @@ type Keeper struct {
 
 	proof atomic.Pointer[proof] // of the session, nil while there is none
 	looks chan struct{}         // capacity 1
+	renew atomic.Pointer[proof] // of the session that is to be given up
 
 	work sync.WaitGroup // calls of Lost
 	left chan place     // where Lost has returned; room for all
@@ -159,6 +160,14 @@ func (k *Keeper) Look() {
 	}
 }
 
+// Renew has the keeper give up the session on which p was taken, unless it has another one
+// by now: connections do not lead to where that lives any more. So it is after a failover where
+// the old primary keeps its sessions. It never blocks.
+func (k *Keeper) Renew(p Position) {
+	k.renew.Store(p.proof)
+	k.Look()
+}
+
 // Run keeps this relay's share of the units until ctx ends, and then gives all of them
 // away and returns nil. Where the session is lost it connects again, for as long as it
 // takes. A table that is no stream, or none any more, ends it with outboxsql.ErrMode.
@@ -167,25 +176,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(firstReconnect), backoff.WithMaxInterval(longestReconnect),
 		backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))
-	var since time.Time // when the session was lost
+	away := absence{log: k.log}
+	defer away.settle(0)
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := k.serve(ctx, func() {
-			if !since.IsZero() {
-				k.log.InfoContext(ctx, "the session that owns units is back", "after", time.Since(since).Round(time.Millisecond))
-				since = time.Time{}
-			}
-		})
+		err := k.serve(ctx, away.back)
 		if errors.Is(err, outboxsql.ErrMode) {
 			return err
 		}
 		if ctx.Err() != nil || err == nil {
 			return nil
 		}
-		if since.IsZero() {
-			since = time.Now()
-			k.log.WarnContext(ctx, "no session that owns units; nothing is delivered until it is back", "err", err)
-		}
+		away.begin(err)
 		if time.Since(began) > longestReconnect {
 			pause.Reset()
 		}

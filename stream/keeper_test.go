@@ -466,7 +466,8 @@ func TestKeeperSkipsALockedRow(t *testing.T) {
 	}
 }
 
-// TestKeeperTakesAgain: positions that were moved by hand, or forgotten.
+// TestKeeperTakesAgain: positions that were moved by hand, or forgotten. The router begins
+// anew as well, because there are routes again of the one that was forgotten.
 func TestKeeperTakesAgain(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -475,10 +476,38 @@ func TestKeeperTakesAgain(t *testing.T) {
 	l.exec(`UPDATE outbox_positions SET head = 42, epoch = epoch + 1 WHERE destination = 'a'`)
 	l.exec(`DELETE FROM outbox_positions WHERE destination = 'b'`)
 	k.until("both again", func(units map[string]Position) bool {
-		return len(units) == 3 && units["a"].Head == 42 && units["b"].Unit > 3
+		return len(units) == 3 && units["a"].Head == 42 && units["b"].Unit > 3 && units[""].Epoch > 1
 	})
-	if a, b := k.position("a"), k.position("b"); a.Epoch != 3 || b.Epoch != 1 || !a.Clean || !b.Clean || k.lostSoFar() != 2 {
+	if a, b := k.position("a"), k.position("b"); a.Epoch != 3 || b.Epoch != 1 || !a.Clean || !b.Clean || k.lostSoFar() != 3 {
 		t.Errorf("after %d losses: %+v, %+v", k.lostSoFar(), a, b)
+	}
+}
+
+// TestKeeperRenews: a session that lives where connections do not lead any more is given up,
+// and units are taken on the next one. It is given up once, however many units say so.
+func TestKeeperRenews(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	k := l.keep(1, "a", "b")
+	k.untilHas(3)
+	a, b := k.position("a"), k.position("b")
+	k.Renew(a)
+	k.Renew(b)
+	elsewhere := func(units map[string]Position) bool {
+		for _, p := range units {
+			if p.Backend == a.Backend {
+				return false
+			}
+		}
+		return len(units) == 3
+	}
+	k.until("all on another session", elsewhere)
+	k.Renew(b)
+	k.Look()
+	l.exec(`DELETE FROM outbox_positions WHERE destination = 'b'`) // so that a look shows
+	k.until("a look later", func(units map[string]Position) bool { return elsewhere(units) && units["b"].Unit != b.Unit })
+	if now := k.position("a"); now.Epoch != 2 || k.lostSoFar() < 4 {
+		t.Errorf("taken again: %+v, %d units lost", now, k.lostSoFar())
 	}
 }
 

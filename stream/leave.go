@@ -69,7 +69,7 @@ func (u *unit) publish() {
 		p.UnderWay(func(*dispatch.Delivery) { open++ })
 	}
 	u.figures.Store(&dispatch.PositionStats{
-		Destination: u.name, Part: u.pos.Part, Head: u.reader.Head(), Open: open, Gaps: gaps.IDs(), Ranges: int64(gaps.Len()),
+		Destination: u.name, Part: u.pos.Part, Head: u.reader.Head(), Open: open, Gaps: u.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.acknowledged)), Saved: u.saves, SavedAt: u.savedAt,
 	})
 }

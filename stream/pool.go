@@ -53,13 +53,28 @@ func newPool(c *store.Connector, n int) *pool {
 func (p *pool) use(ctx context.Context, pos Position, f func(*pgx.Conn) error) error {
 	return p.with(ctx, func(ctx context.Context, c *pooled) error {
 		if c.backend != pos.Backend {
-			if err := pos.verify(ctx, c.conn); err != nil {
+			if err := p.verify(ctx, c, pos); err != nil {
 				return err
 			}
 			c.backend = pos.Backend
 		}
 		return f(c.conn)
 	})
+}
+
+// verify looks whether the connection is good for the unit. One of before may lead to
+// where the session was once: another one is asked then.
+func (p *pool) verify(ctx context.Context, c *pooled, pos Position) error {
+	err := pos.verify(ctx, c.conn)
+	if !errors.Is(err, errMoved) || c.backend == 0 {
+		return err
+	}
+	store.Close(ctx, c.conn)
+	c.backend = 0
+	if c.conn, err = p.connector.Connect(ctx, roleStream); err != nil {
+		return err
+	}
+	return pos.verify(ctx, c.conn)
 }
 
 // plain runs f on any connection.
@@ -86,7 +101,7 @@ func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error)
 		c.conn, c.backend = conn, 0
 	}
 	err := f(ctx, c)
-	if err != nil && !errors.Is(err, errFenced) && !errors.Is(err, errMoved) {
+	if err != nil && !errors.Is(err, errFenced) && c.conn != nil {
 		// Reconnecting is rare and always right; picking up what was left half read is neither.
 		store.Close(ctx, c.conn)
 		c.conn = nil

@@ -143,7 +143,7 @@ func TestPositions(t *testing.T) {
 func (l *log) create(wanted ...Wanted) {
 	l.Helper()
 	err := pgx.BeginFunc(l.Context(), l.conn, func(tx pgx.Tx) error {
-		_, err := createPositions(l.Context(), tx, 1, wanted)
+		_, err := createPositions(l.Context(), tx, 1, wanted, wanted)
 		return err
 	})
 	if err != nil {

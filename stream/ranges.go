@@ -32,6 +32,22 @@ func (r Ranges) IDs() int64 {
 	return int64(n)
 }
 
+// common returns how many ids both sets have.
+func (r Ranges) common(o Ranges) int64 {
+	var both Ranges
+	for i, j := 0, 0; i < len(r) && j < len(o); {
+		if low, high := max(r[i].From, o[j].From), min(r[i].To, o[j].To); low <= high {
+			both = append(both, Range{low, high})
+		}
+		if r[i].To < o[j].To {
+			i++
+		} else {
+			j++
+		}
+	}
+	return both.IDs()
+}
+
 // Contains reports whether id is in the set.
 func (r Ranges) Contains(id int64) bool {
 	i := r.reaching(id)

@@ -114,3 +114,29 @@ func FuzzParseRanges(f *testing.F) {
 		}
 	})
 }
+
+// TestRangesCommon: what two sets have in common is what each id says.
+func TestRangesCommon(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var sets [2]Ranges
+		for i := range sets {
+			for range rapid.IntRange(0, 5).Draw(t, "ranges") {
+				from := rapid.Int64Range(-20, 20).Draw(t, "from")
+				sets[i].Add(Range{from, from + rapid.Int64Range(0, 6).Draw(t, "more")})
+			}
+		}
+		var want int64
+		for id := int64(-30); id < 40; id++ {
+			if sets[0].Contains(id) && sets[1].Contains(id) {
+				want++
+			}
+		}
+		if got := sets[0].common(sets[1]); got != want {
+			t.Fatalf("%v and %v have %d in common, want %d", sets[0], sets[1], got, want)
+		}
+	})
+	if got := (Ranges{{11, 1<<32 + 5}}).common(Ranges{{math.MinInt64, 10}, {1 << 32, 1<<32 + 5}}); got != 6 {
+		t.Errorf("behind a jump: %d", got)
+	}
+}

@@ -150,7 +150,7 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 		if full, err = r.read(ctx, conn); err != nil {
 			return err
 		}
-		if full && (r.e.Awake() || r.e.loading.Load() > 0) {
+		if full && (r.e.Awake() || r.e.loading.Load() > 0) && !r.hurried() {
 			r.pause(ctx, routerShare*time.Since(began))
 		}
 		if r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {
@@ -173,12 +173,23 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// complete reports whether the destination waits for nothing but to be handed what is
+// stored, with its newest routes: the router has seen all that it had passed.
+func (r *router) complete(to *span, gaps Ranges) bool {
+	return to.waits() && to.from.within(r.reader.Head(), gaps)
+}
+
 // awaited reports whether a destination waits to be told that it has been handed
 // everything, and there is nothing to be read for that any more: it does not wait until
 // the router has read a backlog that the destination will read by itself.
 func (r *router) awaited() bool {
 	gaps := r.reader.Gaps()
-	return slices.ContainsFunc(r.routes.all, func(to route) bool { return to.complete(r.reader.Head(), gaps) })
+	return slices.ContainsFunc(r.routes.all, func(to span) bool { return r.complete(&to, gaps) })
+}
+
+// hurried reports whether a destination waits until the router has read on.
+func (r *router) hurried() bool {
+	return slices.ContainsFunc(r.routes.all, func(to span) bool { return to.waits() })
 }
 
 const (
@@ -204,13 +215,13 @@ func (r *router) pause(ctx context.Context, d time.Duration) {
 
 // load reads the routes of all destinations.
 func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
-	all, err := readRoutes(ctx, conn)
+	all, err := readRoutes(ctx, conn, nil)
 	if err != nil {
 		return err
 	}
 	r.loaded = time.Now()
-	if !slices.EqualFunc(all, r.routes.all, route.equal) {
-		r.routes, r.unsorted = routes{all: all}, true
+	if !slices.EqualFunc(all, r.routes.all, func(a, b span) bool { return a.equal(&b) }) {
+		r.routes, r.unsorted = newRoutes(all), true
 		r.skip, r.skipped = nil, make(map[string]bool)
 	}
 	return nil
@@ -230,11 +241,11 @@ func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error
 		if r.skipped[e.Type] {
 			continue
 		}
-		if r.routes.unrouted(e.Type, e.ID) {
+		if v := r.routes.of(e.Type); r.routes.unrouted(v, e.ID) {
 			r.pending = append(r.pending, unroutedEvent{e.ID, e.Type})
-			if len(r.routes.of(e.Type).best) > 0 {
+			if r.routes.due(v, e.ID) {
 				r.unsorted = true // it has got a route since
-			} else {
+			} else if !r.routes.gotten(v) {
 				r.say(e)
 			}
 		}
@@ -276,7 +287,7 @@ func (r *router) maySkip(eventType string) {
 	if gaps := r.reader.Gaps(); gaps.Len() > 0 {
 		lowest = gaps[0].From - 1
 	}
-	if r.skipped[eventType] || len(r.skip) >= maxSkip || r.routes.of(eventType).read > lowest {
+	if r.skipped[eventType] || len(r.skip) >= maxSkip || !r.routes.settled(r.routes.of(eventType), lowest) {
 		return
 	}
 	r.skipped[eventType] = true
@@ -323,7 +334,7 @@ func (r *router) save(ctx context.Context, conn *pgx.Conn) error {
 func (r *router) publish() {
 	gaps := r.reader.Gaps()
 	r.figures.Store(&dispatch.PositionStats{
-		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: gaps.IDs(), Ranges: int64(gaps.Len()),
+		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: r.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: r.reader.GapStats().Oldest, Saved: r.saves, SavedAt: r.savedAt,
 	})
 }

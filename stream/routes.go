@@ -3,127 +3,133 @@ package stream
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// outbox_routes says since when a destination reads the types that match a pattern: it
-// has passed over everything up to there that was not open. What had no route when all
-// of those passed over it who would get it now, the router hands to them. A destination
-// that has got a new pattern reads nothing until that is done, or what is written now
-// would go before what was written then.
+// outbox_routes has by which routes a destination reads which ids. Nothing in it
+// changes for an id that the destination has seen: routes that are added count for
+// what it has yet to see, and those that are taken away count on for what it has seen, and for what
+// the router has. So an event has the routes that it had when it was looked at first, by
+// its destination or by the router, and what has none can be told whenever it is looked at.
 
-// route is a row of outbox_routes.
-type route struct {
+// cut is what was seen at a moment: all ids up to head but those in open.
+type cut struct {
+	head int64
+	open Ranges
+}
+
+// has reports whether the id had been seen.
+func (c *cut) has(id int64) bool { return id <= c.head && !c.open.Contains(id) }
+
+// within reports whether all of it is seen by a reader with that head and these gaps.
+func (c *cut) within(head int64, gaps Ranges) bool {
+	if head < c.head {
+		return false
+	}
+	for _, g := range gaps {
+		if g.From > c.head {
+			break
+		}
+		if i := c.open.reaching(g.From); i == len(c.open) || c.open[i].From > g.From || c.open[i].To < min(g.To, c.head) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *cut) equal(o *cut) bool { return c.head == o.head && slices.Equal(c.open, o.open) }
+
+// Routes are the patterns of event types that lead to a destination, and those that
+// lead to others alone. The most specific one decides.
+type Routes struct {
+	Patterns []string
+	Others   []string
+}
+
+// way says where the events of a type go.
+type way uint8
+
+const (
+	nowhere way = iota
+	elsewhere
+	here
+)
+
+func (r *Routes) way(eventType string) way {
+	switch best := dispatch.BestPattern(append(slices.Clone(r.Patterns), r.Others...), eventType); {
+	case best < 0:
+		return nowhere
+	case best < len(r.Patterns):
+		return here
+	}
+	return elsewhere
+}
+
+// lists returns both as the table has them: an empty list is not NULL.
+func (r *Routes) lists() (patterns, others []string) {
+	return append([]string{}, r.Patterns...), append([]string{}, r.Others...)
+}
+
+func (r *Routes) equal(o *Routes) bool {
+	return slices.Equal(r.Patterns, o.Patterns) && slices.Equal(r.Others, o.Others)
+}
+
+// span is a row of outbox_routes: from the cut on, and until another one, the
+// destination reads by these routes. Where two of its spans have an id, either counts.
+type span struct {
 	destination string
-	pattern     string
-	head        int64
-	open        Ranges
-	handed      bool
+	since       int64 // expected: some relay knows these routes, the owner does not
+	Routes
+	from   cut
+	until  cut
+	ended  bool
+	handed bool
 }
 
-// expected says that the destination has not noted the pattern yet: a relay that gets
-// the same types with another of its destinations has seen that it will.
-func (r *route) expected() bool { return r.head == math.MinInt64 }
+const expected = 0
 
-// passed reports whether the destination did not look for the pattern when it passed
-// over the event.
-func (r *route) passed(id int64) bool { return id <= r.head && !r.open.Contains(id) }
+// contains reports whether the destination reads the id by these routes.
+func (s *span) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
 
-// equal reports whether two rows say the same.
-func (r route) equal(o route) bool {
-	return r.destination == o.destination && r.pattern == o.pattern && r.head == o.head && r.handed == o.handed && slices.Equal(r.open, o.open)
+// waits reports whether the destination begins with these routes, and waits until it is
+// handed what had none before.
+func (s *span) waits() bool { return s.since != expected && !s.ended && !s.handed }
+
+func (s *span) equal(o *span) bool {
+	return s.destination == o.destination && s.since == o.since && s.handed == o.handed && s.ended == o.ended &&
+		s.Routes.equal(&o.Routes) && s.from.equal(&o.from) && s.until.equal(&o.until)
 }
 
-// readRoutes reads all rows.
-func readRoutes(ctx context.Context, conn *pgx.Conn) ([]route, error) {
-	rows, err := conn.Query(ctx, `SELECT destination, pattern, head, open::text, handed FROM outbox_routes ORDER BY destination, pattern`)
+// sqlRoutes reads all rows, or those of a destination.
+const sqlRoutes = `SELECT destination, since, patterns, others, head, open::text, coalesce(until_head, 0), until_open::text, until_head IS NOT NULL, handed
+FROM outbox_routes WHERE destination = $1 OR $1 IS NULL ORDER BY destination, since`
+
+func readRoutes(ctx context.Context, db querier, destination *string) ([]span, error) {
+	rows, err := db.Query(ctx, sqlRoutes, destination)
 	if err != nil {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
-	var r route
-	var open string
-	var all []route
-	_, err = pgx.ForEachRow(rows, []any{&r.destination, &r.pattern, &r.head, &open, &r.handed}, func() (err error) {
-		if r.open, err = ParseRanges(open); err != nil {
-			return err
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s span, err error) {
+		var from, until string
+		err = row.Scan(&s.destination, &s.since, &s.Patterns, &s.Others, &s.from.head, &from, &s.until.head, &until, &s.ended, &s.handed)
+		if err != nil {
+			return s, err
 		}
-		all = append(all, r)
-		return nil
+		if s.from.open, err = ParseRanges(from); err != nil {
+			return s, err
+		}
+		s.until.open, err = ParseRanges(until)
+		return s, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
 	return all, nil
-}
-
-// handPoll is how often a destination looks whether it has been handed what had no route.
-const handPoll = 50 * time.Millisecond
-
-// sqlRoute notes the patterns of a destination as they are now, and says how many of
-// them are new to it.
-const sqlRoute = `WITH gone AS (DELETE FROM outbox_routes WHERE destination = $1 AND pattern <> ALL($2::text[]))
-INSERT INTO outbox_routes (destination, pattern, head, open)
-SELECT $1, p, $3, $4::text::int8multirange FROM unnest($2::text[]) AS p
-ON CONFLICT (destination, pattern) DO UPDATE SET head = excluded.head, open = excluded.open WHERE outbox_routes.head = -9223372036854775808`
-
-// sqlExpect notes patterns of destinations that have yet to note them: what had no route is
-// handed to all who get it, or to nobody yet, so that none comes too late for it.
-const sqlExpect = `INSERT INTO outbox_routes (destination, pattern, head)
-SELECT e.destination, e.pattern, -9223372036854775808 FROM unnest($1::text[], $2::text[]) AS e(destination, pattern) ON CONFLICT DO NOTHING`
-
-// expectations returns all pairs of destinations and patterns, sorted, so that those who
-// note them at the same time do not lock each other out.
-func expectations(all []Wanted) (destinations, patterns []string) {
-	all = slices.SortedFunc(slices.Values(all), func(a, b Wanted) int { return strings.Compare(a.Destination, b.Destination) })
-	for _, w := range all {
-		for _, p := range w.Patterns {
-			destinations, patterns = append(destinations, w.Destination), append(patterns, p)
-		}
-	}
-	return destinations, patterns
-}
-
-// handed reports whether the destination has been handed all that had no route before
-// it had one. It notes the routes of the destination when it is first called.
-func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	if !u.routed {
-		// What is open for this unit it will read itself, with the routes of now.
-		head, open := u.account(true)
-		head, open = bound(head, open)
-		var tag pgconn.CommandTag
-		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
-			names, patterns := expectations(u.e.wanted)
-			if _, err := tx.Exec(ctx, sqlExpect, names, patterns); err != nil {
-				return err
-			}
-			tag, err = tx.Exec(ctx, sqlRoute, u.name, u.e.d.Patterns(u.name), head, open.String())
-			return err
-		})
-		if err != nil {
-			return false, fmt.Errorf("note the routes of %q: %w", u.name, err)
-		}
-		u.routed = true
-		if tag.RowsAffected() > 0 {
-			if err := u.e.announce(ctx, conn); err != nil {
-				return false, err
-			}
-		}
-	}
-	var waiting int
-	err := conn.QueryRow(ctx, `SELECT count(*) FROM outbox_routes WHERE destination = $1 AND NOT handed`, u.name).Scan(&waiting)
-	if err != nil {
-		return false, fmt.Errorf("look for what had no route: %w", err)
-	}
-	return waiting == 0, nil
 }
 
 // announce has all relays of the table look at their units, routes and stored deliveries.
@@ -135,43 +141,46 @@ func (e *Engine) announce(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// routes tells the router who gets what.
+// routes tell the router who gets what.
 type routes struct {
-	all    []route
-	byType map[string]verdictOf // answers so far
+	all     []span
+	readers []reader           // by destination
+	byType  map[string]verdict // answers so far
 }
 
-// verdictOf is what routes say of an event type.
-type verdictOf struct {
-	matching []int // all whose pattern matches
-	best     []int // those who get it
-	expected bool  // one of them has yet to note that
-	read     int64 // everything above is read by one of them
+// reader is a destination, with the places of its spans in all.
+type reader struct {
+	spans  []int // that it has noted, in order
+	newest int   // -1: none is noted
+	coming int   // what is expected of it; -1: nothing
 }
 
-func (s *routes) of(eventType string) verdictOf {
+// verdict is what the spans say of an event type: one way for each.
+type verdict []way
+
+func newRoutes(all []span) routes {
+	s := routes{all: all, byType: make(map[string]verdict)}
+	for i := range all {
+		if i == 0 || all[i].destination != all[i-1].destination {
+			s.readers = append(s.readers, reader{newest: -1, coming: -1})
+		}
+		r := &s.readers[len(s.readers)-1]
+		if all[i].since == expected {
+			r.coming = i
+			continue
+		}
+		r.spans, r.newest = append(r.spans, i), i
+	}
+	return s
+}
+
+func (s *routes) of(eventType string) verdict {
 	if v, ok := s.byType[eventType]; ok {
 		return v
 	}
-	patterns := make([]string, len(s.all))
-	v := verdictOf{read: math.MaxInt64}
+	v := make(verdict, len(s.all))
 	for i := range s.all {
-		patterns[i] = s.all[i].pattern
-		if !s.all[i].expected() && dispatch.BestPattern(patterns[i:i+1], eventType) == 0 {
-			v.matching = append(v.matching, i)
-			v.read = min(v.read, s.all[i].head)
-		}
-	}
-	if best := dispatch.BestPattern(patterns, eventType); best >= 0 {
-		for i := range s.all {
-			if s.all[i].pattern == patterns[best] {
-				v.best = append(v.best, i)
-				v.expected = v.expected || s.all[i].expected()
-			}
-		}
-	}
-	if s.byType == nil {
-		s.byType = make(map[string]verdictOf)
+		v[i] = s.all[i].way(eventType)
 	}
 	if len(s.byType) < maxSkip {
 		s.byType[eventType] = v
@@ -179,18 +188,80 @@ func (s *routes) of(eventType string) verdictOf {
 	return v
 }
 
-// awaits reports whether one of those who have the pattern has yet to note it.
-func (s *routes) awaits(pattern string) bool {
-	return slices.ContainsFunc(s.all, func(r route) bool { return r.pattern == pattern && r.expected() })
+// gets reports whether the reader gets such events by now.
+func (v verdict) gets(r *reader) bool { return r.newest >= 0 && v[r.newest] == here }
+
+// awaits reports whether the reader will get such events, and does not yet.
+func (v verdict) awaits(r *reader) bool { return r.coming >= 0 && v[r.coming] == here && !v.gets(r) }
+
+// gotten reports whether anybody gets such events by now.
+func (s *routes) gotten(v verdict) bool {
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.gets(&r) })
 }
 
-// unrouted reports whether nobody reads the event by himself: whoever gets its type
-// now had passed over it before.
-func (s *routes) unrouted(eventType string, id int64) bool {
-	for _, i := range s.of(eventType).matching {
-		if !s.all[i].passed(id) {
-			return false
+// awaited reports whether somebody will get such events who does not yet.
+func (s *routes) awaited(v verdict) bool {
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.awaits(&r) })
+}
+
+// reads reports whether the reader finds the event by itself.
+func (s *routes) reads(v verdict, r *reader, id int64) bool {
+	return slices.ContainsFunc(r.spans, func(i int) bool { return v[i] == here && s.all[i].contains(id) })
+}
+
+// read reports whether anybody finds the event by himself.
+func (s *routes) read(v verdict, id int64) bool {
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return s.reads(v, &r, id) })
+}
+
+// owed reports whether the reader, who gets such events or will, passed this one over, and
+// nobody was to get it then: nobody reads it, or those who do have got their route later.
+func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool { //nolint:revive // whether anybody does is asked once for all
+	latest := r.newest
+	if v.awaits(r) {
+		latest = r.coming
+	}
+	if latest < 0 || v[latest] != here || !s.all[latest].from.has(id) || s.reads(v, r, id) {
+		return false
+	}
+	if !read {
+		return true
+	}
+	passed := false
+	for _, i := range r.spans {
+		if s.all[i].contains(id) {
+			if v[i] != nowhere {
+				return false
+			}
+			passed = true
 		}
 	}
-	return true
+	return passed
+}
+
+// unrouted reports whether the event is to be kept for those who do not read it by
+// themselves.
+func (s *routes) unrouted(v verdict, id int64) bool {
+	read := s.read(v, id)
+	return !read || slices.ContainsFunc(s.readers, func(r reader) bool { return s.owed(v, &r, id, read) })
+}
+
+// due reports whether somebody who gets such events by now is to be handed this one.
+func (s *routes) due(v verdict, id int64) bool {
+	read := s.read(v, id)
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.gets(&r) && s.owed(v, &r, id, read) })
+}
+
+// settled reports whether nothing of the type above the id is unrouted: somebody reads it, and
+// nobody is owed any of it.
+func (s *routes) settled(v verdict, id int64) bool {
+	some := false
+	for i := range s.readers {
+		r := &s.readers[i]
+		if v.awaits(r) && s.all[r.coming].from.head > id || v.gets(r) && s.all[r.newest].from.head > id {
+			return false
+		}
+		some = some || v.gets(r)
+	}
+	return some
 }

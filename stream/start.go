@@ -68,11 +68,7 @@ func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 	var made []madePosition
 	err := within(ctx, createWithin, func(ctx context.Context) error {
 		return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) (err error) {
-			names, patterns := expectations(s.options.Destinations)
-			if _, err := tx.Exec(ctx, sqlExpect, names, patterns); err != nil {
-				return fmt.Errorf("note which routes are to come: %w", err)
-			}
-			made, err = createPositions(ctx, tx, s.class, missing)
+			made, err = createPositions(ctx, tx, s.class, s.options.Destinations, missing)
 			return err
 		})
 	})
@@ -80,7 +76,7 @@ func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 		return err
 	}
 	for _, m := range made {
-		s.log.InfoContext(ctx, "destination begins", "destination", m.destination, "from", m.from, "head", m.head)
+		s.log.InfoContext(ctx, "destination begins", "destination", unitName(m.destination), "from", m.from, "head", m.head)
 	}
 	return nil
 }
@@ -92,7 +88,7 @@ type madePosition struct {
 	head        int64
 }
 
-func createPositions(ctx context.Context, tx pgx.Tx, class int32, missing []Wanted) (made []madePosition, err error) {
+func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing []Wanted) (made []madePosition, err error) {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, class, creating); err != nil {
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
@@ -128,20 +124,19 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, missing []Want
 			continue
 		}
 		made = append(made, p)
+		if p.destination == "" {
+			continue
+		}
 		// At once: the router would take what nobody reads yet for events without a route.
-		if _, err := tx.Exec(ctx, sqlRoute, p.destination, w.patterns(), p.head, opening); err != nil {
+		at := cut{head: p.head}
+		if at.open, err = ParseRanges(opening); err == nil {
+			err = firstRoutes(ctx, tx, all, &w, at)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("note the routes of %q: %w", p.destination, err)
 		}
 	}
 	return made, nil
-}
-
-// patterns returns those of the destination, which may be none, but not nil.
-func (w *Wanted) patterns() []string {
-	if w.Patterns == nil {
-		return []string{}
-	}
-	return w.Patterns
 }
 
 // or returns where a destination begins of which nothing was said.

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -76,6 +77,9 @@ func (t *tenure) run(ctx context.Context) error {
 			look.Reset(jittered(shareEvery))
 			err = t.look(ctx)
 		case <-t.k.looks:
+			if t.k.renew.Load() == t.proof {
+				return errElsewhere
+			}
 			err = t.look(ctx)
 		case <-t.ripe.C:
 			t.begin()
@@ -88,6 +92,9 @@ func (t *tenure) run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// errElsewhere is why a session is given up that lives.
+var errElsewhere = errors.New("connections lead to another server than the one on which the session lives")
 
 // ask asks something of the session; the answer proves that it lives.
 func (t *tenure) ask(f func() error) error {
@@ -233,7 +240,7 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 		h.ripe = time.Now().Add(sureFor)
 		t.k.doubt[at] = h.ripe
 	}
-	t.k.log.InfoContext(ctx, "took a unit over", "destination", h.Destination, "part", h.Part, "unit", h.Unit, "epoch", h.Epoch,
+	t.k.log.InfoContext(ctx, "took a unit over", "destination", unitName(h.Destination), "part", h.Part, "unit", h.Unit, "epoch", h.Epoch,
 		"clean", h.Clean, "head", h.Head)
 	t.begin()
 	return nil
@@ -296,7 +303,7 @@ func (t *tenure) release(ctx context.Context, h *heldUnit, how departure) error 
 	if err != nil {
 		return err
 	}
-	t.k.log.InfoContext(ctx, "let a unit go", "destination", h.Destination, "part", h.Part, "unit", h.Unit, "epoch", h.Epoch)
+	t.k.log.InfoContext(ctx, "let a unit go", "destination", unitName(h.Destination), "part", h.Part, "unit", h.Unit, "epoch", h.Epoch)
 	t.k.Look()
 	return nil
 }

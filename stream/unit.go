@@ -73,7 +73,8 @@ type unit struct {
 	gapWait time.Duration
 	gapIDs  int64
 	checkAt time.Time // when to look next whether ids still are what they were
-	routed  bool      // its patterns are noted
+	routed  bool      // its routes are noted
+	former  []span    // routes that have ended, by which it has yet to read
 	loaded  bool      // what is stored is known
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more to do, and others wait for the connection
@@ -379,6 +380,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.full = b.Full
 	u.hand(&b, granted) //nolint:contextcheck // deliveries outlive the read
+	u.forgetFormer()
 	// Ids that turn out to be dead are news as well.
 	gapIDs := u.reader.Gaps().IDs()
 	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.gapIDs {
@@ -406,7 +408,7 @@ func (u *unit) hand(b *Batch, granted int) {
 		if i == 0 || e.Type != eventType {
 			eventType, wanted = e.Type, u.wants(e.Type)
 		}
-		if !wanted {
+		if !wanted && !u.formerly(e.Type, e.ID) {
 			continue
 		}
 		e.Destination, e.Attempt = u.name, 1
@@ -431,7 +433,7 @@ func (u *unit) wants(eventType string) bool {
 	if u.e.d.Wanted(u.lane, eventType) {
 		return true
 	}
-	if len(u.skip) < maxSkip {
+	if len(u.skip) < maxSkip && !u.everGot(eventType) {
 		u.skipped[eventType] = true
 		u.skip = append(u.skip, eventType)
 	}

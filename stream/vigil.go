@@ -97,6 +97,7 @@ type vigil struct {
 	rise  chan struct{} // capacity 1: be awake
 	blind atomic.Bool   // notifications are not heard
 	fast  atomic.Int64  // until when to poll fast, in unix ns
+	slow  atomic.Bool   // it fell asleep over a backlog: what is read of that is no reason to be awake
 
 	mu   sync.Mutex
 	mode mode
@@ -141,7 +142,7 @@ func (v *vigil) saw(n int, full, announced bool) { //nolint:revive // what the r
 	switch v.is() {
 	case awake:
 	case drowsy, asleep:
-		if full || n >= pressure {
+		if (full || n >= pressure) && !v.slow.Load() {
 			v.wake()
 		}
 		if !announced {
@@ -189,12 +190,25 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 		case <-v.rise:
 			return idleRate, true
 		case <-tick.C:
+			if v.foundRate(watchEvery) >= idleRate {
+				return idleRate, true
+			}
 			rate := float64(v.heard.Swap(0)) / watchEvery.Seconds()
 			if rate >= watchRate && v.queued(ctx) {
 				return rate * silencePays, true
 			}
 		}
 	}
+}
+
+// foundRate returns how many rows a unit has found per second, since it was last asked.
+// Where nothing was found no backlog is left.
+func (v *vigil) foundRate(over time.Duration) float64 {
+	n := v.found.Swap(0)
+	if n == 0 {
+		v.slow.Store(false)
+	}
+	return float64(n) / float64(max(1, v.units.Load())) / over.Seconds()
 }
 
 func (v *vigil) queued(ctx context.Context) bool {
@@ -219,8 +233,10 @@ func (v *vigil) stayAwake(ctx context.Context, floor float64) {
 	v.found.Store(0)
 	for began := time.Now(); ; began = time.Now() {
 		sleep(ctx, awakeFor)
-		rate := float64(v.found.Swap(0)) / float64(max(1, v.units.Load())) / time.Since(began).Seconds()
-		if ctx.Err() != nil || rate < floor {
+		if rate := v.foundRate(time.Since(began)); ctx.Err() != nil || rate < floor {
+			// Else a destination that is slow would have the bell fall silent and ring again
+			// for as long as its backlog lasts.
+			v.slow.Store(rate > 0)
 			return
 		}
 	}

@@ -59,3 +59,44 @@ func TestVigilSleepsAgain(t *testing.T) {
 		<-ended
 	})
 }
+
+// TestVigilOverSlowBacklog: where a backlog is read slowly, the bell does not fall silent and
+// ring again all the time; when it is gone, what is found at once wakes the relay as before.
+func TestVigilOverSlowBacklog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bell := &echoBell{}
+		v := newVigil(time.Second, bell)
+		bell.heard = func() { v.wake() }
+		v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
+		v.mark = func() uint64 { return 0 }
+		v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); v.run(ctx) }()
+		synctest.Wait()
+		for range 100 {
+			v.saw(20, true, false)
+			time.Sleep(awakeFor / 2) //nolint:forbidigo // of a synctest bubble
+		}
+		if n := bell.silences.Load(); n != 1 || v.is() != asleep {
+			t.Errorf("fell silent %d times, and is %v", n, v.is())
+		}
+		time.Sleep(2 * watchEvery) //nolint:forbidigo // of a synctest bubble
+		v.saw(20, true, false)
+		synctest.Wait()
+		if n := bell.silences.Load(); n != 2 || v.is() != awake {
+			t.Errorf("fell silent %d times, and is %v", n, v.is())
+		}
+		time.Sleep(2 * awakeFor) //nolint:forbidigo // of a synctest bubble
+		for range 20 {           // it goes faster again
+			v.saw(200, true, false)
+			time.Sleep(watchEvery / 5) //nolint:forbidigo // of a synctest bubble
+		}
+		if n := bell.silences.Load(); n > 3 || v.is() != awake {
+			t.Errorf("fell silent %d times, and is %v", n, v.is())
+		}
+		stop()
+		<-ended
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/config"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
@@ -126,7 +127,7 @@ func modeOptions(a *app, to outboxsql.Mode) (o outboxsql.ModeOptions, err error)
 	}
 	unordered := make(map[string]bool, len(c.Destinations))
 	for _, d := range c.Destinations {
-		unordered[d.Name] = !d.Order
+		unordered[d.Name] = d.Order == config.OrderNone
 	}
 	o.Route, o.Unordered = routesOf(c), func(destination string) bool { return unordered[destination] }
 	return o, nil

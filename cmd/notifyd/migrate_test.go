@@ -111,7 +111,7 @@ func TestMigrateMode(t *testing.T) {
 	if got.code != 1 || !strings.Contains(got.stderr, "some have got event 6 and others have not") {
 		t.Errorf("without routes: %+v", got)
 	}
-	path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations: {x: {type: log}, y: {type: log, order: false}}\nroutes: [{match: '*', to: [x, y]}]\n")
+	path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations: {x: {type: log}, y: {type: log, order: none}}\nroutes: [{match: '*', to: [x, y]}]\n")
 	execute(t, url, `UPDATE outbox_mode SET becoming = 'queue'`)
 	if got := command(t, append([]string{"migrate", "status"}, flags...)...); !strings.HasSuffix(got.stdout, "\nmode: stream, on its way to a queue: run notifyd migrate --mode queue to its end\n") {
 		t.Errorf("status in between: %+v", got)

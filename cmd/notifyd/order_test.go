@@ -293,7 +293,7 @@ routes: [{match: '*', to: [block, continue]}]
 	d.sent(t, things, replayed)
 }
 
-// TestOrderOff: with order: false an event goes past one of its aggregate that
+// TestOrderOff: with order: none an event goes past one of its aggregate that
 // fails and is tried again; without, it waits for that. Restarts, further relays
 // and killed ones change nothing of it.
 func TestOrderOff(t *testing.T) {
@@ -310,7 +310,7 @@ func checkOrderOff(t *testing.T, mode string) {
 	t.Helper()
 	d := startDesk(t, func(i item) bool { return i == item{"a", 1} })
 	o := newOffice(t, mode, strings.ReplaceAll(`destinations:
-  loose: {type: webhook, url: 'URL/loose/again', order: false, max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
+  loose: {type: webhook, url: 'URL/loose/again', order: none, max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
   strict: {type: webhook, url: 'URL/strict/again', max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
 routes: [{match: '*', to: [loose, strict]}]
 `, "URL", d.URL))

@@ -140,7 +140,7 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 		notifyd.Priority(l.Priority),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
 	}
-	if !l.Order {
+	if l.Order == config.OrderNone {
 		options = append(options, notifyd.Unordered())
 	}
 	if l.OnDead == "block" {

@@ -132,10 +132,16 @@ type Lane struct {
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one delivery may take."`
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
 	Priority    int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the events of destinations of higher priority are looked for first."`
-	Order       bool          `yaml:"order" jsonschema_description:"Whether the events of an aggregate are delivered in the order of their ids, each after those before it."`
+	Order       string        `yaml:"order" jsonschema:"enum=none,enum=aggregate" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after those before it. none gives that up: an event that fails holds up no other."`
 	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"What becomes of the later events of an aggregate behind a dead letter: they continue, or are held back until it is replayed or discarded."`
 	Backoff     Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
 }
+
+// The words of Lane.Order.
+const (
+	OrderNone      = "none"
+	OrderAggregate = "aggregate"
+)
 
 // Backoff is the growth of the pause between attempts. The actual pause is a
 // random part of it, so that what failed together does not return together.
@@ -177,14 +183,14 @@ func defaults() *Config {
 
 // defaultLane returns the lane of a destination that sets nothing.
 func defaultLane() Lane {
-	lane := dispatch.DefaultLaneConfig()
+	lane := dispatch.DefaultLaneConfig() // which keeps order
 	return Lane{
 		Concurrency: lane.Concurrency,
 		Batch:       lane.Batch,
 		Timeout:     lane.Timeout,
 		MaxAttempts: lane.MaxAttempts,
 		Priority:    lane.Priority,
-		Order:       !lane.Unordered,
+		Order:       OrderAggregate,
 		OnDead:      "continue",
 		Backoff:     Backoff{Initial: lane.Backoff.Initial, Max: lane.Backoff.Max, Multiplier: lane.Backoff.Multiplier},
 	}

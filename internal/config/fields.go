@@ -19,6 +19,7 @@ type rule struct {
 	required bool
 	enum     []string
 	min, max *float64
+	former   map[string]string // words of before, and those that are to be written for them
 }
 
 // settingsOf lists the keys that the given structs have together.
@@ -35,7 +36,7 @@ func settingsOf(structs ...reflect.Value) []setting {
 				continue
 			}
 			if name != "" {
-				all = merge(all, setting{name, []reflect.Value{value}, ruleOf(field.Tag.Get("jsonschema"))})
+				all = merge(all, setting{name, []reflect.Value{value}, ruleOf(field.Tag)})
 			}
 		}
 	}
@@ -69,9 +70,17 @@ func keyOf(f reflect.StructField) (name string, inline bool) {
 	}
 }
 
-func ruleOf(tag string) rule {
+func ruleOf(tag reflect.StructTag) rule {
 	var r rule
-	for word := range strings.SplitSeq(tag, ",") {
+	for word := range strings.SplitSeq(tag.Get("former"), ",") {
+		if before, now, ok := strings.Cut(word, "="); ok {
+			if r.former == nil {
+				r.former = make(map[string]string)
+			}
+			r.former[before] = now
+		}
+	}
+	for word := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
 		case "required":

@@ -100,7 +100,9 @@ destinations:
     from: nobody
     concurrency: 0
     concurrency: 4
-  chat: {type: slak}
+    order: false
+  chat: {type: slak, order: sorted}
+  other: {type: log, order: total}
   "bad name": {type: log}
   none:
 routes:
@@ -125,15 +127,17 @@ notifyd.yaml:15:19: destinations.mail.to.3: three are enough
 notifyd.yaml:16:11: destinations.mail.from: "nobody" is not an address
 notifyd.yaml:17:18: destinations.mail.concurrency: "0" is too small: the least is 1
 notifyd.yaml:18:5: the key "concurrency" is there twice in destinations.mail: the first is on line 17
-notifyd.yaml:19:16: unknown destination type "slak" in destinations.chat (known: email, log)
-notifyd.yaml:20:3: the destination name "bad name" must be at most 63 letters, digits, - _ and . and start with a letter or digit
-notifyd.yaml:21:3: the key "type" is missing in destinations.none (known: email, log)
-notifyd.yaml:23:13: routes.0.match: the star may only stand alone ("*") or after a final dot ("order.*")
-notifyd.yaml:23:25: routes.0.to.0: there is no destination "mial" (did you mean "mail"?)
-notifyd.yaml:24:27: routes.1.to.1: the destination "mail" is there twice
-notifyd.yaml:25:13: routes.2.match: "a" has a route on line 24: add the destinations there
-notifyd.yaml:25:16: routes.2.to: names no destination
-notifyd.yaml:26:5: the key "match" is missing in routes.3`
+notifyd.yaml:19:12: destinations.mail.order: "false" is not taken any more: write none
+notifyd.yaml:20:16: unknown destination type "slak" in destinations.chat (known: email, log)
+notifyd.yaml:21:29: destinations.other.order: "total" is not one of none, aggregate
+notifyd.yaml:22:3: the destination name "bad name" must be at most 63 letters, digits, - _ and . and start with a letter or digit
+notifyd.yaml:23:3: the key "type" is missing in destinations.none (known: email, log)
+notifyd.yaml:25:13: routes.0.match: the star may only stand alone ("*") or after a final dot ("order.*")
+notifyd.yaml:25:25: routes.0.to.0: there is no destination "mial" (did you mean "mail"?)
+notifyd.yaml:26:27: routes.1.to.1: the destination "mail" is there twice
+notifyd.yaml:27:13: routes.2.match: "a" has a route on line 26: add the destinations there
+notifyd.yaml:27:16: routes.2.to: names no destination
+notifyd.yaml:28:5: the key "match" is missing in routes.3`
 	var list *config.Error
 	if !errors.As(err, &list) {
 		t.Fatalf("error is a %T", err)

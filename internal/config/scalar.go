@@ -85,6 +85,10 @@ func (d *decoder) decodeScalar(n *node, v reflect.Value, r rule, path string) {
 }
 
 func (d *decoder) decodeString(n *node, v reflect.Value, r rule, path string) {
+	if now, ok := r.former[n.text]; ok && n.kind == kindScalar {
+		d.list.add(n.at, path, "%s: %s is not taken any more: write %s", path, show(n), now)
+		return
+	}
 	text, ok := d.text(n, path)
 	if !ok {
 		return

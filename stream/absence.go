@@ -1,0 +1,64 @@
+package stream
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// calm is how long a session must have lived until the loss of the one before is over:
+// a server that restarts again and again is one incident.
+const calm = 5 * time.Second
+
+// absence says once that there is no session that owns units, and once that there is one
+// again, however often it comes and goes.
+type absence struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	since time.Time   // zero while all is well
+	well  time.Time   // since when there is a session again
+	over  *time.Timer // ends the incident, nil unless well is set
+	lost  int         // sessions, and tries in vain
+}
+
+func (a *absence) begin(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stopLocked()
+	a.lost++
+	if a.since.IsZero() {
+		a.since = time.Now()
+		a.log.Warn("no session that owns units; nothing is delivered until it is back", "err", err)
+	}
+}
+
+// back takes word that there is a session.
+func (a *absence) back() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.since.IsZero() && a.over == nil {
+		a.well = time.Now()
+		a.over = time.AfterFunc(calm, func() { a.settle(calm) })
+	}
+}
+
+// settle ends the incident if there has been a session for that long. With 0 nobody waits
+// for calm any more.
+func (a *absence) settle(least time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over == nil || time.Since(a.well) < least {
+		return
+	}
+	a.log.Info("the session that owns units is back", "after", a.well.Sub(a.since).Round(time.Millisecond), "lost", a.lost)
+	a.stopLocked()
+	a.since, a.lost = time.Time{}, 0
+}
+
+func (a *absence) stopLocked() {
+	if a.over != nil {
+		a.over.Stop()
+		a.over = nil
+	}
+}

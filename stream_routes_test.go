@@ -1,0 +1,367 @@
+package notifyd_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+)
+
+// routing is a stream whose routes change.
+type routing struct {
+	t    *testing.T
+	pool *pgxpool.Pool
+
+	mu     sync.Mutex
+	got    map[string][]int64          // ids by destination, as they came
+	last   map[string]map[string]int64 // the last id by destination, and by type and aggregate
+	closed map[string]chan struct{}    // destinations that take nothing until theirs is closed
+}
+
+func newRouting(t *testing.T) *routing {
+	t.Helper()
+	return &routing{
+		t: t, pool: streamPool(t), got: make(map[string][]int64), last: make(map[string]map[string]int64), closed: make(map[string]chan struct{}),
+	}
+}
+
+// shut has a destination take nothing until the function is called that is returned.
+func (r *routing) shut(destination string) (open func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := make(chan struct{})
+	r.closed[destination] = c
+	return func() { close(c) }
+}
+
+// deliver keeps what it gets. Of a type and an aggregate all was written in the order of
+// ids; between types there is no order where one of them had no route.
+func (r *routing) deliver(ctx context.Context, e *notifyd.Event) error {
+	r.mu.Lock()
+	gate := r.closed[e.Destination]
+	r.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last[e.Destination] == nil {
+		r.last[e.Destination] = make(map[string]int64)
+	}
+	if line := e.Type + e.AggregateID; r.last[e.Destination][line] >= e.ID {
+		r.t.Errorf("%s got %s %d of %s after %d", e.Destination, e.Type, e.ID, e.AggregateID, r.last[e.Destination][line])
+	} else {
+		r.last[e.Destination][line] = e.ID
+	}
+	r.got[e.Destination] = append(r.got[e.Destination], e.ID)
+	return nil
+}
+
+// start runs a relay until the function is called that is returned.
+func (r *routing) start(all map[string][]string) (stop func()) {
+	r.t.Helper()
+	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(r.t.Output(), nil))),
+		notifyd.WithPollInterval(50*time.Millisecond), notifyd.WithShutdownTimeout(100*time.Millisecond), notifyd.WithClaimBatch(40))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(all))...))))
+	for _, name := range names {
+		if err := relay.Destination(name, notifyd.HandlerFunc(r.deliver)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	for pattern, to := range all {
+		if err := relay.Route(pattern, to...); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(r.t.Context())
+	over := make(chan error, 1)
+	go func() { over <- relay.Run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-over; err != nil {
+				r.t.Log(err) // what a shut destination had is given back, which it says
+			}
+		})
+	}
+	r.t.Cleanup(stop)
+	return stop
+}
+
+// write writes n events of each type, in turns, and returns their ids by type.
+func (r *routing) write(n int, types ...string) map[string][]int64 {
+	r.t.Helper()
+	ids := make(map[string][]int64)
+	for range n / 50 {
+		rows, err := r.pool.Query(r.t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			SELECT t, 'a', (g % 7)::text, '{}' FROM generate_series(1, 50) AS g, unnest($1::text[]) WITH ORDINALITY AS w(t, n) ORDER BY g, n
+			RETURNING id, event_type`, types)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for rows.Next() {
+			var id int64
+			var name string
+			if err := rows.Scan(&id, &name); err != nil {
+				r.t.Fatal(err)
+			}
+			ids[name] = append(ids[name], id)
+		}
+		if err := rows.Err(); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return ids
+}
+
+// until waits until a query returns true.
+func (r *routing) until(what, query string, args ...any) {
+	r.t.Helper()
+	for end := time.Now().Add(playPatience); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
+		var is bool
+		if err := r.pool.QueryRow(r.t.Context(), query, args...).Scan(&is); err != nil {
+			r.t.Fatal(err)
+		}
+		if is {
+			return
+		}
+	}
+	r.t.Fatalf("not so: %s\n%s", what, r.state())
+}
+
+const everythingRead = `SELECT count(*) > 0 AND bool_and(head >= (SELECT max(id) FROM outbox_events) AND open = '{}') FROM outbox_positions WHERE destination = ANY($1)`
+
+// has waits until a destination has got so many, and looks whether they are these, once each.
+func (r *routing) has(destination string, want ...[]int64) {
+	r.t.Helper()
+	all := slices.Sorted(slices.Values(slices.Concat(want...)))
+	for end := time.Now().Add(playPatience); time.Now().Before(end) && r.count(destination) < len(all); {
+		<-time.After(10 * time.Millisecond)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := slices.Sorted(slices.Values(r.got[destination]))
+	if slices.Equal(got, all) {
+		return
+	}
+	missing := slices.DeleteFunc(slices.Clone(all), func(id int64) bool { return slices.Contains(got, id) })
+	other := slices.DeleteFunc(slices.Clone(got), func(id int64) bool { return slices.Contains(all, id) })
+	r.t.Fatalf("%s has %d of %d: missing %d: %v, not its own %d: %v, twice %d\n%s", destination, len(got), len(all), len(missing), missing[:min(20, len(missing))],
+		len(other), other[:min(20, len(other))], len(got)-len(slices.Compact(slices.Clone(got))), r.state())
+}
+
+func (r *routing) count(destination string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.got[destination])
+}
+
+func (r *routing) state() (text string) {
+	_ = r.pool.QueryRow(r.t.Context(), `SELECT concat_ws(E'\n', (SELECT string_agg(p::text, E'\n') FROM outbox_positions AS p), (SELECT string_agg(s::text, E'\n') FROM outbox_routes AS s),
+		(SELECT string_agg(format('%s %s %s: %s', destination, event_type, state, n), E'\n') FROM (SELECT destination, event_type, state, count(*) AS n FROM outbox_deliveries GROUP BY 1, 2, 3) AS d))`).Scan(&text)
+	return text
+}
+
+// hold keeps the unit of a destination from all relays, as long as nobody has it.
+func (r *routing) hold(destination string) (let func()) {
+	r.t.Helper()
+	conn, err := r.pool.Acquire(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := conn.Exec(r.t.Context(), `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::bigint::bit(32)::int, unit) FROM outbox_positions WHERE destination = $1`, destination); err != nil {
+		r.t.Fatal(err)
+	}
+	let = sync.OnceFunc(func() {
+		_, _ = conn.Exec(context.Background(), `SELECT pg_advisory_unlock_all()`)
+		conn.Release()
+	})
+	r.t.Cleanup(let)
+	return let
+}
+
+// TestStreamRouteTakenAway: what was routed to a destination while the route stood reaches
+// it, and what is written afterwards is kept, until there is a route again.
+func TestStreamRouteTakenAway(t *testing.T) {
+	t.Parallel()
+	for _, lags := range []string{"destination", "router"} {
+		t.Run(lags+" lags", func(t *testing.T) {
+			t.Parallel()
+			r := newRouting(t)
+			both := map[string][]string{"kept": {"x"}, "gone.*": {"x"}}
+			stop := r.start(both)
+			r.has("x", r.write(50, "kept")["kept"])
+			r.until("all is read", everythingRead, []string{"", "x"})
+			stop()
+			was := r.got["x"]
+			open, let := func() {}, func() {}
+			if lags == "router" {
+				let = r.hold("")
+			} else {
+				open = r.shut("x")
+			}
+			stop = r.start(both)
+			first := r.write(1000, "kept", "gone.a")
+			if lags == "router" {
+				r.until("the destination has read", everythingRead, []string{"x"})
+			} else {
+				r.until("the router has read", everythingRead, []string{""})
+			}
+			stop()
+			// The one that lags has yet to see those, by new routes.
+			stop = r.start(map[string][]string{"kept": {"x"}})
+			r.until("the routes have ended", `SELECT count(*) = 1 FROM outbox_routes WHERE until_head IS NOT NULL`)
+			second := r.write(500, "kept", "gone.a")
+			let()
+			open()
+			r.has("x", was, first["kept"], first["gone.a"], second["kept"])
+			r.until("the rest waits for a route", `SELECT coalesce(array_agg(event_id ORDER BY event_id) = $1, false) FROM outbox_deliveries WHERE state = 'unrouted'`, second["gone.a"])
+			stop()
+			stop = r.start(both)
+			third := r.write(100, "kept", "gone.a")
+			r.has("x", was, first["kept"], first["gone.a"], second["kept"], second["gone.a"], third["kept"], third["gone.a"])
+			r.until("nothing is left", `SELECT count(*) = 0 FROM outbox_deliveries`)
+			stop()
+		})
+	}
+}
+
+// TestStreamRouteMoves: a type goes to another destination by a pattern that is more
+// specific. What the first one had to get it gets, and neither misses anything.
+func TestStreamRouteMoves(t *testing.T) {
+	t.Parallel()
+	r := newRouting(t)
+	stop := r.start(map[string][]string{"*": {"x"}, "other": {"y"}})
+	start := r.write(50, "a", "other")
+	r.has("x", start["a"])
+	r.has("y", start["other"])
+	r.until("all is read", everythingRead, []string{"", "x", "y"})
+	stop()
+	open, let := r.shut("x"), r.hold("")
+	stop = r.start(map[string][]string{"*": {"x"}, "other": {"y"}})
+	first := r.write(500, "a", "b", "other")
+	r.has("y", start["other"], first["other"])
+	r.until("y has passed them", everythingRead, []string{"y"})
+	stop()
+	// The router has seen nothing, x has not and y has: by now all of a are y's.
+	stop = r.start(map[string][]string{"*": {"x"}, "a": {"y"}, "other": {"y"}})
+	r.until("the routes have ended", `SELECT count(*) = 2 FROM outbox_routes WHERE until_head IS NOT NULL`)
+	second := r.write(500, "a", "b", "other")
+	let()
+	open()
+	r.until("all is read", everythingRead, []string{"", "x", "y"})
+	r.until("nothing is left", `SELECT count(*) = 0 FROM outbox_deliveries`)
+	stop()
+	seen := make(map[int64]int)
+	for _, name := range []string{"x", "y"} {
+		for _, id := range r.got[name] {
+			seen[id]++
+		}
+	}
+	for _, ids := range []map[string][]int64{start, first, second} {
+		for name, some := range ids {
+			for _, id := range some {
+				if seen[id] != 1 {
+					t.Errorf("%d of %s came %d times", id, name, seen[id])
+				}
+			}
+		}
+	}
+	r.has("x", start["a"], first["b"], second["b"], slices.DeleteFunc(slices.Clone(first["a"]), func(id int64) bool { return !slices.Contains(r.got["x"], id) }))
+}
+
+// TestStreamRouteOfMany: a route is added for two destinations, of which one is behind the
+// other, and for a router that is behind both.
+func TestStreamRouteOfMany(t *testing.T) {
+	t.Parallel()
+	r := newRouting(t)
+	old := map[string][]string{"one": {"x", "y"}}
+	stop := r.start(old)
+	start := r.write(50, "one", "late")
+	r.has("x", start["one"])
+	r.has("y", start["one"])
+	r.until("all is read", everythingRead, []string{"", "x", "y"})
+	stop()
+	open, let := r.shut("x"), r.hold("")
+	stop = r.start(old)
+	first := r.write(1000, "one", "late")
+	r.has("y", start["one"], first["one"])
+	r.until("y has passed them", everythingRead, []string{"y"})
+	stop()
+	stop = r.start(map[string][]string{"one": {"x", "y"}, "late": {"x", "y"}})
+	second := r.write(500, "one", "late")
+	let()
+	open()
+	for _, name := range []string{"x", "y"} {
+		r.has(name, start["one"], start["late"], first["one"], first["late"], second["one"], second["late"])
+	}
+	r.until("nothing is left", `SELECT count(*) = 0 FROM outbox_deliveries`)
+	stop()
+}
+
+// TestStreamRoutesSideBySide: a relay with new routes works beside one with old ones.
+// Its destinations get the new types while the others have yet to, and in the end all get all.
+func TestStreamRoutesSideBySide(t *testing.T) {
+	t.Parallel()
+	r := newRouting(t)
+	names := []string{"u", "v", "w", "x", "y"}
+	stop := r.start(map[string][]string{"one": names})
+	start := r.write(100, "one", "late")
+	for _, name := range names {
+		r.has(name, start["one"])
+	}
+	r.until("all is read", everythingRead, append(names, ""))
+	last := r.start(map[string][]string{"one": names, "late": names})
+	var ones, lates []int64
+	ones, lates = append(ones, start["one"]...), append(lates, start["late"]...)
+	write := func() {
+		more := r.write(50, "one", "late")
+		ones, lates = append(ones, more["one"]...), append(lates, more["late"]...)
+	}
+	write()
+	// Some are of the new relay by now: they do not wait for the others.
+	r.until("a destination has new routes", `SELECT count(*) > 0 FROM outbox_routes WHERE since > 0 AND 'late' = ANY(patterns) AND handed`)
+	rows, err := r.pool.Query(t.Context(), `SELECT destination FROM outbox_routes WHERE since > 0 AND 'late' = ANY(patterns)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	var renewed []string
+	for rows.Next() {
+		if err := rows.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		renewed = append(renewed, name)
+	}
+	if rows.Err() != nil || len(renewed) == len(names) {
+		t.Fatal(rows.Err(), renewed)
+	}
+	write()
+	for _, name := range renewed {
+		r.has(name, ones, lates)
+	}
+	write()
+	stop()
+	write()
+	for _, name := range names {
+		r.has(name, ones, lates)
+	}
+	r.until("nothing is left", `SELECT count(*) = 0 FROM outbox_deliveries`)
+	r.until("nothing is expected", `SELECT count(*) = 0 FROM outbox_routes WHERE since = 0`)
+	last()
+}
