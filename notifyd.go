@@ -23,9 +23,9 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/listener"
+	"github.com/notifyd/notifyd/queue"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
-	"github.com/notifyd/notifyd/stream"
 )
 
 // The contract between the relay and handlers is defined in package dispatch;
@@ -78,6 +78,10 @@ func Throttled(after time.Duration, err error) error { return dispatch.Throttled
 // ErrRunTwice is returned by the second call of Run.
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
 
+// ErrNeedsStream is returned by Run where a destination asks for what only a stream
+// keeps, and the table is a queue: order, or to hold back what comes after a dead letter.
+var ErrNeedsStream = errors.New("only a stream keeps order: run `notifyd migrate --mode stream`, or do without")
+
 // Relay delivers the events of one outbox table. Make it with [New], register
 // handlers, then call Run.
 type Relay struct {
@@ -86,21 +90,22 @@ type Relay struct {
 	connector  *store.Connector
 	listening  *store.Connector
 	dispatcher *dispatch.Dispatcher
-	sessions   []*store.Session
+	sessions   []*queue.Session
 	keeper     *store.Keeper
-	slots      *store.Slots
 	watch      *store.Watch
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
 
 	middleware []Middleware
+	ordered    []string      // destinations that need a stream
 	owner      int64         // the number that tells relays apart
 	listens    chan struct{} // closed after the first LISTEN, or when it is clear that there will be none
 	heard      sync.Once     // closes listens
 	ready      chan struct{}
-	refused    chan error                    // has room for the one that ends Run
-	engine     atomic.Pointer[stream.Engine] // nil unless the table is a stream, and before Run knows
+	refused    chan error             // has room for the one that ends Run
+	engine     atomic.Pointer[engine] // nil before Run knows what the table is
+	queue      *queue.Engine          // nil unless the table is a queue
 	ran        atomic.Bool
 	stream     bool              // the table is one; set by prepare
 	avoided    bool              // all connections go past a pooler; used by prepare only
@@ -111,9 +116,8 @@ type Relay struct {
 // New makes a relay for the database that pool connects to. The pool itself is
 // used by [Relay.DeadLetters] only, so it may be small: the relay opens connections of its own, with
 // the pool's configuration, because they hold locks and settings. With the
-// defaults these are eight: four that claim, one that listens, one for the
-// bell, one for leases and one for its share of the aggregates;
-// [Relay.OldestWaiting] and [Relay.Backlog] open another while they ask.
+// defaults these are seven: four that claim, one that listens, one for the
+// bell and one for leases; [Relay.OldestWaiting] and [Relay.Backlog] open another while they ask.
 //
 // New does not connect. All mistakes in the options are returned together.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
@@ -144,25 +148,14 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 
 // wire makes the parts and connects them to one another.
 func (r *Relay) wire() error {
-	o := store.Options{Owner: r.owner, Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0}
-	o.Refused = r.refuse
-	r.keeper, r.watch = store.NewKeeper(r.connector, o), store.NewWatch(r.connector)
+	r.watch = store.NewWatch(r.connector)
 	if r.settings.partitions {
 		r.partitions = store.NewPartitions(r.connector)
 	}
-	r.slots = store.NewSlots(r.connector, o.Owner)
-	o.Slots = r.slots
-	parts := dispatch.Parts{LeaseKeeper: r.keeper, Housekeeper: r.keeper, LineReader: r.keeper, SlotKeeper: r.slots, Observer: r.settings.observer, Log: r.log}
-	for range r.settings.dispatch.Claims {
-		session := store.NewSession(r.connector, o)
-		r.sessions = append(r.sessions, session)
-		parts.Sessions = append(parts.Sessions, session)
-	}
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
-		parts.Bell = r.bell
 	}
-	d, err := dispatch.New(r.settings.dispatch, parts)
+	d, err := dispatch.New(r.settings.dispatch, r.settings.observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -171,11 +164,11 @@ func (r *Relay) wire() error {
 		close(r.listens)
 		return nil
 	}
-	return r.wireListener(o.Owner)
+	return r.wireListener()
 }
 
 // wireListener makes the part that listens.
-func (r *Relay) wireListener(owner int64) error {
+func (r *Relay) wireListener() error {
 	observer := r.settings.observer
 	listens := func() { r.heard.Do(func() { close(r.listens) }) }
 	connect := r.connectAs(r.listening, "listen")
@@ -204,7 +197,7 @@ func (r *Relay) wireListener(owner int64) error {
 	return r.listener.Prove(listener.Proof{
 		// The owner's number is what tells relays apart. A sleeping relay alone
 		// would miss a notification.
-		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(owner)), Every: r.settings.canary, //nolint:gosec // a name
+		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.settings.canary, //nolint:gosec // a name
 		Notify: r.bell.Notify, Missed: func() bool { return !hints{r}.Awake() },
 	})
 }
@@ -272,6 +265,9 @@ func (r *Relay) add(hs handleSettings, h Handler) error {
 	if err := r.dispatcher.Add(hs.name, h, hs.lane); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
+	if hs.ordered || hs.lane.BlockOnDead {
+		r.ordered = append(r.ordered, hs.name)
+	}
 	return nil
 }
 
@@ -286,7 +282,7 @@ func (r *Relay) Ready() <-chan struct{} { return r.ready }
 func (r *Relay) Stats() Stats {
 	s := r.dispatcher.Stats()
 	if e := r.engine.Load(); e != nil {
-		e.Stats(&s)
+		(*e).Stats(&s)
 	}
 	if r.listener != nil {
 		l := dispatch.ListenerStats(r.listener.State())
@@ -335,7 +331,7 @@ func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listen
 // letters and events without a route do not count. It asks the database, by index,
 // on a connection for this question alone: asking disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
-	return r.watch.Oldest(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf})
+	return r.watch.Oldest(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
 // DeadLetters returns what lists, replays, discards and edits the dead letters
@@ -354,17 +350,18 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 // says where there are more. Like OldestWaiting it asks the database, by index, on
 // a connection for this question alone.
 func (r *Relay) Backlog(ctx context.Context) (store.Backlog, error) {
-	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf})
+	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types that have no
 // route: what is cheap enough to be asked every few seconds.
 func (r *Relay) Waiting(ctx context.Context) (store.Backlog, error) {
-	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.dispatcher.SettledBelow(), Route: r.dispatcher.DestinationsOf, CountsOnly: true})
+	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf, CountsOnly: true})
 }
 
 // Run delivers events until ctx ends. It waits for a database that is down,
-// and returns an error at once if the schema is not the one it needs, or if the
+// and returns an error at once if the schema is not the one it needs, if a destination
+// needs a stream and the table is a queue ([ErrNeedsStream]), or if the
 // pool leads through a pooler in transaction mode and [WithListenConfig] does not
 // lead past it: store.ErrPooler.
 //
@@ -379,7 +376,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)
 	}
 	if err := r.prepare(ctx); err != nil || ctx.Err() != nil {
-		r.keeper.Close(ctx)
+		if r.keeper != nil {
+			r.keeper.Close(ctx)
+		}
 		return err
 	}
 	return r.run(ctx)

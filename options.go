@@ -150,6 +150,7 @@ type handleSettings struct {
 	name       string
 	lane       dispatch.LaneConfig
 	middleware []Middleware
+	ordered    bool // is asked for in so many words
 }
 
 // Named gives the destination of [Relay.Handle] a name other than its pattern.
@@ -174,9 +175,14 @@ func MaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.M
 // by default.
 func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
 
+// Ordered delivers the events of one aggregate in the order of their ids: each waits
+// until those before it are delivered, or dead. That is the default where the table is a stream;
+// with this option Run refuses one that is a queue, which keeps no order. The error
+// wraps [ErrNeedsStream].
+func Ordered() HandleOption { return func(h *handleSettings) { h.ordered = true } }
+
 // Unordered delivers the events of one aggregate in any order: none waits for an
-// earlier one that has failed. By default each waits until those before it are
-// delivered, or dead.
+// earlier one that has failed. A queue always does so.
 func Unordered() HandleOption { return func(h *handleSettings) { h.lane.Unordered = true } }
 
 // LongestPause bounds how long a destination that is down is left alone between two
@@ -187,7 +193,7 @@ func LongestPause(d time.Duration) HandleOption {
 
 // BlockOnDead holds the later events of an aggregate back behind a dead letter,
 // until that is replayed and delivered, or discarded; by default they go on
-// without it.
+// without it. Run refuses a table that is a queue: the error wraps [ErrNeedsStream].
 func BlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.BlockOnDead = true } }
 
 // Priority sets how urgent the destination is, from -100 to 100; 0 by default. While

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 
-	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
 )
@@ -25,7 +25,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 		case err == nil:
 			r.dispatcher.ReportDatabase(nil)
 			return nil
-		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode):
+		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode), errors.Is(err, ErrNeedsStream):
 			return fmt.Errorf("notifyd: %w", err)
 		case errors.Is(err, store.ErrPooler):
 			if err := r.avoidPooler(ctx, err); err != nil {
@@ -75,6 +75,13 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		r.readStream()
 		return nil
 	}
+	if len(r.ordered) > 0 {
+		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want order (%s): %w",
+			r.settings.schema, strings.Join(r.ordered, ", "), ErrNeedsStream)
+	}
+	if r.queue == nil {
+		r.claimQueue()
+	}
 	if err := r.keeper.Hold(ctx); err != nil {
 		return err
 	}
@@ -108,9 +115,6 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns the end of ctx and nothing else
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	if !r.stream {
-		inside.Go(func() { r.slots.Keep(inner) })
-	}
 	if r.purges() || r.partitions != nil {
 		outside.Go(func() { r.purge(ctx) })
 	}
@@ -134,7 +138,6 @@ func (r *Relay) run(ctx context.Context) error {
 			s.Close(ctx)
 		}
 	}
-	r.slots.Close(ctx)
 	r.keeper.Close(ctx)
 	if cause := context.Cause(ctx); errors.Is(cause, outboxsql.ErrMode) && !errors.Is(err, outboxsql.ErrMode) {
 		err = errors.Join(cause, err)
@@ -148,11 +151,7 @@ func (r *Relay) run(ctx context.Context) error {
 
 // announce closes ready when both halves are.
 func (r *Relay) announce(ctx context.Context) {
-	looked := r.dispatcher.Ready()
-	if e := r.engine.Load(); e != nil {
-		looked = e.Ready()
-	}
-	for _, half := range []<-chan struct{}{r.listens, looked} {
+	for _, half := range []<-chan struct{}{r.listens, (*r.engine.Load()).Ready()} {
 		select {
 		case <-half:
 		case <-ctx.Done():
@@ -224,7 +223,7 @@ func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
 func (r *Relay) reportPurge(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
-	case dispatch.IsDown(err): // which is said once, for everybody
+	case store.IsDown(err): // which is said once, for everybody
 		r.dispatcher.ReportDatabase(err)
 	default:
 		r.log.WarnContext(ctx, "retention could not be seen to, it is tried again", "err", err)

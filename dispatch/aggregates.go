@@ -234,11 +234,3 @@ func (g *aggregate) remove(j *job) {
 		}
 	}
 }
-
-// answerKept answers jobs that were not begun with. The lane's lock is held.
-func answerKept(all []kept) {
-	for _, k := range all {
-		k.job.lane.passings.count(k.verdict)
-		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict, failures: k.job.failures()}})
-	}
-}

@@ -29,7 +29,7 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 		if n := l.grant(len(all)); n != len(all) {
 			t.Fatalf("room for %d", n)
 		}
-		p := NewParcel(func() bool { return true }, func() {})
+		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		Lane{l}.Deliver(p, nil)
 		l.workers.Wait()
@@ -69,7 +69,7 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 			}
 			spills, _ := Lane{l}.Spills()
 			Lane{l}.GoOn(spills)
-			p := NewParcel(func() bool { return true }, func() {})
+			p := NewParcel(func() bool { return true }, func(bool) {})
 			p.Fill([]Delivery{{Event: &Event{ID: id}}})
 			Lane{l}.Deliver(p, nil)
 			l.workers.Wait()

@@ -20,29 +20,3 @@ type ListenerStats struct {
 	// they are.
 	Trouble error
 }
-
-// Blind takes word that notifications are not heard, or not known to be, and
-// that they are again. While it is so, the table is looked at every 20 ms. It
-// never blocks.
-func (d *Dispatcher) Blind(is bool) { d.sched.blind(is) }
-
-// Awake reports whether the relay sweeps without a break: then nothing depends
-// on notifications.
-func (d *Dispatcher) Awake() bool {
-	d.sched.mu.Lock()
-	defer d.sched.mu.Unlock()
-	return d.sched.sweep.awake()
-}
-
-// blind polls fast while nobody announces what may be there. As with every
-// poll, sweeps that take long are further apart.
-func (s *scheduler) blind(is bool) { //nolint:revive // the state itself
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sweep.poll = s.cfg.PollInterval
-	if is {
-		s.sweep.poll = min(fastPoll, s.cfg.PollInterval)
-		s.sweep.begin(sweepLow)
-	}
-	s.cond.Broadcast()
-}

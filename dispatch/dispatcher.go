@@ -72,71 +72,35 @@ const (
 	minLease = time.Second
 	// cancelGrace is how long cancelled handlers may take to return.
 	cancelGrace = 5 * time.Second
-	// lastWrite bounds writing the last answers down.
-	lastWrite = 5 * time.Second
 )
 
-// Parts are what a [Dispatcher] works with. Sessions has one session for each
-// claim in flight; they are used by Run only, and closed by whoever made them.
-// Housekeeper, LineReader, SlotKeeper, Bell and Observer may be nil; without a LineReader
-// the table must not have deliveries that wait for others, and without a
-// SlotKeeper the relay must be the only one of the table.
-type Parts struct {
-	Sessions    []Session
-	LeaseKeeper LeaseKeeper
-	Housekeeper Housekeeper
-	LineReader  LineReader
-	SlotKeeper  SlotKeeper
-	Bell        Bell
-	Observer    Observer
-	Log         *slog.Logger
-}
-
-// Dispatcher claims events and delivers them through lanes. Destinations and
-// routes are added before Run, from one goroutine.
+// Dispatcher delivers through lanes what an engine hands to them. Destinations and
+// routes are added before the engine runs, from one goroutine.
 type Dispatcher struct {
-	cfg    Config
-	parts  Parts
-	log    *slog.Logger
-	lanes  []*lane
-	byName map[string][]*lane // one lane each
-	router *router
-	health *health
-	sched  *scheduler
-	leases *leases
-	ringer *ringer
+	cfg      Config
+	log      *slog.Logger
+	observer Observer
+	lanes    []*lane
+	byName   map[string]*lane
+	router   *router
+	health   *health
 
-	stopping   chan struct{}   // closed when Run begins to stop
-	workCtx    context.Context //nolint:containedctx // ends all deliveries; made by New, cancelled by Run
+	workCtx    context.Context //nolint:containedctx // ends all deliveries; made by Begin, cancelled by Drain
 	cancelWork context.CancelCauseFunc
 }
 
-// New returns a dispatcher without destinations.
-func New(cfg Config, parts Parts) (*Dispatcher, error) {
+// New returns a dispatcher without destinations. The observer may be nil.
+func New(cfg Config, observer Observer, log *slog.Logger) (*Dispatcher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if len(parts.Sessions) != cfg.Claims {
-		return nil, fmt.Errorf("%d sessions for %d claims in flight", len(parts.Sessions), cfg.Claims)
+	if observer == nil {
+		observer = nobody{}
 	}
-	if parts.Observer == nil {
-		parts.Observer = nobody{}
-	}
-	d := &Dispatcher{
-		cfg: cfg, parts: parts, log: parts.Log, byName: make(map[string][]*lane), router: newRouter(),
-		health: &health{log: parts.Log, observer: parts.Observer}, stopping: make(chan struct{}),
-	}
-	d.ringer = &ringer{bell: parts.Bell, health: d.health, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
-	d.sched = newScheduler(cfg, nil, d.router, d.ringer)
-	d.ringer.rang, d.ringer.queued = d.sched.rang, d.sched.queued
-	d.leases = &leases{
-		began:  time.Now(),
-		keeper: parts.LeaseKeeper, length: cfg.Lease, log: parts.Log, health: d.health,
-		retryIn: d.sched.dueIn, moved: d.sched.moved, wake: make(chan struct{}, 1), held: make(map[int64]lease),
-	}
-	d.leases.cond.L = &d.leases.mu
-	d.leases.tokens.last = time.Now().UnixNano() // tokens of an earlier life do not come back
-	return d, nil
+	return &Dispatcher{
+		cfg: cfg, log: log, observer: observer, byName: make(map[string]*lane), router: newRouter(),
+		health: &health{log: log, observer: observer},
+	}, nil
 }
 
 // ErrDestination is wrapped by errors about a destination's name.
@@ -157,10 +121,9 @@ func (d *Dispatcher) Add(name string, h Handler, cfg LaneConfig) error {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
 	l := newLane(name, h, cfg, d.cfg.LockBudget/2, d.log)
-	l.onRoom, l.observer = d.sched.room, d.parts.Observer
+	l.observer = d.observer
 	d.lanes = append(d.lanes, l)
-	d.byName[name] = []*lane{l}
-	d.sched.serve(d.lanes)
+	d.byName[name] = l
 	return nil
 }
 
@@ -170,7 +133,7 @@ func (d *Dispatcher) Route(pattern string, names ...string) error {
 	if err := CheckPattern(pattern); err != nil {
 		return err
 	}
-	var lanes []*lane
+	var lanes []Lane
 	seen := make(map[string]bool)
 	for _, name := range names {
 		l := d.byName[name]
@@ -178,7 +141,7 @@ func (d *Dispatcher) Route(pattern string, names ...string) error {
 			return fmt.Errorf("route %q: %w %q: there is none of that name", pattern, ErrDestination, name)
 		}
 		if !seen[name] {
-			lanes = append(lanes, l...)
+			lanes = append(lanes, Lane{l})
 		}
 		seen[name] = true
 	}
@@ -200,78 +163,24 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 	lanes := d.router.find(eventType)
 	names := make([]string, len(lanes))
 	for i, l := range lanes {
-		names[i] = l.name
+		names[i] = l.Name()
 	}
 	return names
 }
 
-// ReportDatabase takes word of how whoever is about to call Run finds the
-// database: nil if it answers. It is logged, told and counted like the rest.
+// ReportDatabase takes how a connection has found the database: nil if it answers. An
+// outage is logged and reported once, however many connections find out.
 func (d *Dispatcher) ReportDatabase(err error) { d.health.report(err) }
 
-// SettledBelow returns an id below which hardly any event is still fresh: one
-// whose id was drawn long before its transaction wrote is the exception.
-func (d *Dispatcher) SettledBelow() int64 { return d.sched.settledBelow() }
-
-// Wake takes the id of an event that has just been committed. It never blocks.
-func (d *Dispatcher) Wake(id int64) { d.sched.hint(id) }
-
-// Look takes word that notifications may have been missed. It never blocks.
-func (d *Dispatcher) Look() { d.sched.look() }
-
-// Ready is closed after the table has been looked at for the first time.
-func (d *Dispatcher) Ready() <-chan struct{} { return d.sched.ready }
-
-// Run claims and delivers until ctx ends, then stops in order: nothing more is
-// claimed, what runs may finish within the shutdown timeout, then it is
-// cancelled and given back without counting an attempt. It returns nil, or
-// [ErrShutdownIncomplete]. Run can be called once.
-func (d *Dispatcher) Run(ctx context.Context) error {
-	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer d.cancelWork(errStopping)
-	defer d.health.settle(0) // nobody waits for calm any more
+// drain lets the engine and the lanes come to their end.
+func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	for _, l := range d.lanes {
-		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
-	}
-	// Three circles, stopped from the outside in: who claims, who delivers,
-	// who writes late answers and keeps leases.
-	var claimers, keepers sync.WaitGroup
-	slots := &slotHolder{d: d, keeper: d.parts.SlotKeeper}
-	if slots.keeper != nil {
-		slots.begin(ctx)
-	}
-	d.loadLines(ctx)
-	for i, session := range d.parts.Sessions {
-		c := &claimer{d: d, session: session, log: d.log.With("claimer", i)}
-		claimers.Go(func() { c.run(ctx) })
-	}
-	keepCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopKeeping()
-	keepers.Go(func() { d.leases.run(keepCtx, lastWrite) })
-	keepers.Go(func() { d.ringer.run(keepCtx) })
-	keepers.Go(func() { d.keepHouse(keepCtx) })
-	if slots.keeper != nil {
-		keepers.Go(func() { slots.run(ctx) })
-	}
-
-	<-ctx.Done()
-	close(d.stopping)
-	d.sched.stop()
-	err := d.drain(&claimers)
-	stopKeeping()
-	keepers.Wait()
-	return err
-}
-
-// drain lets claimers and lanes come to their end.
-func (d *Dispatcher) drain(claimers *sync.WaitGroup) error {
-	for _, l := range d.lanes {
-		answerAll(l.drop())
+		l.drop()
 	}
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
-		claimers.Wait() // they may still hand out what they had just claimed
+		engine.Wait() // they may still hand out what they had just claimed
 		for _, l := range d.lanes {
 			l.workers.Wait()
 		}
@@ -284,7 +193,7 @@ func (d *Dispatcher) drain(claimers *sync.WaitGroup) error {
 	case <-patience.C:
 		d.log.Warn("deliveries did not finish within the shutdown timeout and are cancelled", "shutdown_timeout", d.cfg.ShutdownTimeout)
 	}
-	d.cancelWork(errStopping)
+	d.cancelWork(ErrStopping)
 	grace := time.NewTimer(cancelGrace)
 	defer grace.Stop()
 	select {
@@ -301,60 +210,10 @@ func (d *Dispatcher) drain(claimers *sync.WaitGroup) error {
 	}
 }
 
-// waitStopped waits for d, or until the relay stops.
-func (d *Dispatcher) waitStopped(pause time.Duration) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-d.stopping:
-	case <-timer.C:
-	}
-}
+// ErrShutdownIncomplete is returned by Drain if handlers were still running some
+// time after their contexts had been cancelled.
+var ErrShutdownIncomplete = errors.New("handlers did not return after their contexts were cancelled")
 
-// waitWork waits for d, or until deliveries are cancelled.
-func (d *Dispatcher) waitWork(pause time.Duration) { sleep(d.workCtx, pause) }
-
-// houseEvery is the longest time between two looks, however seldom the table is
-// polled: what a dead relay had in hand is not to wait for that.
-const houseEvery = time.Second
-
-// keepHouse looks after leases of relays that are gone, and after events that
-// had no route when they came.
-func (d *Dispatcher) keepHouse(ctx context.Context) {
-	if d.parts.Housekeeper == nil {
-		return
-	}
-	failing := reconnectPauses()
-	read := time.Now()
-	for ctx.Err() == nil {
-		if time.Since(read) >= readLinesEvery {
-			if err := d.readLines(ctx, d.sched.shares()); ctx.Err() == nil {
-				d.health.report(err)
-			}
-			read = time.Now()
-		}
-		n, err := d.parts.Housekeeper.TakeOver(ctx, d.leases.tokens.now)
-		if err == nil && n > 0 {
-			d.leases.taken.Add(uint64(n))
-			d.log.WarnContext(ctx, "took over deliveries of a relay that is gone, or whose answers the database has lost", "deliveries", n)
-			d.sched.due()
-		}
-		if err == nil {
-			n, err = d.parts.Housekeeper.Reroute(ctx, d.Routed)
-			if err == nil && n > 0 {
-				d.log.InfoContext(ctx, "event types that had no route have one now", "event_types", n)
-				d.sched.due()
-			}
-		}
-		if ctx.Err() == nil {
-			d.health.report(err)
-		}
-		pause := jittered(min(d.cfg.PollInterval, houseEvery))
-		if err != nil {
-			pause = max(pause, failing.NextBackOff())
-		} else {
-			failing.Reset()
-		}
-		sleep(ctx, pause)
-	}
+func shutdownError(names []string) error {
+	return fmt.Errorf("%w: %v", ErrShutdownIncomplete, names)
 }

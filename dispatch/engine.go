@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// A Dispatcher claims by itself. Package stream finds what is to be delivered in
-// another way, and uses its lanes: what follows is for such an engine.
+// Engines find what is to be delivered, and hand it to lanes: package queue claims
+// events, package stream reads them in order. What follows is for them.
 
-// Lane is the way to one destination.
+// Lane is the way to one destination. An engine takes it with Serve or with Own.
 type Lane struct{ l *lane }
 
-// Lanes returns the destinations in the order in which they were added. While an
-// engine uses them, Run must not be called.
+// Lanes returns the destinations in the order in which they were added.
 func (d *Dispatcher) Lanes() []Lane {
 	all := make([]Lane, len(d.lanes))
 	for i, l := range d.lanes {
@@ -26,23 +25,39 @@ func (d *Dispatcher) Lanes() []Lane {
 // Patterns returns the patterns that lead to a destination, sorted.
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
-// Begin readies the lanes for an engine. All deliveries end when the relay gives up
-// on them, which is what Drain may do, and not when ctx ends.
-func (d *Dispatcher) Begin(ctx context.Context) {
+// Begin readies the lanes for an engine. All deliveries end with the context that it
+// returns: when the relay gives up on them, which is what Drain may do, and not when ctx ends.
+func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, l := range d.lanes {
 		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
 	}
+	return d.workCtx
 }
 
 // Drain ends what Begin began: nothing more begins, what runs may finish within the
-// shutdown timeout, then it is cancelled and given back. It returns nil, or
+// shutdown timeout, then it is cancelled and given back. Those in engine may still hand
+// over what they had claimed, and are waited for as well. It returns nil, or
 // [ErrShutdownIncomplete].
-func (d *Dispatcher) Drain() error {
-	defer d.cancelWork(errStopping)
+func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
+	defer d.cancelWork(ErrStopping)
 	defer d.health.settle(0) // nobody waits for calm any more
-	close(d.stopping)
-	return d.drain(&sync.WaitGroup{})
+	return d.drain(engine)
+}
+
+// LanesOf returns the lanes of an event type, none if no route matches, and whether the type is met for the
+// first time.
+func (d *Dispatcher) LanesOf(eventType string) (lanes []Lane, firstTime bool) {
+	return d.router.route(eventType)
+}
+
+// TypesOf returns the event types met so far for whose lanes f returns true.
+func (d *Dispatcher) TypesOf(f func(lanes []Lane) bool) []string { return d.router.types(f) }
+
+// LaneOf returns the lane of a destination, false if there is none of that name.
+func (d *Dispatcher) LaneOf(destination string) (l Lane, ok bool) {
+	l.l, ok = d.byName[destination]
+	return l, ok
 }
 
 // Name is the name of the destination.
@@ -57,10 +72,19 @@ func (l Lane) Blocks() bool { return l.l.cfg.BlockOnDead && !l.l.cfg.Unordered }
 // Wanted reports whether the lane gets events of the type.
 func (d *Dispatcher) Wanted(l Lane, eventType string) bool {
 	lanes, _ := d.router.route(eventType)
-	return slices.Contains(lanes, l.l)
+	return slices.Contains(lanes, l)
 }
 
-// Own gives the lane to an engine, with nothing in line and no aggregate blocked.
+// Serve gives the lane to an engine that keeps no order: what is handed over is
+// delivered as workers come to it. onRoom is called when Grant or Roomy had less than
+// was asked for and there is more; it must not block.
+func (l Lane) Serve(onRoom func()) {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	l.l.agg, l.l.onRoom = nil, onRoom
+}
+
+// Own gives the lane to an engine that hands events over in order, with nothing in line and no aggregate blocked.
 // onRoom is called when Grant had less than was asked for and there is more, or
 // when the lane may go on after something was given back; it must not block.
 func (l Lane) Own(onRoom func()) {
@@ -72,6 +96,36 @@ func (l Lane) Own(onRoom func()) {
 // Grant reserves room for up to n deliveries, and returns for how many there is; 0 where
 // there is so little that it is not worth a read.
 func (l Lane) Grant(n int) int { return l.l.grantFair(n) }
+
+// Roomy returns for how many deliveries there is room, or 0 if that is too little to be
+// worth a claim.
+func (l Lane) Roomy() int { return l.l.roomy() }
+
+// HasRoom reports whether there is room for anything.
+func (l Lane) HasRoom() bool {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	return l.l.roomLocked(time.Now()) > 0
+}
+
+// Priority is that of the lane's configuration.
+func (l Lane) Priority() int { return l.l.cfg.Priority }
+
+// Timeout bounds one call of the handler.
+func (l Lane) Timeout() time.Duration { return l.l.cfg.Timeout }
+
+// Slow reports whether waiting for an answer with a transaction open is a waste.
+func (l Lane) Slow() bool { return l.l.slow() }
+
+// Observe says that a delivery takes at least this long.
+func (l Lane) Observe(atLeast time.Duration) { l.l.observe(atLeast) }
+
+// Refused counts a delivery for which there was no room.
+func (l Lane) Refused() { l.l.passings.refused.Add(1) }
+
+// TakeBack gives back what nobody has begun with of a parcel. The lane is one that keeps
+// no order.
+func (l Lane) TakeBack(p *Parcel) { l.l.takeBack(p) }
 
 // Return gives back granted room that is not needed.
 func (l Lane) Return(n int) {
@@ -124,7 +178,11 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	for i := range p.jobs {
 		j, d := &p.jobs[i], &p.events[i]
 		j.parcel, j.work, j.lane, j.event = p, i, l, d.Event
-		switch begins, v := a.join(j, d); {
+		begins, v := true, verdict(0)
+		if a != nil {
+			begins, v = a.join(j, d)
+		}
+		switch {
 		case v != 0:
 			l.load--
 			back = append(back, kept{j, v})
@@ -133,7 +191,7 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 			l.queue = append(l.queue, j)
 		}
 	}
-	if !a.spilled {
+	if a != nil && !a.spilled {
 		for _, key := range unblock {
 			a.blocked.remove(key)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -130,14 +131,17 @@ func TestConfigsReportAllMistakesTogether(t *testing.T) {
 
 func TestNewAndAddRefuseWhatCannotWork(t *testing.T) {
 	t.Parallel()
-	db := newFakeDB()
-	if _, err := New(DefaultConfig(), Parts{}); err == nil {
-		t.Error("a dispatcher without sessions")
+	if _, err := New(Config{}, nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a dispatcher without limits")
 	}
-	r := newRelay(t, db, 1, testConfig())
-	t.Cleanup(r.sched.stop)
+	r, err := New(DefaultConfig(), nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
 	h := HandlerFunc(takes(0))
-	r.to(t, "a", h, testLane(), "x")
+	if err := errors.Join(r.Add("a", h, testLane()), r.Route("x", "a")); err != nil {
+		t.Fatal(err)
+	}
 	for name, err := range map[string]error{
 		"no name":     r.Add("", h, testLane()),
 		"no handler":  r.Add("b", nil, testLane()),

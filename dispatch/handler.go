@@ -90,7 +90,8 @@ type BatchHandler interface {
 }
 
 // OrderKeeper is implemented by a [BatchHandler] that may be given several
-// events of one aggregate in one call. Others get one of each at a time.
+// events of one aggregate in one call where their order is kept. Others get one of each
+// at a time then. Where it is not kept, as in a queue, a call may hold any events.
 type OrderKeeper interface {
 	// KeepsOrder reports whether DeliverBatch delivers the events of an
 	// aggregate in the order in which they stand in the batch, and none of them

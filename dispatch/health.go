@@ -1,13 +1,10 @@
 package dispatch
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cenkalti/backoff/v4"
 )
 
 // calm is how long the database must have answered without a break before an
@@ -67,32 +64,4 @@ func (h *health) settle(least time.Duration) {
 	h.observer.Observe(Incident{Kind: IncidentDatabaseBack, Time: h.well})
 	h.stopLocked()
 	h.since, h.errors = time.Time{}, 0
-}
-
-const (
-	// firstReconnect is short: most broken connections come back at once.
-	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long a database that is back goes unnoticed.
-	longestReconnect = 2 * time.Second
-)
-
-// reconnectPauses returns the pauses between attempts to reach the database.
-// It never gives up. One goroutine uses it.
-func reconnectPauses() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(firstReconnect),
-		backoff.WithMaxInterval(longestReconnect),
-		backoff.WithMultiplier(2),
-		backoff.WithMaxElapsedTime(0),
-	)
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -43,20 +43,20 @@ func TestMeasure(t *testing.T) {
 	replayed := event
 	replayed.Replay = 1
 	for name, c := range map[string]struct {
-		work         Work
+		delivery     Delivery
 		out          outcome
 		class        Class
 		begun, acked time.Duration // 0: not counted
 	}{
-		"delivered":        {Work{Event: event, Fresh: true}, outcome{verdict: delivered}, 0, 1100 * time.Millisecond, 1300 * time.Millisecond},
-		"failed":           {Work{Event: event, Fresh: true}, outcome{verdict: failed, class: ClassEvent}, ClassEvent, 1100 * time.Millisecond, 0},
-		"another attempt":  {Work{Event: event, Destination: "a", Failures: 1}, outcome{verdict: delivered}, 0, 0, 1300 * time.Millisecond},
-		"delayed":          {Work{Event: event}, outcome{verdict: delivered}, 0, 0, 0},
-		"replayed":         {Work{Event: replayed, Destination: "a"}, outcome{verdict: delivered}, 0, 0, 0},
-		"destination down": {Work{Event: event, Fresh: true}, outcome{verdict: released, class: ClassDestination}, ClassDestination, 1100 * time.Millisecond, 0},
+		"delivered":        {Delivery{Event: &event}, outcome{verdict: delivered}, 0, 1100 * time.Millisecond, 1300 * time.Millisecond},
+		"failed":           {Delivery{Event: &event}, outcome{verdict: failed, class: ClassEvent}, ClassEvent, 1100 * time.Millisecond, 0},
+		"another attempt":  {Delivery{Event: &event, Failures: 1}, outcome{verdict: delivered}, 0, 0, 1300 * time.Millisecond},
+		"delayed":          {Delivery{Event: &event, Delayed: true}, outcome{verdict: delivered}, 0, 0, 0},
+		"replayed":         {Delivery{Event: &replayed}, outcome{verdict: delivered}, 0, 0, 0},
+		"destination down": {Delivery{Event: &event}, outcome{verdict: released, class: ClassDestination}, ClassDestination, 1100 * time.Millisecond, 0},
 	} {
 		l := &lane{}
-		j := &job{batch: &batch{work: []Work{c.work}}, event: &c.work.Event}
+		j := &job{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}
 		c.out.from, c.out.to = 100*time.Millisecond, 300*time.Millisecond
 		l.measureLocked(j, began.UnixNano(), &c.out)
 		var want lane

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -29,15 +28,14 @@ type LaneConfig struct {
 	// between two probes, at least 1 ms. The first pause is 100 ms, if that is not longer.
 	LongestPause time.Duration
 	// Unordered delivers the events of one aggregate in any order: none waits
-	// for an earlier one that has failed.
+	// for an earlier one that has failed. An engine that keeps no order does so anyway.
 	Unordered bool
 	// BlockOnDead holds the later events of an aggregate back behind a dead
 	// letter, until that is replayed or discarded. Otherwise they go on.
 	BlockOnDead bool
 	// Priority is how urgent the destination is, from MinPriority to MaxPriority;
-	// 0 by default. While there is a backlog, the events of a destination of higher
-	// priority are looked for first. It changes nothing in the order of an
-	// aggregate's events, and where all destinations are alike.
+	// 0 by default. While a queue has a backlog, the events of a destination of higher
+	// priority are looked for first. It changes nothing where all destinations are alike.
 	Priority int
 }
 
@@ -120,20 +118,9 @@ type lane struct {
 	begun   Histogram             // from the event's creation to the handler
 	acked   Histogram             // from the event's creation to the acknowledgement
 
-	// What order needs; see line.go.
-	together  bool // the handler may be given several events of an aggregate in one call
-	lines     map[string]*line
-	spareLine *line
-	scratch   []byte // for keys
-	seed      maphash.Seed
-	agg       *aggregates // keeps the order of an engine with positions; nil where claims do
-	followers int         // jobs in lines that wait for one in front, and are not in the queue
-	looks     looks
-	behind    int64   // fresh events above are taken in the lane's own sweep only
-	refused   int64   // the same, for what was given back since that began
-	sweeping  bool    // it is on its way
-	passing   int     // settlements under way that give fresh events back
-	later     []*line // to be looked at with the next poll
+	agg       *aggregates // keeps the events of each aggregate in order; nil where the engine keeps none
+	together  bool        // the handler may be given several events of an aggregate in one call
+	followers int         // jobs that wait for one of their aggregate, and are not in the queue
 
 	throttled uint64      // answers that asked for fewer
 	timer     *time.Timer // looks for room again; nil before the first fault
@@ -142,8 +129,7 @@ type lane struct {
 func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
-		log: log.With("destination", name), observer: nobody{}, behind: inOrder, refused: inOrder,
-		seed:    maphash.MakeSeed(),
+		log: log.With("destination", name), observer: nobody{}, onRoom: func() {},
 		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
 	}
 	l.batch, _ = h.(BatchHandler)
@@ -270,49 +256,6 @@ func (l *lane) giveBack(n int) {
 	call()
 }
 
-// push takes granted jobs and makes sure that enough workers are at work. It
-// returns those that order keeps from being delivered now.
-func (l *lane) push(jobs []*job) []kept {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.head > 0 && len(l.queue)+len(jobs) > cap(l.queue) {
-		l.compactLocked()
-	}
-	if l.breaker.ramping() && l.aheadLocked() >= l.breaker.allowed {
-		l.breaker.pressed = true
-	}
-	var held []kept
-	for _, j := range jobs {
-		if !l.cfg.Unordered {
-			l.scratch = appendKey(l.scratch[:0], j.event)
-		}
-		if len(l.scratch) == 0 {
-			l.queue = append(l.queue, j)
-			continue
-		}
-		j.line = l.lineLocked(l.scratch)
-		j.key = j.line.key
-		first, verdict := l.joinLocked(j)
-		if verdict == 0 {
-			j.batch.trail = append(j.batch.trail, maphash.Bytes(l.seed, l.scratch))
-		}
-		switch {
-		case verdict != 0:
-			l.load--
-			if verdict == released && j.batch.work[j.work].Fresh {
-				l.passLocked(j.batch, j.event.ID)
-			}
-			held = append(held, kept{j, verdict})
-			l.closeLocked(j.line)
-		case first:
-			j.queued = true
-			l.queue = append(l.queue, j)
-		}
-	}
-	l.employLocked()
-	return held
-}
-
 // compactLocked drops what is before the head of the queue. Under load the queue is
 // never empty: without this it would grow for ever at its end, however little is in it.
 func (l *lane) compactLocked() {
@@ -373,27 +316,9 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		l.head++
 		j.started = true
 		buf = append(buf, j)
-		switch {
-		case l.batch != nil && !l.together:
-		case j.agg != nil:
+		if j.agg != nil && (l.batch == nil || l.together) {
 			buf = j.parcel.order.follow(buf, n, j)
-		case j.line != nil:
-			buf = l.followLocked(buf, n, j.line)
 		}
-	}
-	return buf
-}
-
-// followLocked appends those who wait behind the first of a line: one worker
-// delivers them one after the other.
-func (l *lane) followLocked(buf []*job, n int, ln *line) []*job {
-	for _, j := range ln.jobs[1:] {
-		if len(buf) >= n || j.started {
-			break
-		}
-		j.started = true
-		l.followers--
-		buf = append(buf, j)
 	}
 	return buf
 }
@@ -409,17 +334,8 @@ func (l *lane) untake(jobs []*job) {
 			continue
 		}
 		j.started = false
-		if j.parcel != nil {
-			if j.parcel.order.untake(j) {
-				back = append(back, j)
-			}
-			continue
-		}
-		if j.line == nil || j.line.jobs[0] == j {
+		if j.parcel.order == nil || j.parcel.order.untake(j) {
 			back = append(back, j)
-		} else {
-			j.queued = false
-			l.followers++ // the one in front is with the worker still
 		}
 	}
 	l.head -= len(back)
@@ -434,8 +350,7 @@ func (l *lane) untake(jobs []*job) {
 }
 
 // finished takes what became of jobs that took a worker the given time
-// together, and passes it on. Their times count from begin. Lines move before the claims hear of it: a claim
-// that is settled may use the memory of its jobs again.
+// together, and passes it on. Their times count from begin.
 func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	if len(jobs) > 0 {
 		l.finishedBefore(begin, elapsed, jobs, outs, nil)
@@ -473,15 +388,10 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		if elapsed != notBegun {
 			l.measureLocked(j, began, &outs[i])
 		}
-		switch {
-		case j.parcel != nil:
-			behind, with := j.parcel.order.leave(j, outs[i].verdict)
+		if order := j.parcel.order; order != nil {
+			behind, with := order.leave(j, outs[i].verdict)
 			outs[i].behind = behind
 			gone = append(gone, with...)
-		case j.line != nil:
-			gone = append(gone, l.leaveLocked(j, outs[i].verdict)...)
-		case outs[i].verdict == released && j.batch.work[j.work].Fresh && !j.batch.decide(j):
-			l.passLocked(j.batch, j.batch.work[j.work].Event.ID)
 		}
 	}
 	if l.restingLocked() {
@@ -494,19 +404,11 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	}
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.cut })
 	call := l.wakeLocked()
-	if jobs[0].parcel != nil {
-		// Under the lock, and last of all: see Parcel.answer, and a parcel that is
-		// answered may be filled with something else.
-		answerParcels(jobs, outs)
-		answerKept(gone)
-		l.mu.Unlock()
-	} else {
-		l.mu.Unlock()
-		for i, j := range jobs {
-			j.batch.answer(j, outs[i])
-		}
-		answerAll(gone)
-	}
+	// Under the lock, and last of all: see Parcel.answer, and a parcel that is
+	// answered may be filled with something else.
+	answerParcels(jobs, outs)
+	answerKept(gone)
+	l.mu.Unlock()
 	for _, tell := range news {
 		tell()
 	}

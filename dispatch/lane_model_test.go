@@ -11,22 +11,24 @@ import (
 // laneModel drives the accounting of a lane, with the test as its workers.
 type laneModel struct {
 	l       *lane
-	claims  []*batch
+	parcels []*Parcel
 	granted int
 	queued  []*job
 	taken   [][]*job // by the workers at work
 	next    int64
 }
 
-// jobs returns n new jobs of one of the claims.
-func (m *laneModel) jobs(t *rapid.T, n int) []*job {
-	b := rapid.SampledFrom(m.claims).Draw(t, "claim")
-	jobs := make([]*job, n)
-	for i := range jobs {
+// fill makes a parcel of n new deliveries.
+func (m *laneModel) fill(n int) *Parcel {
+	p := NewParcel(func() bool { return true }, func(bool) {})
+	all := make([]Delivery, n)
+	for i := range all {
 		m.next++
-		jobs[i] = &job{batch: b, lane: m.l, token: m.next, event: &Event{ID: m.next}}
+		all[i].Event = &Event{ID: m.next}
 	}
-	return jobs
+	p.Fill(all)
+	m.parcels = append(m.parcels, p)
+	return p
 }
 
 func (m *laneModel) check(t *rapid.T) {
@@ -73,9 +75,13 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			m.granted += got
 		},
 		"push": func(t *rapid.T) {
-			jobs := m.jobs(t, rapid.IntRange(0, m.granted).Draw(t, "jobs"))
-			m.l.push(jobs)
-			m.queued, m.granted = append(m.queued, jobs...), m.granted-len(jobs)
+			n := rapid.IntRange(0, m.granted).Draw(t, "jobs")
+			p := m.fill(n)
+			m.l.deliver(p, nil)
+			for i := range p.jobs {
+				m.queued = append(m.queued, &p.jobs[i])
+			}
+			m.granted -= n
 		},
 		"give back": func(t *rapid.T) {
 			n := rapid.IntRange(0, m.granted).Draw(t, "granted")
@@ -109,35 +115,46 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			m.l.finished(time.Now(), each*time.Duration(len(m.taken[i])), m.taken[i], allDelivered(len(m.taken[i])))
 			m.leave(i)
 		},
-		"withdraw": func(t *rapid.T) {
-			b := rapid.SampledFrom(m.claims).Draw(t, "claim")
-			var gone, kept []*job
-			for _, j := range m.queued {
-				if j.batch == b {
-					gone = append(gone, j)
-				} else {
-					kept = append(kept, j)
-				}
-			}
-			got, leased := m.l.detach(b, nil)
-			if !slices.Equal(jobsOf(got), gone) || len(leased) > 0 {
-				t.Fatalf("withdrew %d jobs, want %d", len(got), len(gone))
-			}
-			m.queued = kept
-		},
+		"take back": m.takeBack,
 		"drop": func(t *rapid.T) {
 			if rapid.IntRange(0, 9).Draw(t, "stop") > 0 {
 				t.Skip("not yet")
 			}
-			if got := jobsOf(m.l.drop()); !slices.Equal(got, m.queued) {
-				t.Fatalf("dropped %d jobs of %d", len(got), len(m.queued))
-			}
+			m.l.drop()
 			m.queued = nil
 			if m.l.grant(1) != 0 {
 				t.Fatal("a stopped lane takes more")
 			}
 		},
 	}
+}
+
+// takeBack takes back what is queued of a parcel.
+func (m *laneModel) takeBack(t *rapid.T) {
+	if len(m.parcels) == 0 {
+		t.Skip("no parcel")
+	}
+	p := rapid.SampledFrom(m.parcels).Draw(t, "parcel")
+	p.Take()
+	var gone []int
+	var kept []*job
+	for _, j := range m.queued {
+		if j.parcel == p {
+			gone = append(gone, j.work)
+		} else {
+			kept = append(kept, j)
+		}
+	}
+	m.l.takeBack(p)
+	_, answers, _ := p.Take()
+	got := make([]int, len(answers))
+	for i := range answers {
+		got[i] = answers[i].Place
+	}
+	if !slices.Equal(got, gone) {
+		t.Fatalf("took back %v, want %v", got, gone)
+	}
+	m.queued = kept
 }
 
 func allDelivered(n int) []outcome {
@@ -148,18 +165,11 @@ func allDelivered(n int) []outcome {
 	return outs
 }
 
-func jobsOf(all []kept) (jobs []*job) {
-	for _, k := range all {
-		jobs = append(jobs, k.job)
-	}
-	return jobs
-}
-
 func TestLaneLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := testLane()
-		m := &laneModel{l: newTestLane(nil, cfg), claims: []*batch{{work: make([]Work, 1)}, {work: make([]Work, 1)}, {work: make([]Work, 1)}}}
+		m := &laneModel{l: newTestLane(nil, cfg)}
 		m.l.running = cfg.Concurrency // as many as there may be: push starts none
 		m.l.pace = time.Duration(rapid.IntRange(1, 5000).Draw(t, "pace in us")) * time.Microsecond
 		t.Repeat(m.actions())

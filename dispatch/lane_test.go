@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,23 +16,49 @@ func newTestLane(h Handler, cfg LaneConfig) *lane {
 	return l
 }
 
-// claimOf hands n fresh events to the lane as one claim would.
-func claimOf(l *lane, n int) *batch {
-	b := &batch{work: make([]Work, n), plans: make([]plan, n), lanes: []*lane{l}, ready: make(chan struct{}, 1), late: &leases{}}
-	b.jobs = make([]job, n)
-	jobs := make([]*job, n)
-	for i := range b.jobs {
-		b.work[i] = Work{Event: Event{ID: int64(i + 1), Type: "x"}, Fresh: true}
-		b.plans[i] = plan{from: i, to: i + 1}
-		b.jobs[i] = job{batch: b, work: i, lane: l, event: &b.work[i].Event, fast: true}
-		jobs[i] = &b.jobs[i]
+// claimOf hands n fresh events to the lane in one parcel.
+func claimOf(l *lane, n int) *Parcel {
+	p := NewParcel(func() bool { return true }, func(bool) {})
+	all := make([]Delivery, n)
+	for i := range all {
+		all[i].Event = &Event{ID: int64(i + 1), Type: "x"}
 	}
-	b.fast, b.waiting, b.unanswered = n, n, n
 	if l.grant(n) != n {
 		panic("no room")
 	}
-	l.push(jobs)
-	return b
+	p.Fill(all)
+	l.deliver(p, nil)
+	return p
+}
+
+// takes is a handler that needs so long.
+func takes(d time.Duration) func(context.Context, *Event) error {
+	return func(ctx context.Context, _ *Event) error {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		return ctx.Err()
+	}
+}
+
+// calls counts those of a handler.
+type calls struct{ n atomic.Int64 }
+
+func (c *calls) handler(f func(context.Context, *Event) error) Handler {
+	return HandlerFunc(func(ctx context.Context, e *Event) error {
+		c.n.Add(1)
+		return f(ctx, e)
+	})
+}
+
+func testLane() LaneConfig {
+	cfg := DefaultLaneConfig()
+	cfg.Timeout = 10 * time.Second
+	cfg.MaxAttempts = 3
+	return cfg
 }
 
 func TestLaneBeginsEvenIfTheClaimStopsWaitingAtOnce(t *testing.T) {
@@ -40,14 +67,14 @@ func TestLaneBeginsEvenIfTheClaimStopsWaitingAtOnce(t *testing.T) {
 		var c calls
 		l := newTestLane(c.handler(takes(time.Second)), testLane())
 		l.pace = time.Second
-		b := claimOf(l, 8)
-		b.late.held = make(map[int64]lease)
-		if leased := b.detach(func() int64 { return 1 }); len(leased) != 8 {
-			t.Errorf("%d of 8 deliveries go on under a lease", len(leased))
+		p := claimOf(l, 8)
+		l.takeBack(p)
+		if _, underWay := p.Each(); len(underWay) != 8 {
+			t.Errorf("%d of 8 deliveries go on", len(underWay))
 		}
 		l.workers.Wait()
-		if c.n() != 8 {
-			t.Errorf("%d calls", c.n())
+		if c.n.Load() != 8 {
+			t.Errorf("%d calls", c.n.Load())
 		}
 	})
 }
@@ -61,8 +88,8 @@ func TestLaneStartsAWorkerBesideBusyOnes(t *testing.T) {
 		synctest.Wait()
 		claimOf(l, 1)
 		synctest.Wait()
-		if c.n() != 2 {
-			t.Errorf("%d of 2 deliveries run, with room for 8", c.n())
+		if c.n.Load() != 2 {
+			t.Errorf("%d of 2 deliveries run, with room for 8", c.n.Load())
 		}
 		l.workers.Wait()
 	})
@@ -98,8 +125,8 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 		begin := time.Now()
 		claimOf(l, 64)
 		l.workers.Wait()
-		if took := time.Since(begin); c.n() != 64 || took > 12*time.Second {
-			t.Errorf("%d calls of a second, 8 at once, took %v", c.n(), took)
+		if took := time.Since(begin); c.n.Load() != 64 || took > 12*time.Second {
+			t.Errorf("%d calls of a second, 8 at once, took %v", c.n.Load(), took)
 		}
 	})
 }
@@ -107,12 +134,12 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(HandlerFunc(func(context.Context, *Event) error { return nil }), testLane())
-	l.running = l.cfg.Concurrency // nobody is hired, the test takes
+	l.running, l.pace = l.cfg.Concurrency, 1 // nobody is hired, the test takes
 	for range 100_000 {
-		l.push([]*job{{event: &Event{}}, {event: &Event{}}})
+		claimOf(l, 2)
 		l.mu.Lock()
 		for len(l.queue)-l.head > 10 {
-			l.takeLocked(nil)
+			l.load -= len(l.takeLocked(nil))
 		}
 		l.mu.Unlock()
 	}
@@ -121,32 +148,22 @@ func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	}
 }
 
-// A line whose rows somebody has locked is looked at later. By then it may be over,
-// and its aggregate have a new one.
-func TestLaneForgetsNoLineForOneThatIsOver(t *testing.T) {
+func TestBatchHandlerOfTheWrongLengthFailsThemAll(t *testing.T) {
 	t.Parallel()
-	l := newTestLane(nil, testLane())
-	read := func() {
-		l.know(StoredLine{Ref: Ref{1, "a"}, Key: "t/k", State: EntryParked})
-		l.know(StoredLine{Ref: Ref{2, "a"}, Key: "t/other", State: EntryParked})
-	}
-	look := func(found LineState) {
-		lines, _ := l.takeLooks(2, inOrder)
-		if len(lines) != 2 {
-			t.Fatalf("%d lines to look at", len(lines))
-		}
-		for _, ln := range lines {
-			l.looked(ln, found, 1)
-		}
-	}
-	read()
-	look(LineLocked)
-	read()
-	look(LineEmpty)
-	l.know(StoredLine{Ref: Ref{3, "a"}, Key: "t/k", State: EntryRetry})
-	l.lookAgain()
-	if ln := l.lines["t/k"]; ln == nil || !ln.stored {
-		t.Error("an event of t/k would go past the stored delivery of an earlier one")
+	for name, answer := range map[string][]error{"none": {}, "too many": {nil, nil, nil}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := BatchHandlerFunc(func(context.Context, []*Event) []error { return answer })
+			l := newTestLane(h, testLane())
+			for _, err := range l.callBatch(t.Context(), []*Event{{}, {}}) {
+				if err == nil {
+					t.Error("a batch counts as delivered")
+				}
+			}
+			if err := h.Deliver(t.Context(), &Event{}); err == nil {
+				t.Error("an event counts as delivered")
+			}
+		})
 	}
 }
 

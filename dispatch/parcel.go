@@ -1,41 +1,9 @@
 package dispatch
 
 import (
-	"hash/maphash"
 	"sync"
 	"time"
 )
-
-// Key stands for an aggregate, or for none where it is zero. It is a hash, so
-// that a million blocked aggregates take little memory, and long enough for two
-// aggregates never to have the same one.
-type Key struct{ High, Low uint64 }
-
-// Keys makes keys. The zero value is not ready: use NewKeys. It is safe for
-// several goroutines.
-type Keys struct{ high, low maphash.Seed }
-
-// NewKeys returns what makes keys of names. Each makes keys of its own.
-func NewKeys() Keys { return Keys{maphash.MakeSeed(), maphash.MakeSeed()} }
-
-// Of returns the key of the aggregate that an event is about, zero if it is
-// about none. scratch is memory to be used again, and is returned.
-func (k Keys) Of(scratch []byte, e *Event) (Key, []byte) {
-	scratch = appendKey(scratch[:0], e)
-	if len(scratch) == 0 {
-		return Key{}, scratch
-	}
-	return Key{maphash.Bytes(k.high, scratch), maphash.Bytes(k.low, scratch)}, scratch
-}
-
-// Named returns the key of an aggregate by its name, as OrderingKey has it.
-func (k Keys) Named(name string) Key {
-	return Key{maphash.String(k.high, name), maphash.String(k.low, name)}
-}
-
-// OrderingKey returns the name of the aggregate that an event is about, as
-// outbox_deliveries.ordering_key has it; empty if it is about none.
-func OrderingKey(e *Event) string { return string(appendKey(nil, e)) }
 
 // Verdict is what became of a delivery.
 type Verdict = verdict
@@ -80,6 +48,8 @@ type Delivery struct {
 // Answer is what became of one delivery of a parcel.
 type Answer struct {
 	Delivery
+	// Place is that of the delivery in the parcel, from 0.
+	Place   int
 	Verdict Verdict
 	// Delay is how long to wait, for VerdictFailed and VerdictAside.
 	Delay time.Duration
@@ -91,26 +61,50 @@ type Answer struct {
 	Behind bool
 }
 
-// Parcel is what an engine that keeps positions hands to a lane in one go, and
-// where it finds the answers. The engine reuses it when nothing of it is under way.
+// Parcel is what an engine hands to a lane in one go, and where it finds the answers.
+// The engine reuses it when nothing of it is under way.
 type Parcel struct {
 	jobs   []job
 	events []Delivery
-	order  *aggregates
-	sure   func() bool // nothing begins while it returns false
-	wake   func()      // there is something to be taken; it must not block
+	order  *aggregates     // of whoever owned the lane when the parcel was handed over; nil where no order is kept
+	sure   func() bool     // nothing begins while it returns false
+	wake   func(last bool) // there is something to be taken; it must not block
 
 	mu        sync.Mutex // a leaf; guards what follows
 	done      []bool     // has its verdict
 	left      int        // without a verdict
 	delivered int        // acknowledged since the last Take
+	each      bool       // every answer is one to be looked at
 	answers   []Answer   // since the last Take
 }
+
+// job is one delivery of a parcel on its way through a lane, whose lock guards all but
+// the first four fields.
+type job struct {
+	parcel  *Parcel
+	work    int // index into parcel.events
+	lane    *lane
+	event   *Event
+	agg     *aggregate // nil where order does not matter
+	next    *job       // of its aggregate
+	started bool       // a worker has taken it
+	queued  bool       // it is in the lane's queue, or was
+	cut     bool       // it is not to be delivered any more
+}
+
+// failures is how many failed attempts were counted before.
+func (j *job) failures() int { return j.parcel.events[j.work].Failures }
+
+// delayed reports whether the event was to be available later than it was written,
+// where that is known.
+func (j *job) delayed() bool { return j.parcel.events[j.work].Delayed }
 
 // NewParcel returns an empty parcel. Before deliveries begin sure is asked
 // whether they still may; wake is called after answers that have to be looked at: any
 // but that a fresh event was delivered, and the last one. Neither may block.
-func NewParcel(sure func() bool, wake func()) *Parcel { return &Parcel{sure: sure, wake: wake} }
+func NewParcel(sure func() bool, wake func(last bool)) *Parcel {
+	return &Parcel{sure: sure, wake: wake}
+}
 
 // Room returns memory for n deliveries, to be appended to and handed to Fill. The parcel
 // is new, or was emptied.
@@ -129,25 +123,16 @@ func (p *Parcel) Fill(all []Delivery) {
 		p.done = make([]bool, len(all))
 	}
 	p.jobs, p.done = p.jobs[:len(all)], p.done[:len(all)]
-	p.left, p.delivered, p.answers = len(all), 0, nil
+	p.left, p.delivered, p.each, p.answers = len(all), 0, false, nil
 }
 
 // Empty lets go of the deliveries, whose events are worth more memory than the
 // parcel. Nothing of it may be under way, and all answers have been taken.
 func (p *Parcel) Empty() {
-	for i := range p.jobs {
-		p.jobs[i].reset()
-	}
+	clear(p.jobs)
 	clear(p.done)
 	clear(p.events)
 	p.events = p.events[:0]
-}
-
-// reset empties a parcel's job. Most of a job is for claims, never set in a parcel, and
-// as large as all the rest.
-func (j *job) reset() {
-	j.parcel, j.lane, j.event, j.agg, j.next = nil, nil, nil, nil, nil
-	j.work, j.started, j.queued, j.cut = 0, false, false, false
 }
 
 // Len is the number of deliveries.
@@ -162,6 +147,20 @@ func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
 	acknowledged, answers = p.delivered, p.answers
 	p.delivered, p.answers = 0, nil
 	return acknowledged, answers, p.left
+}
+
+// Each makes every answer from now on one to be looked at, and returns what Take does
+// and the places of the deliveries that have no verdict yet, in the order of Fill.
+func (p *Parcel) Each() (answers []Answer, underWay []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answers, p.answers, p.delivered, p.each = p.answers, nil, 0, true
+	for i := range p.done {
+		if !p.done[i] {
+			underWay = append(underWay, i)
+		}
+	}
+	return answers, underWay
 }
 
 // UnderWay calls f for each delivery that has no verdict, or one other than that it was
@@ -208,7 +207,7 @@ func (p *Parcel) answer(jobs []*job, outs []outcome) {
 	last := p.left == 0
 	p.mu.Unlock()
 	if last || tell {
-		p.wake()
+		p.wake(last)
 	}
 }
 
@@ -219,11 +218,11 @@ func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
 	p.left--
 	if out.verdict == delivered {
 		p.delivered++
-		if !d.Row && !out.behind {
+		if !d.Row && !out.behind && !p.each {
 			return false
 		}
 	}
-	a := Answer{Delivery: *d, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
+	a := Answer{Delivery: *d, Place: j.work, Verdict: out.verdict, Delay: out.delay, Class: out.class, Err: out.err, Behind: out.behind}
 	a.Failures = out.failures
 	if out.verdict == delivered {
 		a.Failures = d.Failures

@@ -12,6 +12,15 @@ import (
 	"pgregory.net/rapid"
 )
 
+// rowState is that of a stored delivery.
+type rowState uint8
+
+const (
+	rowRetry rowState = iota + 1
+	rowParked
+	rowDead
+)
+
 // parcelModel is an engine that keeps positions, without a database, and the workers
 // of the lane that it drives. What it writes is written at once.
 type parcelModel struct {
@@ -40,7 +49,7 @@ type parcelModel struct {
 }
 
 type modelRow struct {
-	state    EntryState
+	state    rowState
 	failures int
 	due      bool
 }
@@ -117,7 +126,7 @@ func (m *parcelModel) key(e *Event) (k Key) {
 // line returns the ids of the rows of an aggregate that count, in order.
 func (m *parcelModel) line(k Key) (ids []int64) {
 	for id, r := range m.rows {
-		if m.key(m.events[id-1]) == k && (r.state != EntryDead || m.lane.Blocks()) {
+		if m.key(m.events[id-1]) == k && (r.state != rowDead || m.lane.Blocks()) {
 			ids = append(ids, id)
 		}
 	}
@@ -133,7 +142,7 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 	m.l.mu.Lock()
 	m.l.load += len(all)
 	m.l.mu.Unlock()
-	p := NewParcel(func() bool { return m.sure }, func() {})
+	p := NewParcel(func() bool { return m.sure }, func(bool) {})
 	if n := len(m.spare); n > 0 {
 		p, m.spare = m.spare[n-1], m.spare[:n-1]
 	}
@@ -193,7 +202,7 @@ func (m *parcelModel) collect() {
 	m.parcels = left
 	for _, k := range parked {
 		ids := m.line(k)
-		if !m.lane.Busy(k) && (len(ids) == 0 || m.rows[ids[0]].state == EntryParked) {
+		if !m.lane.Busy(k) && (len(ids) == 0 || m.rows[ids[0]].state == rowParked) {
 			m.ready[k] = true
 		}
 	}
@@ -223,12 +232,12 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 	case delivered:
 		delete(m.rows, id)
 	case parked:
-		m.rows[id] = &modelRow{state: EntryParked, failures: a.Failures}
+		m.rows[id] = &modelRow{state: rowParked, failures: a.Failures}
 		waits = append(waits, a.Key)
 	case dead:
-		m.rows[id] = &modelRow{state: EntryDead}
+		m.rows[id] = &modelRow{state: rowDead}
 	default:
-		m.rows[id] = &modelRow{state: EntryRetry, failures: a.Failures}
+		m.rows[id] = &modelRow{state: rowRetry, failures: a.Failures}
 	}
 	if a.Behind {
 		m.ready[a.Key] = true
@@ -267,7 +276,7 @@ func (m *parcelModel) feedLines() bool {
 		var all []Delivery
 		for _, id := range ids[:min(n, len(ids))] {
 			r := m.rows[id]
-			if m.held[id] || r.state == EntryDead || r.state == EntryRetry && !r.due {
+			if m.held[id] || r.state == rowDead || r.state == rowRetry && !r.due {
 				whole = false
 				break
 			}
@@ -297,7 +306,7 @@ func (m *parcelModel) feedDue() {
 	var all []Delivery
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r, k := m.rows[id], m.key(m.events[id-1])
-		if r.state != EntryRetry || !r.due || m.held[id] {
+		if r.state != rowRetry || !r.due || m.held[id] {
 			continue
 		}
 		if k != (Key{}) && m.line(k)[0] != id && !m.replayed[id] {
@@ -382,7 +391,7 @@ func (m *parcelModel) reown() {
 		k := m.key(m.events[id-1])
 		if ids := m.line(k); k != (Key{}) && len(ids) > 0 {
 			m.lane.Block(k)
-			if m.rows[ids[0]].state == EntryParked {
+			if m.rows[ids[0]].state == rowParked {
 				m.ready[k] = true
 			}
 		}
@@ -393,17 +402,17 @@ func (m *parcelModel) reown() {
 func (m *parcelModel) mend(replays bool) { //nolint:revive // two operators
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r, k := m.rows[id], m.key(m.events[id-1])
-		if r.state != EntryDead {
+		if r.state != rowDead {
 			continue
 		}
 		if replays {
-			r.state, r.due, r.failures, m.replayed[id] = EntryRetry, true, 0, true
+			r.state, r.due, r.failures, m.replayed[id] = rowRetry, true, 0, true
 			return
 		}
 		delete(m.rows, id)
 		m.got[id] = true
-		if ids := m.line(k); len(ids) > 0 && k != (Key{}) && m.rows[ids[0]].state == EntryParked && !m.held[ids[0]] {
-			m.rows[ids[0]].state, m.rows[ids[0]].due = EntryRetry, true
+		if ids := m.line(k); len(ids) > 0 && k != (Key{}) && m.rows[ids[0]].state == rowParked && !m.held[ids[0]] {
+			m.rows[ids[0]].state, m.rows[ids[0]].due = rowRetry, true
 		}
 		return
 	}
@@ -482,7 +491,7 @@ func (m *parcelModel) finish(t *rapid.T) {
 	if len(m.rows) > 0 || len(m.again) > 0 || len(m.parcels) > 0 || len(m.got) < len(m.events) {
 		var stuck []string
 		for id, r := range m.rows {
-			stuck = append(stuck, fmt.Sprintf("%d of %q: %s", id, m.events[id-1].AggregateID, r.state))
+			stuck = append(stuck, fmt.Sprintf("%d of %q: %d", id, m.events[id-1].AggregateID, r.state))
 		}
 		t.Fatalf("%d of %d are delivered, %d given back, %d parcels under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.parcels), stuck)
 	}

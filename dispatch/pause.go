@@ -29,11 +29,11 @@ func (d *Dispatcher) Resume(name string) error {
 }
 
 func (d *Dispatcher) laneNamed(name string) (*lane, error) {
-	lanes := d.byName[name]
-	if len(lanes) == 0 {
+	l := d.byName[name]
+	if l == nil {
 		return nil, fmt.Errorf("%w %q: there is none of that name", ErrDestination, name)
 	}
-	return lanes[0], nil
+	return l, nil
 }
 
 // restingLocked reports whether the lane begins with nothing new.
@@ -46,16 +46,10 @@ func (l *lane) pause() bool {
 	l.mu.Lock()
 	was := l.paused
 	l.paused = true
-	var gone []kept
 	if !was {
-		gone = l.emptyLocked()
-	}
-	if l.agg != nil {
-		answerKept(gone)
-		gone = nil
+		answerKept(l.emptyLocked())
 	}
 	l.mu.Unlock()
-	answerAll(gone)
 	return !was
 }
 

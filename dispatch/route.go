@@ -48,17 +48,17 @@ func BestPattern(patterns []string, eventType string) int {
 // longest prefix, then "*". It is built before the relay runs and not changed
 // while it does; only the cache is.
 type router struct {
-	exact    map[string][]*lane
+	exact    map[string][]Lane
 	prefixes []prefixRoute // longest first
-	star     []*lane
+	star     []Lane
 
 	mu   sync.RWMutex
-	seen map[string][]*lane // answers so far; nil for types without a route
+	seen map[string][]Lane // answers so far; nil for types without a route
 }
 
 type prefixRoute struct {
 	prefix string // with the dot: "order."
-	lanes  []*lane
+	lanes  []Lane
 }
 
 // maxSeen bounds the cache. Event types are few; where they are not, because
@@ -66,11 +66,11 @@ type prefixRoute struct {
 const maxSeen = 4096
 
 func newRouter() *router {
-	return &router{exact: make(map[string][]*lane), seen: make(map[string][]*lane)}
+	return &router{exact: make(map[string][]Lane), seen: make(map[string][]Lane)}
 }
 
 // add registers a checked pattern, once.
-func (r *router) add(pattern string, lanes []*lane) error {
+func (r *router) add(pattern string, lanes []Lane) error {
 	prefix, isPrefix := strings.CutSuffix(pattern, "*")
 	switch {
 	case pattern == "*":
@@ -97,7 +97,7 @@ func (r *router) add(pattern string, lanes []*lane) error {
 
 // route returns the lanes of an event type, nil if no pattern matches.
 // firstTime is true the first time that a type is met.
-func (r *router) route(eventType string) (lanes []*lane, firstTime bool) {
+func (r *router) route(eventType string) (lanes []Lane, firstTime bool) {
 	r.mu.RLock()
 	lanes, ok := r.seen[eventType]
 	r.mu.RUnlock()
@@ -117,8 +117,8 @@ func (r *router) route(eventType string) (lanes []*lane, firstTime bool) {
 // patterns returns those that lead to a destination.
 func (r *router) patterns(name string) []string {
 	all := []string{}
-	leads := func(lanes []*lane) bool {
-		return slices.ContainsFunc(lanes, func(l *lane) bool { return l.name == name })
+	leads := func(lanes []Lane) bool {
+		return slices.ContainsFunc(lanes, func(l Lane) bool { return l.l.name == name })
 	}
 	for pattern, lanes := range r.exact {
 		if leads(lanes) {
@@ -137,7 +137,7 @@ func (r *router) patterns(name string) []string {
 	return all
 }
 
-func (r *router) find(eventType string) []*lane {
+func (r *router) find(eventType string) []Lane {
 	if lanes, ok := r.exact[eventType]; ok {
 		return lanes
 	}
@@ -150,7 +150,7 @@ func (r *router) find(eventType string) []*lane {
 }
 
 // types returns the event types met so far for whose lanes f returns true.
-func (r *router) types(f func(lanes []*lane) bool) []string {
+func (r *router) types(f func(lanes []Lane) bool) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var names []string

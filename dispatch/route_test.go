@@ -26,7 +26,7 @@ func newTestRouter(tb testing.TB, patterns ...string) *router {
 	tb.Helper()
 	r := newRouter()
 	for _, p := range patterns {
-		if err := r.add(p, []*lane{{name: p}}); err != nil {
+		if err := r.add(p, []Lane{{&lane{name: p}}}); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -41,13 +41,13 @@ func TestRouterTakesTheMostExactPattern(t *testing.T) {
 		"order": "order", "order.": "order.*", "orders": "*", "": "*", "order.line": "order.*", "*": "*",
 	} {
 		for range 2 { // the second time from the cache
-			if lanes, _ := r.route(typ); lanes[0].name != want {
-				t.Errorf("%q goes to %q, want %q", typ, lanes[0].name, want)
+			if lanes, _ := r.route(typ); lanes[0].Name() != want {
+				t.Errorf("%q goes to %q, want %q", typ, lanes[0].Name(), want)
 			}
 		}
 	}
 	for _, p := range []string{"*", "order.*", "order"} {
-		if err := r.add(p, []*lane{{}}); !errors.Is(err, ErrPattern) {
+		if err := r.add(p, []Lane{{}}); !errors.Is(err, ErrPattern) {
 			t.Errorf("a second %q: %v", p, err)
 		}
 	}
@@ -61,14 +61,14 @@ func TestBestPattern(t *testing.T) {
 		patterns := rapid.Permutation(all).Draw(t, "patterns")[:rapid.IntRange(0, len(all)).Draw(t, "n")]
 		r := newRouter()
 		for _, p := range patterns {
-			if err := r.add(p, []*lane{{name: p}}); err != nil {
+			if err := r.add(p, []Lane{{&lane{name: p}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		typ := rapid.SampledFrom([]string{"order.line.added", "order.line.gone", "order.x", "order", "orders", "a", "a.b", "", "*", "b", "order.*"}).Draw(t, "type")
 		want, got := "none", "none"
 		if lanes := r.find(typ); lanes != nil {
-			want = lanes[0].name
+			want = lanes[0].Name()
 		}
 		if i := BestPattern(patterns, typ); i >= 0 {
 			got = patterns[i]
@@ -90,7 +90,7 @@ func TestRouterTellsTheFirstTime(t *testing.T) {
 			t.Errorf("%q: again the first time", typ)
 		}
 	}
-	if names := r.types(func([]*lane) bool { return true }); len(names) != 1 || names[0] != "a" {
+	if names := r.types(func([]Lane) bool { return true }); len(names) != 1 || names[0] != "a" {
 		t.Errorf("types with a route: %v", names)
 	}
 }
@@ -137,14 +137,14 @@ func TestRouterMatchesLikeANaiveOne(t *testing.T) {
 				continue
 			}
 			patterns = append(patterns, p)
-			if err := r.add(p, []*lane{{name: p}}); err != nil {
+			if err := r.add(p, []Lane{{&lane{name: p}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		typ := word.Draw(t, "type")
 		got, want := "", naive(patterns, typ)
 		if lanes, _ := r.route(typ); lanes != nil {
-			got = lanes[0].name
+			got = lanes[0].Name()
 		}
 		if got != want {
 			t.Fatalf("%q goes to %q, want %q of %q", typ, got, want, patterns)
@@ -161,7 +161,7 @@ func FuzzPattern(f *testing.F) {
 			return
 		}
 		r := newRouter()
-		if err := r.add(pattern, []*lane{{}}); err != nil {
+		if err := r.add(pattern, []Lane{{}}); err != nil {
 			t.Fatalf("%q is checked and cannot be added: %v", pattern, err)
 		}
 		if got, want := r.find(typ) != nil, naive([]string{pattern}, typ) != ""; got != want {

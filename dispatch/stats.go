@@ -29,13 +29,12 @@ type Stats struct {
 	// Fenced counts answers that were refused because their lease was taken over,
 	// lost in a crash of the database, or settled just before a connection was lost.
 	Fenced uint64
-	// Asked counts the questions for work, whether they found something or not:
-	// by id, sweeps, due deliveries and lines, by [Source]; index 0 is unused.
-	Asked [SourceLines + 1]Asked
+	// ByID, Sweeps and Due count the questions for work, whether they found something or
+	// not: for ids that the bell named, for fresh events in order, and for deliveries that
+	// had to wait.
+	ByID, Sweeps, Due Asked
 	// Leases are those of deliveries that outlived their claim.
 	Leases LeaseStats
-	// Slots is how many of the [Slots] this relay delivers the aggregates of.
-	Slots int
 	// Bell is how awake the relay is: "asleep" (writers ring), "awake" (it keeps
 	// them silent and sweeps), "ringing" or "drowsy" (about to fall asleep).
 	Bell string
@@ -96,6 +95,9 @@ type ConnectionStats struct {
 // Asked counts questions for work.
 type Asked struct{ Count, Failed uint64 }
 
+// Plus returns the sum of both.
+func (a Asked) Plus(b Asked) Asked { return Asked{a.Count + b.Count, a.Failed + b.Failed} }
+
 // LeaseStats are the figures of leases.
 type LeaseStats struct {
 	// Held is how many this relay holds at the moment.
@@ -119,7 +121,7 @@ type DestinationStats struct {
 	Parked uint64
 	// Classes counts answers by [Class]; index 0 has those without an error.
 	Classes [ClassOurs + 1]uint64
-	// Refused, Withdrawn and Withheld count deliveries that were claimed and not
+	// Refused, Withdrawn and Withheld count deliveries that were found and not
 	// begun with: there was no room; they were taken back before their turn; or an
 	// earlier event of their aggregate has to go first.
 	Refused, Withdrawn, Withheld uint64
@@ -151,10 +153,10 @@ type DestinationStats struct {
 	Report *Report
 }
 
-// Stats returns the figures of the moment. It asks nobody and is cheap.
+// Stats returns the figures of the moment, without those of the engine. It asks nobody
+// and is cheap.
 func (d *Dispatcher) Stats() Stats {
-	s := Stats{Fenced: d.leases.fenced.Load(), DatabaseDown: d.health.down(), Leases: d.leases.stats()}
-	d.sched.stats(&s)
+	s := Stats{DatabaseDown: d.health.down()}
 	for _, l := range d.lanes {
 		s.Destinations = append(s.Destinations, l.stats())
 	}
@@ -166,7 +168,7 @@ func (l *lane) stats() DestinationStats {
 	l.mu.Lock()
 	s := DestinationStats{
 		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released] + l.total[aside],
-		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now), Aggregates: len(l.lines),
+		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
 		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,
 	}
@@ -183,38 +185,3 @@ func (l *lane) stats() DestinationStats {
 }
 
 func (h *health) down() bool { return h.lost.Load() }
-
-func (s *scheduler) stats(to *Stats) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	to.Claims, to.Claimed, to.Bell, to.Asked = s.claims, s.found, s.sweep.mode.String(), s.asks
-	to.Slots = Slots
-	if s.divided {
-		to.Slots = len(s.slots)
-	}
-	if s.divided && (s.lapsed || time.Now().After(s.slotsUntil)) {
-		to.Slots = 0
-	}
-}
-
-func (ls *leases) stats() LeaseStats {
-	ls.mu.Lock()
-	held := len(ls.held)
-	ls.mu.Unlock()
-	return LeaseStats{Held: held, Granted: ls.granted.Load(), Renewed: ls.renewed.Load(), Lost: ls.lost.Load(), TakenOver: ls.taken.Load()}
-}
-
-func (m mode) String() string {
-	switch m {
-	case asleep:
-		return "asleep"
-	case awake:
-		return "awake"
-	case ringing:
-		return "ringing"
-	case drowsy:
-		return "drowsy"
-	default:
-		return "unknown"
-	}
-}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// errStopping is the cause of contexts that end because the relay stops.
-var errStopping = errors.New("the relay is stopping")
+// ErrStopping is the cause of contexts of handlers that end because the relay stops.
+var ErrStopping = errors.New("the relay is stopping")
 
 // errLapsed is why deliveries that waited under a lease are given back.
 var errLapsed = errors.New("the lease may have run out before the delivery began")
@@ -55,43 +55,14 @@ func (l *lane) work(buf []*job) {
 	}
 }
 
-// shed gives back what would begin so late that others may have it, and returns the
-// rest. An event that was to be delivered behind a slow one, under a lease that could
-// not be renewed, would else be delivered here and there. What is before it in its line
-// is given back with it: of a line that is broken off nothing stays with a worker.
+// shed returns the jobs, or nothing if it gave them all back: what would begin now may
+// be another relay's. Whoever handed it over could not show in time that it is still its own.
 func (l *lane) shed(jobs []*job) []*job {
 	if !anyLapsed(jobs) {
 		return jobs
 	}
-	if jobs[0].parcel != nil {
-		l.shedAll(jobs)
-		return nil
-	}
-	rest, late := jobs[:0:0], jobs[:0:0]
-	var outs []outcome
-	lapsed, lapsing, broken := make([]bool, len(jobs)), make(map[*line]bool), make(map[*line]bool)
-	for i, j := range jobs {
-		lapsed[i] = j.batch.lapsed() // once: it may be another answer in a moment
-		lapsing[j.line] = j.line != nil && (lapsing[j.line] || lapsed[i])
-	}
-	for i, j := range jobs {
-		out := outcome{verdict: released, failures: j.batch.work[j.work].Failures, class: ClassOurs, err: errLapsed}
-		switch {
-		case j.line != nil && broken[j.line]:
-			if l.batch == nil {
-				continue // it is cut off with the one before it, and answered with that
-			}
-			out.verdict, out.class, out.err = parked, 0, nil
-		case !lapsed[i] && !lapsing[j.line]:
-			rest = append(rest, j)
-			continue
-		case j.line != nil:
-			broken[j.line] = true
-		}
-		late, outs = append(late, j), append(outs, out)
-	}
-	l.finished(time.Now(), notBegun, late, outs)
-	return rest
+	l.shedAll(jobs)
+	return nil
 }
 
 // anyLapsed reports whether any of the jobs has lapsed. Those of a parcel have all or
@@ -99,18 +70,17 @@ func (l *lane) shed(jobs []*job) []*job {
 func anyLapsed(jobs []*job) bool {
 	var asked *Parcel
 	for _, j := range jobs {
-		if j.parcel != nil && j.parcel == asked {
+		if j.parcel == asked {
 			continue
 		}
-		if asked = j.parcel; j.lapsed() {
+		if asked = j.parcel; !asked.sure() {
 			return true
 		}
 	}
 	return false
 }
 
-// shedAll gives back all of a parcel's jobs that a worker has taken: those of a unit
-// that may be another relay's by now.
+// shedAll gives back all jobs that a worker has taken.
 func (l *lane) shedAll(jobs []*job) {
 	var late []*job
 	l.mu.Lock()
@@ -181,13 +151,13 @@ func (l *lane) deliverBatch(jobs []*job) {
 	errs := l.callBatch(ctx, events)
 	elapsed := time.Since(begin)
 	outs := make([]outcome, len(jobs))
-	var broken map[any]verdict
+	var broken map[*aggregate]verdict
 	for i, j := range jobs {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
-		group := j.group()
+		group := j.agg
 		if v := broken[group]; err != nil && group != nil && v != 0 {
 			outs[i] = outcome{verdict: v, failures: j.failures()}
 			continue
@@ -196,22 +166,22 @@ func (l *lane) deliverBatch(jobs []*job) {
 		outs[i].to = elapsed
 		if outs[i].verdict != delivered && group != nil {
 			if broken == nil {
-				broken = make(map[any]verdict)
+				broken = make(map[*aggregate]verdict)
 			}
-			broken[group] = l.follows(j, &outs[i])
+			broken[group] = l.follows(&outs[i])
 		}
 	}
 	l.finished(begin, elapsed, jobs, outs)
 }
 
 // follows returns what becomes of those of the same aggregate that failed in one call with a
-// job and behind it; 0 if they are to be judged for themselves. Behind what a parcel is given
+// job and behind it; 0 if they are to be judged for themselves. Behind what is given
 // back they are given back as well: stored, they would be found before it.
-func (l *lane) follows(j *job, out *outcome) verdict {
+func (l *lane) follows(out *outcome) verdict {
 	switch {
 	case out.verdict == dead && !l.cfg.BlockOnDead && IsPermanent(out.err):
 		return 0
-	case j.parcel != nil && out.verdict == released:
+	case out.verdict == released:
 		return released
 	}
 	return parked
@@ -262,7 +232,7 @@ func (l *lane) judge(ctx context.Context, j *job, began time.Time, err error) ou
 	failures := j.failures()
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
-		return outcome{verdict: released, failures: failures, class: ClassOurs, err: errStopping}
+		return outcome{verdict: released, failures: failures, class: ClassOurs, err: ErrStopping}
 	}
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was

@@ -53,44 +53,38 @@ func (r *running) untilDestination(what string, ok func(d *dispatch.DestinationS
 	}
 }
 
-// keyOrder judges the order in which events of an aggregate come first.
-type keyOrder struct {
+// tally counts the events that a receiver takes, and further copies of them.
+type tally struct {
 	t    *testing.T
-	keys int64
+	keys int64 // aggregates
 
 	mu     sync.Mutex
-	last   map[int64]int64
 	seen   map[int64]bool
 	copies int
 }
 
-func newKeyOrder(t *testing.T, keys int64) *keyOrder {
+func newTally(t *testing.T, keys int64) *tally {
 	t.Helper()
-	return &keyOrder{t: t, keys: keys, last: make(map[int64]int64), seen: make(map[int64]bool)}
+	return &tally{t: t, keys: keys, seen: make(map[int64]bool)}
 }
 
 // insert writes n events, whose aggregate is their id modulo the number of keys.
-func (o *keyOrder) insert(e *env, n int) {
+func (y *tally) insert(e *env, n int) {
 	e.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload)
 		SELECT id, 'order.placed', 'order', (id % $2)::text, to_json(id)
-		FROM (SELECT nextval(pg_get_serial_sequence('outbox_events', 'id')) AS id FROM generate_series(1, $1::int)) AS n`, n, o.keys)
+		FROM (SELECT nextval(pg_get_serial_sequence('outbox_events', 'id')) AS id FROM generate_series(1, $1::int)) AS n`, n, y.keys)
 }
 
 // came takes word of an event that the receiver takes.
-func (o *keyOrder) came(req *http.Request) {
+func (y *tally) came(req *http.Request) {
 	id, err := strconv.ParseInt(req.Header.Get("notifyd-id"), 10, 64)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if err != nil || o.seen[id] {
-		o.copies++ // of one whose answer was lost
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if err != nil || y.seen[id] {
+		y.copies++ // of one whose answer was lost
 		return
 	}
-	o.seen[id] = true
-	if key := id % o.keys; id < o.last[key] {
-		o.t.Errorf("event %d of an aggregate came after %d", id, o.last[key])
-	} else {
-		o.last[key] = id
-	}
+	y.seen[id] = true
 }
 
 // TestLongOutage: half an hour without a receiver while 1,000 events per second are
@@ -128,7 +122,7 @@ func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
 	t.Helper()
 	const before, probes = 500, 300
 	e := newEnv(t)
-	order := newKeyOrder(t, 1000)
+	taken := newTally(t, 1000)
 	var down atomic.Bool
 	r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
 		if n := req.Header.Get(attemptHeader); n != "1" {
@@ -138,7 +132,7 @@ func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
 			away(w, req)
 			return
 		}
-		order.came(req)
+		taken.came(req)
 		w.WriteHeader(http.StatusNoContent)
 	})
 	h := webhookTo(t, r)
@@ -146,7 +140,7 @@ func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
 	relay := e.relay(handleAll(t, h,
 		notifyd.MaxAttempts(1), notifyd.LongestPause(20*time.Millisecond), notifyd.Concurrency(16),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: time.Millisecond, Multiplier: 1})))
-	order.insert(e, before)
+	taken.insert(e, before)
 	r.await(before / 2)
 	down.Store(true)
 	if away == nil {
@@ -154,7 +148,7 @@ func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
 	}
 	const batch = 1000
 	for range events / batch {
-		order.insert(e, batch)
+		taken.insert(e, batch)
 	}
 	released := relay.Stats().Destinations[0].Released
 	relay.untilDestination("probed", func(d *dispatch.DestinationStats) bool { return d.Released >= released+probes && d.Unavailable })
@@ -177,18 +171,18 @@ func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
 	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
 		t.Errorf("%d deliveries left", n)
 	}
-	order.checkComplete(before + events/batch*batch)
+	taken.checkComplete(before + events/batch*batch)
 	relay.untilDestination("well", func(d *dispatch.DestinationStats) bool { return d.State == dispatch.BreakerClosed })
 }
 
 // checkComplete wants so many events to have come, and no more copies than were
 // under way.
-func (o *keyOrder) checkComplete(want int) {
-	o.t.Helper()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.seen) != want || o.copies > 16 {
-		o.t.Errorf("%d of %d events came, and %d copies", len(o.seen), want, o.copies)
+func (y *tally) checkComplete(want int) {
+	y.t.Helper()
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if len(y.seen) != want || y.copies > 16 {
+		y.t.Errorf("%d of %d events came, and %d copies", len(y.seen), want, y.copies)
 	}
 }
 
@@ -213,11 +207,11 @@ func TestQuota(t *testing.T) {
 			t.Parallel()
 			const events, perSecond, burst = 600, 60, 20 // a pace that a busy machine exceeds, too
 			e := newEnv(t)
-			order := newKeyOrder(t, 100)
+			taken := newTally(t, 100)
 			quota := rate.NewLimiter(perSecond, burst)
 			r := startHTTPReceiver(t, func(w http.ResponseWriter, req *http.Request) {
 				if quota.Allow() {
-					order.came(req)
+					taken.came(req)
 					w.WriteHeader(http.StatusNoContent)
 					return
 				}
@@ -229,7 +223,7 @@ func TestQuota(t *testing.T) {
 			h := webhookTo(t, r)
 			t.Cleanup(func() { _ = h.Close() })
 			seen := make(incidents, 1000)
-			order.insert(e, events)
+			taken.insert(e, events)
 			relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1)), notifyd.WithObserver(seen))
 			e.untilDone()
 			d := relay.Stats().Destinations[0]

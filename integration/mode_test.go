@@ -39,7 +39,7 @@ func TestModeEndsRelay(t *testing.T) {
 }
 
 // TestStreamBecomesQueue: what the destinations of a stream have not got, they get
-// from the relay of a queue, in order, and nothing else.
+// from the relay of a queue, and nothing else.
 func TestStreamBecomesQueue(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -50,8 +50,7 @@ func TestStreamBecomesQueue(t *testing.T) {
 	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES ($1 + 30, 'x', 'both', 'retry', 'order/30'), ($1 + 80, 'x', 'both', 'parked', 'order/30')`, first)
 	routes := map[string][]string{"both": {"x", "y"}, "one": {"x"}}
 	e.setMode(outboxsql.ModeQueue, outboxsql.ModeOptions{
-		Route:     func(eventType string) []string { return routes[eventType] },
-		Unordered: func(destination string) bool { return destination == "y" },
+		Route: func(eventType string) []string { return routes[eventType] },
 	})
 	owed := map[string][]int64{"x": {30, 80}}
 	for i := int64(1); i <= 1000; i++ {
@@ -65,11 +64,7 @@ func TestStreamBecomesQueue(t *testing.T) {
 	rec := map[string]*recorder{"x": newRecorder(t), "y": newRecorder(t)}
 	e.relay(func(r *notifyd.Relay) {
 		for name, h := range rec {
-			options := []notifyd.HandleOption{}
-			if name == "y" {
-				options = append(options, notifyd.Unordered())
-			}
-			if err := r.Destination(name, h, options...); err != nil {
+			if err := r.Destination(name, h); err != nil {
 				t.Error(err)
 			}
 		}
@@ -83,13 +78,8 @@ func TestStreamBecomesQueue(t *testing.T) {
 	for name, h := range rec {
 		close(h.calls)
 		var got []int64
-		last := make(map[string]int64)
 		for event := range h.calls {
 			got = append(got, event.ID-first)
-			if name == "x" && event.ID < last[event.AggregateID] {
-				t.Errorf("event %d comes after event %d of its aggregate", event.ID, last[event.AggregateID])
-			}
-			last[event.AggregateID] = event.ID
 		}
 		slices.Sort(got)
 		slices.Sort(owed[name])

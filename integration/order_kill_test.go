@@ -23,6 +23,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/dispatch"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 const (
@@ -125,7 +126,7 @@ type chaos struct {
 
 	lives  int
 	relays [orderRelays]*exec.Cmd
-	took   []time.Duration // from a death until others had the slots
+	took   []time.Duration // from a death until others had its positions
 }
 
 // launch starts a relay. It returns when SIGTERM stops that in order, and no
@@ -176,26 +177,29 @@ func (c *chaos) bury(n int, sig os.Signal) {
 	c.relays[n] = nil
 }
 
-// slotsHeld is how many of the slots somebody has.
-const slotsHeld = `SELECT count(DISTINCT classid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
-	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-	AND classid::bigint BETWEEN x'6e747300'::bigint AND x'6e747300'::bigint + 63`
+// unitsHeld is how many positions some relay owns.
+const unitsHeld = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
-// members is how many relays take part in sharing the slots.
-const members = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
-	AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND classid::bigint = x'6e74666b'::bigint`
+// members is how many relays take part in sharing them.
+const members = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ShareLock' AND classid = 'outbox_positions'::regclass AND objid = 0
+	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
-// untilShared waits until each slot has a relay.
+// allHeld says that each position has a relay: those of the destinations, and that of
+// the search for routes.
+const allHeld = `(` + unitsHeld + `) = (SELECT count(*) FROM outbox_positions)`
+
+// untilShared waits until each position has a relay.
 func (c *chaos) untilShared() {
 	c.t.Helper()
-	c.until("a relay for each slot", `SELECT (`+slotsHeld+`) = 64`)
+	c.until("a relay for each position", `SELECT `+allHeld+` AND EXISTS (SELECT FROM outbox_positions)`)
 }
 
-// untilTakenOver waits until the others have the slots of one that died.
+// untilTakenOver waits until the others have the positions of one that died.
 func (c *chaos) untilTakenOver() {
 	c.t.Helper()
 	begin := time.Now()
-	c.until("a relay for each slot of the dead one", `SELECT (`+members+`) < $1 AND (`+slotsHeld+`) = 64`, orderRelays)
+	c.until("a relay for each position of the dead one", `SELECT (`+members+`) < $1 AND `+allHeld, orderRelays)
 	c.took = append(c.took, time.Since(begin))
 }
 
@@ -246,9 +250,9 @@ func (c *chaos) strike(kinds int) {
 	case 4:
 		c.freeze(n, some, func() {})
 	case 5: // it has lost everything and does not know
-		c.freeze(n, some, func() { c.cut(`application_name = 'notifyd/slots'`) })
+		c.freeze(n, some, func() { c.cut(`application_name = 'notifyd/units'`) })
 	case 6:
-		c.cut(`application_name = 'notifyd/slots'`)
+		c.cut(`application_name = 'notifyd/units'`)
 		c.untilShared()
 	case 7:
 		c.cut(`random() < $1`, c.r.Float64())
@@ -281,7 +285,7 @@ const leastStrikes = 2
 func underFaults(t *testing.T, kinds int) (*chaos, *orderObserver) {
 	t.Helper()
 	seed := orderSeed(t)
-	e, o := newEnv(t), newOrderObserver(seed)
+	e, o := newEnvIn(t, outboxsql.ModeStream), newOrderObserver(seed)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{relay}/{dest}/{id}/{attempt}", o.serve)
 	server := httptest.NewServer(mux)
@@ -311,6 +315,6 @@ func underFaults(t *testing.T, kinds int) (*chaos, *orderObserver) {
 		c.bury(n, syscall.SIGTERM)
 	}
 	slices.Sort(c.took)
-	t.Logf("%d relays lived; all slots were held again after %v", c.lives, c.took)
+	t.Logf("%d relays lived; all positions were held again after %v", c.lives, c.took)
 	return c, o
 }

@@ -262,7 +262,6 @@ type committed struct {
 	id        int64
 	typ       string
 	aggregate string
-	state     string
 	written   time.Time // no later
 	delayed   bool      // it takes its place when it is due
 }
@@ -271,13 +270,12 @@ type committed struct {
 func (e *env) committed() []committed {
 	e.t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT id, event_type, coalesce(aggregate_id, ''),
-		CASE WHEN (SELECT mode FROM outbox_mode) = 'stream' THEN 'done' ELSE state END, created_at, available_at IS NOT NULL
-		FROM outbox_events ORDER BY id`)
+		created_at, available_at IS NOT NULL FROM outbox_events ORDER BY id`)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c committed, err error) {
-		err = row.Scan(&c.id, &c.typ, &c.aggregate, &c.state, &c.written, &c.delayed)
+		err = row.Scan(&c.id, &c.typ, &c.aggregate, &c.written, &c.delayed)
 		return c, err
 	})
 	if err != nil {
@@ -359,11 +357,6 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 	t.Helper()
 	events := e.committed()
 	lines, of := orderLines(events)
-	for _, c := range events {
-		if c.state != "done" {
-			t.Errorf("event %d is %s", c.id, c.state)
-		}
-	}
 	begun, ended := make(map[orderRef]bool), make(map[orderRef]bool)
 	again, wrong := 0, 0
 	for n, s := range o.sights {

@@ -133,7 +133,7 @@ func (p *pressed) bulk(_ context.Context, e *notifyd.Event) error {
 
 // TestPressure: whatever a relay takes back, leases and looks at again because its
 // handlers take longer than its claims can wait, each destination gets every event of
-// its own once, and those of an aggregate in order.
+// its own once, and of a stream those of an aggregate in order.
 func TestPressure(t *testing.T) {
 	t.Parallel()
 	rounds := 2
@@ -183,7 +183,7 @@ func underPressure(t *testing.T, mode outboxsql.Mode, seed uint64) {
 	if p.copies > 0 && !r.lostClaim() {
 		t.Errorf("%d deliveries came twice", p.copies)
 	}
-	if len(p.early) > 0 {
+	if len(p.early) > 0 && mode == outboxsql.ModeStream {
 		t.Errorf("%d events came before an earlier one of their aggregate:\n%s\nin the end: %+v", len(p.early), strings.Join(p.early, "\n"), r.Stats())
 	}
 	if t.Failed() {

@@ -260,7 +260,7 @@ func (r *rabbitRun) check(faults int) {
 		}
 		late += overtaken(ids)
 	}
-	if late > 0 {
+	if late > 0 && r.mode == outboxsql.ModeStream {
 		t.Errorf("%d events came for the first time behind a later one of their key", late)
 	}
 	t.Logf("%d events, %d faults: %d deliveries failed, %d duplicates", written, faults, r.failed.Load(), copies)

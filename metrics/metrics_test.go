@@ -61,8 +61,8 @@ func gather(t *testing.T, s source) map[string]float64 {
 func TestCollector(t *testing.T) {
 	t.Parallel()
 	s := source{stats: dispatch.Stats{
-		Claims: 1, Claimed: 2, Fenced: 3, Bell: "awake", DatabaseDown: true, Slots: 22,
-		Asked:       [dispatch.SourceLines + 1]dispatch.Asked{dispatch.SourceSweep: {Count: 17, Failed: 18}},
+		Claims: 1, Claimed: 2, Fenced: 3, Bell: "awake", DatabaseDown: true,
+		Sweeps:      dispatch.Asked{Count: 17, Failed: 18},
 		Leases:      dispatch.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
 		Connections: []dispatch.ConnectionStats{{Role: "claim", Open: 4, Opened: 5}, {Role: "claim", Open: 1, Opened: 2}, {Role: "pool"}},
 		Destinations: []dispatch.DestinationStats{
@@ -100,7 +100,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_backlog_deliveries b fresh": 0, "notifyd_backlog_oldest_seconds b": 0, "notifyd_backlog_deliveries gone retry": 16,
 		"notifyd_delayed_events": 11, "notifyd_queries_total sweep": 17, "notifyd_query_failures_total sweep": 18, "notifyd_queries_total due": 0,
 		"notifyd_deliveries_total a parked": 19, "notifyd_attempts_total none a": 4, "notifyd_attempts_total destination a": 20, "notifyd_attempts_total ours a": 0,
-		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_slots_held": 22, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
+		"notifyd_mode queue": 1, "notifyd_mode stream": 0, "notifyd_leases_held": 23, "notifyd_leases_granted_total": 24, "notifyd_leases_renewed_total": 25,
 		"notifyd_leases_lost_total": 26, "notifyd_leases_taken_over_total": 27, "notifyd_not_begun_total a no_room": 28,
 		"notifyd_not_begun_total a withdrawn": 29, "notifyd_not_begun_total a order": 30, "notifyd_destination_room a": 31, "notifyd_destination_aggregates a": 32,
 		"notifyd_bell_mode awake": 1, "notifyd_bell_mode asleep": 0, "notifyd_connections claim": 5, "notifyd_connections_opened_total claim": 7, "notifyd_connections pool": 0,
@@ -116,11 +116,11 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// TestCollectorOfStream: positions in place of claims, slots and leases.
+// TestCollectorOfStream: positions in place of claims and leases.
 func TestCollectorOfStream(t *testing.T) {
 	t.Parallel()
 	got := gather(t, source{stats: dispatch.Stats{
-		Mode: "stream", Slots: 64, Fenced: 3,
+		Mode: "stream", Fenced: 3,
 		Positions: []dispatch.PositionStats{
 			{Head: 9, Last: 9, Saved: 1},
 			{Destination: "a", Part: 1, Head: 10, Last: 15, Open: 2, Gaps: 4, Ranges: 3, OldestGap: 1500 * time.Millisecond, Blocked: 7, Saved: 8},
@@ -142,7 +142,7 @@ func TestCollectorOfStream(t *testing.T) {
 			t.Errorf("%s = %v (%t), want %v", name, value, ok, want)
 		}
 	}
-	for _, name := range []string{"notifyd_slots_held", "notifyd_claims_total", "notifyd_leases_held", "notifyd_queries_total ids", "notifyd_position_unowned of another 0", "notifyd_position_lag a 0"} {
+	for _, name := range []string{"notifyd_claims_total", "notifyd_leases_held", "notifyd_queries_total ids", "notifyd_position_unowned of another 0", "notifyd_position_lag a 0"} {
 		if _, ok := got[name]; ok {
 			t.Errorf("%s is offered", name)
 		}

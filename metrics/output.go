@@ -117,13 +117,10 @@ func (o output) claims(s *dispatch.Stats) {
 	o.mode(outboxsql.ModeQueue)
 	o.counter("notifyd_claims_total", s.Claims)
 	o.counter("notifyd_claimed_total", s.Claimed)
-	for source, word := range map[dispatch.Source]string{
-		dispatch.SourceIDs: "ids", dispatch.SourceSweep: "sweep", dispatch.SourceDue: "due", dispatch.SourceLines: "lines",
-	} {
-		o.counter("notifyd_queries_total", s.Asked[source].Count, word)
-		o.counter("notifyd_query_failures_total", s.Asked[source].Failed, word)
+	for word, asked := range map[string]dispatch.Asked{"ids": s.ByID, "sweep": s.Sweeps, "due": s.Due} {
+		o.counter("notifyd_queries_total", asked.Count, word)
+		o.counter("notifyd_query_failures_total", asked.Failed, word)
 	}
-	o.gauge("notifyd_slots_held", float64(s.Slots))
 	o.gauge("notifyd_leases_held", float64(s.Leases.Held))
 	o.counter("notifyd_leases_granted_total", s.Leases.Granted)
 	o.counter("notifyd_leases_renewed_total", s.Leases.Renewed)

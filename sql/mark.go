@@ -26,7 +26,6 @@ type marks struct {
 	// A delivery for each event and destination.
 	events       []int64
 	destinations []string
-	ordered      []bool
 }
 
 // markAll gives their marks to the events up to the highest head.
@@ -116,7 +115,6 @@ func (m *modeChange) decide(r *readers, events []event, deliveries map[int64]sto
 		}
 		for _, name := range missing {
 			to.events, to.destinations = append(to.events, e.id), append(to.destinations, name)
-			to.ordered = append(to.ordered, name != "" && (m.options.Unordered == nil || !m.options.Unordered(name)))
 		}
 		if have.open || len(missing) > 0 {
 			to.deferred = append(to.deferred, e.id)
@@ -139,31 +137,15 @@ func (m *modeChange) route(r *readers, eventType string) []string {
 	return names
 }
 
-// orderingKey is what a relay keeps the order of an aggregate by, the same as package
-// dispatch makes it: a longer one ends, at a whole character, in a hash.
-const orderingKey = `CASE
-	WHEN NOT p.ordered OR coalesce(e.aggregate_id, '') = '' OR e.available_at > clock_timestamp() THEN NULL
-	WHEN octet_length(k.bytes) <= 200 THEN k.name
-	ELSE convert_from(substring(k.bytes FROM 1 FOR CASE
-		WHEN get_byte(k.bytes, 128) & 192 <> 128 THEN 128
-		WHEN get_byte(k.bytes, 127) & 192 <> 128 THEN 127
-		WHEN get_byte(k.bytes, 126) & 192 <> 128 THEN 126
-		ELSE 125 END), 'UTF8') || '#' || encode(sha256(k.bytes), 'hex') END`
-
 // write writes the marks of events with ids from low to high. Deliveries before events:
 // whoever settles locks them in this order.
 func (to *marks) write(ctx context.Context, tx pgx.Tx, low, high int64) error {
 	if len(to.events) > 0 {
-		// What is parked comes in the order of the aggregate; a relay of a queue finds
-		// out when it starts.
-		_, err := tx.Exec(ctx, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at, ordering_key)
-			SELECT e.id, p.destination, e.event_type, CASE WHEN o.key IS NULL THEN 'retry' ELSE 'parked' END, `+availableAt+`, o.key
-			FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS p(event_id, destination, ordered)
-			JOIN outbox_events AS e ON e.id = p.event_id AND e.id >= $4 AND e.id <= $5
-			CROSS JOIN LATERAL (SELECT name, convert_to(name, 'UTF8') AS bytes FROM (
-				SELECT coalesce(e.aggregate_type, '') || '/' || coalesce(e.aggregate_id, '') AS name) AS n) AS k
-			CROSS JOIN LATERAL (SELECT `+orderingKey+` AS key) AS o
-			ON CONFLICT DO NOTHING`, to.events, to.destinations, to.ordered, low, high)
+		_, err := tx.Exec(ctx, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)
+			SELECT e.id, p.destination, e.event_type, 'retry', `+availableAt+`
+			FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+			JOIN outbox_events AS e ON e.id = p.event_id AND e.id >= $3 AND e.id <= $4
+			ON CONFLICT DO NOTHING`, to.events, to.destinations, low, high)
 		if err != nil {
 			return err
 		}

@@ -2,8 +2,8 @@
 // applies them.
 //
 // The files are complete in themselves and can be run with psql: schema.sql,
-// then the files of later versions, dead_letters.sql, tracing.sql and
-// streams.sql, then storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and keeps
+// then the files of later versions, dead_letters.sql, tracing.sql,
+// streams.sql and plain.sql, then storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and keeps
 // account of versions. [Partition] makes days of the table.
 package outboxsql
 
@@ -30,6 +30,9 @@ var tracingSQL string
 
 //go:embed streams.sql
 var streamsSQL string
+
+//go:embed plain.sql
+var plainSQL string
 
 //go:embed storage.sql
 var storageSQL string
@@ -120,6 +123,7 @@ func migrations() []migration {
 		{name: "dead letters", sql: deadLettersSQL},
 		{name: "tracing", sql: tracingSQL},
 		{name: "streams", sql: streamsSQL},
+		{name: "plain queues", sql: plainSQL},
 	}
 }
 

@@ -251,7 +251,7 @@ func TestWaysToMigrate(t *testing.T) {
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "functions.sql", "triggers.sql"} {
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "functions.sql", "triggers.sql"} {
 		runFile(tb, conn, name)
 	}
 }
@@ -398,6 +398,30 @@ func TestMigrateAsOwnerOfTheSchema(t *testing.T) {
 	}
 }
 
+// TestPlainMigration takes a schema from version 4 on, as the first builds with streams had
+// made it: what is parked in a queue is due, and routes have their present shape.
+func TestPlainMigration(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "functions.sql", "triggers.sql"} {
+		runFile(t, conn, name)
+	}
+	exec(t, conn, `DROP TABLE outbox_routes; CREATE TABLE outbox_routes (destination text NOT NULL, pattern text NOT NULL, head bigint NOT NULL,
+		open int8multirange NOT NULL DEFAULT '{}', handed boolean NOT NULL DEFAULT false, PRIMARY KEY (destination, pattern))`)
+	exec(t, conn, `INSERT INTO outbox_routes (destination, pattern, head) VALUES ('x', '*', 1)`)
+	exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (1, 'x', 'a', 'parked', 'order/1'), (2, 'x', 'a', 'dead', 'order/1')`)
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 1 || applied[0].Name != "plain queues" {
+		t.Errorf("applied %+v", applied)
+	}
+	if got := values[string](t, conn, `SELECT state FROM outbox_deliveries ORDER BY event_id`); !slices.Equal(got, []string{"retry", "dead"}) {
+		t.Errorf("stored deliveries are %v", got)
+	}
+	exec(t, conn, `INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('x', 1, '{*}', 1), ('x', 2, '{*}', 1)`)
+	if n := value[int](t, conn, `SELECT count(*) FROM outbox_routes`); n != 2 {
+		t.Errorf("%d routes", n)
+	}
+}
+
 // TestStreamsMigration takes a schema from version 3 on: the index of what is due
 // is made anew, the relay of before has the new rights, and the table is a queue.
 func TestStreamsMigration(t *testing.T) {
@@ -408,7 +432,7 @@ func TestStreamsMigration(t *testing.T) {
 	}
 	relay := role(t, conn)
 	exec(t, conn, `GRANT SELECT, UPDATE (state, processed_at), DELETE ON outbox_events TO `+relay)
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 1 || applied[0].Name != "streams" {
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 2 || applied[0].Name != "streams" {
 		t.Errorf("applied %+v", applied)
 	}
 	due := value[string](t, conn, `SELECT pg_get_indexdef('outbox_deliveries_due'::regclass)`)

@@ -40,8 +40,8 @@ type ModeOptions struct {
 	// a stream that becomes a queue, where some destinations have got an event and
 	// others have not. Nil: not known.
 	Route func(eventType string) []string
-	// Unordered reports whether a destination gets the events of one aggregate in any
-	// order. Nil: none does.
+	// Unordered reports whether a destination of a stream gets the events of one aggregate
+	// in any order. Nil: none does.
 	Unordered func(destination string) bool
 }
 

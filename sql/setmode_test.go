@@ -167,15 +167,21 @@ func fill(tb testing.TB, conn *pgx.Conn, n int) {
 		SELECT 'type.' || i % 4, 'order', i % 1000, '1', s, CASE s WHEN 'done' THEN now() END, CASE WHEN i % 50 = 0 THEN now() + interval '1 hour' END
 		FROM (SELECT i, CASE WHEN i > $1 * 99 / 100 THEN 'fresh' ELSE (ARRAY['fresh', 'deferred', 'done'])[1 + i / 7 % 3] END AS s FROM generate_series(1, $1::int) AS i) AS e`, n)
 	exec(tb, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key, available_at, last_error, lease_owner, lease_token, lease_until)
-		SELECT id, CASE WHEN s IN ('delayed', 'unrouted') THEN '' ELSE 'd' || id % 2 END, event_type, CASE s WHEN 'delayed' THEN 'retry' ELSE s END, 3, 'order/' || aggregate_id,
+		SELECT id, CASE WHEN s IN ('delayed', 'unrouted') THEN '' ELSE 'd' || id % 2 END, event_type, CASE s WHEN 'delayed' THEN 'retry' ELSE s END, 3, NULL,
 			CASE s WHEN 'delayed' THEN now() + interval '1 hour' ELSE now() END, 'no', x, x + 0, CASE WHEN x IS NOT NULL THEN now() + interval '1 hour' END
 		FROM (SELECT *, CASE s WHEN 'running' THEN 7 END AS x FROM (
-			SELECT *, (ARRAY['retry', 'parked', 'dead', 'delayed', 'unrouted', 'running'])[1 + id % 6] AS s FROM outbox_events WHERE state = 'deferred') AS e) AS e`)
+			SELECT *, (ARRAY['retry', 'retry', 'dead', 'delayed', 'unrouted', 'running'])[1 + id % 6] AS s FROM outbox_events WHERE state = 'deferred') AS e) AS e`)
 	exec(tb, conn, `UPDATE outbox_events AS e SET state = 'done', processed_at = now() FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state = 'dead'`)
 }
 
-const storedRows = `SELECT format('%s %s %s %s %s', event_id, destination, CASE state WHEN 'running' THEN 'retry' ELSE state END, attempts, ordering_key)
+// storedRows are the stored deliveries, and keyedRows what a stream makes of those of a queue.
+const (
+	storedRows = `SELECT format('%s %s %s %s %s', event_id, destination, state, attempts, ordering_key)
 	FROM outbox_deliveries WHERE destination <> '' OR last_error = 'no' ORDER BY event_id, destination`
+	keyedRows = `SELECT format('%s %s %s %s %s', event_id, destination, CASE d.state WHEN 'running' THEN 'retry' ELSE d.state END, attempts,
+		CASE WHEN d.state IN ('retry', 'running') AND destination <> '' AND coalesce(e.available_at <= now(), true) THEN 'order/' || aggregate_id END)
+	FROM outbox_deliveries AS d JOIN outbox_events AS e ON e.id = event_id WHERE destination <> '' OR last_error = 'no' ORDER BY event_id, destination`
+)
 
 // TestQueueToStream: what is open is what was fresh, and what came up beside the
 // change. Stored deliveries are as they were, and nobody holds them any more.
@@ -186,7 +192,7 @@ func TestQueueToStream(t *testing.T) {
 		const n = 100_000
 		fill(t, conn, n)
 		exec(t, conn, `INSERT INTO outbox_positions (destination, head) VALUES ('old', 1000000000); INSERT INTO outbox_routes (destination, since, patterns, head) VALUES ('old', 1, '{*}', 1)`)
-		fresh, rows := values[int64](t, conn, freshIDs), values[string](t, conn, storedRows)
+		fresh, rows := values[int64](t, conn, freshIDs), values[string](t, conn, keyedRows)
 		exec(t, conn, `DELETE FROM outbox_positions`) // would be ahead of the sequence
 		stop := crowd(t, conn.Config().ConnString())
 		setMode(t, conn, outboxsql.ModeStream, outboxsql.ModeOptions{})

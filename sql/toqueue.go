@@ -35,12 +35,22 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 	if err := m.markAll(ctx, r); err != nil {
 		return fmt.Errorf("mark events: %w", err)
 	}
+	m.say("making due what waits for earlier events of its aggregate")
+	if err := m.unpark(ctx); err != nil {
+		return fmt.Errorf("make due what is parked: %w", err)
+	}
 	if err := m.indexFresh(ctx); err != nil {
 		return fmt.Errorf("index the events that wait: %w", err)
 	}
 	m.say("making the table a queue")
 	return m.tx(ctx, aloneLock, `DELETE FROM outbox_positions; DELETE FROM outbox_routes;
 		UPDATE outbox_mode SET mode = 'queue', becoming = NULL, origin_head = 0, origin_open = '{}', changed_at = clock_timestamp();`)
+}
+
+// unpark makes due what is parked: a queue keeps no order.
+func (m *modeChange) unpark(ctx context.Context) error {
+	return m.batches(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
+		WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE state = 'parked' LIMIT $1 FOR UPDATE))`)
 }
 
 // readers returns how far everybody has come. The beginning of the stream stands for

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,10 @@ const (
 func (m *modeChange) toStream(ctx context.Context) error {
 	if err := m.giveBack(ctx); err != nil {
 		return fmt.Errorf("give back leases: %w", err)
+	}
+	m.say("noting the aggregates of what is to be tried again")
+	if err := m.keyRows(ctx); err != nil {
+		return fmt.Errorf("note the aggregates of stored deliveries: %w", err)
 	}
 	m.say("looking for the last event that was dealt with")
 	head, err := m.lastMarked(ctx)
@@ -77,12 +82,70 @@ func multirange(spans []span) string {
 // giveBack makes due what relays that are gone had leased.
 func (m *modeChange) giveBack(ctx context.Context) error {
 	m.say("giving back what relays that are gone were delivering")
+	return m.batches(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
+		lease_owner = NULL, lease_token = NULL, lease_until = NULL
+		WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE state = 'running' LIMIT $1 FOR UPDATE))`)
+}
+
+// batches repeats a statement that changes up to $1 rows until it finds fewer.
+func (m *modeChange) batches(ctx context.Context, sql string) error {
 	for n := int64(modeBatch); n == modeBatch; {
 		err := m.step(ctx, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
-				lease_owner = NULL, lease_token = NULL, lease_until = NULL
-				WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE state = 'running' LIMIT $1 FOR UPDATE))`, modeBatch)
+			tag, err := tx.Exec(ctx, sql, modeBatch)
 			n = tag.RowsAffected()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orderingKey is what a stream keeps the order of an aggregate by, the same as package
+// dispatch makes it: a longer one ends, at a whole character, in a hash.
+const orderingKey = `CASE
+	WHEN octet_length(k.bytes) <= 200 THEN k.name
+	ELSE convert_from(substring(k.bytes FROM 1 FOR CASE
+		WHEN get_byte(k.bytes, 128) & 192 <> 128 THEN 128
+		WHEN get_byte(k.bytes, 127) & 192 <> 128 THEN 127
+		WHEN get_byte(k.bytes, 126) & 192 <> 128 THEN 126
+		ELSE 125 END), 'UTF8') || '#' || encode(sha256(k.bytes), 'hex') END`
+
+// keyRows notes the aggregate of what a queue has begun with and is to try again: in a
+// stream, what comes later of the aggregate waits for it.
+func (m *modeChange) keyRows(ctx context.Context) error {
+	last := struct {
+		id          int64
+		destination string
+	}{id: math.MinInt64}
+	for n := modeBatch; n == modeBatch; {
+		err := m.step(ctx, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, `SELECT event_id, destination FROM outbox_deliveries
+				WHERE (event_id, destination) > ($1, $2) ORDER BY event_id, destination LIMIT $3`, last.id, last.destination, modeBatch)
+			if err != nil {
+				return err
+			}
+			var ids []int64
+			var names []string
+			n = 0
+			_, err = pgx.ForEachRow(rows, []any{&last.id, &last.destination}, func() error {
+				n++
+				if last.destination != "" && (m.options.Unordered == nil || !m.options.Unordered(last.destination)) {
+					ids, names = append(ids, last.id), append(names, last.destination)
+				}
+				return nil
+			})
+			if err != nil || len(ids) == 0 {
+				return err
+			}
+			_, err = tx.Exec(ctx, `UPDATE outbox_deliveries AS d SET ordering_key = `+orderingKey+`
+				FROM unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+				JOIN outbox_events AS e ON e.id = p.event_id AND e.id >= $3 AND e.id <= $4
+				CROSS JOIN LATERAL (SELECT name, convert_to(name, 'UTF8') AS bytes FROM (
+					SELECT coalesce(e.aggregate_type, '') || '/' || e.aggregate_id AS name) AS n) AS k
+				WHERE d.event_id = p.event_id AND d.destination = p.destination AND d.state = 'retry' AND d.ordering_key IS NULL
+				AND e.aggregate_id <> '' AND (e.available_at IS NULL OR e.available_at <= clock_timestamp())`, ids, names, slices.Min(ids), slices.Max(ids))
 			return err
 		})
 		if err != nil {

@@ -1,9 +1,10 @@
-// Package store holds every statement that touches the tables of notifyd
-// after the insert: claiming, settling, leases, and what keeps house.
+// Package store has what both engines need of the database: connections, the relay's
+// own session, retention, partitions, and what waits.
 package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // Timeouts of the relay's own connections. All of them are far above what a
@@ -19,42 +22,31 @@ import (
 const (
 	// connectTimeout bounds dialling, TLS and authentication together.
 	connectTimeout = 10 * time.Second
-	// roundTripTimeout bounds one flight of statements.
-	roundTripTimeout = 15 * time.Second
-	// statementTimeout makes the server give up before roundTripTimeout does.
+	// RoundTripTimeout bounds one flight of statements.
+	RoundTripTimeout = 15 * time.Second
+	// statementTimeout makes the server give up before RoundTripTimeout does.
 	statementTimeout = 10 * time.Second
 	// lockTimeout bounds waiting for a row that another relay is settling.
 	lockTimeout = 5 * time.Second
 	// idleInTransaction lets the server end the transaction of a relay that
 	// froze, so that its rows are free again. The lock budget is far below it.
 	idleInTransaction = 5 * time.Second
-	// slotsIdle lets the server end the slots session of a relay that froze, so
-	// that others get its share of the aggregates: about when they would if its
-	// machine were gone. A relay that lives is never silent for that long, see
-	// [Slots.Keep].
-	slotsIdle = 10 * time.Second
-	// unitsIdle is the same for the session that owns the units of a stream: whoever
-	// owns some uses it several times a second.
+	// unitsIdle lets the server end the session that owns the units of a stream, if
+	// its relay froze, so that others get them. Whoever owns some uses it several
+	// times a second.
 	unitsIdle = 5 * time.Second
 	// closeTimeout bounds saying goodbye.
 	closeTimeout = time.Second
 )
 
-// The roles of the sessions that may not be idle.
-const (
-	roleSlots = "slots"
-	// RoleUnits is the role of the session that owns units of a stream. The server
-	// ends it when nothing was asked on it for 5 s.
-	RoleUnits = "units"
-)
+// RoleUnits is the role of the session that owns units of a stream. The server
+// ends it when nothing was asked on it for 5 s.
+const RoleUnits = "units"
 
 // idleLimit returns how long a session may be idle, 0 for as long as it likes: a
 // quiet night is no reason to lose the bell.
 func idleLimit(role string) time.Duration {
-	switch role {
-	case roleSlots:
-		return slotsIdle
-	case RoleUnits:
+	if role == RoleUnits {
 		return unitsIdle
 	}
 	return 0
@@ -74,6 +66,19 @@ type Connector struct {
 	direct        atomic.Pointer[pgx.ConnConfig] // see Redirect
 	keepsSessions atomic.Bool                    // there is a pooler, and it does
 	open          openConns
+}
+
+// HoldMode makes sure that the table is of the mode that is wanted, and stays so as long
+// as the session of conn lives: see outboxsql.HoldMode. refused, if set, is called with an
+// error that wraps outboxsql.ErrMode where the table is of the other mode.
+func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql.Mode, refused func(error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	defer cancel()
+	err := outboxsql.HoldMode(ctx, conn, c.Schema, want)
+	if errors.Is(err, outboxsql.ErrMode) && refused != nil {
+		refused(err)
+	}
+	return err
 }
 
 // Redirect makes all connections from now on go elsewhere: past a pooler.

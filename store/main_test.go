@@ -3,16 +3,10 @@ package store
 import (
 	"context"
 	"fmt"
-	"math"
-	"os"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -64,12 +58,6 @@ func (d *db) expect(what, query string, want ...string) {
 	}
 }
 
-// events and deliveries are what most tests compare.
-const (
-	events     = `SELECT format('%s %s %s', id, state, processed_at IS NOT NULL) FROM outbox_events ORDER BY id`
-	deliveries = `SELECT format('%s/%s %s %s', event_id, destination, state, attempts) FROM outbox_deliveries ORDER BY event_id, destination`
-)
-
 func list[T any](d *db, query string, args ...any) []T {
 	d.Helper()
 	rows, err := d.conn.Query(d.Context(), query, args...)
@@ -92,52 +80,12 @@ func one[T any](d *db, query string, args ...any) T {
 	return all[0]
 }
 
-func options() Options { return Options{Owner: NewOwner(), Lease: time.Minute} }
+func options() KeeperOptions { return KeeperOptions{Owner: NewOwner()} }
 
-func (d *db) session(o Options) *Session {
-	s := NewSession(d.Connector, o)
-	d.Cleanup(func() { s.Close(context.WithoutCancel(d.Context())) })
-	return s
-}
-
-func (d *db) keeper(o Options) *Keeper {
+func (d *db) keeper(o KeeperOptions) *Keeper {
 	k := NewKeeper(d.Connector, o)
 	d.Cleanup(func() { k.Close(context.WithoutCancel(d.Context())) })
 	return k
-}
-
-func (d *db) claim(s *Session, q dispatch.Query) dispatch.Claimed {
-	d.Helper()
-	if q.Source == dispatch.SourceSweep && q.Upto == 0 {
-		q.Upto = math.MaxInt64
-	}
-	c, err := s.Claim(d.Context(), q)
-	if err != nil {
-		d.Fatalf("claim: %v", err)
-	}
-	return c
-}
-
-// keepOpen lets a claim stay open while something else is done, however long that
-// takes on a busy machine.
-func (d *db) keepOpen(s *Session) {
-	d.Helper()
-	if _, err := s.conn.Exec(d.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-		d.Fatal(err)
-	}
-}
-
-// sweep claims by a sweep from the start and returns the ids, in order.
-func (d *db) sweep(s *Session, limit int) []int64 {
-	d.Helper()
-	return ids(d.claim(s, dispatch.Query{Source: dispatch.SourceSweep, Limit: limit}))
-}
-
-func (d *db) settle(s *Session, settlement *dispatch.Settlement) {
-	d.Helper()
-	if err := s.Settle(d.Context(), settlement); err != nil {
-		d.Fatalf("settle: %v", err)
-	}
 }
 
 // terminate ends the server side of a connection and waits until it is gone.
@@ -148,26 +96,6 @@ func (d *db) terminate(c *pgx.Conn) {
 	}
 }
 
-func due(names ...string) dispatch.Query {
-	wanted := make(map[string]int, len(names))
-	for _, name := range names {
-		wanted[name] = 100
-	}
-	return dispatch.Query{Source: dispatch.SourceDue, Wanted: wanted}
-}
-
-func ids(c dispatch.Claimed) []int64 {
-	all := []int64{}
-	for _, w := range c.Work {
-		all = append(all, w.Event.ID)
-	}
-	return all
-}
-
-func entry(id int64, destination string, state dispatch.EntryState) dispatch.Entry {
-	return dispatch.Entry{Ref: dispatch.Ref{EventID: id, Destination: destination}, EventType: "a", State: state}
-}
-
 func connector(tb testing.TB, url string) *Connector {
 	tb.Helper()
 	cfg, err := pgx.ParseConfig(url)
@@ -175,18 +103,4 @@ func connector(tb testing.TB, url string) *Connector {
 		tb.Fatal(err)
 	}
 	return &Connector{Config: cfg, Schema: "public"}
-}
-
-// standby restarts a server as a standby that waits for its primary.
-func standby(tb testing.TB, server *pgserver.Server) {
-	tb.Helper()
-	if err := server.Halt(tb.Context(), pgserver.Fast); err != nil {
-		tb.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(server.Dir(), "data", "standby.signal"), nil, 0o644); err != nil {
-		tb.Fatal(err)
-	}
-	if err := server.Start(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
 }

@@ -65,7 +65,7 @@ func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b Backlog, err e
 
 // ask runs f on a connection of its own, when it is this question's turn.
 func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	select {
 	case w.turn <- struct{}{}:

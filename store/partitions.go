@@ -92,7 +92,7 @@ func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration)
 		return u, err
 	}
 	defer Close(ctx, conn)
-	if u.Partitioned, err = isPartitioned(ctx, conn); err != nil || !u.Partitioned {
+	if u.Partitioned, err = IsPartitioned(ctx, conn); err != nil || !u.Partitioned {
 		return u, err
 	}
 	// Looking through a partition may take as long as it takes: no lock is held
@@ -238,4 +238,17 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *pgx.Conn, at time.Tim
 		case <-timer.C:
 		}
 	}
+}
+
+// IsPartitioned reports whether outbox_events is. A session that was opened
+// before it became so goes on with the statements that it has, which find the
+// same rows.
+func IsPartitioned(ctx context.Context, conn *pgx.Conn) (yes bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	defer cancel()
+	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_events') AND relkind = 'p')`).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("look whether outbox_events is partitioned: %w", err)
+	}
+	return yes, nil
 }

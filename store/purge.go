@@ -51,7 +51,7 @@ func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch 
 	if batch < 1 {
 		return in.After, false, ErrNoProgress
 	}
-	err = k.do(ctx, "purge delivered events", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "purge delivered events", func(ctx context.Context, c *pgx.Conn) error {
 		statement := sqlPurge
 		if k.options.Mode == outboxsql.ModeStream {
 			statement = sqlPurgeStream

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/dispatch"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -80,38 +79,6 @@ func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, er
 		bell.Silent = &holder
 	}
 	return bell, nil
-}
-
-// SlotSession is the session by which a relay holds its share of the aggregates,
-// of which there are dispatch.Slots in all.
-type SlotSession struct {
-	PID         int32  `json:"pid"`
-	Application string `json:"application_name"`
-	Client      string `json:"client_addr,omitempty"`
-	// Slots is how many slots it holds, from 0 to dispatch.Slots.
-	Slots int `json:"slots"`
-}
-
-// ReadSlots returns the relays of a schema's tables with their shares, in the
-// order of their sessions' numbers.
-func ReadSlots(ctx context.Context, conn *pgx.Conn, schema string) ([]SlotSession, error) {
-	rows, err := conn.Query(ctx, `SELECT l.pid, coalesce(max(a.application_name), ''), coalesce(max(host(a.client_addr)), ''),
-			count(*) FILTER (WHERE l.classid::bigint <> $1)
-		FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-		WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-			AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-			AND l.objid = (hashtext(to_regclass($4)::oid::text)::bigint & 4294967295)::oid
-			AND (l.classid::bigint = $1 OR l.classid::bigint BETWEEN $2 AND $2 + $3 - 1)
-		GROUP BY l.pid ORDER BY l.pid`,
-		int64(memberClass), int64(slotClass), int64(dispatch.Slots), pgx.Identifier{schema, "outbox_events"}.Sanitize())
-	if err != nil {
-		return nil, fmt.Errorf("look who has which aggregates: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[SlotSession])
-	if err != nil {
-		return nil, fmt.Errorf("look who has which aggregates: %w", err)
-	}
-	return all, nil
 }
 
 // ReadMembers returns the relays that take part in a stream, longest living first. Owner

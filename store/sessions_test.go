@@ -22,7 +22,7 @@ func TestReadRelays(t *testing.T) {
 		t.Errorf("before there is one: %+v", all)
 	}
 	first, second := options(), options()
-	for _, o := range []Options{first, second} {
+	for _, o := range []KeeperOptions{first, second} {
 		d.hold(d.keeper(o))
 	}
 	d.exec(`SELECT pg_advisory_lock(42), pg_advisory_lock_shared($1)`, NewOwner()) // of no relay

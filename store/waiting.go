@@ -30,7 +30,7 @@ type WaitCount struct {
 // passed: other destinations may have them. The connection must be a [Connector]'s: its
 // plans are pinned.
 func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, roundTripTimeout, fmt.Errorf("the database did not answer within %v", roundTripTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	var all []WaitCount
 	var mode outboxsql.Mode

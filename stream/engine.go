@@ -23,7 +23,7 @@ type Options struct {
 	// Config has the limits; Claims is the number of connections that read, Batch the
 	// largest number of events that one read returns, and Bytes bounds one read.
 	Config dispatch.Config
-	// Dispatcher has the lanes and routes. Its Run must not be called.
+	// Dispatcher has the lanes and routes.
 	Dispatcher *dispatch.Dispatcher
 	// Connector opens connections.
 	Connector *store.Connector
@@ -132,7 +132,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	case refused = <-e.refused:
 		cancel()
 	}
-	err := e.d.Drain()
+	err := e.d.Drain(&sync.WaitGroup{})
 	close(e.abandoned)
 	work.Wait()
 	e.pool.close(context.WithoutCancel(ctx)) // whoever has not come to an end is a handler

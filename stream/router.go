@@ -54,7 +54,7 @@ type unroutedEvent struct {
 func newRouter(e *Engine, p Position) *router {
 	r := &router{
 		e: e, pos: p, wake: make(chan struct{}, 1), reader: NewReader(p.Head, p.Open, e.witnesses),
-		skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
+		routes: newRoutes(nil), skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
 	}
 	r.hint.Store(true)
 	r.figures.Store(&dispatch.PositionStats{Head: p.Head})

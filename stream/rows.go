@@ -148,8 +148,8 @@ func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool
 
 // The states of rows, as they stand in the column.
 const (
-	stateRetry    = string(dispatch.EntryRetry)
-	stateParked   = string(dispatch.EntryParked)
-	stateDead     = string(dispatch.EntryDead)
-	stateUnrouted = string(dispatch.EntryUnrouted)
+	stateRetry    = "retry"
+	stateParked   = "parked"
+	stateDead     = "dead"
+	stateUnrouted = "unrouted"
 )

@@ -355,7 +355,7 @@ func (u *unit) parcel() *dispatch.Parcel {
 		u.spare = u.spare[:n-1]
 		return p
 	}
-	return dispatch.NewParcel(u.pos.Sure, u.poke)
+	return dispatch.NewParcel(u.pos.Sure, func(bool) { u.poke() })
 }
 
 // read reads on in the table.

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/notifyd/notifyd/dispatch"
 )
 
 const (
@@ -43,8 +41,14 @@ const (
 
 // Bell quiets the trigger while the relay is awake; see package listener.
 type Bell interface {
-	dispatch.Bell
-	dispatch.QueueWatcher
+	// Silence asks for silence and returns at once; it may take a while to be
+	// granted, or never be, which costs writers speed and nothing else.
+	Silence()
+	// Ring ends the silence, and returns a transaction id such that whoever
+	// wrote silently has a smaller one.
+	Ring(ctx context.Context) (xid uint64, err error)
+	// Queued returns how many writers wait for one another in order to ring.
+	Queued(ctx context.Context) (writers int, err error)
 }
 
 // Holders is implemented by a [Bell] that can tell whether another relay keeps it

@@ -96,6 +96,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
 	defer cancel()
 	began := time.Now()
+	u.dirty = false // what is collected from here on is for the next write
 	head, open := u.account(false)
 	// Rows that were delivered before what is not open any more must go with it. What has
 	// failed meanwhile is open and a row until the next write: the row counts.
@@ -152,6 +153,7 @@ func (u *unit) wrote() {
 
 // saved takes note of how a write went that was begun with at a time.
 func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) error {
+	u.dirty = u.dirty || err != nil
 	switch {
 	case !ok && (err == nil || errors.Is(err, errFenced)):
 		return errFenced
@@ -162,7 +164,6 @@ func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) err
 	u.savedHead, u.savedAt = head, time.Now()
 	u.saveWait = min(max(saveEvery, saveShare*u.savedAt.Sub(began)), saveAtLeast)
 	u.saves++
-	u.dirty = false
 	return nil
 }
 

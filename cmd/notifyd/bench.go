@@ -116,7 +116,7 @@ rows without a relay; with --mode both a queue and a stream are drained in turns
 times each. --destinations measures one destination and so many, each of which gets
 every event. With --keys it also exits with 1 if an event came after a later one of its
 aggregate.`,
-		Example: "  notifyd bench drain\n  notifyd bench drain --mode both --keys 1000\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --keys 10000 --blocked-keys 100000\n  notifyd bench drain --urgent 30",
+		Example: "  notifyd bench drain\n  notifyd bench drain --mode both --keys 1000\n  notifyd bench drain --to kafka --events 1000000\n  notifyd bench drain --delete --events 1000000 --payload 1024 --json\n  notifyd bench drain --held-snapshot\n  notifyd bench drain --mode stream --keys 10000 --blocked-keys 100000\n  notifyd bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
 				return err
@@ -262,6 +262,8 @@ func checkBlocked(o bench.DrainOptions) error {
 	switch {
 	case o.Urgent > 0 && (o.To != "noop" || o.BlockedKeys > 0 || o.Partitions > 0):
 		return usageErrorf("--urgent goes with --to noop, and without --blocked-keys and --partitions")
+	case o.BlockedKeys > 0 && o.Mode != bench.ModeStream:
+		return usageErrorf("--blocked-keys needs --mode stream: a queue holds nothing back")
 	case o.BlockedKeys > 0 && o.To != "noop":
 		return usageErrorf("--blocked-keys needs --to noop, not %s", o.To)
 	case o.BlockedFresh > 0 && o.BlockedKeys == 0:

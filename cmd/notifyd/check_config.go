@@ -4,16 +4,22 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/store"
 )
 
 func newCheckConfigCmd(a *app) *cobra.Command {
-	return &cobra.Command{
+	var online bool
+	cmd := &cobra.Command{
 		Use:   "check-config",
 		Short: "Check the configuration file",
 		Long: `check-config reads the configuration file as "notifyd run" would, and reports
 every mistake in it with its line and column. It contacts nothing, neither the
-database nor a destination.`,
-		Example: "  notifyd check-config\n  notifyd check-config -c /etc/notifyd/config.yaml",
+database nor a destination. With --online it asks the database as well: whether
+the table is there, and whether it is the stream that order: aggregate and
+on_dead: block need.`,
+		Example: "  notifyd check-config\n  notifyd check-config -c /etc/notifyd/config.yaml --online",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, path, err := a.load()
 			if err != nil {
@@ -28,11 +34,32 @@ database nor a destination.`,
 			for _, w := range c.Warnings {
 				cmd.PrintErrln(w)
 			}
+			if err := checkOnline(cmd, c, path, online); err != nil {
+				return err
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok, %s, %s\n", path,
 				count(len(c.Destinations), "destination"), count(len(c.Routes), "route"))
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&online, "online", false, "ask the database, too, whether a relay could work with its table")
+	return cmd
+}
+
+// checkOnline asks the database, or says what only that can tell.
+func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool) error { //nolint:revive // the flag of the command
+	if !online {
+		for _, s := range c.NeedsStream() {
+			cmd.PrintErrf("%s: %s needs a table that is a stream (notifyd migrate --mode stream); --online asks the database\n", path, s)
+		}
+		return nil
+	}
+	conn, err := openTable(cmd.Context(), c, path, "check")
+	if err != nil {
+		return err
+	}
+	store.Close(cmd.Context(), conn)
+	return nil
 }
 
 // count returns "1 route" or "2 routes".

@@ -18,8 +18,8 @@ import (
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
-// listen, work the bell, keep leases, hold the slots and answer who watches.
-const besideClaims = 5
+// listen, work the bell, show life and answer who watches, and two more where it reads a stream.
+const besideClaims = 6
 
 func newDoctorCmd(a *app) *cobra.Command {
 	var db databaseFlags

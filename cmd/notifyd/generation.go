@@ -75,7 +75,7 @@ func (g *generation) check(ctx context.Context, patient bool) error {
 	conn, err := connectPast(ctx, connector, g.listen, "check")
 	if err == nil {
 		defer store.Close(ctx, conn)
-		if err = outboxsql.Check(ctx, conn, g.config.Database.Schema); err != nil {
+		if err = checkTable(ctx, conn, g.config); err != nil {
 			err = fmt.Errorf("database: %w", err)
 		}
 	}

@@ -101,10 +101,7 @@ func addCounters(s, past dispatch.Stats) dispatch.Stats {
 	s.Claims += past.Claims
 	s.Claimed += past.Claimed
 	s.Fenced += past.Fenced
-	for i := range s.Asked {
-		s.Asked[i].Count += past.Asked[i].Count
-		s.Asked[i].Failed += past.Asked[i].Failed
-	}
+	s.ByID, s.Sweeps, s.Due = s.ByID.Plus(past.ByID), s.Sweeps.Plus(past.Sweeps), s.Due.Plus(past.Due)
 	s.Leases.Granted += past.Leases.Granted
 	s.Leases.Renewed += past.Leases.Renewed
 	s.Leases.Lost += past.Leases.Lost

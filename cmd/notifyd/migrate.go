@@ -100,7 +100,7 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out io.Writer) error {
 		}
 	}
 	if f.mode != "" {
-		o, err := modeOptions(a, outboxsql.Mode(f.mode))
+		o, err := modeOptions(a)
 		if err != nil {
 			return err
 		}
@@ -112,12 +112,8 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out io.Writer) error {
 	return reportMigrated(ctx, conn, f.schema, applied, out)
 }
 
-// modeOptions has the routes of the configuration, if there is one, where they are
-// needed.
-func modeOptions(a *app, to outboxsql.Mode) (o outboxsql.ModeOptions, err error) {
-	if to != outboxsql.ModeQueue {
-		return o, nil
-	}
+// modeOptions has what the configuration says of routes and order, if there is one.
+func modeOptions(a *app) (o outboxsql.ModeOptions, err error) {
 	c, _, err := a.load()
 	if err != nil {
 		if a.configPath == "" && isMissing(err, a) {

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,8 +15,8 @@ import (
 )
 
 // These tests show that order, on_dead and what they promise reach the lanes
-// through the file of a daemon, and hold when relays are restarted, killed and
-// joined by others. Relays are processes of their own.
+// through the file of a daemon, and hold in a stream when relays are restarted, killed
+// and joined by others. Relays are processes of their own.
 
 // item is the payload of an event: the nth of an aggregate.
 type item struct {
@@ -113,48 +112,37 @@ func (d *desk) awaits(t *testing.T, destination string, want item) {
 type office struct {
 	*testing.T
 
-	url, path, mode string
-	relays          []*process
+	url, path string
+	relays    []*process
 }
 
-func newOffice(t *testing.T, mode, destinations string) *office {
+func newOffice(t *testing.T, destinations string) *office {
 	t.Helper()
-	o := &office{T: t, url: databaseOf(t, mode), mode: mode}
+	o := &office{T: t, url: databaseOf(t, "stream")}
 	o.path = file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\nadmin: {listen: '127.0.0.1:0'}\nlog: {format: json}\n%s", o.url, destinations))
 	return o
 }
 
-// opens starts a relay, and waits until the slots are shared.
+// opens starts a relay, and waits until the destinations are shared.
 func (o *office) opens() {
 	o.Helper()
 	o.relays = append(o.relays, startProcess(o.T, "", "run", "-c", o.path))
 	o.shared()
 }
 
-// shared waits until each relay has its part: of the slots, or in a stream of the
-// destinations, whose search for routes is one more.
+// shared waits until each relay has its part of the destinations; the search for routes
+// is one more.
 func (o *office) shared() {
 	o.Helper()
 	if len(o.relays) == 0 {
 		return
 	}
-	if o.mode == "stream" {
-		until(o.T, o.url, `SELECT count(*) = (SELECT count(*) FROM outbox_positions) AND count(*) > 0 AND count(DISTINCT pid) = $1
-			FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, len(o.relays))
-		return
-	}
-	for _, r := range o.relays {
-		r.stderr.await(o.T, `"relay started"`)
-		address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(r.stderr.text())
-		if address == nil {
-			o.Fatalf("the address is not said:\n%s", r.stderr.text())
-		}
-		untilSays(o.T, "http://"+address[1]+"/metrics", fmt.Sprintf("\nnotifyd_slots_held %d\n", 64/len(o.relays)))
-	}
+	until(o.T, o.url, `SELECT count(*) = (SELECT count(*) FROM outbox_positions) AND count(*) > 0 AND count(DISTINCT pid) = $1
+		FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, len(o.relays))
 }
 
-// loses ends the relay that was opened first; the others have its slots then.
+// loses ends the relay that was opened first; the others have its destinations then.
 func (o *office) loses(by os.Signal) {
 	o.Helper()
 	first := o.relays[0]
@@ -240,23 +228,13 @@ func (d *desk) sent(t *testing.T, things []string, replayed int) {
 // in any case. Restarts, further relays and killed ones change nothing of it.
 func TestOnDead(t *testing.T) {
 	t.Parallel()
-	for _, mode := range modes() {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			checkOnDead(t, mode)
-		})
-	}
-}
-
-func checkOnDead(t *testing.T, mode string) {
-	t.Helper()
 	d := startDesk(t, func(i item) bool { return i.Of != "free" && i.N == 1 })
-	o := newOffice(t, mode, strings.ReplaceAll(`destinations:
+	o := newOffice(t, strings.ReplaceAll(`destinations:
   block: {type: webhook, url: 'URL/block/dead', on_dead: block}
   continue: {type: webhook, url: 'URL/continue/dead'}
 routes: [{match: '*', to: [block, continue]}]
 `, "URL", d.URL))
-	things := []string{"a", "b", "c", "d", "e", "f", "g", "h"} // in different slots
+	things := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	free := item{"free", 0}
 	nth := 0
 	// more writes an event more of each, and waits until it is where it belongs.
@@ -298,18 +276,8 @@ routes: [{match: '*', to: [block, continue]}]
 // and killed ones change nothing of it.
 func TestOrderOff(t *testing.T) {
 	t.Parallel()
-	for _, mode := range modes() {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			checkOrderOff(t, mode)
-		})
-	}
-}
-
-func checkOrderOff(t *testing.T, mode string) {
-	t.Helper()
 	d := startDesk(t, func(i item) bool { return i == item{"a", 1} })
-	o := newOffice(t, mode, strings.ReplaceAll(`destinations:
+	o := newOffice(t, strings.ReplaceAll(`destinations:
   loose: {type: webhook, url: 'URL/loose/again', order: none, max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
   strict: {type: webhook, url: 'URL/strict/again', max_attempts: 1000, backoff: {initial: 1s, max: 2s}}
 routes: [{match: '*', to: [loose, strict]}]

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/config"
 	outboxsql "github.com/notifyd/notifyd/sql"
 	"github.com/notifyd/notifyd/store"
@@ -167,6 +169,21 @@ func (p *plan) place(w store.WaitCount, old, c *config.Config) {
 
 // readWaiting asks the database of c what waits there.
 func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, error) {
+	conn, err := openTable(ctx, c, path, "plan")
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close(ctx, conn)
+	all, err := store.CountWaiting(ctx, conn, limit)
+	slices.SortStableFunc(all, func(a, b store.WaitCount) int {
+		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
+	})
+	return all, err
+}
+
+// openTable connects to the database of a configuration, whose table a relay of it could
+// work with. The caller closes the connection.
+func openTable(ctx context.Context, c *config.Config, path, role string) (*pgx.Conn, error) {
 	cfg, err := parseURL(path+": database.url", c.Database.URL.Reveal(), pgx.ParseConfig)
 	if err != nil {
 		return nil, err
@@ -175,19 +192,36 @@ func readWaiting(ctx context.Context, c *config.Config, path string, limit int) 
 	if err != nil {
 		return nil, err
 	}
-	conn, err := connectPast(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, "plan")
+	conn, err := connectPast(ctx, &store.Connector{Config: cfg, Schema: c.Database.Schema}, listen, role)
 	if err != nil {
 		return nil, connectError(err)
 	}
-	defer store.Close(ctx, conn)
-	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
+	if err := checkTable(ctx, conn, c); err != nil {
+		store.Close(ctx, conn)
 		return nil, err
 	}
-	all, err := store.CountWaiting(ctx, conn, limit)
-	slices.SortStableFunc(all, func(a, b store.WaitCount) int {
-		return cmp.Or(cmp.Compare(a.Destination, b.Destination), cmp.Compare(a.EventType, b.EventType), cmp.Compare(a.State, b.State))
-	})
-	return all, err
+	return conn, nil
+}
+
+// checkTable returns an error if a relay of the configuration could not work with the
+// table: it is not migrated, or it is a queue and a destination needs a stream.
+func checkTable(ctx context.Context, conn *pgx.Conn, c *config.Config) error {
+	if err := outboxsql.Check(ctx, conn, c.Database.Schema); err != nil {
+		return err
+	}
+	settings := c.NeedsStream()
+	if len(settings) == 0 {
+		return nil
+	}
+	state, err := outboxsql.ReadState(ctx, conn, c.Database.Schema)
+	if err != nil {
+		return err
+	}
+	if state.Mode == outboxsql.ModeQueue {
+		return fmt.Errorf("outbox_events of schema %q is a queue, and that cannot keep %s: %w",
+			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
+	}
+	return nil
 }
 
 // connectPast connects, past a pooler if that is known how.

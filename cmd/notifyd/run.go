@@ -140,10 +140,13 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 		notifyd.Priority(l.Priority),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
 	}
-	if l.Order == config.OrderNone {
+	switch l.Order {
+	case config.OrderNone:
 		options = append(options, notifyd.Unordered())
+	case config.OrderAggregate:
+		options = append(options, notifyd.Ordered())
 	}
-	if l.OnDead == "block" {
+	if l.OnDead == config.OnDeadBlock {
 		options = append(options, notifyd.BlockOnDead())
 	}
 	return options

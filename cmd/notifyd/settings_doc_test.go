@@ -20,7 +20,7 @@ func TestOperationsConnections(t *testing.T) {
 	for _, c := range []struct {
 		mode, heading string
 		names         int
-	}{{"queue", "## Connections", 6}, {"stream", "### Those of a stream", 5}} {
+	}{{"queue", "## Connections", 5}, {"stream", "### Those of a stream", 5}} {
 		t.Run(c.mode, func(t *testing.T) {
 			t.Parallel()
 			countConnections(t, databaseOf(t, c.mode), page, c.heading, c.names)

@@ -47,7 +47,7 @@ func failing(t *testing.T) (path, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.Options{Owner: store.NewOwner(), Lease: time.Minute})
+	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.KeeperOptions{Owner: store.NewOwner()})
 	t.Cleanup(func() { k.Close(context.WithoutCancel(t.Context())) })
 	if err := k.Hold(t.Context()); err != nil {
 		t.Fatal(err)

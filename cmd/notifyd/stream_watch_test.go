@@ -36,7 +36,7 @@ func becomeStream(t *testing.T, url string, partitioned bool) { //nolint:revive 
 }
 
 // queueOnly are the metrics that a relay of a stream does not have.
-var queueOnly = regexp.MustCompile(`^notifyd_(claim|quer(y|ies)_|slots_|leases_)`)
+var queueOnly = regexp.MustCompile(`^notifyd_(claim|quer(y|ies)_|leases_)`)
 
 // TestWatchStream has a daemon deliver a stream, and asks every command about it.
 func TestWatchStream(t *testing.T) {

@@ -57,11 +57,10 @@ func faults() []fault {
 		{"listen", ""},
 		{"bell", ""},
 		{"keeper", ""},
-		{"slots", outboxsql.ModeQueue},
 		{"units", outboxsql.ModeStream},
 	} {
 		all = append(all, fault{
-			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "slots" || s.role == "units", turns: s.role == "listen" || s.role == "bell",
+			name: "connection ended: notifyd/" + s.role, only: s.only, both: s.role == "units", turns: s.role == "listen" || s.role == "bell",
 			inject: func(c *cell) { endSessions(c, s.role) },
 		})
 	}
@@ -124,16 +123,9 @@ func killRelay(c *cell) {
 	c.commit()
 }
 
-// freezeRelay freezes a relay that has its share of the aggregates, or the destination,
-// and goes on writing.
+// freezeRelay freezes a relay that has deliveries under way, or the destination, and
+// goes on writing.
 func freezeRelay(c *cell) {
-	if c.mode == outboxsql.ModeQueue {
-		c.await("each relay has half of the aggregates", func() bool {
-			return c.holds(`SELECT count(*) = 2 FROM (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
-				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-				AND classid::bigint BETWEEN x'6e747300'::bigint AND x'6e747300'::bigint + 63 GROUP BY pid HAVING count(*) = 32) AS half`)
-		})
-	}
 	c.load.insist("frozen", freezeKeys, 5*freezeKeys) // some are on their way
 	c.stopped = c.deliverer()
 	c.stopped.signal(c.t, syscall.SIGSTOP)
@@ -142,8 +134,8 @@ func freezeRelay(c *cell) {
 	c.broken = 1 // the server ends its sessions after a while, and another relay takes what they had
 }
 
-// freezeKeys is how many aggregates are written to beside the load: enough that a
-// relay with half of all has some of them.
+// freezeKeys is how many aggregates are written to beside the load: enough for all
+// calls that a relay makes at once.
 const freezeKeys = 200
 
 // thawRelay has the other relay deliver, without the one that is frozen, all that

@@ -129,13 +129,10 @@ func (c *cell) saying(text string) (n int) {
 	return n
 }
 
-// deliverer is the relay that delivered last, and the one to be hurt: in a stream it is
-// the one that has the destination.
+// deliverer is the relay that delivered last, and the one to be hurt: in a queue it is
+// at work, and in a stream it is the one that has the destination.
 func (c *cell) deliverer() *child {
 	c.t.Helper()
-	if c.mode == outboxsql.ModeQueue {
-		return c.relays[0] // one is like the other
-	}
 	arrivals := c.place.all()
 	for _, r := range c.relays {
 		if len(arrivals) > 0 && r.cmd.Process.Pid == arrivals[len(arrivals)-1].By {

@@ -117,10 +117,8 @@ func TestDrain(t *testing.T) {
 func TestDrainBlocked(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]DrainOptions{
-		"stored":  {Events: 1000, Payload: 2, BlockedKeys: 300},
-		"fresh":   {Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200},
-		"deleted": {Events: 500, Payload: 2, Keys: 50, BlockedKeys: 3, BlockedFresh: 2, Delete: true},
-		"stream":  {Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200, Mode: ModeStream},
+		"stored": {Events: 1000, Payload: 2, BlockedKeys: 300, Mode: ModeStream},
+		"fresh":  {Events: 1000, Payload: 2, Keys: 50, BlockedKeys: 30, BlockedFresh: 200, Mode: ModeStream},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -382,7 +380,11 @@ func TestMistakes(t *testing.T) {
 		"drain":   func() error { _, err := Drain(t.Context(), DrainOptions{Options: o}); return err },
 		"keys":    func() error { _, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, Keys: -1}); return err },
 		"blocked keys in Kafka": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, To: "kafka"})
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, To: "kafka", Mode: ModeStream})
+			return err
+		},
+		"blocked keys of a queue": func() error {
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1})
 			return err
 		},
 		"fresh events of no blocked keys": func() error {
@@ -390,7 +392,7 @@ func TestMistakes(t *testing.T) {
 			return err
 		},
 		"too many fresh events of blocked keys": func() error {
-			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, BlockedFresh: 2})
+			_, err := Drain(t.Context(), DrainOptions{Options: o, Events: 1, BlockedKeys: 1, BlockedFresh: 2, Mode: ModeStream})
 			return err
 		},
 		"no mode": func() error {

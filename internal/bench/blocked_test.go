@@ -8,6 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // TestBlockedAreSkipped counts the rows that a relay looks at while it drains beside
@@ -25,7 +26,7 @@ func TestBlockedAreSkipped(t *testing.T) {
 			want.Batch, want.Workers = 20, dispatch.DefaultConfig().Claims
 			o, _ := options(t, testenv.Database(t))
 			err := within(t.Context(), o, func(ctx context.Context, e *env) error {
-				d := &drain{env: e, want: want}
+				d := &drain{env: e, want: want, mode: outboxsql.ModeStream}
 				if err := d.openSink(ctx); err != nil {
 					return err
 				}

@@ -104,7 +104,7 @@ type DrainResult struct {
 	// DeadRows is what vacuum has to clean up after it, in all tables, as PostgreSQL
 	// estimates it.
 	DeadRows int64 `json:"dead_rows"`
-	// OutOfOrder is how many events came after a later one of their aggregate, of Keys.
+	// OutOfOrder is how many events of a stream came after a later one of their aggregate, of Keys.
 	OutOfOrder *int64 `json:"out_of_order,omitempty"`
 	// CPU seconds per million events, of servers that are private.
 	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
@@ -218,6 +218,8 @@ func (o *DrainOptions) check() error {
 		return fmt.Errorf("%d urgent events: there are at least 0, and they are measured into noop, without blocked keys and partitions", o.Urgent)
 	case o.BlockedKeys > 0 && o.To != "" && o.To != "noop":
 		return fmt.Errorf("blocked keys are measured with the sink noop only, not with %s", o.To)
+	case o.BlockedKeys > 0 && o.Mode != ModeStream:
+		return errors.New("only a stream holds back what comes after an event of its aggregate that failed: measure blocked keys with --mode stream")
 	case o.BlockedFresh > 0 && o.BlockedKeys == 0:
 		return errors.New("fresh events of blocked keys need blocked keys")
 	case o.Foreign != "" && !slices.Contains(Foreigns(), o.Foreign):

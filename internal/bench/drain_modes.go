@@ -34,7 +34,9 @@ func (d *drain) besideQueue(ctx context.Context) (DrainResult, error) {
 		return DrainResult{}, err
 	}
 	queue, streamed := middle(took[0]), middle(took[1])
-	r := beside(d.result(queue, bare), d.result(streamed, drained{}))
+	r := d.result(queue, bare)
+	d.mode = outboxsql.ModeStream
+	r = beside(r, d.result(streamed, drained{}))
 	d.explain()
 	d.printf("medians of %d rounds, in turns\n\n", leastRounds)
 	d.columns([]string{"queue", "SQL alone", "stream", "read alone"}, queue, bare, streamed, *streamed.read)

@@ -67,7 +67,7 @@ func (e *env) unsettled(ctx context.Context, schema string, mode outboxsql.Mode)
 		query = fmt.Sprintf(`SELECT count(*) FROM %[2]s AS p CROSS JOIN LATERAL (
 			SELECT event_type FROM %[1]s WHERE id > p.head UNION ALL
 			SELECT event_type FROM unnest(p.open) AS o JOIN %[1]s ON id >= lower(o) AND id < upper(o)) AS e
-			JOIN %[3]s AS r ON r.destination = p.destination AND r.pattern IN ('*', e.event_type)`,
+			JOIN %[3]s AS r ON r.destination = p.destination AND r.since > 0 AND r.until_head IS NULL AND r.patterns && ARRAY['*', e.event_type]`,
 			table(schema), in(schema, "outbox_positions"), in(schema, "outbox_routes"))
 	}
 	if err := e.pool.QueryRow(ctx, query).Scan(&n); err != nil {

@@ -132,16 +132,34 @@ type Lane struct {
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one delivery may take."`
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
 	Priority    int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the events of destinations of higher priority are looked for first."`
-	Order       string        `yaml:"order" jsonschema:"enum=none,enum=aggregate" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after those before it. none gives that up: an event that fails holds up no other."`
-	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"What becomes of the later events of an aggregate behind a dead letter: they continue, or are held back until it is replayed or discarded."`
+	Order       string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after those before it; only a stream can. none gives that up: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
+	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"What becomes of the later events of an aggregate behind a dead letter: they continue, or are held back until it is replayed or discarded, which only a stream can do."`
 	Backoff     Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
 }
 
 // The words of Lane.Order.
 const (
+	OrderAuto      = "auto"
 	OrderNone      = "none"
 	OrderAggregate = "aggregate"
 )
+
+// OnDeadBlock is a word of Lane.OnDead.
+const OnDeadBlock = "block"
+
+// NeedsStream returns the settings that a table which is a queue cannot keep, such as
+// "destination mail: order: aggregate".
+func (c *Config) NeedsStream() (settings []string) {
+	for _, d := range c.Destinations {
+		if d.Order == OrderAggregate {
+			settings = append(settings, "destination "+d.Name+": order: "+OrderAggregate)
+		}
+		if d.OnDead == OnDeadBlock {
+			settings = append(settings, "destination "+d.Name+": on_dead: "+OnDeadBlock)
+		}
+	}
+	return settings
+}
 
 // Backoff is the growth of the pause between attempts. The actual pause is a
 // random part of it, so that what failed together does not return together.
@@ -183,14 +201,14 @@ func defaults() *Config {
 
 // defaultLane returns the lane of a destination that sets nothing.
 func defaultLane() Lane {
-	lane := dispatch.DefaultLaneConfig() // which keeps order
+	lane := dispatch.DefaultLaneConfig()
 	return Lane{
 		Concurrency: lane.Concurrency,
 		Batch:       lane.Batch,
 		Timeout:     lane.Timeout,
 		MaxAttempts: lane.MaxAttempts,
 		Priority:    lane.Priority,
-		Order:       OrderAggregate,
+		Order:       OrderAuto,
 		OnDead:      "continue",
 		Backoff:     Backoff{Initial: lane.Backoff.Initial, Max: lane.Backoff.Max, Multiplier: lane.Backoff.Multiplier},
 	}

@@ -67,7 +67,7 @@ destinations:
     timeout: 1m
     max_attempts: 20
     priority: 0
-    order: aggregate
+    order: auto
     on_dead: continue
     backoff:
       initial: 1s

@@ -12,10 +12,8 @@ import (
 )
 
 type relaysBody struct {
-	Relays   []store.RelaySession
-	Slots    []store.SlotSession
-	AllSlots int
-	// Stream says that there are units in place of slots, and Units are those.
+	Relays []store.RelaySession
+	// Stream says that there are units, and Units are those.
 	Stream bool
 	Units  []positionRow
 	Bell   store.BellState
@@ -29,9 +27,7 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 		return err
 	}
 	if b.Stream = state.Mode == outboxsql.ModeStream; !b.Stream {
-		if b.Relays, err = store.ReadRelays(ctx, conn); err == nil {
-			b.Slots, err = store.ReadSlots(ctx, conn, schema)
-		}
+		b.Relays, err = store.ReadRelays(ctx, conn)
 		return err
 	}
 	if b.Relays, err = store.ReadMembers(ctx, conn, schema); err != nil {
@@ -44,7 +40,7 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 
 // relays shows who delivers, who has which share, and whether writers ring.
 func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) error {
-	b := relaysBody{AllSlots: dispatch.Slots, Stats: c.cfg.Relay.Stats()}
+	b := relaysBody{Stats: c.cfg.Relay.Stats()}
 	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
 	defer cancel()
 	t := c.tables.Load()

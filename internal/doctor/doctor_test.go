@@ -66,7 +66,7 @@ func (p *patient) relay() {
 	if err != nil {
 		p.Fatal(err)
 	}
-	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.Options{Owner: store.NewOwner(), Lease: time.Minute})
+	k := store.NewKeeper(&store.Connector{Config: cfg, Schema: "public"}, store.KeeperOptions{Owner: store.NewOwner()})
 	p.Cleanup(func() { k.Close(context.WithoutCancel(p.Context())) })
 	if err := k.Hold(p.Context()); err != nil {
 		p.Fatal(err)

@@ -143,8 +143,9 @@ func judgeSetting(s setting) (Finding, bool) {
 	return Finding{}, false
 }
 
-// defaultConnections is what a relay opens with the defaults, and one more to ask.
-const defaultConnections = 9
+// defaultConnections is what a relay of a stream opens with the defaults, and one more to
+// ask. One of a queue opens two fewer.
+const defaultConnections = 10
 
 // checkConnections looks whether one more relay could connect.
 func checkConnections(ctx context.Context, e *exam) (string, []Finding, error) {

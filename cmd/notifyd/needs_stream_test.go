@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// TestQueueKeepsNoOrder: what only a stream keeps is refused where the table is a queue,
+// with the place and the cure, and taken where it is a stream.
+func TestQueueKeepsNoOrder(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	config := func(setting string) string {
+		return file(t, fmt.Sprintf(`version: 1
+database: {url: '%s'}
+admin: {listen: ''}
+destinations:
+  crm: {type: webhook, url: 'http://127.0.0.1:1/', %s}
+routes: [{match: '*', to: [crm]}]
+`, url, setting))
+	}
+	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for _, setting := range []string{"order: aggregate", "on_dead: block"} {
+		path := config(setting)
+		place := "destination crm: " + setting
+		if got := command(t, "check-config", "-c", path); got.code != 0 || !strings.Contains(got.stderr, place+" needs a table that is a stream") {
+			t.Errorf("check-config, %s: %+v", setting, got)
+		}
+		for _, args := range [][]string{{"check-config", "--online"}, {"plan"}, {"run"}} {
+			got := command(t, append(args, "-c", path)...)
+			if got.code != 1 || !strings.Contains(got.stderr, "is a queue") || !strings.Contains(got.stderr, "crm") || !strings.Contains(got.stderr, "notifyd migrate --mode stream") {
+				t.Errorf("%v, %s: %+v", args, setting, got)
+			}
+		}
+	}
+	for _, setting := range []string{"order: auto", "order: none"} {
+		if got := command(t, "check-config", "--online", "-c", config(setting)); got.code != 0 {
+			t.Errorf("%s on a queue: %+v", setting, got)
+		}
+	}
+	if got := command(t, "migrate", "--mode", "stream", "-c", config("order: aggregate")); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for _, setting := range []string{"order: auto", "order: none", "order: aggregate", "on_dead: block"} {
+		for _, args := range [][]string{{"check-config", "--online"}, {"plan"}} {
+			if got := command(t, append(args, "-c", config(setting))...); got.code != 0 {
+				t.Errorf("%v, %s on a stream: %+v", args, setting, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package notifyd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/notifyd/notifyd/listener"
+	"github.com/notifyd/notifyd/queue"
+	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/stream"
+)
+
+// engine finds what is to be delivered: package queue where the table is a queue, package
+// stream where it is a stream.
+type engine interface {
+	runner
+	hearer
+}
+
+// runner delivers.
+type runner interface {
+	Run(ctx context.Context) error
+	Ready() <-chan struct{}
+	Stats(s *Stats)
+}
+
+// hearer is notified.
+type hearer interface {
+	Wake(id int64)
+	Look()
+	Blind(is bool)
+	Awake() bool
+}
+
+// claimQueue makes the engine for a table that is a queue.
+func (r *Relay) claimQueue() {
+	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0, Refused: r.refuse}
+	keeper := queue.NewKeeper(r.connector, o)
+	options := queue.Options{Config: r.settings.dispatch, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Log: r.log}
+	for range r.settings.dispatch.Claims {
+		session := queue.NewSession(r.connector, o)
+		r.sessions = append(r.sessions, session)
+		options.Claimers = append(options.Claimers, session)
+	}
+	if r.bell != nil {
+		options.Bell = r.bell
+	}
+	r.keeper, r.queue = keeper.Keeper, queue.New(options)
+	r.use(r.queue)
+}
+
+// readStream makes the engine for a table that is a stream.
+func (r *Relay) readStream() {
+	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Mode: outboxsql.ModeStream, Refused: r.refuse})
+	o := stream.Options{
+		Config: r.settings.dispatch, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Log: r.log,
+	}
+	if r.bell != nil {
+		o.Bell = r.bell
+		r.bell.Announce(outboxsql.Channel(r.settings.schema))
+	}
+	r.use(stream.New(o))
+}
+
+func (r *Relay) use(e engine) { r.engine.Store(&e) }
+
+// refuse ends Run, because the table is of another mode.
+func (r *Relay) refuse(err error) {
+	select {
+	case r.refused <- err:
+	default: // another session has said so
+	}
+}
+
+// deliver runs the engine that the table is for.
+func (r *Relay) deliver(ctx context.Context) error {
+	err := (*r.engine.Load()).Run(ctx)
+	if err != nil && r.stream {
+		return fmt.Errorf("read the stream: %w", err)
+	}
+	return err //nolint:wrapcheck // it is the relay's own
+}
+
+// settledBelow returns an id below which hardly any event of a queue is still fresh.
+func (r *Relay) settledBelow() int64 {
+	if r.queue == nil {
+		return 0
+	}
+	return r.queue.SettledBelow()
+}
+
+// hints passes on what the listener hears to the engine. What comes before there is
+// one is not missed: an engine begins with a look at the table.
+type hints struct{ r *Relay }
+
+// Wake implements listener.Hints.
+func (h hints) Wake(id int64) {
+	if e := h.r.engine.Load(); e != nil {
+		(*e).Wake(id)
+	}
+}
+
+// Look implements listener.Hints.
+func (h hints) Look() {
+	if e := h.r.engine.Load(); e != nil {
+		(*e).Look()
+	}
+}
+
+// Heard implements listener.Words. What this relay's own bell says is no news.
+func (h hints) Heard(word string, from uint32) bool {
+	e := h.r.engine.Load()
+	if e == nil {
+		return false
+	}
+	s, ok := (*e).(*stream.Engine)
+	switch {
+	case !ok:
+		return false
+	case word == listener.WordAwake && h.r.bell != nil && h.r.bell.Sent(from):
+		return true
+	default:
+		return s.Heard(word)
+	}
+}
+
+// Blind is called when notifications are not heard, and when they are again.
+func (h hints) Blind(is bool) {
+	if e := h.r.engine.Load(); e != nil {
+		(*e).Blind(is)
+	}
+}
+
+// Awake reports whether nothing depends on notifications.
+func (h hints) Awake() bool {
+	e := h.r.engine.Load()
+	return e != nil && (*e).Awake()
+}

@@ -1,0 +1,110 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+)
+
+// envRows is how many rows the tests of large tables write, in place of a few.
+const envRows = "NOTIFYD_TEST_ROWS"
+
+func rowsOr(t *testing.T, few int) int {
+	t.Helper()
+	text := os.Getenv(envRows)
+	if text == "" {
+		return few
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestDueRowsOfAnother: what one destination has to try again, however much it is, costs
+// the others nothing: neither at the start nor while its rows are due.
+func TestDueRowsOfAnother(t *testing.T) {
+	t.Parallel()
+	n := rowsOr(t, 20_000)
+	e := newEnv(t)
+	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state) SELECT 'down', 'order', i % 1000, '{}', 'deferred' FROM generate_series(1, $1) AS i`, n)
+	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) SELECT id, 'down', 'down', 'retry', 1 FROM outbox_events`)
+	good := make(chan int64, 100)
+	begin := time.Now()
+	r := e.relay(func(r *notifyd.Relay) {
+		if err := r.Handle("down", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+			return notifyd.Unavailable(errors.New("away"))
+		}), notifyd.Named("down")); err != nil {
+			t.Error(err)
+		}
+		if err := r.Handle("good", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+			good <- ev.ID
+			return nil
+		}), notifyd.Named("good")); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("ready after %v beside %d due rows", time.Since(begin), n)
+	longest := time.Duration(0)
+	for range 40 {
+		begin = time.Now()
+		id := e.insert("good", "{}")
+		select {
+		case got := <-good:
+			if got != id {
+				t.Fatalf("event %d was delivered, want %d", got, id)
+			}
+		case <-time.After(patience):
+			t.Fatalf("event %d was not delivered", id)
+		}
+		longest = max(longest, time.Since(begin))
+	}
+	t.Logf("40 events of the other destination, each delivered within %v", longest)
+	if err := r.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFarOffID: an id that somebody has chosen far above all others delays nobody.
+func TestFarOffID(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	got := make(chan int64, 100)
+	r := e.relay(func(r *notifyd.Relay) {
+		if err := r.Handle("*", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+			got <- ev.ID
+			return nil
+		}), notifyd.Named("all")); err != nil {
+			t.Error(err)
+		}
+	})
+	const far = int64(9e18)
+	e.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload) VALUES ($1, 'a', 'order', '1', '{}')`, far)
+	want := []int64{far}
+	for range 20 {
+		want = append(want, scan[int64](e, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('a', 'order', '1', '{}') RETURNING id`))
+	}
+	seen := make(map[int64]bool)
+	for range want {
+		select {
+		case id := <-got:
+			seen[id] = true
+		case <-time.After(patience):
+			t.Fatalf("%d of %d events were delivered", len(seen), len(want))
+		}
+	}
+	for _, id := range want {
+		if !seen[id] {
+			t.Errorf("event %d was not delivered", id)
+		}
+	}
+	if err := r.end(); err != nil {
+		t.Error(err)
+	}
+}

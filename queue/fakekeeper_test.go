@@ -1,0 +1,129 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+)
+
+// fakeKeeper looks after leases like Keeper.
+type fakeKeeper struct {
+	db    *fakeDB
+	owner int64
+	lease time.Duration
+}
+
+// enter makes the round trip that every method begins with.
+func (k *fakeKeeper) enter(ctx context.Context, op string) (faultKind, error) {
+	sleep(ctx, k.db.roundTrip)
+	if ctx.Err() != nil {
+		return noFault, context.Cause(ctx)
+	}
+	kind := k.db.fault(k.owner, op)
+	if kind == lostBefore || kind == refused {
+		return kind, errLost
+	}
+	if kind == hung {
+		sleep(ctx, hangs)
+	}
+	return kind, nil
+}
+
+func (k *fakeKeeper) held(e Entry) *fakeRow {
+	row := k.db.rows[e.Ref]
+	if row == nil || row.State != EntryRunning || row.owner != k.owner || row.Token != e.Token {
+		return nil
+	}
+	return row
+}
+
+func (k *fakeKeeper) Finish(ctx context.Context, done, put []Entry) (fenced int, err error) {
+	kind, err := k.enter(ctx, "finish")
+	if err != nil {
+		return 0, err
+	}
+	db := k.db
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.note("finish %+v %+v, fault %d", done, put, kind)
+	for _, e := range done {
+		if k.held(e) == nil {
+			fenced++
+			continue
+		}
+		delete(db.rows, e.Ref)
+		db.settleLocked(e.Ref)
+		db.finishLocked(e.EventID)
+	}
+	for _, e := range put {
+		row := k.held(e)
+		if row == nil {
+			fenced++
+			continue
+		}
+		if e.State == EntryRunning {
+			db.breakLocked("the answer of %v leaves it running", e.Ref)
+		}
+		row.Entry, row.due, row.owner, row.Token = e, time.Now().Add(e.Delay), 0, 0
+		db.finishLocked(e.EventID)
+	}
+	db.fenced += fenced
+	db.checkLocked()
+	if kind == lostAfter {
+		return 0, errLost
+	}
+	return fenced, nil
+}
+
+func (k *fakeKeeper) Renew(ctx context.Context, tokens []int64) error {
+	if _, err := k.enter(ctx, "renew"); err != nil {
+		return err
+	}
+	k.db.mu.Lock()
+	defer k.db.mu.Unlock()
+	for _, row := range k.db.rows {
+		for _, token := range tokens {
+			if row.State == EntryRunning && row.owner == k.owner && row.Token == token {
+				row.until = time.Now().Add(k.lease)
+			}
+		}
+	}
+	return nil
+}
+
+// TakeOver asks each time which leases are live, not on a new session only: what is
+// taken back too early is then delivered twice, where the plan has no fault for it.
+func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err error) {
+	live := mine()
+	if _, err := k.enter(ctx, "takeover"); err != nil {
+		return 0, err
+	}
+	k.db.mu.Lock()
+	defer k.db.mu.Unlock()
+	for _, row := range k.db.rows {
+		lost := row.owner == k.owner && row.Token <= live.Last && !slices.Contains(live.Live, row.Token)
+		if row.State == EntryRunning && (lost || time.Now().After(row.until) || row.owner != k.owner && !k.db.alive[row.owner]) {
+			row.State, row.due, row.owner, row.Token = EntryRetry, time.Now(), 0, 0
+			row.Class = cmp.Or(row.Class, "ours")
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (k *fakeKeeper) Reroute(ctx context.Context, match func(string) bool) (n int, err error) {
+	if _, err := k.enter(ctx, "reroute"); err != nil {
+		return 0, err
+	}
+	k.db.mu.Lock()
+	defer k.db.mu.Unlock()
+	types := make(map[string]bool)
+	for _, row := range k.db.rows {
+		if row.State == EntryUnrouted && match(row.EventType) {
+			row.State, row.due = EntryRetry, time.Now()
+			types[row.EventType] = true
+		}
+	}
+	return len(types), nil
+}

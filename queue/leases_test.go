@@ -1,0 +1,87 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// smallKeeper refuses transactions that are too large, and one more.
+type smallKeeper struct {
+	LeaseKeeper
+	refuse int // the transaction to refuse, from 1
+	calls  int
+	put    map[int64]int
+}
+
+func (k *smallKeeper) Finish(_ context.Context, done, put []Entry) (int, error) {
+	k.calls++
+	switch {
+	case len(done)+len(put) > maxFinish:
+		return 0, errors.New("too large")
+	case k.calls == k.refuse:
+		return 0, errors.New("statement timeout")
+	}
+	for _, e := range append(done, put...) {
+		k.put[e.EventID]++
+	}
+	return 0, nil
+}
+
+// TestManyAnswers: a flood of late answers is written in parts, and each of
+// them once, also if a part fails.
+func TestManyAnswers(t *testing.T) {
+	t.Parallel()
+	const n = 3*maxFinish + 1
+	k := &smallKeeper{refuse: 2, put: make(map[int64]int)}
+	ls := newLeases(k, time.Minute, slog.New(slog.DiscardHandler))
+	ls.report, ls.retryIn = func(error) {}, func(time.Duration) {}
+	for id := range int64(n) {
+		ls.results = append(ls.results, lateResult{entry: Entry{Ref: Ref{EventID: id}}, delivered: id%2 == 0})
+	}
+	if err := ls.flush(t.Context()); err == nil || len(k.put) != maxFinish || len(ls.results) != n-maxFinish {
+		t.Fatalf("flush() = %v; %d written, %d kept", err, len(k.put), len(ls.results))
+	}
+	if err := ls.flush(t.Context()); err != nil || len(k.put) != n || len(ls.results) != 0 {
+		t.Errorf("flush() = %v; %d written, %d kept", err, len(k.put), len(ls.results))
+	}
+	for id, times := range k.put {
+		if times != 1 {
+			t.Errorf("answer %d was written %d times", id, times)
+		}
+	}
+}
+
+// stoppedKeeper refuses what it is asked after the end of ctx, as the real one does.
+type stoppedKeeper struct {
+	LeaseKeeper
+	stop func() // called by the first transaction
+}
+
+func (k *stoppedKeeper) Finish(ctx context.Context, _, _ []Entry) (int, error) {
+	k.stop()
+	return 0, ctx.Err()
+}
+
+func (k *stoppedKeeper) Renew(ctx context.Context, _ []int64) error { return ctx.Err() }
+
+// TestStopIsNoOutage: a relay that stops while it writes answers or renews
+// leases does not report that the database is gone.
+func TestStopIsNoOutage(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	ls := newLeases(&stoppedKeeper{stop: cancel}, time.Minute, slog.New(slog.DiscardHandler))
+	reports := 0
+	ls.report, ls.retryIn = func(error) { reports++ }, func(time.Duration) {}
+	ls.live[1] = &lease{until: time.Now().Add(time.Hour)}
+	ls.results = make([]lateResult, maxFinish+1)
+	if err := ls.flush(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("flush() = %v", err)
+	}
+	ls.renew(ctx)
+	if reports != 0 {
+		t.Errorf("%d reports", reports)
+	}
+}

@@ -1,0 +1,267 @@
+package queue
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// sqlSnapshot must run before the sweep in the same flight: what it calls
+// ended, the sweep sees.
+const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_current_snapshot() AS s`
+
+// sqlReach must run before the sweep, too: what it has seen, the sweep sees.
+const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
+
+// sqlFresh names its columns in the order in which readFresh reads them. The
+// condition is the index's own, word for word, so that the index always fits.
+// The wait is bounded here, because neither infinity nor the ends of
+// PostgreSQL's calendar can be subtracted or fit into a duration.
+const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
+	CASE WHEN available_at > clock_timestamp() THEN
+		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END, traceparent
+FROM outbox_events WHERE state = 'fresh'`
+
+// Places of columns in sqlFresh and sqlDue.
+const (
+	payloadColumn    = 4
+	freshTraceColumn = 8
+	dueTraceColumn   = 10
+)
+
+// sqlDue takes from each destination what it has room for, longest due first: the index
+// of what is due has it in that order, and no destination's rows are looked at for another.
+// The outer join keeps a delivery whose event was deleted by hand in view, so
+// that it is removed instead of being met for ever. The time is that of BEGIN,
+// the same as in sqlNextDue: what becomes due between the two statements must
+// not escape both.
+const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent
+FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
+CROSS JOIN LATERAL (
+	SELECT event_id, destination, attempts, replays FROM outbox_deliveries
+	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
+	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
+LEFT JOIN outbox_events AS e ON e.id = d.event_id`
+
+const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
+FROM unnest($1::text[]) AS want(destination)
+CROSS JOIN LATERAL (
+	SELECT available_at FROM outbox_deliveries
+	WHERE state = 'retry' AND destination = want.destination AND available_at > now()
+	ORDER BY available_at LIMIT 1) AS d`
+
+// Claim implements [Claimer]. It begins the transaction that Settle
+// ends; a claim that found nothing ends it at once.
+func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
+	if err := s.connect(ctx); err != nil {
+		return Claimed{}, err
+	}
+	claimed, err := s.claim(ctx, q)
+	if err != nil {
+		return Claimed{}, s.abandon(ctx, "claim", err)
+	}
+	if len(claimed.Work) == 0 {
+		if err := s.settle(ctx, &Settlement{}); err != nil {
+			return Claimed{}, s.abandon(ctx, "end an empty claim", err)
+		}
+	}
+	return claimed, nil
+}
+
+func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err error) {
+	f, err := s.fly(ctx, func(p *pgconn.Pipeline) { s.queueClaim(p, q) })
+	if err != nil {
+		return claimed, err
+	}
+	defer func() {
+		if cerr := f.close(); err == nil {
+			err = cerr
+		}
+	}()
+	if err := f.skip(); err != nil { // BEGIN
+		return claimed, err
+	}
+	if q.Source == SourceSweep {
+		if claimed.Snapshot, err = readSnapshot(f); err != nil {
+			return claimed, err
+		}
+	}
+	if q.Reach {
+		if claimed.Reach, err = readReach(f); err != nil {
+			return claimed, err
+		}
+	}
+	reader, err := f.next()
+	if err != nil {
+		return claimed, err
+	}
+	a := &wire.Arena{}
+	claimed.Work = make([]Work, 0, s.expected)
+	defer func() { s.expected = len(claimed.Work) }()
+	for reader.NextRow() {
+		values := reader.Values()
+		size := len(values[payloadColumn])
+		if len(claimed.Work) > 0 && claimed.Bytes+size > q.Bytes && q.Bytes > 0 {
+			claimed.Cut = true // read on, but keep nothing more
+			continue
+		}
+		w, err := s.readWork(values, a, q.Source)
+		if err != nil {
+			return claimed, err
+		}
+		claimed.Work, claimed.Bytes = append(claimed.Work, w), claimed.Bytes+size
+	}
+	if _, err := reader.Close(); err != nil {
+		return claimed, err
+	}
+	if q.Source == SourceDue {
+		claimed.NextDue, err = readNextDue(f)
+	}
+	return claimed, err
+}
+
+func (s *Session) queueClaim(p *pgconn.Pipeline, q Query) {
+	p.SendQueryPrepared(stmtBegin, nil, nil, nil)
+	if q.Source == SourceSweep {
+		p.SendQueryPrepared(stmtSnapshot, nil, nil, wire.AllBinary())
+	}
+	send := func(name string, args [][]byte, formats []int16) {
+		p.SendQueryPrepared(name, args, wire.AllBinary(), formats)
+	}
+	switch q.Source {
+	case SourceIDs:
+		s.params = wire.AppendInt8Array(s.params[:0], q.IDs)
+		send(stmtByIDs, s.byID(s.params, q.IDs), freshFormats())
+	case SourceSweep:
+		if q.Reach {
+			p.SendQueryPrepared(stmtReach, nil, nil, wire.AllBinary())
+		}
+		name, args := stmtSweep, [][]byte{wire.Int8(q.After), wire.Int8(int64(q.Limit)), wire.Int8(q.Upto)}
+		if len(q.Skip) > 0 {
+			name, args = stmtSweepSkip, append(args, wire.TextArray(q.Skip))
+		}
+		send(name, args, freshFormats())
+	case SourceDue:
+		names, rooms := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
+		for name, room := range q.Wanted {
+			names, rooms = append(names, name), append(rooms, int64(room))
+		}
+		list := wire.TextArray(names)
+		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms)}, dueFormats())
+		send(stmtNextDue, [][]byte{list}, wire.AllBinary())
+	}
+}
+
+// freshFormats asks for headers as text: jsonb has a version byte in binary.
+// Text and json are the same in both formats.
+func freshFormats() []int16 {
+	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text}
+}
+
+// dueFormats are the formats of sqlDue.
+func dueFormats() []int16 {
+	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text)
+}
+
+func readSnapshot(f *flight) (snap Snapshot, err error) {
+	reader, err := f.next()
+	if err != nil {
+		return snap, err
+	}
+	for reader.NextRow() {
+		values := reader.Values()
+		low, err := wire.DecodeInt8(values[0])
+		if err != nil {
+			return snap, err
+		}
+		high, err := wire.DecodeInt8(values[1])
+		if err != nil {
+			return snap, err
+		}
+		snap.Xmin, snap.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
+	}
+	_, err = reader.Close()
+	return snap, err
+}
+
+// readReach returns the smallest number where there is no fresh event.
+func readReach(f *flight) (id int64, err error) {
+	id = math.MinInt64
+	reader, err := f.next()
+	if err != nil {
+		return 0, err
+	}
+	for reader.NextRow() {
+		if id, err = wire.DecodeInt8(reader.Values()[0]); err != nil {
+			return 0, err
+		}
+	}
+	_, err = reader.Close()
+	return id, err
+}
+
+func readNextDue(f *flight) (time.Duration, error) {
+	reader, err := f.next()
+	if err != nil {
+		return 0, err
+	}
+	next := time.Duration(-1)
+	for reader.NextRow() {
+		if raw := reader.Values()[0]; raw != nil {
+			us, err := wire.DecodeInt8(raw)
+			if err != nil {
+				return 0, err
+			}
+			next = max(0, time.Duration(us)*time.Microsecond)
+		}
+	}
+	_, err = reader.Close()
+	return next, err
+}
+
+// readWork reads one row of sqlFresh or sqlDue.
+func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Work, err error) {
+	if w.Event.ID, err = wire.DecodeInt8(values[0]); err != nil {
+		return w, err
+	}
+	traceparent := freshTraceColumn
+	if source == SourceDue {
+		traceparent = dueTraceColumn
+		w.Destination = s.names.Intern(values[7])
+		failures, err := wire.DecodeInt8(values[8])
+		if err != nil {
+			return w, err
+		}
+		w.Failures = int(failures)
+		replays, err := wire.DecodeInt8(values[9])
+		if err != nil {
+			return w, err
+		}
+		w.Event.Replay = int(replays)
+		if values[1] == nil {
+			w.Orphan = true
+			return w, nil
+		}
+	} else {
+		w.Fresh = true
+		if values[7] != nil {
+			us, err := wire.DecodeInt8(values[7])
+			if err != nil {
+				return w, err
+			}
+			w.Delay = max(0, time.Duration(us)*time.Microsecond)
+		}
+	}
+	w.Event.Type = s.names.Intern(values[1])
+	w.Event.AggregateType = s.names.Intern(values[2])
+	w.Event.AggregateID = string(values[3])
+	w.Event.Payload = a.Keep(values[4])
+	w.Event.Headers = wire.Traced(wire.DecodeHeaders(values[5]), values[traceparent])
+	w.Event.CreatedAt, err = wire.DecodeTime(values[6])
+	return w, err
+}

@@ -1,0 +1,31 @@
+package queue
+
+import (
+	"testing"
+)
+
+// TestReplayIsClaimed: what was replayed says so to its handler, and goes on
+// saying so after it has failed, or has died again.
+func TestReplayIsClaimed(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	s := d.session(options())
+	id := d.insert("a", 1)[0]
+	d.claim(s, Query{Source: SourceIDs, IDs: []int64{id}})
+	d.settle(s, &Settlement{Buried: []int64{id}, Put: []Entry{entry(id, "x", EntryDead)}})
+	d.exec(`UPDATE outbox_events SET state = 'deferred', processed_at = NULL`)
+	d.exec(`UPDATE outbox_deliveries SET state = 'retry', attempts = 0, available_at = now(), replays = 2`)
+	c := d.claim(s, dueFor("x"))
+	if len(c.Work) != 1 || c.Work[0].Event.Replay != 2 || c.Work[0].Failures != 0 {
+		t.Fatalf("claimed %+v", c.Work)
+	}
+	failed := entry(id, "x", EntryRetry)
+	failed.Failures = 1
+	d.settle(s, &Settlement{Put: []Entry{failed}})
+	c = d.claim(s, dueFor("x"))
+	if len(c.Work) != 1 || c.Work[0].Event.Replay != 2 || c.Work[0].Failures != 1 {
+		t.Fatalf("claimed %+v", c.Work)
+	}
+	d.settle(s, &Settlement{Put: []Entry{entry(id, "x", EntryDead)}})
+	d.expect("replays of the dead letter", `SELECT format('%s %s', state, replays) FROM outbox_deliveries`, "dead 2")
+}

@@ -1,0 +1,214 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// The conditions on state make every statement harmless to repeat: a
+// settlement whose COMMIT was not heard may be written again, by anybody.
+const (
+	sqlDone   = `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
+	sqlDelete = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
+	sqlDefer  = `UPDATE outbox_events SET state = 'deferred' WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
+)
+
+// sqlPut writes what is left to do. Times are the database's own, so that the
+// clocks of relays do not matter.
+const sqlPut = `INSERT INTO outbox_deliveries AS d
+	(event_id, destination, event_type, state, attempts, available_at, error_class, last_error, lease_token, lease_owner, lease_until)
+SELECT p.event_id, p.destination, p.event_type, p.state, p.attempts,
+	clock_timestamp() + p.delay * interval '1 microsecond',
+	nullif(p.error_class, ''), nullif(p.last_error, ''),
+	CASE p.state WHEN 'running' THEN p.token END,
+	CASE p.state WHEN 'running' THEN $10::bigint END,
+	CASE p.state WHEN 'running' THEN clock_timestamp() + $11::bigint * interval '1 microsecond' END
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::bigint[])
+	AS p(event_id, destination, event_type, state, attempts, delay, error_class, last_error, token)
+ON CONFLICT (event_id, destination) DO UPDATE SET
+	state = excluded.state, attempts = excluded.attempts, available_at = excluded.available_at,
+	error_class = coalesce(excluded.error_class, d.error_class), last_error = coalesce(excluded.last_error, d.last_error),
+	lease_token = excluded.lease_token, lease_owner = excluded.lease_owner, lease_until = excluded.lease_until,
+	updated_at = clock_timestamp()`
+
+const sqlRemove = `DELETE FROM outbox_deliveries AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
+WHERE d.event_id = p.event_id AND d.destination = p.destination`
+
+// Two relays may settle the last two destinations of one event at the same
+// moment, and neither sees the other's row go. So whoever has settled a
+// delivery locks its event, in the order of ids against deadlocks, and looks
+// with a statement, and so a snapshot, of its own. Delivery rows are always
+// locked before event rows.
+const (
+	sqlLock   = `SELECT FROM outbox_events WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE`
+	sqlFinish = `UPDATE outbox_events AS e SET state = 'done', processed_at = clock_timestamp()
+WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
+AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state <> 'dead')`
+	sqlForget = `DELETE FROM outbox_events AS e WHERE e.id = ANY($1::bigint[]) AND e.state = 'deferred'
+AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`
+)
+
+func settleStatements() map[string]string {
+	return map[string]string{
+		stmtDone: sqlDone, stmtDelete: sqlDelete, stmtBury: sqlDone, stmtDefer: sqlDefer, stmtPut: sqlPut,
+		stmtRemove: sqlRemove, stmtLock: sqlLock, stmtFinish: sqlFinish, stmtForget: sqlForget,
+	}
+}
+
+// Settle implements [Claimer]: all statements and the COMMIT leave in one flight.
+func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
+	if s.conn == nil || s.conn.IsClosed() {
+		// The claim is gone with its connection. What was delivered is
+		// written all the same, in a transaction of its own.
+		return s.salvage(ctx, settlement)
+	}
+	if err := s.settle(ctx, settlement); err != nil {
+		return s.abandon(ctx, "settle", err)
+	}
+	return nil
+}
+
+// salvage writes down what destinations have acknowledged after the claim was
+// lost. What failed is not written: its rows are free and will be met again.
+func (s *Session) salvage(ctx context.Context, settlement *Settlement) error {
+	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove}
+	if len(settlement.Put) > 0 {
+		// Remove may belong to a delivery that Put has split up: both or neither.
+		rest.Remove = nil
+	}
+	if rest.Empty() {
+		return nil
+	}
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	f, err := s.fly(ctx, func(p *pgconn.Pipeline) { p.SendQueryPrepared(stmtBegin, nil, nil, nil) })
+	if err == nil {
+		err = f.close()
+	}
+	if err == nil {
+		err = s.settle(ctx, rest)
+	}
+	if err != nil {
+		return s.abandon(ctx, "settle after the claim was lost", err)
+	}
+	return nil
+}
+
+// settle writes the settlement and commits.
+func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
+	return s.send(ctx, func(send func(name string, args ...[]byte)) {
+		s.queueSettlement(send, settlement)
+		send(stmtCommit)
+	})
+}
+
+// send sends statements in one flight, and returns when all are answered.
+func (s *Session) send(ctx context.Context, queue func(send func(name string, args ...[]byte))) error {
+	statements := 0
+	f, err := s.fly(ctx, func(p *pgconn.Pipeline) {
+		queue(func(name string, args ...[]byte) {
+			var formats []int16
+			if len(args) > 0 {
+				formats = wire.AllBinary()
+			}
+			p.SendQueryPrepared(name, args, formats, nil)
+			statements++
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for range statements {
+		if err := f.skip(); err != nil {
+			_ = f.close() // says the same
+			return err
+		}
+	}
+	return f.close()
+}
+
+func (s *Session) queueSettlement(send func(name string, args ...[]byte), settlement *Settlement) {
+	if ids := settlement.Done; len(ids) > 0 {
+		s.params = wire.AppendInt8Array(s.params[:0], ids)
+		if s.options.Delete {
+			send(stmtDelete, s.byID(s.params, ids)...)
+		} else {
+			send(stmtDone, s.byID(s.params, ids)...)
+		}
+	}
+	if ids := settlement.Buried; len(ids) > 0 {
+		send(stmtBury, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
+	}
+	if ids := settlement.Deferred; len(ids) > 0 {
+		send(stmtDefer, s.byID(wire.AppendInt8Array(nil, ids), ids)...)
+	}
+	if len(settlement.Remove) > 0 {
+		ids, names := splitRefs(settlement.Remove)
+		send(stmtRemove, wire.AppendInt8Array(nil, ids), wire.TextArray(names))
+	}
+	if len(settlement.Put) > 0 {
+		send(stmtPut, append(entryParams(settlement.Put), wire.Int8(s.options.Owner), wire.Int8(s.options.Lease.Microseconds()))...)
+	}
+	if ids := finished(settlement); len(ids) > 0 {
+		args := s.byID(wire.AppendInt8Array(nil, ids), ids)
+		send(stmtLock, args...)
+		if s.options.Delete {
+			send(stmtForget, args...)
+		}
+		send(stmtFinish, args...)
+	}
+}
+
+// finished returns the events of which a delivery came to an end, in order.
+func finished(settlement *Settlement) []int64 {
+	var ids []int64
+	for _, r := range settlement.Remove {
+		ids = append(ids, r.EventID)
+	}
+	fresh := make(map[int64]bool, len(settlement.Buried))
+	for _, id := range settlement.Buried {
+		fresh[id] = true
+	}
+	for _, e := range settlement.Put {
+		if e.State == EntryDead && !fresh[e.EventID] {
+			ids = append(ids, e.EventID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func splitRefs(refs []Ref) (ids []int64, names []string) {
+	for _, r := range refs {
+		ids, names = append(ids, r.EventID), append(names, r.Destination)
+	}
+	return ids, names
+}
+
+// entryParams encodes the first nine parameters of sqlPut.
+func entryParams(entries []Entry) [][]byte {
+	n := len(entries)
+	ids, attempts, delays, tokens := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	names, types, states, classes, texts := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, e := range entries {
+		ids[i], attempts[i], delays[i], tokens[i] = e.EventID, int64(e.Failures), delayMicroseconds(e.Delay), e.Token
+		names[i], types[i], states[i], classes[i], texts[i] = e.Destination, e.EventType, string(e.State), e.Class, wire.ErrorText(e.Err)
+	}
+	return [][]byte{
+		wire.AppendInt8Array(nil, ids), wire.TextArray(names), wire.TextArray(types), wire.TextArray(states),
+		wire.AppendInt8Array(nil, attempts), wire.AppendInt8Array(nil, delays), wire.TextArray(classes), wire.TextArray(texts),
+		wire.AppendInt8Array(nil, tokens),
+	}
+}
+
+// maxDelay keeps a time that is added to now within PostgreSQL's range, and
+// any event in sight of a person.
+const maxDelay = 100 * 365 * 24 * time.Hour
+
+func delayMicroseconds(d time.Duration) int64 { return min(d, maxDelay).Microseconds() }

@@ -1,0 +1,122 @@
+package queue
+
+import (
+	"testing"
+)
+
+// none are the leases of a relay that has not begun any.
+func none() Tokens { return Tokens{} }
+
+func (d *db) takeOver(k *Keeper) int {
+	d.Helper()
+	n, err := k.TakeOver(d.Context(), none)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return n
+}
+
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	a, b, c := options(), options(), options()
+	alive, other := d.keeper(a), d.keeper(b)
+	d.hold(alive)
+	d.hold(other)
+	d.lease(a.Owner, 1, soon)                     // its owner lives
+	d.lease(b.Owner, 1, soon)                     // the other one's own
+	d.lease(a.Owner, 2, `now() - interval '1 s'`) // not renewed
+	if n := d.takeOver(other); n != 1 {
+		t.Errorf("%d taken over, want the one that was not renewed", n)
+	}
+	d.expect("first", deliveries, "1/x running 2", "2/x running 2", "3/x retry 2")
+	if n := d.takeOver(other); n != 0 {
+		t.Errorf("%d taken over from the living", n)
+	}
+	d.lease(c.Owner, 1, soon) // an owner that never was
+	if n := d.takeOver(other); n != 1 {
+		t.Errorf("%d taken over from the one that never was", n)
+	}
+	d.end(a.Owner)
+	if n := d.takeOver(other); n != 1 {
+		t.Errorf("%d taken over from the dead", n)
+	}
+	d.expect("all", deliveries, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x retry 2")
+	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "ours")
+	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
+
+	// Whoever was only disconnected for a moment lives on and can finish what
+	// was not taken.
+	if err := alive.Renew(t.Context(), []int64{1}); err == nil {
+		t.Error("renewed on a dead connection")
+	}
+	d.hold(alive)
+	d.lease(a.Owner, 7, soon)
+	if n := d.takeOver(other); n != 0 {
+		t.Errorf("%d taken over from the one that is back", n)
+	}
+	// A relay that stops in order is gone at once.
+	alive.Close(t.Context())
+	d.exec(`SELECT pg_advisory_lock($1)`, a.Owner) // waits for the server to notice
+	d.exec(`SELECT pg_advisory_unlock($1)`, a.Owner)
+	if n := d.takeOver(other); n != 1 {
+		t.Errorf("%d taken over from the one that has stopped", n)
+	}
+	// What runs under the same number in another database is somebody else.
+	elsewhere := newDB(t)
+	stranger := elsewhere.keeper(c)
+	elsewhere.hold(stranger)
+	d.lease(c.Owner, 9, soon)
+	if n := d.takeOver(other); n != 1 {
+		t.Errorf("%d taken over while its number is in use elsewhere", n)
+	}
+}
+
+// TestTakeOverOfOnesOwn: what a crash of the database brought back is due again,
+// and what the relay works on is not.
+func TestTakeOverOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	mine, theirs := options(), options()
+	k, other := d.keeper(mine), d.keeper(theirs)
+	d.hold(k)
+	d.hold(other)
+	for token := range int64(4) {
+		d.lease(mine.Owner, token+1, soon)
+	}
+	d.lease(theirs.Owner, 1, soon)
+	asked := 0
+	take := func(k *Keeper, live ...int64) int {
+		t.Helper()
+		n, err := k.TakeOver(t.Context(), func() Tokens {
+			asked++
+			return Tokens{Live: live, Last: 3} // 4 is given while the question is under way
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := take(k, 2); n != 2 {
+		t.Errorf("%d taken back, want 2", n)
+	}
+	d.expect("taken back", deliveries, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x running 2", "5/x running 2")
+	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "ours: the database has lost what became of it")
+	if n := take(k); n != 0 || asked != 1 {
+		t.Errorf("%d taken back on the same session, asked %d times", n, asked)
+	}
+	d.end(mine.Owner)
+	if _, err := k.TakeOver(t.Context(), func() Tokens { t.Error("asked without a session"); return none() }); err == nil {
+		t.Error("the loss of the session was not noticed")
+	}
+	if n := take(k); n != 1 || asked != 2 {
+		t.Errorf("%d taken back on the next session, asked %d times", n, asked)
+	}
+	d.expect("all", deliveries, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x running 2")
+	// The first call looks for what is the other's own, and for what is nobody's.
+	d.lease(options().Owner, 1, soon)
+	if n := take(other); n != 2 {
+		t.Errorf("%d taken, want one of its own and one of nobody", n)
+	}
+	d.expect("the other's", deliveries, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x retry 2", "6/x retry 2")
+}
