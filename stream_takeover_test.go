@@ -89,3 +89,56 @@ func TestStreamTakesLinesOver(t *testing.T) {
 		t.Errorf("%d later events are parked, and %d rows are not as they should be", parked, wrong)
 	}
 }
+
+// TestStreamTakesOpenOver: what the relay before had in hand when it died comes before
+// a delayed event of the same aggregate that was written later and is due by now.
+func TestStreamTakesOpenOver(t *testing.T) {
+	t.Parallel()
+	pool := streamPool(t)
+	const aggregates = 50
+	for _, statement := range []string{
+		`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, available_at)
+			SELECT 'order.new', 'order', i % 50, '{}', CASE WHEN i >= 50 THEN now() END FROM generate_series(0, 99) AS i`,
+		`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT id, 'orders', event_type, 'retry' FROM outbox_events WHERE available_at IS NOT NULL`,
+		`UPDATE outbox_mode SET origin_head = 100, origin_open = '{[1,51)}'`,
+	} {
+		if _, err := pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	relay, err := notifyd.New(pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	n, last, all := 0, map[string]int64{}, make(chan struct{})
+	handler := notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if last[e.AggregateID] > e.ID {
+			t.Errorf("%d of %s is delivered after %d", e.ID, e.AggregateID, last[e.AggregateID])
+		}
+		last[e.AggregateID] = e.ID
+		if n++; n == 2*aggregates {
+			close(all)
+		}
+		return nil
+	})
+	if err := relay.Handle("order.*", handler, notifyd.Named("orders")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(ctx) }()
+	select {
+	case <-all:
+	case err := <-done:
+		t.Fatal(err)
+	case <-time.After(time.Minute):
+		t.Errorf("%d of %d were delivered", n, 2*aggregates)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -161,6 +161,10 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 	if err := u.loadLines(ctx, conn); err != nil {
 		return false, err
 	}
+	// A delayed event that is due may come behind what the owner before had in hand.
+	if u.lane.Ordered() && u.reader.Gaps().Len() > 0 {
+		u.early = max(u.early, u.reader.Head())
+	}
 	u.loaded = true
 	return true, nil
 }
