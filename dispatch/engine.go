@@ -93,9 +93,12 @@ func (l Lane) Own(onRoom func()) {
 	l.l.agg, l.l.onRoom = newAggregates(l.l), onRoom
 }
 
-// Grant reserves room for up to n deliveries, and returns for how many there is; 0 where
-// there is so little that it is not worth a read.
-func (l Lane) Grant(n int) int { return l.l.grantFair(n) }
+// Grant reserves room for up to n deliveries, and returns for how many there is.
+func (l Lane) Grant(n int) int { return l.l.grant(n) }
+
+// GrantFair is Grant for an engine that reads once for what is granted: 0 where there is
+// so little that it is not worth a read.
+func (l Lane) GrantFair(n int) int { return l.l.grantFair(n) }
 
 // Roomy returns for how many deliveries there is room, or 0 if that is too little to be
 // worth a claim.
@@ -141,26 +144,6 @@ func (l Lane) Deliver(p *Parcel, unblock []Key) {
 	if held := l.l.deliver(p, unblock); held > 0 {
 		l.l.heldBack(held)
 	}
-}
-
-// grantFair is grant for whoever reads once for what is granted: without a bound, a lane
-// that is full would be read for with each call that it finishes.
-func (l *lane) grantFair(n int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	granted := min(n, l.roomLocked(now))
-	if granted < min(n, l.fairLocked()) {
-		granted = 0
-	}
-	l.load += granted
-	if l.pacer.on() {
-		l.pacer.take(granted)
-	}
-	if granted < n {
-		l.refuseLocked(now)
-	}
-	return granted
 }
 
 func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {

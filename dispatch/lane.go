@@ -146,7 +146,24 @@ func (l *lane) grant(n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	granted := min(n, l.roomLocked(now))
+	return l.takeRoomLocked(now, n, l.roomLocked(now))
+}
+
+// grantFair is grant for whoever reads once for what is granted: without a bound, a lane
+// that is full would be read for with each call that it finishes.
+func (l *lane) grantFair(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	room := l.roomLocked(now)
+	if room < min(n, l.fairLocked()) {
+		room = 0
+	}
+	return l.takeRoomLocked(now, n, room)
+}
+
+func (l *lane) takeRoomLocked(now time.Time, n, room int) (granted int) {
+	granted = min(n, room)
 	l.load += granted
 	if l.pacer.on() {
 		l.pacer.take(granted)

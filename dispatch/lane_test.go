@@ -174,7 +174,7 @@ func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 	l.pace = time.Nanosecond
 	woken := 0
 	Lane{l}.Own(func() { woken++ })
-	if n := (Lane{l}).Grant(maxQueued); n != maxQueued {
+	if n := (Lane{l}).GrantFair(maxQueued); n != maxQueued {
 		t.Fatalf("room for %d of %d", n, maxQueued)
 	}
 	const fair, batch = maxQueued / fairPart, 100
@@ -186,7 +186,7 @@ func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 		{1, fair, fair, 1},
 	} {
 		Lane{l}.Return(step.back)
-		if n := (Lane{l}).Grant(step.ask); n != step.want || woken != step.woken {
+		if n := (Lane{l}).GrantFair(step.ask); n != step.want || woken != step.woken {
 			t.Errorf("%+v: room for %d, woken %d times", step, n, woken)
 		}
 	}

@@ -329,7 +329,7 @@ func (u *unit) feedAgain() bool {
 
 // grant reserves room in the lane; without any, the lane says when there is some.
 func (u *unit) grant(n int) int {
-	granted := u.lane.Grant(n)
+	granted := u.lane.GrantFair(n)
 	u.stuck = granted == 0
 	return granted
 }
