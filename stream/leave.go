@@ -20,6 +20,7 @@ const lastSave = 5 * time.Second
 // successor does not find acknowledged it delivers again.
 func (u *unit) leave(ctx context.Context, why error) error {
 	u.lane.Withdraw()
+	u.setFull(false)
 	for u.collect(); len(u.parcels) > 0; u.collect() {
 		select {
 		case <-u.wake:

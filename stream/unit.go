@@ -302,7 +302,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		u.hint.Store(true)
 		return false, err
 	}
-	u.full = b.Full
+	u.setFull(b.Full)
 	u.hand(&b, granted) //nolint:contextcheck // deliveries outlive the read
 	u.forgetFormer()
 	// Ids that turn out to be dead are news as well.
@@ -320,6 +320,17 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		u.e.began()
 	}
 	return b.Full || b.Seen > 0, nil
+}
+
+// setFull takes note of whether there is more to read, for the vigil as well.
+func (u *unit) setFull(full bool) {
+	switch {
+	case full && !u.full:
+		u.e.vigil.behind.Add(1)
+	case !full && u.full:
+		u.e.vigil.behind.Add(-1)
+	}
+	u.full = full
 }
 
 // hand routes what was read and hands it to the lane.

@@ -15,6 +15,9 @@ const (
 	// awakeFor is over how long an awake relay measures what it finds, before it
 	// stays awake or falls asleep.
 	awakeFor = 20 * time.Millisecond
+	// backlogFor is over how long it measures where it has not come to the end of what
+	// there is: a moment in which nothing was read is then one of the machine's.
+	backlogFor = 250 * time.Millisecond
 	// awakePause is between the reads of an awake relay that has come to the end.
 	awakePause = 500 * time.Microsecond
 	// idleRate is the number of events per second that a relay reads as well one by
@@ -95,13 +98,14 @@ type vigil struct {
 	wakeAll func()
 	report  func(error)
 
-	units atomic.Int64  // that this relay owns
-	found atomic.Int64  // rows, by all units; since the last look at it
-	heard atomic.Int64  // notifications since then
-	rise  chan struct{} // capacity 1: be awake
-	blind atomic.Bool   // notifications are not heard
-	fast  atomic.Int64  // until when to poll fast, in unix ns
-	slow  atomic.Bool   // it fell asleep over a backlog: what is read of that is no reason to be awake
+	units  atomic.Int64  // that this relay owns
+	behind atomic.Int64  // those of them that have not come to the end
+	found  atomic.Int64  // rows, by all units; since the last look at it
+	heard  atomic.Int64  // notifications since then
+	rise   chan struct{} // capacity 1: be awake
+	blind  atomic.Bool   // notifications are not heard
+	fast   atomic.Int64  // until when to poll fast, in unix ns
+	slow   atomic.Bool   // it fell asleep over a backlog: what is read of that is no reason to be awake
 
 	mu   sync.Mutex
 	mode mode
@@ -194,8 +198,12 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 		case <-v.rise:
 			return idleRate, true
 		case <-tick.C:
-			if v.foundRate(watchEvery) >= idleRate {
+			found := v.found.Swap(0)
+			if v.rate(found, watchEvery) >= idleRate {
 				return idleRate, true
+			}
+			if found == 0 && v.behind.Load() == 0 {
+				v.slow.Store(false)
 			}
 			rate := float64(v.heard.Swap(0)) / watchEvery.Seconds()
 			if rate >= watchRate && v.queued(ctx) {
@@ -205,14 +213,9 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 	}
 }
 
-// foundRate returns how many rows a unit has found per second, since it was last asked.
-// Where nothing was found no backlog is left.
-func (v *vigil) foundRate(over time.Duration) float64 {
-	n := v.found.Swap(0)
-	if n == 0 {
-		v.slow.Store(false)
-	}
-	return float64(n) / float64(max(1, v.units.Load())) / over.Seconds()
+// rate returns how many rows a unit has found per second.
+func (v *vigil) rate(found int64, over time.Duration) float64 {
+	return float64(found) / float64(max(1, v.units.Load())) / over.Seconds()
 }
 
 func (v *vigil) queued(ctx context.Context) bool {
@@ -235,12 +238,18 @@ func (v *vigil) stayAwake(ctx context.Context, floor float64) {
 		v.bell.Silence()
 	}
 	v.found.Store(0)
-	for began := time.Now(); ; began = time.Now() {
+	for began, found := time.Now(), int64(0); ; {
 		sleep(ctx, awakeFor)
-		if rate := v.foundRate(time.Since(began)); ctx.Err() != nil || rate < floor {
+		found += v.found.Swap(0)
+		over, behind := time.Since(began), v.behind.Load() > 0
+		switch {
+		case ctx.Err() == nil && v.rate(found, over) >= floor:
+			began, found = time.Now(), 0
+		case ctx.Err() == nil && behind && over < backlogFor:
+		default:
 			// Else a destination that is slow would have the bell fall silent and ring again
 			// for as long as its backlog lasts.
-			v.slow.Store(rate > 0)
+			v.slow.Store(behind || found > 0)
 			return
 		}
 	}

@@ -100,3 +100,46 @@ func TestVigilOverSlowBacklog(t *testing.T) {
 		<-ended
 	})
 }
+
+// TestVigilBreaks: a relay that has more to read does not fall asleep because for a moment
+// nobody read, and where the moment is long it does not wake up for each read after it.
+func TestVigilBreaks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bell := &echoBell{}
+		v := newVigil(time.Second, bell)
+		bell.heard = func() { v.wake() }
+		v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
+		v.mark = func() uint64 { return 0 }
+		v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); v.run(ctx) }()
+		synctest.Wait()
+		v.behind.Store(1)
+		for range 20 {
+			v.saw(1000, true, false)
+			time.Sleep(backlogFor / 2) //nolint:forbidigo // of a synctest bubble
+		}
+		if n := bell.silences.Load(); n != 1 || v.is() != awake {
+			t.Errorf("through breaks it fell silent %d times, and is %v", n, v.is())
+		}
+		for range 3 { // a destination that hangs
+			time.Sleep(2 * backlogFor) //nolint:forbidigo // of a synctest bubble
+			v.saw(20, true, false)
+		}
+		if n := bell.silences.Load(); n != 1 || v.is() != asleep {
+			t.Errorf("of a backlog that stands it fell silent %d times, and is %v", n, v.is())
+		}
+		v.behind.Store(0)
+		time.Sleep(2 * watchEvery) //nolint:forbidigo // of a synctest bubble
+		v.saw(20, true, false)
+		synctest.Wait()
+		if n := bell.silences.Load(); n != 2 || v.is() != awake {
+			t.Errorf("after the backlog it fell silent %d times, and is %v", n, v.is())
+		}
+		time.Sleep(2 * awakeFor) //nolint:forbidigo // of a synctest bubble
+		stop()
+		<-ended
+	})
+}
