@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +33,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envSelf) != "" || os.Getenv(bench.EnvRelay) != "" {
 		main()
 		return
+	}
+	// Under nohup the daemons that are started would inherit that this signal is ignored.
+	if signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	testenv.Main(m)
 }
