@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"testing"
 	"time"
 
 	"pgregory.net/rapid"
@@ -464,93 +463,4 @@ func (m *parcelModel) actions() map[string]func(*rapid.T) {
 			}
 		}),
 	}
-}
-
-// finish lets all be well, and everything come to its end.
-func (m *parcelModel) finish(t *rapid.T) {
-	m.t, m.healthy, m.sure = t, true, true
-	m.l.resume()
-	for range 10 * len(m.events) {
-		for _, r := range m.rows {
-			r.due = true
-		}
-		if m.feed() && m.feedLines() {
-			if m.feedDue(); m.next < len(m.events) {
-				m.read(50)
-			}
-		}
-		for m.begin(); len(m.taken) > 0; m.begin() {
-			m.deliverOne(0)
-		}
-		m.collect()
-		m.mend(m.next%2 == 0)
-		if m.next == len(m.events) && len(m.rows) == 0 && len(m.again) == 0 && len(m.parcels) == 0 && len(m.ready) == 0 {
-			break
-		}
-	}
-	if len(m.rows) > 0 || len(m.again) > 0 || len(m.parcels) > 0 || len(m.got) < len(m.events) {
-		var stuck []string
-		for id, r := range m.rows {
-			stuck = append(stuck, fmt.Sprintf("%d of %q: %d", id, m.events[id-1].AggregateID, r.state))
-		}
-		t.Fatalf("%d of %d are delivered, %d given back, %d parcels under way; rows: %v", len(m.got), len(m.events), len(m.again), len(m.parcels), stuck)
-	}
-	if m.l.load != 0 || m.l.followers != 0 || len(m.l.agg.lines) != 0 || len(m.l.queue) > m.l.head {
-		t.Fatalf("load %d, %d followers, %d lines, %d queued", m.l.load, m.l.followers, len(m.l.agg.lines), len(m.l.queue)-m.l.head)
-	}
-}
-
-// TestParcelsKeepOrder drives a lane as an engine does that keeps positions, with every
-// kind of answer: each delivery has one answer, the order of an aggregate is kept, and
-// in the end nothing is left anywhere.
-func TestParcelsKeepOrder(t *testing.T) {
-	t.Parallel()
-	for name, configure := range map[string]func(*LaneConfig){
-		"ordered": func(*LaneConfig) {},
-		"blocks":  func(c *LaneConfig) { c.BlockOnDead = true },
-		"none":    func(c *LaneConfig) { c.Unordered = true },
-	} {
-		for _, kind := range []string{"one", "batch", "keeper"} {
-			t.Run(name+"/"+kind, func(t *testing.T) {
-				t.Parallel()
-				rapid.Check(t, func(t *rapid.T) {
-					m := newParcelModel(t, kind, configure)
-					t.Repeat(m.actions())
-					m.finish(t)
-					m.l.drop() // stops its timer
-				})
-			})
-		}
-	}
-}
-
-func newParcelModel(t *rapid.T, kind string, configure func(*LaneConfig)) *parcelModel {
-	m := &parcelModel{
-		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), sure: true,
-		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
-	}
-	one := modelOneHandler{m}
-	var h Handler = &one
-	switch kind {
-	case "batch":
-		h = &modelBatchHandler{one}
-	case "keeper":
-		h = &modelKeepingHandler{modelBatchHandler{one}}
-	}
-	cfg := testLane()
-	cfg.Concurrency, cfg.Batch = rapid.IntRange(1, 4).Draw(t, "workers"), 10
-	configure(&cfg)
-	m.l = newTestLane(h, cfg)
-	m.l.running = cfg.Concurrency // as many as there may be: the test is the workers
-	m.lane = Lane{m.l}
-	m.lane.Own(func() {})
-	keys := rapid.IntRange(0, 5).Draw(t, "aggregates")
-	for i := range rapid.IntRange(1, 600).Draw(t, "events in all") {
-		e := &Event{ID: int64(i + 1), Type: "x", Attempt: 1}
-		if k := i % (keys + 1); k > 0 {
-			e.AggregateID = fmt.Sprint(k)
-		}
-		m.events = append(m.events, e)
-	}
-	return m
 }

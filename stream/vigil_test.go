@@ -26,20 +26,27 @@ func (*echoBell) Ring(context.Context) (uint64, error) { return 0, nil }
 
 func (*echoBell) Queued(context.Context) (int, error) { return 0, nil }
 
+// runVigil has a vigil work until stop, which waits for its end.
+func runVigil(t *testing.T) (bell *echoBell, v *vigil, stop func()) {
+	t.Helper()
+	bell = &echoBell{}
+	v = newVigil(time.Second, bell)
+	bell.heard = v.wake
+	v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
+	v.mark = func() uint64 { return 0 }
+	v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); v.run(ctx) }()
+	synctest.Wait()
+	return bell, v, func() { cancel(); <-ended }
+}
+
 // TestVigilSleepsAgain: a relay that hears itself fall awake does not stay so.
 func TestVigilSleepsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell := &echoBell{}
-		v := newVigil(time.Second, bell)
-		bell.heard = func() { v.wake() }
-		v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
-		v.mark = func() uint64 { return 0 }
-		v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); v.run(ctx) }()
-		synctest.Wait()
+		bell, v, stop := runVigil(t)
 		if v.is() != asleep {
 			t.Errorf("at the start: %v", v.is())
 		}
@@ -56,7 +63,6 @@ func TestVigilSleepsAgain(t *testing.T) {
 			}
 		}
 		stop()
-		<-ended
 	})
 }
 
@@ -65,16 +71,7 @@ func TestVigilSleepsAgain(t *testing.T) {
 func TestVigilOverSlowBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell := &echoBell{}
-		v := newVigil(time.Second, bell)
-		bell.heard = func() { v.wake() }
-		v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
-		v.mark = func() uint64 { return 0 }
-		v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); v.run(ctx) }()
-		synctest.Wait()
+		bell, v, stop := runVigil(t)
 		for range 100 {
 			v.saw(20, true, false)
 			time.Sleep(awakeFor / 2) //nolint:forbidigo // of a synctest bubble
@@ -97,7 +94,6 @@ func TestVigilOverSlowBacklog(t *testing.T) {
 			t.Errorf("fell silent %d times, and is %v", n, v.is())
 		}
 		stop()
-		<-ended
 	})
 }
 
@@ -106,16 +102,7 @@ func TestVigilOverSlowBacklog(t *testing.T) {
 func TestVigilBreaks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell := &echoBell{}
-		v := newVigil(time.Second, bell)
-		bell.heard = func() { v.wake() }
-		v.wakeAll, v.report = func() {}, func(err error) { t.Error(err) }
-		v.mark = func() uint64 { return 0 }
-		v.look = func(context.Context, uint64) (*Look, error) { return &Look{}, nil }
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); v.run(ctx) }()
-		synctest.Wait()
+		bell, v, stop := runVigil(t)
 		v.behind.Store(1)
 		for range 20 {
 			v.saw(1000, true, false)
@@ -140,6 +127,5 @@ func TestVigilBreaks(t *testing.T) {
 		}
 		time.Sleep(2 * awakeFor) //nolint:forbidigo // of a synctest bubble
 		stop()
-		<-ended
 	})
 }
