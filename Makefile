@@ -58,7 +58,7 @@ endif
 chaos: setup ## let everything fail under load, and print what came of it
 	NOTIFYD_CHAOS=long NOTIFYD_TEST_REQUIRE=$(REQUIRE) $(GO) test -count=1 -v -timeout 60m -run '^TestChaos$$' $(TESTFLAGS) ./integration/chaos
 
-# MAJORS="14 18" picks versions, PACKAGES="./store" packages.
+# MAJORS="14 18" picks versions, PACKAGES="./internal/store" packages.
 .PHONY: test-matrix
 test-matrix: setup ## run the tests of the database with PostgreSQL 14 to 18
 	TESTFLAGS="$(TESTFLAGS)" TEST_TIMEOUT="$(TEST_TIMEOUT)" PACKAGES="$(PACKAGES)" ./scripts/test-matrix $(MAJORS)

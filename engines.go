@@ -4,16 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/notifyd/notifyd/internal/queue"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/stream"
 	"github.com/notifyd/notifyd/listener"
-	"github.com/notifyd/notifyd/queue"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
-	"github.com/notifyd/notifyd/stream"
 )
 
 // engine finds what is to be delivered: package queue where the table is a queue, package
 // stream where it is a stream.
-type engine interface {
+type anEngine interface {
 	runner
 	hearer
 }
@@ -35,10 +35,10 @@ type hearer interface {
 
 // claimQueue makes the engine for a table that is a queue.
 func (r *Relay) claimQueue() {
-	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.dispatch.Lease, Delete: r.settings.keep == 0, Refused: r.refuse}
+	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.limits.Lease, Delete: r.settings.keep == 0, Refused: r.refuse}
 	keeper := queue.NewKeeper(r.connector, o)
-	options := queue.Options{Config: r.settings.dispatch, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Log: r.log}
-	for range r.settings.dispatch.Claims {
+	options := queue.Options{Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Log: r.log}
+	for range r.settings.limits.Claims {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
 		options.Claimers = append(options.Claimers, session)
@@ -54,7 +54,7 @@ func (r *Relay) claimQueue() {
 func (r *Relay) readStream() {
 	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
-		Config: r.settings.dispatch, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell
@@ -63,7 +63,7 @@ func (r *Relay) readStream() {
 	r.use(stream.New(o))
 }
 
-func (r *Relay) use(e engine) { r.engine.Store(&e) }
+func (r *Relay) use(e anEngine) { r.engine.Store(&e) }
 
 // refuse ends Run, because the table is of another mode.
 func (r *Relay) refuse(err error) {

@@ -21,59 +21,22 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/queue"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/listener"
-	"github.com/notifyd/notifyd/queue"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
-// The contract between the relay and handlers is defined in package dispatch;
-// these are its names for programs that embed a relay.
-type (
-	// Event is one event on its way to one destination.
-	Event = dispatch.Event
-	// Handler delivers one event; see dispatch.Handler for what it must keep to.
-	Handler = dispatch.Handler
-	// HandlerFunc makes a Handler of a function.
-	HandlerFunc = dispatch.HandlerFunc
-	// BatchHandler is a Handler that takes several events in one go.
-	BatchHandler = dispatch.BatchHandler
-	// BatchHandlerFunc makes a BatchHandler of a function.
-	BatchHandlerFunc = dispatch.BatchHandlerFunc
-	// Middleware wraps a Handler in another.
-	Middleware = dispatch.Middleware
-	// Observer is told of incidents, such as a dead letter.
-	Observer = dispatch.Observer
-	// Incident is something that an operator may want to know of at once.
-	Incident = dispatch.Incident
-	// Stats are the figures of a relay.
-	Stats = dispatch.Stats
-	// Backoff says how long to wait between attempts.
-	Backoff = dispatch.Backoff
-)
+// ErrDestination is wrapped by errors about a destination that is not there, or cannot be
+// as it is described.
+var ErrDestination = dispatch.ErrDestination
 
-// Permanent marks err as a failure that no further attempt can cure: the event
-// becomes a dead letter at once. Permanent(nil) is nil.
-func Permanent(err error) error { return dispatch.Permanent(err) }
-
-// RetryAfter marks err as a failure that may be tried again after d, in place
-// of the backoff. The attempt counts. RetryAfter(d, nil) is nil.
-func RetryAfter(d time.Duration, err error) error { return dispatch.RetryAfter(d, err) }
-
-// Unavailable marks err as a fault of the destination, not of the event: its
-// events wait until it answers again, and no attempt is counted.
-// Unavailable(nil) is nil.
-func Unavailable(err error) error { return dispatch.Unavailable(err) }
-
-// Aside marks err as that of a destination that is away, and perhaps because of this
-// event: others are tried meanwhile, and no attempt is counted. See [dispatch.Aside].
-func Aside(err error) error { return dispatch.Aside(err) }
-
-// Throttled marks err as the answer of a destination that works and wants fewer
-// deliveries: they slow down, none begins before after is over, and no attempt is
-// counted. An after of 0 leaves the pace to notifyd. Throttled(after, nil) is nil.
-func Throttled(after time.Duration, err error) error { return dispatch.Throttled(after, err) }
+// ErrShutdownIncomplete is wrapped by the error of Run if handlers were still running some
+// time after their contexts had been cancelled.
+var ErrShutdownIncomplete = dispatch.ErrShutdownIncomplete
 
 // ErrRunTwice is returned by the second call of Run.
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
@@ -103,9 +66,9 @@ type Relay struct {
 	listens    chan struct{} // closed after the first LISTEN, or when it is clear that there will be none
 	heard      sync.Once     // closes listens
 	ready      chan struct{}
-	refused    chan error             // has room for the one that ends Run
-	engine     atomic.Pointer[engine] // nil before Run knows what the table is
-	queue      *queue.Engine          // nil unless the table is a queue
+	refused    chan error               // has room for the one that ends Run
+	engine     atomic.Pointer[anEngine] // nil before Run knows what the table is
+	queue      *queue.Engine            // nil unless the table is a queue
 	ran        atomic.Bool
 	stream     bool              // the table is one; set by prepare
 	avoided    bool              // all connections go past a pooler; used by prepare only
@@ -155,7 +118,8 @@ func (r *Relay) wire() error {
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
 	}
-	d, err := dispatch.New(r.settings.dispatch, r.settings.observer, r.log)
+	window := r.settings.limits.LockBudget / 2 // a claim waits for what it found
+	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience}, r.settings.observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -185,9 +149,9 @@ func (r *Relay) wireListener() error {
 		if observer == nil {
 			return
 		}
-		incident := Incident{Kind: dispatch.IncidentListenerBack, Time: time.Now()}
+		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
-			incident.Kind, incident.Err = dispatch.IncidentListenerLost, err
+			incident.Kind, incident.Err = delivery.IncidentListenerLost, err
 		}
 		observer.Observe(incident)
 	})
@@ -224,7 +188,7 @@ func (r *Relay) Use(mw ...Middleware) { r.middleware = append(r.middleware, mw..
 // the destination is named like the pattern unless [Named] says otherwise.
 func (r *Relay) Handle(pattern string, h Handler, options ...HandleOption) error {
 	hs := r.handleSettings(pattern, options)
-	if err := dispatch.CheckPattern(pattern); err != nil {
+	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
 	}
 	if err := r.add(hs, h); err != nil {
@@ -260,7 +224,7 @@ func (r *Relay) handleSettings(name string, options []HandleOption) handleSettin
 
 func (r *Relay) add(hs handleSettings, h Handler) error {
 	if h != nil {
-		h = dispatch.Chain(h, append(append([]Middleware(nil), r.middleware...), hs.middleware...)...)
+		h = delivery.Chain(h, append(append([]Middleware(nil), r.middleware...), hs.middleware...)...)
 	}
 	if err := r.dispatcher.Add(hs.name, h, hs.lane); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
@@ -285,7 +249,7 @@ func (r *Relay) Stats() Stats {
 		(*e).Stats(&s)
 	}
 	if r.listener != nil {
-		l := dispatch.ListenerStats(r.listener.State())
+		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
 	}
 	s.Connections = r.connections()
@@ -293,26 +257,26 @@ func (r *Relay) Stats() Stats {
 }
 
 // connections returns those of the relay's own, and of the pool that it was given.
-func (r *Relay) connections() (all []dispatch.ConnectionStats) {
+func (r *Relay) connections() (all []observe.ConnectionStats) {
 	for _, c := range r.connector.Conns() {
-		all = append(all, dispatch.ConnectionStats(c))
+		all = append(all, observe.ConnectionStats(c))
 	}
 	if r.listening != r.connector {
 		for _, c := range r.listening.Conns() {
-			all = append(all, dispatch.ConnectionStats(c))
+			all = append(all, observe.ConnectionStats(c))
 		}
 	}
 	pool := r.pool.Stat()
-	return append(all, dispatch.ConnectionStats{Role: "pool", Open: int(pool.TotalConns()), Opened: uint64(pool.NewConnsCount())}) //nolint:gosec // a count
+	return append(all, observe.ConnectionStats{Role: "pool", Open: int(pool.TotalConns()), Opened: uint64(pool.NewConnsCount())}) //nolint:gosec // a count
 }
 
 // Pause keeps this relay from claiming for a destination until Resume is called
 // or the process ends; other relays go on. Calls that are under way end as usual, its events
 // wait in the table, and no attempt is counted. The error wraps
-// dispatch.ErrDestination if there is none of that name.
+// [ErrDestination] if there is none of that name.
 func (r *Relay) Pause(destination string) error { return r.dispatcher.Pause(destination) }
 
-// Resume ends a pause. The error wraps dispatch.ErrDestination if there is no
+// Resume ends a pause. The error wraps [ErrDestination] if there is no
 // destination of that name.
 func (r *Relay) Resume(destination string) error { return r.dispatcher.Resume(destination) }
 
@@ -349,13 +313,13 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 // state, errors and dead letters. It looks at 10,000 rows per question at most and
 // says where there are more. Like OldestWaiting it asks the database, by index, on
 // a connection for this question alone.
-func (r *Relay) Backlog(ctx context.Context) (store.Backlog, error) {
+func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
 	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
 // Waiting is Backlog without errors, groups of dead letters and types that have no
 // route: what is cheap enough to be asked every few seconds.
-func (r *Relay) Waiting(ctx context.Context) (store.Backlog, error) {
+func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
 	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf, CountsOnly: true})
 }
 
@@ -368,7 +332,7 @@ func (r *Relay) Waiting(ctx context.Context) (store.Backlog, error) {
 // When ctx ends it stops in order: nothing more is claimed, running deliveries
 // may finish within the shutdown timeout, then their contexts are cancelled
 // and their events given back without counting an attempt. Run returns nil
-// after a clean stop, and dispatch.ErrShutdownIncomplete if a handler did not
+// after a clean stop, and [ErrShutdownIncomplete] if a handler did not
 // return though its context had ended. Handlers are not closed: whoever made
 // them does that after Run has returned.
 func (r *Relay) Run(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -18,7 +19,8 @@ type Option func(*settings)
 type settings struct {
 	schema     string
 	log        *slog.Logger
-	dispatch   dispatch.Config
+	limits     engine.Limits
+	patience   time.Duration // for what runs when the relay stops
 	observer   Observer
 	listen     *pgx.ConnConfig
 	pollOnly   bool
@@ -36,12 +38,13 @@ const DefaultCanary = 5 * time.Second
 const minCanary = 100 * time.Millisecond
 
 // defaultSettings is the one place that has the defaults of the relay; those
-// of claims and deliveries are dispatch.DefaultConfig and DefaultLaneConfig.
+// of the engines are engine.DefaultLimits, those of a destination dispatch.DefaultLaneConfig.
 func defaultSettings() settings {
 	return settings{
 		schema:     outboxsql.DefaultSchema,
 		log:        slog.New(slog.DiscardHandler),
-		dispatch:   dispatch.DefaultConfig(),
+		limits:     engine.DefaultLimits(),
+		patience:   dispatch.DefaultShutdownTimeout,
 		canary:     DefaultCanary,
 		keep:       7 * 24 * time.Hour,
 		purgeBatch: 1000,
@@ -49,7 +52,7 @@ func defaultSettings() settings {
 }
 
 func (s *settings) validate() error {
-	errs := []error{outboxsql.ValidateSchema(s.schema), s.dispatch.Validate()}
+	errs := []error{outboxsql.ValidateSchema(s.schema), s.limits.Validate()}
 	if s.log == nil {
 		errs = append(errs, errors.New("the logger is nil"))
 	}
@@ -58,6 +61,9 @@ func (s *settings) validate() error {
 	}
 	if s.keep < 0 {
 		errs = append(errs, fmt.Errorf("retention of %v is negative: use 0 to delete delivered events at once", s.keep))
+	}
+	if s.patience < 0 {
+		errs = append(errs, fmt.Errorf("shutdown timeout of %v is negative", s.patience))
 	}
 	if s.purgeBatch < 1 {
 		errs = append(errs, fmt.Errorf("purge batch of %d is below 1", s.purgeBatch))
@@ -97,35 +103,35 @@ func WithCanary(every time.Duration) Option { return func(s *settings) { s.canar
 // to; 1 s by default, at least 1 ms. While looks find what no notification
 // announced, the relay looks more often by itself.
 func WithPollInterval(d time.Duration) Option {
-	return func(s *settings) { s.dispatch.PollInterval = d }
+	return func(s *settings) { s.limits.PollInterval = d }
 }
 
 // WithClaims sets how many claims may be in flight, each with a connection; 4
 // by default, at least 1.
-func WithClaims(n int) Option { return func(s *settings) { s.dispatch.Claims = n } }
+func WithClaims(n int) Option { return func(s *settings) { s.limits.Claims = n } }
 
 // WithClaimBatch sets the largest number of events in one claim; 1000 by
 // default, at least 1.
-func WithClaimBatch(n int) Option { return func(s *settings) { s.dispatch.Batch = n } }
+func WithClaimBatch(n int) Option { return func(s *settings) { s.limits.Batch = n } }
 
 // WithClaimBytes bounds the payloads of one claim together; 8 MiB by default,
 // at least 1. Claims times this bounds what the relay keeps in memory.
-func WithClaimBytes(n int) Option { return func(s *settings) { s.dispatch.Bytes = n } }
+func WithClaimBytes(n int) Option { return func(s *settings) { s.limits.Bytes = n } }
 
 // WithLockBudget sets how long a claim's transaction may stay open while
 // handlers run; 100 ms by default, between 1 ms and 2 s. Deliveries that take
 // longer go on under a lease.
-func WithLockBudget(d time.Duration) Option { return func(s *settings) { s.dispatch.LockBudget = d } }
+func WithLockBudget(d time.Duration) Option { return func(s *settings) { s.limits.LockBudget = d } }
 
 // WithLease sets how long the lease of a slow delivery lasts without being
 // renewed; 30 s by default, at least 1 s. Leases of a relay that is gone are
 // taken over earlier, as soon as its connection is.
-func WithLease(d time.Duration) Option { return func(s *settings) { s.dispatch.Lease = d } }
+func WithLease(d time.Duration) Option { return func(s *settings) { s.limits.Lease = d } }
 
 // WithShutdownTimeout sets how long running deliveries may finish once Run's
 // context has ended; 20 s by default, 0 cancels them at once.
 func WithShutdownTimeout(d time.Duration) Option {
-	return func(s *settings) { s.dispatch.ShutdownTimeout = d }
+	return func(s *settings) { s.patience = d }
 }
 
 // WithRetention sets how long delivered events are kept, 7 days by default,
@@ -171,7 +177,7 @@ func Timeout(d time.Duration) HandleOption { return func(h *handleSettings) { h.
 // default, at least 1. Faults of the destination or the relay do not count.
 func MaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.MaxAttempts = n } }
 
-// WithBackoff sets how long to wait between attempts; dispatch.DefaultBackoff
+// WithBackoff sets how long to wait between attempts; delivery.DefaultBackoff
 // by default.
 func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 // prepare waits for the database and checks the schema.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/stream"
+	"github.com/notifyd/notifyd/internal/stream"
 )
 
 // insert writes n events of a type in one transaction, of ten aggregates.

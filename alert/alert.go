@@ -20,7 +20,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // EventType is the type of the events that handlers get.
@@ -45,7 +45,7 @@ const (
 // Config says what to tell, and how often. DefaultConfig has the defaults.
 type Config struct {
 	// Kinds are the incidents to tell of; nil means all.
-	Kinds []dispatch.IncidentKind
+	Kinds []delivery.IncidentKind
 	// Every is the shortest time between two messages, more than 0.
 	Every time.Duration
 	// OldestWaiting is how long an event may wait, retries included, before
@@ -65,14 +65,14 @@ type Target struct {
 	Name string
 	// Handler gets an event of the type [EventType]. Whoever made it closes it,
 	// after Run has returned.
-	Handler dispatch.Handler
+	Handler delivery.Handler
 }
 
 // Oldest returns how long an event has waited; Relay.OldestWaiting is one.
 type Oldest func(ctx context.Context) (time.Duration, error)
 
 // Alerter collects incidents and sends messages about them. It implements
-// dispatch.Observer.
+// delivery.Observer.
 type Alerter struct {
 	cfg     Config
 	targets []Target
@@ -97,7 +97,7 @@ func New(cfg Config, targets []Target, log *slog.Logger) (*Alerter, error) {
 }
 
 // Observe takes an incident. It returns at once.
-func (a *Alerter) Observe(i dispatch.Incident) {
+func (a *Alerter) Observe(i delivery.Incident) {
 	if a.cfg.Kinds != nil && !slices.Contains(a.cfg.Kinds, i.Kind) {
 		return
 	}
@@ -204,7 +204,7 @@ func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 
 // sendTo tries until the message is out, is refused for good, or is old news.
 // The end of ctx makes the next try the last one.
-func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *dispatch.Event) {
+func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Event) {
 	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second),
 		backoff.WithMaxInterval(time.Minute), backoff.WithMaxElapsedTime(0))
 	began := time.Now()
@@ -215,7 +215,7 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *dispatch.Eve
 			return
 		}
 		pause := pauses.NextBackOff()
-		if dispatch.IsPermanent(err) || time.Since(began)+pause > sendFor || stopping {
+		if delivery.IsPermanent(err) || time.Since(began)+pause > sendFor || stopping {
 			a.log.ErrorContext(ctx, "an alert could not be sent", "destination", t.Name, "attempts", e.Attempt, "err", err)
 			return
 		}
@@ -227,7 +227,7 @@ func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *dispatch.Eve
 }
 
 // deliver calls the handler, whose panic is an error like any other.
-func deliver(ctx context.Context, h dispatch.Handler, e *dispatch.Event) (err error) {
+func deliver(ctx context.Context, h delivery.Handler, e *delivery.Event) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, sendTimeout, errors.New("an alert has to be sent within "+sendTimeout.String()))
 	defer cancel()
 	defer func() {
@@ -247,13 +247,13 @@ func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 		if err != nil {
 			continue // the relay reports by itself that the database is gone
 		}
-		i := dispatch.Incident{Time: time.Now()}
+		i := delivery.Incident{Time: time.Now()}
 		switch {
 		case age > a.cfg.OldestWaiting && !late:
-			i.Kind = dispatch.IncidentStale
+			i.Kind = delivery.IncidentStale
 			i.Err = fmt.Errorf("the oldest event has waited for %v, more than %v", age.Round(time.Second), a.cfg.OldestWaiting)
 		case age <= a.cfg.OldestWaiting && late:
-			i.Kind = dispatch.IncidentCaughtUp
+			i.Kind = delivery.IncidentCaughtUp
 		default:
 			continue
 		}
@@ -274,4 +274,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-var _ dispatch.Observer = (*Alerter)(nil)
+var _ delivery.Observer = (*Alerter)(nil)

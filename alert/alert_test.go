@@ -16,7 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,10 +26,10 @@ type inbox struct {
 	mu   sync.Mutex
 	got  []payload
 	at   []time.Time
-	fail func(e *dispatch.Event) error
+	fail func(e *delivery.Event) error
 }
 
-func (in *inbox) Deliver(_ context.Context, e *dispatch.Event) error {
+func (in *inbox) Deliver(_ context.Context, e *delivery.Event) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.at = append(in.at, time.Now())
@@ -76,9 +76,9 @@ func running(t *testing.T, cfg Config, oldest Oldest, targets ...Target) (a *Ale
 	}
 }
 
-func dead(id int64) dispatch.Incident {
-	return dispatch.Incident{
-		Kind: dispatch.IncidentDead, Time: time.Now(), Destination: "mail", EventID: id, EventType: "order.placed",
+func dead(id int64) delivery.Incident {
+	return delivery.Incident{
+		Kind: delivery.IncidentDead, Time: time.Now(), Destination: "mail", EventID: id, EventType: "order.placed",
 		Err: errors.New("550 no such\nuser"),
 	}
 }
@@ -92,7 +92,7 @@ func TestOneMessageForWhatComesTogether(t *testing.T) {
 		for id := range int64(7) {
 			a.Observe(dead(id + 1))
 		}
-		a.Observe(dispatch.Incident{Kind: dispatch.IncidentUnavailable, Time: time.Now(), Destination: "shop", Err: errors.New("connection refused")})
+		a.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: "shop", Err: errors.New("connection refused")})
 		time.Sleep(gatherFor) //nolint:forbidigo // the bubble's clock
 		synctest.Wait()
 		if len(in.got) != 1 {
@@ -144,20 +144,20 @@ func TestNoSoonerThanEvery(t *testing.T) {
 func TestTargetThatFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		fail  func(e *dispatch.Event) error
+		fail  func(e *delivery.Event) error
 		tries int // 0: any number
 		told  int
 		log   string
 	}{
-		"for a while": {func(e *dispatch.Event) error {
+		"for a while": {func(e *delivery.Event) error {
 			if e.Attempt < 4 {
-				return dispatch.Unavailable(errors.New("refused"))
+				return delivery.Unavailable(errors.New("refused"))
 			}
 			return nil
 		}, 4, 1, "trying again"},
-		"for good":   {func(*dispatch.Event) error { return dispatch.Permanent(errors.New("bad blocks")) }, 1, 0, "bad blocks"},
-		"always":     {func(*dispatch.Event) error { return errors.New("refused") }, 0, 0, "attempts="},
-		"by a panic": {func(*dispatch.Event) error { panic("oops") }, 0, 0, "oops"},
+		"for good":   {func(*delivery.Event) error { return delivery.Permanent(errors.New("bad blocks")) }, 1, 0, "bad blocks"},
+		"always":     {func(*delivery.Event) error { return errors.New("refused") }, 0, 0, "attempts="},
+		"by a panic": {func(*delivery.Event) error { panic("oops") }, 0, 0, "oops"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,7 +214,7 @@ func TestKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var in inbox
 		cfg := DefaultConfig()
-		cfg.Kinds = []dispatch.IncidentKind{dispatch.IncidentListenerLost}
+		cfg.Kinds = []delivery.IncidentKind{delivery.IncidentListenerLost}
 		a, _, stop := running(t, cfg, nil, Target{"ops", &in})
 		a.Observe(dead(1))
 		stop()
@@ -266,14 +266,14 @@ func TestStopWhileSending(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var again inbox
-		again.fail = func(e *dispatch.Event) error {
+		again.fail = func(e *delivery.Event) error {
 			if e.Attempt == 1 {
 				return errors.New("not now")
 			}
 			return nil
 		}
 		arrived := 0
-		slow := dispatch.HandlerFunc(func(ctx context.Context, _ *dispatch.Event) error {
+		slow := delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error {
 			if !sleep(ctx, 2*time.Second) {
 				return ctx.Err()
 			}
@@ -298,7 +298,7 @@ func TestStopWithADeafHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
-		deaf := dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { <-release; return nil })
+		deaf := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { <-release; return nil })
 		a, err := New(DefaultConfig(), []Target{{"deaf", deaf}}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
@@ -324,14 +324,14 @@ func TestStopWithADeafHandler(t *testing.T) {
 func TestEveryKindHasAText(t *testing.T) {
 	t.Parallel()
 	n := 0
-	for k := dispatch.IncidentDead; k.String() != "unknown"; k++ {
+	for k := delivery.IncidentDead; k.String() != "unknown"; k++ {
 		n++
 		g := group{kind: k, count: 2, destination: "mail"}
 		if strings.Contains(g.text(), "_") {
 			t.Errorf("%v has no text of its own: %q", k, g.text())
 		}
 	}
-	if n != int(dispatch.IncidentCaughtUp) {
+	if n != int(delivery.IncidentCaughtUp) {
 		t.Errorf("%d kinds have a name", n)
 	}
 }
@@ -340,8 +340,8 @@ func TestBounds(t *testing.T) {
 	t.Parallel()
 	var groups []*group
 	for i := range 1000 {
-		groups = add(groups, dispatch.Incident{
-			Kind: dispatch.IncidentDead, Destination: fmt.Sprint("d", i), EventID: int64(i), EventType: "a",
+		groups = add(groups, delivery.Incident{
+			Kind: delivery.IncidentDead, Destination: fmt.Sprint("d", i), EventID: int64(i), EventType: "a",
 			Err: errors.New(strings.Repeat("ü\n", 1000)),
 		})
 	}

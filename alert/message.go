@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 
 // group is what happened of one kind at one destination.
 type group struct {
-	kind        dispatch.IncidentKind
+	kind        delivery.IncidentKind
 	destination string
 	count       int
 	first, last time.Time
@@ -37,7 +37,7 @@ type sample struct {
 }
 
 // add counts an incident in its group.
-func add(groups []*group, i dispatch.Incident) []*group {
+func add(groups []*group, i delivery.Incident) []*group {
 	var g *group
 	for _, known := range groups {
 		if known.kind == i.Kind && known.destination == i.Destination {
@@ -96,7 +96,7 @@ type incident struct {
 
 // message makes an event of the groups. Its id is the time, so that a receiver
 // tells messages apart as it does events.
-func message(groups []*group, source string, now time.Time) *dispatch.Event {
+func message(groups []*group, source string, now time.Time) *delivery.Event {
 	p := payload{Source: source, Incidents: make([]incident, 0, len(groups))}
 	var titles, lines []string
 	for _, g := range groups {
@@ -118,7 +118,7 @@ func message(groups []*group, source string, now time.Time) *dispatch.Event {
 	if err != nil { // texts, numbers and times always can be
 		body = []byte(`{}`)
 	}
-	return &dispatch.Event{
+	return &delivery.Event{
 		ID: now.UnixMicro(), Type: EventType, AggregateType: "notifyd", AggregateID: source,
 		Payload: body, CreatedAt: now,
 	}
@@ -127,26 +127,26 @@ func message(groups []*group, source string, now time.Time) *dispatch.Event {
 // text says what happened, without saying why.
 func (g *group) text() string {
 	switch g.kind {
-	case dispatch.IncidentDead:
+	case delivery.IncidentDead:
 		if g.count == 1 {
 			return "a dead letter for " + g.destination
 		}
 		return fmt.Sprintf("%d dead letters for %s", g.count, g.destination)
-	case dispatch.IncidentUnavailable:
+	case delivery.IncidentUnavailable:
 		return g.destination + " is unavailable" + g.times()
-	case dispatch.IncidentAvailable:
+	case delivery.IncidentAvailable:
 		return g.destination + " answers again" + g.times()
-	case dispatch.IncidentDatabaseLost:
+	case delivery.IncidentDatabaseLost:
 		return "the database does not answer" + g.times()
-	case dispatch.IncidentDatabaseBack:
+	case delivery.IncidentDatabaseBack:
 		return "the database answers again" + g.times()
-	case dispatch.IncidentListenerLost:
+	case delivery.IncidentListenerLost:
 		return "not listening, events are found by polling" + g.times()
-	case dispatch.IncidentListenerBack:
+	case delivery.IncidentListenerBack:
 		return "listening again" + g.times()
-	case dispatch.IncidentStale:
+	case delivery.IncidentStale:
 		return "events wait for too long"
-	case dispatch.IncidentCaughtUp:
+	case delivery.IncidentCaughtUp:
 		return "events do not wait for too long any more"
 	default:
 		return g.kind.String() + g.times()

@@ -82,7 +82,7 @@ func (s *Store) count(ctx context.Context, f Filter) (n int64, limit bounds, err
 
 // Replay has the dead letters that f chooses delivered anew: they become due at
 // once, with no attempt counted, and with a new id for those who drop
-// duplicates (see dispatch.Event.DedupeID). What dies while it runs is not
+// duplicates (see delivery.Event.DedupeID). What dies while it runs is not
 // replayed, so it ends. Each batch is a transaction: an error, or the end of
 // ctx, leaves done what the result says.
 func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) {

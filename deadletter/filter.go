@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Filter chooses dead letters. Its fields are joined by and; the zero value
@@ -37,7 +37,7 @@ func (f Filter) Validate() error {
 	case f.Fingerprint != "" && !isFingerprint(f.Fingerprint):
 		return fmt.Errorf("%w: a fingerprint has twelve hexadecimal digits, such as 0a1b2c3d4e5f", ErrInvalid)
 	case f.Type != "":
-		if err := dispatch.CheckPattern(f.Type); err != nil {
+		if err := delivery.CheckPattern(f.Type); err != nil {
 			return fmt.Errorf("%w: event type: %w", ErrInvalid, err)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestLaneGivesBackAggregatesInTheQueue: when a destination turns out to be down, what
@@ -15,12 +17,12 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testLane()
 		cfg.Concurrency = 1
-		l := newTestLane(HandlerFunc(func(context.Context, *Event) error {
+		l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 			time.Sleep(time.Millisecond) //nolint:forbidigo // of the bubble
-			return Unavailable(errors.New("down"))
+			return delivery.Unavailable(errors.New("down"))
 		}), cfg)
 		Lane{l}.Own(func() {})
-		events := []Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
+		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
 		keys := []Key{{1, 1}, {2, 2}, {2, 2}, {}}
 		all := make([]Delivery, len(events))
 		for i := range events {
@@ -55,9 +57,9 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		down := true
-		l := newTestLane(HandlerFunc(func(context.Context, *Event) error {
+		l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 			if down {
-				return Unavailable(errors.New("down"))
+				return delivery.Unavailable(errors.New("down"))
 			}
 			return nil
 		}), testLane())
@@ -70,7 +72,7 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 			spills, _ := Lane{l}.Spills()
 			Lane{l}.GoOn(spills)
 			p := NewParcel(func() bool { return true }, func(bool) {})
-			p.Fill([]Delivery{{Event: &Event{ID: id}}})
+			p.Fill([]Delivery{{Event: &delivery.Event{ID: id}}})
 			Lane{l}.Deliver(p, nil)
 			l.workers.Wait()
 		}

@@ -1,47 +1,16 @@
 package dispatch
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
-// Backoff says how long to wait before an event is tried again: Initial after
-// the first failure, Multiplier times as long after each further one, at most
-// Max, and each wait spread over everything from zero to twice its length, so
-// that events which failed together do not come back together.
-type Backoff struct {
-	Initial    time.Duration // at least 1 ms; 1 s by default
-	Max        time.Duration // at least Initial; 1 h by default
-	Multiplier float64       // at least 1; 2 by default
-}
-
-// DefaultBackoff is the backoff of a destination that has none of its own.
-// With 20 attempts an event is tried for about nine hours.
-func DefaultBackoff() Backoff {
-	return Backoff{Initial: time.Second, Max: time.Hour, Multiplier: 2}
-}
-
-// Validate returns every mistake in b, joined.
-func (b Backoff) Validate() error {
-	var errs []error
-	if b.Initial < time.Millisecond {
-		errs = append(errs, fmt.Errorf("initial backoff of %v is below 1ms", b.Initial))
-	}
-	if b.Max < b.Initial {
-		errs = append(errs, fmt.Errorf("longest backoff of %v is below the initial one of %v", b.Max, b.Initial))
-	}
-	if !(b.Multiplier >= 1) || math.IsInf(b.Multiplier, 1) { // NaN is not at least 1
-		errs = append(errs, fmt.Errorf("backoff multiplier of %v is not a number from 1 on", b.Multiplier))
-	}
-	return errors.Join(errs...)
-}
-
-// base returns the wait after the given number of failures, before it is spread.
-func (b Backoff) base(failures int) time.Duration {
+// baseWait returns the wait after the given number of failures, before it is spread.
+func baseWait(b delivery.Backoff, failures int) time.Duration {
 	wait := float64(b.Initial) * math.Pow(b.Multiplier, float64(max(failures-1, 0)))
 	if wait >= float64(b.Max) { // also when it overflowed to infinity
 		return b.Max
@@ -52,10 +21,10 @@ func (b Backoff) base(failures int) time.Duration {
 // longestWait keeps a wait that is spread to twice its length within a Duration.
 const longestWait = 100 * 365 * 24 * time.Hour
 
-// wait returns the spread wait after the given number of failures. It needs
+// spreadWait returns the spread wait after the given number of failures. It needs
 // no memory of earlier waits: the number of failures is stored with the delivery.
-func (b Backoff) wait(failures int) time.Duration {
-	base := min(b.base(failures), longestWait)
+func spreadWait(b delivery.Backoff, failures int) time.Duration {
+	base := min(baseWait(b, failures), longestWait)
 	return backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(base),
 		backoff.WithMaxInterval(base),

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 func TestBackoffStaysWithinItsBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		b := Backoff{
+		b := delivery.Backoff{
 			Initial:    time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(24*time.Hour)).Draw(t, "initial")),
 			Multiplier: rapid.Float64Range(1, math.MaxFloat64).Draw(t, "multiplier"),
 		}
@@ -20,7 +22,7 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		failures := rapid.IntRange(0, math.MaxInt-1).Draw(t, "failures")
-		base, next := b.base(failures), b.base(failures+1)
+		base, next := baseWait(b, failures), baseWait(b, failures+1)
 		if base < b.Initial || base > b.Max || next < base {
 			t.Fatalf("base after %d failures %v, then %v, of %+v", failures, base, next, b)
 		}
@@ -28,26 +30,8 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 		if most < base { // beyond what a duration can say
 			most = math.MaxInt64
 		}
-		if wait := b.wait(failures); wait < 0 || wait > most {
+		if wait := spreadWait(b, failures); wait < 0 || wait > most {
 			t.Fatalf("waits %v after %d failures, base %v", wait, failures, base)
 		}
 	})
-}
-
-func TestBackoffRefusesWhatIsNoBackoff(t *testing.T) {
-	t.Parallel()
-	good := DefaultBackoff()
-	for name, change := range map[string]func(*Backoff){
-		"initial":  func(b *Backoff) { b.Initial = time.Microsecond },
-		"max":      func(b *Backoff) { b.Max = b.Initial - 1 },
-		"below 1":  func(b *Backoff) { b.Multiplier = 0.99 },
-		"NaN":      func(b *Backoff) { b.Multiplier = math.NaN() },
-		"infinite": func(b *Backoff) { b.Multiplier = math.Inf(1) },
-	} {
-		b := good
-		change(&b)
-		if b.Validate() == nil {
-			t.Errorf("%s: accepted %+v", name, b)
-		}
-	}
 }

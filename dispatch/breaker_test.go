@@ -3,6 +3,8 @@ package dispatch
 import (
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/observe"
 )
 
 func TestBreaker(t *testing.T) {
@@ -126,13 +128,13 @@ func TestBreakerCalm(t *testing.T) {
 func TestBreakerStateWords(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
-	for i, s := range BreakerStates() {
+	for i, s := range observe.BreakerStates() {
 		if int(s) != i || seen[s.String()] {
 			t.Errorf("state %d is %q", i, s)
 		}
 		seen[s.String()] = true
 	}
-	if s := BreakerState(99).String(); s != "state(99)" {
+	if s := observe.BreakerState(99).String(); s != "state(99)" {
 		t.Errorf("%q", s)
 	}
 }

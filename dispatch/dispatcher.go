@@ -7,57 +7,24 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
-// Config bounds a [Dispatcher]. DefaultConfig has the defaults; every field
-// must be set.
+// Config bounds a [Dispatcher].
 type Config struct {
-	// Claims is how many claims may be in flight, each with a session.
-	Claims int
-	// Batch is the largest number of events in one claim.
-	Batch int
-	// Bytes bounds the payloads of one claim together, so that Claims times
-	// Bytes bounds what is in memory. A larger event is claimed alone.
-	Bytes int
-	// LockBudget is how long a claim's transaction may wait for handlers.
-	LockBudget time.Duration
-	// Lease is how long the lease of a slower delivery lasts without renewal.
-	Lease time.Duration
-	// PollInterval is how often the table is looked at without being told to.
-	PollInterval time.Duration
-	// ShutdownTimeout is how long running deliveries may finish after Run's
-	// context has ended.
+	// Window is how much work may wait in the memory of a lane, in time; above 0. A lane
+	// that takes a fifth of it for one event is slow, see [Lane.Slow].
+	Window time.Duration
+	// ShutdownTimeout is how long running deliveries may finish once Drain is called.
 	ShutdownTimeout time.Duration
-}
-
-// DefaultConfig returns the limits of a relay that sets none.
-func DefaultConfig() Config {
-	return Config{
-		Claims: 4, Batch: 1000, Bytes: 8 << 20, LockBudget: 100 * time.Millisecond, Lease: 30 * time.Second,
-		PollInterval: time.Second, ShutdownTimeout: 20 * time.Second,
-	}
 }
 
 // Validate returns every mistake in c, joined.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Claims < 1 {
-		errs = append(errs, fmt.Errorf("claims in flight of %d are below 1", c.Claims))
-	}
-	if c.Batch < 1 {
-		errs = append(errs, fmt.Errorf("batch of %d is below 1", c.Batch))
-	}
-	if c.Bytes < 1 {
-		errs = append(errs, fmt.Errorf("batch bytes of %d are below 1", c.Bytes))
-	}
-	if c.LockBudget < time.Millisecond || c.LockBudget > maxLockBudget {
-		errs = append(errs, fmt.Errorf("lock budget of %v is not between 1ms and %v", c.LockBudget, maxLockBudget))
-	}
-	if c.Lease < minLease || c.Lease <= c.LockBudget {
-		errs = append(errs, fmt.Errorf("lease of %v is not above the lock budget of %v and at least %v", c.Lease, c.LockBudget, minLease))
-	}
-	if c.PollInterval < time.Millisecond {
-		errs = append(errs, fmt.Errorf("poll interval of %v is below 1ms", c.PollInterval))
+	if c.Window <= 0 {
+		errs = append(errs, fmt.Errorf("window of %v is not above 0", c.Window))
 	}
 	if c.ShutdownTimeout < 0 {
 		errs = append(errs, fmt.Errorf("shutdown timeout of %v is negative", c.ShutdownTimeout))
@@ -65,21 +32,18 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-const (
-	// maxLockBudget stays below the server's limit on idle transactions.
-	maxLockBudget = 2 * time.Second
-	// minLease leaves time for three renewals.
-	minLease = time.Second
-	// cancelGrace is how long cancelled handlers may take to return.
-	cancelGrace = 5 * time.Second
-)
+// DefaultShutdownTimeout is the ShutdownTimeout of a relay that sets none.
+const DefaultShutdownTimeout = 20 * time.Second
+
+// cancelGrace is how long cancelled handlers may take to return.
+const cancelGrace = 5 * time.Second
 
 // Dispatcher delivers through lanes what an engine hands to them. Destinations and
 // routes are added before the engine runs, from one goroutine.
 type Dispatcher struct {
 	cfg      Config
 	log      *slog.Logger
-	observer Observer
+	observer delivery.Observer
 	lanes    []*lane
 	byName   map[string]*lane
 	router   *router
@@ -90,7 +54,7 @@ type Dispatcher struct {
 }
 
 // New returns a dispatcher without destinations. The observer may be nil.
-func New(cfg Config, observer Observer, log *slog.Logger) (*Dispatcher, error) {
+func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -108,7 +72,7 @@ var ErrDestination = errors.New("invalid destination")
 
 // Add adds a destination. Its name is stored with every delivery that has to
 // be tried again, so it should stay the same from run to run.
-func (d *Dispatcher) Add(name string, h Handler, cfg LaneConfig) error {
+func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("%w: it has no name", ErrDestination)
@@ -120,7 +84,7 @@ func (d *Dispatcher) Add(name string, h Handler, cfg LaneConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	l := newLane(name, h, cfg, d.cfg.LockBudget/2, d.log)
+	l := newLane(name, h, cfg, d.cfg.Window, d.log)
 	l.observer = d.observer
 	d.lanes = append(d.lanes, l)
 	d.byName[name] = l
@@ -130,7 +94,7 @@ func (d *Dispatcher) Add(name string, h Handler, cfg LaneConfig) error {
 // Route sends the event types that pattern matches to the named destinations.
 // The most exact pattern wins: the type itself, then the longest prefix, then "*".
 func (d *Dispatcher) Route(pattern string, names ...string) error {
-	if err := CheckPattern(pattern); err != nil {
+	if err := delivery.CheckPattern(pattern); err != nil {
 		return err
 	}
 	var lanes []Lane
@@ -217,3 +181,8 @@ var ErrShutdownIncomplete = errors.New("handlers did not return after their cont
 func shutdownError(names []string) error {
 	return fmt.Errorf("%w: %v", ErrShutdownIncomplete, names)
 }
+
+// nobody is the observer of a relay that has none.
+type nobody struct{}
+
+func (nobody) Observe(delivery.Incident) {}

@@ -1,7 +1,8 @@
 // Package dispatch delivers: it routes events to destinations, runs a bounded number of
 // deliveries at once, and turns each answer into an outcome.
 //
-// The package knows neither PostgreSQL nor any destination. An engine hands it what is to be
-// delivered, see [Lane] and [Parcel], and writes down what became of it; a destination is a
-// [Handler]. Both can be replaced in a test.
+// It is the relay's own: programs use package notifyd, authors of destinations package
+// delivery. An engine hands dispatch what is to be delivered, see [Lane] and [Parcel], and
+// writes down what became of it. The package knows neither PostgreSQL nor an engine nor a
+// destination.
 package dispatch

@@ -3,6 +3,9 @@ package dispatch
 import (
 	"log/slog"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // What a lane does while its destination is not well, or was not a moment ago.
@@ -189,14 +192,14 @@ func (l *lane) returnLocked(n int) func() {
 
 func (l *lane) available() {
 	l.log.Info("destination answers again")
-	l.observer.Observe(Incident{Kind: IncidentAvailable, Time: time.Now(), Destination: l.name})
+	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: l.name})
 }
 
 // unavailable opens the breaker, because of a call that began at the given time,
 // and says so once; further faults are the same news. The event is given back, or put
 // aside.
 func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error) outcome {
-	out := outcome{verdict: released, failures: j.failures(), class: ClassDestination, err: err}
+	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err}
 	l.mu.Lock()
 	now := time.Now()
 	again := l.breaker.ramping()
@@ -208,17 +211,17 @@ func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error)
 	l.mu.Unlock()
 	switch {
 	case opened:
-		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", ClassDestination, "err", err)
-		l.observer.Observe(Incident{Kind: IncidentUnavailable, Time: time.Now(), Destination: l.name, Err: err})
+		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
+		l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: l.name, Err: err})
 	case again && longer:
-		log.Info("destination has failed again before it was well", "class", ClassDestination, "pause", pause, "err", err)
+		log.Info("destination has failed again before it was well", "class", delivery.ClassDestination, "pause", pause, "err", err)
 	default:
-		log.Debug("destination is still unavailable", "class", ClassDestination, "pause", pause, "err", err)
+		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", pause, "err", err)
 	}
-	if IsAside(err) {
+	if delivery.IsAside(err) {
 		out.verdict, out.delay = aside, asidePauses*max(pause, min(firstPause, l.cfg.LongestPause))
 		log.Info("the destination may be down because of this event; others are tried first, no attempt is counted",
-			"class", ClassDestination, "retry_in", out.delay, "err", err)
+			"class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	}
 	return out
 }
@@ -226,8 +229,8 @@ func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error)
 // throttle slows the lane down, because of a call that began at the given time,
 // or puts the event aside if it is the only one that is refused so.
 func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) outcome {
-	out := outcome{verdict: released, failures: j.failures(), class: ClassDestination, err: err, throttled: true}
-	after, _ := retryDelay(err)
+	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
+	after, _ := delivery.RetryDelay(err)
 	l.mu.Lock()
 	now := time.Now()
 	l.throttled++
@@ -238,7 +241,7 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) ou
 	begins := false
 	if n := l.loners.throttled(j.event.ID); n > 0 {
 		out.verdict = aside
-		out.delay = max(min(after, longestThrottle), min(l.cfg.Backoff.wait(n), longestGap))
+		out.delay = max(min(after, longestThrottle), min(spreadWait(l.cfg.Backoff, n), longestGap))
 		l.loners.expect(now, j.event.ID, out.delay)
 	} else {
 		begins = l.pacer.slow(now, began, after, 2*l.pace/time.Duration(max(1, l.running)))
@@ -250,11 +253,11 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) ou
 	l.mu.Unlock()
 	switch {
 	case out.verdict == aside:
-		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", ClassDestination, "retry_in", out.delay, "err", err)
+		log.Info("event is throttled by itself; it is put aside, no attempt is counted", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	case begins:
-		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", ClassDestination, "gap", gap, "wait", after, "err", err)
+		log.Warn("destination throttles; its lane is slowed down, no attempt is counted", "class", delivery.ClassDestination, "gap", gap, "wait", after, "err", err)
 	default:
-		log.Debug("destination still throttles", "class", ClassDestination, "gap", gap, "wait", after, "err", err)
+		log.Debug("destination still throttles", "class", delivery.ClassDestination, "gap", gap, "wait", after, "err", err)
 	}
 	return out
 }
@@ -277,17 +280,17 @@ func (l *lane) halted() bool {
 }
 
 // stateLocked is what the figures say.
-func (l *lane) stateLocked(now time.Time) BreakerState {
+func (l *lane) stateLocked(now time.Time) observe.BreakerState {
 	switch {
 	case l.breaker.open() && l.breaker.mayProbe(now):
-		return BreakerProbing
+		return observe.BreakerProbing
 	case l.breaker.open():
-		return BreakerOpen
+		return observe.BreakerOpen
 	case l.breaker.ramping():
-		return BreakerRamping
+		return observe.BreakerRamping
 	case l.pacer.on():
-		return BreakerThrottled
+		return observe.BreakerThrottled
 	default:
-		return BreakerClosed
+		return observe.BreakerClosed
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // calm is how long the database must have answered without a break before an
@@ -15,7 +17,7 @@ const calm = 5 * time.Second
 // again, however many connections find out, and however often it comes and goes.
 type health struct {
 	log      *slog.Logger
-	observer Observer
+	observer delivery.Observer
 
 	lost atomic.Bool // apart from mu: observers, who are told one after the other, may ask
 
@@ -37,7 +39,7 @@ func (h *health) report(err error) {
 		if h.since.IsZero() {
 			h.since = time.Now()
 			h.log.Warn("database does not answer, trying again until it does", "err", err)
-			h.observer.Observe(Incident{Kind: IncidentDatabaseLost, Time: h.since, Err: err})
+			h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseLost, Time: h.since, Err: err})
 		}
 	case !h.since.IsZero() && h.over == nil:
 		h.lost.Store(false)
@@ -61,7 +63,7 @@ func (h *health) settle(least time.Duration) {
 		return
 	}
 	h.log.Info("database answers again", "after", h.well.Sub(h.since).Round(time.Millisecond), "errors", h.errors)
-	h.observer.Observe(Incident{Kind: IncidentDatabaseBack, Time: h.well})
+	h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseBack, Time: h.well})
 	h.stopLocked()
 	h.since, h.errors = time.Time{}, 0
 }

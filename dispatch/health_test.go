@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // asking is an observer that looks at the figures when it is told something.
@@ -18,7 +20,7 @@ type asking struct {
 	down []bool
 }
 
-func (a *asking) Observe(Incident) {
+func (a *asking) Observe(delivery.Incident) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.down = append(a.down, a.h.down())

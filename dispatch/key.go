@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"hash/maphash"
 	"unicode/utf8"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Key stands for an aggregate, or for none where it is zero. It is a hash, so
@@ -21,7 +23,7 @@ func NewKeys() Keys { return Keys{maphash.MakeSeed(), maphash.MakeSeed()} }
 
 // Of returns the key of the aggregate that an event is about, zero if it is
 // about none. scratch is memory to be used again, and is returned.
-func (k Keys) Of(scratch []byte, e *Event) (Key, []byte) {
+func (k Keys) Of(scratch []byte, e *delivery.Event) (Key, []byte) {
 	scratch = appendKey(scratch[:0], e)
 	if len(scratch) == 0 {
 		return Key{}, scratch
@@ -36,7 +38,7 @@ func (k Keys) Named(name string) Key {
 
 // OrderingKey returns the name of the aggregate that an event is about, as
 // outbox_deliveries.ordering_key has it; empty if it is about none.
-func OrderingKey(e *Event) string { return string(appendKey(nil, e)) }
+func OrderingKey(e *delivery.Event) string { return string(appendKey(nil, e)) }
 
 const (
 	// maxKeyBytes keeps a key well within an entry of the index by key.
@@ -49,7 +51,7 @@ const (
 // appendKey appends what order is kept for: the aggregate of an event, nothing
 // if it has none. Two aggregates may have one key where a name contains a
 // slash; they then wait for one another, which does no harm.
-func appendKey(b []byte, e *Event) []byte {
+func appendKey(b []byte, e *delivery.Event) []byte {
 	if e.AggregateID == "" {
 		return b
 	}

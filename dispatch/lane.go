@@ -8,6 +8,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
@@ -23,7 +26,7 @@ type LaneConfig struct {
 	// MaxAttempts is how many failures make a dead letter, at least 1.
 	MaxAttempts int
 	// Backoff is how long to wait between attempts.
-	Backoff Backoff
+	Backoff delivery.Backoff
 	// LongestPause bounds how long a destination that is down is left alone
 	// between two probes, at least 1 ms. The first pause is 100 ms, if that is not longer.
 	LongestPause time.Duration
@@ -41,7 +44,7 @@ type LaneConfig struct {
 
 // DefaultLaneConfig returns the limits of a destination that sets none.
 func DefaultLaneConfig() LaneConfig {
-	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: DefaultBackoff(), LongestPause: longestPause}
+	return LaneConfig{Concurrency: 8, Batch: 100, Timeout: 30 * time.Second, MaxAttempts: 20, Backoff: delivery.DefaultBackoff(), LongestPause: longestPause}
 }
 
 // Validate returns every mistake in c, joined.
@@ -88,10 +91,10 @@ const (
 type lane struct {
 	name     string
 	cfg      LaneConfig
-	handler  Handler
-	batch    BatchHandler // nil unless the handler takes batches
+	handler  delivery.Handler
+	batch    delivery.BatchHandler // nil unless the handler takes batches
 	log      *slog.Logger
-	observer Observer
+	observer delivery.Observer
 	window   time.Duration   // how much work may wait here, in time
 	expired  error           // the cause of a call that timed out
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
@@ -110,13 +113,13 @@ type lane struct {
 	paused  bool // by a person; see pause.go
 	breaker breaker
 	pacer   pacer
-	loners  *loners               // nil unless the destination throttles, or has done so a while ago
-	spoiled int                   // calls that were throttled and are not finished: what is queued is given back
-	uneasy  bool                  // any of the four is at work; see ease.go
-	total   [aside + 1]uint64     // answers by verdict
-	classes [ClassOurs + 1]uint64 // the same by class; 0 has those without an error
-	begun   Histogram             // from the event's creation to the handler
-	acked   Histogram             // from the event's creation to the acknowledgement
+	loners  *loners                        // nil unless the destination throttles, or has done so a while ago
+	spoiled int                            // calls that were throttled and are not finished: what is queued is given back
+	uneasy  bool                           // any of the four is at work; see ease.go
+	total   [aside + 1]uint64              // answers by verdict
+	classes [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
+	begun   observe.Histogram              // from the event's creation to the handler
+	acked   observe.Histogram              // from the event's creation to the acknowledgement
 
 	agg       *aggregates // keeps the events of each aggregate in order; nil where the engine keeps none
 	together  bool        // the handler may be given several events of an aggregate in one call
@@ -126,14 +129,14 @@ type lane struct {
 	timer     *time.Timer // looks for room again; nil before the first fault
 }
 
-func newLane(name string, h Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
+func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
 		log: log.With("destination", name), observer: nobody{}, onRoom: func() {},
 		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
 	}
-	l.batch, _ = h.(BatchHandler)
-	if k, ok := h.(OrderKeeper); ok {
+	l.batch, _ = h.(delivery.BatchHandler)
+	if k, ok := h.(delivery.OrderKeeper); ok {
 		l.together = k.KeepsOrder() && !cfg.BlockOnDead
 	}
 	return l

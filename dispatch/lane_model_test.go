@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // laneModel drives the accounting of a lane, with the test as its workers.
@@ -24,7 +26,7 @@ func (m *laneModel) fill(n int) *Parcel {
 	all := make([]Delivery, n)
 	for i := range all {
 		m.next++
-		all[i].Event = &Event{ID: m.next}
+		all[i].Event = &delivery.Event{ID: m.next}
 	}
 	p.Fill(all)
 	m.parcels = append(m.parcels, p)

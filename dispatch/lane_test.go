@@ -8,9 +8,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
-func newTestLane(h Handler, cfg LaneConfig) *lane {
+func newTestLane(h delivery.Handler, cfg LaneConfig) *lane {
 	l := newLane("a", h, cfg, 50*time.Millisecond, slog.New(slog.DiscardHandler))
 	l.ctx, l.onRoom = context.Background(), func() {}
 	return l
@@ -21,7 +23,7 @@ func claimOf(l *lane, n int) *Parcel {
 	p := NewParcel(func() bool { return true }, func(bool) {})
 	all := make([]Delivery, n)
 	for i := range all {
-		all[i].Event = &Event{ID: int64(i + 1), Type: "x"}
+		all[i].Event = &delivery.Event{ID: int64(i + 1), Type: "x"}
 	}
 	if l.grant(n) != n {
 		panic("no room")
@@ -32,8 +34,8 @@ func claimOf(l *lane, n int) *Parcel {
 }
 
 // takes is a handler that needs so long.
-func takes(d time.Duration) func(context.Context, *Event) error {
-	return func(ctx context.Context, _ *Event) error {
+func takes(d time.Duration) func(context.Context, *delivery.Event) error {
+	return func(ctx context.Context, _ *delivery.Event) error {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		select {
@@ -47,8 +49,8 @@ func takes(d time.Duration) func(context.Context, *Event) error {
 // calls counts those of a handler.
 type calls struct{ n atomic.Int64 }
 
-func (c *calls) handler(f func(context.Context, *Event) error) Handler {
-	return HandlerFunc(func(ctx context.Context, e *Event) error {
+func (c *calls) handler(f func(context.Context, *delivery.Event) error) delivery.Handler {
+	return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		c.n.Add(1)
 		return f(ctx, e)
 	})
@@ -133,7 +135,7 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 
 func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	t.Parallel()
-	l := newTestLane(HandlerFunc(func(context.Context, *Event) error { return nil }), testLane())
+	l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), testLane())
 	l.running, l.pace = l.cfg.Concurrency, 1 // nobody is hired, the test takes
 	for range 100_000 {
 		claimOf(l, 2)
@@ -153,14 +155,14 @@ func TestBatchHandlerOfTheWrongLengthFailsThemAll(t *testing.T) {
 	for name, answer := range map[string][]error{"none": {}, "too many": {nil, nil, nil}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := BatchHandlerFunc(func(context.Context, []*Event) []error { return answer })
+			h := delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { return answer })
 			l := newTestLane(h, testLane())
-			for _, err := range l.callBatch(t.Context(), []*Event{{}, {}}) {
+			for _, err := range l.callBatch(t.Context(), []*delivery.Event{{}, {}}) {
 				if err == nil {
 					t.Error("a batch counts as delivered")
 				}
 			}
-			if err := h.Deliver(t.Context(), &Event{}); err == nil {
+			if err := h.Deliver(t.Context(), &delivery.Event{}); err == nil {
 				t.Error("an event counts as delivered")
 			}
 		})

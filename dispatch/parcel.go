@@ -3,6 +3,8 @@ package dispatch
 import (
 	"sync"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Verdict is what became of a delivery.
@@ -28,7 +30,7 @@ const (
 // Delivery is one event that a [Parcel] brings to a lane.
 type Delivery struct {
 	// Event has its Destination and Attempt set.
-	Event *Event
+	Event *delivery.Event
 	// Key is zero where order does not matter.
 	Key Key
 	// Failures counts the failed attempts so far.
@@ -54,7 +56,7 @@ type Answer struct {
 	// Delay is how long to wait, for VerdictFailed and VerdictAside.
 	Delay time.Duration
 	// Class says whose fault it was, and Err what it was; zero if nothing went wrong.
-	Class Class
+	Class delivery.Class
 	Err   error
 	// Behind says that nothing of the aggregate is under way any more, and that rows
 	// may wait behind this delivery: the aggregate is blocked until they have been dealt with.
@@ -84,7 +86,7 @@ type job struct {
 	parcel  *Parcel
 	work    int // index into parcel.events
 	lane    *lane
-	event   *Event
+	event   *delivery.Event
 	agg     *aggregate // nil where order does not matter
 	next    *job       // of its aggregate
 	started bool       // a worker has taken it

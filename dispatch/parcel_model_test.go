@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // rowState is that of a stored delivery.
@@ -28,7 +30,7 @@ type parcelModel struct {
 	lane Lane
 	keys Keys
 
-	events   []*Event
+	events   []*delivery.Event
 	next     int // of them, to be read
 	rows     map[int64]*modelRow
 	held     map[int64]bool
@@ -61,9 +63,9 @@ type (
 	modelKeepingHandler struct{ modelBatchHandler }
 )
 
-func (h *modelOneHandler) Deliver(_ context.Context, e *Event) error { return h.m.deliver(e) }
+func (h *modelOneHandler) Deliver(_ context.Context, e *delivery.Event) error { return h.m.deliver(e) }
 
-func (h *modelBatchHandler) DeliverBatch(_ context.Context, events []*Event) []error {
+func (h *modelBatchHandler) DeliverBatch(_ context.Context, events []*delivery.Event) []error {
 	errs := make([]error, len(events))
 	broken := make(map[string]bool)
 	for i, e := range events {
@@ -80,7 +82,7 @@ func (h *modelBatchHandler) DeliverBatch(_ context.Context, events []*Event) []e
 func (*modelKeepingHandler) KeepsOrder() bool { return true }
 
 // deliver is what the destination does.
-func (m *parcelModel) deliver(e *Event) error {
+func (m *parcelModel) deliver(e *delivery.Event) error {
 	answer := "ok"
 	if !m.healthy {
 		answer = rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok", "ok", "fail", "dead", "down", "slower", "aside", "pause", "unsure"}).Draw(m.t, "answer")
@@ -89,13 +91,13 @@ func (m *parcelModel) deliver(e *Event) error {
 	case "fail":
 		return errors.New("fails")
 	case "dead":
-		return Permanent(errors.New("never"))
+		return delivery.Permanent(errors.New("never"))
 	case "down":
-		return Unavailable(errors.New("down"))
+		return delivery.Unavailable(errors.New("down"))
 	case "slower":
-		return Throttled(0, errors.New("slower"))
+		return delivery.Throttled(0, errors.New("slower"))
 	case "aside":
-		return Aside(errors.New("aside"))
+		return delivery.Aside(errors.New("aside"))
 	case "pause":
 		m.l.pause()
 	case "unsure":
@@ -115,7 +117,7 @@ func (m *parcelModel) deliver(e *Event) error {
 	return nil
 }
 
-func (m *parcelModel) key(e *Event) (k Key) {
+func (m *parcelModel) key(e *delivery.Event) (k Key) {
 	if !m.l.cfg.Unordered {
 		k, _ = m.keys.Of(nil, e)
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // finish lets all be well, and everything come to its end.
@@ -71,7 +73,7 @@ func newParcelModel(t *rapid.T, kind string, configure func(*LaneConfig)) *parce
 		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
 	}
 	one := modelOneHandler{m}
-	var h Handler = &one
+	var h delivery.Handler = &one
 	switch kind {
 	case "batch":
 		h = &modelBatchHandler{one}
@@ -87,7 +89,7 @@ func newParcelModel(t *rapid.T, kind string, configure func(*LaneConfig)) *parce
 	m.lane.Own(func() {})
 	keys := rapid.IntRange(0, 5).Draw(t, "aggregates")
 	for i := range rapid.IntRange(1, 600).Draw(t, "events in all") {
-		e := &Event{ID: int64(i + 1), Type: "x", Attempt: 1}
+		e := &delivery.Event{ID: int64(i + 1), Type: "x", Attempt: 1}
 		if k := i % (keys + 1); k > 0 {
 			e.AggregateID = fmt.Sprint(k)
 		}

@@ -1,48 +1,14 @@
 package dispatch
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
+
+	"github.com/notifyd/notifyd/delivery"
 )
-
-// ErrPattern is wrapped by errors about a pattern that cannot be used.
-var ErrPattern = errors.New("invalid pattern")
-
-// CheckPattern returns an error that wraps [ErrPattern] unless pattern is an
-// event type ("order.created"), a prefix ("order.*") or "*".
-func CheckPattern(pattern string) error {
-	body := strings.TrimSuffix(pattern, ".*")
-	switch {
-	case pattern == "*":
-		return nil
-	case body == "":
-		return fmt.Errorf("%w %q: give an event type, a prefix such as order.*, or *", ErrPattern, pattern)
-	case strings.ContainsAny(body, "* \t\r\n"):
-		return fmt.Errorf("%w %q: a star may stand alone or end the pattern as .*, and there is no white space", ErrPattern, pattern)
-	}
-	return nil
-}
-
-// BestPattern returns the place of the pattern that an event type is routed by,
-// -1 if none matches: the type itself, else the longest prefix, else "*". It is
-// for those who look at routes without a relay; the patterns must be valid.
-func BestPattern(patterns []string, eventType string) int {
-	best, length := -1, -1
-	for i, p := range patterns {
-		prefix, isPrefix := strings.CutSuffix(p, "*")
-		switch {
-		case p == eventType && !isPrefix:
-			return i
-		case isPrefix && len(prefix) > length && strings.HasPrefix(eventType, prefix):
-			best, length = i, len(prefix)
-		}
-	}
-	return best
-}
 
 // router finds the lanes of an event type: exact pattern first, then the
 // longest prefix, then "*". It is built before the relay runs and not changed
@@ -75,20 +41,20 @@ func (r *router) add(pattern string, lanes []Lane) error {
 	switch {
 	case pattern == "*":
 		if r.star != nil {
-			return fmt.Errorf("%w %q: it has a route already", ErrPattern, pattern)
+			return fmt.Errorf("%w %q: it has a route already", delivery.ErrPattern, pattern)
 		}
 		r.star = lanes
 	case isPrefix:
 		for _, p := range r.prefixes {
 			if p.prefix == prefix {
-				return fmt.Errorf("%w %q: it has a route already", ErrPattern, pattern)
+				return fmt.Errorf("%w %q: it has a route already", delivery.ErrPattern, pattern)
 			}
 		}
 		r.prefixes = append(r.prefixes, prefixRoute{prefix, lanes})
 		sort.Slice(r.prefixes, func(i, j int) bool { return len(r.prefixes[i].prefix) > len(r.prefixes[j].prefix) })
 	default:
 		if r.exact[pattern] != nil {
-			return fmt.Errorf("%w %q: it has a route already", ErrPattern, pattern)
+			return fmt.Errorf("%w %q: it has a route already", delivery.ErrPattern, pattern)
 		}
 		r.exact[pattern] = lanes
 	}

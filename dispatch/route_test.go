@@ -7,20 +7,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-)
 
-func TestCheckPattern(t *testing.T) {
-	t.Parallel()
-	for pattern, ok := range map[string]bool{
-		"*": true, "order": true, "order.created": true, "order.*": true, "a.b.*": true, "ünïcode.*": true,
-		"": false, ".*": false, "order*": false, "*.created": false, "order.*.x": false, "**": false, "order.**": false,
-		"a b": false, "a\tb": false, "a\n": false, " a": false, "order.* ": false,
-	} {
-		if err := CheckPattern(pattern); (err == nil) != ok || err != nil && !errors.Is(err, ErrPattern) {
-			t.Errorf("%q: %v", pattern, err)
-		}
-	}
-}
+	"github.com/notifyd/notifyd/delivery"
+)
 
 func newTestRouter(tb testing.TB, patterns ...string) *router {
 	tb.Helper()
@@ -47,7 +36,7 @@ func TestRouterTakesTheMostExactPattern(t *testing.T) {
 		}
 	}
 	for _, p := range []string{"*", "order.*", "order"} {
-		if err := r.add(p, []Lane{{}}); !errors.Is(err, ErrPattern) {
+		if err := r.add(p, []Lane{{}}); !errors.Is(err, delivery.ErrPattern) {
 			t.Errorf("a second %q: %v", p, err)
 		}
 	}
@@ -70,7 +59,7 @@ func TestBestPattern(t *testing.T) {
 		if lanes := r.find(typ); lanes != nil {
 			want = lanes[0].Name()
 		}
-		if i := BestPattern(patterns, typ); i >= 0 {
+		if i := delivery.BestPattern(patterns, typ); i >= 0 {
 			got = patterns[i]
 		}
 		if got != want {
@@ -133,7 +122,7 @@ func TestRouterMatchesLikeANaiveOne(t *testing.T) {
 		r := newRouter()
 		var patterns []string
 		for _, p := range rapid.SliceOfDistinct(pattern, rapid.ID[string]).Draw(t, "patterns") {
-			if CheckPattern(p) != nil {
+			if delivery.CheckPattern(p) != nil {
 				continue
 			}
 			patterns = append(patterns, p)
@@ -157,7 +146,7 @@ func FuzzPattern(f *testing.F) {
 		f.Add(seed, "order.created")
 	}
 	f.Fuzz(func(t *testing.T, pattern, typ string) {
-		if CheckPattern(pattern) != nil {
+		if delivery.CheckPattern(pattern) != nil {
 			return
 		}
 		r := newRouter()

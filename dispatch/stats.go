@@ -1,172 +1,26 @@
 package dispatch
 
-import "time"
+import (
+	"time"
 
-// Reporter is implemented by a [Handler] that knows how its destination is.
-type Reporter interface {
-	// Report returns what is known. It contacts nothing and returns at once.
-	Report() Report
-}
-
-// Report is the state of a handler at one moment.
-type Report struct {
-	// Connected says that there is a connection. A handler that connects when it
-	// is first used has none before.
-	Connected bool
-	// Blocked says that the destination has asked for a pause, as RabbitMQ does
-	// when it runs out of memory, and Reason why, in its own words.
-	Blocked bool
-	Reason  string
-	// Unconfirmed is how many messages are sent and not answered yet.
-	Unconfirmed int
-}
-
-// Stats are the figures of a dispatcher. Counters begin with zero at its start
-// and only grow.
-type Stats struct {
-	// Claims counts the claims that found something, and Claimed what they found.
-	Claims, Claimed uint64
-	// Fenced counts answers that were refused because their lease was taken over,
-	// lost in a crash of the database, or settled just before a connection was lost.
-	Fenced uint64
-	// ByID, Sweeps and Due count the questions for work, whether they found something or
-	// not: for ids that the bell named, for fresh events in order, and for deliveries that
-	// had to wait.
-	ByID, Sweeps, Due Asked
-	// Leases are those of deliveries that outlived their claim.
-	Leases LeaseStats
-	// Bell is how awake the relay is: "asleep" (writers ring), "awake" (it keeps
-	// them silent and sweeps), "ringing" or "drowsy" (about to fall asleep).
-	Bell string
-	// DatabaseDown says that the database does not answer.
-	DatabaseDown bool
-	// Listener is the connection that listens; nil where the relay only polls, or
-	// if somebody else than a relay asks.
-	Listener *ListenerStats
-	// Connections are those to the database, by role; nil if somebody else than a
-	// relay asks.
-	Connections []ConnectionStats
-	// Mode is "stream" where the relay reads a stream, and "queue" or empty where it claims.
-	Mode string
-	// Positions are the units of a stream that this relay owns, by destination; nil in
-	// a queue.
-	Positions []PositionStats
-	// Destinations are the lanes, in the order in which they were added.
-	Destinations []DestinationStats
-}
-
-// PositionStats are the figures of a unit of a stream that this relay owns.
-type PositionStats struct {
-	// Destination is the unit's destination, empty for the router, which looks for event
-	// types without a route. Part is 0 but where a destination is read in parts.
-	Destination string
-	Part        int
-	// Head is the highest id that was read, and Last the highest that was given out
-	// when it was last asked for: everything in between has yet to be read. Unread is how
-	// many ids that is, without those between two partitions, which no event can have.
-	Head, Last, Unread int64
-	// Open is how many events up to Head are not acknowledged or stored yet, and Gaps how
-	// many ids up to Head belong to transactions that are open, as far as is known, in so many Ranges.
-	Open, Gaps, Ranges int64
-	// OldestGap is for how long the oldest of them has been known; 0 if there is none.
-	OldestGap time.Duration
-	// Blocked is how many aggregates wait for a stored delivery.
-	Blocked int
-	// Delivered counts what the destination has acknowledged since this relay owns the unit.
-	Delivered uint64
-	// Saved counts the writes of the position, and SavedAt is when the last one was.
-	Saved   uint64
-	SavedAt time.Time
-}
-
-// Lag is how many ids have yet to be dealt with. Ids of transactions that were rolled
-// back count until they are known to be.
-func (s PositionStats) Lag() int64 { return s.Unread + s.Open + s.Gaps }
-
-// ConnectionStats are the connections to the database in one role.
-type ConnectionStats struct {
-	// Role is what follows notifyd/ in pg_stat_activity, or "pool".
-	Role string
-	// Open is how many there are, and Opened how many there have been.
-	Open   int
-	Opened uint64
-}
-
-// Asked counts questions for work.
-type Asked struct{ Count, Failed uint64 }
-
-// Plus returns the sum of both.
-func (a Asked) Plus(b Asked) Asked { return Asked{a.Count + b.Count, a.Failed + b.Failed} }
-
-// LeaseStats are the figures of leases.
-type LeaseStats struct {
-	// Held is how many this relay holds at the moment.
-	Held int
-	// Granted, Renewed and Lost count leases that were written, extended, and
-	// given up because a handler ignored the end of its context.
-	Granted, Renewed, Lost uint64
-	// TakenOver counts the deliveries of relays that are gone, and those of its own
-	// whose answers a crash of the database took back.
-	TakenOver uint64
-}
-
-// DestinationStats are the figures of one destination.
-type DestinationStats struct {
-	Name string
-	// Delivered, Failed, Dead and Released count answers: acknowledged, to be
-	// tried again, given up, and given back or put aside without counting an attempt.
-	Delivered, Failed, Dead, Released uint64
-	// Parked counts deliveries that shared a call with an earlier one of their
-	// aggregate, and wait because that failed.
-	Parked uint64
-	// Classes counts answers by [Class]; index 0 has those without an error.
-	Classes [ClassOurs + 1]uint64
-	// Refused, Withdrawn and Withheld count deliveries that were found and not
-	// begun with: there was no room; they were taken back before their turn; or an
-	// earlier event of their aggregate has to go first.
-	Refused, Withdrawn, Withheld uint64
-	// Begun is how old events were when their first attempt began, and Acked how
-	// old they were when the destination acknowledged them, retries included. The
-	// age counts from Event.CreatedAt, which is when the writer's transaction began, to
-	// the relay's clock. Events with available_at and replays are left out where
-	// they are known.
-	Begun, Acked Histogram
-	// Room is for how many more deliveries there is room at the moment, and
-	// Aggregates how many aggregates have a delivery under way or put aside.
-	Room, Aggregates int
-	// Running is how many calls of the handler are under way, and Queued how many
-	// deliveries wait for one in memory.
-	Running, Queued int
-	// State is what the breaker does, and Unavailable that it keeps the lane from the
-	// destination because that is down: it is open or probing.
-	State       BreakerState
-	Unavailable bool
-	// Throttled counts answers that asked for fewer deliveries, and Gap is what the lane
-	// puts between the beginnings of two because of them; 0 if nothing.
-	Throttled uint64
-	Gap       time.Duration
-	// Paused says that somebody has called Pause: nothing is claimed for it.
-	Paused bool
-	// Pace is what an event takes a worker, on average.
-	Pace time.Duration
-	// Report is what the handler knows; nil if it does not tell.
-	Report *Report
-}
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
+)
 
 // Stats returns the figures of the moment, without those of the engine. It asks nobody
 // and is cheap.
-func (d *Dispatcher) Stats() Stats {
-	s := Stats{DatabaseDown: d.health.down()}
+func (d *Dispatcher) Stats() observe.Stats {
+	s := observe.Stats{DatabaseDown: d.health.down()}
 	for _, l := range d.lanes {
 		s.Destinations = append(s.Destinations, l.stats())
 	}
 	return s
 }
 
-func (l *lane) stats() DestinationStats {
+func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
-	s := DestinationStats{
+	s := observe.DestinationStats{
 		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released] + l.total[aside],
 		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now),
 		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
@@ -177,7 +31,7 @@ func (l *lane) stats() DestinationStats {
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()
-	if r, ok := l.handler.(Reporter); ok {
+	if r, ok := l.handler.(delivery.Reporter); ok {
 		report := r.Report()
 		s.Report = &report
 	}

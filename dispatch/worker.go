@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // ErrStopping is the cause of contexts of handlers that end because the relay stops.
@@ -34,7 +36,7 @@ type outcome struct {
 	verdict  verdict
 	failures int
 	delay    time.Duration
-	class    Class
+	class    delivery.Class
 	err      error
 	from, to time.Duration // when the handler had it, since the chunk was begun
 
@@ -92,7 +94,7 @@ func (l *lane) shedAll(jobs []*job) {
 	l.mu.Unlock()
 	outs := make([]outcome, len(late))
 	for i, j := range late {
-		outs[i] = outcome{verdict: released, failures: j.failures(), class: ClassOurs, err: errLapsed}
+		outs[i] = outcome{verdict: released, failures: j.failures(), class: delivery.ClassOurs, err: errLapsed}
 	}
 	l.finished(time.Now(), notBegun, late, outs)
 }
@@ -144,7 +146,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
 	begin := time.Now()
-	events := make([]*Event, len(jobs))
+	events := make([]*delivery.Event, len(jobs))
 	for i, j := range jobs {
 		events[i] = j.event
 	}
@@ -179,7 +181,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 // back they are given back as well: stored, they would be found before it.
 func (l *lane) follows(out *outcome) verdict {
 	switch {
-	case out.verdict == dead && !l.cfg.BlockOnDead && IsPermanent(out.err):
+	case out.verdict == dead && !l.cfg.BlockOnDead && delivery.IsPermanent(out.err):
 		return 0
 	case out.verdict == released:
 		return released
@@ -187,12 +189,12 @@ func (l *lane) follows(out *outcome) verdict {
 	return parked
 }
 
-func (l *lane) call(ctx context.Context, e *Event) (err error) {
+func (l *lane) call(ctx context.Context, e *delivery.Event) (err error) {
 	defer recovered(&err)
 	return l.handler.Deliver(ctx, e)
 }
 
-func (l *lane) callBatch(ctx context.Context, events []*Event) (errs []error) {
+func (l *lane) callBatch(ctx context.Context, events []*delivery.Event) (errs []error) {
 	var err error
 	func() {
 		defer recovered(&err)
@@ -232,37 +234,42 @@ func (l *lane) judge(ctx context.Context, j *job, began time.Time, err error) ou
 	failures := j.failures()
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
-		return outcome{verdict: released, failures: failures, class: ClassOurs, err: ErrStopping}
+		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
-	if IsUnavailable(err) || errors.Is(err, l.expired) && l.down() {
+	if delivery.IsUnavailable(err) || errors.Is(err, l.expired) && l.down() {
 		// A probe that is not answered in time says nothing about its event.
 		return l.unavailable(log, j, began, err)
 	}
-	if IsThrottled(err) {
+	if delivery.IsThrottled(err) {
 		return l.throttle(log, j, began, err)
 	}
 	failures++
-	if IsPermanent(err) || failures >= l.cfg.MaxAttempts {
-		log.ErrorContext(ctx, "event is a dead letter", "class", ClassEvent, "permanent", IsPermanent(err), "err", err)
-		l.observer.Observe(Incident{
-			Kind: IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: err,
+	if delivery.IsPermanent(err) || failures >= l.cfg.MaxAttempts {
+		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", delivery.IsPermanent(err), "err", err)
+		l.observer.Observe(delivery.Incident{
+			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: err,
 		})
-		return outcome{verdict: dead, failures: failures, class: ClassEvent, err: err}
+		return outcome{verdict: dead, failures: failures, class: delivery.ClassEvent, err: err}
 	}
-	delay, ok := retryDelay(err)
+	delay, ok := delivery.RetryDelay(err)
 	if !ok {
-		delay = l.cfg.Backoff.wait(failures)
+		delay = spreadWait(l.cfg.Backoff, failures)
 	}
-	log.WarnContext(ctx, "delivery failed", "class", ClassEvent, "retry_in", delay, "err", err)
-	return outcome{verdict: failed, failures: failures, delay: delay, class: ClassEvent, err: err}
+	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", delay, "err", err)
+	return outcome{verdict: failed, failures: failures, delay: delay, class: delivery.ClassEvent, err: err}
 }
 
 func (l *lane) down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.breaker.open()
+}
+
+// miscounted is the error of a batch handler that did not answer for each event.
+func miscounted(answers, events int) error {
+	return fmt.Errorf("the handler gave %d answers for %d events", answers, events)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	"github.com/notifyd/notifyd/listener"
@@ -389,13 +389,13 @@ func TestStartsBeforeTheDatabase(t *testing.T) {
 			}
 			seen := make(incidents, 1000)
 			r := e.start(handleAll(t, h), notifyd.WithObserver(seen))
-			if i := seen.until(t, dispatch.IncidentDatabaseLost); i.Err == nil || !r.Stats().DatabaseDown {
+			if i := seen.until(t, delivery.IncidentDatabaseLost); i.Err == nil || !r.Stats().DatabaseDown {
 				t.Errorf("incident %+v, stats %+v", i, r.Stats())
 			}
 			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			seen.until(t, dispatch.IncidentDatabaseBack)
+			seen.until(t, delivery.IncidentDatabaseBack)
 			r.waitReady()
 			if got := h.next(); got.ID != id || r.Stats().DatabaseDown {
 				t.Errorf("got event %d, want %d; stats %+v", got.ID, id, r.Stats())
@@ -411,7 +411,7 @@ func TestStopsBeforeItIsReady(t *testing.T) {
 	e.exec(`ALTER TABLE outbox_deliveries RENAME TO hidden`)
 	seen := make(incidents, 1000)
 	r := e.start(handleAll(t, newRecorder(t)), notifyd.WithObserver(seen))
-	seen.until(t, dispatch.IncidentDatabaseLost)
+	seen.until(t, delivery.IncidentDatabaseLost)
 	if err := r.end(); err != nil {
 		t.Error(err)
 	}

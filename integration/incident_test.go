@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -18,7 +18,7 @@ type incidents chan notifyd.Incident
 func (c incidents) Observe(i notifyd.Incident) { c <- i }
 
 // until waits for an incident of a kind.
-func (c incidents) until(t *testing.T, kind dispatch.IncidentKind) notifyd.Incident {
+func (c incidents) until(t *testing.T, kind delivery.IncidentKind) notifyd.Incident {
 	t.Helper()
 	for {
 		select {
@@ -60,14 +60,14 @@ func TestIncidents(t *testing.T) {
 			}, notifyd.WithObserver(seen))
 
 			id := e.insert("bad", "1")
-			if i := seen.until(t, dispatch.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {
+			if i := seen.until(t, delivery.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {
 				t.Errorf("dead letter: %+v", i)
 			}
 			// It is told when it is decided, and written a moment later.
 			e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
 			down.Store(true)
 			e.insert("down", "1")
-			if i := seen.until(t, dispatch.IncidentUnavailable); i.Destination != "down" || i.Err == nil {
+			if i := seen.until(t, delivery.IncidentUnavailable); i.Destination != "down" || i.Err == nil {
 				t.Errorf("unavailable: %+v", i)
 			}
 			if age, err := r.OldestWaiting(t.Context()); err != nil || age <= 0 {
@@ -79,7 +79,7 @@ func TestIncidents(t *testing.T) {
 				t.Errorf("what waits for the destination that is down: %+v", d)
 			}
 			down.Store(false)
-			seen.until(t, dispatch.IncidentAvailable)
+			seen.until(t, delivery.IncidentAvailable)
 			e.untilDone()
 			if age, err := r.OldestWaiting(t.Context()); err != nil || age != 0 {
 				t.Errorf("OldestWaiting() = %v, %v; want 0", age, err)
@@ -88,11 +88,11 @@ func TestIncidents(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Both are told of, in the order in which they are noticed.
-			lost := map[dispatch.IncidentKind]bool{}
+			lost := map[delivery.IncidentKind]bool{}
 			for len(lost) < 2 {
 				select {
 				case i := <-seen:
-					if i.Kind == dispatch.IncidentDatabaseLost || i.Kind == dispatch.IncidentListenerLost {
+					if i.Kind == delivery.IncidentDatabaseLost || i.Kind == delivery.IncidentListenerLost {
 						lost[i.Kind] = i.Err != nil
 					}
 				case <-time.After(patience):
@@ -102,8 +102,8 @@ func TestIncidents(t *testing.T) {
 			if err := server.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			back := map[dispatch.IncidentKind]bool{}
-			for !back[dispatch.IncidentDatabaseBack] || !back[dispatch.IncidentListenerBack] {
+			back := map[delivery.IncidentKind]bool{}
+			for !back[delivery.IncidentDatabaseBack] || !back[delivery.IncidentListenerBack] {
 				select {
 				case i := <-seen:
 					back[i.Kind] = true

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // aliveOwner is the number of a relay that lives, as its lock says, and does not renew.
@@ -72,7 +72,7 @@ func (e *env) tryLease(lease time.Duration) *leaseTrial {
 }
 
 // sum adds up a figure of the leases of both relays.
-func (l *leaseTrial) sum(figure func(dispatch.LeaseStats) uint64) (n uint64) {
+func (l *leaseTrial) sum(figure func(observe.LeaseStats) uint64) (n uint64) {
 	for _, r := range l.relays {
 		n += figure(r.Stats().Leases)
 	}
@@ -113,10 +113,10 @@ func (l *leaseTrial) outlive() bool {
 		l.t.Errorf("%d renewals have not moved the end of the lease by twice its length", renewed)
 	}
 	awaitTrue(l.t, "the renewals counted", func() bool {
-		return l.sum(func(s dispatch.LeaseStats) uint64 { return s.Renewed }) >= 3
+		return l.sum(func(s observe.LeaseStats) uint64 { return s.Renewed }) >= 3
 	})
 	awaitTrue(l.t, "the lease that was taken over counted", func() bool {
-		return l.sum(func(s dispatch.LeaseStats) uint64 { return s.TakenOver }) > 0
+		return l.sum(func(s observe.LeaseStats) uint64 { return s.TakenOver }) > 0
 	})
 	l.finish()
 	if n := l.slow.times(id); n != 1 {

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
-	"github.com/notifyd/notifyd/store"
 )
 
 // through returns e as seen through another URL: what is started of it goes that way.

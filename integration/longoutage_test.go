@@ -13,7 +13,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // envLongOutage is how many events the long outage is met with.
@@ -35,7 +36,7 @@ func longOutage(t *testing.T) int {
 }
 
 // untilDestination waits until the figures of the relay's only destination are so.
-func (r *running) untilDestination(what string, ok func(d *dispatch.DestinationStats) bool) {
+func (r *running) untilDestination(what string, ok func(d *observe.DestinationStats) bool) {
 	r.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -151,7 +152,7 @@ func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
 		taken.insert(e, batch)
 	}
 	released := relay.Stats().Destinations[0].Released
-	relay.untilDestination("probed", func(d *dispatch.DestinationStats) bool { return d.Released >= released+probes && d.Unavailable })
+	relay.untilDestination("probed", func(d *observe.DestinationStats) bool { return d.Released >= released+probes && d.Unavailable })
 	relay.checkUncounted(e)
 	if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE state = 'fresh'`); n < events*9/10 {
 		t.Errorf("%d of %d events wait as if they had never been tried", n, events)
@@ -172,7 +173,7 @@ func meetLongOutage(t *testing.T, events int, away http.HandlerFunc) {
 		t.Errorf("%d deliveries left", n)
 	}
 	taken.checkComplete(before + events/batch*batch)
-	relay.untilDestination("well", func(d *dispatch.DestinationStats) bool { return d.State == dispatch.BreakerClosed })
+	relay.untilDestination("well", func(d *observe.DestinationStats) bool { return d.State == observe.BreakerClosed })
 }
 
 // checkComplete wants so many events to have come, and no more copies than were
@@ -190,8 +191,8 @@ func (y *tally) checkComplete(want int) {
 func (r *running) checkUncounted(e *env) {
 	r.t.Helper()
 	d := r.Stats().Destinations[0]
-	if d.Failed != 0 || d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 {
-		r.t.Errorf("an attempt was counted: %d failed, %d dead, %d by fault of the event", d.Failed, d.Dead, d.Classes[dispatch.ClassEvent])
+	if d.Failed != 0 || d.Dead != 0 || d.Classes[delivery.ClassEvent] != 0 {
+		r.t.Errorf("an attempt was counted: %d failed, %d dead, %d by fault of the event", d.Failed, d.Dead, d.Classes[delivery.ClassEvent])
 	}
 	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE attempts > 0 OR state = 'dead'`); n != 0 {
 		r.t.Errorf("%d deliveries with an attempt, or dead:\n%s", n, e.dump())
@@ -230,7 +231,7 @@ func TestQuota(t *testing.T) {
 			came, requests := r.events()
 			refused := requests - events
 			t.Logf("%d events in %d requests, %d of them refused", came, requests, refused)
-			if d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
+			if d.Dead != 0 || d.Classes[delivery.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
 				t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
 			}
 			if came != events || d.Delivered != events || d.Throttled == 0 || int(d.Throttled) != refused {
@@ -240,7 +241,7 @@ func TestQuota(t *testing.T) {
 				t.Errorf("%d of %d requests were refused", refused, requests)
 			}
 			for range len(seen) {
-				if i := <-seen; i.Kind == dispatch.IncidentUnavailable {
+				if i := <-seen; i.Kind == delivery.IncidentUnavailable {
 					t.Errorf("the receiver was taken for down: %v", i.Err)
 				}
 			}

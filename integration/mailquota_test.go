@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
@@ -76,7 +76,7 @@ func TestMailQuota(t *testing.T) {
 			r := e.relay(handleAll(t, h, notifyd.MaxAttempts(1)), notifyd.WithObserver(seen))
 			e.untilDone()
 			d := r.Stats().Destinations[0]
-			if d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
+			if d.Dead != 0 || d.Classes[delivery.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
 				t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
 			}
 			if d.Throttled != uint64(len(refusals)*times) {
@@ -87,7 +87,7 @@ func TestMailQuota(t *testing.T) {
 				t.Errorf("not one mail for each of %d events: %v", events, came)
 			}
 			for range len(seen) {
-				if i := <-seen; i.Kind == dispatch.IncidentUnavailable {
+				if i := <-seen; i.Kind == delivery.IncidentUnavailable {
 					t.Errorf("the server was taken for down: %v", i.Err)
 				}
 			}
@@ -115,7 +115,7 @@ func TestMailQuotaOfOneAddress(t *testing.T) {
 		WHERE event_id = $1 AND (state = 'dead' OR state = 'retry' AND attempts = 0 AND error_class = 'destination'))`, slow)
 			server.Heal()
 			e.untilState(slow, "done")
-			if d := r.Stats().Destinations[0]; d.Dead != 0 || d.Classes[dispatch.ClassEvent] != 0 || d.Throttled == 0 {
+			if d := r.Stats().Destinations[0]; d.Dead != 0 || d.Classes[delivery.ClassEvent] != 0 || d.Throttled == 0 {
 				t.Errorf("an attempt was counted: %+v\n%s", d, e.dump())
 			}
 			if came := mails(t, server); len(came) != others+1 {

@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -108,9 +108,9 @@ func (o *orderObserver) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusOK)
-	case o.dests[r.PathValue("dest")].fate(o.seed, id).permanent && !dispatch.IsUnavailable(err):
+	case o.dests[r.PathValue("dest")].fate(o.seed, id).permanent && !delivery.IsUnavailable(err):
 		w.WriteHeader(http.StatusGone)
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		w.WriteHeader(http.StatusServiceUnavailable)
 	default:
 		w.WriteHeader(http.StatusInternalServerError)

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // orderAttempts is how many failures make a dead letter in tests of the order.
@@ -199,7 +199,7 @@ func (s streamHandler) DeliverBatch(ctx context.Context, events []*notifyd.Event
 			continue
 		}
 		errs[i] = s.one(ctx, e)
-		if errs[i] != nil && !dispatch.IsPermanent(errs[i]) {
+		if errs[i] != nil && !delivery.IsPermanent(errs[i]) {
 			broken[e.AggregateID] = true
 		}
 	}

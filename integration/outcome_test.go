@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/outbox"
 
 	"github.com/jackc/pgx/v5"
@@ -296,14 +296,14 @@ func next[T any](t *testing.T, from <-chan T) (value T) {
 }
 
 // destination returns the figures of a destination.
-func destination(r *running, name string) dispatch.DestinationStats {
+func destination(r *running, name string) observe.DestinationStats {
 	for _, d := range r.Stats().Destinations {
 		if d.Name == name {
 			return d
 		}
 	}
 	r.t.Fatalf("there is no destination %s", name)
-	return dispatch.DestinationStats{}
+	return observe.DestinationStats{}
 }
 
 func TestDestinationThatIsGoneIsNamed(t *testing.T) {

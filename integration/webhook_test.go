@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // httpReceiver is an HTTP server that counts events and can be stopped and
@@ -174,7 +174,7 @@ func TestWebhookReceiverRestarts(t *testing.T) {
 			for _, n := range []int{events / 5, events / 2} {
 				r.await(n)
 				r.stop()
-				relay.untilDestination("unavailable", func(d *dispatch.DestinationStats) bool { return d.Unavailable })
+				relay.untilDestination("unavailable", func(d *observe.DestinationStats) bool { return d.Unavailable })
 				hold.Store(false)
 				r.start()
 			}

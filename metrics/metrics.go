@@ -10,18 +10,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // Source is what the figures come from; *notifyd.Relay is one.
 type Source interface {
 	// Stats returns the figures of the moment.
-	Stats() dispatch.Stats
+	Stats() observe.Stats
 	// Listening reports whether notifications are heard.
 	Listening() bool
 	// Waiting returns what waits in the tables.
-	Waiting(ctx context.Context) (store.Backlog, error)
+	Waiting(ctx context.Context) (observe.Backlog, error)
 }
 
 // askTimeout bounds asking the database what waits: a scrape must not

@@ -11,20 +11,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type source struct {
-	stats dispatch.Stats
-	waits func(ctx context.Context) (store.Backlog, error)
+	stats observe.Stats
+	waits func(ctx context.Context) (observe.Backlog, error)
 }
 
-func (s source) Stats() dispatch.Stats { return s.stats }
-func (s source) Listening() bool       { return true }
-func (s source) Waiting(ctx context.Context) (store.Backlog, error) {
+func (s source) Stats() observe.Stats { return s.stats }
+func (s source) Listening() bool      { return true }
+func (s source) Waiting(ctx context.Context) (observe.Backlog, error) {
 	return s.waits(ctx)
 }
 
@@ -60,26 +60,26 @@ func gather(t *testing.T, s source) map[string]float64 {
 
 func TestCollector(t *testing.T) {
 	t.Parallel()
-	s := source{stats: dispatch.Stats{
+	s := source{stats: observe.Stats{
 		Claims: 1, Claimed: 2, Fenced: 3, Bell: "awake", DatabaseDown: true,
-		Sweeps:      dispatch.Asked{Count: 17, Failed: 18},
-		Leases:      dispatch.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
-		Connections: []dispatch.ConnectionStats{{Role: "claim", Open: 4, Opened: 5}, {Role: "claim", Open: 1, Opened: 2}, {Role: "pool"}},
-		Destinations: []dispatch.DestinationStats{
+		Sweeps:      observe.Asked{Count: 17, Failed: 18},
+		Leases:      observe.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
+		Connections: []observe.ConnectionStats{{Role: "claim", Open: 4, Opened: 5}, {Role: "claim", Open: 1, Opened: 2}, {Role: "pool"}},
+		Destinations: []observe.DestinationStats{
 			{
 				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
-				State: dispatch.BreakerRamping, Gap: 2 * time.Second, Throttled: 33,
-				Parked: 19, Classes: [dispatch.ClassOurs + 1]uint64{0: 4, dispatch.ClassDestination: 20}, Refused: 28, Withdrawn: 29, Withheld: 30, Room: 31, Aggregates: 32,
-				Begun: dispatch.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
+				State: observe.BreakerRamping, Gap: 2 * time.Second, Throttled: 33,
+				Parked: 19, Classes: [delivery.ClassOurs + 1]uint64{0: 4, delivery.ClassDestination: 20}, Refused: 28, Withdrawn: 29, Withheld: 30, Room: 31, Aggregates: 32,
+				Begun: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
-			{Name: "b", Report: &dispatch.Report{Connected: true, Blocked: true, Reason: "low on memory", Unconfirmed: 10}},
+			{Name: "b", Report: &delivery.Report{Connected: true, Blocked: true, Reason: "low on memory", Unconfirmed: 10}},
 		},
-	}, waits: func(context.Context) (store.Backlog, error) {
-		return store.Backlog{
-			Oldest: &store.Waiting{Age: 1.5}, Delayed: store.Count{N: 11},
-			Destinations: []store.DestinationBacklog{
-				{Name: "a", Fresh: store.Count{N: 12}, Retry: store.Count{N: 13}, Running: store.Count{N: 14}, Parked: store.Count{N: 15}, Dead: store.Count{N: 10000, More: true}, Oldest: &store.Waiting{Age: 2.5}},
-				{Name: "gone", Retry: store.Count{N: 16}},
+	}, waits: func(context.Context) (observe.Backlog, error) {
+		return observe.Backlog{
+			Oldest: &observe.Waiting{Age: 1.5}, Delayed: observe.Count{N: 11},
+			Destinations: []observe.DestinationBacklog{
+				{Name: "a", Fresh: observe.Count{N: 12}, Retry: observe.Count{N: 13}, Running: observe.Count{N: 14}, Parked: observe.Count{N: 15}, Dead: observe.Count{N: 10000, More: true}, Oldest: &observe.Waiting{Age: 2.5}},
+				{Name: "gone", Retry: observe.Count{N: 16}},
 			},
 		}, nil
 	}}
@@ -119,16 +119,16 @@ func TestCollector(t *testing.T) {
 // TestCollectorOfStream: positions in place of claims and leases.
 func TestCollectorOfStream(t *testing.T) {
 	t.Parallel()
-	got := gather(t, source{stats: dispatch.Stats{
+	got := gather(t, source{stats: observe.Stats{
 		Mode: "stream", Fenced: 3,
-		Positions: []dispatch.PositionStats{
+		Positions: []observe.PositionStats{
 			{Head: 9, Last: 9, Saved: 1},
 			{Destination: "a", Part: 1, Head: 10, Last: 15, Open: 2, Gaps: 4, Ranges: 3, OldestGap: 1500 * time.Millisecond, Blocked: 7, Saved: 8},
 		},
-		Destinations: []dispatch.DestinationStats{{Name: "a"}},
-	}, waits: func(context.Context) (store.Backlog, error) {
-		return store.Backlog{Positions: []store.Position{
-			{Session: &store.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &store.UnitSession{PID: 1}}, {Destination: "of another"},
+		Destinations: []observe.DestinationStats{{Name: "a"}},
+	}, waits: func(context.Context) (observe.Backlog, error) {
+		return observe.Backlog{Positions: []observe.Position{
+			{Session: &observe.UnitSession{PID: 1}}, {Destination: "a"}, {Destination: "a", Part: 1, Lag: 11, Session: &observe.UnitSession{PID: 1}}, {Destination: "of another"},
 		}}, nil
 	}})
 	for name, want := range map[string]float64{
@@ -152,11 +152,11 @@ func TestCollectorOfStream(t *testing.T) {
 // TestDatabaseGone: what it would tell is absent, and nothing hangs.
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
-	got := gather(t, source{waits: func(ctx context.Context) (store.Backlog, error) {
+	got := gather(t, source{waits: func(ctx context.Context) (observe.Backlog, error) {
 		if _, ok := ctx.Deadline(); !ok {
 			t.Error("the question to the database has no end")
 		}
-		return store.Backlog{}, errors.New("gone")
+		return observe.Backlog{}, errors.New("gone")
 	}})
 	if _, ok := got["notifyd_oldest_waiting_seconds"]; ok {
 		t.Error("an age is shown that nobody knows")

@@ -7,9 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/notifyd/notifyd/dispatch"
-	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // output turns figures into metrics.
@@ -26,10 +25,10 @@ func (o output) gauge(name string, value float64, labels ...string) {
 	o.to <- prometheus.MustNewConstMetric(o.gauges[name], prometheus.GaugeValue, value, labels...)
 }
 
-func (o output) histogram(name string, h *dispatch.Histogram, labels ...string) {
+func (o output) histogram(name string, h *observe.Histogram, labels ...string) {
 	buckets := make(map[float64]uint64, len(h.Buckets))
 	var below uint64
-	for i, bound := range dispatch.LatencyBounds() {
+	for i, bound := range observe.LatencyBounds() {
 		below += h.Buckets[i]
 		buckets[bound.Seconds()] = below
 	}
@@ -37,14 +36,14 @@ func (o output) histogram(name string, h *dispatch.Histogram, labels ...string) 
 }
 
 // destination offers the figures of one lane.
-func (o output) destination(d *dispatch.DestinationStats) {
+func (o output) destination(d *observe.DestinationStats) {
 	for outcome, n := range map[string]uint64{"delivered": d.Delivered, "failed": d.Failed, "dead": d.Dead, "released": d.Released, "parked": d.Parked} {
 		o.counter("notifyd_deliveries_total", n, d.Name, outcome)
 	}
 	for class, n := range d.Classes {
 		word := "none"
 		if class > 0 {
-			word = dispatch.Class(class).String()
+			word = delivery.Class(class).String()
 		}
 		o.counter("notifyd_attempts_total", n, d.Name, word)
 	}
@@ -55,7 +54,7 @@ func (o output) destination(d *dispatch.DestinationStats) {
 	o.histogram("notifyd_commit_to_ack_seconds", &d.Acked, d.Name)
 	o.gauge("notifyd_destination_unavailable", truth(d.Unavailable), d.Name)
 	o.gauge("notifyd_destination_paused", truth(d.Paused), d.Name)
-	for _, state := range dispatch.BreakerStates() {
+	for _, state := range observe.BreakerStates() {
 		o.gauge("notifyd_destination_state", truth(d.State == state), d.Name, state.String())
 	}
 	o.gauge("notifyd_destination_throttled_gap_seconds", d.Gap.Seconds(), d.Name)
@@ -73,8 +72,8 @@ func (o output) destination(d *dispatch.DestinationStats) {
 }
 
 // relay offers the figures that are of no destination.
-func (o output) relay(s *dispatch.Stats) {
-	if s.Mode == string(outboxsql.ModeStream) {
+func (o output) relay(s *observe.Stats) {
+	if s.Mode == observe.ModeStream {
 		o.positions(s)
 	} else {
 		o.claims(s)
@@ -93,8 +92,8 @@ func (o output) relay(s *dispatch.Stats) {
 }
 
 // positions offers the figures of the units of a stream that the relay has.
-func (o output) positions(s *dispatch.Stats) {
-	o.mode(outboxsql.ModeStream)
+func (o output) positions(s *observe.Stats) {
+	o.mode(observe.ModeStream)
 	for _, p := range s.Positions {
 		part := strconv.Itoa(p.Part)
 		o.gauge("notifyd_position_head", float64(p.Head), p.Destination, part)
@@ -106,18 +105,18 @@ func (o output) positions(s *dispatch.Stats) {
 	}
 }
 
-func (o output) mode(is outboxsql.Mode) {
-	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
-		o.gauge("notifyd_mode", truth(is == mode), string(mode))
+func (o output) mode(is string) {
+	for _, mode := range []string{observe.ModeQueue, observe.ModeStream} {
+		o.gauge("notifyd_mode", truth(is == mode), mode)
 	}
 }
 
 // claims offers what only a queue has.
-func (o output) claims(s *dispatch.Stats) {
-	o.mode(outboxsql.ModeQueue)
+func (o output) claims(s *observe.Stats) {
+	o.mode(observe.ModeQueue)
 	o.counter("notifyd_claims_total", s.Claims)
 	o.counter("notifyd_claimed_total", s.Claimed)
-	for word, asked := range map[string]dispatch.Asked{"ids": s.ByID, "sweep": s.Sweeps, "due": s.Due} {
+	for word, asked := range map[string]observe.Asked{"ids": s.ByID, "sweep": s.Sweeps, "due": s.Due} {
 		o.counter("notifyd_queries_total", asked.Count, word)
 		o.counter("notifyd_query_failures_total", asked.Failed, word)
 	}
@@ -129,8 +128,8 @@ func (o output) claims(s *dispatch.Stats) {
 }
 
 // byRole adds up what two ways to the database have in one role.
-func byRole(all []dispatch.ConnectionStats) map[string]dispatch.ConnectionStats {
-	roles := make(map[string]dispatch.ConnectionStats, len(all))
+func byRole(all []observe.ConnectionStats) map[string]observe.ConnectionStats {
+	roles := make(map[string]observe.ConnectionStats, len(all))
 	for _, c := range all {
 		sum := roles[c.Role]
 		sum.Open, sum.Opened = sum.Open+c.Open, sum.Opened+c.Opened
@@ -139,7 +138,7 @@ func byRole(all []dispatch.ConnectionStats) map[string]dispatch.ConnectionStats 
 	return roles
 }
 
-func (o output) listener(l *dispatch.ListenerStats) {
+func (o output) listener(l *observe.ListenerStats) {
 	if l == nil {
 		return
 	}
@@ -155,7 +154,7 @@ func (o output) listener(l *dispatch.ListenerStats) {
 
 // backlog offers what waits, for the destinations of the relay and for those
 // that only the tables know.
-func (o output) backlog(b *store.Backlog, s *dispatch.Stats) {
+func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 	o.gauge("notifyd_oldest_waiting_seconds", age(b.Oldest))
 	o.gauge("notifyd_delayed_events", float64(b.Delayed.N))
 	shown := make(map[string]bool, len(s.Destinations))
@@ -176,14 +175,14 @@ func (o output) backlog(b *store.Backlog, s *dispatch.Stats) {
 			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, part)
 		}
 		// The relay's own figures do not know where ids jump to another partition.
-		if slices.ContainsFunc(s.Positions, func(own dispatch.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
+		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
 			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, part)
 		}
 	}
 }
 
-func (o output) waiting(d store.DestinationBacklog) {
-	for state, n := range map[string]store.Count{"fresh": d.Fresh, "retry": d.Retry, "running": d.Running, "parked": d.Parked} {
+func (o output) waiting(d observe.DestinationBacklog) {
+	for state, n := range map[string]observe.Count{"fresh": d.Fresh, "retry": d.Retry, "running": d.Running, "parked": d.Parked} {
 		o.gauge("notifyd_backlog_deliveries", float64(n.N), d.Name, state)
 	}
 	o.gauge("notifyd_backlog_oldest_seconds", age(d.Oldest), d.Name)
@@ -191,7 +190,7 @@ func (o output) waiting(d store.DestinationBacklog) {
 }
 
 // age is 0 where nothing waits.
-func age(w *store.Waiting) float64 {
+func age(w *observe.Waiting) float64 {
 	if w == nil {
 		return 0
 	}

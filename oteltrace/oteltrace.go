@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // scope is the name of the instrumentation.
@@ -30,12 +30,12 @@ const scope = "github.com/notifyd/notifyd/oteltrace"
 // BatchHandler stays one: it gets a span per event, all as long as the call. Put
 // it first among the middleware that makes handlers take one event at a time. Each
 // span has the given attributes beside those of its event.
-func Middleware(provider trace.TracerProvider, attributes ...attribute.KeyValue) dispatch.Middleware {
+func Middleware(provider trace.TracerProvider, attributes ...attribute.KeyValue) delivery.Middleware {
 	t := tracer{provider.Tracer(scope), attributes}
-	return func(h dispatch.Handler) dispatch.Handler {
+	return func(h delivery.Handler) delivery.Handler {
 		one := &traced{Handler: h, tracer: t}
-		batch, batches := h.(dispatch.BatchHandler)
-		reporter, reports := h.(dispatch.Reporter)
+		batch, batches := h.(delivery.BatchHandler)
+		reporter, reports := h.(delivery.Reporter)
 		switch many := (&tracedBatch{traced: one, batch: batch}); {
 		case batches && reports:
 			return &reportingBatch{many, reporter}
@@ -56,7 +56,7 @@ type tracer struct {
 
 // begin starts the span of an attempt. The event it returns is a copy that carries
 // the span on; handlers of a fan-out share the headers of the other.
-func (t tracer) begin(ctx context.Context, e *dispatch.Event) (context.Context, trace.Span, *dispatch.Event) {
+func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, trace.Span, *delivery.Event) {
 	format := propagation.TraceContext{}
 	ctx = format.Extract(ctx, headers(e.Headers))
 	attributes := append(make([]attribute.KeyValue, 0, 11+len(t.attributes)),
@@ -103,14 +103,14 @@ func isContext(name string) bool {
 // end ends the span of an attempt with its answer.
 func end(span trace.Span, err error) {
 	if err != nil {
-		class := dispatch.ClassEvent
+		class := delivery.ClassEvent
 		switch {
-		case dispatch.IsUnavailable(err), dispatch.IsThrottled(err):
-			class = dispatch.ClassDestination
+		case delivery.IsUnavailable(err), delivery.IsThrottled(err):
+			class = delivery.ClassDestination
 		case errors.Is(err, context.Canceled):
-			class = dispatch.ClassOurs
+			class = delivery.ClassOurs
 		}
-		span.SetAttributes(attribute.String("error.type", class.String()), attribute.Bool("notifyd.permanent", dispatch.IsPermanent(err)))
+		span.SetAttributes(attribute.String("error.type", class.String()), attribute.Bool("notifyd.permanent", delivery.IsPermanent(err)))
 		span.SetStatus(codes.Error, shortened(err.Error()))
 	}
 	span.End()
@@ -156,12 +156,12 @@ func (h headers) Keys() []string {
 
 // traced delivers within a span.
 type traced struct {
-	dispatch.Handler
+	delivery.Handler
 	tracer tracer
 }
 
-// Deliver implements dispatch.Handler.
-func (t *traced) Deliver(ctx context.Context, e *dispatch.Event) (err error) {
+// Deliver implements delivery.Handler.
+func (t *traced) Deliver(ctx context.Context, e *delivery.Event) (err error) {
 	ctx, span, e := t.tracer.begin(ctx, e)
 	returned := false
 	defer func() {
@@ -181,13 +181,13 @@ var errPanicked = errors.New("the handler panicked")
 // tracedBatch delivers batches within a span per event.
 type tracedBatch struct {
 	*traced
-	batch dispatch.BatchHandler
+	batch delivery.BatchHandler
 }
 
-// DeliverBatch implements dispatch.BatchHandler. The context of the call is that of
+// DeliverBatch implements delivery.BatchHandler. The context of the call is that of
 // no event: what the handler traces itself is a trace of its own.
-func (t *tracedBatch) DeliverBatch(ctx context.Context, events []*dispatch.Event) (errs []error) {
-	out, spans := make([]*dispatch.Event, len(events)), make([]trace.Span, len(events))
+func (t *tracedBatch) DeliverBatch(ctx context.Context, events []*delivery.Event) (errs []error) {
+	out, spans := make([]*delivery.Event, len(events)), make([]trace.Span, len(events))
 	for i, e := range events {
 		_, spans[i], out[i] = t.tracer.begin(ctx, e)
 	}
@@ -209,9 +209,9 @@ func (t *tracedBatch) DeliverBatch(ctx context.Context, events []*dispatch.Event
 	return errs
 }
 
-// KeepsOrder implements dispatch.OrderKeeper: as the handler has it.
+// KeepsOrder implements delivery.OrderKeeper: as the handler has it.
 func (t *tracedBatch) KeepsOrder() bool {
-	k, ok := t.batch.(dispatch.OrderKeeper)
+	k, ok := t.batch.(delivery.OrderKeeper)
 	return ok && k.KeepsOrder()
 }
 
@@ -219,10 +219,10 @@ func (t *tracedBatch) KeepsOrder() bool {
 // does not tell must not seem to.
 type reporting struct {
 	*traced
-	dispatch.Reporter
+	delivery.Reporter
 }
 
 type reportingBatch struct {
 	*tracedBatch
-	dispatch.Reporter
+	delivery.Reporter
 }

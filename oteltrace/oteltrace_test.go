@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/oteltrace"
 )
 
@@ -23,14 +23,14 @@ const (
 	unasked = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 )
 
-func tracing(t *testing.T) (*tracetest.InMemoryExporter, dispatch.Middleware) {
+func tracing(t *testing.T) (*tracetest.InMemoryExporter, delivery.Middleware) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
 	return spans, oteltrace.Middleware(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)), attribute.String("kind", "test"))
 }
 
-func event(id int64, parent string) *dispatch.Event {
-	e := &dispatch.Event{ID: id, Type: "order.created", Destination: "mail", Attempt: 2, Payload: []byte(`{}`), Headers: map[string]string{"tenant": "a"}}
+func event(id int64, parent string) *delivery.Event {
+	e := &delivery.Event{ID: id, Type: "order.created", Destination: "mail", Attempt: 2, Payload: []byte(`{}`), Headers: map[string]string{"tenant": "a"}}
 	if parent != "" {
 		e.Headers["Traceparent"], e.Headers["tracestate"] = parent, "vendor=1"
 	}
@@ -43,15 +43,15 @@ func TestSpan(t *testing.T) {
 	spans, mw := tracing(t)
 	e := event(7, writer)
 	before := maps.Clone(e.Headers)
-	var sent *dispatch.Event
-	h := mw(dispatch.HandlerFunc(func(ctx context.Context, e *dispatch.Event) error {
+	var sent *delivery.Event
+	h := mw(delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		if !trace.SpanContextFromContext(ctx).IsValid() {
 			t.Error("the handler's context has no span")
 		}
 		sent = e
-		return dispatch.Unavailable(errors.New("refused"))
+		return delivery.Unavailable(errors.New("refused"))
 	}))
-	if err := h.Deliver(t.Context(), e); !dispatch.IsUnavailable(err) {
+	if err := h.Deliver(t.Context(), e); !delivery.IsUnavailable(err) {
 		t.Errorf("the error became %v", err)
 	}
 	if len(spans.GetSpans()) != 1 {
@@ -89,8 +89,8 @@ func TestSpan(t *testing.T) {
 func TestSampling(t *testing.T) {
 	t.Parallel()
 	spans, mw := tracing(t)
-	var sent []*dispatch.Event
-	h := mw(dispatch.HandlerFunc(func(_ context.Context, e *dispatch.Event) error {
+	var sent []*delivery.Event
+	h := mw(delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
 		sent = append(sent, e)
 		return nil
 	}))
@@ -116,7 +116,7 @@ func TestSampling(t *testing.T) {
 func TestOff(t *testing.T) {
 	t.Parallel()
 	e := event(1, "")
-	err := oteltrace.Middleware(noop.NewTracerProvider())(dispatch.HandlerFunc(func(_ context.Context, got *dispatch.Event) error {
+	err := oteltrace.Middleware(noop.NewTracerProvider())(delivery.HandlerFunc(func(_ context.Context, got *delivery.Event) error {
 		if got != e {
 			t.Error("it got a copy")
 		}
@@ -131,10 +131,10 @@ func TestOff(t *testing.T) {
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	spans, mw := tracing(t)
-	batch := mw(dispatch.BatchHandlerFunc(func(context.Context, []*dispatch.Event) []error { panic("no") })).(dispatch.BatchHandler) //nolint:forcetypeassert // or the test panics
-	one := mw(dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { panic("no") }))
+	batch := mw(delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { panic("no") })).(delivery.BatchHandler) //nolint:forcetypeassert // or the test panics
+	one := mw(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { panic("no") }))
 	for _, call := range []func(){
-		func() { _ = batch.DeliverBatch(t.Context(), []*dispatch.Event{event(1, ""), event(2, "")}) },
+		func() { _ = batch.DeliverBatch(t.Context(), []*delivery.Event{event(1, ""), event(2, "")}) },
 		func() { _ = one.Deliver(t.Context(), event(3, "")) },
 	} {
 		func() {
@@ -151,31 +151,31 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-type full struct{ dispatch.BatchHandlerFunc }
+type full struct{ delivery.BatchHandlerFunc }
 
 func (full) KeepsOrder() bool        { return true }
-func (full) Report() dispatch.Report { return dispatch.Report{Unconfirmed: 3} }
+func (full) Report() delivery.Report { return delivery.Report{Unconfirmed: 3} }
 
-type reporter struct{ dispatch.HandlerFunc }
+type reporter struct{ delivery.HandlerFunc }
 
-func (reporter) Report() dispatch.Report { return dispatch.Report{Unconfirmed: 4} }
+func (reporter) Report() delivery.Report { return delivery.Report{Unconfirmed: 4} }
 
 // TestBatch: a span per event with its own answer, and no handler loses what it is.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	spans, mw := tracing(t)
 	refused := errors.New("no")
-	handle := dispatch.BatchHandlerFunc(func(_ context.Context, events []*dispatch.Event) []error {
+	handle := delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
 		if events[0].Headers["traceparent"] == events[1].Headers["traceparent"] {
 			t.Error("two events, one span")
 		}
-		return []error{nil, dispatch.Permanent(refused)}
+		return []error{nil, delivery.Permanent(refused)}
 	})
-	h, ok := mw(full{handle}).(dispatch.BatchHandler)
+	h, ok := mw(full{handle}).(delivery.BatchHandler)
 	if !ok {
 		t.Fatal("it is no BatchHandler any more")
 	}
-	errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(1, writer), event(2, writer)})
+	errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, writer), event(2, writer)})
 	if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], refused) {
 		t.Errorf("%v", errs)
 	}
@@ -183,18 +183,18 @@ func TestBatch(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for name, c := range map[string]struct {
-		handler               dispatch.Handler
+		handler               delivery.Handler
 		batches, keeps, tells bool
 	}{
 		"full":     {full{handle}, true, true, true},
 		"batch":    {handle, true, false, false},
 		"reporter": {reporter{}, false, false, true},
-		"plain":    {dispatch.HandlerFunc(nil), false, false, false},
+		"plain":    {delivery.HandlerFunc(nil), false, false, false},
 	} {
 		h := mw(c.handler)
-		_, batches := h.(dispatch.BatchHandler)
-		_, tells := h.(dispatch.Reporter)
-		k, ok := h.(dispatch.OrderKeeper)
+		_, batches := h.(delivery.BatchHandler)
+		_, tells := h.(delivery.Reporter)
+		k, ok := h.(delivery.OrderKeeper)
 		if batches != c.batches || tells != c.tells || (ok && k.KeepsOrder()) != c.keeps {
 			t.Errorf("%s: batches %t, tells %t, keeps order %t", name, batches, tells, ok && k.KeepsOrder())
 		}
@@ -206,7 +206,7 @@ func BenchmarkSpan(b *testing.B) {
 	for name, parent := range map[string]string{"sampled": writer, "unsampled": unasked, "of nobody": ""} {
 		b.Run(name, func(b *testing.B) {
 			provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(tracetest.NewNoopExporter()))
-			h := oteltrace.Middleware(provider)(dispatch.HandlerFunc(func(context.Context, *dispatch.Event) error { return nil }))
+			h := oteltrace.Middleware(provider)(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }))
 			e := event(1, parent)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/alert"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
@@ -51,20 +51,20 @@ func newAlerts(c *config.Config, log *slog.Logger) (a alerts, err error) {
 }
 
 // kindsOf translates the words of alerts.on.
-func kindsOf(words []string) []dispatch.IncidentKind {
-	var kinds []dispatch.IncidentKind
+func kindsOf(words []string) []delivery.IncidentKind {
+	var kinds []delivery.IncidentKind
 	for _, word := range words {
 		switch word {
 		case "dead_letter":
-			kinds = append(kinds, dispatch.IncidentDead)
+			kinds = append(kinds, delivery.IncidentDead)
 		case "destination":
-			kinds = append(kinds, dispatch.IncidentUnavailable, dispatch.IncidentAvailable)
+			kinds = append(kinds, delivery.IncidentUnavailable, delivery.IncidentAvailable)
 		case "database":
-			kinds = append(kinds, dispatch.IncidentDatabaseLost, dispatch.IncidentDatabaseBack)
+			kinds = append(kinds, delivery.IncidentDatabaseLost, delivery.IncidentDatabaseBack)
 		case "listener":
-			kinds = append(kinds, dispatch.IncidentListenerLost, dispatch.IncidentListenerBack)
+			kinds = append(kinds, delivery.IncidentListenerLost, delivery.IncidentListenerBack)
 		case "waiting":
-			kinds = append(kinds, dispatch.IncidentStale, dispatch.IncidentCaughtUp)
+			kinds = append(kinds, delivery.IncidentStale, delivery.IncidentCaughtUp)
 		}
 	}
 	return kinds

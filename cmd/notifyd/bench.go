@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/bench"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/engine"
 )
 
 // benchFlags are those that every bench has.
@@ -134,7 +134,7 @@ aggregate.`,
 			})
 		},
 	}
-	defaults := dispatch.DefaultConfig()
+	defaults := engine.DefaultLimits()
 	flags := cmd.Flags()
 	flags.IntVar(&o.Events, "events", 200_000, "`number` of events in the backlog")
 	flags.IntVar(&o.Payload, "payload", 256, "`bytes` per payload")

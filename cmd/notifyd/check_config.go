@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/config"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 func newCheckConfigCmd(a *app) *cobra.Command {

@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
 	logsink "github.com/notifyd/notifyd/handlers/log"
 	"github.com/notifyd/notifyd/internal/config"
@@ -18,7 +18,7 @@ type destination interface {
 	config.Settings
 	// open makes the handler, without contacting anything. Whoever opens it
 	// closes it, if it is an io.Closer.
-	open() (dispatch.Handler, error)
+	open() (delivery.Handler, error)
 }
 
 // logging is implemented by a destination whose handler has something to say
@@ -71,7 +71,7 @@ func (s *emailSettings) Validate() error {
 	return h.(io.Closer).Close() //nolint:forcetypeassert // email.Handler is one
 }
 
-func (s *emailSettings) open() (dispatch.Handler, error) {
+func (s *emailSettings) open() (delivery.Handler, error) {
 	cfg := s.Config
 	if cfg.Connections == 0 {
 		cfg.Connections = max(s.Concurrency, 1)
@@ -90,7 +90,7 @@ type logSettings struct {
 // Validate has nothing to add to what the tags say.
 func (s *logSettings) Validate() error { return s.Config.Validate() }
 
-func (s *logSettings) open() (dispatch.Handler, error) {
+func (s *logSettings) open() (delivery.Handler, error) {
 	out := s.stdout
 	if s.Output == "stderr" {
 		out = s.stderr

@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
@@ -50,7 +50,7 @@ func (s *kafkaSettings) Validate() error {
 	return h.(io.Closer).Close() //nolint:forcetypeassert // kafka.Handler is one
 }
 
-func (s *kafkaSettings) open() (dispatch.Handler, error) {
+func (s *kafkaSettings) open() (delivery.Handler, error) {
 	return kafka.New(s.Config, kafka.WithBaseDir(s.baseDir))
 }
 

@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
@@ -50,7 +50,7 @@ func (s *natsSettings) Validate() error {
 	return h.(io.Closer).Close() //nolint:forcetypeassert // nats.Handler is one
 }
 
-func (s *natsSettings) open() (dispatch.Handler, error) {
+func (s *natsSettings) open() (delivery.Handler, error) {
 	return nats.New(s.Config, nats.WithBaseDir(s.baseDir))
 }
 

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
@@ -48,7 +48,7 @@ func (s *rabbitmqSettings) Validate() error {
 	return h.(io.Closer).Close() //nolint:forcetypeassert // rabbitmq.Handler is one
 }
 
-func (s *rabbitmqSettings) open() (dispatch.Handler, error) {
+func (s *rabbitmqSettings) open() (delivery.Handler, error) {
 	options := []rabbitmq.Option{rabbitmq.WithBaseDir(s.baseDir)}
 	if s.log != nil {
 		options = append(options, rabbitmq.WithLogger(s.log))

@@ -8,7 +8,7 @@ import (
 
 	redislogging "github.com/redis/go-redis/v9/logging"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/redis"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
@@ -51,7 +51,7 @@ func (s *redisSettings) Validate() error {
 	return h.(io.Closer).Close() //nolint:forcetypeassert // redis.Handler is one
 }
 
-func (s *redisSettings) open() (dispatch.Handler, error) {
+func (s *redisSettings) open() (delivery.Handler, error) {
 	// The library prints a line for each connection that it cannot make. The
 	// relay says once that a destination is down.
 	redislogging.Disable()

@@ -4,7 +4,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/slack"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -40,7 +40,7 @@ func (s *slackSettings) Validate() error {
 	return h.(io.Closer).Close() //nolint:forcetypeassert // slack.Handler is one
 }
 
-func (s *slackSettings) open() (dispatch.Handler, error) {
+func (s *slackSettings) open() (delivery.Handler, error) {
 	return slack.New(s.Config, slack.WithBaseDir(s.baseDir))
 }
 

@@ -4,7 +4,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/sqs"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -39,7 +39,7 @@ func (s *sqsSettings) Validate() error {
 	return h.(io.Closer).Close() //nolint:forcetypeassert // sqs.Handler is one
 }
 
-func (s *sqsSettings) open() (dispatch.Handler, error) {
+func (s *sqsSettings) open() (delivery.Handler, error) {
 	return sqs.New(s.Config, sqs.WithBaseDir(s.baseDir))
 }
 

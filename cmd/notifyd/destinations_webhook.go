@@ -4,7 +4,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/field"
 )
@@ -47,7 +47,7 @@ func (s *webhookSettings) Validate() error {
 	return nil
 }
 
-func (s *webhookSettings) open() (dispatch.Handler, error) {
+func (s *webhookSettings) open() (delivery.Handler, error) {
 	return webhook.New(s.Config, webhook.WithBaseDir(s.baseDir))
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 func newDLQCmd(a *app) *cobra.Command {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/doctor"
 )
@@ -112,12 +112,12 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 	return o, closers, nil
 }
 
-func examined(d config.Destination, h dispatch.Handler) doctor.Destination {
+func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	e := doctor.Destination{Name: d.Name, Type: d.Type}
-	if checker, ok := h.(dispatch.Checker); ok {
+	if checker, ok := h.(delivery.Checker); ok {
 		e.Check = checker.Check
 	}
-	if sizer, ok := h.(dispatch.Sizer); ok {
+	if sizer, ok := h.(delivery.Sizer); ok {
 		e.MaxBytes = sizer.MaxBytes()
 	}
 	return e
@@ -145,7 +145,7 @@ func routesOf(c *config.Config) func(string) []string {
 		patterns[i] = r.Match
 	}
 	return func(eventType string) []string {
-		if i := dispatch.BestPattern(patterns, eventType); i >= 0 {
+		if i := delivery.BestPattern(patterns, eventType); i >= 0 {
 			return c.Routes[i].To
 		}
 		return nil

@@ -7,8 +7,7 @@ import (
 	"sync"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // live is the relay that runs at the moment, for whoever watches the daemon: a
@@ -19,7 +18,7 @@ type live struct {
 
 	mu    sync.Mutex // guards what follows
 	relay *notifyd.Relay
-	past  dispatch.Stats // counters of the relays before
+	past  observe.Stats // counters of the relays before
 }
 
 func newLive(relay *notifyd.Relay) *live { return &live{relay: relay, ready: make(chan struct{})} }
@@ -70,7 +69,7 @@ func (l *live) Ready() <-chan struct{} { return l.ready }
 
 // Stats returns the figures of the relay that runs, with counters since the
 // start of the daemon.
-func (l *live) Stats() dispatch.Stats {
+func (l *live) Stats() observe.Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own := l.relay.Stats()
@@ -83,12 +82,12 @@ func (l *live) Stats() dispatch.Stats {
 func (l *live) Listening() bool { return l.Relay().Listening() }
 
 // Waiting implements metrics.Source.
-func (l *live) Waiting(ctx context.Context) (store.Backlog, error) {
+func (l *live) Waiting(ctx context.Context) (observe.Backlog, error) {
 	return l.Relay().Waiting(ctx)
 }
 
 // Backlog implements console.Watched.
-func (l *live) Backlog(ctx context.Context) (store.Backlog, error) {
+func (l *live) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return l.Relay().Backlog(ctx)
 }
 
@@ -97,7 +96,7 @@ func (l *live) DestinationsOf(eventType string) []string { return l.Relay().Dest
 
 // addCounters returns s with the counters of past added to its own, and those
 // destinations behind its own which only past has: they may come back.
-func addCounters(s, past dispatch.Stats) dispatch.Stats {
+func addCounters(s, past observe.Stats) observe.Stats {
 	s.Claims += past.Claims
 	s.Claimed += past.Claimed
 	s.Fenced += past.Fenced
@@ -114,7 +113,7 @@ func addCounters(s, past dispatch.Stats) dispatch.Stats {
 		sum.Unsent += p.Unsent
 		s.Listener = &sum
 	}
-	before := make(map[string]dispatch.DestinationStats, len(past.Destinations))
+	before := make(map[string]observe.DestinationStats, len(past.Destinations))
 	for _, d := range past.Destinations {
 		before[d.Name] = d
 	}

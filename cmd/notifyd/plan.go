@@ -13,8 +13,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 // errChanges ends "plan --detailed-exitcode" where there are changes. It is no failure.

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/outbox"
-	"github.com/notifyd/notifyd/store"
 )
 
 // publishFlags are the flags of "notifyd publish".

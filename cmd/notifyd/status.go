@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 // statusRefresh is how often a status that is watched is looked at.

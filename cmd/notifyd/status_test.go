@@ -14,10 +14,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // A failing shop: one mailbox is full, the queue is down for an hour, a type has no route.
@@ -162,10 +162,10 @@ func TestStatusOfOutage(t *testing.T) {
 	address := regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
 	path := file(t, base+"\nadmin:\n  listen: "+address+"\n")
 	untilReady(t, "http://"+address+"/readyz")
-	shows := func(unavailable int, word string, state dispatch.BreakerState) {
+	shows := func(unavailable int, word string, state observe.BreakerState) {
 		t.Helper()
 		want := []string{fmt.Sprintf("\nnotifyd_destination_unavailable{destination=\"mail\"} %d\n", unavailable)}
-		for _, s := range dispatch.BreakerStates() {
+		for _, s := range observe.BreakerStates() {
 			n := 0
 			if s == state {
 				n = 1
@@ -190,16 +190,16 @@ func TestStatusOfOutage(t *testing.T) {
 			}
 		}
 	}
-	shows(0, "up", dispatch.BreakerClosed)
+	shows(0, "up", observe.BreakerClosed)
 	do(sink.Close)
 	publishTo(t, url, "order.placed", order)
-	shows(1, "down", dispatch.BreakerOpen)
+	shows(1, "down", observe.BreakerOpen)
 	sink.Fail(smtpsink.Fault{Stage: smtpsink.Connect, Hang: true, Times: smtpsink.Always})
 	do(sink.Restart)
-	shows(1, "down", dispatch.BreakerProbing)
+	shows(1, "down", observe.BreakerProbing)
 	sink.Heal()
 	do(sink.Close, sink.Restart) // whom it has kept waiting hears of it
-	shows(0, "up", dispatch.BreakerClosed)
+	shows(0, "up", observe.BreakerClosed)
 	if m, err := mails(t, sink, 1)[0].Parse(); err != nil || m.Subject != "Order 7, attempt 1" {
 		t.Errorf("the outage counted as an attempt: %+v, %v", m, err)
 	}

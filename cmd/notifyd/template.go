@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
@@ -71,7 +71,7 @@ It exits with 1 if the event could not be sent, as when a template fails.`,
 }
 
 // preview opens the destination, which contacts nobody, and asks it.
-func preview(c *config.Config, name string, e *dispatch.Event) (text string, err error) {
+func preview(c *config.Config, name string, e *delivery.Event) (text string, err error) {
 	i := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
 	if i < 0 {
 		var names []string
@@ -87,7 +87,7 @@ func preview(c *config.Config, name string, e *dispatch.Event) (text string, err
 	if closer, ok := h.(io.Closer); ok {
 		defer func() { err = errors.Join(err, closer.Close()) }()
 	}
-	p, ok := h.(dispatch.Previewer)
+	p, ok := h.(delivery.Previewer)
 	if !ok {
 		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
 	}
@@ -110,7 +110,7 @@ type eventFile struct {
 }
 
 // readEvent reads an event; one without an id has the id 1.
-func readEvent(path string, stdin io.Reader) (*dispatch.Event, error) {
+func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
 	arg, from := "@"+path, path
 	if path == "-" {
 		arg, from = path, "standard input"
@@ -134,7 +134,7 @@ func readEvent(path string, stdin io.Reader) (*dispatch.Event, error) {
 	case f.Payload == nil:
 		return nil, fmt.Errorf(`%s has no "payload"`, from)
 	}
-	e := &dispatch.Event{
+	e := &delivery.Event{
 		ID: f.ID, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
 		Payload: f.Payload, Headers: f.Headers, CreatedAt: f.CreatedAt, Attempt: max(1, f.Attempt), Replay: f.Replay,
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -25,7 +25,7 @@ func TestTemplatesPage(t *testing.T) {
 	if err := json.Unmarshal([]byte(event), &f); err != nil {
 		t.Fatal(err)
 	}
-	data, err := tmpl.NewData(&dispatch.Event{
+	data, err := tmpl.NewData(&delivery.Event{
 		ID: 1, Type: f.EventType, AggregateType: f.AggregateType, AggregateID: f.AggregateID,
 		Payload: f.Payload, Headers: f.Headers, CreatedAt: f.CreatedAt,
 	})

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/freeport"
@@ -102,7 +102,7 @@ func TestWarehouse(t *testing.T) {
 	s.start(t)
 	t.Cleanup(func() { s.stop(t) })
 	proxy := faultproxy.Start(t, s.address)
-	open := func(tb testing.TB) dispatch.Handler {
+	open := func(tb testing.TB) delivery.Handler {
 		tb.Helper()
 		conn, err := grpc.NewClient(proxy.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry())
 		if err != nil {
@@ -117,14 +117,14 @@ func TestWarehouse(t *testing.T) {
 			defer s.mu.Unlock()
 			return slices.Clone(s.ids)
 		},
-		Rejected: func(id int64) *dispatch.Event {
-			return &dispatch.Event{ID: id, Type: "order.created", Payload: []byte(`{"refuse": true}`), Attempt: 1}
+		Rejected: func(id int64) *delivery.Event {
+			return &delivery.Event{ID: id, Type: "order.created", Payload: []byte(`{"refuse": true}`), Attempt: 1}
 		},
 		Network: proxy, Stop: s.stop, Start: s.start,
 	}
-	for code, class := range map[codes.Code]dispatch.Class{
-		codes.Unavailable: dispatch.ClassDestination, codes.ResourceExhausted: dispatch.ClassDestination,
-		codes.Unauthenticated: dispatch.ClassDestination, codes.Internal: dispatch.ClassEvent, codes.NotFound: dispatch.ClassEvent,
+	for code, class := range map[codes.Code]delivery.Class{
+		codes.Unavailable: delivery.ClassDestination, codes.ResourceExhausted: delivery.ClassDestination,
+		codes.Unauthenticated: delivery.ClassDestination, codes.Internal: delivery.ClassEvent, codes.NotFound: delivery.ClassEvent,
 	} {
 		d.Cases = append(d.Cases, handlertest.Case{
 			Name: code.String(), Class: class, Permanent: code == codes.NotFound, Throttled: code == codes.ResourceExhausted,
@@ -137,7 +137,7 @@ func TestWarehouse(t *testing.T) {
 				if c, ok := h.(io.Closer); ok {
 					defer c.Close() //nolint:errcheck // the test is about the answer
 				}
-				return h.Deliver(tb.Context(), &dispatch.Event{ID: 1, Type: "order.created", Payload: []byte(`{}`), Attempt: 1})
+				return h.Deliver(tb.Context(), &delivery.Event{ID: 1, Type: "order.created", Payload: []byte(`{}`), Attempt: 1})
 			},
 		})
 	}

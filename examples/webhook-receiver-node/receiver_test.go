@@ -20,7 +20,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -106,7 +106,7 @@ func deliver(t *testing.T, url string, id int64, secrets ...string) error {
 	defer func() { _ = h.Close() }()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the receiver does not answer"))
 	defer cancel()
-	return h.Deliver(ctx, &dispatch.Event{
+	return h.Deliver(ctx, &delivery.Event{
 		ID: id, Type: "order.placed", Payload: []byte(`{"order": "ü"}`), Destination: "shop", Attempt: 1,
 	})
 }

@@ -16,7 +16,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/webhook"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -78,7 +78,7 @@ func deliver(t *testing.T, url string, secrets ...string) error {
 	defer func() { _ = h.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	return h.Deliver(ctx, &dispatch.Event{ID: 7, Type: "order.placed", Payload: []byte(`{"order": 7}`), Destination: "shop", Attempt: 1})
+	return h.Deliver(ctx, &delivery.Event{ID: 7, Type: "order.placed", Payload: []byte(`{"order": 7}`), Destination: "shop", Attempt: 1})
 }
 
 func TestTakesEachEventOnce(t *testing.T) {
@@ -111,7 +111,7 @@ func TestRotation(t *testing.T) {
 		if (err == nil) != c.good || len(h.ids) == 1 != c.good {
 			t.Errorf("%v to %v: %v, handled %v", c.sender, c.receiver, err, h.ids)
 		}
-		if err != nil && !dispatch.IsUnavailable(err) {
+		if err != nil && !delivery.IsUnavailable(err) {
 			t.Errorf("a wrong secret costs the event an attempt: %v", err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestTriedAgainWhenHandlingFails(t *testing.T) {
 	t.Parallel()
 	server, h := startReceiver(t, newSecret)
 	h.failWith(errors.New("the database is down"))
-	if err := deliver(t, server.URL, newSecret); !dispatch.IsUnavailable(err) {
+	if err := deliver(t, server.URL, newSecret); !delivery.IsUnavailable(err) {
 		t.Errorf("got %v", err)
 	}
 	h.failWith(nil)
@@ -147,7 +147,7 @@ func TestCopyWhileHandling(t *testing.T) {
 	first := make(chan error)
 	go func() { first <- deliver(t, server.URL, newSecret) }()
 	<-begun
-	if err := deliver(t, server.URL, newSecret); err == nil || dispatch.IsPermanent(err) {
+	if err := deliver(t, server.URL, newSecret); err == nil || delivery.IsPermanent(err) {
 		t.Errorf("the copy: %v", err)
 	}
 	end <- errors.New("no")
@@ -224,7 +224,7 @@ func Example() {
 		panic(err)
 	}
 	defer func() { _ = io.Closer(h).Close() }()
-	err = h.Deliver(context.Background(), &dispatch.Event{
+	err = h.Deliver(context.Background(), &delivery.Event{
 		ID: 7, Type: "order.placed", Payload: []byte(`{"order": 7}`), Destination: "shop", Attempt: 1,
 	})
 	fmt.Println(err)

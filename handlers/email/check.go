@@ -3,10 +3,10 @@ package email
 import (
 	"context"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
-// Check connects, authenticates and says goodbye. It implements dispatch.Checker.
+// Check connects, authenticates and says goodbye. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	c, f := h.pool.dial(ctx)
 	if f != nil {
@@ -16,4 +16,4 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-var _ dispatch.Checker = (*Handler)(nil)
+var _ delivery.Checker = (*Handler)(nil)

@@ -13,11 +13,11 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
-// Handler sends mails. It implements [dispatch.Handler] and io.Closer, and is
+// Handler sends mails. It implements [delivery.Handler] and io.Closer, and is
 // safe for concurrent use; more than Config.Connections deliveries at once wait
 // for each other.
 type Handler struct {
@@ -54,16 +54,16 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 
 // Deliver sends the mail for e. What an error means:
 //
-//   - [dispatch.Permanent]: the mail cannot be built from this event, or the
+//   - [delivery.Permanent]: the mail cannot be built from this event, or the
 //     server refused a recipient or the mail for good (5xx).
-//   - [dispatch.Throttled]: a rate limit or a quota of ours is used up, as far as
+//   - [delivery.Throttled]: a rate limit or a quota of ours is used up, as far as
 //     codes say so: 454 alone, enhanced status x.4.5 and some that providers document.
-//   - [dispatch.Unavailable]: the server cannot be reached, times out, drops the
+//   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
 //     connection, answers 421, or takes neither our password nor our sender.
 //   - any other: the server refused a recipient or the mail for now (4xx), or
 //     the connection was lost after the whole mail was written.
 //   - ctx's cause, if ctx was done first.
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	msg, err := h.build(e)
 	if err != nil {
 		return classify(fmt.Errorf("email: %w", err), stageMessage)
@@ -90,7 +90,7 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 
 // Preview returns the mail for e as it would be sent, with its headers. The
 // boundary between the parts of a mail is made up anew each time.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	msg, err := h.build(e)
 	if err != nil {
 		return "", classify(fmt.Errorf("email: %w", err), stageMessage)

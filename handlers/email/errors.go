@@ -12,7 +12,7 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // stage is how far a delivery had come when it failed.
@@ -65,17 +65,17 @@ func classify(err error, at stage) error {
 	}
 	switch {
 	case at == stageMessage:
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	case at == stageConnect:
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	case at == stageEnd && code == 0:
 		return fmt.Errorf("%w: maybe sent: it may arrive twice (set maybe_sent: accept to risk that it does not arrive)", err)
 	case limited:
-		return dispatch.Throttled(0, err)
+		return delivery.Throttled(0, err)
 	case code == 0, code == codeClosing, isOurs(code), at == stageSender:
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	case code/100 == 5 && at != stageOwnSender:
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	default:
 		return err
 	}

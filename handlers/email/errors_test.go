@@ -12,7 +12,7 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
@@ -274,7 +274,7 @@ func TestClosedHandlerRefuses(t *testing.T) {
 	if err := s.WaitOpen(testContext(t), 0); err != nil {
 		t.Error(err)
 	}
-	if err := h.Deliver(testContext(t), event(ada)); !dispatch.IsUnavailable(err) {
+	if err := h.Deliver(testContext(t), event(ada)); !delivery.IsUnavailable(err) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/email"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
@@ -34,7 +34,7 @@ func Example() {
 	}
 	defer func() { _ = h.Close() }()
 
-	err = h.Deliver(ctx, &dispatch.Event{
+	err = h.Deliver(ctx, &delivery.Event{
 		ID: 7, Type: "order.created", AggregateID: "A-1", Destination: "mail", Attempt: 1,
 		Payload: []byte(`{"name":"Ada","email":"ada@example.com","total":1999}`),
 	})

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // patience bounds a test that waits for something that must happen.
 const patience = time.Minute
 
-func event(payload string) *dispatch.Event {
-	return &dispatch.Event{
+func event(payload string) *delivery.Event {
+	return &delivery.Event{
 		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
 		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme"},
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "welcome mail",
@@ -74,7 +74,7 @@ func testContext(t *testing.T) context.Context {
 }
 
 // deliverOne sends one event and returns the mail that came of it.
-func deliverOne(t *testing.T, h *Handler, s *smtpsink.Sink, e *dispatch.Event) (smtpsink.Mail, *smtpsink.Message) {
+func deliverOne(t *testing.T, h *Handler, s *smtpsink.Sink, e *delivery.Event) (smtpsink.Mail, *smtpsink.Message) {
 	t.Helper()
 	n := len(s.Mails())
 	if err := h.Deliver(testContext(t), e); err != nil {
@@ -104,11 +104,11 @@ func class(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
-	case dispatch.IsPermanent(err):
+	case delivery.IsPermanent(err):
 		return "permanent"
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		return "unavailable"
-	case dispatch.IsThrottled(err):
+	case delivery.IsThrottled(err):
 		return "throttled"
 	default:
 		return "retry"

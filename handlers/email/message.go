@@ -11,7 +11,7 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -27,7 +27,7 @@ const (
 
 // build makes the mail for an event. Every error is about this event and
 // these templates: another attempt would end the same way.
-func (h *Handler) build(e *dispatch.Event) (*gomail.Msg, error) {
+func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 	data, err := tmpl.NewData(e)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (h *Handler) build(e *dispatch.Event) (*gomail.Msg, error) {
 
 // setTrace names the trace that the mail belongs to, unless headers have a say in
 // that: whoever asks about a mail has it with him then.
-func (h *Handler) setTrace(msg *gomail.Msg, e *dispatch.Event) {
+func (h *Handler) setTrace(msg *gomail.Msg, e *delivery.Event) {
 	const name = "traceparent"
 	value := oneLine(e.Headers[name], maxHeader)
 	own := func(configured string) bool { return strings.EqualFold(configured, name) }
@@ -209,7 +209,7 @@ func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
 // messageID is the same for every attempt, so that servers and readers know a
 // mail that is sent again, and another for a replay. The destination is in it because two destinations
 // may send different mails for one event.
-func messageID(e *dispatch.Event, domain string) string {
+func messageID(e *delivery.Event, domain string) string {
 	return fmt.Sprintf("notifyd.%s.%s@%s", e.DedupeID(), strings.Map(func(r rune) rune {
 		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
 			return r

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
@@ -122,19 +122,19 @@ func TestHeadersCannotBeInjected(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, set := range map[string]func(c *Config, e *dispatch.Event){
-			"trace":    func(_ *Config, e *dispatch.Event) { e.Headers["traceparent"] = evil },
-			"subject":  func(c *Config, _ *dispatch.Event) { c.Subject = "x{{ .Payload.v }}" },
-			"header":   func(c *Config, _ *dispatch.Event) { c.Headers = map[string]string{"X-Extra": "{{ .Payload.v }}"} },
-			"to":       func(c *Config, _ *dispatch.Event) { c.To = List{"{{ .Payload.v }} <a@example.com>"} },
-			"to email": func(c *Config, _ *dispatch.Event) { c.To = List{"a@example.com{{ .Payload.v }}"} },
-			"to name":  func(c *Config, _ *dispatch.Event) { c.To = List{"{{ address .Payload.v .Payload.email }}"} },
-			"reply to": func(c *Config, _ *dispatch.Event) { c.ReplyTo = "{{ .Payload.v }} <a@example.com>" },
-			"from":     func(c *Config, _ *dispatch.Event) { c.From = "{{ .Payload.v }} <a@example.com>" },
-			"quoted":   func(c *Config, _ *dispatch.Event) { c.To = List{"\"{{ .Payload.v }}\"@example.com"} },
-			"type":     func(_ *Config, e *dispatch.Event) { e.Type = evil },
-			"dest":     func(_ *Config, e *dispatch.Event) { e.Destination = evil },
-			"text":     func(c *Config, _ *dispatch.Event) { c.Text = "{{ .Payload.v }}" },
+		for what, set := range map[string]func(c *Config, e *delivery.Event){
+			"trace":    func(_ *Config, e *delivery.Event) { e.Headers["traceparent"] = evil },
+			"subject":  func(c *Config, _ *delivery.Event) { c.Subject = "x{{ .Payload.v }}" },
+			"header":   func(c *Config, _ *delivery.Event) { c.Headers = map[string]string{"X-Extra": "{{ .Payload.v }}"} },
+			"to":       func(c *Config, _ *delivery.Event) { c.To = List{"{{ .Payload.v }} <a@example.com>"} },
+			"to email": func(c *Config, _ *delivery.Event) { c.To = List{"a@example.com{{ .Payload.v }}"} },
+			"to name":  func(c *Config, _ *delivery.Event) { c.To = List{"{{ address .Payload.v .Payload.email }}"} },
+			"reply to": func(c *Config, _ *delivery.Event) { c.ReplyTo = "{{ .Payload.v }} <a@example.com>" },
+			"from":     func(c *Config, _ *delivery.Event) { c.From = "{{ .Payload.v }} <a@example.com>" },
+			"quoted":   func(c *Config, _ *delivery.Event) { c.To = List{"\"{{ .Payload.v }}\"@example.com"} },
+			"type":     func(_ *Config, e *delivery.Event) { e.Type = evil },
+			"dest":     func(_ *Config, e *delivery.Event) { e.Destination = evil },
+			"text":     func(c *Config, _ *delivery.Event) { c.Text = "{{ .Payload.v }}" },
 		} {
 			cfg, e := config(s), event(string(payload))
 			cfg.Text = "body"

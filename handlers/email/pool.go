@@ -14,7 +14,7 @@ import (
 
 	gomail "github.com/wneessen/go-mail"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -57,7 +57,7 @@ func (p *pool) acquire(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	closed := dispatch.Unavailable(errors.New("email: the handler is closed"))
+	closed := delivery.Unavailable(errors.New("email: the handler is closed"))
 	select {
 	case <-p.done:
 		return closed

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -26,7 +26,7 @@ func TestSuite(t *testing.T) {
 	cfg.Host, cfg.Port = proxy.Host(), proxy.Port()
 	cfg.Username, cfg.Password = "relay", secret.New(password)
 	handlertest.Run(t, handlertest.Destination{
-		Open: func(tb testing.TB) dispatch.Handler {
+		Open: func(tb testing.TB) delivery.Handler {
 			tb.Helper()
 			h, err := New(cfg)
 			if err != nil {
@@ -35,8 +35,8 @@ func TestSuite(t *testing.T) {
 			return h
 		},
 		Received: func(tb testing.TB) []int64 { tb.Helper(); return received(tb, s) },
-		Event:    func(id int64) *dispatch.Event { return numbered(id, "ada@example.com") },
-		Rejected: func(id int64) *dispatch.Event { return numbered(id, "nobody@example.com") },
+		Event:    func(id int64) *delivery.Event { return numbered(id, "ada@example.com") },
+		Rejected: func(id int64) *delivery.Event { return numbered(id, "nobody@example.com") },
 		Network:  proxy,
 		Stop: func(tb testing.TB) {
 			tb.Helper()
@@ -55,7 +55,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-func numbered(id int64, to string) *dispatch.Event {
+func numbered(id int64, to string) *delivery.Event {
 	e := event(fmt.Sprintf(`{"email":%q,"name":"Ada"}`, to))
 	e.ID = id
 	return e
@@ -87,13 +87,13 @@ func suiteCases() []handlertest.Case {
 		c := handlertest.Case{Name: row.name, Text: row.text, Provoke: func(tb testing.TB) error { tb.Helper(); return row.provoke(tb) }}
 		switch row.class {
 		case "unavailable":
-			c.Class = dispatch.ClassDestination
+			c.Class = delivery.ClassDestination
 		case "throttled":
-			c.Class, c.Throttled = dispatch.ClassDestination, true
+			c.Class, c.Throttled = delivery.ClassDestination, true
 		case "permanent":
-			c.Class, c.Permanent = dispatch.ClassEvent, true
+			c.Class, c.Permanent = delivery.ClassEvent, true
 		case "retry":
-			c.Class = dispatch.ClassEvent
+			c.Class = delivery.ClassEvent
 		}
 		all = append(all, c)
 	}

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // verdict says in words what the dispatcher would make of err.
 func verdict(err error) string {
-	permanent, unavailable, throttled := dispatch.IsPermanent(err), dispatch.IsUnavailable(err), dispatch.IsThrottled(err)
+	permanent, unavailable, throttled := delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
 	switch {
 	case err == nil:
 		return "delivered"
@@ -29,7 +29,7 @@ func verdict(err error) string {
 	}
 }
 
-// pause returns the delay that [dispatch.RetryAfter] or [dispatch.Throttled] gave to err, zero if none.
+// pause returns the delay that [delivery.RetryAfter] or [delivery.Throttled] gave to err, zero if none.
 func pause(err error) time.Duration {
 	var r interface{ RetryAfter() time.Duration }
 	if errors.As(err, &r) {
@@ -41,7 +41,7 @@ func pause(err error) time.Duration {
 // wantRetriable wants an error after which the event is tried again.
 func (p *probe) wantRetriable(err error) {
 	p.Helper()
-	if dispatch.IsPermanent(err) {
+	if delivery.IsPermanent(err) {
 		p.Errorf("a fault between here and there has made the event a dead letter: %s: %v", verdict(err), err)
 	}
 }
@@ -53,8 +53,8 @@ func (p *probe) wantOutage(err error) {
 		p.Error("delivered, though there is nobody who could have said so")
 		return
 	}
-	if !dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) {
-		p.Errorf("the destination is down, and that has cost the event an attempt: want dispatch.Unavailable, got %s: %v", verdict(err), err)
+	if !delivery.IsUnavailable(err) || delivery.IsPermanent(err) {
+		p.Errorf("the destination is down, and that has cost the event an attempt: want delivery.Unavailable, got %s: %v", verdict(err), err)
 	}
 }
 
@@ -66,7 +66,7 @@ func (p *probe) wantEnded(err, cause error) {
 		p.Log("delivered, though no answer can have come")
 	case !errors.Is(err, cause):
 		p.Errorf("the error does not wrap context.Cause(ctx): %v", err)
-	case dispatch.IsPermanent(err) || dispatch.IsUnavailable(err) || dispatch.IsThrottled(err):
+	case delivery.IsPermanent(err) || delivery.IsUnavailable(err) || delivery.IsThrottled(err):
 		p.Errorf("the context was done, which is the fault of neither the event nor the destination: %s: %v", verdict(err), err)
 	}
 }
@@ -77,15 +77,15 @@ func checkCase(p *probe, c Case) {
 	p.note(err)
 	want := "delivered"
 	switch {
-	case c.Throttled && c.Class != dispatch.ClassDestination:
+	case c.Throttled && c.Class != delivery.ClassDestination:
 		p.Fatalf("a Case that is Throttled is of ClassDestination, not %v", c.Class)
 	case c.Throttled:
-		want = verdict(dispatch.Throttled(c.RetryAfter, errPatience))
-	case c.Class == dispatch.ClassDestination:
-		want = verdict(dispatch.Unavailable(errPatience))
-	case c.Class == dispatch.ClassEvent && c.Permanent:
-		want = verdict(dispatch.Permanent(errPatience))
-	case c.Class == dispatch.ClassEvent:
+		want = verdict(delivery.Throttled(c.RetryAfter, errPatience))
+	case c.Class == delivery.ClassDestination:
+		want = verdict(delivery.Unavailable(errPatience))
+	case c.Class == delivery.ClassEvent && c.Permanent:
+		want = verdict(delivery.Permanent(errPatience))
+	case c.Class == delivery.ClassEvent:
 		want = verdict(errPatience)
 	case c.Class != 0:
 		p.Fatalf("the Class of a Case is ClassEvent, ClassDestination or zero, not %v", c.Class)

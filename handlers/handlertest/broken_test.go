@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // deliverFunc is what is wrong with a handler.
-type deliverFunc func(ctx context.Context, c *client, events []*dispatch.Event) []error
+type deliverFunc func(ctx context.Context, c *client, events []*delivery.Event) []error
 
 // fault is a handler with one thing wrong, and the properties that it must fail.
 type fault struct {
@@ -38,7 +38,7 @@ func just(f deliverFunc) func(testing.TB, *Destination) deliverFunc {
 
 // each changes each error.
 func each(change func(ctx context.Context, err error) error) func(testing.TB, *Destination) deliverFunc {
-	return just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+	return just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 		errs := c.DeliverBatch(ctx, events)
 		for i, err := range errs {
 			if err != nil {
@@ -67,7 +67,7 @@ func TestBrokenHandlersFail(t *testing.T) {
 			var text string
 			for _, more := range []int64{1, 6} {
 				var deliver deliverFunc
-				d := destination(t, func(c *client) dispatch.Handler { return &broken{client: c, deliver: deliver, close: f.close} })
+				d := destination(t, func(c *client) delivery.Handler { return &broken{client: c, deliver: deliver, close: f.close} })
 				d.Patience, d.Prompt = time.Duration(more*int64(brokenPatience)), time.Duration(more*int64(brokenPrompt))
 				if f.deliver != nil {
 					deliver = f.deliver(t, &d)
@@ -119,7 +119,7 @@ func liars() []fault {
 				tb.Helper()
 				var later sync.WaitGroup
 				tb.Cleanup(later.Wait)
-				return func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+				return func(ctx context.Context, c *client, events []*delivery.Event) []error {
 					later.Go(func() { c.DeliverBatch(ctx, events) })
 					return nil
 				}
@@ -143,7 +143,7 @@ func liars() []fault {
 		{
 			name: "takes a lost connection for an answer",
 			deliver: each(func(_ context.Context, err error) error {
-				if dispatch.IsUnavailable(err) && !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), "password") && !errors.Is(err, errClosed) {
+				if delivery.IsUnavailable(err) && !strings.Contains(err.Error(), "refused") && !strings.Contains(err.Error(), "password") && !errors.Is(err, errClosed) {
 					return nil
 				}
 				return err
@@ -154,7 +154,7 @@ func liars() []fault {
 		},
 		{
 			name: "has no answer for one of many",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				errs := c.DeliverBatch(ctx, events)
 				if len(events) == batchSize {
 					return errs[1:]
@@ -166,7 +166,7 @@ func liars() []fault {
 		},
 		{
 			name: "answers for nothing",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				if len(events) == 0 {
 					return []error{nil}
 				}
@@ -183,7 +183,7 @@ func stubborn() []fault {
 	return []fault{
 		{
 			name: "swallows its context",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				if ctx.Err() != nil {
 					return c.DeliverBatch(ctx, events)
 				}
@@ -194,7 +194,7 @@ func stubborn() []fault {
 		},
 		{
 			name: "minds nothing but the deadline",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 				defer context.AfterFunc(ctx, func() {
 					if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -207,7 +207,7 @@ func stubborn() []fault {
 		},
 		{
 			name: "minds no deadline",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 				defer context.AfterFunc(ctx, func() {
 					if errors.Is(ctx.Err(), context.Canceled) {
@@ -220,7 +220,7 @@ func stubborn() []fault {
 		},
 		{
 			name: "minds no deadline while it connects",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				if err := c.acquire(ctx); err == nil {
 					if c.conn == nil {
 						ctx = context.WithoutCancel(ctx)
@@ -242,7 +242,7 @@ func mistaken() []fault {
 			name: "blames the destination for a shutdown",
 			deliver: each(func(ctx context.Context, err error) error {
 				if ctx.Err() != nil {
-					return dispatch.Unavailable(err)
+					return delivery.Unavailable(err)
 				}
 				return err
 			}),
@@ -265,10 +265,10 @@ func mistaken() []fault {
 			deliver: func(_ testing.TB, d *Destination) deliverFunc {
 				net := &mutable{Network: d.Network}
 				d.Network = net
-				return func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+				return func(ctx context.Context, c *client, events []*delivery.Event) []error {
 					if net.muted.Load() && len(events) == 1 && ctx.Err() == nil {
 						hurry, cancel := context.WithCancelCause(ctx)
-						cancel(dispatch.Unavailable(errors.New("client: too slow")))
+						cancel(delivery.Unavailable(errors.New("client: too slow")))
 						ctx = hurry
 					}
 					return c.DeliverBatch(ctx, events)

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // batchSize is a batch as it comes under some load.
@@ -25,7 +25,7 @@ func checkOneArrives(p *probe) {
 func checkLeftAsItWas(p *probe) {
 	s := p.open()
 	events := p.events(3)
-	before := make([]*dispatch.Event, len(events))
+	before := make([]*delivery.Event, len(events))
 	for i, e := range events {
 		c := *e
 		c.Payload, c.Headers = slices.Clone(e.Payload), maps.Clone(e.Headers)
@@ -43,7 +43,7 @@ func checkLeftAsItWas(p *probe) {
 func checkBatch(p *probe) {
 	s := p.open()
 	if s.batch == nil {
-		p.Skip("the handler is no dispatch.BatchHandler")
+		p.Skip("the handler is no delivery.BatchHandler")
 	}
 	empty := start(func() {
 		if errs := s.batch.DeliverBatch(p.ctx(), nil); len(errs) != 0 {
@@ -94,7 +94,7 @@ func checkManyAtOnce(p *probe) {
 	s := p.open()
 	var all []int64
 	for range rounds {
-		var running []*delivery
+		var running []*call
 		for range callers {
 			events := p.events(batchSize / 4)
 			all = append(all, idsOf(events)...)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 const (
@@ -22,7 +22,7 @@ type Destination struct {
 	// Open returns a new handler for the same place. It fails tb if it cannot.
 	// The suite closes the handler if it is an io.Closer. It is also called
 	// while nobody listens: a relay starts while its destinations are down.
-	Open func(tb testing.TB) dispatch.Handler
+	Open func(tb testing.TB) delivery.Handler
 	// Received returns the ids of all events that have arrived so far, in the
 	// order of arrival, with an id twice where an event came twice. Ids that
 	// the suite has not sent are passed over. It is nil where the place cannot
@@ -31,11 +31,11 @@ type Destination struct {
 	// Event returns a new event with this id, which is below 2^53. It is called
 	// by several goroutines. nil is for JSON objects of a few bytes that belong
 	// to one of three aggregates.
-	Event func(id int64) *dispatch.Event
+	Event func(id int64) *delivery.Event
 	// Rejected returns an event with this id that the destination refuses for
 	// itself and for good, such as one that is too large. It is nil where there
 	// is no such event.
-	Rejected func(id int64) *dispatch.Event
+	Rejected func(id int64) *delivery.Event
 
 	// Network is what lies between the handler and the server. Received must
 	// not go through it. It is nil where there is none that could fail.
@@ -82,9 +82,9 @@ type Case struct {
 	// Provoke makes one delivery that meets the fault, undoes the fault, and
 	// returns what the handler has answered.
 	Provoke func(tb testing.TB) error
-	// Class says whose fault it is: [dispatch.ClassEvent] or
-	// [dispatch.ClassDestination]. Zero says that the event is delivered.
-	Class dispatch.Class
+	// Class says whose fault it is: [delivery.ClassEvent] or
+	// [delivery.ClassDestination]. Zero says that the event is delivered.
+	Class delivery.Class
 	// Permanent says that no further attempt can cure it; for ClassEvent only.
 	Permanent bool
 	// Throttled says that the destination works and wants fewer deliveries; for
@@ -127,9 +127,9 @@ func (d Destination) withDefaults() Destination {
 }
 
 // defaultEvent belongs to one of three aggregates.
-func defaultEvent(id int64) *dispatch.Event {
+func defaultEvent(id int64) *delivery.Event {
 	const aggregates = 3
-	return &dispatch.Event{
+	return &delivery.Event{
 		ID: id, Type: "handlertest.event", AggregateType: "thing", AggregateID: fmt.Sprintf("T-%d", id%aggregates),
 		Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Headers: map[string]string{"tenant": "acme"},
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "handlertest",

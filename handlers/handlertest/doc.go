@@ -5,7 +5,7 @@
 //		server := startWarehouse(t)
 //		proxy := faultproxy.Start(t, server.Addr())
 //		handlertest.Run(t, handlertest.Destination{
-//			Open:     func(tb testing.TB) dispatch.Handler { return newWarehouse(tb, proxy.Addr()) },
+//			Open:     func(tb testing.TB) delivery.Handler { return newWarehouse(tb, proxy.Addr()) },
 //			Received: func(testing.TB) []int64 { return server.IDs() },
 //			Network:  proxy,
 //		})
@@ -14,5 +14,5 @@
 // Each property is a subtest. One that needs what the Destination does not
 // offer is skipped and says what is missing.
 //
-// The package imports the standard library and package dispatch.
+// The package imports the standard library and package delivery.
 package handlertest

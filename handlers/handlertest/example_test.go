@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 )
@@ -33,9 +33,9 @@ func NewWarehouse(url, token string) *Warehouse {
 }
 
 // Deliver returns nil when the warehouse has answered with 2xx.
-func (w *Warehouse) Deliver(ctx context.Context, e *dispatch.Event) error {
+func (w *Warehouse) Deliver(ctx context.Context, e *delivery.Event) error {
 	if w.closed.Load() {
-		return dispatch.Unavailable(errors.New("warehouse: the handler is closed"))
+		return delivery.Unavailable(errors.New("warehouse: the handler is closed"))
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(e.Payload))
 	if err != nil {
@@ -48,7 +48,7 @@ func (w *Warehouse) Deliver(ctx context.Context, e *dispatch.Event) error {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("warehouse: %w", context.Cause(ctx))
 	case err != nil:
-		return dispatch.Unavailable(fmt.Errorf("warehouse: %w", err))
+		return delivery.Unavailable(fmt.Errorf("warehouse: %w", err))
 	}
 	defer func() { _ = resp.Body.Close() }() // nothing in it matters
 	return classify(resp)
@@ -62,11 +62,11 @@ func classify(resp *http.Response) error {
 		return nil
 	case code == http.StatusTooManyRequests:
 		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 is good enough
-		return dispatch.Throttled(time.Duration(seconds)*time.Second, err)
+		return delivery.Throttled(time.Duration(seconds)*time.Second, err)
 	case code == http.StatusUnauthorized, code/100 == 5:
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	default:
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	}
 }
 
@@ -88,20 +88,20 @@ func testWarehouse(t *testing.T) {
 		return w.Deliver(tb.Context(), order(1, payload))
 	}
 	handlertest.Run(t, handlertest.Destination{
-		Open:     func(testing.TB) dispatch.Handler { return NewWarehouse(url, token) },
+		Open:     func(testing.TB) delivery.Handler { return NewWarehouse(url, token) },
 		Received: func(testing.TB) []int64 { return server.received() },
-		Event:    func(id int64) *dispatch.Event { return order(id, `{"quantity": 1}`) },
-		Rejected: func(id int64) *dispatch.Event { return order(id, `{"quantity": 0}`) },
+		Event:    func(id int64) *delivery.Event { return order(id, `{"quantity": 1}`) },
+		Rejected: func(id int64) *delivery.Event { return order(id, `{"quantity": 0}`) },
 		Network:  proxy,
 		Secrets:  []string{token},
 		Cases: []handlertest.Case{{
-			Name: "an empty order", Class: dispatch.ClassEvent, Permanent: true, Text: "422",
+			Name: "an empty order", Class: delivery.ClassEvent, Permanent: true, Text: "422",
 			Provoke: func(tb testing.TB) error { return deliver(tb, token, `{"quantity": 0}`) },
 		}, {
-			Name: "too many orders", Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 30 * time.Second,
+			Name: "too many orders", Class: delivery.ClassDestination, Throttled: true, RetryAfter: 30 * time.Second,
 			Provoke: func(tb testing.TB) error { return deliver(tb, token, `{"quantity": 99}`) },
 		}, {
-			Name: "a wrong token", Class: dispatch.ClassDestination, Text: "401",
+			Name: "a wrong token", Class: delivery.ClassDestination, Text: "401",
 			Provoke: func(tb testing.TB) error { return deliver(tb, "a stranger's", `{"quantity": 1}`) },
 		}},
 	})
@@ -149,8 +149,8 @@ func (w *warehouse) received() []int64 {
 	return append([]int64(nil), w.ids...)
 }
 
-func order(id int64, payload string) *dispatch.Event {
-	return &dispatch.Event{ID: id, Type: "order.placed", Payload: []byte(payload), Attempt: 1, Destination: "warehouse"}
+func order(id int64, payload string) *delivery.Event {
+	return &delivery.Event{ID: id, Type: "order.placed", Payload: []byte(payload), Attempt: 1, Destination: "warehouse"}
 }
 
 // A destination of your own: the handler is Warehouse, and testWarehouse is all
@@ -164,7 +164,7 @@ func Example() {
 	defer func() { _ = handler.Close() }()
 	for id, payload := range []string{`{"quantity": 2}`, `{"quantity": 0}`} {
 		err := handler.Deliver(context.Background(), order(int64(id), payload))
-		fmt.Println(err, dispatch.IsPermanent(err))
+		fmt.Println(err, delivery.IsPermanent(err))
 	}
 	fmt.Println("arrived:", server.received())
 	// Output:

@@ -3,17 +3,17 @@ package handlertest
 import (
 	"sync"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // ledger counts what was tried, to know how many copies are to be expected.
 type ledger struct {
 	mu     sync.Mutex
-	sent   []*dispatch.Event // in the order of their first delivery
+	sent   []*delivery.Event // in the order of their first delivery
 	failed map[int64]int     // deliveries that returned an error
 }
 
-func (l *ledger) send(events []*dispatch.Event) {
+func (l *ledger) send(events []*delivery.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent = append(l.sent, events...)
@@ -63,7 +63,7 @@ func (p *probe) checkArrived(l *ledger, inFlight int) {
 
 // checkOrder checks that the first arrivals of each aggregate are in the order
 // of sent.
-func (p *probe) checkOrder(sent []*dispatch.Event, arrived []int64) {
+func (p *probe) checkOrder(sent []*delivery.Event, arrived []int64) {
 	p.Helper()
 	type aggregate struct{ kind, id string }
 	first := make(map[int64]int, len(arrived))
@@ -72,7 +72,7 @@ func (p *probe) checkOrder(sent []*dispatch.Event, arrived []int64) {
 			first[id] = i
 		}
 	}
-	before := make(map[aggregate]*dispatch.Event)
+	before := make(map[aggregate]*delivery.Event)
 	for _, e := range sent {
 		key := aggregate{e.AggregateType, e.AggregateID}
 		if key.id == "" {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // outage lets the place be down, by the network if there is one.
@@ -102,9 +102,9 @@ func checkCutBeforeAnswer(p *probe) {
 
 // failing waits for a delivery, enters what has failed, and returns those
 // events.
-func (l *ledger) failing(dl *delivery) []*dispatch.Event {
+func (l *ledger) failing(dl *call) []*delivery.Event {
 	dl.p.Helper()
-	var failed []*dispatch.Event
+	var failed []*delivery.Event
 	for i, err := range dl.answers() {
 		if err != nil {
 			l.fail(dl.events[i].ID)
@@ -205,15 +205,15 @@ func (r *relay) run(ctx context.Context) {
 }
 
 // deliver delivers a batch, however often it takes.
-func (r *relay) deliver(ctx context.Context, events []*dispatch.Event) {
+func (r *relay) deliver(ctx context.Context, events []*delivery.Event) {
 	for wait := firstPause; len(events) > 0 && ctx.Err() == nil; wait = min(2*wait, longestPause) {
-		dl := &delivery{events: events, errs: make([]error, len(events))}
+		dl := &call{events: events, errs: make([]error, len(events))}
 		r.s.call(ctx, dl)
 		if dl.bug != "" {
 			r.end = dl.bug
 			return
 		}
-		var failed []*dispatch.Event
+		var failed []*delivery.Event
 		for i, err := range dl.errs {
 			if err == nil {
 				continue
@@ -221,7 +221,7 @@ func (r *relay) deliver(ctx context.Context, events []*dispatch.Event) {
 			r.p.note(err)
 			r.ledger.fail(events[i].ID)
 			failed = append(failed, events[i])
-			if dispatch.IsPermanent(err) {
+			if delivery.IsPermanent(err) {
 				r.end = fmt.Sprintf("an outage has made event %d a dead letter: %v", events[i].ID, err)
 				return
 			}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // tick is how often something is looked at that gives no signal.
@@ -27,7 +27,7 @@ type probe struct {
 	testing.TB
 	*suite
 	subjects   []*subject
-	deliveries []*delivery
+	deliveries []*call
 }
 
 func newProbe(tb testing.TB, s *suite) *probe {
@@ -95,8 +95,8 @@ func (p *probe) finish() {
 // subject is a handler under test.
 type subject struct {
 	p      *probe
-	h      dispatch.Handler
-	batch  dispatch.BatchHandler // nil if it takes one event at a time
+	h      delivery.Handler
+	batch  delivery.BatchHandler // nil if it takes one event at a time
 	closer io.Closer             // nil if it need not be closed
 	closed bool
 }
@@ -108,7 +108,7 @@ func (p *probe) open() *subject {
 	if s.h == nil {
 		p.Fatal("Open returned nil")
 	}
-	s.batch, _ = s.h.(dispatch.BatchHandler)
+	s.batch, _ = s.h.(delivery.BatchHandler)
 	s.closer, _ = s.h.(io.Closer)
 	p.subjects = append(p.subjects, s)
 	return s
@@ -151,26 +151,26 @@ func (g *goes) isDone() bool {
 	}
 }
 
-// delivery is a call of Deliver or DeliverBatch.
-type delivery struct {
+// call is one of Deliver or DeliverBatch.
+type call struct {
 	*goes
 	p      *probe
-	events []*dispatch.Event
+	events []*delivery.Event
 	errs   []error // one per event; valid when done
 	bug    string
 }
 
 // start begins to deliver events: as one batch if the handler takes batches, and
 // one after another if not.
-func (s *subject) start(ctx context.Context, events ...*dispatch.Event) *delivery {
-	dl := &delivery{p: s.p, events: events, errs: make([]error, len(events))}
+func (s *subject) start(ctx context.Context, events ...*delivery.Event) *call {
+	dl := &call{p: s.p, events: events, errs: make([]error, len(events))}
 	dl.goes = start(func() { s.call(ctx, dl) })
 	s.p.deliveries = append(s.p.deliveries, dl)
 	return dl
 }
 
 // call delivers and fills in what came of it.
-func (s *subject) call(ctx context.Context, dl *delivery) {
+func (s *subject) call(ctx context.Context, dl *call) {
 	if s.batch == nil || len(dl.events) == 1 {
 		for i, e := range dl.events {
 			dl.errs[i] = s.h.Deliver(ctx, e)
@@ -186,8 +186,8 @@ func (s *subject) call(ctx context.Context, dl *delivery) {
 }
 
 // startEach begins a delivery of its own for each event.
-func (s *subject) startEach(ctx context.Context, events ...*dispatch.Event) []*delivery {
-	all := make([]*delivery, len(events))
+func (s *subject) startEach(ctx context.Context, events ...*delivery.Event) []*call {
+	all := make([]*call, len(events))
 	for i, e := range events {
 		all[i] = s.start(ctx, e)
 	}
@@ -196,14 +196,14 @@ func (s *subject) startEach(ctx context.Context, events ...*dispatch.Event) []*d
 
 // answers waits until the delivery has returned and gives the answer for each
 // event. It ends the test if the handler broke its contract.
-func (dl *delivery) answers() []error {
+func (dl *call) answers() []error {
 	dl.p.Helper()
 	dl.p.until("Deliver returns", dl.isDone)
 	return dl.given()
 }
 
 // given is answers of a delivery that is done.
-func (dl *delivery) given() []error {
+func (dl *call) given() []error {
 	dl.p.Helper()
 	if dl.panicked != "" {
 		dl.p.Fatalf("the handler panics: %s", dl.panicked)
@@ -218,13 +218,13 @@ func (dl *delivery) given() []error {
 }
 
 // deliver is start and answers, with all the time it takes.
-func (s *subject) deliver(events ...*dispatch.Event) []error {
+func (s *subject) deliver(events ...*delivery.Event) []error {
 	s.p.Helper()
 	return s.start(s.p.ctx(), events...).answers()
 }
 
 // mustDeliver delivers events with nothing in the way.
-func (s *subject) mustDeliver(events ...*dispatch.Event) {
+func (s *subject) mustDeliver(events ...*delivery.Event) {
 	s.p.Helper()
 	for _, err := range s.deliver(events...) {
 		if err != nil {

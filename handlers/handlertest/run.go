@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Run checks d, one subtest per property. The subtests run one after another,
@@ -187,15 +187,15 @@ func (s *suite) note(err error) {
 }
 
 // events makes the next n events.
-func (s *suite) events(n int) []*dispatch.Event {
-	all := make([]*dispatch.Event, n)
+func (s *suite) events(n int) []*delivery.Event {
+	all := make([]*delivery.Event, n)
 	for i := range all {
 		all[i] = s.d.Event(s.last.Add(1))
 	}
 	return all
 }
 
-func idsOf(events []*dispatch.Event) []int64 {
+func idsOf(events []*delivery.Event) []int64 {
 	ids := make([]int64, len(events))
 	for i, e := range events {
 		ids[i] = e.ID

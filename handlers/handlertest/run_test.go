@@ -10,27 +10,27 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func marked(id int64, mark string) *dispatch.Event {
+func marked(id int64, mark string) *delivery.Event {
 	e := defaultEvent(id)
 	e.Headers = map[string]string{"mark": " " + mark}
 	return e
 }
 
 // destination returns a complete one for the reference handler, wrapped.
-func destination(tb testing.TB, wrap func(*client) dispatch.Handler) Destination {
+func destination(tb testing.TB, wrap func(*client) delivery.Handler) Destination {
 	tb.Helper()
 	server := startServer(tb)
 	proxy := faultproxy.Start(tb, server.addr)
 	return Destination{
-		Open:     func(testing.TB) dispatch.Handler { return wrap(newClient(proxy.Addr())) },
+		Open:     func(testing.TB) delivery.Handler { return wrap(newClient(proxy.Addr())) },
 		Received: func(testing.TB) []int64 { return server.ids() },
-		Rejected: func(id int64) *dispatch.Event { return marked(id, "bad") },
+		Rejected: func(id int64) *delivery.Event { return marked(id, "bad") },
 		Network:  proxy, Stop: server.stop, Start: server.start,
 		Secrets: []string{testPassword}, Ordered: true,
 		Log:      func() string { return "nothing\n" },
@@ -39,8 +39,8 @@ func destination(tb testing.TB, wrap func(*client) dispatch.Handler) Destination
 	}
 }
 
-func cases(addr string, wrap func(*client) dispatch.Handler) []Case {
-	one := func(c *client, e *dispatch.Event) func(testing.TB) error {
+func cases(addr string, wrap func(*client) delivery.Handler) []Case {
+	one := func(c *client, e *delivery.Event) func(testing.TB) error {
 		return func(tb testing.TB) error {
 			tb.Helper()
 			tb.Cleanup(func() { _ = c.Close() })
@@ -51,25 +51,25 @@ func cases(addr string, wrap func(*client) dispatch.Handler) []Case {
 	stranger.password = "wrong password"
 	return []Case{
 		{Name: "a good event", Provoke: one(newClient(addr), defaultEvent(1))},
-		{Name: "refused", Provoke: one(newClient(addr), marked(1, "bad")), Class: dispatch.ClassEvent, Permanent: true, Text: "refused"},
-		{Name: "to wait", Provoke: one(newClient(addr), marked(1, "slow")), Class: dispatch.ClassEvent, RetryAfter: 7 * time.Second},
-		{Name: "too much", Provoke: one(newClient(addr), marked(1, "much")), Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 9 * time.Second},
-		{Name: "wrong password", Provoke: one(stranger, defaultEvent(1)), Class: dispatch.ClassDestination, Text: "wrong password"},
+		{Name: "refused", Provoke: one(newClient(addr), marked(1, "bad")), Class: delivery.ClassEvent, Permanent: true, Text: "refused"},
+		{Name: "to wait", Provoke: one(newClient(addr), marked(1, "slow")), Class: delivery.ClassEvent, RetryAfter: 7 * time.Second},
+		{Name: "too much", Provoke: one(newClient(addr), marked(1, "much")), Class: delivery.ClassDestination, Throttled: true, RetryAfter: 9 * time.Second},
+		{Name: "wrong password", Provoke: one(stranger, defaultEvent(1)), Class: delivery.ClassDestination, Text: "wrong password"},
 	}
 }
 
 // broken is the reference handler with something wrong; nil is right.
 type broken struct {
 	*client
-	deliver func(ctx context.Context, c *client, events []*dispatch.Event) []error
+	deliver func(ctx context.Context, c *client, events []*delivery.Event) []error
 	close   func(c *client) error
 }
 
-func (b *broken) Deliver(ctx context.Context, e *dispatch.Event) error {
-	return dispatch.BatchHandlerFunc(b.DeliverBatch).Deliver(ctx, e)
+func (b *broken) Deliver(ctx context.Context, e *delivery.Event) error {
+	return delivery.BatchHandlerFunc(b.DeliverBatch).Deliver(ctx, e)
 }
 
-func (b *broken) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (b *broken) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if b.deliver == nil {
 		return b.client.DeliverBatch(ctx, events)
 	}
@@ -83,7 +83,7 @@ func (b *broken) Close() error {
 	return b.close(b.client)
 }
 
-func correct(c *client) dispatch.Handler { return &broken{client: c} }
+func correct(c *client) delivery.Handler { return &broken{client: c} }
 
 func TestCorrectHandlerPasses(t *testing.T) {
 	t.Parallel()
@@ -93,29 +93,29 @@ func TestCorrectHandlerPasses(t *testing.T) {
 // single hides what a handler has beside Deliver.
 type single struct{ c *client }
 
-func (s single) Deliver(ctx context.Context, e *dispatch.Event) error { return s.c.Deliver(ctx, e) }
+func (s single) Deliver(ctx context.Context, e *delivery.Event) error { return s.c.Deliver(ctx, e) }
 func (s single) Close() error                                         { return s.c.Close() }
 
 func TestHandlerOfSingleEventsPasses(t *testing.T) {
 	t.Parallel()
 	d := destination(t, correct)
 	proxy, _ := d.Network.(*faultproxy.Proxy)
-	d.Open = func(testing.TB) dispatch.Handler { return single{newClient(proxy.Addr())} }
+	d.Open = func(testing.TB) delivery.Handler { return single{newClient(proxy.Addr())} }
 	Run(t, d)
 }
 
 func TestWhatIsMissingIsSkipped(t *testing.T) {
 	t.Parallel()
 	rep := recordRun(t, Destination{
-		Open: func(testing.TB) dispatch.Handler {
-			return dispatch.HandlerFunc(func(ctx context.Context, _ *dispatch.Event) error { return context.Cause(ctx) })
+		Open: func(testing.TB) delivery.Handler {
+			return delivery.HandlerFunc(func(ctx context.Context, _ *delivery.Event) error { return context.Cause(ctx) })
 		},
 	})
 	if failed := rep.failed(); len(failed) > 0 {
 		t.Errorf("failed:\n%s", rep.text(failed))
 	}
 	for name, missing := range map[string]string{
-		batchAnswers: "no dispatch.BatchHandler", badFailsAlone: "no Rejected", answerAwaited: "no Received", lateAnswer: "no Received",
+		batchAnswers: "no delivery.BatchHandler", badFailsAlone: "no Rejected", answerAwaited: "no Received", lateAnswer: "no Received",
 		cancelEnds: "no Received", deadlineEnds: "no Network", nobodyListens: "no Network, or Stop and Start",
 		cutBeforeAnswer: "no Received", outageInStream: "no Received", restartInStream: "no Received", closeSilent: "no Network",
 		closeAgain: "no io.Closer", closeUnderway: "no io.Closer", deliverAfter: "no io.Closer",
@@ -133,7 +133,7 @@ func TestWhatIsMissingIsSkipped(t *testing.T) {
 
 func TestDestinationThatCannotBe(t *testing.T) {
 	t.Parallel()
-	open := func(testing.TB) dispatch.Handler { return nil }
+	open := func(testing.TB) delivery.Handler { return nil }
 	for want, d := range map[string]Destination{
 		"has no Open":   {},
 		"go together":   {Open: open, Stop: func(testing.TB) {}},

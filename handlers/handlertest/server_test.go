@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/freeport"
 )
 
@@ -152,11 +152,11 @@ func newClient(addr string) *client {
 
 var errClosed = errors.New("client: closed")
 
-func (c *client) Deliver(ctx context.Context, e *dispatch.Event) error {
-	return c.DeliverBatch(ctx, []*dispatch.Event{e})[0]
+func (c *client) Deliver(ctx context.Context, e *delivery.Event) error {
+	return c.DeliverBatch(ctx, []*delivery.Event{e})[0]
 }
 
-func (c *client) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (c *client) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	errs := make([]error, len(events))
 	all := func(err error) []error {
 		for i := range errs {
@@ -192,11 +192,11 @@ func (c *client) DeliverBatch(ctx context.Context, events []*dispatch.Event) []e
 		switch strings.TrimSpace(line) {
 		case "OK":
 		case "WAIT":
-			errs[i] = dispatch.RetryAfter(7*time.Second, errors.New("client: wait"))
+			errs[i] = delivery.RetryAfter(7*time.Second, errors.New("client: wait"))
 		case "FEWER":
-			errs[i] = dispatch.Throttled(9*time.Second, errors.New("client: too much"))
+			errs[i] = delivery.Throttled(9*time.Second, errors.New("client: too much"))
 		default:
-			errs[i] = dispatch.Permanent(errors.New("client: refused"))
+			errs[i] = delivery.Permanent(errors.New("client: refused"))
 		}
 	}
 	return errs
@@ -208,14 +208,14 @@ func (c *client) acquire(ctx context.Context) error {
 	}
 	select {
 	case <-c.done:
-		return dispatch.Unavailable(errClosed)
+		return delivery.Unavailable(errClosed)
 	default:
 	}
 	select {
 	case c.slot <- struct{}{}:
 		return nil
 	case <-c.done:
-		return dispatch.Unavailable(errClosed)
+		return delivery.Unavailable(errClosed)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -273,7 +273,7 @@ func (c *client) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("client: %w", context.Cause(ctx))
 	}
-	return dispatch.Unavailable(fmt.Errorf("client: %w", err))
+	return delivery.Unavailable(fmt.Errorf("client: %w", err))
 }
 
 func (c *client) Close() error {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Each property here holds back the server's answers, so that it is known for
@@ -13,7 +13,7 @@ import (
 
 // mutedDelivery begins a delivery whose answer is held back, and returns when
 // the event has arrived, so that nothing but the answer is missing.
-func (s *subject) mutedDelivery(ctx context.Context, events ...*dispatch.Event) *delivery {
+func (s *subject) mutedDelivery(ctx context.Context, events ...*delivery.Event) *call {
 	p := s.p
 	p.Helper()
 	p.d.Network.Mute()
@@ -95,7 +95,7 @@ func batchOf(s *subject) int {
 
 // checkEnded checks a delivery whose context is done, and that the handler is
 // as good as before.
-func (p *probe) checkEnded(s *subject, dl *delivery, cause error) {
+func (p *probe) checkEnded(s *subject, dl *call, cause error) {
 	p.Helper()
 	if !p.within(p.d.Prompt, dl.isDone) {
 		p.Fatalf("the context is done, and Deliver has not returned within %v", p.d.Prompt)

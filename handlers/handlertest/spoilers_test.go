@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // careless handlers lose, double or mix up what is not theirs.
@@ -17,7 +17,7 @@ func careless() []fault {
 	return []fault{
 		{
 			name: "reorders",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				events = slices.Clone(events)
 				slices.Reverse(events)
 				errs := c.DeliverBatch(ctx, events)
@@ -29,7 +29,7 @@ func careless() []fault {
 		},
 		{
 			name: "sends everything twice",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				c.DeliverBatch(ctx, events)
 				return c.DeliverBatch(ctx, events)
 			}),
@@ -38,11 +38,11 @@ func careless() []fault {
 		},
 		{
 			name: "sends again by itself",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				var errs []error
 				for range 3 {
 					errs = c.DeliverBatch(ctx, events)
-					if !slices.ContainsFunc(errs, dispatch.IsUnavailable) {
+					if !slices.ContainsFunc(errs, delivery.IsUnavailable) {
 						break
 					}
 				}
@@ -56,10 +56,10 @@ func careless() []fault {
 			name: "loses what was under way",
 			deliver: func(testing.TB, *Destination) deliverFunc {
 				var lost sync.Map
-				return func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+				return func(ctx context.Context, c *client, events []*delivery.Event) []error {
 					errs := c.DeliverBatch(ctx, events)
 					for i, err := range errs {
-						if dispatch.IsUnavailable(err) && len(events) == batchSize {
+						if delivery.IsUnavailable(err) && len(events) == batchSize {
 							if _, again := lost.LoadOrStore(events[i].ID, true); !again {
 								errs[i] = nil
 							}
@@ -79,10 +79,10 @@ func blamers() []fault {
 	return []fault{
 		{
 			name: "fails a batch for one event",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				errs := c.DeliverBatch(ctx, events)
 				for _, err := range errs {
-					if dispatch.IsPermanent(err) {
+					if delivery.IsPermanent(err) {
 						for i := range errs {
 							errs[i] = err
 						}
@@ -97,7 +97,7 @@ func blamers() []fault {
 		{
 			name: "tries what cannot be cured",
 			deliver: each(func(_ context.Context, err error) error {
-				if dispatch.IsPermanent(err) {
+				if delivery.IsPermanent(err) {
 					return errors.New("client: refused")
 				}
 				return err
@@ -108,8 +108,8 @@ func blamers() []fault {
 		{
 			name: "calls an outage permanent",
 			deliver: each(func(ctx context.Context, err error) error {
-				if ctx.Err() == nil && !errors.Is(err, errClosed) && dispatch.IsUnavailable(err) && strings.Contains(err.Error(), "connection refused") {
-					return dispatch.Permanent(errors.New(err.Error()))
+				if ctx.Err() == nil && !errors.Is(err, errClosed) && delivery.IsUnavailable(err) && strings.Contains(err.Error(), "connection refused") {
+					return delivery.Permanent(errors.New(err.Error()))
 				}
 				return err
 			}),
@@ -130,11 +130,11 @@ func blamers() []fault {
 		},
 		{
 			name: "makes a dead letter of a cut",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				errs := c.DeliverBatch(ctx, events)
 				for i, err := range errs {
-					if len(events) == 5 && dispatch.IsUnavailable(err) && !strings.Contains(err.Error(), "connection refused") {
-						errs[i] = dispatch.Permanent(errors.New("client: cut"))
+					if len(events) == 5 && delivery.IsUnavailable(err) && !strings.Contains(err.Error(), "connection refused") {
+						errs[i] = delivery.Permanent(errors.New("client: cut"))
 					}
 				}
 				return errs
@@ -151,7 +151,7 @@ func unfit() []fault {
 	return []fault{
 		{
 			name: "writes into the event",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				if len(events) > 0 && events[0].Headers["tenant"] != "" {
 					events[0].Attempt++
 				}
@@ -164,7 +164,7 @@ func unfit() []fault {
 			name: "cannot be called twice at once",
 			deliver: func(testing.TB, *Destination) deliverFunc {
 				var inUse sync.Mutex
-				return func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+				return func(ctx context.Context, c *client, events []*delivery.Event) []error {
 					if !inUse.TryLock() {
 						return slices.Repeat([]error{errors.New("client: in use")}, len(events))
 					}
@@ -186,7 +186,7 @@ func unfit() []fault {
 			deliver: func(_ testing.TB, d *Destination) deliverFunc {
 				// "relay1:" before it, as in an Authorization header.
 				d.Log = func() string { return "all well\nsent cmVsYXkxOmNvcnJlY3QgaG9yc2UvYmF0dGVyeQ\n" }
-				return func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+				return func(ctx context.Context, c *client, events []*delivery.Event) []error {
 					return c.DeliverBatch(ctx, events)
 				}
 			},
@@ -259,7 +259,7 @@ func undead() []fault {
 	return []fault{
 		{
 			name: "delivers after it is closed",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				select {
 				case <-c.done:
 					c = newClient(c.addr)
@@ -274,7 +274,7 @@ func undead() []fault {
 		},
 		{
 			name: "panics after it is closed",
-			deliver: just(func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+			deliver: just(func(ctx context.Context, c *client, events []*delivery.Event) []error {
 				select {
 				case <-c.done:
 					panic("client: send on a closed channel")
@@ -290,7 +290,7 @@ func undead() []fault {
 			name: "buries what comes after it is closed",
 			deliver: each(func(_ context.Context, err error) error {
 				if errors.Is(err, errClosed) {
-					return dispatch.Permanent(errClosed)
+					return delivery.Permanent(errClosed)
 				}
 				return err
 			}),
@@ -304,7 +304,7 @@ func undead() []fault {
 				end := make(chan struct{})
 				var left sync.WaitGroup
 				tb.Cleanup(func() { close(end); left.Wait() })
-				return func(ctx context.Context, c *client, events []*dispatch.Event) []error {
+				return func(ctx context.Context, c *client, events []*delivery.Event) []error {
 					left.Go(func() { <-end })
 					return c.DeliverBatch(ctx, events)
 				}

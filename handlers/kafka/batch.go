@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // batch is one call of DeliverBatch.
@@ -13,7 +13,7 @@ type batch struct {
 	h      *Handler
 	p      *producer
 	ctx    context.Context //nolint:containedctx // that of the call, bounded by delivery_timeout
-	events []*dispatch.Event
+	events []*delivery.Event
 	errs   []error // as they came, by event; nil while nothing has failed
 }
 

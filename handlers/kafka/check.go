@@ -8,11 +8,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Check connects, authenticates, and asks for the topic where it is the same for
-// every event, with a client of its own. It implements dispatch.Checker.
+// every event, with a client of its own. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	link := &link{}
 	client, err := kgo.NewClient(append(slices.Clone(h.options), kgo.WithHooks(link), kgo.RequestRetries(0))...)
@@ -42,10 +42,10 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-// MaxBytes is the largest record that is sent. It implements dispatch.Sizer.
+// MaxBytes is the largest record that is sent. It implements delivery.Sizer.
 func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
 
 var (
-	_ dispatch.Checker = (*Handler)(nil)
-	_ dispatch.Sizer   = (*Handler)(nil)
+	_ delivery.Checker = (*Handler)(nil)
+	_ delivery.Sizer   = (*Handler)(nil)
 )

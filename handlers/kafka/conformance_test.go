@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/kafkaserver"
@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 		through(h, proxy.Addr())
 		return h
 	}
-	once := func(change func(*Config), ev *dispatch.Event) func(testing.TB) error {
+	once := func(change func(*Config), ev *delivery.Event) func(testing.TB) error {
 		return func(tb testing.TB) error {
 			tb.Helper()
 			h := make1(tb, change)
@@ -62,9 +62,9 @@ func TestConformance(t *testing.T) {
 	large := *ok
 	large.Payload = json.RawMessage(`"` + strings.Repeat("x", 200_000) + `"`)
 	handlertest.Run(t, handlertest.Destination{
-		Open:     func(tb testing.TB) dispatch.Handler { tb.Helper(); return make1(tb) },
+		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return make1(tb) },
 		Received: func(tb testing.TB) []int64 { tb.Helper(); return received(tb, brokers, topic) },
-		Rejected: func(id int64) *dispatch.Event { bad := large; bad.ID = id; return &bad },
+		Rejected: func(id int64) *delivery.Event { bad := large; bad.ID = id; return &bad },
 		Network:  proxy,
 		Stop: func(tb testing.TB) {
 			tb.Helper()
@@ -82,23 +82,23 @@ func TestConformance(t *testing.T) {
 		Ordered: true,
 		Cases: []handlertest.Case{
 			{
-				Name: "the topic does not exist", Class: dispatch.ClassDestination, Text: "UNKNOWN_TOPIC_OR_PARTITION",
+				Name: "the topic does not exist", Class: delivery.ClassDestination, Text: "UNKNOWN_TOPIC_OR_PARTITION",
 				Provoke: once(to("nowhere"), ok),
 			},
 			{
-				Name: "the topic of one event does not exist", Class: dispatch.ClassEvent, Text: "UNKNOWN_TOPIC_OR_PARTITION",
+				Name: "the topic of one event does not exist", Class: delivery.ClassEvent, Text: "UNKNOWN_TOPIC_OR_PARTITION",
 				Provoke: once(to("{{ .Event.Type }}"), ok),
 			},
 			{
-				Name: "too large for the topic", Class: dispatch.ClassEvent, Permanent: true, Text: "MESSAGE_TOO_LARGE",
+				Name: "too large for the topic", Class: delivery.ClassEvent, Permanent: true, Text: "MESSAGE_TOO_LARGE",
 				Provoke: once(to(topic), &large),
 			},
 			{
-				Name: "too large for the destination", Class: dispatch.ClassEvent, Permanent: true, Text: "max_message_bytes",
+				Name: "too large for the destination", Class: delivery.ClassEvent, Permanent: true, Text: "max_message_bytes",
 				Provoke: once(func(c *Config) { c.MaxMessageBytes = 50_000 }, &large),
 			},
 			{
-				Name: "a wrong password", Class: dispatch.ClassDestination, Text: "check sasl",
+				Name: "a wrong password", Class: delivery.ClassDestination, Text: "check sasl",
 				Provoke: once(func(c *Config) { c.SASL.Password = secret.New(password + "!") }, ok),
 			},
 		},

@@ -6,7 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -92,7 +92,7 @@ func (s *scratch) add(text string) []byte {
 
 // record fills r with what ev is to be sent as. Its value is the event's payload
 // itself where the format allows. An error is the event's fault for good.
-func (e *encoder) record(r *kgo.Record, ev *dispatch.Event, s *scratch) error {
+func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch) error {
 	topic, key, err := e.address(ev)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (e *encoder) record(r *kgo.Record, ev *dispatch.Event, s *scratch) error {
 }
 
 // address returns topic and key.
-func (e *encoder) address(ev *dispatch.Event) (topic, key string, err error) {
+func (e *encoder) address(ev *delivery.Event) (topic, key string, err error) {
 	topic, key = e.fixedTopic, ev.AggregateID
 	if topic != "" && e.byID {
 		return topic, key, nil

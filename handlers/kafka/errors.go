@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // errUndecided is the fate of records that were given up: they may be written or not.
@@ -63,11 +63,11 @@ func classify(err error, ownTopic bool) error {
 		// this record, so it is tried again, and does not hold up the others.
 		return err
 	case isContent(err):
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	case isTopic(err) && ownTopic:
 		return err
 	default:
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	}
 }
 

@@ -22,10 +22,10 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
-// Handler writes events to topics. It implements [dispatch.BatchHandler] and
+// Handler writes events to topics. It implements [delivery.BatchHandler] and
 // io.Closer, and is safe for concurrent use: each batch under way has a producer
 // of its own, which then waits for the next one.
 type Handler struct {
@@ -76,14 +76,14 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 var errClosed = errors.New("kafka: the destination is closed")
 
 // Deliver writes the record for e. See [Handler.DeliverBatch].
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
-	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); errs != nil {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
 		return errs[0]
 	}
 	return nil
 }
 
-// KeepsOrder implements dispatch.OrderKeeper: records of one aggregate go to one
+// KeepsOrder implements delivery.OrderKeeper: records of one aggregate go to one
 // partition, where none is written after one that failed. A broker with a policy
 // of its own is the exception: it may refuse one record and take the next.
 func (h *Handler) KeepsOrder() bool { return h.encoder.byID && h.encoder.fixedTopic != "" }
@@ -91,15 +91,15 @@ func (h *Handler) KeepsOrder() bool { return h.encoder.byID && h.encoder.fixedTo
 // DeliverBatch writes the records for events and waits for their acknowledgement.
 // What an error means:
 //
-//   - [dispatch.Permanent]: no record can be made of this event, or the broker
+//   - [delivery.Permanent]: no record can be made of this event, or the broker
 //     refuses it for good: it is too large, or not as the topic wants it.
-//   - [dispatch.Unavailable]: no broker answers in time, or takes our
+//   - [delivery.Unavailable]: no broker answers in time, or takes our
 //     credentials, or may write the topic for us; what is in its place is said.
 //   - any other: the topic that was made of this event does not exist, or is not
 //     ours to write to.
 //   - ctx's cause, if ctx was done first. What was under way may be written all
 //     the same, but not behind records of a later batch.
-func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
 		return repeat(fmt.Errorf("kafka: %w", context.Cause(ctx)), len(events))
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -56,10 +56,10 @@ func open(t *testing.T, brokers []string, change ...func(*Config)) *Handler {
 }
 
 // events makes events with the given ids; the key of each is its id modulo 7.
-func events(ids ...int64) []*dispatch.Event {
-	all := make([]*dispatch.Event, len(ids))
+func events(ids ...int64) []*delivery.Event {
+	all := make([]*delivery.Event, len(ids))
 	for i, id := range ids {
-		all[i] = &dispatch.Event{
+		all[i] = &delivery.Event{
 			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
 			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: "kafka",
 			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
@@ -77,7 +77,7 @@ func upTo(n int64) (ids []int64) {
 }
 
 // deliver fails the test unless all are delivered.
-func deliver(t *testing.T, h *Handler, all []*dispatch.Event) {
+func deliver(t *testing.T, h *Handler, all []*delivery.Event) {
 	t.Helper()
 	for i, err := range h.DeliverBatch(t.Context(), all) {
 		if err != nil {
@@ -88,7 +88,7 @@ func deliver(t *testing.T, h *Handler, all []*dispatch.Event) {
 
 // settle delivers an event that need not be delivered at the first try, to a
 // handler whose delivery_timeout is short.
-func settle(t *testing.T, h *Handler, e *dispatch.Event) {
+func settle(t *testing.T, h *Handler, e *delivery.Event) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -171,9 +171,9 @@ func classOf(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
-	case dispatch.IsPermanent(err):
+	case delivery.IsPermanent(err):
 		return "permanent"
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		return "unavailable"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "ours"
@@ -192,7 +192,7 @@ func onProduce(c *kfake.Cluster, f func(*kmsg.ProduceRequest) (kmsg.Response, er
 }
 
 var (
-	_ dispatch.BatchHandler = (*Handler)(nil)
+	_ delivery.BatchHandler = (*Handler)(nil)
 	_ io.Closer             = (*Handler)(nil)
 )
 

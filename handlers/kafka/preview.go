@@ -5,15 +5,15 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
 // Preview returns the record for e: topic, key, headers and value.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	var r kgo.Record
 	if err := h.encoder.record(&r, e, &scratch{}); err != nil {
-		return "", dispatch.Permanent(fmt.Errorf("kafka: %w", err))
+		return "", delivery.Permanent(fmt.Errorf("kafka: %w", err))
 	}
 	fields := []message.Header{{Name: "topic", Value: r.Topic}, {Name: "key", Value: string(r.Key)}}
 	for _, header := range r.Headers {
@@ -22,4 +22,4 @@ func (h *Handler) Preview(e *dispatch.Event) (string, error) {
 	return message.Preview(fields, r.Value), nil
 }
 
-var _ dispatch.Previewer = (*Handler)(nil)
+var _ delivery.Previewer = (*Handler)(nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -200,7 +200,7 @@ func TestTransactions(t *testing.T) {
 // batch during which stop is closed.
 func stream(t *testing.T, h *Handler, size int, stop <-chan struct{}, each func(batches int)) (sent int64) {
 	t.Helper()
-	var left []*dispatch.Event
+	var left []*delivery.Event
 	deadline := time.Now().Add(6 * patience) // a broker is started again meanwhile
 	for batches := 1; ; batches++ {
 		select {
@@ -218,7 +218,7 @@ func stream(t *testing.T, h *Handler, size int, stop <-chan struct{}, each func(
 			left = append(left, events(sent)...)
 		}
 		errs := h.DeliverBatch(t.Context(), left)
-		var again []*dispatch.Event
+		var again []*delivery.Event
 		for i, err := range errs {
 			if err != nil {
 				wantClass(t, err, "unavailable")

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Config says what is in a line.
@@ -27,7 +27,7 @@ type Config struct {
 // Validate returns nil: every Config is valid.
 func (Config) Validate() error { return nil }
 
-// Handler writes lines. It implements [dispatch.BatchHandler] and is safe for
+// Handler writes lines. It implements [delivery.BatchHandler] and is safe for
 // concurrent use; it holds nothing that must be closed.
 type Handler struct {
 	payload bool
@@ -72,11 +72,11 @@ type line struct {
 	Headers       map[string]string `json:"headers,omitempty"`
 }
 
-// Deliver writes the line for e. The error is [dispatch.Permanent] if the
-// payload is not JSON, [dispatch.Unavailable] if the write failed, and ctx's
+// Deliver writes the line for e. The error is [delivery.Permanent] if the
+// payload is not JSON, [delivery.Unavailable] if the write failed, and ctx's
 // cause if ctx was done before the write. A write itself cannot be interrupted.
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
-	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); len(errs) > 0 {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); len(errs) > 0 {
 		return errs[0]
 	}
 	return nil
@@ -84,7 +84,7 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 
 // DeliverBatch writes the lines for events, in their order and in one Write.
 // An event whose payload is not JSON fails alone.
-func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	var (
 		buf   bytes.Buffer
 		errs  = make([]error, len(events))
@@ -95,7 +95,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []
 		before := buf.Len()
 		if err := h.append(&buf, e); err != nil {
 			buf.Truncate(before)
-			errs[i], fails = dispatch.Permanent(err), true
+			errs[i], fails = delivery.Permanent(err), true
 		}
 		ends[i] = buf.Len()
 	}
@@ -115,10 +115,10 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []
 }
 
 // Preview returns the line for e.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	var buf bytes.Buffer
 	if err := h.append(&buf, e); err != nil {
-		return "", dispatch.Permanent(err)
+		return "", delivery.Permanent(err)
 	}
 	return buf.String(), nil
 }
@@ -136,7 +136,7 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 	if h.torn {
 		// Close what is left of a line, so that it does not spoil the next one.
 		if _, err := h.out.Write([]byte("\n")); err != nil {
-			return 0, dispatch.Unavailable(fmt.Errorf("log: %w", err))
+			return 0, delivery.Unavailable(fmt.Errorf("log: %w", err))
 		}
 		h.torn = false
 	}
@@ -146,13 +146,13 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 	}
 	if err != nil {
 		h.torn = n > 0 && data[n-1] != '\n'
-		return n, dispatch.Unavailable(fmt.Errorf("log: %w", err))
+		return n, delivery.Unavailable(fmt.Errorf("log: %w", err))
 	}
 	return n, nil
 }
 
 // append appends the line for e.
-func (h *Handler) append(buf *bytes.Buffer, e *dispatch.Event) error {
+func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
 	head, err := json.Marshal(line{
 		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
 		CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Headers: e.Headers,

@@ -16,16 +16,16 @@ import (
 	"go.uber.org/goleak"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/log"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var _ dispatch.BatchHandler = (*log.Handler)(nil)
+var _ delivery.BatchHandler = (*log.Handler)(nil)
 
-func event(id int64, payload string) *dispatch.Event {
-	return &dispatch.Event{
+func event(id int64, payload string) *delivery.Event {
+	return &delivery.Event{
 		ID: id, Type: "order.created", Payload: json.RawMessage(payload),
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "audit",
 	}
@@ -84,14 +84,14 @@ func TestBatchIsOneWrite(t *testing.T) {
 	t.Parallel()
 	w := &countWriter{}
 	h := handler(t, w, log.Config{})
-	errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(1, "{}"), event(2, "hunter2"), event(3, "{}")})
-	if len(errs) != 3 || errs[0] != nil || errs[2] != nil || !dispatch.IsPermanent(errs[1]) || strings.Contains(errs[1].Error(), "hunter2") {
+	errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, "{}"), event(2, "hunter2"), event(3, "{}")})
+	if len(errs) != 3 || errs[0] != nil || errs[2] != nil || !delivery.IsPermanent(errs[1]) || strings.Contains(errs[1].Error(), "hunter2") {
 		t.Errorf("got %v", errs)
 	}
 	if w.writes != 1 || strings.Count(w.String(), "\n") != 2 || strings.Contains(w.String(), "hunter2") {
 		t.Errorf("%d writes: %s", w.writes, w.String())
 	}
-	if errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(4, "1"), event(5, "2")}); errs != nil {
+	if errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(4, "1"), event(5, "2")}); errs != nil {
 		t.Errorf("got %v", errs)
 	}
 	if errs := h.DeliverBatch(t.Context(), nil); errs != nil || w.writes != 2 {
@@ -148,8 +148,8 @@ func TestFailedWriteIsTheDestinations(t *testing.T) {
 	}
 	for _, cause := range []error{full, nil} { // nil: a writer that breaks its contract
 		h := handler(t, &fullWriter{left: one.Len() + 3, err: cause}, log.Config{})
-		errs := h.DeliverBatch(t.Context(), []*dispatch.Event{event(1, "{}"), event(2, "{}"), event(3, "x")})
-		if len(errs) != 3 || errs[0] != nil || !dispatch.IsUnavailable(errs[1]) || !dispatch.IsPermanent(errs[2]) {
+		errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, "{}"), event(2, "{}"), event(3, "x")})
+		if len(errs) != 3 || errs[0] != nil || !delivery.IsUnavailable(errs[1]) || !delivery.IsPermanent(errs[2]) {
 			t.Errorf("got %v", errs)
 		}
 	}
@@ -157,7 +157,7 @@ func TestFailedWriteIsTheDestinations(t *testing.T) {
 	w := &tornWriter{left: 5}
 	h := handler(t, w, log.Config{})
 	first, second := h.Deliver(t.Context(), event(1, "{}")), h.Deliver(t.Context(), event(2, "{}"))
-	if !dispatch.IsUnavailable(first) || second != nil || !strings.HasPrefix(w.String(), "{\"eve\n{\"event_id\":2,") {
+	if !delivery.IsUnavailable(first) || second != nil || !strings.HasPrefix(w.String(), "{\"eve\n{\"event_id\":2,") {
 		t.Errorf("%v, %v, %q", first, second, w.String())
 	}
 	if err := handler(t, &fullWriter{err: full}, log.Config{}).Deliver(t.Context(), event(1, "{}")); !errors.Is(err, full) {
@@ -175,7 +175,7 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	err := handler(t, &out, log.Config{}).Deliver(ctx, event(1, "{}"))
-	if !errors.Is(err, cause) || dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) || out.Len() != 0 {
+	if !errors.Is(err, cause) || delivery.IsUnavailable(err) || delivery.IsPermanent(err) || out.Len() != 0 {
 		t.Errorf("got %v and %q", err, out.String())
 	}
 }
@@ -210,7 +210,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	err = h.Deliver(context.Background(), &dispatch.Event{
+	err = h.Deliver(context.Background(), &delivery.Event{
 		ID: 7, Type: "order.created", AggregateType: "order", AggregateID: "A-1",
 		Payload: []byte("{\n  \"total\": 19.90\n}"), CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC),
 		Attempt: 1, Destination: "log",

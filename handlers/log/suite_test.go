@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/log"
 )
@@ -47,7 +47,7 @@ func TestSuite(t *testing.T) {
 	t.Parallel()
 	var out file
 	handlertest.Run(t, handlertest.Destination{
-		Open: func(tb testing.TB) dispatch.Handler {
+		Open: func(tb testing.TB) delivery.Handler {
 			tb.Helper()
 			h, err := log.New(log.Config{}, log.WithWriter(&out))
 			if err != nil {
@@ -56,12 +56,12 @@ func TestSuite(t *testing.T) {
 			return h
 		},
 		Received: out.ids,
-		Rejected: func(id int64) *dispatch.Event { return event(id, "{") },
+		Rejected: func(id int64) *delivery.Event { return event(id, "{") },
 		Ordered:  true,
 		Secrets:  []string{"hunter2 is the password"},
 		Cases: []handlertest.Case{
 			{
-				Name: "the disk is full", Class: dispatch.ClassDestination, Text: "no space left",
+				Name: "the disk is full", Class: delivery.ClassDestination, Text: "no space left",
 				Provoke: func(tb testing.TB) error {
 					tb.Helper()
 					h, err := log.New(log.Config{}, log.WithWriter(&fullWriter{err: errors.New("no space left")}))
@@ -72,7 +72,7 @@ func TestSuite(t *testing.T) {
 				},
 			},
 			{
-				Name: "the payload is not JSON", Class: dispatch.ClassEvent, Permanent: true, Text: "not JSON",
+				Name: "the payload is not JSON", Class: delivery.ClassEvent, Permanent: true, Text: "not JSON",
 				Provoke: func(tb testing.TB) error {
 					tb.Helper()
 					h, err := log.New(log.Config{}, log.WithWriter(&out))

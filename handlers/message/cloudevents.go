@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -37,7 +37,7 @@ type attribute struct{ name, value string }
 // An attribute must not be empty, and the SDKs want more than blanks in it, so
 // what an event lacks is left out.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md.
-func (e *Encoder) attributes(ev *dispatch.Event) []attribute {
+func (e *Encoder) attributes(ev *delivery.Event) []attribute {
 	all := make([]attribute, 0, 12)
 	add := func(name, value string) {
 		if strings.TrimSpace(value) != "" {
@@ -77,7 +77,7 @@ func allowed(s string) string {
 
 // attributeHeaders writes the attributes as headers. The content type is not
 // among them: each transport has a place of its own for it.
-func (e *Encoder) attributeHeaders(ev *dispatch.Event) []Header {
+func (e *Encoder) attributeHeaders(ev *delivery.Event) []Header {
 	attributes := e.attributes(ev)
 	all := make([]Header, 0, len(attributes)+len(ev.Headers))
 	for _, a := range attributes {
@@ -98,7 +98,7 @@ func (e *Encoder) attributeHeaders(ev *dispatch.Event) []Header {
 // the column of the outbox does not allow, goes into it as binary data: it would
 // spoil the message otherwise.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md.
-func (e *Encoder) structured(ev *dispatch.Event) []byte {
+func (e *Encoder) structured(ev *delivery.Event) []byte {
 	body := make([]byte, 0, len(ev.Payload)+512)
 	body = append(body, '{')
 	for _, a := range e.attributes(ev) {

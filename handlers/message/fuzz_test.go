@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // FuzzHeaders: whatever headers an application has given an event, the transport
@@ -24,7 +24,7 @@ func FuzzHeaders(f *testing.F) {
 		f.Add([]byte(seed), "order.placed", "A-7")
 	}
 	f.Fuzz(func(t *testing.T, headers []byte, eventType, aggregateID string) {
-		e := &dispatch.Event{ID: 42, Type: eventType, AggregateID: aggregateID, Payload: []byte(`1`), CreatedAt: time.Unix(1, 0)}
+		e := &delivery.Event{ID: 42, Type: eventType, AggregateID: aggregateID, Payload: []byte(`1`), CreatedAt: time.Unix(1, 0)}
 		if json.Unmarshal(headers, &e.Headers) != nil {
 			return // no headers
 		}

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestEncodeIntoIsEncode, with a message that is used again and again.
 func TestEncodeIntoIsEncode(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.FixedZone("", 3600))
-	events := []*dispatch.Event{
+	events := []*delivery.Event{
 		{ID: 1, Type: "a", AggregateType: "x", AggregateID: "y", Payload: json.RawMessage(`1`), CreatedAt: at, Headers: map[string]string{"b": "1", "a": "2", HeaderID: "taken"}},
 		{ID: 2, Type: "b", Payload: json.RawMessage(`2`), CreatedAt: at},
 		{ID: 3, Type: "c", AggregateType: "x", Payload: json.RawMessage(`3`), CreatedAt: at.Add(time.Microsecond), Headers: map[string]string{"c": ""}},

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -35,7 +35,7 @@ const (
 // dashes because each transport leaves such names alone. An event's own header
 // of the same name is not sent: these are what consumers rely on.
 const (
-	HeaderID            = "notifyd-id" // dispatch.Event.DedupeID
+	HeaderID            = "notifyd-id" // delivery.Event.DedupeID
 	HeaderType          = "notifyd-type"
 	HeaderAggregateType = "notifyd-aggregate-type"
 	HeaderAggregateID   = "notifyd-aggregate-id"
@@ -142,7 +142,7 @@ func New(cfg Config, binding Binding) (*Encoder, error) {
 
 // Encode returns the message for ev. It always succeeds; a message of the forms
 // [Payload] and [CloudEventsBinary] shares its body with ev.
-func (e *Encoder) Encode(ev *dispatch.Event) Message {
+func (e *Encoder) Encode(ev *delivery.Event) Message {
 	switch e.format {
 	case CloudEventsStructured:
 		return Message{Body: e.structured(ev), ContentType: contentCloudEvents, Headers: e.own(nil, ev)}
@@ -155,7 +155,7 @@ func (e *Encoder) Encode(ev *dispatch.Event) Message {
 
 // EncodeInto is Encode for those who encode many: it overwrites m and uses the
 // memory of its headers again. In the form [Payload] it allocates next to nothing.
-func (e *Encoder) EncodeInto(m *Message, ev *dispatch.Event) {
+func (e *Encoder) EncodeInto(m *Message, ev *delivery.Event) {
 	if e.format == CloudEventsStructured || e.format == CloudEventsBinary {
 		*m = e.Encode(ev)
 		return
@@ -168,11 +168,11 @@ func (e *Encoder) EncodeInto(m *Message, ev *dispatch.Event) {
 }
 
 // describe returns what there is to know about an event beside its payload.
-func describe(ev *dispatch.Event) []Header {
+func describe(ev *delivery.Event) []Header {
 	return appendDescription(make([]Header, 0, 5+len(ev.Headers)), ev, timestamp(ev))
 }
 
-func appendDescription(all []Header, ev *dispatch.Event, at string) []Header {
+func appendDescription(all []Header, ev *delivery.Event, at string) []Header {
 	all = append(all, Header{HeaderID, ev.DedupeID()}, Header{HeaderType, ev.Type})
 	if ev.AggregateType != "" {
 		all = append(all, Header{HeaderAggregateType, ev.AggregateType})
@@ -188,7 +188,7 @@ func appendDescription(all []Header, ev *dispatch.Event, at string) []Header {
 
 // own adds the event's own headers, but for those whose names are taken, and
 // makes all of them fit for the transport.
-func (e *Encoder) own(all []Header, ev *dispatch.Event) []Header {
+func (e *Encoder) own(all []Header, ev *delivery.Event) []Header {
 	taken := len(all)
 	var names []string
 	if len(ev.Headers) > 0 { // sorting none allocates as well
@@ -260,7 +260,7 @@ const maxYear = 9999
 
 // timestamp returns "" for a time that there is none of, or that cannot be
 // written.
-func timestamp(ev *dispatch.Event) string {
+func timestamp(ev *delivery.Event) string {
 	t := ev.CreatedAt.UTC()
 	if t.IsZero() || t.Year() < 0 || t.Year() > maxYear {
 		return ""

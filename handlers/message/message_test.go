@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -17,8 +17,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const payload = "{\n \"b\" : 1.10, \"a\": 12345678901234567890, \"a\": \"\u00e9 <&>\"}"
 
-func event() *dispatch.Event {
-	return &dispatch.Event{
+func event() *delivery.Event {
+	return &delivery.Event{
 		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A 7%é",
 		Payload: json.RawMessage(payload),
 		Headers: map[string]string{
@@ -100,7 +100,7 @@ func TestForms(t *testing.T) {
 
 func TestBareEvent(t *testing.T) {
 	t.Parallel()
-	bare := &dispatch.Event{ID: 1, Type: "t"}
+	bare := &delivery.Event{ID: 1, Type: "t"}
 	if got := lines(encoder(t, Config{}, Kafka()).Encode(bare).Headers); !slices.Equal(got, []string{"notifyd-id: 1", "notifyd-type: t"}) {
 		t.Errorf("got %q", got)
 	}

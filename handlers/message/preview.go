@@ -3,7 +3,7 @@ package message
 import "strings"
 
 // Preview lays a message out for people: what it is sent with, a line each, an
-// empty line, and the body. It is for those who implement dispatch.Previewer.
+// empty line, and the body. It is for those who implement delivery.Previewer.
 // Line ends in values are shown as \n, so that a line is one field.
 func Preview(fields []Header, body []byte) string {
 	var b strings.Builder

@@ -16,7 +16,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/binding/spec"
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // reader hands a message to the SDK of CloudEvents.
@@ -86,7 +86,7 @@ func (r reader) GetExtension(string) any { return nil }
 
 // checkWithSDK wants the SDK to understand the message and to find in it what
 // was in the event.
-func checkWithSDK(tb testing.TB, cfg Config, b Binding, e *dispatch.Event) {
+func checkWithSDK(tb testing.TB, cfg Config, b Binding, e *delivery.Event) {
 	tb.Helper()
 	m := encoder(tb, cfg, b).Encode(e)
 	got, err := binding.ToEvent(tb.Context(), reader{m, b})
@@ -128,7 +128,7 @@ func checkWithSDK(tb testing.TB, cfg Config, b Binding, e *dispatch.Event) {
 	checkData(tb, cfg, got, e)
 }
 
-func checkData(tb testing.TB, cfg Config, got *cloudevents.Event, e *dispatch.Event) {
+func checkData(tb testing.TB, cfg Config, got *cloudevents.Event, e *delivery.Event) {
 	tb.Helper()
 	want, have := []byte(e.Payload), got.Data()
 	if cfg.Format == CloudEventsStructured && !got.DataBase64 {
@@ -151,7 +151,7 @@ func TestSDKUnderstands(t *testing.T) {
 	bare.AggregateID, bare.AggregateType, bare.Headers = "", " ", nil
 	orphan := event()
 	orphan.Headers = map[string]string{"tracestate": "of nothing", "ce_Bad-Name": "1", "ce-Bad_Name": "1", "cloudEvents_Bad": "1", "ce_time": "now", "ce-time": "now"}
-	events := map[string]*dispatch.Event{"usual": event(), "odd": odd, "bare": bare, "orphan": orphan}
+	events := map[string]*delivery.Event{"usual": event(), "odd": odd, "bare": bare, "orphan": orphan}
 	for name, data := range map[string]string{
 		"number": "1.10", "text": `"a"`, "true": "true", "list": "[1 , 2]", "blanks": " {} \n", "empty": "", "not JSON": "hello", "not UTF-8": "\"\xff\"", "null": "null",
 	} {
@@ -181,7 +181,7 @@ func FuzzCloudEvents(f *testing.F) {
 		if strings.TrimSpace(eventType) == "" {
 			t.Skip("an event has a type")
 		}
-		e := &dispatch.Event{
+		e := &delivery.Event{
 			ID: id, Type: eventType, AggregateType: aggregateType, AggregateID: aggregateID, Payload: data,
 			Headers: map[string]string{header: value}, CreatedAt: time.Unix(seconds, 0).UTC(),
 		}

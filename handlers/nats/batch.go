@@ -7,7 +7,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // window is how many messages of a batch are under way at a time: enough for a
@@ -17,7 +17,7 @@ const window = 1000
 // batch is one call of DeliverBatch.
 type batch struct {
 	h      *Handler
-	events []*dispatch.Event
+	events []*delivery.Event
 	msgs   []*natsgo.Msg // nil where none can be made
 	errs   []error       // as they came
 }
@@ -117,7 +117,7 @@ func (b *batch) publish(ctx context.Context, l *link, todo []int) {
 // holds reports whether nothing more of the batch may be sent after err.
 func (b *batch) holds(ctx context.Context, err error) bool {
 	answer := b.h.answer(ctx, err)
-	return dispatch.IsUnavailable(answer) || ctx.Err() != nil
+	return delivery.IsUnavailable(answer) || ctx.Err() != nil
 }
 
 // await waits for one acknowledgement.

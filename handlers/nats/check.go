@@ -3,11 +3,11 @@ package nats
 import (
 	"context"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Check connects, authenticates, and waits for an answer of the server. It
-// implements dispatch.Checker.
+// implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	l, err := h.connect(ctx)
 	if err == nil {
@@ -19,4 +19,4 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-var _ dispatch.Checker = (*Handler)(nil)
+var _ delivery.Checker = (*Handler)(nil)

@@ -9,7 +9,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/plainserver"
@@ -59,13 +59,13 @@ func TestConformance(t *testing.T) {
 	}
 	var got []int64
 	handlertest.Run(t, handlertest.Destination{
-		Open: func(tb testing.TB) dispatch.Handler { tb.Helper(); return with(tb) },
+		Open: func(tb testing.TB) delivery.Handler { tb.Helper(); return with(tb) },
 		Received: func(tb testing.TB) []int64 {
 			tb.Helper()
 			got = writtenSince(tb, js, "S", got)
 			return got
 		},
-		Rejected: func(id int64) *dispatch.Event {
+		Rejected: func(id int64) *delivery.Event {
 			e := events(id)[0]
 			e.Payload = json.RawMessage(`"` + strings.Repeat("x", 100_000) + `"`)
 			return e

@@ -8,7 +8,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -47,7 +47,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 }
 
 // msg makes the message for ev. An error is the event's fault for good.
-func (e *encoder) msg(ev *dispatch.Event) (*natsgo.Msg, error) {
+func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
 	subject := e.fixed
 	if subject == "" {
 		data, err := tmpl.NewData(ev)
@@ -96,7 +96,7 @@ func oneLine(value string) string {
 // of two databases that share a stream, and those of one before and after it was
 // emptied: their ids begin at 1 again, and an event that is taken for another's
 // duplicate is lost.
-func msgID(ev *dispatch.Event) string {
+func msgID(ev *delivery.Event) string {
 	return ev.Destination + "-" + ev.DedupeID() + "-" + strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36)
 }
 

@@ -10,7 +10,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -81,11 +81,11 @@ func classify(answer, err error, own bool) error {
 	case err == nil:
 		return nil
 	case isContent(err):
-		return dispatch.Permanent(answer)
+		return delivery.Permanent(answer)
 	case own && isOwn(err):
 		return answer
 	default:
-		return dispatch.Unavailable(answer)
+		return delivery.Unavailable(answer)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -19,16 +19,16 @@ import (
 type fault struct {
 	name      string
 	change    func(*Config)
-	event     func(*dispatch.Event)
-	class     dispatch.Class
+	event     func(*delivery.Event)
+	class     delivery.Class
 	permanent bool
 	text      string
 }
 
 func faults() []fault {
-	const event, destination = dispatch.ClassEvent, dispatch.ClassDestination
-	payload := func(n int) func(*dispatch.Event) {
-		return func(e *dispatch.Event) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", n) + `"`) }
+	const event, destination = delivery.ClassEvent, delivery.ClassDestination
+	payload := func(n int) func(*delivery.Event) {
+		return func(e *delivery.Event) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", n) + `"`) }
 	}
 	return []fault{
 		{"no stream takes the subject", to("missing"), nil, destination, false, "create a stream"},
@@ -39,11 +39,11 @@ func faults() []fault {
 		{"the subject of one event is full", to("persubject.{{ .Event.ID }}"), nil, event, false, "per subject"},
 		{"too large for the stream", to("small"), payload(2000), event, true, "max_msg_size"},
 		{"too large for the server", nil, payload(200_000), event, true, "max_payload"},
-		{"headers too large", nil, func(e *dispatch.Event) { e.Headers["x"] = strings.Repeat("x", 70_000) }, event, true, "header"},
+		{"headers too large", nil, func(e *delivery.Event) { e.Headers["x"] = strings.Repeat("x", 70_000) }, event, true, "header"},
 		{"another stream", func(c *Config) { c.Stream = "OTHER" }, nil, destination, false, "another stream"},
-		{"another stream for one event", func(c *Config) { c.Stream, c.Subject = "OTHER", "{{ .Payload.to }}" }, func(e *dispatch.Event) { e.Payload = json.RawMessage(`{"to": "s"}`) }, event, false, "another stream"},
-		{"a wildcard out of an event", to("o.{{ .Payload.to }}"), func(e *dispatch.Event) { e.Payload = json.RawMessage(`{"to": ">"}`) }, event, true, "wildcards"},
-		{"a blank out of an event", to("o.{{ .Payload.to }}"), func(e *dispatch.Event) { e.Payload = json.RawMessage(`{"to": "a b"}`) }, event, true, "blanks"},
+		{"another stream for one event", func(c *Config) { c.Stream, c.Subject = "OTHER", "{{ .Payload.to }}" }, func(e *delivery.Event) { e.Payload = json.RawMessage(`{"to": "s"}`) }, event, false, "another stream"},
+		{"a wildcard out of an event", to("o.{{ .Payload.to }}"), func(e *delivery.Event) { e.Payload = json.RawMessage(`{"to": ">"}`) }, event, true, "wildcards"},
+		{"a blank out of an event", to("o.{{ .Payload.to }}"), func(e *delivery.Event) { e.Payload = json.RawMessage(`{"to": "a b"}`) }, event, true, "blanks"},
 		{"not in the event", to("o.{{ .Payload.nope }}"), nil, event, true, "nope"},
 		{"a wrong password", func(c *Config) { c.Password = secret.New(password + "!") }, nil, destination, false, "check username"},
 		{"nobody", func(c *Config) { c.Username, c.Password = "", secret.String{} }, nil, destination, false, "check username"},

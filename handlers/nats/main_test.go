@@ -14,7 +14,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -76,10 +76,10 @@ func newStream(tb testing.TB, js jetstream.JetStream, cfg jetstream.StreamConfig
 
 // events makes events with the given ids; the aggregate of each is its id
 // modulo 7.
-func events(ids ...int64) []*dispatch.Event {
-	all := make([]*dispatch.Event, len(ids))
+func events(ids ...int64) []*delivery.Event {
+	all := make([]*delivery.Event, len(ids))
 	for i, id := range ids {
-		all[i] = &dispatch.Event{
+		all[i] = &delivery.Event{
 			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
 			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: "nats",
 			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
@@ -97,7 +97,7 @@ func upTo(n int64) (ids []int64) {
 }
 
 // deliver fails the test unless all are delivered.
-func deliver(tb testing.TB, h *Handler, all []*dispatch.Event) {
+func deliver(tb testing.TB, h *Handler, all []*delivery.Event) {
 	tb.Helper()
 	for i, err := range h.DeliverBatch(tb.Context(), all) {
 		if err != nil {
@@ -158,9 +158,9 @@ func classOf(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
-	case dispatch.IsPermanent(err):
+	case delivery.IsPermanent(err):
 		return "permanent"
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		return "unavailable"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "ours"
@@ -179,6 +179,6 @@ func mustContain(tb testing.TB, err error, words ...string) {
 }
 
 var (
-	_ dispatch.BatchHandler = (*Handler)(nil)
+	_ delivery.BatchHandler = (*Handler)(nil)
 	_ io.Closer             = (*Handler)(nil)
 )

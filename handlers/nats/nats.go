@@ -29,10 +29,10 @@ import (
 
 	natsgo "github.com/nats-io/nats.go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
-// Handler publishes events. It implements [dispatch.BatchHandler] and io.Closer,
+// Handler publishes events. It implements [delivery.BatchHandler] and io.Closer,
 // and is safe for concurrent use.
 type Handler struct {
 	cfg     Config
@@ -83,8 +83,8 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 var errClosed = errors.New("the destination is closed")
 
 // Deliver publishes e. See [Handler.DeliverBatch].
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
-	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); errs != nil {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
 		return errs[0]
 	}
 	return nil
@@ -93,16 +93,16 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 // DeliverBatch publishes events and waits for their acknowledgements. What an
 // error means:
 //
-//   - [dispatch.Permanent]: no message can be made of this event, or it is too
+//   - [delivery.Permanent]: no message can be made of this event, or it is too
 //     large for the server or the stream.
-//   - [dispatch.Unavailable]: no server can be reached, or takes our credentials,
+//   - [delivery.Unavailable]: no server can be reached, or takes our credentials,
 //     or acknowledges in time; or the stream is full, missing, or not ours to
 //     write to. What is to be done is said.
 //   - any other: no stream takes the subject that was made of this event, or it
 //     is not ours to publish to.
 //   - ctx's cause, if ctx was done first. What was under way may be stored all
 //     the same; it is then known as a duplicate.
-func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	b := &batch{h: h, events: events, errs: make([]error, len(events)), msgs: make([]*natsgo.Msg, len(events))}
 	if ctx.Err() != nil {
 		b.failAll(b.all(), context.Cause(ctx))

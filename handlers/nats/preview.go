@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
 // Preview returns the message for e: subject, headers and body.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	m, err := h.encoder.msg(e)
 	if err != nil {
-		return "", dispatch.Permanent(fmt.Errorf("nats: %w", err))
+		return "", delivery.Permanent(fmt.Errorf("nats: %w", err))
 	}
 	fields := []message.Header{{Name: "subject", Value: m.Subject}}
 	for _, name := range slices.Sorted(maps.Keys(m.Header)) {
@@ -23,4 +23,4 @@ func (h *Handler) Preview(e *dispatch.Event) (string, error) {
 	return message.Preview(fields, m.Data), nil
 }
 
-var _ dispatch.Previewer = (*Handler)(nil)
+var _ delivery.Previewer = (*Handler)(nil)

@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestReplayIsNoDuplicate: a stream drops what has an id that it knows.
 func TestReplayIsNoDuplicate(t *testing.T) {
 	t.Parallel()
-	e := &dispatch.Event{ID: 42, Type: "a", Destination: "orders", CreatedAt: time.UnixMicro(36)}
+	e := &delivery.Event{ID: 42, Type: "a", Destination: "orders", CreatedAt: time.UnixMicro(36)}
 	if got := msgID(e); got != "orders-42-10" {
 		t.Errorf("id %s", got)
 	}

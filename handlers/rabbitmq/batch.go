@@ -6,13 +6,13 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // batch is one delivery of several events.
 type batch struct {
 	h        *Handler
-	events   []*dispatch.Event
+	events   []*delivery.Event
 	messages []*outgoing // nil where the message cannot be built
 	failures []*failure  // by event; nil where delivered or still open
 	open     []bool      // not answered yet
@@ -24,7 +24,7 @@ type batch struct {
 // aggregate is what order is kept for.
 type aggregate struct{ kind, id string }
 
-func (h *Handler) newBatch(events []*dispatch.Event) *batch {
+func (h *Handler) newBatch(events []*delivery.Event) *batch {
 	b := &batch{
 		h: h, events: events,
 		messages: make([]*outgoing, len(events)), failures: make([]*failure, len(events)), open: make([]bool, len(events)),
@@ -82,7 +82,7 @@ func (b *batch) holdBack() {
 		case a.id == "":
 		case b.open[i] && head != nil:
 			b.settle(i, behind(head))
-		case f != nil && !dispatch.IsPermanent(classify(f)):
+		case f != nil && !delivery.IsPermanent(classify(f)):
 			failed[a] = f
 		}
 	}
@@ -96,7 +96,7 @@ func behind(head *failure) *failure {
 	return &f
 }
 
-func aggregateOf(e *dispatch.Event) aggregate { return aggregate{e.AggregateType, e.AggregateID} }
+func aggregateOf(e *delivery.Event) aggregate { return aggregate{e.AggregateType, e.AggregateID} }
 
 // settle notes the answer for an event; nil is delivered.
 func (b *batch) settle(i int, f *failure) {
@@ -262,7 +262,7 @@ func (b *batch) repeatBehind() {
 		f := b.failures[i]
 		if head := failed[a]; f == nil && head != nil {
 			b.failures[i] = behind(head)
-		} else if f != nil && dispatch.IsUnavailable(classify(f)) {
+		} else if f != nil && delivery.IsUnavailable(classify(f)) {
 			failed[a] = f
 		}
 	}

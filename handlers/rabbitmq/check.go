@@ -6,11 +6,11 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Check connects and authenticates up to the vhost, on a connection of its own, and
-// declares nothing. It implements dispatch.Checker.
+// declares nothing. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.ConnectTimeout, fmt.Errorf("connect_timeout of %v is over", h.cfg.ConnectTimeout))
 	defer cancel()
@@ -31,10 +31,10 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-// MaxBytes is the largest body that is sent. It implements dispatch.Sizer.
+// MaxBytes is the largest body that is sent. It implements delivery.Sizer.
 func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
 
 var (
-	_ dispatch.Checker = (*Handler)(nil)
-	_ dispatch.Sizer   = (*Handler)(nil)
+	_ delivery.Checker = (*Handler)(nil)
+	_ delivery.Sizer   = (*Handler)(nil)
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -116,9 +116,9 @@ func TestClassify(t *testing.T) {
 		err := classify(&c.f)
 		got := retried
 		switch {
-		case dispatch.IsUnavailable(err) && !dispatch.IsPermanent(err):
+		case delivery.IsUnavailable(err) && !delivery.IsPermanent(err):
 			got = unavailable
-		case dispatch.IsPermanent(err):
+		case delivery.IsPermanent(err):
 			got = permanent
 		}
 		if got != c.want {

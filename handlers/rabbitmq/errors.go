@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -103,7 +103,7 @@ func classify(f *failure) error {
 	}
 	switch f.at {
 	case stageMessage:
-		return dispatch.Permanent(f)
+		return delivery.Permanent(f)
 	case stageReturned:
 		if f.own {
 			return f
@@ -111,7 +111,7 @@ func classify(f *failure) error {
 	case stageRefused:
 		switch f.code {
 		case codePrecondition, codeTooLarge:
-			return dispatch.Permanent(f)
+			return delivery.Permanent(f)
 		case codeNotFound, codeAccess:
 			if f.own {
 				return f
@@ -119,7 +119,7 @@ func classify(f *failure) error {
 		}
 	default: // the place
 	}
-	return dispatch.Unavailable(f)
+	return delivery.Unavailable(f)
 }
 
 // aboutMessage reports whether the broker may have closed a channel because of

@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/rabbitserver"
@@ -73,7 +73,7 @@ func answers(t *testing.T, errs []error, n int) []error {
 const heftyEvents = 20
 
 // hefty are messages larger together than any buffer.
-func hefty() []*dispatch.Event {
+func hefty() []*delivery.Event {
 	batch := events(2, heftyEvents)
 	for _, e := range batch {
 		e.Payload = json.RawMessage(`"` + strings.Repeat("x", 4<<20) + `"`)
@@ -139,7 +139,7 @@ func TestPausedBrokerCancelled(t *testing.T) {
 	select {
 	case errs := <-done:
 		for _, err := range answers(t, errs, heftyEvents) {
-			if !errors.Is(err, context.Canceled) || dispatch.IsUnavailable(err) {
+			if !errors.Is(err, context.Canceled) || delivery.IsUnavailable(err) {
 				t.Errorf("cancelled: %v", err)
 			}
 		}

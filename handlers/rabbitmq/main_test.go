@@ -16,7 +16,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/rabbitserver"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -49,16 +49,16 @@ func to(url, queue string) rabbitmq.Config {
 	return rabbitmq.Config{URL: secret.New(url), RoutingKey: queue}
 }
 
-func event(id int64) *dispatch.Event {
-	return &dispatch.Event{
+func event(id int64) *delivery.Event {
+	return &delivery.Event{
 		ID: id, Type: "order.placed", AggregateType: "order", AggregateID: strconv.FormatInt(id, 10),
 		Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Headers: map[string]string{"tenant": "acme"},
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "rabbit",
 	}
 }
 
-func events(from, n int64) []*dispatch.Event {
-	all := make([]*dispatch.Event, n)
+func events(from, n int64) []*delivery.Event {
+	all := make([]*delivery.Event, n)
 	for i := range all {
 		all[i] = event(from + int64(i))
 	}
@@ -192,7 +192,7 @@ func (l *logged) option() rabbitmq.Option {
 // want.
 func isUnavailable(tb testing.TB, err error, want ...string) {
 	tb.Helper()
-	if !dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) {
+	if !delivery.IsUnavailable(err) || delivery.IsPermanent(err) {
 		tb.Errorf("%v is not the destination's fault", err)
 		return
 	}
@@ -201,7 +201,7 @@ func isUnavailable(tb testing.TB, err error, want ...string) {
 
 func isPermanent(tb testing.TB, err error, want ...string) {
 	tb.Helper()
-	if dispatch.IsUnavailable(err) || !dispatch.IsPermanent(err) {
+	if delivery.IsUnavailable(err) || !delivery.IsPermanent(err) {
 		tb.Errorf("%v is not permanent", err)
 		return
 	}
@@ -211,7 +211,7 @@ func isPermanent(tb testing.TB, err error, want ...string) {
 // isRetried fails unless err counts as an attempt.
 func isRetried(tb testing.TB, err error, want ...string) {
 	tb.Helper()
-	if err == nil || dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) {
+	if err == nil || delivery.IsUnavailable(err) || delivery.IsPermanent(err) {
 		tb.Errorf("%v is not an attempt that failed", err)
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -104,7 +104,7 @@ func depends(t *tmpl.Template) bool {
 
 // encode returns the message for e. Its errors are about e, or about a template
 // that does not fit e.
-func (c *encoder) encode(e *dispatch.Event) (*outgoing, error) {
+func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 	var data *tmpl.Data
 	if c.needData {
 		var err error

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
 // Preview returns the message for e: where it goes, its properties, headers and
 // body.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	m, err := h.enc.encode(e)
 	if err != nil {
 		return "", classify(&failure{at: stageMessage, text: err.Error()})
@@ -36,4 +36,4 @@ func (h *Handler) Preview(e *dispatch.Event) (string, error) {
 	return message.Preview(fields, p.Body), nil
 }
 
-var _ dispatch.Previewer = (*Handler)(nil)
+var _ delivery.Previewer = (*Handler)(nil)

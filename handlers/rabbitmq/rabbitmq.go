@@ -18,10 +18,10 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
-// Handler publishes messages. It implements [dispatch.BatchHandler] and
+// Handler publishes messages. It implements [delivery.BatchHandler] and
 // io.Closer, and is safe for concurrent use; each delivery under way has an AMQP
 // channel of its own. With one delivery at a time, events arrive in the order in
 // which they are given to it.
@@ -102,29 +102,29 @@ func routesByEvent(cfg Config, ts *templates) bool {
 }
 
 // Deliver is [Handler.DeliverBatch] for one event.
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
-	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); errs != nil {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
 		return errs[0]
 	}
 	return nil
 }
 
-// KeepsOrder implements dispatch.OrderKeeper: with strict_order nothing is sent
+// KeepsOrder implements delivery.OrderKeeper: with strict_order nothing is sent
 // behind an event of the same aggregate that has failed.
 func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
 
 // DeliverBatch publishes the messages for events and waits for their
 // confirmations. What an error means:
 //
-//   - [dispatch.Permanent]: the message cannot be built from this event, or the
+//   - [delivery.Permanent]: the message cannot be built from this event, or the
 //     broker refuses it for what it is (too large, bad property).
-//   - [dispatch.Unavailable]: the broker cannot be reached, has blocked
+//   - [delivery.Unavailable]: the broker cannot be reached, has blocked
 //     publishers, dropped the connection, did not confirm in time, has no room
 //     (nack), or does not let us publish; or nothing is bound to where all
 //     events go. The message may have arrived.
 //   - any other: this event's own exchange or routing key leads nowhere.
 //   - ctx's cause, if ctx was done first. The message may have arrived.
-func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	b := h.newBatch(events)
 	for next := b.next(); len(next) > 0; next = b.next() {
 		if f := b.send(ctx, next); f != nil {
@@ -140,10 +140,10 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []
 	return b.answers()
 }
 
-// Report implements dispatch.Reporter: whether there is a connection, and whether
+// Report implements delivery.Reporter: whether there is a connection, and whether
 // the broker has blocked publishers. It contacts nothing.
-func (h *Handler) Report() dispatch.Report {
-	s := dispatch.Report{Unconfirmed: int(h.unconfirmed.Load())}
+func (h *Handler) Report() delivery.Report {
+	s := delivery.Report{Unconfirmed: int(h.unconfirmed.Load())}
 	conn := h.keeper.current()
 	if conn == nil || !conn.fit() {
 		return s
@@ -170,6 +170,6 @@ func tlsClient(raw net.Conn, cfg *tls.Config, host string) *tls.Conn {
 	return tls.Client(raw, cfg)
 }
 
-var _ dispatch.BatchHandler = (*Handler)(nil)
+var _ delivery.BatchHandler = (*Handler)(nil)
 
-var _ dispatch.Reporter = (*Handler)(nil)
+var _ delivery.Reporter = (*Handler)(nil)

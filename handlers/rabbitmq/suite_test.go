@@ -9,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
@@ -41,7 +41,7 @@ func TestSuite(t *testing.T) {
 	}
 	var log logged
 	handlertest.Run(t, handlertest.Destination{
-		Open: func(tb testing.TB) dispatch.Handler {
+		Open: func(tb testing.TB) delivery.Handler {
 			tb.Helper()
 			h, err := rabbitmq.New(cfg, log.option())
 			if err != nil {
@@ -50,7 +50,7 @@ func TestSuite(t *testing.T) {
 			return h
 		},
 		Received: in.ids,
-		Rejected: func(id int64) *dispatch.Event {
+		Rejected: func(id int64) *delivery.Event {
 			e := event(id)
 			e.Payload = json.RawMessage(`"` + strings.Repeat("x", cfg.MaxMessageBytes) + `"`)
 			return e
@@ -79,8 +79,8 @@ func TestSuite(t *testing.T) {
 type fault struct {
 	name   string
 	config func(c *rabbitmq.Config)
-	event  func(e *dispatch.Event)
-	class  dispatch.Class
+	event  func(e *delivery.Event)
+	class  delivery.Class
 	dead   bool // permanent
 	text   string
 }
@@ -88,49 +88,49 @@ type fault struct {
 // faults are those of a broker that answers. The rows of
 // docs/destinations/rabbitmq.md are in the same order.
 func faults() []fault {
-	big := func(e *dispatch.Event) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", 30_000) + `"`) }
+	big := func(e *delivery.Event) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", 30_000) + `"`) }
 	return []fault{
-		{name: "a port where nobody listens", config: func(c *rabbitmq.Config) { c.Port = 1 }, class: dispatch.ClassDestination, text: "check host and port"},
-		{name: "a wrong password", config: func(c *rabbitmq.Config) { c.Password = secret.New("wr0ng-p4ssw0rd") }, class: dispatch.ClassDestination, text: "check username, password"},
-		{name: "a vhost that does not exist", config: func(c *rabbitmq.Config) { c.Vhost = "nowhere" }, class: dispatch.ClassDestination, text: "check vhost"},
+		{name: "a port where nobody listens", config: func(c *rabbitmq.Config) { c.Port = 1 }, class: delivery.ClassDestination, text: "check host and port"},
+		{name: "a wrong password", config: func(c *rabbitmq.Config) { c.Password = secret.New("wr0ng-p4ssw0rd") }, class: delivery.ClassDestination, text: "check username, password"},
+		{name: "a vhost that does not exist", config: func(c *rabbitmq.Config) { c.Vhost = "nowhere" }, class: delivery.ClassDestination, text: "check vhost"},
 		{name: "a declaration that does not fit", config: func(c *rabbitmq.Config) {
 			c.Declare.Queues = []rabbitmq.Queue{{Name: "suite", Arguments: map[string]any{"x-max-length": 7}}}
-		}, class: dispatch.ClassDestination, text: `(queue "suite") (it exists with other properties`},
-		{name: "an exchange that does not exist", config: func(c *rabbitmq.Config) { c.Exchange = "nowhere" }, class: dispatch.ClassDestination, text: "NOT_FOUND"},
+		}, class: delivery.ClassDestination, text: `(queue "suite") (it exists with other properties`},
+		{name: "an exchange that does not exist", config: func(c *rabbitmq.Config) { c.Exchange = "nowhere" }, class: delivery.ClassDestination, text: "NOT_FOUND"},
 		{name: "an exchange that does not exist, by the event's type", config: func(c *rabbitmq.Config) {
 			c.Exchange, c.RoutingKey = "nowhere", ""
-		}, class: dispatch.ClassDestination, text: "NOT_FOUND"},
-		{name: "an exchange of the event that does not exist", config: func(c *rabbitmq.Config) { c.Exchange = "{{ .Headers.tenant }}" }, class: dispatch.ClassEvent, text: "NOT_FOUND"},
-		{name: "an exchange that is not ours", config: func(c *rabbitmq.Config) { c.Exchange = "secret" }, class: dispatch.ClassDestination, text: "ACCESS_REFUSED"},
-		{name: "a routing key without a queue", config: func(c *rabbitmq.Config) { c.RoutingKey = "nowhere" }, class: dispatch.ClassDestination, text: "NO_ROUTE"},
-		{name: "a routing key of the event without a queue", config: func(c *rabbitmq.Config) { c.RoutingKey = "to.{{ .Headers.tenant }}" }, class: dispatch.ClassEvent, text: `routing key "to.acme"`},
+		}, class: delivery.ClassDestination, text: "NOT_FOUND"},
+		{name: "an exchange of the event that does not exist", config: func(c *rabbitmq.Config) { c.Exchange = "{{ .Headers.tenant }}" }, class: delivery.ClassEvent, text: "NOT_FOUND"},
+		{name: "an exchange that is not ours", config: func(c *rabbitmq.Config) { c.Exchange = "secret" }, class: delivery.ClassDestination, text: "ACCESS_REFUSED"},
+		{name: "a routing key without a queue", config: func(c *rabbitmq.Config) { c.RoutingKey = "nowhere" }, class: delivery.ClassDestination, text: "NO_ROUTE"},
+		{name: "a routing key of the event without a queue", config: func(c *rabbitmq.Config) { c.RoutingKey = "to.{{ .Headers.tenant }}" }, class: delivery.ClassEvent, text: `routing key "to.acme"`},
 		{name: "a routing key without a queue that is to be retried", config: func(c *rabbitmq.Config) {
 			c.RoutingKey, c.Unroutable = "nowhere", rabbitmq.UnroutableRetry
-		}, class: dispatch.ClassEvent, text: "NO_ROUTE"},
+		}, class: delivery.ClassEvent, text: "NO_ROUTE"},
 		{name: "a routing key of the event that is to be waited for", config: func(c *rabbitmq.Config) {
 			c.RoutingKey, c.Unroutable = "to.{{ .Headers.tenant }}", rabbitmq.UnroutableWait
-		}, class: dispatch.ClassDestination, text: "NO_ROUTE"},
+		}, class: delivery.ClassDestination, text: "NO_ROUTE"},
 		{name: "a routing key without a queue that is of no account", config: func(c *rabbitmq.Config) {
 			c.RoutingKey, c.Unroutable = "nowhere", rabbitmq.UnroutableDrop
 		}},
-		{name: "a queue that is full", config: func(c *rabbitmq.Config) { c.RoutingKey = "full" }, class: dispatch.ClassDestination, text: "queue is full"},
-		{name: "a message too large for us", config: func(c *rabbitmq.Config) { c.MaxMessageBytes = 10_000 }, event: big, class: dispatch.ClassEvent, dead: true, text: "max_message_bytes"},
-		{name: "a message too large for the broker", event: big, class: dispatch.ClassEvent, dead: true, text: "PRECONDITION_FAILED"},
-		{name: "headers too large for a frame", event: func(e *dispatch.Event) {
+		{name: "a queue that is full", config: func(c *rabbitmq.Config) { c.RoutingKey = "full" }, class: delivery.ClassDestination, text: "queue is full"},
+		{name: "a message too large for us", config: func(c *rabbitmq.Config) { c.MaxMessageBytes = 10_000 }, event: big, class: delivery.ClassEvent, dead: true, text: "max_message_bytes"},
+		{name: "a message too large for the broker", event: big, class: delivery.ClassEvent, dead: true, text: "PRECONDITION_FAILED"},
+		{name: "headers too large for a frame", event: func(e *delivery.Event) {
 			e.Headers = map[string]string{"huge": strings.Repeat("x", 140_000)}
-		}, class: dispatch.ClassEvent, dead: true, text: "the headers have"},
-		{name: "a header name that is too long", event: func(e *dispatch.Event) {
+		}, class: delivery.ClassEvent, dead: true, text: "the headers have"},
+		{name: "a header name that is too long", event: func(e *delivery.Event) {
 			e.Headers = map[string]string{strings.Repeat("x", 256): "y"}
-		}, class: dispatch.ClassEvent, dead: true, text: "name of a header"},
-		{name: "a header that routes in RabbitMQ", event: func(e *dispatch.Event) {
+		}, class: delivery.ClassEvent, dead: true, text: "name of a header"},
+		{name: "a header that routes in RabbitMQ", event: func(e *delivery.Event) {
 			e.Headers = map[string]string{"CC": "elsewhere"}
-		}, class: dispatch.ClassEvent, dead: true, text: "PRECONDITION_FAILED"},
-		{name: "a field that the template does not find", config: func(c *rabbitmq.Config) { c.RoutingKey = "{{ .Payload.to }}" }, class: dispatch.ClassEvent, dead: true, text: `template "routing_key"`},
-		{name: "a priority that is none", config: func(c *rabbitmq.Config) { c.Priority = "{{ .Headers.tenant }}" }, class: dispatch.ClassEvent, dead: true, text: `template "priority"`},
-		{name: "an expiration that is none", config: func(c *rabbitmq.Config) { c.Expiration = "{{ .Headers.tenant }}" }, class: dispatch.ClassEvent, dead: true, text: `template "expiration"`},
+		}, class: delivery.ClassEvent, dead: true, text: "PRECONDITION_FAILED"},
+		{name: "a field that the template does not find", config: func(c *rabbitmq.Config) { c.RoutingKey = "{{ .Payload.to }}" }, class: delivery.ClassEvent, dead: true, text: `template "routing_key"`},
+		{name: "a priority that is none", config: func(c *rabbitmq.Config) { c.Priority = "{{ .Headers.tenant }}" }, class: delivery.ClassEvent, dead: true, text: `template "priority"`},
+		{name: "an expiration that is none", config: func(c *rabbitmq.Config) { c.Expiration = "{{ .Headers.tenant }}" }, class: delivery.ClassEvent, dead: true, text: `template "expiration"`},
 		{name: "a routing key that is too long", config: func(c *rabbitmq.Config) {
 			c.RoutingKey = "{{ .Headers.tenant }}" + strings.Repeat("x", 255)
-		}, class: dispatch.ClassEvent, dead: true, text: "takes 255"},
+		}, class: delivery.ClassEvent, dead: true, text: "takes 255"},
 	}
 }
 

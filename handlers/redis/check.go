@@ -3,11 +3,11 @@ package redis
 import (
 	"context"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Check connects, authenticates and sends PING, on a connection of its own. A user
-// who may not send PING has proven as much. It implements dispatch.Checker.
+// who may not send PING has proven as much. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	l := newLane(ctx, h)
 	defer l.close()
@@ -20,10 +20,10 @@ func (h *Handler) Check(ctx context.Context) error {
 	return h.answer(ctx, err, 0)
 }
 
-// MaxBytes is the largest event that is sent. It implements dispatch.Sizer.
+// MaxBytes is the largest event that is sent. It implements delivery.Sizer.
 func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
 
 var (
-	_ dispatch.Checker = (*Handler)(nil)
-	_ dispatch.Sizer   = (*Handler)(nil)
+	_ delivery.Checker = (*Handler)(nil)
+	_ delivery.Sizer   = (*Handler)(nil)
 )

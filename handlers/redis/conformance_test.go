@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -34,13 +34,13 @@ func TestConformance(t *testing.T) {
 		}
 		return h
 	}
-	large := func(id int64) *dispatch.Event {
+	large := func(id int64) *delivery.Event {
 		e := events(id)[0]
 		e.Payload = json.RawMessage(`"` + strings.Repeat("x", 2000) + `"`)
 		return e
 	}
 	handlertest.Run(t, handlertest.Destination{
-		Open: func(tb testing.TB) dispatch.Handler {
+		Open: func(tb testing.TB) delivery.Handler {
 			tb.Helper()
 			return with(tb, func(c *Config) { c.MaxMessageBytes = 1500 })
 		},

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -90,7 +90,7 @@ type command struct {
 }
 
 // command makes the command for ev. An error is the event's fault for good.
-func (e *encoder) command(i int, ev *dispatch.Event) (command, error) {
+func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 	key := e.fixed
 	if key == "" {
 		var err error
@@ -114,7 +114,7 @@ func (e *encoder) command(i int, ev *dispatch.Event) (command, error) {
 	return c, nil
 }
 
-func (e *encoder) render(ev *dispatch.Event) (string, error) {
+func (e *encoder) render(ev *delivery.Event) (string, error) {
 	data, err := tmpl.NewData(ev)
 	if err != nil {
 		return "", err

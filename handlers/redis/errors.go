@@ -12,7 +12,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -62,7 +62,7 @@ func classify(err error, at scope) error {
 	case err == nil:
 		return nil
 	case isContent(err):
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	case errors.Is(err, errNoSubscribers) && own:
 		return err
 	}
@@ -79,13 +79,13 @@ func classify(err error, at scope) error {
 		}
 	case "ERR":
 		if isTooLarge(err) && alone {
-			return dispatch.Permanent(err)
+			return delivery.Permanent(err)
 		}
 		if own && strings.Contains(err.Error(), "exhausted the last possible ID") {
 			return err
 		}
 	}
-	return dispatch.Unavailable(err)
+	return delivery.Unavailable(err)
 }
 
 // isTooLarge reports whether Redis finds an argument too long, for which it has
@@ -118,10 +118,10 @@ func (h *Handler) answer(ctx context.Context, err error, events int) error {
 	class := classify(err, scope{own: h.encoder.fixed == "", alone: events == 1})
 	clean := h.describe(err)
 	switch {
-	case dispatch.IsPermanent(class):
-		return dispatch.Permanent(clean)
-	case dispatch.IsUnavailable(class):
-		return dispatch.Unavailable(clean)
+	case delivery.IsPermanent(class):
+		return delivery.Permanent(clean)
+	case delivery.IsUnavailable(class):
+		return delivery.Unavailable(clean)
 	default:
 		return clean
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/internal/plainserver"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -23,7 +23,7 @@ type fault struct {
 	name      string
 	on, off   []string // commands that make the fault and undo it, for the administrator
 	change    func(*Config)
-	class     dispatch.Class
+	class     delivery.Class
 	permanent bool
 	text      string
 }
@@ -45,7 +45,7 @@ func faults(addr string) []fault {
 			}
 		}
 	}
-	const event, destination = dispatch.ClassEvent, dispatch.ClassDestination
+	const event, destination = delivery.ClassEvent, delivery.ClassDestination
 	return []fault{
 		{"the key is no stream", []string{"set o:x 1"}, []string{"del o:x"}, to("o:x"), destination, false, "WRONGTYPE"},
 		{"the key of one event is no stream", []string{"set o:order.created 1"}, []string{"del o:order.created"}, to(own), event, false, "WRONGTYPE"},

@@ -15,7 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -74,10 +74,10 @@ func do(tb testing.TB, cl *goredis.Client, args ...any) any {
 
 // events makes events with the given ids; the aggregate of each is its id
 // modulo 7.
-func events(ids ...int64) []*dispatch.Event {
-	all := make([]*dispatch.Event, len(ids))
+func events(ids ...int64) []*delivery.Event {
+	all := make([]*delivery.Event, len(ids))
 	for i, id := range ids {
-		all[i] = &dispatch.Event{
+		all[i] = &delivery.Event{
 			ID: id, Type: "order.created", AggregateType: "order", AggregateID: fmt.Sprint("k", id%7),
 			Payload: json.RawMessage(fmt.Sprintf(`{"n": %d}`, id)), Attempt: 1, Destination: "redis",
 			CreatedAt: time.Date(2026, 11, 21, 10, 0, 0, 123456000, time.UTC),
@@ -95,7 +95,7 @@ func upTo(n int64) (ids []int64) {
 }
 
 // deliver fails the test unless all are delivered.
-func deliver(tb testing.TB, h *Handler, all []*dispatch.Event) {
+func deliver(tb testing.TB, h *Handler, all []*delivery.Event) {
 	tb.Helper()
 	for i, err := range h.DeliverBatch(tb.Context(), all) {
 		if err != nil {
@@ -133,9 +133,9 @@ func classOf(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
-	case dispatch.IsPermanent(err):
+	case delivery.IsPermanent(err):
 		return "permanent"
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		return "unavailable"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "ours"
@@ -154,6 +154,6 @@ func mustContain(tb testing.TB, err error, words ...string) {
 }
 
 var (
-	_ dispatch.BatchHandler = (*Handler)(nil)
+	_ delivery.BatchHandler = (*Handler)(nil)
 	_ io.Closer             = (*Handler)(nil)
 )

@@ -3,16 +3,16 @@ package redis
 import (
 	"fmt"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
 // Preview returns what is added or published for e: the key, the fields of the
 // entry, and the body.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	c, err := h.encoder.command(0, e)
 	if err != nil {
-		return "", dispatch.Permanent(fmt.Errorf("redis: %w", err))
+		return "", delivery.Permanent(fmt.Errorf("redis: %w", err))
 	}
 	body, _ := c.args[len(c.args)-1].([]byte)
 	fields := []message.Header{{Name: h.encoder.what, Value: c.key}}
@@ -26,4 +26,4 @@ func (h *Handler) Preview(e *dispatch.Event) (string, error) {
 	return message.Preview(fields, body), nil
 }
 
-var _ dispatch.Previewer = (*Handler)(nil)
+var _ delivery.Previewer = (*Handler)(nil)

@@ -34,11 +34,11 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Handler adds events to streams or publishes them. It implements
-// [dispatch.BatchHandler] and io.Closer, and is safe for concurrent use: each
+// [delivery.BatchHandler] and io.Closer, and is safe for concurrent use: each
 // batch under way has a connection of its own, which then waits for the next.
 type Handler struct {
 	cfg     Config
@@ -91,8 +91,8 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 var errClosed = errors.New("redis: the destination is closed")
 
 // Deliver adds or publishes e. See [Handler.DeliverBatch].
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
-	if errs := h.DeliverBatch(ctx, []*dispatch.Event{e}); errs != nil {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+	if errs := h.DeliverBatch(ctx, []*delivery.Event{e}); errs != nil {
 		return errs[0]
 	}
 	return nil
@@ -101,15 +101,15 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 // DeliverBatch adds or publishes events in one go and waits for the answers.
 // What an error means:
 //
-//   - [dispatch.Permanent]: no command can be made of this event, or it is too
+//   - [delivery.Permanent]: no command can be made of this event, or it is too
 //     large.
-//   - [dispatch.Unavailable]: Redis cannot be reached, does not answer in time,
+//   - [delivery.Unavailable]: Redis cannot be reached, does not answer in time,
 //     or refuses to write for now or for us; what is to be done is said.
 //   - any other: what is under the key that was made of this event is no stream,
 //     or not ours to write to, or nobody listens to the channel made of it.
 //   - ctx's cause, if ctx was done first. What was under way may be added all the
 //     same.
-func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
 		return repeat(fmt.Errorf("redis: %w", context.Cause(ctx)), len(events))
 	}
@@ -153,7 +153,7 @@ func (h *Handler) acquire(ctx context.Context) (*lane, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, dispatch.Unavailable(errClosed)
+		return nil, delivery.Unavailable(errClosed)
 	}
 	if n := len(h.idle); n > 0 {
 		l := h.idle[n-1]

@@ -7,11 +7,11 @@ import (
 
 	slackgo "github.com/slack-go/slack"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Check asks Slack whose token it is (auth.test). Of a webhook nothing can be asked:
-// it looks whether the server answers. It implements dispatch.Checker.
+// it looks whether the server answers. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	if h.closed.Load() {
 		return errClosed
@@ -53,4 +53,4 @@ func (p *webhookPoster) check(ctx context.Context) *answer {
 	return a
 }
 
-var _ dispatch.Checker = (*Handler)(nil)
+var _ delivery.Checker = (*Handler)(nil)

@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -98,7 +98,7 @@ func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 		return h.silence(ctx, rctx, a)
 	case a.status == http.StatusOK && a.code == "":
 		err := fmt.Errorf("slack: what answers is not Slack (check api_url or webhook_url, and proxies): %s", h.clean(string(a.body)))
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	}
 	if a.code == "" {
 		a.code = codeIn(a.body)
@@ -110,16 +110,16 @@ func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	err := errors.New("slack: " + h.describe(a, cure))
 	if a.retryAfter > 0 {
 		h.gate.hold(a.retryAfter) // for those, too, that wait for their turn already
-		err = dispatch.RetryAfter(a.retryAfter, err)
+		err = delivery.RetryAfter(a.retryAfter, err)
 	}
 	if what == faultThrottled {
-		return dispatch.Throttled(a.retryAfter, err)
+		return delivery.Throttled(a.retryAfter, err)
 	}
 	return h.classify(what, err)
 }
 
 func (h *Handler) classify(what fault, err error) error {
-	permanent := dispatch.Permanent
+	permanent := delivery.Permanent
 	switch what {
 	case faultMessage:
 		return permanent(err)
@@ -127,16 +127,16 @@ func (h *Handler) classify(what fault, err error) error {
 		// What is the same for every event is the destination's: nothing must
 		// die of a channel that is renamed or of a missing invitation.
 		if isFixed(h.templates.channel) {
-			return dispatch.Unavailable(err)
+			return delivery.Unavailable(err)
 		}
 		return permanent(err)
 	case faultThread:
 		if isFixed(h.templates.threadTS) {
-			return dispatch.Unavailable(err)
+			return delivery.Unavailable(err)
 		}
 		return permanent(err)
 	case faultDestination:
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	default:
 		return err
 	}
@@ -164,11 +164,11 @@ func (h *Handler) silence(ctx, rctx context.Context, a *answer) error {
 		// Silence may be about this message: it is not to be posted without end.
 		return fmt.Errorf("slack: %s: %w", what, cause)
 	case cause != nil:
-		return dispatch.Unavailable(fmt.Errorf("slack: %s: %w", what, cause))
+		return delivery.Unavailable(fmt.Errorf("slack: %s: %w", what, cause))
 	default:
 		err := cmp.Or(a.sendError, a.bodyError, a.readError)
 		err = unwrapURL(err)
-		return dispatch.Unavailable(&netError{text: "slack: " + what + ": " + h.clean(err.Error()), err: err})
+		return delivery.Unavailable(&netError{text: "slack: " + what + ": " + h.clean(err.Error()), err: err})
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestOneASecond: in each channel, whatever the other channels do.
@@ -123,7 +123,7 @@ func TestRetryAfter(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("stopping")
 	cancel(cause)
-	if err := h.Deliver(ctx, event(`{}`)); !errors.Is(err, cause) || dispatch.IsUnavailable(err) {
+	if err := h.Deliver(ctx, event(`{}`)); !errors.Is(err, cause) || delivery.IsUnavailable(err) {
 		t.Error(err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/time/rate"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -35,8 +35,8 @@ const (
 	testHook  = "/services/T0000/B0000/sesame-open-0123456789"
 )
 
-func event(payload string) *dispatch.Event {
-	return &dispatch.Event{
+func event(payload string) *delivery.Event {
+	return &delivery.Event{
 		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
 		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme"},
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "team",
@@ -194,11 +194,11 @@ func class(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
-	case dispatch.IsPermanent(err):
+	case delivery.IsPermanent(err):
 		return "permanent"
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		return "unavailable"
-	case dispatch.IsThrottled(err):
+	case delivery.IsThrottled(err):
 		return "throttled"
 	default:
 		return "retry"

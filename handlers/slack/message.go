@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -84,7 +84,7 @@ func parseTemplates(c Config) (*templates, error) {
 
 // build makes the message for an event. Every error is about this event and
 // these templates: another attempt would end the same way.
-func (t *templates) build(e *dispatch.Event) (*message, error) {
+func (t *templates) build(e *delivery.Event) (*message, error) {
 	data, err := tmpl.NewData(e)
 	if err != nil {
 		return nil, err

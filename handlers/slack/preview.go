@@ -7,14 +7,14 @@ import (
 
 	handlermessage "github.com/notifyd/notifyd/handlers/message"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Preview returns the message for e: channel, who it is from, text and blocks.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	m, err := h.templates.build(e)
 	if err != nil {
-		return "", dispatch.Permanent(fmt.Errorf("slack: %w", err))
+		return "", delivery.Permanent(fmt.Errorf("slack: %w", err))
 	}
 	var fields []handlermessage.Header
 	for _, f := range []handlermessage.Header{
@@ -32,15 +32,15 @@ func (h *Handler) Preview(e *dispatch.Event) (string, error) {
 	if len(m.blocks) > 0 {
 		blocks, err := json.Marshal(m.blocks)
 		if err != nil {
-			return "", dispatch.Permanent(fmt.Errorf("slack: blocks: %w", err))
+			return "", delivery.Permanent(fmt.Errorf("slack: blocks: %w", err))
 		}
 		var laidOut bytes.Buffer
 		if err := json.Indent(&laidOut, blocks, "", "  "); err != nil {
-			return "", dispatch.Permanent(fmt.Errorf("slack: blocks: %w", err))
+			return "", delivery.Permanent(fmt.Errorf("slack: blocks: %w", err))
 		}
 		body = append(append(body, "\n\n"...), laidOut.Bytes()...)
 	}
 	return handlermessage.Preview(fields, body), nil
 }
 
-var _ dispatch.Previewer = (*Handler)(nil)
+var _ delivery.Previewer = (*Handler)(nil)

@@ -16,11 +16,11 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// Handler posts messages. It implements [dispatch.Handler] and io.Closer, and is
+// Handler posts messages. It implements [delivery.Handler] and io.Closer, and is
 // safe for concurrent use. Deliveries to one channel wait for each other, so
 // that there is one message a second at most.
 type Handler struct {
@@ -104,21 +104,21 @@ var errClosed = errors.New("slack: the handler is closed")
 
 // Deliver posts the message for e. What an error means:
 //
-//   - [dispatch.Permanent]: the message cannot be made of this event, or Slack
+//   - [delivery.Permanent]: the message cannot be made of this event, or Slack
 //     does not take this message, or the channel or thread that the event names.
-//   - [dispatch.Unavailable]: Slack cannot be reached, is out of order, throttles
+//   - [delivery.Unavailable]: Slack cannot be reached, is out of order, throttles
 //     us, or takes neither our token nor the channel that all events go to. With
 //     a Retry-After, nothing is sent before that is over.
 //   - any other: Slack refuses for a reason that is not known here, or has not
 //     answered within Config.RequestTimeout, and may have posted the message.
 //   - ctx's cause, if ctx was done first.
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if h.closed.Load() {
 		return errClosed
 	}
 	m, err := h.templates.build(e)
 	if err != nil {
-		return dispatch.Permanent(fmt.Errorf("slack: %w", err))
+		return delivery.Permanent(fmt.Errorf("slack: %w", err))
 	}
 	if err := h.gate.wait(ctx, m.channel); err != nil {
 		err = fmt.Errorf("slack: waiting for a turn: %w", err)
@@ -126,7 +126,7 @@ func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
 			if !busy.told {
 				busy.wait = 0 // other channels may have their turn
 			}
-			return dispatch.Throttled(busy.wait, err)
+			return delivery.Throttled(busy.wait, err)
 		}
 		return err
 	}
@@ -143,4 +143,4 @@ func (h *Handler) Close() error {
 	return nil
 }
 
-var _ dispatch.Handler = (*Handler)(nil)
+var _ delivery.Handler = (*Handler)(nil)

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -37,32 +37,32 @@ func TestConformance(t *testing.T) {
 				}
 			}
 			handlertest.Run(t, handlertest.Destination{
-				Open:     func(tb testing.TB) dispatch.Handler { tb.Helper(); return newHandler(tb, way.config(proxy.Addr())) },
+				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, way.config(proxy.Addr())) },
 				Received: func(testing.TB) []int64 { return s.received() },
-				Rejected: func(id int64) *dispatch.Event {
-					return &dispatch.Event{ID: id, Type: "x", Payload: json.RawMessage(`{`)}
+				Rejected: func(id int64) *delivery.Event {
+					return &delivery.Event{ID: id, Type: "x", Payload: json.RawMessage(`{`)}
 				},
 				Network: proxy,
 				Secrets: []string{way.secret, "wrong-token-9876543210"},
 				Cases: []handlertest.Case{
 					{
-						Name: "throttled", Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 30e9, Text: "HTTP 429 Too Many Requests: ratelimited",
+						Name: "throttled", Class: delivery.ClassDestination, Throttled: true, RetryAfter: 30e9, Text: "HTTP 429 Too Many Requests: ratelimited",
 						Provoke: once(reply{429, map[string]string{"Retry-After": "30"}, `{"ok":false,"error":"ratelimited"}`}),
 					},
 					{
-						Name: "out of order", Class: dispatch.ClassDestination, Text: "HTTP 503",
+						Name: "out of order", Class: delivery.ClassDestination, Text: "HTTP 503",
 						Provoke: once(reply{503, nil, "<html>" + way.secret + "</html>"}),
 					},
 					{
-						Name: "the message", Class: dispatch.ClassEvent, Permanent: true, Text: "invalid_blocks",
+						Name: "the message", Class: delivery.ClassEvent, Permanent: true, Text: "invalid_blocks",
 						Provoke: once(reply{400, nil, "invalid_blocks"}),
 					},
 					{
-						Name: "unknown", Class: dispatch.ClassEvent, Text: "never_heard_of",
+						Name: "unknown", Class: delivery.ClassEvent, Text: "never_heard_of",
 						Provoke: once(reply{400, nil, "never_heard_of"}),
 					},
 					{
-						Name: "a wrong token", Class: dispatch.ClassDestination, Text: "invalid_auth (give a valid bot token)",
+						Name: "a wrong token", Class: delivery.ClassDestination, Text: "invalid_auth (give a valid bot token)",
 						Provoke: func(tb testing.TB) error {
 							tb.Helper()
 							cfg := config(proxy.Addr())

@@ -10,7 +10,7 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // batch is a call of DeliverBatch.
@@ -64,7 +64,7 @@ func (b *batch) isBlocked(i int) bool {
 // block keeps later messages of a group back: one that will be tried again must
 // not be overtaken. One that is dead is not waited for.
 func (b *batch) block(i int) {
-	if err := b.errs[i]; err != nil && !dispatch.IsPermanent(err) {
+	if err := b.errs[i]; err != nil && !delivery.IsPermanent(err) {
 		b.blocked[b.entries[i].group] = err
 	}
 }
@@ -92,11 +92,11 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 	}
 	err = b.h.judge(ctx, rctx, err)
 	r, isRefusal := errors.AsType[*refusal](err)
-	if !isRefusal || dispatch.IsUnavailable(err) || dispatch.IsThrottled(err) {
+	if !isRefusal || delivery.IsUnavailable(err) || delivery.IsThrottled(err) {
 		for _, i := range chunk {
 			b.errs[i] = err
 		}
-		if isRefusal && !dispatch.IsThrottled(err) {
+		if isRefusal && !delivery.IsThrottled(err) {
 			b.h.forget()
 		}
 		return err
@@ -149,7 +149,7 @@ var errUnanswered = errors.New("sqs: the answer names neither success nor failur
 // answers enters what the answer says of each message.
 func (b *batch) answers(chunk []int, out *awssqs.SendMessageBatchOutput) {
 	for _, i := range chunk {
-		b.errs[i] = dispatch.Unavailable(errUnanswered)
+		b.errs[i] = delivery.Unavailable(errUnanswered)
 	}
 	at := func(id *string) (int, bool) {
 		n, err := strconv.Atoi(aws.ToString(id))
@@ -182,16 +182,16 @@ func (h *Handler) entryError(failed types.BatchResultErrorEntry, others bool) er
 	err := error(&refusal{what, h.say(code, aws.ToString(failed.Message), cure)})
 	switch {
 	case what == faultDestination:
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	case what == faultThrottled:
-		return dispatch.Throttled(0, err)
+		return delivery.Throttled(0, err)
 	case what == faultInternal || what == faultUnknown && !failed.SenderFault:
 		if others {
 			return err
 		}
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	case what == faultMessage, failed.SenderFault:
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	default:
 		return err
 	}

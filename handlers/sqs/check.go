@@ -10,12 +10,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Check asks for the queue's ARN, which takes credentials and a queue that exists.
 // A policy that lets us send and not ask is none of its business. It implements
-// dispatch.Checker.
+// delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	queue, err := h.queueURL(ctx)
 	if err != nil {
@@ -39,10 +39,10 @@ func isAccessDenied(err error) bool {
 	return errors.As(err, &api) && op != nil && op.Service() == awssqs.ServiceID && strings.Contains(api.ErrorCode(), "AccessDenied")
 }
 
-// MaxBytes is what SQS takes. It implements dispatch.Sizer.
+// MaxBytes is what SQS takes. It implements delivery.Sizer.
 func (*Handler) MaxBytes() int { return maxBytes }
 
 var (
-	_ dispatch.Checker = (*Handler)(nil)
-	_ dispatch.Sizer   = (*Handler)(nil)
+	_ delivery.Checker = (*Handler)(nil)
+	_ delivery.Sizer   = (*Handler)(nil)
 )

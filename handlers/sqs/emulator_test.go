@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -37,7 +37,7 @@ func TestMessage(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		format message.Format
-		event  *dispatch.Event
+		event  *delivery.Event
 		body   string
 		want   map[string]string
 		more   map[string]string
@@ -102,7 +102,7 @@ func TestFIFO(t *testing.T) {
 	all[3].AggregateID, all[4].AggregateID = "", "Ä 7"
 	other := *all[0] // of another outbox that shares the queue
 	other.CreatedAt = other.CreatedAt.Add(1000)
-	for _, batch := range [][]*dispatch.Event{all, all, {&other}} { // the second time they are duplicates
+	for _, batch := range [][]*delivery.Event{all, all, {&other}} { // the second time they are duplicates
 		if errs := h.DeliverBatch(testContext(t), batch); slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 			t.Fatal(errs)
 		}

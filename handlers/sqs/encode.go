@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -67,7 +67,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 
 // encode makes the entry for an event. Every error is about this event: another
 // attempt would end the same way.
-func (e *encoder) encode(ev *dispatch.Event) (*entry, error) {
+func (e *encoder) encode(ev *delivery.Event) (*entry, error) {
 	m := e.message.Encode(ev)
 	if len(m.Body) == 0 {
 		return nil, errors.New("the payload is empty: SQS wants a character at least")
@@ -97,7 +97,7 @@ func (e *encoder) encode(ev *dispatch.Event) (*entry, error) {
 	return out, nil
 }
 
-func (e *encoder) groupOf(ev *dispatch.Event) (string, error) {
+func (e *encoder) groupOf(ev *delivery.Event) (string, error) {
 	switch {
 	case e.group != nil:
 		data, err := tmpl.NewData(ev)

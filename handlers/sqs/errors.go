@@ -15,7 +15,7 @@ import (
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // maxReply is how much of what AWS says gets into an error.
@@ -87,16 +87,16 @@ func (h *Handler) judge(ctx, rctx context.Context, err error) error {
 	isAPI := errors.As(err, &api)
 	switch op := innermost(err); {
 	case isProgram(err):
-		return dispatch.Unavailable(errors.New("sqs: the credential_process of the profile has failed"))
+		return delivery.Unavailable(errors.New("sqs: the credential_process of the profile has failed"))
 	case isAPI && op != nil && op.Service() != awssqs.ServiceID:
-		return dispatch.Unavailable(errors.New("sqs: getting credentials: " + op.Service() + " " + op.Operation() + ": " +
+		return delivery.Unavailable(errors.New("sqs: getting credentials: " + op.Service() + " " + op.Operation() + ": " +
 			h.say(api.ErrorCode(), api.ErrorMessage(), "check profile, assume_role_arn and the trust policy of the role")))
 	case isAPI:
 		return h.refused(api, statusOf(err))
 	case rctx.Err() != nil:
-		return dispatch.Unavailable(fmt.Errorf("sqs: no answer, maybe sent: %w", context.Cause(rctx)))
+		return delivery.Unavailable(fmt.Errorf("sqs: no answer, maybe sent: %w", context.Cause(rctx)))
 	default:
-		return dispatch.Unavailable(h.network(err))
+		return delivery.Unavailable(h.network(err))
 	}
 }
 
@@ -140,9 +140,9 @@ func (h *Handler) refused(api smithy.APIError, status int) error {
 	r := &refusal{what, text}
 	switch what {
 	case faultDestination, faultInternal:
-		return dispatch.Unavailable(r)
+		return delivery.Unavailable(r)
 	case faultThrottled:
-		return dispatch.Throttled(0, r)
+		return delivery.Throttled(0, r)
 	default:
 		return r
 	}
@@ -173,7 +173,7 @@ func (h *Handler) say(code, text, cure string) string {
 // mark is for an error about one message alone.
 func mark(err error) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.what == faultMessage {
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	}
 	return err
 }

@@ -21,7 +21,7 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -47,16 +47,16 @@ const patience = 2 * time.Minute
 // testSecret belongs to nobody.
 const testSecret = "correct/horse+battery/staple0123456789ab"
 
-func event(id int64, payload string) *dispatch.Event {
-	return &dispatch.Event{
+func event(id int64, payload string) *delivery.Event {
+	return &delivery.Event{
 		ID: id, Type: "order.created", AggregateType: "order", AggregateID: "A-7", Payload: json.RawMessage(payload),
 		Headers: map[string]string{"tenant": "acme"}, CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "orders",
 	}
 }
 
 // events makes events of one aggregate, with the ids 1 to n.
-func events(n int) []*dispatch.Event {
-	all := make([]*dispatch.Event, n)
+func events(n int) []*delivery.Event {
+	all := make([]*delivery.Event, n)
 	for i := range all {
 		all[i] = event(int64(i)+1, fmt.Sprintf(`{"n": %d}`, i))
 	}
@@ -92,11 +92,11 @@ func class(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
-	case dispatch.IsPermanent(err):
+	case delivery.IsPermanent(err):
 		return "permanent"
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		return "unavailable"
-	case dispatch.IsThrottled(err):
+	case delivery.IsThrottled(err):
 		return "throttled"
 	default:
 		return "retry"

@@ -3,16 +3,16 @@ package sqs
 import (
 	"fmt"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
 // Preview returns the message for e: group and deduplication id where there are
 // any, attributes and body.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	entry, err := h.encoder.encode(e)
 	if err != nil {
-		return "", dispatch.Permanent(fmt.Errorf("sqs: %w", err))
+		return "", delivery.Permanent(fmt.Errorf("sqs: %w", err))
 	}
 	var fields []message.Header
 	if entry.group != "" {
@@ -27,4 +27,4 @@ func (h *Handler) Preview(e *dispatch.Event) (string, error) {
 	return message.Preview(fields, []byte(entry.body)), nil
 }
 
-var _ dispatch.Previewer = (*Handler)(nil)
+var _ delivery.Previewer = (*Handler)(nil)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // TestReplayIsNoDuplicate: a FIFO queue drops what has an id that it knows.
@@ -14,7 +14,7 @@ func TestReplayIsNoDuplicate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &dispatch.Event{ID: 42, Type: "a", Payload: []byte("1"), Destination: "orders", CreatedAt: time.UnixMicro(36)}
+	e := &delivery.Event{ID: 42, Type: "a", Payload: []byte("1"), Destination: "orders", CreatedAt: time.UnixMicro(36)}
 	for replay, want := range []string{"42.10.orders", "42r1.10.orders", "42r2.10.orders"} {
 		e.Replay = replay
 		out, err := enc.encode(e)

@@ -19,11 +19,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// Handler sends messages. It implements [dispatch.BatchHandler] and io.Closer,
+// Handler sends messages. It implements [delivery.BatchHandler] and io.Closer,
 // and is safe for concurrent use.
 type Handler struct {
 	cfg       Config
@@ -95,25 +95,25 @@ func redactor(secrets ...secret.String) *strings.Replacer {
 var errClosed = errors.New("sqs: the handler is closed")
 
 // Deliver is DeliverBatch for one event.
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
-	return h.DeliverBatch(ctx, []*dispatch.Event{e})[0]
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
+	return h.DeliverBatch(ctx, []*delivery.Event{e})[0]
 }
 
 // DeliverBatch sends a message for each event, in requests of up to ten messages
 // and 1 MiB, one after the other. What an error means:
 //
-//   - [dispatch.Permanent]: the message is too large, holds characters that SQS
+//   - [delivery.Permanent]: the message is too large, holds characters that SQS
 //     does not take, or is refused by SQS for itself.
-//   - [dispatch.Unavailable]: SQS cannot be reached, does not answer in time,
+//   - [delivery.Unavailable]: SQS cannot be reached, does not answer in time,
 //     or denies us access to the queue or its key; or the queue does not exist.
-//   - [dispatch.Throttled]: SQS throttles us, or KMS behind it.
+//   - [delivery.Throttled]: SQS throttles us, or KMS behind it.
 //   - any other: SQS has taken other messages of the same request and has an
 //     internal error with this one, or a reason that is not known here.
 //   - ctx's cause, if ctx was done first.
 //
 // On a FIFO queue, an event whose group has failed in an earlier request is not
 // sent: it gets the same error, so that it does not overtake.
-func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []error {
+func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*dispatch.Event) []
 	for i, e := range events {
 		var err error
 		if b.entries[i], err = h.encoder.encode(e); err != nil {
-			b.errs[i] = dispatch.Permanent(fmt.Errorf("sqs: %w", err))
+			b.errs[i] = delivery.Permanent(fmt.Errorf("sqs: %w", err))
 		}
 	}
 	var err error
@@ -157,14 +157,14 @@ func (h *Handler) queueURL(ctx context.Context) (string, error) {
 	out, err := h.client.GetQueueUrl(rctx, in)
 	if err != nil {
 		err = h.judge(ctx, rctx, err)
-		if _, ok := errors.AsType[*refusal](err); ok && !dispatch.IsUnavailable(err) && !dispatch.IsThrottled(err) {
-			err = dispatch.Unavailable(err) // no event is in this request
+		if _, ok := errors.AsType[*refusal](err); ok && !delivery.IsUnavailable(err) && !delivery.IsThrottled(err) {
+			err = delivery.Unavailable(err) // no event is in this request
 		}
 		return "", err
 	}
 	queue = aws.ToString(out.QueueUrl)
 	if queue == "" {
-		return "", dispatch.Unavailable(errors.New("sqs: what answers is not SQS: it gives no URL for the queue (check endpoint)"))
+		return "", delivery.Unavailable(errors.New("sqs: what answers is not SQS: it gives no URL for the queue (check endpoint)"))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,4 +194,4 @@ func (h *Handler) Close() error {
 	return nil
 }
 
-var _ dispatch.BatchHandler = (*Handler)(nil)
+var _ delivery.BatchHandler = (*Handler)(nil)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -23,7 +23,7 @@ func TestConformance(t *testing.T) {
 			proxy := faultproxy.Start(t, strings.TrimPrefix(endpoint, "http://"))
 			cfg := config("http://" + proxy.Addr())
 			cfg.Queue = q.name
-			once := func(change func(*Config), e *dispatch.Event) func(testing.TB) error {
+			once := func(change func(*Config), e *delivery.Event) func(testing.TB) error {
 				return func(tb testing.TB) error {
 					tb.Helper()
 					c := cfg
@@ -32,11 +32,11 @@ func TestConformance(t *testing.T) {
 				}
 			}
 			same := func(*Config) {}
-			big := func(id int64) *dispatch.Event {
+			big := func(id int64) *delivery.Event {
 				return event(id, `"`+strings.Repeat("x", 100_000)+`"`)
 			}
 			handlertest.Run(t, handlertest.Destination{
-				Open:     func(tb testing.TB) dispatch.Handler { tb.Helper(); return newHandler(tb, cfg) },
+				Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
 				Received: func(tb testing.TB) []int64 { tb.Helper(); return q.ids(tb) },
 				Rejected: big,
 				Network:  proxy,
@@ -44,30 +44,30 @@ func TestConformance(t *testing.T) {
 				Ordered:  suffix == fifoSuffix,
 				Cases: []handlertest.Case{
 					{
-						Name: "no such queue", Class: dispatch.ClassDestination, Text: "The specified queue does not exist",
+						Name: "no such queue", Class: delivery.ClassDestination, Text: "The specified queue does not exist",
 						Provoke: once(func(c *Config) { c.Queue = "nowhere" + suffix }, event(1, `{}`)),
 					},
 					{
-						Name: "no such URL", Class: dispatch.ClassDestination, Text: "The specified queue does not exist",
+						Name: "no such URL", Class: delivery.ClassDestination, Text: "The specified queue does not exist",
 						Provoke: once(func(c *Config) {
 							c.Queue, c.QueueURL = "", strings.Replace(q.url, q.name, "nowhere"+suffix, 1)
 						}, event(1, `{}`)),
 					},
 					{
-						Name: "too large for the queue", Class: dispatch.ClassEvent, Permanent: true, Text: "must be shorter than 100000 bytes",
+						Name: "too large for the queue", Class: delivery.ClassEvent, Permanent: true, Text: "must be shorter than 100000 bytes",
 						Provoke: once(same, big(1)),
 					},
 					{
-						Name: "too large for SQS", Class: dispatch.ClassEvent, Permanent: true, Text: "SQS takes 1048576",
+						Name: "too large for SQS", Class: delivery.ClassEvent, Permanent: true, Text: "SQS takes 1048576",
 						Provoke: once(same, event(1, `"`+strings.Repeat("x", maxBytes)+`"`)),
 					},
 					{
-						Name: "a character that SQS does not take", Class: dispatch.ClassEvent, Permanent: true, Text: "U+FFFE",
+						Name: "a character that SQS does not take", Class: delivery.ClassEvent, Permanent: true, Text: "U+FFFE",
 						Provoke: once(same, event(1, "\"\ufffe\"")),
 					},
 					{
-						Name: "no payload", Class: dispatch.ClassEvent, Permanent: true, Text: "empty",
-						Provoke: once(same, &dispatch.Event{ID: 1, Type: "x", Payload: json.RawMessage{}}),
+						Name: "no payload", Class: delivery.ClassEvent, Permanent: true, Text: "empty",
+						Provoke: once(same, &delivery.Event{ID: 1, Type: "x", Payload: json.RawMessage{}}),
 					},
 				},
 			})

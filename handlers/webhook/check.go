@@ -8,12 +8,12 @@ import (
 	"net/http/httptrace"
 	"net/url"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Check connects to the server, or to the proxy on the way to it, and sends no
 // request. Where events choose the host there is nothing to check. It implements
-// dispatch.Checker.
+// delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	u := &url.URL{Scheme: h.target.scheme, Host: h.target.host}
 	if h.target.constant != nil {
@@ -72,4 +72,4 @@ func (h *Handler) greet(ctx context.Context, u *url.URL) error {
 	return tls.Client(conn, security).HandshakeContext(ctx)
 }
 
-var _ dispatch.Checker = (*Handler)(nil)
+var _ delivery.Checker = (*Handler)(nil)

@@ -3,7 +3,7 @@ package webhook
 import (
 	"net/http"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // stage is how far a request had come when it failed.
@@ -25,11 +25,11 @@ type class uint8
 
 const (
 	delivered class = iota
-	refused         // dispatch.Permanent
+	refused         // delivery.Permanent
 	suspected       // tried again with backoff, or when the server said; the attempt counts
-	down            // dispatch.Unavailable
-	downOver        // dispatch.Aside: down, and perhaps because of this event
-	throttled       // dispatch.Throttled
+	down            // delivery.Unavailable
+	downOver        // delivery.Aside: down, and perhaps because of this event
+	throttled       // delivery.Throttled
 )
 
 // observation is what is known of a request that has ended.
@@ -114,15 +114,15 @@ func (o observation) classOfStatus() class {
 func (c class) mark(err *failure) error {
 	switch {
 	case c == refused:
-		return dispatch.Permanent(err)
+		return delivery.Permanent(err)
 	case c == down:
-		return dispatch.Unavailable(err)
+		return delivery.Unavailable(err)
 	case c == downOver:
-		return dispatch.Aside(err)
+		return delivery.Aside(err)
 	case c == throttled:
-		return dispatch.Throttled(err.wait, err)
+		return delivery.Throttled(err.wait, err)
 	case err.wait > 0:
-		return dispatch.RetryAfter(err.wait, err)
+		return delivery.RetryAfter(err.wait, err)
 	default:
 		return err
 	}

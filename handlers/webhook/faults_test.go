@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -486,13 +486,13 @@ func TestCancelledWhileWaitingForATurn(t *testing.T) {
 	go func() { done <- h.Deliver(ctx, event(ada)) }()
 	stopping := errors.New("the relay is stopping")
 	cancel(stopping)
-	if err := <-done; !errors.Is(err, stopping) || dispatch.IsUnavailable(err) || dispatch.IsPermanent(err) {
+	if err := <-done; !errors.Is(err, stopping) || delivery.IsUnavailable(err) || delivery.IsPermanent(err) {
 		t.Errorf("got %v", err)
 	}
 	deadline, end := context.WithTimeout(t.Context(), patience)
 	defer end()
 	err := h.Deliver(deadline, event(ada))
-	if !dispatch.IsThrottled(err) || !strings.Contains(err.Error(), "rate_limit leaves no turn in time: lower concurrency, or raise timeout") {
+	if !delivery.IsThrottled(err) || !strings.Contains(err.Error(), "rate_limit leaves no turn in time: lower concurrency, or raise timeout") {
 		t.Errorf("%s: %v", verdictOn(err), err)
 	}
 }

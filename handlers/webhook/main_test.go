@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -34,8 +34,8 @@ var none = secret.New(ProxyNone)
 
 const ada = `{"email":"ada@example.com","name":"Ada \"A\"","total":  19.90,"null":null}`
 
-func event(payload string) *dispatch.Event {
-	return &dispatch.Event{
+func event(payload string) *delivery.Event {
+	return &delivery.Event{
 		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
 		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme", "traceparent": "00-4bf9-00f0-01"},
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 1, Destination: "hook",
@@ -187,7 +187,7 @@ func testContext(tb testing.TB) context.Context {
 }
 
 // deliver makes a handler and delivers one event.
-func deliver(tb testing.TB, cfg Config, e *dispatch.Event) error {
+func deliver(tb testing.TB, cfg Config, e *delivery.Event) error {
 	tb.Helper()
 	return newHandler(tb, cfg).Deliver(testContext(tb), e)
 }
@@ -198,13 +198,13 @@ func verdictOn(err error) string {
 	switch {
 	case err == nil:
 		return "delivered"
-	case dispatch.IsPermanent(err):
+	case delivery.IsPermanent(err):
 		return "permanent"
-	case dispatch.IsUnavailable(err) && dispatch.IsAside(err):
+	case delivery.IsUnavailable(err) && delivery.IsAside(err):
 		return "aside"
-	case dispatch.IsUnavailable(err):
+	case delivery.IsUnavailable(err):
 		return "unavailable"
-	case dispatch.IsThrottled(err) && errors.As(err, &after):
+	case delivery.IsThrottled(err) && errors.As(err, &after):
 		if after.RetryAfter() == 0 {
 			return "throttled"
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -14,10 +14,10 @@ import (
 // Preview returns the request for e: its line, headers and body. What may be a
 // secret is left out: the query of the URL, its user, and the values of headers
 // that the configuration sets. Time and signature belong to an attempt.
-func (h *Handler) Preview(e *dispatch.Event) (string, error) {
+func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	d, err := h.draft(e)
 	if err != nil {
-		return "", dispatch.Permanent(fmt.Errorf("webhook: %w", err))
+		return "", delivery.Permanent(fmt.Errorf("webhook: %w", err))
 	}
 	place := *d.url
 	place.User = nil
@@ -45,4 +45,4 @@ func (h *Handler) configured(name string) bool {
 	return false
 }
 
-var _ dispatch.Previewer = (*Handler)(nil)
+var _ delivery.Previewer = (*Handler)(nil)

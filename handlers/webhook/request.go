@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -68,7 +68,7 @@ type draft struct {
 
 // draft makes the request for an event. Every error is about this event and
 // these templates: another attempt would end the same way.
-func (h *Handler) draft(e *dispatch.Event) (*draft, error) {
+func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	var data *tmpl.Data
 	if h.needsData {
 		var err error

@@ -13,7 +13,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -189,7 +189,7 @@ func TestPayloadCannotChangeWhereItGoes(t *testing.T) {
 	}
 	for i, value := range values {
 		payload := []byte(`{"id":` + strconv.QuoteToASCII(value) + `}`)
-		if err := h.Deliver(testContext(t), &dispatch.Event{ID: int64(i + 1), Type: "x", Payload: payload}); err != nil {
+		if err := h.Deliver(testContext(t), &delivery.Event{ID: int64(i + 1), Type: "x", Payload: payload}); err != nil {
 			t.Errorf("%s: %v", value, err)
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -75,7 +75,7 @@ func (h *Handler) sign(id string, now time.Time, body []byte) (string, error) {
 // webhookID is the same for every attempt, so that receivers know a request that
 // is sent again, and another for a replay. The destination is in it because two destinations may lead to
 // one receiver. What is signed is joined by dots, so there is none in it.
-func webhookID(prefix string, e *dispatch.Event) string {
+func webhookID(prefix string, e *delivery.Event) string {
 	id := make([]byte, 0, len(prefix)+len(e.Destination)+24)
 	id = append(id, prefix...)
 	id = append(id, '-')

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
@@ -67,9 +67,9 @@ func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, pr
 		}
 	}
 	handlertest.Run(t, handlertest.Destination{
-		Open:     func(tb testing.TB) dispatch.Handler { tb.Helper(); return newHandler(tb, cfg) },
+		Open:     func(tb testing.TB) delivery.Handler { tb.Helper(); return newHandler(tb, cfg) },
 		Received: func(testing.TB) []int64 { return r.ids() },
-		Rejected: func(id int64) *dispatch.Event {
+		Rejected: func(id int64) *delivery.Event {
 			e := event(ada)
 			e.ID, e.Type = id, "rejected"
 			return e
@@ -78,10 +78,10 @@ func runSuite(t *testing.T, r *receiver, proxy *faultproxy.Proxy, cfg Config, pr
 		Secrets: []string{suiteToken, suiteSecret, strings.TrimPrefix(suiteSecret, secretPrefix), suiteQuery},
 		Ordered: true,
 		Cases: []handlertest.Case{
-			{Name: "refused for itself", Provoke: one("rejected"), Class: dispatch.ClassEvent, Permanent: true, Text: "422 Unprocessable Entity: no: Bearer [redacted] [url] [redacted]"},
-			{Name: "tripped", Provoke: one("tripped"), Class: dispatch.ClassEvent, RetryAfter: 7 * time.Second, Text: "500 Internal Server Error: oops"},
-			{Name: "too many", Provoke: one("hurried"), Class: dispatch.ClassDestination, Throttled: true, RetryAfter: 9 * time.Second, Text: "429 Too Many Requests: slowly"},
-			{Name: "credentials refused", Provoke: one("locked"), Class: dispatch.ClassDestination, Text: "401 Unauthorized: who are you with Bearer [redacted]"},
+			{Name: "refused for itself", Provoke: one("rejected"), Class: delivery.ClassEvent, Permanent: true, Text: "422 Unprocessable Entity: no: Bearer [redacted] [url] [redacted]"},
+			{Name: "tripped", Provoke: one("tripped"), Class: delivery.ClassEvent, RetryAfter: 7 * time.Second, Text: "500 Internal Server Error: oops"},
+			{Name: "too many", Provoke: one("hurried"), Class: delivery.ClassDestination, Throttled: true, RetryAfter: 9 * time.Second, Text: "429 Too Many Requests: slowly"},
+			{Name: "credentials refused", Provoke: one("locked"), Class: delivery.ClassDestination, Text: "401 Unauthorized: who are you with Bearer [redacted]"},
 			{Name: "payload not JSON is of no interest", Provoke: func(tb testing.TB) error { tb.Helper(); return deliver(tb, cfg, event("x")) }},
 		},
 	})

@@ -17,7 +17,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -30,7 +30,7 @@ const defaultStaleAfter = time.Second
 // errClosed is returned by Deliver after Close.
 var errClosed = errors.New("webhook: the handler is closed")
 
-// Handler sends requests. It implements [dispatch.Handler] and io.Closer, and is
+// Handler sends requests. It implements [delivery.Handler] and io.Closer, and is
 // safe for concurrent use.
 type Handler struct {
 	cfg           Config
@@ -100,17 +100,17 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 
 // Deliver sends the request for e. What an error means:
 //
-//   - [dispatch.Permanent]: the request cannot be made from this event, or the
+//   - [delivery.Permanent]: the request cannot be made from this event, or the
 //     server refuses it for good (4xx, but for those below), or the event names
 //     a host at an address that may not be connected to.
-//   - [dispatch.Unavailable]: the server cannot be reached, times out, drops the
+//   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
 //     connection, redirects, takes neither our credentials nor our method, or
 //     answers 404 (where the URL is the same for every event), 502, 503 or 504.
-//   - [dispatch.Throttled]: the server answers 429, or rate_limit and
+//   - [delivery.Throttled]: the server answers 429, or rate_limit and
 //     host_concurrency leave no turn in time. A 503 is an outage, whatever its
 //     Retry-After says: nothing is sent before that is over.
-//   - [dispatch.RetryAfter]: the server asked for that pause.
-//   - [dispatch.Aside]: what is Unavailable, again and again over this event, while
+//   - [delivery.RetryAfter]: the server asked for that pause.
+//   - [delivery.Aside]: what is Unavailable, again and again over this event, while
 //     nothing else was answered.
 //   - any other: the server answered 408, 409, 500 or the like, or dropped this
 //     event's connection again and again while it answered others.
@@ -118,7 +118,7 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 //
 // Where the event chooses the host, what would be Unavailable or Throttled is "any
 // other": the events for other hosts must not wait.
-func (h *Handler) Deliver(ctx context.Context, e *dispatch.Event) error {
+func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if !h.begin() {
 		return errClosed
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 // bare drains by SQL alone: the statements of a relay, on as many connections,

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -173,10 +173,10 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 		return DrainResult{}, err
 	}
 	if o.Batch == 0 {
-		o.Batch = dispatch.DefaultConfig().Batch
+		o.Batch = engine.DefaultLimits().Batch
 	}
 	if o.Workers == 0 {
-		o.Workers = dispatch.DefaultConfig().Claims
+		o.Workers = engine.DefaultLimits().Claims
 	}
 	if o.To == "" {
 		o.To = "noop"

@@ -10,10 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/stream"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
-	"github.com/notifyd/notifyd/stream"
 )
 
 // besideQueue drains a queue and a stream in turns, each round beginning with the
@@ -191,7 +191,7 @@ func (d *drain) readAlone(ctx context.Context, schema string, l load) (result dr
 	}
 	defer store.Close(ctx, conn)
 	reader := stream.NewReader(int64(l.stored()), nil, stream.NewWitnesses())
-	q := stream.Query{Limit: d.want.Batch, Bytes: dispatch.DefaultConfig().Bytes}
+	q := stream.Query{Limit: d.want.Batch, Bytes: engine.DefaultLimits().Bytes}
 	for n, more := 0, true; more; {
 		b, err := reader.Read(ctx, conn, q)
 		if err != nil {

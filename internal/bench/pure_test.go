@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 func TestPercentile(t *testing.T) {
@@ -283,7 +283,7 @@ func TestNotingKeepsOrder(t *testing.T) {
 		true:  ordered{},
 		false: notifyd.BatchHandlerFunc(func(context.Context, []*notifyd.Event) []error { return nil }),
 	} {
-		k, ok := noting(h, newSightings(1)).(dispatch.OrderKeeper)
+		k, ok := noting(h, newSightings(1)).(delivery.OrderKeeper)
 		if !ok || k.KeepsOrder() != want {
 			t.Errorf("%T: keeps order: %v, want %v", h, !want, want)
 		}

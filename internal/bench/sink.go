@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd"
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // place is where a drain delivers to.
@@ -134,10 +134,10 @@ func (b notedBatches) DeliverBatch(ctx context.Context, events []*notifyd.Event)
 	return errs
 }
 
-// KeepsOrder implements dispatch.OrderKeeper: as the handler has it. Without
+// KeepsOrder implements delivery.OrderKeeper: as the handler has it. Without
 // it, a call would hold one event of an aggregate only.
 func (b notedBatches) KeepsOrder() bool {
-	k, ok := b.BatchHandler.(dispatch.OrderKeeper)
+	k, ok := b.BatchHandler.(delivery.OrderKeeper)
 	return ok && k.KeepsOrder()
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/notifyd/notifyd/alert"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -178,7 +179,7 @@ type Route struct {
 // defaults returns the settings of an empty file. Those of the relay and its
 // lanes are the library's own.
 func defaults() *Config {
-	relay, told := dispatch.DefaultConfig(), alert.DefaultConfig()
+	relay, told := engine.DefaultLimits(), alert.DefaultConfig()
 	return &Config{
 		Database: Database{Schema: "public"},
 		Relay: Relay{
@@ -189,7 +190,7 @@ func defaults() *Config {
 			Lease:           relay.Lease,
 			PollInterval:    relay.PollInterval,
 			Canary:          defaultCanary,
-			ShutdownTimeout: relay.ShutdownTimeout,
+			ShutdownTimeout: dispatch.DefaultShutdownTimeout,
 		},
 		Retention: Retention{Keep: 7 * day, Batch: 1000, Partitions: "none"},
 		Log:       Log{Level: "info", Format: "auto"},

@@ -16,7 +16,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -140,7 +140,7 @@ func furnish(s *site) (event int64) {
 	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, details) VALUES ($1, 'replay', 'anna@ops', '{"reason": "mended"}')`, event)
 	s.relay.mu.Lock()
 	s.relay.stats.Destinations[0].Pace = 23 * time.Millisecond
-	s.relay.stats.Destinations[0].Report = &dispatch.Report{Connected: true}
+	s.relay.stats.Destinations[0].Report = &delivery.Report{Connected: true}
 	s.relay.mu.Unlock()
 	// A past, as a relay that runs for a while has one.
 	var points []point

@@ -22,8 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/deadletter"
-	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // Path is where the console is, on the server that serves it.
@@ -35,9 +34,9 @@ const maxForm = 64 << 10
 // Watched is what the console shows of a relay.
 type Watched interface {
 	// Stats returns the figures of the moment; see notifyd.Relay.
-	Stats() dispatch.Stats
+	Stats() observe.Stats
 	// Backlog asks the database what waits; see notifyd.Relay.
-	Backlog(ctx context.Context) (store.Backlog, error)
+	Backlog(ctx context.Context) (observe.Backlog, error)
 }
 
 // Pauser pauses and resumes destinations; see notifyd.Relay.

@@ -6,16 +6,16 @@ import (
 	"net/url"
 
 	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // laneCard is everything about a destination.
 type laneCard struct {
-	dispatch.DestinationStats
+	observe.DestinationStats
 	State, Class               string
 	DeliveredRate, FailedRate  float64
 	Chart                      chart
-	Waits                      store.DestinationBacklog
+	Waits                      observe.DestinationBacklog
 	Positions                  []positionRow // of a stream
 	Known                      bool          // the two above are
 	Elsewhere                  bool          // it is not one of this relay
@@ -45,7 +45,7 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 		card.CSRF, card.ReadOnly, card.Known = who.csrf, c.cfg.ReadOnly, known
 		card.Anchor = "d-" + card.Name
 		if known {
-			card.Positions = positionsOf(s.asked.backlog, func(p *store.Position) bool { return p.Destination == card.Name })
+			card.Positions = positionsOf(s.asked.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
 		}
 		card.DeadLink = Path + "dead?destination=" + url.QueryEscape(card.Name)
 		all = append(all, card)
@@ -64,7 +64,7 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 		if known && name != "" && !mine[name] {
 			mine[name] = true
 			add(laneCard{
-				DestinationStats: dispatch.DestinationStats{Name: name}, State: "not of this relay", Class: "paused",
+				DestinationStats: observe.DestinationStats{Name: name}, State: "not of this relay", Class: "paused",
 				Waits: s.asked.backlog.Destination(name), Elsewhere: true,
 			})
 		}
@@ -80,14 +80,14 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 
 // positionRow is a position of a stream.
 type positionRow struct {
-	store.Position
+	observe.Position
 
 	Title   string
-	Blocked store.Count
+	Blocked observe.Count
 }
 
 // positionsOf returns some positions of a stream, none of a queue.
-func positionsOf(b store.Backlog, wanted func(*store.Position) bool) (rows []positionRow) {
+func positionsOf(b observe.Backlog, wanted func(*observe.Position) bool) (rows []positionRow) {
 	for _, p := range b.Positions {
 		if wanted(&p) {
 			rows = append(rows, positionRow{Position: p, Title: unitName(&p), Blocked: b.Destination(p.Destination).Blocked})

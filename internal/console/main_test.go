@@ -18,9 +18,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 // patience bounds waiting for something that is to happen; no test expects it
@@ -35,29 +36,29 @@ type fakeRelay struct {
 	pool *pgxpool.Pool
 
 	mu     sync.Mutex
-	stats  dispatch.Stats
+	stats  observe.Stats
 	asked  int
 	paused map[string]bool
 }
 
-func (f *fakeRelay) Stats() dispatch.Stats {
+func (f *fakeRelay) Stats() observe.Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.stats
-	s.Destinations = append([]dispatch.DestinationStats(nil), s.Destinations...)
+	s.Destinations = append([]observe.DestinationStats(nil), s.Destinations...)
 	for i := range s.Destinations {
 		s.Destinations[i].Paused = f.paused[s.Destinations[i].Name]
 	}
 	return s
 }
 
-func (f *fakeRelay) Backlog(ctx context.Context) (store.Backlog, error) {
+func (f *fakeRelay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	f.mu.Lock()
 	f.asked++
 	f.mu.Unlock()
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
-		return store.Backlog{}, err
+		return observe.Backlog{}, err
 	}
 	defer conn.Release()
 	return store.ReadBacklog(ctx, conn.Conn(), store.BacklogOptions{})
@@ -133,8 +134,8 @@ func prepare(t *testing.T, change func(*Config)) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: dispatch.Stats{
-		Bell: "asleep", Destinations: []dispatch.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
+	s := &site{T: t, pool: pool, relay: &fakeRelay{pool: pool, paused: make(map[string]bool), stats: observe.Stats{
+		Bell: "asleep", Destinations: []observe.DestinationStats{{Name: "mail"}, {Name: "hook", Unavailable: true}},
 	}}}
 	cfg := Config{Relay: s.relay, Pauser: s.relay, Database: Database{Pool: pool, Schema: outboxsql.DefaultSchema}, Version: "test", Log: slog.New(slog.DiscardHandler)}
 	if change != nil {

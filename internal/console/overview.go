@@ -7,8 +7,7 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/notifyd/notifyd/dispatch"
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // note is something that needs a person.
@@ -23,7 +22,7 @@ type overviewBody struct {
 	Notes  []note
 	Lanes  []laneRow
 	Bell   string
-	Oldest *store.Waiting
+	Oldest *observe.Waiting
 }
 
 // laneRow is a destination in few words.
@@ -31,7 +30,7 @@ type laneRow struct {
 	Name                   string
 	State, Class           string
 	DeliveredRate, FailedR float64
-	Waiting, Dead          store.Count
+	Waiting, Dead          observe.Count
 	Known                  bool // the two above are
 }
 
@@ -67,11 +66,11 @@ func overviewOf(s snapshot) overviewBody {
 
 // has reports whether the relay has a destination.
 func (s snapshot) has(name string) bool {
-	return slices.ContainsFunc(s.stats.Destinations, func(d dispatch.DestinationStats) bool { return d.Name == name })
+	return slices.ContainsFunc(s.stats.Destinations, func(d observe.DestinationStats) bool { return d.Name == name })
 }
 
 // unitName is the destination of a position of a stream, with its part if it has several.
-func unitName(p *store.Position) string {
+func unitName(p *observe.Position) string {
 	switch {
 	case p.Destination == "":
 		return "types without a route"
@@ -94,13 +93,13 @@ func rates(s snapshot, name string) (delivered, failed float64) {
 	return delivered / n, failed / n
 }
 
-func stateOf(d dispatch.DestinationStats) (text, class string) {
+func stateOf(d observe.DestinationStats) (text, class string) {
 	switch {
 	case d.Paused:
 		return "paused", "paused"
 	case d.Unavailable:
 		return "unavailable", "bad"
-	case d.State == dispatch.BreakerRamping, d.State == dispatch.BreakerThrottled:
+	case d.State == observe.BreakerRamping, d.State == observe.BreakerThrottled:
 		return d.State.String(), "warn"
 	case d.Report != nil && d.Report.Blocked:
 		return "blocked", "warn"

@@ -6,9 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 type relaysBody struct {
@@ -17,7 +17,7 @@ type relaysBody struct {
 	Stream bool
 	Units  []positionRow
 	Bell   store.BellState
-	Stats  dispatch.Stats
+	Stats  observe.Stats
 }
 
 // read asks who lives, and who has what.
@@ -34,7 +34,7 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 		return err
 	}
 	backlog, err := store.ReadBacklog(ctx, conn, store.BacklogOptions{Schema: schema, CountsOnly: true})
-	b.Units = positionsOf(backlog, func(*store.Position) bool { return true })
+	b.Units = positionsOf(backlog, func(*observe.Position) bool { return true })
 	return err
 }
 

@@ -7,9 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 const (
@@ -45,7 +44,7 @@ type lanePoint struct{ delivered, failed float64 }
 // snapshot is what all viewers see at one moment. Nobody changes it.
 type snapshot struct {
 	at    time.Time
-	stats dispatch.Stats
+	stats observe.Stats
 	// points and lanes are oldest first.
 	points []point
 	lanes  map[string][]lanePoint
@@ -56,7 +55,7 @@ type snapshot struct {
 type asked struct {
 	at      time.Time // zero if it was never asked
 	took    time.Duration
-	backlog store.Backlog
+	backlog observe.Backlog
 	latency latency
 	err     error
 }
@@ -132,7 +131,7 @@ func (s *sampler) refresh(ctx context.Context) {
 	begin := time.Now()
 	answer := asked{latency: latency{math.NaN(), math.NaN()}}
 	answer.backlog, answer.err = s.relay.Backlog(ctx)
-	if answer.err == nil && answer.backlog.Mode != outboxsql.ModeStream {
+	if answer.err == nil && answer.backlog.Mode != string(outboxsql.ModeStream) {
 		answer.latency, answer.err = s.latency(ctx)
 	}
 	answer.at, answer.took = time.Now(), time.Since(begin)
@@ -149,7 +148,7 @@ func (s *sampler) sample(now time.Time) {
 	before := s.last
 	next := snapshot{at: now, stats: stats, lanes: make(map[string][]lanePoint, len(stats.Destinations)), asked: before.asked}
 	p := point{waiting: math.NaN(), latency: latency{math.NaN(), math.NaN()}}
-	old := make(map[string]dispatch.DestinationStats, len(before.stats.Destinations))
+	old := make(map[string]observe.DestinationStats, len(before.stats.Destinations))
 	for _, d := range before.stats.Destinations {
 		old[d.Name] = d
 	}
@@ -196,16 +195,16 @@ func keep[T any](list []T, another T) []T {
 // for two destinations counts twice once it was tried. Of a stream it is the lag of
 // whichever of these destinations is last: a position that nobody moves any more counts
 // for nothing.
-func waiting(b store.Backlog, mine []dispatch.DestinationStats) store.Count {
+func waiting(b observe.Backlog, mine []observe.DestinationStats) observe.Count {
 	all := b.Fresh
-	if b.Mode == outboxsql.ModeStream {
-		all = store.Count{}
+	if b.Mode == string(outboxsql.ModeStream) {
+		all = observe.Count{}
 		for _, d := range mine {
 			all.N = max(all.N, b.Destination(d.Name).Fresh.N)
 		}
 	}
 	for _, d := range b.Destinations {
-		for _, c := range []store.Count{d.Retry, d.Running, d.Parked} {
+		for _, c := range []observe.Count{d.Retry, d.Running, d.Parked} {
 			all.N, all.More = all.N+c.N, all.More || c.More
 		}
 	}
@@ -214,10 +213,10 @@ func waiting(b store.Backlog, mine []dispatch.DestinationStats) store.Count {
 
 // latencyBetween is made of what was acknowledged between two samples. Rows of a stream do
 // not tell when they were done.
-func latencyBetween(before, now []dispatch.DestinationStats) latency {
-	var sum dispatch.Histogram
+func latencyBetween(before, now []observe.DestinationStats) latency {
+	var sum observe.Histogram
 	for _, d := range now {
-		i := slices.IndexFunc(before, func(o dispatch.DestinationStats) bool { return o.Name == d.Name })
+		i := slices.IndexFunc(before, func(o observe.DestinationStats) bool { return o.Name == d.Name })
 		if i < 0 || d.Acked.Count < before[i].Acked.Count {
 			continue
 		}
@@ -231,11 +230,11 @@ func latencyBetween(before, now []dispatch.DestinationStats) latency {
 
 // quantile is the upper bound of the bucket that has it, in seconds; NaN for an empty
 // histogram.
-func quantile(h *dispatch.Histogram, q float64) float64 {
+func quantile(h *observe.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()
 	}
-	bounds := dispatch.LatencyBounds()
+	bounds := observe.LatencyBounds()
 	below := 0.0
 	for i, n := range h.Buckets {
 		if below += float64(n); below >= q*float64(h.Count) {

@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 // router sends orders to mail, and everything else to hook.
@@ -135,10 +134,10 @@ func (s *site) states(query string) (all []string) {
 // TestWaitingInStream: a position of nobody's makes nothing wait.
 func TestWaitingInStream(t *testing.T) {
 	t.Parallel()
-	b := store.Backlog{Mode: outboxsql.ModeStream, Fresh: store.Count{N: 100}, Destinations: []store.DestinationBacklog{
-		{Name: "gone", Fresh: store.Count{N: 100}}, {Name: "a", Fresh: store.Count{N: 7}, Retry: store.Count{N: 1}}, {Name: "b", Fresh: store.Count{N: 3}},
+	b := observe.Backlog{Mode: string(outboxsql.ModeStream), Fresh: observe.Count{N: 100}, Destinations: []observe.DestinationBacklog{
+		{Name: "gone", Fresh: observe.Count{N: 100}}, {Name: "a", Fresh: observe.Count{N: 7}, Retry: observe.Count{N: 1}}, {Name: "b", Fresh: observe.Count{N: 3}},
 	}}
-	if got := waiting(b, []dispatch.DestinationStats{{Name: "a"}, {Name: "b"}}); got.N != 8 {
+	if got := waiting(b, []observe.DestinationStats{{Name: "a"}, {Name: "b"}}); got.N != 8 {
 		t.Errorf("%v wait", got)
 	}
 }
@@ -146,11 +145,11 @@ func TestWaitingInStream(t *testing.T) {
 // TestLatencyOfStream: rows do not tell, the relay does.
 func TestLatencyOfStream(t *testing.T) {
 	t.Parallel()
-	var before, now dispatch.Histogram
+	var before, now observe.Histogram
 	before.Count, before.Buckets[0] = 5, 5
 	now.Count, now.Buckets[0], now.Buckets[2], now.Buckets[5] = 105, 5, 98, 2
-	of := func(h dispatch.Histogram) []dispatch.DestinationStats {
-		return []dispatch.DestinationStats{{Name: "a", Acked: h}}
+	of := func(h observe.Histogram) []observe.DestinationStats {
+		return []observe.DestinationStats{{Name: "a", Acked: h}}
 	}
 	if got := latencyBetween(of(before), of(now)); got.median != 0.001 || got.p99 != 0.01 {
 		t.Errorf("%+v", got)

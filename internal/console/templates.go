@@ -7,7 +7,7 @@ import (
 	"html/template"
 	"time"
 
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // parsePages returns the templates by page. Each has the layout.
@@ -49,7 +49,7 @@ func stamp(moment any) string {
 // number writes a count.
 func number(n any) (string, error) {
 	switch v := n.(type) {
-	case store.Count:
+	case observe.Count:
 		if v.More {
 			return showCount(float64(v.N)) + "+", nil
 		}

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 // checkStream looks whether events of a stream could be missed or come twice: what a
@@ -34,7 +35,7 @@ func checkStream(ctx context.Context, e *exam) (string, []Finding, error) {
 }
 
 // place names a position for a sentence.
-func place(p *store.Position) string {
+func place(p *observe.Position) string {
 	switch {
 	case p.Destination == "":
 		return "types without a route"

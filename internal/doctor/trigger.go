@@ -9,8 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 const (
@@ -145,7 +146,7 @@ func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
 }
 
 // oldestFresh leaves out what was tried: that waits for its destination.
-func oldestFresh(b store.Backlog) (oldest *store.Waiting) {
+func oldestFresh(b observe.Backlog) (oldest *observe.Waiting) {
 	for _, t := range b.Types {
 		if t.Oldest != nil && (oldest == nil || t.Oldest.Since.Before(oldest.Since)) {
 			oldest = t.Oldest
@@ -160,7 +161,7 @@ func oldestFresh(b store.Backlog) (oldest *store.Waiting) {
 }
 
 // backlog returns what waits.
-func (e *exam) backlog(ctx context.Context) (store.Backlog, error) {
+func (e *exam) backlog(ctx context.Context) (observe.Backlog, error) {
 	return store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema, Route: e.Route})
 }
 

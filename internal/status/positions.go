@@ -8,7 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // positions prints a line for each position of a stream.
@@ -36,7 +37,7 @@ func (s *Status) positions(b *strings.Builder) {
 }
 
 // unitName is the destination of a position, with its part if it has several.
-func unitName(p *store.Position) string {
+func unitName(p *observe.Position) string {
 	switch {
 	case p.Destination == "":
 		return "(types without a route)"

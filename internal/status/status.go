@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
-	"github.com/notifyd/notifyd/store"
 )
 
 // Options say what to look at.
@@ -38,7 +39,7 @@ type Status struct {
 	Relays []store.RelaySession `json:"relays"`
 	Bell   store.BellState      `json:"bell"`
 	// Backlog is what waits.
-	Backlog store.Backlog `json:"backlog"`
+	Backlog observe.Backlog `json:"backlog"`
 	// Relay is what the relay says whose admin address is configured; nil if there
 	// is none, or it does not answer.
 	Relay *Relay `json:"relay,omitempty"`
@@ -142,7 +143,7 @@ func (s *Status) attention() (all []Attention) {
 }
 
 // counted returns "1 event" or "10000+ events".
-func counted(c store.Count, noun string) string {
+func counted(c observe.Count, noun string) string {
 	if c.N == 1 && !c.More {
 		return "1 " + noun
 	}

@@ -7,7 +7,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/store"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 const metricsText = `# HELP notifyd_deliveries_total Answers.
@@ -82,10 +83,10 @@ func TestTable(t *testing.T) {
 	t.Parallel()
 	s := Status{
 		At: time.Unix(0, 0), Relays: []store.RelaySession{{PID: 1, Application: strings.Repeat("ü", 200)}},
-		Backlog: store.Backlog{Destinations: []store.DestinationBacklog{{
-			Name: strings.Repeat("d", 63), Dead: store.Count{N: 10_000, More: true},
-			LastError:   &store.Failure{Text: strings.Repeat("x", 500)},
-			DeadLetters: []store.DeadGroup{{Error: "a\x1b[2Jb", Count: store.Count{N: 3}}},
+		Backlog: observe.Backlog{Destinations: []observe.DestinationBacklog{{
+			Name: strings.Repeat("d", 63), Dead: observe.Count{N: 10_000, More: true},
+			LastError:   &observe.Failure{Text: strings.Repeat("x", 500)},
+			DeadLetters: []observe.DeadGroup{{Error: "a\x1b[2Jb", Count: observe.Count{N: 3}}},
 		}}},
 		Attention: []Attention{{Text: strings.Repeat("y", 100), Cure: "do it"}},
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // maxError is how much of an error is shown, in characters.
@@ -161,7 +161,7 @@ func (s *Status) live(name string) (state, rate string) {
 		if d.Paused { // who resumes it will see whether it is down
 			return "paused", rate
 		}
-		if d.State == dispatch.BreakerRamping.String() || d.State == dispatch.BreakerThrottled.String() {
+		if d.State == observe.BreakerRamping.String() || d.State == observe.BreakerThrottled.String() {
 			return d.State, rate
 		}
 		return word(d.Unavailable, "down", "up"), rate

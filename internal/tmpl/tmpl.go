@@ -27,7 +27,7 @@ import (
 	"text/template/parse"
 	"time"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 )
 
 const (
@@ -58,7 +58,7 @@ type Event struct {
 	CreatedAt     time.Time
 	Attempt       int
 	Replay        int
-	DedupeID      string // what a receiver drops duplicates by: dispatch.Event's
+	DedupeID      string // what a receiver drops duplicates by: delivery.Event's
 	Destination   string
 }
 
@@ -71,7 +71,7 @@ type Data struct {
 }
 
 // NewData decodes the payload of e. It fails if the payload is not JSON.
-func NewData(e *dispatch.Event) (*Data, error) {
+func NewData(e *delivery.Event) (*Data, error) {
 	d := &Data{
 		Event: Event{
 			ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,

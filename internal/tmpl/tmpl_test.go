@@ -9,14 +9,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func event(payload string) *dispatch.Event {
-	return &dispatch.Event{
+func event(payload string) *delivery.Event {
+	return &delivery.Event{
 		ID: 42, Type: "order.created", AggregateType: "order", AggregateID: "A-7",
 		Payload: json.RawMessage(payload), Headers: map[string]string{"tenant": "acme"},
 		CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), Attempt: 2, Destination: "mail",
@@ -227,7 +227,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	d, err := tmpl.NewData(&dispatch.Event{AggregateID: "A-7", Payload: []byte(`{"name":"ada","total":1999}`)})
+	d, err := tmpl.NewData(&delivery.Event{AggregateID: "A-7", Payload: []byte(`{"name":"ada","total":1999}`)})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -238,7 +238,7 @@ func Example() {
 
 func TestURLEscapesEveryValue(t *testing.T) {
 	t.Parallel()
-	data, err := tmpl.NewData(&dispatch.Event{Payload: []byte(`{"id":"a/../b?x=1&y=2#z %2f+","n":12.50,"list":["p","q r"]}`)})
+	data, err := tmpl.NewData(&delivery.Event{Payload: []byte(`{"id":"a/../b?x=1&y=2#z %2f+","n":12.50,"list":["p","q r"]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,12 @@
+// Package delivery is the contract between the relay and destinations: what the author of
+// a destination reads, and all that a destination imports.
+//
+// A destination is a [Handler], or a [BatchHandler] if it takes several events in one
+// call. The error that it returns says whose fault a failure is and what follows from it:
+// [Permanent], [RetryAfter], [Unavailable] and [Throttled] mark it, and an unmarked error
+// is tried again. What else a destination can do, it says by its methods: [Checker],
+// [Previewer], [Sizer], [Reporter], [OrderKeeper]. Package handlers/handlertest proves that
+// a handler keeps the contract.
+//
+// The package imports the standard library alone.
+package delivery

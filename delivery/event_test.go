@@ -1,0 +1,22 @@
+package delivery
+
+import (
+	"testing"
+)
+
+func TestDedupeID(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		e    Event
+		want string
+	}{
+		{Event{ID: 42}, "42"},
+		{Event{ID: 42, Attempt: 3}, "42"},
+		{Event{ID: 42, Replay: 1}, "42r1"},
+		{Event{ID: -7, Replay: 12}, "-7r12"},
+	} {
+		if got := c.e.DedupeID(); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.e, got, c.want)
+		}
+	}
+}

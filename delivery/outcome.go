@@ -1,0 +1,166 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Class says whose fault a failed delivery was. It decides whether an attempt
+// is counted and what happens to the event.
+type Class uint8
+
+const (
+	// ClassEvent is a fault of the event, proven or suspected: the attempt
+	// counts, and the event is a dead letter once its attempts are used up, or
+	// at once if the error is [Permanent].
+	ClassEvent Class = iota + 1
+	// ClassDestination is a fault of the place: it is down, refusing,
+	// throttling, or does not accept our credentials. No attempt counts and
+	// nothing dies of it.
+	ClassDestination
+	// ClassOurs is a fault of the relay: it is stopping, or lost its database.
+	// The event is given back as if it had never been tried.
+	ClassOurs
+)
+
+// String returns "event", "destination" or "ours", the words used in the
+// error_class column, in logs and in metrics.
+func (c Class) String() string {
+	switch c {
+	case ClassEvent:
+		return "event"
+	case ClassDestination:
+		return "destination"
+	case ClassOurs:
+		return "ours"
+	default:
+		return fmt.Sprintf("class(%d)", uint8(c))
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler, for logs.
+func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// Permanent marks err as a failure that no further attempt can cure: the event
+// becomes a dead letter at once. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+// IsPermanent reports whether err, or an error that it wraps, was marked by
+// [Permanent] or has a method Permanent() bool that returns true.
+func IsPermanent(err error) bool {
+	var p interface{ Permanent() bool }
+	return errors.As(err, &p) && p.Permanent()
+}
+
+// RetryAfter marks err as a failure that may be tried again after d, in place
+// of the backoff that the attempt would have had. The attempt counts.
+// A negative d is taken as zero. RetryAfter(d, nil) is nil.
+func RetryAfter(d time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &retryAfterError{err, max(d, 0)}
+}
+
+// Unavailable marks err as a fault of the destination, not of the event: the
+// lane pauses, no attempt is counted, and one event at a time probes the
+// destination until it answers. Unavailable(nil) is nil.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &unavailableError{err}
+}
+
+// IsUnavailable reports whether err, or an error that it wraps, was marked by
+// [Unavailable] or has a method Unavailable() bool that returns true.
+func IsUnavailable(err error) bool {
+	var u interface{ Unavailable() bool }
+	return errors.As(err, &u) && u.Unavailable()
+}
+
+// Aside marks err as [Unavailable] does, over an event that may be the cause: one
+// that brings its receiver down looks like an outage, and as the oldest one it would be
+// what the destination is probed with for ever. The event is put aside for a few of
+// the lane's pauses, so that others are tried meanwhile. It counts as no attempt and
+// as no answer of the destination. Aside(nil) is nil.
+func Aside(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &asideError{unavailableError{err}}
+}
+
+// IsAside reports whether err, or an error that it wraps, was marked by [Aside] or
+// has a method Aside() bool that returns true. Without being unavailable it means nothing.
+func IsAside(err error) bool {
+	var a interface{ Aside() bool }
+	return errors.As(err, &a) && a.Aside()
+}
+
+// Throttled marks err as the answer of a destination that works and wants fewer
+// deliveries: no attempt is counted and the breaker stays closed, but the lane
+// begins fewer of them, and none before after is over. A destination that does not say
+// how long has an after of 0; a negative one is taken as 0, and more than an hour as an
+// hour. An event that is answered so again and again, while others are not, waits
+// by itself. Throttled(d, nil) is nil.
+func Throttled(after time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &throttledError{err, max(after, 0)}
+}
+
+// IsThrottled reports whether err, or an error that it wraps, was marked by
+// [Throttled] or has a method Throttled() bool that returns true. How long the destination wants to
+// hear nothing is then what a method RetryAfter() time.Duration returns, if there is one.
+func IsThrottled(err error) bool {
+	var t interface{ Throttled() bool }
+	return errors.As(err, &t) && t.Throttled()
+}
+
+// RetryDelay returns the delay asked for by [RetryAfter] or [Throttled].
+func RetryDelay(err error) (time.Duration, bool) {
+	var r interface{ RetryAfter() time.Duration }
+	if errors.As(err, &r) {
+		return r.RetryAfter(), true
+	}
+	return 0, false
+}
+
+type permanentError struct{ error }
+
+func (e *permanentError) Unwrap() error { return e.error }
+func (*permanentError) Permanent() bool { return true }
+
+type retryAfterError struct {
+	error
+	delay time.Duration
+}
+
+func (e *retryAfterError) Unwrap() error             { return e.error }
+func (e *retryAfterError) RetryAfter() time.Duration { return e.delay }
+
+type unavailableError struct{ error }
+
+func (e *unavailableError) Unwrap() error   { return e.error }
+func (*unavailableError) Unavailable() bool { return true }
+
+type asideError struct{ unavailableError }
+
+func (*asideError) Aside() bool { return true }
+
+type throttledError struct {
+	error
+	after time.Duration
+}
+
+func (e *throttledError) Unwrap() error             { return e.error }
+func (*throttledError) Throttled() bool             { return true }
+func (e *throttledError) RetryAfter() time.Duration { return e.after }

@@ -1,0 +1,112 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"time"
+)
+
+// foreign is an error type of some other package.
+type foreign struct {
+	permanent, unavailable bool
+	delay                  time.Duration
+}
+
+func (*foreign) Error() string               { return "foreign" }
+func (e *foreign) Permanent() bool           { return e.permanent }
+func (e *foreign) Unavailable() bool         { return e.unavailable }
+func (e *foreign) RetryAfter() time.Duration { return e.delay }
+
+func TestMarksOfErrors(t *testing.T) {
+	t.Parallel()
+	wrap := func(err error) error { return fmt.Errorf("call: %w", err) }
+	const none = -1
+	for name, tc := range map[string]struct {
+		err                    error
+		permanent, unavailable bool
+		delay                  time.Duration
+	}{
+		"nil":                     {nil, false, false, none},
+		"plain":                   {io.EOF, false, false, none},
+		"permanent":               {Permanent(io.EOF), true, false, none},
+		"permanent, wrapped":      {wrap(wrap(Permanent(io.EOF))), true, false, none},
+		"permanent, joined":       {errors.Join(io.ErrClosedPipe, Permanent(io.EOF)), true, false, none},
+		"unavailable":             {wrap(Unavailable(io.EOF)), false, true, none},
+		"aside":                   {wrap(Aside(io.EOF)), false, true, none},
+		"retry after":             {wrap(RetryAfter(time.Second, io.EOF)), false, false, time.Second},
+		"retry after, negative":   {RetryAfter(-time.Second, io.EOF), false, false, 0},
+		"all three":               {Permanent(wrap(RetryAfter(time.Hour, Unavailable(io.EOF)))), true, true, time.Hour},
+		"foreign":                 {wrap(&foreign{true, true, time.Minute}), true, true, time.Minute},
+		"foreign, says otherwise": {&foreign{}, false, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := IsPermanent(tc.err); got != tc.permanent {
+				t.Errorf("IsPermanent: %t", got)
+			}
+			if got := IsUnavailable(tc.err); got != tc.unavailable {
+				t.Errorf("IsUnavailable: %t", got)
+			}
+			got, ok := RetryDelay(tc.err)
+			if ok != (tc.delay != none) || ok && got != tc.delay {
+				t.Errorf("RetryDelay: %v %t", got, ok)
+			}
+		})
+	}
+}
+
+func TestMarksKeepNilAndTheChain(t *testing.T) {
+	t.Parallel()
+	for name, mark := range map[string]func(error) error{
+		"Permanent":   Permanent,
+		"Unavailable": Unavailable,
+		"Aside":       Aside,
+		"RetryAfter":  func(err error) error { return RetryAfter(time.Second, err) },
+	} {
+		if err := mark(nil); err != nil {
+			t.Errorf("%s(nil) is %v", name, err)
+		}
+		err := mark(fmt.Errorf("call: %w", &foreign{}))
+		var f *foreign
+		if !errors.As(err, &f) || err.Error() != "call: foreign" || !errors.Is(mark(io.EOF), io.EOF) {
+			t.Errorf("%s hides its cause: %v", name, err)
+		}
+	}
+}
+
+func TestClassNames(t *testing.T) {
+	t.Parallel()
+	for class, want := range map[Class]string{ClassEvent: "event", ClassDestination: "destination", ClassOurs: "ours", 9: "class(9)"} {
+		if got := class.String(); got != want {
+			t.Errorf("class %d is %q", class, got)
+		}
+	}
+}
+
+func TestChainCallsTheFirstOutermost(t *testing.T) {
+	t.Parallel()
+	var order []string
+	mw := func(name string) Middleware {
+		return func(next Handler) Handler {
+			return HandlerFunc(func(ctx context.Context, e *Event) error {
+				order = append(order, name)
+				return next.Deliver(ctx, e)
+			})
+		}
+	}
+	h := Chain(HandlerFunc(func(context.Context, *Event) error { order = append(order, "handler"); return nil }), mw("1"), mw("2"), mw("3"))
+	if err := h.Deliver(t.Context(), &Event{}); err != nil || !slices.Equal(order, []string{"1", "2", "3", "handler"}) {
+		t.Errorf("order %v, %v", order, err)
+	}
+	batch := BatchHandlerFunc(func(context.Context, []*Event) []error { return nil })
+	if _, ok := Chain(batch).(BatchHandler); !ok {
+		t.Error("an empty chain hides that the handler takes batches")
+	}
+	if _, ok := Chain(batch, mw("1")).(BatchHandler); ok {
+		t.Error("a middleware for single events takes batches")
+	}
+}

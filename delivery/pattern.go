@@ -1,0 +1,42 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrPattern is wrapped by errors about a pattern that cannot be used.
+var ErrPattern = errors.New("invalid pattern")
+
+// CheckPattern returns an error that wraps [ErrPattern] unless pattern is an
+// event type ("order.created"), a prefix ("order.*") or "*".
+func CheckPattern(pattern string) error {
+	body := strings.TrimSuffix(pattern, ".*")
+	switch {
+	case pattern == "*":
+		return nil
+	case body == "":
+		return fmt.Errorf("%w %q: give an event type, a prefix such as order.*, or *", ErrPattern, pattern)
+	case strings.ContainsAny(body, "* \t\r\n"):
+		return fmt.Errorf("%w %q: a star may stand alone or end the pattern as .*, and there is no white space", ErrPattern, pattern)
+	}
+	return nil
+}
+
+// BestPattern returns the place of the pattern that an event type is routed by,
+// -1 if none matches: the type itself, else the longest prefix, else "*". It is
+// for those who look at routes without a relay; the patterns must be valid.
+func BestPattern(patterns []string, eventType string) int {
+	best, length := -1, -1
+	for i, p := range patterns {
+		prefix, isPrefix := strings.CutSuffix(p, "*")
+		switch {
+		case p == eventType && !isPrefix:
+			return i
+		case isPrefix && len(prefix) > length && strings.HasPrefix(eventType, prefix):
+			best, length = i, len(prefix)
+		}
+	}
+	return best
+}

@@ -1,0 +1,19 @@
+package delivery
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestCheckPattern(t *testing.T) {
+	t.Parallel()
+	for pattern, ok := range map[string]bool{
+		"*": true, "order": true, "order.created": true, "order.*": true, "a.b.*": true, "ünïcode.*": true,
+		"": false, ".*": false, "order*": false, "*.created": false, "order.*.x": false, "**": false, "order.**": false,
+		"a b": false, "a\tb": false, "a\n": false, " a": false, "order.* ": false,
+	} {
+		if err := CheckPattern(pattern); (err == nil) != ok || err != nil && !errors.Is(err, ErrPattern) {
+			t.Errorf("%q: %v", pattern, err)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package dispatch
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+func TestConfigsReportAllMistakesTogether(t *testing.T) {
+	t.Parallel()
+	if err := DefaultLaneConfig().Validate(); err != nil {
+		t.Errorf("the defaults are invalid: %v", err)
+	}
+	all := errors.Join(Config{ShutdownTimeout: -1}.Validate(), LaneConfig{Backoff: delivery.Backoff{Initial: -1, Max: -2}}.Validate()).Error()
+	for _, want := range []string{
+		"window of 0s", "shutdown timeout",
+		"concurrency", "timeout of 0s", "max attempts", "longest pause", "initial backoff", "longest backoff", "multiplier",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no word of %q in:\n%s", want, all)
+		}
+	}
+}
+
+func TestNewAndAddRefuseWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	if _, err := New(Config{}, nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a dispatcher without limits")
+	}
+	r, err := New(Config{Window: time.Second}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := delivery.HandlerFunc(takes(0))
+	if err := errors.Join(r.Add("a", h, testLane()), r.Route("x", "a")); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"no name":     r.Add("", h, testLane()),
+		"no handler":  r.Add("b", nil, testLane()),
+		"name taken":  r.Add("a", h, testLane()),
+		"no limits":   r.Add("b", h, LaneConfig{}),
+		"unknown":     r.Route("y", "nobody"),
+		"nowhere":     r.Route("y"),
+		"one of many": r.Route("y", "a", "nobody"),
+	} {
+		if !errors.Is(err, ErrDestination) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := r.Route("x", "a"); !errors.Is(err, delivery.ErrPattern) {
+		t.Errorf("a second route: %v", err)
+	}
+	if !r.Routed("x") || r.Routed("y") {
+		t.Error("a refused route is in use")
+	}
+}

@@ -1,0 +1,47 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// TestMeasure: what is counted of an answer, and what is left out.
+func TestMeasure(t *testing.T) {
+	t.Parallel()
+	written := time.Unix(1000, 0)
+	began := written.Add(time.Second)
+	event := delivery.Event{ID: 1, CreatedAt: written}
+	replayed := event
+	replayed.Replay = 1
+	for name, c := range map[string]struct {
+		delivery     Delivery
+		out          outcome
+		class        delivery.Class
+		begun, acked time.Duration // 0: not counted
+	}{
+		"delivered":        {Delivery{Event: &event}, outcome{verdict: delivered}, 0, 1100 * time.Millisecond, 1300 * time.Millisecond},
+		"failed":           {Delivery{Event: &event}, outcome{verdict: failed, class: delivery.ClassEvent}, delivery.ClassEvent, 1100 * time.Millisecond, 0},
+		"another attempt":  {Delivery{Event: &event, Failures: 1}, outcome{verdict: delivered}, 0, 0, 1300 * time.Millisecond},
+		"delayed":          {Delivery{Event: &event, Delayed: true}, outcome{verdict: delivered}, 0, 0, 0},
+		"replayed":         {Delivery{Event: &replayed}, outcome{verdict: delivered}, 0, 0, 0},
+		"destination down": {Delivery{Event: &event}, outcome{verdict: released, class: delivery.ClassDestination}, delivery.ClassDestination, 1100 * time.Millisecond, 0},
+	} {
+		l := &lane{}
+		j := &job{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}
+		c.out.from, c.out.to = 100*time.Millisecond, 300*time.Millisecond
+		l.measureLocked(j, began.UnixNano(), &c.out)
+		var want lane
+		want.classes[c.class] = 1
+		if c.begun > 0 {
+			want.begun.Observe(c.begun)
+		}
+		if c.acked > 0 {
+			want.acked.Observe(c.acked)
+		}
+		if l.classes != want.classes || l.begun != want.begun || l.acked != want.acked {
+			t.Errorf("%s: classes %v, begun %v, acked %v", name, l.classes, l.begun, l.acked)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+// Package engine has what both engines are given: limits, and the bell. An engine finds
+// what is to be delivered: package queue claims events, package stream reads them in order.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Limits bound an engine. DefaultLimits has the defaults; every field must be set.
+type Limits struct {
+	// Claims is how many claims of a queue may be in flight, each with a session; a stream
+	// reads with one connection more than that.
+	Claims int
+	// Batch is the largest number of events in one claim or read.
+	Batch int
+	// Bytes bounds the payloads of one claim or read together, so that Claims times
+	// Bytes bounds what is in memory. A larger event is taken alone.
+	Bytes int
+	// LockBudget is how long a claim's transaction may wait for handlers.
+	LockBudget time.Duration
+	// Lease is how long the lease of a slower delivery lasts without renewal.
+	Lease time.Duration
+	// PollInterval is how often the table is looked at without a notification.
+	PollInterval time.Duration
+}
+
+// DefaultLimits returns the limits of a relay that sets none.
+func DefaultLimits() Limits {
+	return Limits{
+		Claims: 4, Batch: 1000, Bytes: 8 << 20, LockBudget: 100 * time.Millisecond, Lease: 30 * time.Second,
+		PollInterval: time.Second,
+	}
+}
+
+const (
+	// maxLockBudget stays below the server's limit on idle transactions.
+	maxLockBudget = 2 * time.Second
+	// minLease leaves time for three renewals.
+	minLease = time.Second
+)
+
+// Validate returns every mistake in l, joined.
+func (l Limits) Validate() error {
+	var errs []error
+	if l.Claims < 1 {
+		errs = append(errs, fmt.Errorf("claims in flight of %d are below 1", l.Claims))
+	}
+	if l.Batch < 1 {
+		errs = append(errs, fmt.Errorf("batch of %d is below 1", l.Batch))
+	}
+	if l.Bytes < 1 {
+		errs = append(errs, fmt.Errorf("batch bytes of %d are below 1", l.Bytes))
+	}
+	if l.LockBudget < time.Millisecond || l.LockBudget > maxLockBudget {
+		errs = append(errs, fmt.Errorf("lock budget of %v is not between 1ms and %v", l.LockBudget, maxLockBudget))
+	}
+	if l.Lease < minLease || l.Lease <= l.LockBudget {
+		errs = append(errs, fmt.Errorf("lease of %v is not above the lock budget of %v and at least %v", l.Lease, l.LockBudget, minLease))
+	}
+	if l.PollInterval < time.Millisecond {
+		errs = append(errs, fmt.Errorf("poll interval of %v is below 1ms", l.PollInterval))
+	}
+	return errors.Join(errs...)
+}
+
+// Bell keeps writers from notifying while the engine reads the table anyway.
+type Bell interface {
+	// Silence asks for silence and returns at once; it may take a while to be
+	// granted, or never be, which costs writers speed and nothing else.
+	Silence()
+	// Ring ends the silence, and returns a transaction id such that whoever
+	// wrote silently has a smaller one.
+	Ring(ctx context.Context) (xid uint64, err error)
+	// Queued returns how many writers wait for one another in order to ring.
+	Queued(ctx context.Context) (writers int, err error)
+}

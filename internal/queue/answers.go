@@ -1,0 +1,179 @@
+package queue
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/notifyd/notifyd/observe"
+)
+
+// claimed takes what came of a query, in the order of ids, before the work is
+// handed out.
+func (s *scheduler) claimed(q *Query, c *Claimed, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.idle.wakeAll()
+	s.asks[q.Source].Count++
+	if err != nil {
+		s.asks[q.Source].Failed++
+		s.failedLocked(q)
+		return
+	}
+	if n := len(c.Work); n > 0 {
+		s.claims++
+		s.found += uint64(n)
+		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
+	}
+	switch q.Source {
+	case SourceIDs:
+		for i := range c.Work {
+			s.sweep.head = max(s.sweep.head, c.Work[i].Event.ID)
+		}
+	case SourceDue:
+		s.due.claiming = false
+		s.due.now = s.due.now || len(c.Work) > 0 // there may be more
+		if c.NextDue >= 0 {
+			if at := time.Now().Add(c.NextDue); s.due.at.IsZero() || at.Before(s.due.at) {
+				s.due.at = at
+			}
+		}
+	case SourceSweep:
+		s.sweeping = false
+		s.sweptLocked(q, c)
+	}
+}
+
+// failedLocked remembers what has to be looked for again.
+func (s *scheduler) failedLocked(q *Query) {
+	// Perhaps it was too much to read in time; claims that succeed correct this.
+	s.eventBytes = min(4*max(s.eventBytes, 1<<10), s.limits.Bytes)
+	switch q.Source {
+	case SourceDue:
+		s.due.claiming = false
+	case SourceSweep:
+		s.sweeping = false
+		if q.lane != nil {
+			s.lagLocked(*q.lane, q.After)
+		}
+	case SourceIDs: // the full sweep finds them
+	}
+	s.due.now = true
+	s.sweep.begin(sweepFull)
+}
+
+func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
+	now := time.Now()
+	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
+	if len(c.Work) > 0 {
+		last = c.Work[len(c.Work)-1].Event.ID
+		s.sweep.head = max(s.sweep.head, last)
+	}
+	if q.lane != nil {
+		s.sweep.count += len(c.Work) // what keeps an awake relay so
+		s.caughtUpLocked(q, c)
+		return
+	}
+	if q.Reach && !full && c.Reach > last {
+		// It has looked that far: the next one need not look at what is for lanes
+		// that lag again.
+		s.sweep.head = max(s.sweep.head, c.Reach)
+	}
+	if full {
+		s.yieldLocked(c, last)
+	}
+	s.makeWayLocked(now, q, full)
+	switch s.sweep.swept(now, *q, c) {
+	case bellSilence:
+		s.bell.silence()
+	case bellRing:
+		s.bell.ring()
+	case bellLeave:
+	}
+	s.swept = true
+	s.readyLocked()
+}
+
+// warmed reports that a claimer has connected, or tried to.
+func (s *scheduler) warmed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cold--
+	s.readyLocked()
+}
+
+func (s *scheduler) readyLocked() {
+	if s.swept && s.cold == 0 && !s.isReady {
+		s.isReady = true
+		close(s.ready)
+	}
+}
+
+// rang takes the transaction id below which silent writers are.
+func (s *scheduler) rang(xid uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep.rang(time.Now(), xid)
+	s.idle.wakeAll()
+}
+
+// wakeUpLocked turns from ids to sweeping.
+func (s *scheduler) wakeUpLocked() {
+	s.ids = nil
+	if s.sweep.wake() {
+		s.bell.silence()
+	}
+}
+
+// again reports that rows of a claim are free again, as they were.
+func (s *scheduler) again() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due.now = true
+	s.sweep.begin(sweepFull)
+	s.idle.wakeAll()
+}
+
+// armLocked sets the timer for whatever is to be done next. What is in flight
+// needs none: its end is told to everybody, and a time that has passed while it
+// is under way would let the others look again without a break.
+func (s *scheduler) armLocked(now time.Time) {
+	var at time.Time
+	if !s.sweeping {
+		at = s.sweep.next
+		if s.sweep.awake() && s.sweep.restUntil.Before(at) {
+			at = s.sweep.restUntil
+		}
+		if now.Before(s.turns.making) && (s.sweep.due(now) || at.Before(s.turns.making)) {
+			at = s.turns.making
+		}
+	}
+	if !s.due.claiming && !s.due.at.IsZero() && (s.sweeping || s.due.at.Before(at)) {
+		at = s.due.at
+	}
+	if at.IsZero() {
+		s.wake.Stop()
+		return
+	}
+	s.wake.Reset(max(0, at.Sub(now)))
+}
+
+// settledBelow returns the low mark: fresh events below it are rare.
+func (s *scheduler) settledBelow() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sweep.low.low
+}
+
+// jittered spreads d over a tenth of it to both sides, so that relays which
+// were started together do not poll together.
+func jittered(d time.Duration) time.Duration {
+	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) //nolint:gosec // spreads load, hides nothing
+}
+
+// stats adds the figures of claims.
+func (s *scheduler) stats(to *observe.Stats) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to.Claims, to.Claimed, to.Bell = s.claims, s.found, s.sweep.mode.String()
+	to.ByID, to.Sweeps, to.Due = s.asks[SourceIDs], s.asks[SourceSweep], s.asks[SourceDue]
+}

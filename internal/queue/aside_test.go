@@ -1,0 +1,100 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// TestRunPutsAside: two minutes of outage, with a handler that suspects each event
+// over which the destination fails five times. Others are tried in its place, and
+// nothing else is different from any outage.
+func TestRunPutsAside(t *testing.T) {
+	t.Parallel()
+	for name, takes := range map[string]time.Duration{"fails at once": 0, "fails late, under a lease": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *bubble) {
+				db, r := t.db, t.r
+				var c calls
+				var down atomic.Bool
+				down.Store(true)
+				losses := make(map[int64]int)
+				cfg := testLane()
+				cfg.MaxAttempts, cfg.LongestPause = 1, 2*time.Second
+				if takes > 0 {
+					cfg.Concurrency = 1 // deliveries that had a lease take turns anyway
+				}
+				r.to(t, "a", c.handler(func(ctx context.Context, e *delivery.Event) error {
+					if !down.Load() {
+						return nil
+					}
+					sleep(ctx, takes)
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					losses[e.ID]++
+					if losses[e.ID] >= 5 {
+						return delivery.Aside(errors.New("502"))
+					}
+					return delivery.Unavailable(errors.New("502"))
+				}), cfg, "x")
+				r.start()
+				<-r.Ready()
+				var ids []int64
+				w := db.begin()
+				for i := range 300 {
+					ids = append(ids, w.insertKeyed("x", []string{"", "k", "l", "m"}[i%4], 0))
+				}
+				w.commit()
+				after(10 * time.Second) // what was on its way when it opened has come to its end
+				c.mu.Lock()
+				c.most = 0
+				c.mu.Unlock()
+				seen := c.n()
+				for range 2 * 60 {
+					after(time.Second)
+					if s := r.Stats().Destinations[0]; !s.Unavailable || s.Failed != 0 || s.Dead != 0 || s.Classes[delivery.ClassEvent] != 0 {
+						t.Fatalf("an event that is put aside was taken for an answer: %+v", s)
+					}
+				}
+				if n := c.n() - seen; n < 30 || n > 150 || c.atOnce() != 1 {
+					t.Errorf("%d probes in two minutes, %d at once", n, c.atOnce())
+				}
+				suspects := 0
+				for id, n := range losses {
+					if row, ok := db.row(id, "a"); n >= 5 {
+						suspects++
+						if !ok || row.Failures != 0 || row.State == EntryDead ||
+							row.State != EntryRunning && (row.Class != "destination" || row.Err != "502") { // or it is the probe under way
+							t.Errorf("event %d was put aside: %+v", id, row.Entry)
+						}
+					}
+				}
+				if len(losses) < 2 || suspects > 20 {
+					t.Errorf("%d events were tried and %d put aside: others are to have a try, and not all of them one after the other", len(losses), suspects)
+				}
+				down.Store(false)
+				eventually(t, "all delivered, those that were put aside after some pauses", db.empty)
+				c.once(t, ids)
+				c.uncounted(t.T)
+				if n, m := r.log.count("destination is unavailable"), r.log.count("answers a probe"); n != 1 || m != 1 {
+					t.Errorf("%d times unavailable, %d times answered: it was one outage", n, m)
+				}
+			})
+		})
+	}
+}
+
+// uncounted fails the test if an attempt was counted.
+func (c *calls) uncounted(t *testing.T) {
+	t.Helper()
+	for _, one := range c.all() {
+		if one.attempt != 1 {
+			t.Fatalf("an attempt was counted: %+v", one)
+		}
+	}
+}

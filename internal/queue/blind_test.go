@@ -1,0 +1,73 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// TestBlindPollsFast: while notifications are not heard the table is looked at
+// every fastPoll, from at once, and at the poll interval again when they are.
+func TestBlindPollsFast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.PollInterval = time.Hour
+		d, err := dispatch.New(cfg.dispatcher(), nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
+		if err := d.Add("a", h, dispatch.DefaultLaneConfig()); err != nil {
+			t.Fatal(err)
+		}
+		s := newScheduler(cfg.Limits, d.Lanes(), d, &silentBell{})
+		defer s.stop()
+		s.rang(0)
+		queries := make(chan time.Time, 10000)
+		go func() {
+			for {
+				q, ok := s.next()
+				if !ok {
+					return
+				}
+				if q.Source == SourceSweep {
+					queries <- time.Now()
+				}
+				s.claimed(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
+			}
+		}()
+		during := func(d time.Duration) int {
+			<-time.After(d)
+			synctest.Wait()
+			n := len(queries)
+			for range n {
+				<-queries
+			}
+			return n
+		}
+		during(10 * time.Minute)
+		if n := during(10 * time.Minute); n != 0 {
+			t.Errorf("%d sweeps in ten minutes with a poll interval of an hour, want none", n)
+		}
+		s.blind(true)
+		if n := during(time.Millisecond); n == 0 {
+			t.Error("no sweep at once when notifications are not heard any more")
+		}
+		if n := during(10 * time.Second); n < 400 || n > 600 {
+			t.Errorf("%d sweeps in ten seconds, want about 500", n)
+		}
+		s.blind(false)
+		during(time.Minute)
+		if n := during(10 * time.Minute); n > 0 {
+			t.Errorf("%d sweeps in ten minutes after notifications are heard again, want none", n)
+		}
+		s.stop()
+		synctest.Wait()
+	})
+}

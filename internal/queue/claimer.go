@@ -1,0 +1,266 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+// claimer claims, hands out, waits and settles, one claim after the other, on
+// a session of its own. A few of them keep the database busy while handlers run.
+type claimer struct {
+	e       *Engine
+	session Claimer
+	log     *slog.Logger
+	parts   map[dispatch.Lane]*part // of earlier claims, of which nothing is under way
+}
+
+// run claims until the scheduler is stopped. What is claimed then is brought
+// to its end: the claim is never left waiting for longer than the lock budget.
+func (c *claimer) run(ctx context.Context) {
+	// A claim of nothing connects, prepares and plans, so that the first event
+	// does not wait for it. Without a database there is time for that later.
+	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
+	c.report(ctx, err)
+	c.e.sched.warmed()
+	pause := reconnectPauses()
+	for {
+		q, ok := c.e.sched.next()
+		if !ok {
+			return
+		}
+		claimed, err := c.session.Claim(ctx, q)
+		c.report(ctx, err)
+		if q.Source != SourceSweep {
+			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
+		}
+		c.e.sched.claimed(&q, &claimed, err)
+		if err != nil {
+			sleep(ctx, pause.NextBackOff())
+			continue
+		}
+		pause.Reset()
+		if len(claimed.Work) > 0 {
+			c.deliver(ctx, &claimed)
+		}
+	}
+}
+
+// report passes on how a claim went. One that was cut off because the relay
+// stops says nothing about the database.
+func (c *claimer) report(ctx context.Context, err error) {
+	if err == nil || ctx.Err() == nil {
+		c.e.report(err)
+	}
+}
+
+// deliver brings a claim to its end.
+func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
+	held := c.handOut(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
+	c.await(held)
+	s, left, rows := held.settlement(c.e.lanesOf)
+	// The answers of a relay that stops are written like any others.
+	err := c.settle(context.WithoutCancel(ctx), held, s)
+	if held.detached.Load() {
+		c.e.leases.hold(held, err)
+	} else {
+		held.letGo()
+	}
+	if err != nil || claimed.Cut {
+		c.e.sched.again()
+	}
+	if err != nil {
+		return
+	}
+	for i := range s.Put {
+		if s.Put[i].State == EntryRetry {
+			c.e.sched.dueIn(s.Put[i].Delay)
+		}
+	}
+	c.e.sched.passedOver(left) // the rows are free now
+	if rows {
+		c.e.sched.dueNow() // or when their lanes have room
+	}
+}
+
+// handOut gives what was claimed to the lanes.
+func (c *claimer) handOut(work []Work) *claim {
+	held := &claim{work: work, late: c.e.leases, ready: make(chan struct{}, 1), over: make(chan struct{}, 1)}
+	passed := make(map[dispatch.Lane]int64)
+	for i := range work {
+		c.plan(held, i, passed)
+	}
+	c.e.sched.passedOver(passed)
+	for _, p := range held.parts {
+		p.lane.Return(p.room)
+		if p.fast = len(p.works) > 0 && !p.lane.Slow(); p.fast {
+			held.waiting.Add(1)
+		}
+	}
+	for _, p := range held.parts {
+		p.parcel.Fill(p.events)
+		if len(p.events) > 0 {
+			p.lane.Deliver(p.parcel, nil)
+		}
+	}
+	return held
+}
+
+// plan routes a work, and gives it to those of its lanes that have room.
+func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
+	w := &held.work[i]
+	if w.Orphan {
+		return
+	}
+	lanes := c.e.lanesOf(w)
+	switch {
+	case w.Delay > 0:
+		held.remains(i).state = EntryRetry
+		return
+	case len(lanes) == 0:
+		held.remains(i).state = EntryUnrouted
+		return
+	}
+	for _, l := range lanes {
+		p := c.part(held, l, i)
+		if p.room == 0 {
+			l.Refused()
+			r := held.remains(i)
+			r.back = append(r.back, returned{l, Entry{
+				Ref: Ref{w.Event.ID, l.Name()}, EventType: w.Event.Type, State: EntryRetry, Failures: w.Failures,
+			}})
+			if w.Fresh {
+				passes(passed, l, w.Event.ID)
+			}
+			continue
+		}
+		p.room--
+		e := &w.Event
+		if len(lanes) > 1 {
+			each := w.Event // a destination each, and so an event each
+			e = &each
+		}
+		e.Destination, e.Attempt = l.Name(), w.Failures+1
+		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
+		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == ""})
+	}
+}
+
+// part returns the claim's part for a lane, with room for what is left of the claim from
+// the given work on.
+func (c *claimer) part(held *claim, l dispatch.Lane, from int) *part {
+	p := c.parts[l]
+	if p == nil {
+		p = newPart(l)
+		c.parts[l] = p
+	}
+	if p.claim != held {
+		n := len(held.work) - from
+		p.claim, p.room, p.works, p.events = held, l.Grant(n), p.works[:0], p.parcel.Room(n)
+		p.finished.Store(false)
+		held.parts = append(held.parts, p)
+	}
+	return p
+}
+
+// await waits for the answers of fast lanes, up to the lock budget, and leases
+// what has none by then.
+func (c *claimer) await(held *claim) {
+	if held.waiting.Load() > 0 {
+		c.wait(held)
+	}
+	if slices.ContainsFunc(held.parts, func(p *part) bool { return len(p.works) > 0 && !p.finished.Load() }) {
+		for _, p := range held.parts {
+			delete(c.parts, p.lane)
+		}
+		held.detach()
+		return
+	}
+	held.collect()
+}
+
+// hurryAfter is how long a claim waits for its handlers even while others have
+// nobody to claim them: below it a lease would cost more than it brings.
+const hurryAfter = time.Millisecond
+
+// wait returns when the fast lanes have answered, when the lock budget is used
+// up, or when this claimer is needed elsewhere: an event that has just been
+// named must not wait for the handlers of another.
+func (c *claimer) wait(held *claim) {
+	begin, lockBudget := time.Now(), c.e.limits.LockBudget
+	budget := time.NewTimer(lockBudget)
+	defer budget.Stop()
+	hurry := c.e.sched.hurry
+	for {
+		select {
+		case <-held.ready:
+			return
+		case <-hurry:
+			hurry = nil
+			budget.Reset(max(0, min(hurryAfter, lockBudget)-time.Since(begin)))
+		case <-budget.C:
+			held.overdue(min(time.Since(begin), lockBudget))
+			return
+		}
+	}
+}
+
+// settle writes the settlement. If the claim was lost with its connection,
+// what was delivered is still written, before anybody claims again, with what has been
+// delivered meanwhile.
+func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error {
+	err := c.session.Settle(ctx, s)
+	if err == nil {
+		return nil
+	}
+	level := slog.LevelWarn
+	if store.IsDown(err) { // which is reported once, for everybody
+		c.e.report(err)
+		level = slog.LevelDebug
+	}
+	c.log.Log(ctx, level, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
+	held.adrift.Store(true)
+	c.e.sched.salvage(+1)
+	defer c.e.sched.salvage(-1)
+	c.awaitRunning(held)
+	pause := reconnectPauses()
+	for tries := 1; ; tries++ {
+		held.collect()
+		s, _, _ := held.settlement(c.e.lanesOf)
+		again := c.session.Settle(ctx, s)
+		if again == nil {
+			// The answers are safe; the leases and retries are not, and their
+			// events will be met again.
+			return err
+		}
+		c.e.report(again)
+		if tries >= salvageTries && !store.IsDown(again) || c.e.work.Err() != nil {
+			return errors.Join(err, again)
+		}
+		sleep(c.e.work, pause.NextBackOff()) //nolint:contextcheck // until deliveries are given up
+	}
+}
+
+// awaitRunning waits for what goes on of a lost claim, up to the lock budget: its leases
+// are not written, and what it delivers would be delivered again.
+func (c *claimer) awaitRunning(held *claim) {
+	budget := time.NewTimer(c.e.limits.LockBudget)
+	defer budget.Stop()
+	for held.collect(); held.underWay(); held.collect() {
+		select {
+		case <-held.over:
+		case <-budget.C:
+			return
+		}
+	}
+}
+
+// salvageTries bounds how often a settlement that the database refuses is
+// tried again; one that the database is not there for is tried until it is.
+const salvageTries = 3

@@ -1,0 +1,191 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// db is a database with the tables, seen by its administrator.
+type db struct {
+	testing.TB
+	*store.Connector
+	conn *pgx.Conn
+}
+
+func newDB(tb testing.TB) *db {
+	tb.Helper()
+	d := &db{TB: tb}
+	url := testenv.Database(tb)
+	var err error
+	d.Connector = connector(tb, url)
+	if d.conn, err = pgx.Connect(tb.Context(), url); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { store.Close(context.WithoutCancel(tb.Context()), d.conn) })
+	if _, err := outboxsql.Migrate(tb.Context(), d.conn, "public", outboxsql.BellAuto); err != nil {
+		tb.Fatal(err)
+	}
+	return d
+}
+
+func (d *db) exec(query string, args ...any) {
+	d.Helper()
+	if _, err := d.conn.Exec(d.Context(), query, args...); err != nil {
+		d.Fatalf("%s: %v", query, err)
+	}
+}
+
+// insert inserts n events of a type and returns their ids.
+func (d *db) insert(eventType string, n int) []int64 {
+	d.Helper()
+	return list[int64](d, `WITH i AS (INSERT INTO outbox_events (event_type, payload)
+		SELECT $1, to_json(i) FROM generate_series(1, $2::int) i RETURNING id) SELECT id FROM i ORDER BY id`, eventType, n)
+}
+
+// expect fails the test unless the query returns exactly these lines.
+func (d *db) expect(what, query string, want ...string) {
+	d.Helper()
+	if got := list[string](d, query); fmt.Sprint(got) != fmt.Sprint(want) {
+		d.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// events and deliveries are what most tests compare.
+const (
+	events     = `SELECT format('%s %s %s', id, state, processed_at IS NOT NULL) FROM outbox_events ORDER BY id`
+	deliveries = `SELECT format('%s/%s %s %s', event_id, destination, state, attempts) FROM outbox_deliveries ORDER BY event_id, destination`
+)
+
+func list[T any](d *db, query string, args ...any) []T {
+	d.Helper()
+	rows, err := d.conn.Query(d.Context(), query, args...)
+	if err != nil {
+		d.Fatalf("%s: %v", query, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	if err != nil {
+		d.Fatalf("%s: %v", query, err)
+	}
+	return all
+}
+
+func one[T any](d *db, query string, args ...any) T {
+	d.Helper()
+	all := list[T](d, query, args...)
+	if len(all) != 1 {
+		d.Fatalf("%s: %d rows", query, len(all))
+	}
+	return all[0]
+}
+
+func options() SessionOptions { return SessionOptions{Owner: store.NewOwner(), Lease: time.Minute} }
+
+func (d *db) session(o SessionOptions) *Session {
+	s := NewSession(d.Connector, o)
+	d.Cleanup(func() { s.Close(context.WithoutCancel(d.Context())) })
+	return s
+}
+
+func (d *db) keeper(o SessionOptions) *Keeper {
+	k := NewKeeper(d.Connector, o)
+	d.Cleanup(func() { k.Close(context.WithoutCancel(d.Context())) })
+	return k
+}
+
+func (d *db) claim(s *Session, q Query) Claimed {
+	d.Helper()
+	if q.Source == SourceSweep && q.Upto == 0 {
+		q.Upto = math.MaxInt64
+	}
+	c, err := s.Claim(d.Context(), q)
+	if err != nil {
+		d.Fatalf("claim: %v", err)
+	}
+	return c
+}
+
+// keepOpen lets a claim stay open while something else is done, however long that
+// takes on a busy machine.
+func (d *db) keepOpen(s *Session) {
+	d.Helper()
+	if _, err := s.conn.Exec(d.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// sweep claims by a sweep from the start and returns the ids, in order.
+func (d *db) sweep(s *Session, limit int) []int64 {
+	d.Helper()
+	return ids(d.claim(s, Query{Source: SourceSweep, Limit: limit}))
+}
+
+func (d *db) settle(s *Session, settlement *Settlement) {
+	d.Helper()
+	if err := s.Settle(d.Context(), settlement); err != nil {
+		d.Fatalf("settle: %v", err)
+	}
+}
+
+// end ends the session by which a relay shows that it lives, and waits until it is gone.
+func (d *db) end(owner int64) {
+	d.Helper()
+	if !one[bool](d, `SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory' AND granted
+		AND classid = ($1::bigint >> 32)::oid AND objid = ($1::bigint & 4294967295)::oid`, owner) {
+		d.Fatal("the session does not end")
+	}
+}
+
+func dueFor(names ...string) Query {
+	wanted := make(map[string]int, len(names))
+	for _, name := range names {
+		wanted[name] = 100
+	}
+	return Query{Source: SourceDue, Wanted: wanted}
+}
+
+func ids(c Claimed) []int64 {
+	all := []int64{}
+	for _, w := range c.Work {
+		all = append(all, w.Event.ID)
+	}
+	return all
+}
+
+func entry(id int64, destination string, state EntryState) Entry {
+	return Entry{Ref: Ref{EventID: id, Destination: destination}, EventType: "a", State: state}
+}
+
+func connector(tb testing.TB, url string) *store.Connector {
+	tb.Helper()
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &store.Connector{Config: cfg, Schema: "public"}
+}
+
+// standby restarts a server as a standby that waits for its primary.
+func standby(tb testing.TB, server *pgserver.Server) {
+	tb.Helper()
+	if err := server.Halt(tb.Context(), pgserver.Fast); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(server.Dir(), "data", "standby.signal"), nil, 0o644); err != nil {
+		tb.Fatal(err)
+	}
+	if err := server.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+}

@@ -1,0 +1,259 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/observe"
+)
+
+// leases looks after the deliveries that go on after their claim has ended:
+// it renews their leases and writes down their answers, all that have come in
+// meanwhile in one transaction.
+type leases struct {
+	keeper  LeaseKeeper
+	length  time.Duration
+	log     *slog.Logger
+	report  func(error)         // how the database was found
+	retryIn func(time.Duration) // called for every delivery that is due after a while
+	tokens  tokens
+	fenced  atomic.Uint64
+	granted atomic.Uint64 // leases that were written
+	renewed atomic.Uint64
+	lost    atomic.Uint64 // given up, because a handler outlived its context
+	taken   atomic.Uint64 // of relays that are gone
+	began   time.Time
+	until   atomic.Int64  // in ns since began: up to then all leases are held for sure; 0: nothing is known
+	lapses  atomic.Uint64 // how often that had passed before it was moved: what was leased before may be with others
+	wake    chan struct{} // capacity 1: there are answers
+
+	mu      sync.Mutex
+	live    map[int64]*lease   // by token: to be renewed
+	woken   map[*part]struct{} // have answers
+	results []lateResult
+}
+
+type lateResult struct {
+	entry     Entry
+	delivered bool
+}
+
+func newLeases(keeper LeaseKeeper, length time.Duration, log *slog.Logger) *leases {
+	ls := &leases{
+		keeper: keeper, length: length, log: log, began: time.Now(),
+		wake: make(chan struct{}, 1), live: make(map[int64]*lease), woken: make(map[*part]struct{}),
+	}
+	ls.tokens.last = time.Now().UnixNano() // tokens of an earlier life do not come back
+	return ls
+}
+
+// hold takes over what goes on of a claim whose settlement has come to its end. After an
+// error most likely the rows are free and will be claimed again; if the commit was lost on its
+// way back, the leases exist: so the answers are written all the same, and fenced off where
+// they do not.
+func (ls *leases) hold(c *claim, err error) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range c.parts {
+		for _, l := range p.leased {
+			if err == nil {
+				ls.granted.Add(1)
+				ls.live[l.entry.Token] = l
+			}
+		}
+		p.held = true
+		ls.wokenLocked(p)
+	}
+}
+
+// answered takes that a part of a claim has answers. It does not block.
+func (ls *leases) answered(p *part) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if p.held { // else its claim takes them
+		ls.wokenLocked(p)
+	}
+}
+
+func (ls *leases) wokenLocked(p *part) {
+	ls.woken[p] = struct{}{}
+	select {
+	case ls.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take makes results of the answers.
+func (ls *leases) take() []lateResult {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	results := ls.results
+	ls.results = nil
+	for p := range ls.woken {
+		_, answers, _ := p.parcel.Take()
+		for i := range answers {
+			a := &answers[i]
+			l := p.leased[a.Place]
+			if l == nil {
+				continue
+			}
+			delete(p.leased, a.Place)
+			delete(ls.live, l.entry.Token)
+			e := entryOf(&p.claim.work[p.works[a.Place]], p.lane.Name(), a)
+			e.Token = l.entry.Token
+			results = append(results, lateResult{e, a.Verdict == dispatch.VerdictDelivered})
+		}
+	}
+	clear(ls.woken)
+	return results
+}
+
+// run works until ctx ends; then it writes what is left, within the given time.
+func (ls *leases) run(ctx context.Context, last time.Duration) {
+	ls.renewedAt(time.Now())
+	renew := time.NewTicker(ls.length / 3)
+	defer renew.Stop()
+	pause := reconnectPauses()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-renew.C:
+			ls.renew(ctx)
+		case <-ls.wake:
+			if err := ls.flush(ctx); err != nil {
+				sleep(ctx, pause.NextBackOff())
+				continue
+			}
+			pause.Reset()
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
+	defer cancel()
+	err := ls.flush(ctx)
+	for pause.Reset(); err != nil && ctx.Err() == nil; err = ls.flush(ctx) {
+		sleep(ctx, pause.NextBackOff()) // most broken connections come back at once
+	}
+	if err != nil {
+		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written, they will be delivered again", "err", err)
+	}
+}
+
+// maxFinish is how many answers are written in one transaction: so many take
+// tens of milliseconds. Without a bound, a transaction that is too large to be
+// done in time would be tried again with even more, for ever.
+const maxFinish = 1000
+
+// flush writes all answers; after an error the rest is kept for the next time.
+func (ls *leases) flush(ctx context.Context) error {
+	results := ls.take()
+	for len(results) > 0 {
+		n := min(len(results), maxFinish)
+		err := ls.finish(ctx, results[:n])
+		ls.reportFrom(ctx, err)
+		if err != nil {
+			ls.mu.Lock()
+			ls.results = append(results, ls.results...)
+			ls.mu.Unlock()
+			select {
+			case ls.wake <- struct{}{}:
+			default:
+			}
+			return err
+		}
+		results = results[n:]
+	}
+	return nil
+}
+
+// finish writes some answers in one transaction.
+func (ls *leases) finish(ctx context.Context, results []lateResult) error {
+	var done, put []Entry
+	for _, r := range results {
+		if r.delivered {
+			done = append(done, r.entry)
+		} else {
+			put = append(put, r.entry)
+		}
+	}
+	fenced, err := ls.keeper.Finish(ctx, done, put)
+	if err != nil {
+		return err
+	}
+	ls.tokens.end(tokensOf(done, put)...)
+	if fenced > 0 {
+		ls.fenced.Add(uint64(fenced))
+		ls.log.WarnContext(ctx, "answers were refused: their leases were taken over, lost in a crash of the database, or settled just before a connection was lost", "deliveries", fenced)
+	}
+	for _, e := range put {
+		if e.State == EntryRetry {
+			ls.retryIn(e.Delay)
+		}
+	}
+	return nil
+}
+
+func (ls *leases) renew(ctx context.Context) {
+	ls.mu.Lock()
+	tokens := make([]int64, 0, len(ls.live))
+	now := time.Now()
+	for token, l := range ls.live {
+		if now.After(l.until) {
+			ls.log.ErrorContext(ctx, "a handler ignores the end of its context; its lease is given up", "token", token)
+			delete(ls.live, token)
+			ls.tokens.end(token)
+			ls.lost.Add(1)
+			continue
+		}
+		tokens = append(tokens, token)
+	}
+	ls.mu.Unlock()
+	if len(tokens) > 0 {
+		err := ls.keeper.Renew(ctx, tokens)
+		ls.reportFrom(ctx, err)
+		if err != nil {
+			return
+		}
+		ls.renewed.Add(uint64(len(tokens)))
+	}
+	ls.renewedAt(now)
+}
+
+// renewedAt records that all leases were extended at the given time, or later. After
+// too long a time that holds for those only that nobody has taken over by then.
+func (ls *leases) renewedAt(now time.Time) {
+	if !ls.sure(time.Now()) {
+		ls.lapses.Add(1)
+	}
+	ls.until.Store(int64(now.Sub(ls.began) + ls.length - ls.length/leaseMargin))
+}
+
+// leaseMargin is the part of a lease, one of so many, before whose end nothing is
+// begun with any more: by then whoever takes it over may have heard of it.
+const leaseMargin = 6
+
+// sure reports whether all leases are held for a while yet. They are not where the
+// database was away for most of a lease, or this process frozen.
+func (ls *leases) sure(now time.Time) bool {
+	until := ls.until.Load()
+	return until == 0 || int64(now.Sub(ls.began)) < until // by the clock that nobody sets
+}
+
+// reportFrom passes on how the keeper fared. What was not even begun with,
+// because the relay stops, says nothing about the database.
+func (ls *leases) reportFrom(ctx context.Context, err error) {
+	if err == nil || !errors.Is(ctx.Err(), context.Canceled) {
+		ls.report(err)
+	}
+}
+
+func (ls *leases) stats() observe.LeaseStats {
+	ls.mu.Lock()
+	held := len(ls.live)
+	ls.mu.Unlock()
+	return observe.LeaseStats{Held: held, Granted: ls.granted.Load(), Renewed: ls.renewed.Load(), Lost: ls.lost.Load(), TakenOver: ls.taken.Load()}
+}

@@ -1,0 +1,203 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// fails is a handler that fails with err until the given attempt.
+func fails(until int, err error) func(context.Context, *delivery.Event) error {
+	return func(_ context.Context, e *delivery.Event) error {
+		if e.Attempt < until {
+			return err
+		}
+		return nil
+	}
+}
+
+func TestRunRetriesWithinTheBackoff(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		cfg := testLane()
+		cfg.MaxAttempts, cfg.Backoff = 10, delivery.Backoff{Initial: time.Second, Max: 4 * time.Second, Multiplier: 2}
+		r.to(t, "a", c.handler(fails(5, errors.New("no"))), cfg, "x")
+		r.start()
+		id := db.write("x", 1)[0]
+		eventually(t, "delivered", db.empty)
+		c.once(t, []int64{id})
+		all := c.all()
+		if len(all) != 5 {
+			t.Fatalf("%d calls", len(all))
+		}
+		for i, one := range all {
+			if one.attempt != i+1 {
+				t.Errorf("call %d is attempt %d", i, one.attempt)
+			}
+			if i == 0 {
+				continue
+			}
+			// Full jitter: from zero to twice the base.
+			most := 2*cfg.Backoff.Initial<<(i-1) + 10*time.Millisecond
+			if wait := one.at.Sub(all[i-1].at); wait > most {
+				t.Errorf("retry %d after %v, at most %v", i, wait, most)
+			}
+		}
+	})
+}
+
+func TestRunRetryAfterWinsOverTheBackoff(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		r.to(t, "a", c.handler(fails(2, delivery.RetryAfter(17*time.Second, errors.New("later")))), testLane(), "x")
+		r.start()
+		db.write("x", 1)
+		eventually(t, "delivered", db.empty)
+		all := c.all()
+		if wait := all[1].at.Sub(all[0].at); wait < 17*time.Second || wait > 17*time.Second+10*time.Millisecond {
+			t.Errorf("tried again after %v", wait)
+		}
+	})
+}
+
+func TestRunBuriesWhatCannotBeDelivered(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		err   error
+		calls int
+		text  string
+	}{
+		"permanent":    {delivery.Permanent(errors.New("too large")), 1, "too large"},
+		"attempts up":  {errors.New("no"), 3, "no"},
+		"retry after":  {delivery.RetryAfter(time.Second, errors.New("slowly")), 3, "slowly"},
+		"both at once": {delivery.RetryAfter(time.Second, delivery.Permanent(errors.New("gone"))), 1, "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *bubble) {
+				db, r := t.db, t.r
+				var c calls
+				r.to(t, "a", c.handler(fails(100, tc.err)), testLane(), "x")
+				r.start()
+				id := db.write("x", 1)[0]
+				eventually(t, "done", db.empty)
+				row, _ := db.row(id, "a")
+				if c.n() != tc.calls || row.State != EntryDead || row.Failures != tc.calls || row.Class != "event" || row.Err != tc.text {
+					t.Errorf("%d calls, row %+v", c.n(), row.Entry)
+				}
+			})
+		})
+	}
+}
+
+func TestRunTurnsAPanicIntoAFailure(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		cfg := testLane()
+		cfg.MaxAttempts = 1
+		r.to(t, "a", c.handler(func(context.Context, *delivery.Event) error { panic("nil map") }), cfg, "x")
+		r.to(t, "b", delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { panic("nil map") }), cfg, "y")
+		r.start()
+		ids := append(db.write("x", 1), db.write("y", 1)...)
+		eventually(t, "done", db.empty)
+		for i, dest := range []string{"a", "b"} {
+			row, _ := db.row(ids[i], dest)
+			if row.State != EntryDead || !strings.Contains(row.Err, "the handler panicked: nil map\n") || !strings.Contains(row.Err, "outcome_test.go") {
+				t.Errorf("%s: %+v", dest, row.Entry)
+			}
+		}
+	})
+}
+
+func TestRunNamesTheTimeout(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		cfg := testLane()
+		cfg.MaxAttempts, cfg.Timeout = 1, 3*time.Second
+		r.to(t, "a", c.handler(takes(time.Hour)), cfg, "x")
+		r.start()
+		begin := time.Now()
+		id := db.write("x", 1)[0]
+		eventually(t, "done", db.empty)
+		row, _ := db.row(id, "a")
+		if !strings.Contains(row.Err, "delivery timeout of 3s") || time.Since(begin) < cfg.Timeout {
+			t.Errorf("after %v: %+v", time.Since(begin), row.Entry)
+		}
+	})
+}
+
+func TestRunJudgesEachEventOfABatch(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		acks := make(chan int64, 100)
+		r.to(t, "a", delivery.BatchHandlerFunc(func(_ context.Context, events []*delivery.Event) []error {
+			errs := make([]error, len(events))
+			for i, e := range events {
+				if e.ID%2 == 0 {
+					errs[i] = delivery.Permanent(errors.New("even"))
+				} else {
+					acks <- e.ID
+				}
+			}
+			return errs
+		}), testLane(), "x")
+		r.start()
+		ids := db.write("x", 50)
+		eventually(t, "done", db.empty)
+		if len(acks) != 25 {
+			t.Errorf("%d delivered", len(acks))
+		}
+		for _, id := range ids {
+			if row, ok := db.row(id, "a"); ok != (id%2 == 0) || ok && row.State != EntryDead {
+				t.Errorf("event %d: %t %+v", id, ok, row.Entry)
+			}
+		}
+	})
+}
+
+func TestRunDelaysAndReportsUnrouted(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		db, r := t.db, t.r
+		var c calls
+		r.to(t, "a", c.handler(nil), testLane(), "x")
+		r.start()
+		w := db.begin()
+		begin := time.Now()
+		id := w.insert("x", 42*time.Second)
+		w.commit()
+		db.write("nowhere", 3)
+		eventually(t, "delivered", func() bool { return c.n() == 1 })
+		if wait := time.Since(begin); wait < 42*time.Second || wait > 42*time.Second+10*time.Millisecond {
+			t.Errorf("delivered after %v", wait)
+		}
+		after(time.Second)
+		c.once(t, []int64{id})
+		if db.unfinished() != 3 || r.log.count("no route matches") != 1 {
+			t.Errorf("%d events left, %d reports", db.unfinished(), r.log.count("no route matches"))
+		}
+		// A relay that has a route takes them.
+		var c2 calls
+		other := newRelay(t, db, 2, testConfig())
+		other.to(t, "b", c2.handler(nil), testLane(), "nowhere")
+		other.start()
+		eventually(t, "all delivered", db.empty)
+		if err := other.stop(); err != nil {
+			t.Error(err)
+		}
+		c2.once(t, []int64{2, 3, 4})
+	})
+}

@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+func (d *db) keep(p *store.Partitions, at time.Time, keep time.Duration) {
+	d.Helper()
+	if _, err := p.Keep(d.Context(), at, keep); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// TestSettlePartitioned: claims by id and sweeps, and all that a settlement
+// writes, work across partitions, in the order of ids.
+func TestSettlePartitioned(t *testing.T) {
+	t.Parallel()
+	for _, remove := range []bool{false, true} {
+		d := newPartitionedDB(t)
+		var all []int64
+		for n := range 3 {
+			d.keep(store.NewPartitions(d.Connector), partitionDay(n), time.Hour)
+			all = append(all, d.insert("a", 3)...)
+		}
+		o := options()
+		o.Delete = remove
+		s := d.session(o)
+		if got := ids(d.claim(s, Query{Source: SourceIDs, IDs: []int64{all[8], all[0], all[4]}})); !slices.Equal(slices.Sorted(slices.Values(got)), []int64{all[0], all[4], all[8]}) {
+			t.Errorf("by id: %v", got)
+		}
+		d.settle(s, &Settlement{
+			Done: []int64{all[0]}, Buried: []int64{all[4]}, Deferred: []int64{all[8]},
+			Put: []Entry{entry(all[4], "x", EntryDead), entry(all[8], "x", EntryRetry)},
+		})
+		if got := d.sweep(s, 100); !slices.Equal(got, slices.DeleteFunc(slices.Clone(all), func(id int64) bool { return id == all[0] || id == all[4] || id == all[8] })) {
+			t.Errorf("sweep: %v of %v", got, all)
+		}
+		d.settle(s, &Settlement{})
+		d.claim(s, dueFor("x"))
+		d.settle(s, &Settlement{Remove: []Ref{ref(all[8], "x")}})
+		want := []string{fmt.Sprint(all[4], " done"), fmt.Sprint(all[0], " done"), fmt.Sprint(all[8], " done")}
+		if remove {
+			want = want[:1]
+		}
+		slices.Sort(want)
+		d.expect("done", `SELECT format('%s %s', id, state) FROM outbox_events WHERE state = 'done' ORDER BY 1`, want...)
+	}
+}
+
+// TestSessionBesideExtension: a session that was there before a partition finds
+// what is in it, whichever way it looks, and settles it.
+func TestSessionBesideExtension(t *testing.T) {
+	t.Parallel()
+	d := newPartitionedDB(t)
+	s := d.session(options())
+	old := d.insert("a", 2)
+	if got := d.sweep(s, 100); !slices.Equal(got, old) {
+		t.Errorf("sweep: %v, want %v", got, old)
+	}
+	d.settle(s, &Settlement{Done: old[:1]})
+	d.claim(s, Query{Source: SourceIDs, IDs: old}) // with the plans of before
+	d.settle(s, &Settlement{Done: old})
+	d.keep(store.NewPartitions(d.Connector), partitionDay(20), time.Hour)
+	fresh := d.insert("a", 3)
+	d.expect("their partition", `SELECT DISTINCT tableoid::regclass::text FROM outbox_events WHERE state = 'fresh'`, "outbox_events_p20310321")
+	if got := ids(d.claim(s, Query{Source: SourceIDs, IDs: fresh[2:]})); !slices.Equal(got, fresh[2:]) {
+		t.Errorf("by id: %v, want %v", got, fresh[2:])
+	}
+	d.settle(s, &Settlement{Deferred: fresh[2:], Put: []Entry{entry(fresh[2], "x", EntryRetry)}})
+	if got := d.sweep(s, 100); !slices.Equal(got, fresh[:2]) {
+		t.Errorf("sweep: %v, want %v", got, fresh[:2])
+	}
+	d.settle(s, &Settlement{Done: fresh[:2]})
+	if got := ids(d.claim(s, dueFor("x"))); !slices.Equal(got, fresh[2:]) {
+		t.Errorf("due: %v, want %v", got, fresh[2:])
+	}
+	d.settle(s, &Settlement{Remove: []Ref{ref(fresh[2], "x")}})
+	d.expect("left", `SELECT count(*)::text FROM outbox_events WHERE state <> 'done'`, "0")
+}

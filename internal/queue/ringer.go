@@ -1,0 +1,103 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/engine"
+)
+
+// ringer works the bell for the scheduler, which must not wait for it. Only
+// the newest order counts.
+type ringer struct {
+	bell   engine.Bell // nil: nobody is ever silent
+	report func(error) // how the database was found
+	rang   func(xid uint64)
+	queued func(rate float64)
+	orders chan bellOrder // capacity 1
+	rates  chan float64   // capacity 1: it is to be looked whether writers queue up
+}
+
+func (r *ringer) silence() { r.order(bellSilence) }
+func (r *ringer) ring()    { r.order(bellRing) }
+
+// order replaces the order that waits. The scheduler's lock is held, so there
+// is one caller at a time.
+func (r *ringer) order(o bellOrder) {
+	select {
+	case <-r.orders:
+	default:
+	}
+	r.orders <- o
+}
+
+// watch asks to look whether writers queue up to ring. It never blocks.
+func (r *ringer) watch(rate float64) {
+	select {
+	case r.rates <- rate:
+	default:
+	}
+}
+
+const (
+	// queueLength is how many waiting writers make a queue.
+	queueLength = 2
+	// queueAgain is after how long there must be a queue still: two commits may
+	// always meet.
+	queueAgain = 5 * time.Millisecond
+)
+
+// look tells the scheduler if writers queue up.
+func (r *ringer) look(ctx context.Context, rate float64) {
+	if r.bell == nil {
+		return
+	}
+	for range 2 {
+		if n, err := r.bell.Queued(ctx); err != nil || n < queueLength {
+			return // the bell finds out by itself what ails its connection
+		}
+		sleep(ctx, queueAgain)
+	}
+	r.queued(rate)
+}
+
+func (r *ringer) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case rate := <-r.rates:
+			r.look(ctx, rate)
+		case o := <-r.orders:
+			switch {
+			case o == bellSilence && r.bell != nil:
+				r.bell.Silence()
+			case o == bellRing:
+				r.letGo(ctx)
+			}
+		}
+	}
+}
+
+// letGo rings until it succeeds or a newer order has come.
+func (r *ringer) letGo(ctx context.Context) {
+	if r.bell == nil {
+		r.rang(0)
+		return
+	}
+	pause := reconnectPauses()
+	for ctx.Err() == nil {
+		xid, err := r.bell.Ring(ctx)
+		if err == nil {
+			r.rang(xid)
+			return
+		}
+		if ctx.Err() == nil {
+			r.report(err)
+		}
+		if len(r.orders) > 0 {
+			return
+		}
+		sleep(ctx, pause.NextBackOff())
+	}
+}

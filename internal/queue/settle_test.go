@@ -1,0 +1,341 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/internal/testenv"
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+func ref(id int64, destination string) Ref {
+	return Ref{EventID: id, Destination: destination}
+}
+
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.insert("a", 6)
+	o := options()
+	s := d.session(o)
+	d.sweep(s, 10)
+	running := entry(3, "y", EntryRunning)
+	running.Token = 7
+	retry := entry(3, "x", EntryRetry)
+	retry.Failures, retry.Delay, retry.Class, retry.Err = 2, time.Hour, "event", "boom"
+	dead := entry(2, "x", EntryDead)
+	dead.Failures, dead.Class, dead.Err = 20, "event", "refused"
+	d.settle(s, &Settlement{
+		Done: []int64{1}, Buried: []int64{2}, Deferred: []int64{3, 4},
+		Put: []Entry{dead, retry, running, entry(4, "", EntryUnrouted)},
+	})
+	d.expect("events", events, "1 done t", "2 done t", "3 deferred f", "4 deferred f", "5 fresh f", "6 fresh f")
+	d.expect("deliveries", deliveries, "2/x dead 20", "3/x retry 2", "3/y running 0", "4/ unrouted 0")
+	d.expect("what is known of them", `SELECT format('%s %s %s %s %s', event_id, destination, event_type, error_class, last_error) FROM outbox_deliveries ORDER BY 1`,
+		"2 x a event refused", "3 x a event boom", "3 y a  ", "4  a  ")
+	d.expect("the lease", `SELECT format('%s %s %s', lease_owner = `+fmt.Sprint(o.Owner)+`, lease_token, lease_until BETWEEN now() + interval '55 s' AND now() + interval '65 s')
+		FROM outbox_deliveries WHERE state = 'running'`, "t 7 t")
+	d.expect("the rest has none", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state <> 'running' AND num_nonnulls(lease_owner, lease_token, lease_until) > 0`)
+	d.expect("when", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE available_at BETWEEN now() + interval '59 min' AND now() + interval '61 min'`, "3")
+
+	// A second failure keeps what it does not replace, and a repetition is harmless.
+	d.exec(`UPDATE outbox_deliveries SET available_at = now() WHERE event_id = 3 AND destination = 'x'`)
+	if got := ids(d.claim(s, dueFor("x"))); len(got) != 1 {
+		t.Fatalf("due %v", got)
+	}
+	again := entry(3, "x", EntryRetry)
+	again.Failures = 3
+	for range 2 {
+		d.settle(s, &Settlement{Done: []int64{1}, Deferred: []int64{3}, Put: []Entry{again}})
+	}
+	d.expect("again", `SELECT format('%s %s %s %s', attempts, error_class, last_error, available_at <= clock_timestamp()) FROM outbox_deliveries WHERE event_id = 3 AND destination = 'x'`, "3 event boom t")
+
+	// One destination after the other comes to an end.
+	d.claim(s, dueFor("x"))
+	d.settle(s, &Settlement{Remove: []Ref{ref(3, "x")}})
+	d.expect("one is left", events, "1 done t", "2 done t", "3 deferred f", "4 deferred f", "5 fresh f", "6 fresh f")
+	died := entry(3, "y", EntryDead)
+	d.settle(s, &Settlement{Put: []Entry{died}})
+	d.expect("the last one is dead", events, "1 done t", "2 done t", "3 done t", "4 deferred f", "5 fresh f", "6 fresh f")
+	d.expect("no lease is left", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE lease_owner IS NOT NULL`)
+
+	// What Put has split up: the undecided row goes, its destinations come.
+	d.exec(`UPDATE outbox_deliveries SET state = 'retry' WHERE event_id = 4`)
+	d.claim(s, dueFor(""))
+	d.settle(s, &Settlement{Remove: []Ref{ref(4, "")}, Put: []Entry{entry(4, "x", EntryRetry), entry(4, "y", EntryRetry)}})
+	d.expect("split up", `SELECT format('%s/%s', event_id, destination) FROM outbox_deliveries WHERE event_id = 4 ORDER BY 1`, "4/x", "4/y")
+	d.expect("split up", `SELECT state FROM outbox_events WHERE id = 4`, "deferred")
+}
+
+func TestSettleDeletes(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.insert("a", 5)
+	o := options()
+	o.Delete = true
+	s := d.session(o)
+	d.sweep(s, 10)
+	d.settle(s, &Settlement{Done: []int64{1}, Buried: []int64{2}, Deferred: []int64{3, 4, 5}, Put: []Entry{
+		entry(2, "x", EntryDead), entry(3, "x", EntryRetry), entry(4, "x", EntryRetry), entry(4, "y", EntryDead),
+		entry(5, "x", EntryRetry), entry(5, "y", EntryRetry),
+	}})
+	d.expect("delivered events go, those with dead letters stay", events, "2 done t", "3 deferred f", "4 deferred f", "5 deferred f")
+	d.claim(s, dueFor("x"))
+	d.settle(s, &Settlement{Remove: []Ref{ref(3, "x"), ref(4, "x"), ref(5, "x")}})
+	d.expect("the last delivery of some", events, "2 done t", "4 done t", "5 deferred f")
+	d.expect("dead letters stay", deliveries, "2/x dead 0", "4/y dead 0", "5/y retry 0")
+}
+
+// TestLastTwoDestinations of one event are settled by two sessions at the same
+// moment: one of them has to see that nothing is left.
+func TestLastTwoDestinations(t *testing.T) {
+	t.Parallel()
+	for _, remove := range []bool{false, true} {
+		t.Run(fmt.Sprintf("retain 0 is %t", remove), func(t *testing.T) {
+			t.Parallel()
+			d := newDB(t)
+			o := options()
+			o.Delete = remove
+			const rounds, width = 60, 5
+			names := []string{"x", "y"}
+			sessions := []*Session{d.session(o), d.session(o)}
+			keeper := d.keeper(o)
+			for round := range rounds {
+				all := d.insert("a", width)
+				d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE state = 'fresh'`)
+				d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT e, n, 'a', 'retry' FROM unnest($1::bigint[]) e, unnest($2::text[]) n`, all, names)
+				var wg sync.WaitGroup
+				errs := make([]error, 3)
+				if round%3 == 0 { // a third way to end: the keeper, for a slow delivery
+					d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
+						SELECT e, 'slow', 'a', 'running', $2::bigint, e, now() + interval '1 min' FROM unnest($1::bigint[]) e`, all, o.Owner)
+					var done []Entry
+					for _, id := range all {
+						slow := entry(id, "slow", EntryRunning)
+						slow.Token = id
+						done = append(done, slow)
+					}
+					wg.Go(func() {
+						fenced, err := keeper.Finish(t.Context(), done, nil)
+						if err == nil && fenced > 0 {
+							err = fmt.Errorf("%d fenced off", fenced)
+						}
+						errs[2] = err
+					})
+				}
+				for i, s := range sessions {
+					wg.Go(func() {
+						c, err := s.Claim(t.Context(), dueFor(names[i]))
+						if err == nil && len(c.Work) != width {
+							err = fmt.Errorf("claimed %v of %v", ids(c), all)
+						}
+						settlement := &Settlement{}
+						for _, w := range c.Work {
+							if (round+i)%4 == 0 {
+								settlement.Put = append(settlement.Put, entry(w.Event.ID, names[i], EntryDead))
+							} else {
+								settlement.Remove = append(settlement.Remove, ref(w.Event.ID, names[i]))
+							}
+						}
+						errs[i] = errors.Join(err, s.Settle(t.Context(), settlement))
+					})
+				}
+				wg.Wait()
+				if err := errors.Join(errs...); err != nil {
+					t.Fatalf("round %d: %v", round, err)
+				}
+				if n := one[int](d, `SELECT count(*) FROM outbox_events WHERE state <> 'done'`); n != 0 {
+					t.Fatalf("round %d: %d events are not done", round, n)
+				}
+				if remove && one[int](d, `SELECT count(*) FROM outbox_events AS e WHERE NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`) != 0 {
+					t.Fatalf("round %d: delivered events are still there", round)
+				}
+			}
+		})
+	}
+}
+
+// TestLostClaim: what was delivered is written although the claim was lost, and
+// nothing else is.
+func TestLostClaim(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.insert("a", 5)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (5, 'x', 'a', 'retry')`)
+	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 5`)
+	s := d.session(options())
+
+	d.sweep(s, 10)
+	d.terminate(s.conn)
+	settlement := &Settlement{
+		Done: []int64{1, 2}, Buried: []int64{3}, Deferred: []int64{4},
+		Put: []Entry{entry(3, "x", EntryDead), entry(4, "x", EntryRetry)},
+	}
+	err := s.Settle(t.Context(), settlement)
+	if err == nil {
+		t.Fatal("settled although the claim was lost")
+	}
+	d.expect("nothing is written with an error", events, "1 fresh f", "2 fresh f", "3 fresh f", "4 fresh f", "5 deferred f")
+	// Another relay has met one of them in the meantime.
+	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 2`)
+	d.settle(s, settlement)
+	d.expect("salvaged", events, "1 done t", "2 deferred f", "3 fresh f", "4 fresh f", "5 deferred f")
+	d.expect("failures are not", deliveries, "5/x retry 0")
+
+	d.claim(s, dueFor("x"))
+	d.terminate(s.conn)
+	settlement = &Settlement{Remove: []Ref{ref(5, "x")}}
+	if err := s.Settle(t.Context(), settlement); err == nil {
+		t.Fatal("settled although the claim was lost")
+	}
+	d.settle(s, settlement)
+	d.expect("salvaged a delivery", events, "1 done t", "2 deferred f", "3 fresh f", "4 fresh f", "5 done t")
+	d.settle(s, &Settlement{})
+
+	// The session goes on, on a new connection.
+	if got := d.sweep(s, 10); len(got) != 2 {
+		t.Errorf("claimed %v", got)
+	}
+	d.terminate(s.conn)
+	if _, err := s.Claim(t.Context(), dueFor("x")); err == nil {
+		t.Error("claimed on a dead connection")
+	}
+	if got := d.sweep(s, 10); len(got) != 2 {
+		t.Errorf("claimed %v after a reconnect", got)
+	}
+}
+
+// TestOrphans: a delivery whose event was deleted by hand can be removed.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (77, 'x', 'a', 'retry'), (77, '', 'a', 'retry')`)
+	s := d.session(options())
+	c := d.claim(s, dueFor("x", ""))
+	if len(c.Work) != 2 || !c.Work[0].Orphan || !c.Work[1].Orphan {
+		t.Errorf("claimed %+v", c.Work)
+	}
+	d.settle(s, &Settlement{Remove: []Ref{ref(77, "x"), ref(77, "")}})
+	d.expect("orphans", deliveries)
+}
+
+func TestErrorText(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	o := options()
+	s, k := d.session(o), d.keeper(o)
+	for i, text := range []string{
+		"a\x00b", "\xff\xfe broken \xc3", strings.Repeat("ü", 5000), strings.Repeat("x", 999) + "€€€", "\\ ' \" { } , NULL", "\x00", "line\nanother",
+	} {
+		id := int64(i + 1)
+		d.insert("a", 1)
+		d.sweep(s, 10)
+		e := entry(id, "x", EntryRunning)
+		e.Err, e.Class, e.Token = text, "event", 1
+		d.settle(s, &Settlement{Deferred: []int64{id}, Put: []Entry{e}})
+		e.State = EntryRetry
+		if fenced, err := k.Finish(t.Context(), nil, []Entry{e}); err != nil || fenced != 0 {
+			t.Errorf("%.20q: %d fenced, %v", text, fenced, err)
+		}
+		got := one[*string](d, `SELECT last_error FROM outbox_deliveries WHERE event_id = $1`, id)
+		if got == nil {
+			if text != "\x00" {
+				t.Errorf("%.20q: no text", text)
+			}
+			continue
+		}
+		if len(*got) > wire.MaxErrorBytes+len("...") || !utf8.ValidString(*got) || *got == "" {
+			t.Errorf("%.20q became %d bytes %.20q", text, len(*got), *got)
+		}
+		if utf8.ValidString(text) && !strings.Contains(text, "\x00") && len(text) <= wire.MaxErrorBytes && *got != text {
+			t.Errorf("%q became %q", text, *got)
+		}
+	}
+}
+
+// TestExtremeDelays are bounded rather than refused.
+func TestExtremeDelays(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	s := d.session(options())
+	for _, delay := range []time.Duration{-time.Hour, 0, 1<<63 - 1} {
+		id := d.insert("a", 1)[0]
+		d.sweep(s, 1)
+		e := entry(id, "x", EntryRetry)
+		e.Delay = delay
+		d.settle(s, &Settlement{Deferred: []int64{id}, Put: []Entry{e}})
+	}
+	if got := ids(d.claim(s, dueFor("x"))); len(got) != 2 {
+		t.Errorf("due are %v", got)
+	}
+}
+
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	name := d.Config.Database
+	d.exec(`ALTER DATABASE "` + name + `" SET default_transaction_isolation = 'serializable'`)
+	d.exec(`ALTER DATABASE "` + name + `" SET synchronous_commit = 'on'`)
+	d.exec(`ALTER DATABASE "` + name + `" SET search_path = 'nowhere'`)
+	d.exec(`ALTER DATABASE "` + name + `" SET TimeZone = 'Asia/Kolkata'`)
+	for _, timeout := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} {
+		d.exec(`ALTER DATABASE "` + name + `" SET ` + timeout + ` = '1min'`)
+	}
+	conn, err := d.Connect(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close(t.Context(), conn)
+	var got string
+	if err := conn.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('application_name'), current_setting('transaction_isolation'),
+		current_setting('synchronous_commit'), current_schema(), current_setting('TimeZone'), current_setting('plan_cache_mode'))`).Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "notifyd/test read committed off public UTC force_generic_plan"; got != want {
+		t.Errorf("session: %s, want %s", got, want)
+	}
+	if err := conn.QueryRow(t.Context(), `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'),
+		current_setting('idle_in_transaction_session_timeout'), current_setting('idle_session_timeout'))`).Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "10s 5s 5s 0"; got != want {
+		t.Errorf("timeouts: %s, want %s", got, want)
+	}
+}
+
+// TestStandby: a server that cannot be written to counts as one that is not there.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, nil)
+	standby(t, server)
+	c := connector(t, server.URL(""))
+	conn, err := c.Connect(t.Context(), "claim")
+	if err == nil {
+		store.Close(t.Context(), conn)
+	}
+	if !errors.Is(err, pgconn.ErrReadOnlyConnection) || !strings.Contains(err.Error(), "standby") {
+		t.Errorf("connected to a standby: %v", err)
+	}
+	s := NewSession(c, options())
+	defer s.Close(t.Context())
+	if _, err := s.Claim(t.Context(), dueFor("x")); !errors.Is(err, pgconn.ErrReadOnlyConnection) {
+		t.Errorf("claimed from a standby: %v", err)
+	}
+}
+
+// terminate ends the server side of a session and waits until it is gone.
+func (d *db) terminate(c *pgx.Conn) {
+	d.Helper()
+	if !one[bool](d, `SELECT pg_terminate_backend($1, 60000)`, int64(c.PgConn().PID())) {
+		d.Fatal("the session does not end")
+	}
+}

@@ -1,0 +1,164 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+
+	"github.com/notifyd/notifyd/observe"
+)
+
+// DefaultBacklogLimit is how many rows a question about what waits looks at,
+// unless BacklogOptions says otherwise.
+const DefaultBacklogLimit = 10_000
+
+// BacklogOptions say what to look at. The zero value looks at the tables in
+// the schema public from their beginning.
+type BacklogOptions struct {
+	// Schema holds the tables; "" is public.
+	Schema string
+	// After is the id above which fresh events are looked for: what a relay
+	// knows to be settled (dispatch.Dispatcher.SettledBelow). 0 looks at all of
+	// them, negative ids included.
+	After int64
+	// Limit bounds the rows that each question reads, and with it every count;
+	// 0 is DefaultBacklogLimit.
+	Limit int
+	// Route returns the destinations of an event type, none for a type without a
+	// route. Nil where the routes are not known: fresh events then count for no
+	// destination.
+	Route func(eventType string) []string
+	// CountsOnly leaves errors, groups of dead letters and unrouted types out.
+	CountsOnly bool
+}
+
+// ReadBacklog returns what waits. It never counts a table: every question
+// reads as many rows of an index as the limit says, and of a stream what waits to be
+// read is the distance between two numbers. All of them see the same
+// moment. conn may be any connection that is in no transaction; its settings
+// are as they were afterwards. The error names the cure where the tables are
+// missing.
+func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (observe.Backlog, error) {
+	o = o.withDefaults()
+	r := backlogReader{options: o, names: make(map[string]*observe.DestinationBacklog)}
+	moment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, conn, moment, func(tx pgx.Tx) error {
+		if err := r.prepare(ctx, tx); err != nil {
+			return err
+		}
+		for _, step := range r.steps() {
+			if err := step(ctx, tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000") {
+		return observe.Backlog{}, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate up`: %w", o.Schema, outboxsql.ErrNotMigrated)
+	}
+	if err != nil {
+		return observe.Backlog{}, fmt.Errorf("read what waits: %w", err)
+	}
+	return r.finish(), nil
+}
+
+func (o BacklogOptions) withDefaults() BacklogOptions {
+	o.Schema = cmp.Or(o.Schema, outboxsql.DefaultSchema)
+	o.Limit = cmp.Or(max(0, o.Limit), DefaultBacklogLimit)
+	return o
+}
+
+// backlogReader collects the answers.
+type backlogReader struct {
+	options BacklogOptions
+	result  observe.Backlog
+	names   map[string]*observe.DestinationBacklog
+	oldest  map[int64][]*observe.DestinationBacklog // by event, of deliveries
+}
+
+func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
+	steps := []func(context.Context, pgx.Tx) error{
+		r.readTypes, r.readNames, r.readRunning, r.readRetry, r.readParked, r.readDead, r.readOldest,
+	}
+	if r.result.Mode == string(outboxsql.ModeStream) {
+		steps = []func(context.Context, pgx.Tx) error{
+			r.readPositions, r.readPositionsOldest, r.readNames, r.readRetryOfStream, r.readParked, r.readBlocked, r.readDead, r.readOldest,
+		}
+	}
+	if !r.options.CountsOnly {
+		steps = append(steps, r.readErrors, r.readDeadGroups, r.readUnrouted)
+	}
+	return steps
+}
+
+// destination returns the entry of a name, a new one if need be.
+func (r *backlogReader) destination(name string) *observe.DestinationBacklog {
+	d := r.names[name]
+	if d == nil {
+		d = &observe.DestinationBacklog{Name: name}
+		r.names[name] = d
+	}
+	return d
+}
+
+// known returns the names in their order, the undecided one "" among them.
+func (r *backlogReader) known() []string {
+	names := make([]string, 0, len(r.names))
+	for name := range r.names {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// count makes a Count of n rows that were found by asking for one more than
+// the limit.
+func (r *backlogReader) count(n int) observe.Count {
+	return observe.Count{N: min(n, r.options.Limit), More: n > r.options.Limit}
+}
+
+// waiting is an event that has waited since then.
+func (r *backlogReader) waiting(id int64, since time.Time) *observe.Waiting {
+	return &observe.Waiting{EventID: id, Since: since, Age: max(0, r.result.At.Sub(since).Seconds())}
+}
+
+// older returns the one that has waited longer; either may be nil.
+func older(a, b *observe.Waiting) *observe.Waiting {
+	if a == nil || b != nil && b.Since.Before(a.Since) {
+		return b
+	}
+	return a
+}
+
+// finish puts together what belongs to a destination and what to nobody.
+func (r *backlogReader) finish() observe.Backlog {
+	b := r.result
+	for _, t := range b.Types {
+		b.Oldest = older(b.Oldest, t.Oldest)
+		if r.options.Route == nil {
+			continue
+		}
+		for _, name := range r.options.Route(t.EventType) {
+			d := r.destination(name)
+			d.Fresh, d.Oldest = d.Fresh.Plus(t.Count), older(d.Oldest, t.Oldest)
+		}
+	}
+	for _, name := range r.known() {
+		d := r.names[name]
+		if name == "" {
+			b.Delayed = b.Delayed.Plus(d.Retry)
+			continue
+		}
+		b.Oldest = older(b.Oldest, d.Oldest)
+		b.Destinations = append(b.Destinations, *d)
+	}
+	return b
+}

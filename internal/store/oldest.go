@@ -1,0 +1,94 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+
+	"github.com/notifyd/notifyd/observe"
+)
+
+// Watch answers those who watch the relay. Each question has a connection of
+// its own for as long as it takes, one at a time: on the keeper's, a question
+// that takes too long would hold up the renewal of leases, and one that is given
+// up would end the session by which others see that the relay lives. It is safe
+// for several goroutines.
+type Watch struct {
+	connector *Connector
+	turn      chan struct{} // capacity 1: somebody asks
+}
+
+// NewWatch returns a watch, which does not have to be closed.
+func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan struct{}, 1)} }
+
+// Oldest returns how long the event has waited that has waited longest, 0 if
+// none waits. Dead letters and unrouted events do not count, nor what is not
+// yet due to be delivered. Fresh events of a queue are looked for above the id
+// o.After, because an index that is full of delivered ones may be long; those of a
+// stream at the positions, by o.Route.
+func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration, err error) {
+	o.Schema, o.CountsOnly = w.connector.Schema, true
+	err = w.ask(ctx, "look for the oldest waiting event", func(ctx context.Context, conn *pgx.Conn) error {
+		mode, err := modeOf(ctx, conn, o.Schema)
+		if err != nil {
+			return err
+		}
+		if mode != outboxsql.ModeStream {
+			var us int64
+			err := conn.QueryRow(ctx, sqlOldest, o.After).Scan(&us)
+			age = time.Duration(us) * time.Microsecond
+			return err
+		}
+		b, err := ReadBacklog(ctx, conn, o)
+		if b.Oldest != nil {
+			age = time.Duration(b.Oldest.Age * float64(time.Second))
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return max(0, age), nil
+}
+
+// Backlog is [ReadBacklog] of the watch's own schema, whatever the options name.
+func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b observe.Backlog, err error) {
+	o.Schema = w.connector.Schema
+	err = w.ask(ctx, "ask what waits", func(ctx context.Context, conn *pgx.Conn) error {
+		b, err = ReadBacklog(ctx, conn, o)
+		return err
+	})
+	return b, err
+}
+
+// ask runs f on a connection of its own, when it is this question's turn.
+func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
+	defer cancel()
+	select {
+	case w.turn <- struct{}{}:
+		defer func() { <-w.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	}
+	conn, err := w.connector.Connect(ctx, "watch")
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	defer Close(ctx, conn)
+	if err := f(ctx, conn); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
+		(SELECT greatest(created_at, available_at) FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1),
+		(SELECT greatest(e.created_at, e.available_at) FROM outbox_events AS e
+			WHERE e.id = (SELECT event_id FROM outbox_deliveries
+				WHERE state IN ('retry', 'running', 'parked') AND (attempts > 0 OR available_at <= clock_timestamp())
+				ORDER BY event_id LIMIT 1)))) * 1000000, 0)::bigint`

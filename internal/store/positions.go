@@ -1,0 +1,242 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+
+	"github.com/notifyd/notifyd/observe"
+)
+
+// ForgetPosition returns the statement that ends a destination which is not to come back:
+// events that only it has not had are purged then. Its routes go with it, or what only it
+// was to get would never be found to have no route.
+func ForgetPosition(schema, destination string) string {
+	return fmt.Sprintf("WITH gone AS (DELETE FROM %s WHERE destination = '%s') DELETE FROM %s WHERE destination = '%[2]s'",
+		pgx.Identifier{schema, "outbox_routes"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"), pgx.Identifier{schema, "outbox_positions"}.Sanitize())
+}
+
+// oldestLooked bounds the events that are looked at for the oldest one, per position: an
+// event that goes elsewhere does not wait, and only its type tells.
+const oldestLooked = 1000
+
+// What ids a table has given out. In a plain table that is all up to the last one. A
+// partition begins 2^32 ids after the one before, and what is left of that one is given
+// out to nobody: of a partition that is closed, what counts ends with its highest event.
+// Ids behind that, of transactions that are open or rolled back, are missing from the
+// lag; there are only so many as were under way when the day ended.
+const (
+	sqlUsedPlain = `SELECT int8multirange(int8range(NULL, l.last, '[]')) AS ids FROM l`
+
+	sqlUsedPartitioned = `SELECT coalesce(range_agg(int8range(q.low, q.top, '[]')), '{}') AS ids
+		FROM (SELECT f.low, CASE WHEN l.last < f.high THEN l.last ELSE
+				(SELECT e.id FROM outbox_events AS e WHERE e.id >= f.low AND e.id < f.high ORDER BY e.id DESC LIMIT 1) END AS top
+			FROM l, outbox_partitions() AS f WHERE f.low <= l.last) AS q
+		WHERE q.top IS NOT NULL`
+)
+
+// UsedIDs returns the highest id that the table of a schema, to which the search_path leads, has given out, and which ids
+// it may have given out at all, as PostgreSQL writes an int8multirange.
+func UsedIDs(ctx context.Context, conn *pgx.Conn, schema string) (last int64, used string, err error) {
+	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
+	if err != nil {
+		return 0, "", err
+	}
+	ids := sqlUsedPlain
+	if partitioned {
+		ids = sqlUsedPartitioned
+	}
+	err = conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT coalesce(outbox_last_id(), 0) AS last) SELECT l.last, used.ids::text FROM l, (`+ids+`) AS used`).Scan(&last, &used)
+	if err != nil {
+		return 0, "", fmt.Errorf("ask for the ids that were given out: %w", err)
+	}
+	return last, used, nil
+}
+
+// sqlUnitHolders has the sessions that hold units: the lock of a unit is the number of
+// the table of positions, and its own.
+const sqlUnitHolders = `SELECT l.objid, l.pid, a.application_name, host(a.client_addr) AS client
+	FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.mode = 'ExclusiveLock'
+		AND l.classid = 'outbox_positions'::regclass::oid
+		AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
+
+func sqlPositions(partitioned bool) string { //nolint:revive // two statements
+	used := sqlUsedPlain
+	if partitioned {
+		used = sqlUsedPartitioned
+	}
+	return `WITH l AS MATERIALIZED (SELECT outbox_last_id() AS last),
+		used AS MATERIALIZED (` + used + `),
+		held AS MATERIALIZED (` + sqlUnitHolders + `)
+	SELECT p.destination, p.part, p.unit, p.head, least(p.head, lower(p.open) - 1), p.delivered, p.updated_at, p.owner,
+		(SELECT coalesce(sum(upper(r) - lower(r)), 0) FROM unnest(p.open * used.ids) AS r)::bigint,
+		(SELECT coalesce(sum(upper(r) - lower(r)), 0)
+			FROM unnest((p.open + int8multirange(int8range(p.head, greatest(p.head, l.last), '(]'))) * used.ids) AS r)::bigint,
+		h.pid, coalesce(h.application_name, ''), coalesce(h.client, '')
+	FROM (SELECT * FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p
+	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.objid = p.unit::bigint::oid`
+}
+
+// The first events above each position, and of what is open below it, by type. An open
+// range may be wide, and hold nothing.
+const sqlPositionsOldest = `SELECT p.destination, p.part, e.event_type, min(e.id), min(` + sqlSince + `)
+	FROM (SELECT destination, part, head, open FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p CROSS JOIN LATERAL (
+		(SELECT o.* FROM (SELECT r FROM unnest(p.open) AS r LIMIT $2) AS g CROSS JOIN LATERAL (
+			SELECT id, event_type, created_at, available_at FROM outbox_events
+			WHERE id >= lower(g.r) AND id < upper(g.r) ORDER BY id LIMIT $2) AS o LIMIT $2)
+		UNION ALL
+		(SELECT id, event_type, created_at, available_at FROM outbox_events WHERE id > p.head ORDER BY id LIMIT $2)) AS e
+	WHERE e.available_at <= now() OR e.available_at IS NULL
+	GROUP BY p.destination, p.part, e.event_type`
+
+// querier is a connection or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// lister is a connection or a transaction, too.
+type lister interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// modeOf returns the mode of a schema's table. One of before there were modes is a queue.
+func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode, err error) {
+	table, exists := pgx.Identifier{schema, "outbox_mode"}.Sanitize(), false
+	if err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&exists); err != nil || !exists {
+		return outboxsql.ModeQueue, err
+	}
+	err = q.QueryRow(ctx, `SELECT mode FROM `+table+` WHERE one`).Scan(&mode)
+	return mode, err
+}
+
+// listPositions returns the positions by destination and part.
+func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.Position, error) {
+	rows, err := q.Query(ctx, sqlPositions(partitioned), backlogNames)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
+		var pid *int32
+		var s observe.UnitSession
+		err = row.Scan(&p.Destination, &p.Part, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
+		if pid != nil {
+			s.PID = *pid
+			p.Session = &s
+		}
+		return p, err
+	})
+}
+
+// readPositions reads how far each destination has come, without counting rows.
+func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
+	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), r.options.Schema)
+	if err != nil {
+		return err
+	}
+	b := &r.result
+	b.Positions, err = listPositions(ctx, tx, partitioned)
+	if err != nil || len(b.Positions) == 0 {
+		return err
+	}
+	lowest := slices.MinFunc(b.Positions, func(p, q observe.Position) int { return cmp.Compare(p.Lowest, q.Lowest) }).Lowest
+	for i := range b.Positions {
+		p := &b.Positions[i]
+		p.HoldsBack = p.Lowest == lowest && p.Lag > 0
+		b.Fresh.N = max(b.Fresh.N, int(p.Lag))
+		if p.Destination != "" && p.Lag > 0 {
+			d := r.destination(p.Destination)
+			d.Fresh.N = max(d.Fresh.N, int(p.Lag)) // each part reads all events
+		}
+	}
+	return nil
+}
+
+// readPositionsOldest looks for the oldest event that waits at each position.
+func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) error {
+	return each(ctx, tx, func(row pgx.CollectableRow) error {
+		var name, eventType string
+		var part int
+		var id int64
+		var since time.Time
+		if err := row.Scan(&name, &part, &eventType, &id, &since); err != nil || !r.waitsFor(name, eventType) {
+			return err
+		}
+		for i := range r.result.Positions {
+			if p := &r.result.Positions[i]; p.Destination == name && p.Part == part {
+				p.Oldest = older(p.Oldest, r.waiting(id, since))
+			}
+		}
+		if name != "" { // what has no route waits for nobody
+			d := r.destination(name)
+			d.Oldest = older(d.Oldest, r.waiting(id, since))
+		}
+		return nil
+	}, sqlPositionsOldest, backlogNames, oldestLooked)
+}
+
+// waitsFor reports whether an event that a position has not passed is of interest to
+// it: the router's are those without a route.
+func (r *backlogReader) waitsFor(destination, eventType string) bool {
+	if r.options.Route == nil {
+		return destination != ""
+	}
+	to := r.options.Route(eventType)
+	return slices.Contains(to, destination) || destination == "" && len(to) == 0
+}
+
+// readRetryOfStream is readRetry where an event that is put aside until it is available
+// is a row of its destination: it is due for the first time, and nothing has failed.
+func (r *backlogReader) readRetryOfStream(ctx context.Context, tx pgx.Tx) error {
+	return each(ctx, tx, func(row pgx.CollectableRow) error {
+		var name string
+		var n, delayed int
+		var oldest *int64
+		var due *time.Time
+		if err := row.Scan(&name, &n, &delayed, &oldest, &due); err != nil {
+			return err
+		}
+		more := n > r.options.Limit
+		d := r.destination(name)
+		d.Retry, d.NextDue = observe.Count{N: min(n-delayed, r.options.Limit), More: more}, due
+		r.result.Delayed = r.result.Delayed.Plus(observe.Count{N: min(delayed, r.options.Limit), More: more && delayed > 0})
+		r.remember(d, oldest)
+		return nil
+	}, sqlBacklogRetryOfStream, r.known(), r.options.Limit+1)
+}
+
+// sqlDelayed is true of a row that is an event which is not available yet.
+const sqlDelayed = `(attempts = 0 AND last_error IS NULL AND available_at > now())`
+
+const (
+	sqlBacklogRetryOfStream = `SELECT w.name, d.n, d.delayed, d.oldest, d.due
+	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
+		SELECT count(*) AS n, count(*) FILTER (WHERE later) AS delayed, min(event_id) FILTER (WHERE NOT later) AS oldest,
+			min(greatest(least(available_at, now() + interval '100 years'), now() - interval '100 years')) AS due
+		FROM (SELECT event_id, available_at, ` + sqlDelayed + ` AS later FROM outbox_deliveries
+			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
+
+	// Aggregates that have no dead letter alone.
+	sqlBacklogBlocked = `SELECT w.name, d.looked, d.n
+	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
+		SELECT count(*) AS looked, count(DISTINCT ordering_key) FILTER (WHERE state <> 'dead') AS n
+		FROM (SELECT state, ordering_key FROM outbox_deliveries
+			WHERE destination BETWEEN w.name AND w.name AND ordering_key IS NOT NULL ORDER BY destination, ordering_key, event_id LIMIT $2) AS k) AS d`
+)
+
+func (r *backlogReader) readBlocked(ctx context.Context, tx pgx.Tx) error {
+	return each(ctx, tx, func(row pgx.CollectableRow) error {
+		var name string
+		var looked, n int
+		err := row.Scan(&name, &looked, &n)
+		r.destination(name).Blocked = observe.Count{N: n, More: looked > r.options.Limit}
+		return err
+	}, sqlBacklogBlocked, r.known(), r.options.Limit+1)
+}

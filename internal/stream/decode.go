@@ -1,0 +1,73 @@
+package stream
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// The columns of a read, in order.
+const (
+	colID = iota
+	colType
+	colAggregateType
+	colAggregateID
+	colPayload
+	colHeaders
+	colCreatedAt
+	colDelay
+	colTrace
+	columns
+)
+
+// formats asks for headers as text: jsonb has a version byte in binary. Text and json
+// are the same in both.
+func formats() []int16 {
+	f := make([]int16, columns) // text
+	f[colID], f[colCreatedAt], f[colDelay] = wire.Binary, wire.Binary, wire.Binary
+	return f
+}
+
+// decoder makes events of the rows of a batch, whose payloads and ids of aggregates
+// share memory.
+type decoder struct {
+	names    *wire.Names // of all batches
+	payloads wire.Arena
+	ids      wire.Strings
+	typ, agg string // of the row before: often the same
+}
+
+// event decodes a row that is no more than needed, but for its id.
+func (d *decoder) event(e *delivery.Event, row [][]byte) (err error) {
+	if string(row[colType]) != d.typ {
+		d.typ = d.names.Intern(row[colType])
+	}
+	if string(row[colAggregateType]) != d.agg {
+		d.agg = d.names.Intern(row[colAggregateType])
+	}
+	e.Type, e.AggregateType = d.typ, d.agg
+	e.AggregateID = d.ids.Keep(row[colAggregateID])
+	e.Payload = d.payloads.Keep(row[colPayload])
+	if row[colHeaders] != nil || row[colTrace] != nil {
+		e.Headers = wire.Traced(wire.DecodeHeaders(row[colHeaders]), row[colTrace])
+	}
+	if e.CreatedAt, err = wire.DecodeTime(row[colCreatedAt]); err != nil {
+		return fmt.Errorf("event %d: created_at: %w", e.ID, err)
+	}
+	return nil
+}
+
+// delay returns how long a row has still to wait.
+func delay(raw []byte) (time.Duration, error) {
+	us, err := wire.DecodeInt8(raw)
+	return max(0, time.Duration(us)*time.Microsecond), err
+}
+
+func size(row [][]byte) (n int) {
+	for _, value := range row {
+		n += len(value)
+	}
+	return n
+}

@@ -1,0 +1,91 @@
+package stream
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// feed hands the lane what comes next, if it has room. It reports whether it did
+// anything.
+func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	if n, spilled := u.lane.Spills(); spilled {
+		u.collect()
+		if !u.lane.GoOn(n) {
+			return true, nil
+		}
+	}
+	if len(u.again) > 0 {
+		return u.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
+	}
+	if u.stuck = !u.pos.Sure() || u.bytes >= u.e.memory(); u.stuck {
+		return false, nil
+	}
+	if u.early > 0 {
+		return u.read(ctx, conn)
+	}
+	if len(u.ready) > 0 {
+		return u.feedLines(ctx, conn)
+	}
+	u.dueTurn = !u.dueTurn
+	if u.dueTurn && !time.Now().Before(u.dueAt) {
+		if did, err = u.feedDue(ctx, conn); did || err != nil {
+			return did, err
+		}
+	}
+	return u.read(ctx, conn)
+}
+
+// feedAgain hands over what was given back, in the order of ids.
+func (u *unit) feedAgain() bool {
+	if u.stuck = !u.pos.Sure(); u.stuck {
+		return false
+	}
+	n := u.grant(min(len(u.again), u.e.limits.Batch))
+	if n == 0 {
+		return false
+	}
+	p := u.parcel()
+	u.deliver(p, append(p.Room(n), u.again[:n]...), nil, n)
+	u.again = slices.Delete(u.again, 0, n)
+	return true
+}
+
+// grant reserves room in the lane; without any, the lane says when there is some.
+func (u *unit) grant(n int) int {
+	granted := u.lane.GrantFair(n)
+	u.stuck = granted == 0
+	return granted
+}
+
+// deliver hands deliveries over in a parcel, for which room was granted.
+func (u *unit) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
+	if len(all) == 0 {
+		u.spare = append(u.spare, p)
+		u.lane.Return(granted)
+		return
+	}
+	size := 0
+	for i := range all {
+		size += eventBytes(all[i].Event)
+	}
+	p.Fill(all)
+	u.bytes += size
+	u.sizes[p] = size
+	u.parcels = append(u.parcels, p)
+	u.lane.Deliver(p, unblock)
+	u.lane.Return(granted - len(all))
+}
+
+func (u *unit) parcel() *dispatch.Parcel {
+	if n := len(u.spare); n > 0 {
+		p := u.spare[n-1]
+		u.spare = u.spare[:n-1]
+		return p
+	}
+	return dispatch.NewParcel(u.pos.Sure, func(bool) { u.poke() })
+}

@@ -1,0 +1,220 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// handBatch is how many events are handed out in one transaction.
+const handBatch = 2000
+
+// sqlTypes lists the types of rows without a route, skipping from type to type in the
+// index.
+const sqlTypes = `WITH RECURSIVE t(type) AS (
+	(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
+	UNION ALL
+	SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
+	FROM t WHERE t.type IS NOT NULL)
+SELECT type FROM t WHERE type IS NOT NULL`
+
+// sqlWaiting reads the first rows of some types behind an id, in the order of ids.
+const sqlWaiting = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
+FROM (SELECT w.* FROM unnest($1::text[]) AS t(type)
+	CROSS JOIN LATERAL (SELECT event_id, event_type FROM outbox_deliveries
+		WHERE state = 'unrouted' AND event_type = t.type AND event_id > $3 ORDER BY event_id LIMIT $2) AS w
+	ORDER BY w.event_id LIMIT $2) AS d
+LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
+
+// sqlDecided reads rows of the time as a queue that have no destination yet, and are due.
+const sqlDecided = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
+FROM (SELECT event_id, event_type FROM outbox_deliveries WHERE destination = '' AND state = 'retry' AND available_at <= now()
+	ORDER BY available_at, event_id LIMIT $1) AS d
+LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
+
+// sqlHand makes a row of each destination that gets an event.
+const sqlHand = `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key)
+SELECT p.id, p.destination, p.type, p.state, nullif(p.key, '')
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)
+ON CONFLICT DO NOTHING`
+
+// handOut gives what had no route to those who get it now, and tells destinations that
+// wait for it when there is nothing left.
+func (r *router) handOut(ctx context.Context, conn *pgx.Conn) error {
+	if r.dirty { // what has just been read may be among it
+		if err := r.save(ctx, conn); err != nil {
+			return err
+		}
+	}
+	moved, err := r.handStored(ctx, conn)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	told, err := r.finish(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if moved || told {
+		return r.e.announce(ctx, conn)
+	}
+	return nil
+}
+
+// handStored hands out all that is stored and has got a route, from the first to the last: what
+// somebody has yet to come for stays.
+func (r *router) handStored(ctx context.Context, conn *pgx.Conn) (moved bool, err error) {
+	if r.unsorted {
+		types, err := r.routedTypes(ctx, conn)
+		if err != nil {
+			return false, err
+		}
+		for after := int64(math.MinInt64); len(types) > 0 && ctx.Err() == nil; {
+			all, err := r.hand(ctx, conn, sqlWaiting, types, handBatch, after)
+			if err != nil {
+				return moved, err
+			}
+			if len(all.looked) == 0 {
+				break
+			}
+			moved, after = true, slices.Max(all.looked)
+		}
+		r.unsorted = ctx.Err() != nil
+	}
+	for ctx.Err() == nil {
+		all, err := r.hand(ctx, conn, sqlDecided, handBatch)
+		if err != nil {
+			return moved, err
+		}
+		if len(all.looked) == 0 {
+			break
+		}
+		moved = true
+	}
+	return moved, nil
+}
+
+// routedTypes returns the types of rows without a route that have one by now.
+func (r *router) routedTypes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	rows, err := conn.Query(ctx, sqlTypes)
+	if err != nil {
+		return nil, fmt.Errorf("look for event types without a route: %w", err)
+	}
+	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for event types without a route: %w", err)
+	}
+	return slices.DeleteFunc(types, func(t string) bool { return !r.routes.gotten(r.routes.of(t)) }), nil
+}
+
+// hand hands out some rows, and returns which it has looked at.
+func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ...any) (all handing, err error) {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		// Locks the position against a successor, and proves that it is ours, and that the
+		// routes are those that are known.
+		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
+			return cmp.Or(err, errFenced)
+		}
+		rows, err := tx.Query(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		all = handing{kept: []int64{}} // not NULL, which nothing is unlike
+		var e delivery.Event
+		var orphan bool
+		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &orphan}, func() error {
+			all.looked = append(all.looked, e.ID)
+			if !orphan {
+				r.share(&all, &e, query == sqlDecided)
+			}
+			return nil
+		})
+		if err != nil || len(all.looked) == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlHand, all.ids, all.names, all.types, all.states, all.keys); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlUndecided, all.kept); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE destination = '' AND event_id = ANY($1) AND event_id <> ALL($2)`, all.looked, all.kept)
+		return err
+	})
+	if err != nil {
+		return handing{}, fmt.Errorf("hand out events that had no route: %w", err)
+	}
+	return all, nil
+}
+
+// sqlUndecided notes that delayed events of the time as a queue have no route.
+const sqlUndecided = `UPDATE outbox_deliveries SET state = 'unrouted', updated_at = now()
+WHERE destination = '' AND event_id = ANY($1) AND state <> 'unrouted'`
+
+// handing are rows to be.
+type handing struct {
+	looked []int64 // rows that were looked at
+	kept   []int64 // those of them that stay: they have no route, or are to be somebody's who has yet to come
+	ids    []int64
+	names  []string
+	types  []string
+	states []string
+	keys   []string
+}
+
+// share adds the rows of an event. A destination that waits for them finds them parked,
+// and begins with the first of each aggregate. One that is at work has been handed all
+// that it had passed; but what was decided in the time as a queue, and is due now, it finds due.
+func (r *router) share(all *handing, e *delivery.Event, decided bool) { //nolint:revive // two kinds of rows
+	v := r.routes.of(e.Type)
+	if !r.routes.gotten(v) || !decided && r.routes.awaited(v) {
+		all.kept = append(all.kept, e.ID)
+	}
+	key := dispatch.OrderingKey(e)
+	for i := range r.routes.readers {
+		to := &r.routes.readers[i]
+		if !v.gets(to) || r.routes.reads(v, to, e.ID) {
+			continue // it is not for it, or it reads the event by itself
+		}
+		newest := &r.routes.all[to.newest]
+		if !decided && newest.handed {
+			continue
+		}
+		state := stateRetry
+		if key != "" && !newest.handed {
+			state = stateParked
+		}
+		all.ids, all.names, all.types = append(all.ids, e.ID), append(all.names, newest.destination), append(all.types, e.Type)
+		all.states, all.keys = append(all.states, state), append(all.keys, key)
+	}
+}
+
+// finish tells those who wait that they have been handed everything: the router has
+// read as far as they had when they got their route, and seen all that they have seen.
+func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err error) {
+	gaps := r.reader.Gaps()
+	for i := range r.routes.all {
+		to := &r.routes.all[i]
+		if !r.complete(to, gaps) {
+			continue
+		}
+		err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+			if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), gaps, 0); err != nil || !ok {
+				return cmp.Or(err, errFenced)
+			}
+			_, err := tx.Exec(ctx, `UPDATE outbox_routes SET handed = true WHERE destination = $1 AND since = $2`, to.destination, to.since)
+			return err
+		})
+		if err != nil {
+			return told, fmt.Errorf("finish handing out: %w", err)
+		}
+		to.handed, told = true, true
+	}
+	return told, nil
+}

@@ -1,0 +1,88 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/observe"
+)
+
+// lastSave bounds writing the last position of a unit that is given away.
+const lastSave = 5 * time.Second
+
+// leave ends a unit: nothing more begins, what runs comes to its end, and the position is
+// written, unless the unit is somebody else's already, which is what why says. What the
+// successor does not find acknowledged it delivers again.
+func (u *unit) leave(ctx context.Context, why error) error {
+	u.lane.Withdraw()
+	u.setFull(false)
+	for u.collect(); len(u.parcels) > 0; u.collect() {
+		select {
+		case <-u.wake:
+		case <-u.e.abandoned:
+			return errors.Join(why, u.lastSave(ctx, why))
+		}
+	}
+	return errors.Join(why, u.lastSave(ctx, why))
+}
+
+// lastSave writes the position for the last time.
+func (u *unit) lastSave(ctx context.Context, why error) error {
+	u.collect()
+	if why != nil || !u.dirty && u.pending.empty() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
+	defer cancel()
+	pause := reconnectPauses()
+	for {
+		err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error { return u.save(ctx, conn) })
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errFenced), errors.Is(err, errMoved), ctx.Err() != nil:
+			return err
+		}
+		sleep(ctx, pause.NextBackOff())
+	}
+}
+
+// hinted tells the unit that there may be something to read, and with seek that rows
+// may have become due. It never blocks.
+func (u *unit) hinted(seek bool) { //nolint:revive // it is what the caller knows
+	u.hint.Store(true)
+	if seek {
+		u.seek.Store(true)
+	}
+	u.poke()
+}
+
+// publish makes the unit's figures known to others.
+func (u *unit) publish() {
+	gaps := u.reader.Gaps()
+	open := int64(len(u.again) + len(u.pending.fresh))
+	for _, p := range u.parcels {
+		p.UnderWay(func(*dispatch.Delivery) { open++ })
+	}
+	u.figures.Store(&observe.PositionStats{
+		Destination: u.name, Part: u.pos.Part, Head: u.reader.Head(), Open: open, Gaps: u.e.possible(gaps), Ranges: int64(gaps.Len()),
+		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.acknowledged)), Saved: u.saves, SavedAt: u.savedAt,
+	})
+}
+
+// stats returns the figures of the unit.
+func (u *unit) stats() observe.PositionStats {
+	s := *u.figures.Load()
+	s.Blocked = u.lane.BlockedCount()
+	return s
+}
+
+func sortPositions(all []observe.PositionStats) {
+	slices.SortFunc(all, func(a, b observe.PositionStats) int { return cmp.Compare(a.Destination, b.Destination) })
+}

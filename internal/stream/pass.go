@@ -1,0 +1,174 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// pass is one read. The reader takes over what has come of it once all has come.
+type pass struct {
+	query Query
+	began uint64 // by the count of Witnesses
+	limit int
+	upto  int64
+	gaps  []gap // those that rows may still be in
+	head  int64 // the highest id so far
+
+	decoder decoder
+	batch   Batch
+	hits    []int64 // ids in gaps, in order
+	missing []Range // new gaps
+	last    int64   // id of the last row that was looked at
+	rows    int     // all that came
+	size    int     // of all that came, in bytes
+	cut     bool    // rows came that were not looked at
+}
+
+// The statements. The names of the columns are those of decode.go, in order. Each reads
+// the primary key from a bound on, and no more rows than it returns.
+//
+// The wait is bounded, because neither infinity nor the ends of PostgreSQL's calendar can
+// be subtracted or fit into a duration. The clock is asked for delayed events only.
+const (
+	sqlDelay = `CASE WHEN available_at IS NOT NULL AND available_at > clock_timestamp() THEN
+		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
+	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
+	// LIMIT keeps the planner from dissolving the inner query, so that a type is looked
+	// for once. What is not wanted is not even fetched from where large values are.
+	sqlWanted = `id, CASE WHEN NOT skip THEN event_type END, CASE WHEN NOT skip THEN aggregate_type END,
+		CASE WHEN NOT skip THEN aggregate_id END, CASE WHEN NOT skip THEN payload END, CASE WHEN NOT skip THEN headers END,
+		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN traceparent END`
+	sqlSkip = `id, event_type, aggregate_type, aggregate_id, payload, headers, created_at, available_at, traceparent,
+		event_type = ANY($4::text[]) AS skip`
+
+	sqlHead = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint ORDER BY id LIMIT $3::bigint`
+	// One statement, because it has one snapshot: of two events of an aggregate that are committed
+	// between two statements, the first in a gap and the second behind the head, the second
+	// would come alone. The gaps are below the head and come first; nothing is sorted.
+	sqlGaps = `SELECT e.* FROM unnest($%[2]d::bigint[], $%[3]d::bigint[]) AS g(low, high)
+		CROSS JOIN LATERAL (SELECT %[1]s FROM outbox_events WHERE id >= g.low AND id <= g.high ORDER BY id LIMIT $3::bigint) AS e
+		UNION ALL (SELECT %[1]s` + sqlHead + `)`
+)
+
+// statement returns the statement for the gaps and types to skip that there are.
+func statement(gaps, skip bool) (name, sql string) {
+	switch {
+	case gaps && skip:
+		return "stream_gaps_skip", `SELECT ` + sqlWanted + ` FROM (` + fmt.Sprintf(sqlGaps, sqlSkip, 5, 6) + ` LIMIT $3::bigint) AS e`
+	case gaps:
+		return "stream_gaps", `SELECT * FROM (` + fmt.Sprintf(sqlGaps, sqlAll, 4, 5) + `) AS e LIMIT $3::bigint`
+	case skip:
+		return "stream_skip", `SELECT ` + sqlWanted + ` FROM (SELECT ` + sqlSkip + sqlHead + `) AS e`
+	default:
+		return "stream_head", `SELECT ` + sqlAll + sqlHead
+	}
+}
+
+// run runs the statement. Its time is bounded, and it does not end with ctx.
+func (p *pass) run(ctx context.Context, conn *pgx.Conn, g *gaps) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
+	defer cancel()
+	name, sql := statement(len(p.gaps) > 0, len(p.query.Skip) > 0)
+	prepared, err := conn.Prepare(ctx, name, sql) // once per connection
+	if err != nil {
+		return err
+	}
+	params := [][]byte{wire.Int8(p.head), wire.Int8(p.upto), wire.Int8(int64(p.limit))}
+	if len(p.query.Skip) > 0 {
+		params = append(params, wire.TextArray(p.query.Skip))
+	}
+	if len(p.gaps) > 0 {
+		low, high := g.params()
+		params = append(params, low, high)
+	}
+	rows := conn.PgConn().ExecStatement(ctx, prepared, params, wire.AllBinary(), formats())
+	err = p.take(rows)
+	if _, cerr := rows.Close(); cerr != nil { // it reads to the end
+		return cerr
+	}
+	return err
+}
+
+func (p *pass) take(rows *pgconn.ResultReader) error {
+	for rows.NextRow() {
+		row := rows.Values()
+		n := size(row)
+		p.rows, p.size = p.rows+1, p.size+n
+		if p.cut = p.cut || p.full(row, n); p.cut {
+			continue // read on, but look at nothing more
+		}
+		id, err := wire.DecodeInt8(row[colID])
+		if err != nil {
+			return err
+		}
+		if err := p.place(id); err != nil {
+			return err
+		}
+		p.batch.Seen++
+		if row[colType] == nil {
+			continue
+		}
+		p.batch.Bytes += n
+		if err := p.keep(id, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// full reports whether a row of so many bytes is more than was asked for.
+func (p *pass) full(row [][]byte, n int) bool {
+	return len(p.batch.Events) >= max(1, p.query.Limit) && row[colType] != nil ||
+		p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes
+}
+
+// place puts an id into its gap, or behind the head.
+func (p *pass) place(id int64) error {
+	if id <= p.last {
+		return fmt.Errorf("%w: %d came after %d", ErrOrder, id, p.last)
+	}
+	p.last = id
+	if id > p.head {
+		if id > p.head+1 {
+			p.missing = append(p.missing, Range{p.head + 1, id - 1})
+		}
+		p.head = id
+		return nil
+	}
+	for len(p.gaps) > 0 && p.gaps[0].To < id {
+		p.gaps = p.gaps[1:]
+	}
+	if len(p.gaps) == 0 || p.gaps[0].From > id {
+		return fmt.Errorf("%w: %d is in no gap", ErrOrder, id)
+	}
+	p.hits = append(p.hits, id)
+	return nil
+}
+
+func (p *pass) keep(id int64, row [][]byte) error {
+	b := &p.batch
+	b.Events = append(b.Events, delivery.Event{ID: id})
+	if err := p.decoder.event(&b.Events[len(b.Events)-1], row); err != nil {
+		return err
+	}
+	if row[colDelay] != nil {
+		wait, err := delay(row[colDelay])
+		if err != nil {
+			return err
+		}
+		if b.Delays == nil {
+			b.Delays = make([]time.Duration, len(b.Events)-1, cap(b.Events))
+		}
+		b.Delays = append(b.Delays, wait)
+	} else if b.Delays != nil {
+		b.Delays = append(b.Delays, 0)
+	}
+	return nil
+}

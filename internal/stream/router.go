@@ -1,0 +1,341 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
+)
+
+// router reads the table for nobody: it looks for events whose type has no route, and
+// makes rows of them. When their type gets a route it hands them to who gets them. It has a
+// position like any destination, and no lane. One goroutine does all of it.
+type router struct {
+	e      *Engine
+	pos    Position
+	reader *Reader
+	wake   chan struct{} // capacity 1
+	hint   atomic.Bool
+	seek   atomic.Bool
+
+	routes   routes
+	loaded   time.Time // when the routes were read; zero if they are to be read
+	skip     []string
+	skipped  map[string]bool
+	said     map[string]bool // types of which it was said that they have no route
+	pending  []unroutedEvent
+	unsorted bool // there may be rows whose type has a route by now
+	dirty    bool
+	yielded  bool  // there is more to read, and others wait for the connection
+	gapIDs   int64 // after the last read
+	checkAt  time.Time
+	nextAt   time.Time
+	gapWait  time.Duration
+	savedAt  time.Time
+	saves    uint64
+	begun    bool
+	figures  atomic.Pointer[observe.PositionStats]
+}
+
+// routerGapPoll is the first pause between two looks at ids that nobody has seen.
+const routerGapPoll = 50 * time.Millisecond
+
+type unroutedEvent struct {
+	id        int64
+	eventType string
+}
+
+func newRouter(e *Engine, p Position) *router {
+	r := &router{
+		e: e, pos: p, wake: make(chan struct{}, 1), reader: NewReader(p.Head, p.Open, e.witnesses),
+		routes: newRoutes(nil), skipped: make(map[string]bool), said: make(map[string]bool), gapWait: routerGapPoll,
+	}
+	r.hint.Store(true)
+	r.figures.Store(&observe.PositionStats{Head: p.Head})
+	return r
+}
+
+func (r *router) stats() observe.PositionStats { return *r.figures.Load() }
+
+// hinted tells the router that there may be something to read, and with seek that
+// routes may have changed. It never blocks.
+func (r *router) hinted(seek bool) { //nolint:revive // it is what the caller knows
+	if seek {
+		r.seek.Store(true)
+	}
+	// What has no route is in nobody's hurry: events are left for the next poll.
+	if !seek {
+		return
+	}
+	r.hint.Store(true)
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run works until ctx ends. It returns an error where the unit is lost.
+func (r *router) run(ctx context.Context) error {
+	pause := reconnectPauses()
+	for ctx.Err() == nil {
+		err := r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
+		r.publish()
+		switch {
+		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
+			return err
+		case err != nil && ctx.Err() == nil:
+			r.e.report(err)
+			sleep(ctx, pause.NextBackOff())
+		case err == nil:
+			pause.Reset()
+			if !r.yielded {
+				r.wait(ctx)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
+	defer cancel()
+	return r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.save(ctx, conn) })
+}
+
+func (r *router) wait(ctx context.Context) {
+	next := r.nextAt
+	if r.dirty {
+		next = earlier(next, r.savedAt.Add(saveEvery))
+	}
+	if look, ok := r.reader.NextLook(); ok {
+		next = earlier(next, look)
+	}
+	timer := time.NewTimer(max(0, time.Until(next)))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-r.wake:
+	case <-timer.C:
+	}
+}
+
+// work reads on as far as there is anything, and hands out what has got a route.
+func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
+	if !time.Now().Before(r.checkAt) {
+		if err := r.e.checkIDs(ctx, conn, "", r.reader.Head()); err != nil {
+			return err
+		}
+		r.checkAt = time.Now().Add(r.e.limits.PollInterval)
+	}
+	start := time.Now()
+	r.yielded = false
+	for full := true; full && ctx.Err() == nil; {
+		if r.yielded = r.e.pool.wanted(start); r.yielded {
+			return nil
+		}
+		if r.seek.Swap(false) || time.Since(r.loaded) >= r.e.limits.PollInterval {
+			if err := r.load(ctx, conn); err != nil {
+				return err
+			}
+		}
+		if r.awaited() {
+			if err := r.handOut(ctx, conn); err != nil {
+				return err
+			}
+		}
+		var err error
+		began := time.Now()
+		if full, err = r.read(ctx, conn); err != nil {
+			return err
+		}
+		if full && (r.e.Awake() || r.e.loading.Load() > 0) && !r.hurried() {
+			r.pause(ctx, routerShare*time.Since(began))
+		}
+		if r.dirty && time.Since(r.savedAt) >= saveEvery || len(r.pending) >= maxPending {
+			if err := r.save(ctx, conn); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.handOut(ctx, conn); err != nil {
+		return err
+	}
+	if r.reader.NeedsLook(time.Now()) {
+		l, err := r.e.witnesses.Look(ctx, conn)
+		if err != nil {
+			return err
+		}
+		r.reader.Looked(l)
+		r.nextAt = time.Now()
+	}
+	return nil
+}
+
+// complete reports whether the destination waits for nothing but to be handed what is
+// stored, with its newest routes: the router has seen all that it had passed.
+func (r *router) complete(to *span, gaps Ranges) bool {
+	return to.waits() && to.from.within(r.reader.Head(), gaps)
+}
+
+// awaited reports whether a destination waits to be told that it has been handed
+// everything, and there is nothing to be read for that any more: it does not wait until
+// the router has read a backlog that the destination will read by itself.
+func (r *router) awaited() bool {
+	gaps := r.reader.Gaps()
+	return slices.ContainsFunc(r.routes.all, func(to span) bool { return r.complete(&to, gaps) })
+}
+
+// hurried reports whether a destination waits until the router has read on.
+func (r *router) hurried() bool {
+	return slices.ContainsFunc(r.routes.all, func(to span) bool { return to.waits() })
+}
+
+const (
+	// routerBatch is how many times as many rows as others the router reads at once: as
+	// a rule their ids alone.
+	routerBatch = 10
+	// routerShare is how many times as long as it reads the router leaves the database to
+	// others while there is a backlog, or a unit loads what is stored of its: what has no
+	// route is in nobody's hurry.
+	routerShare = 4
+)
+
+// pause lets others read; what is said to the router ends it.
+func (r *router) pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-r.wake:
+	case <-timer.C:
+	}
+}
+
+// load reads the routes of all destinations.
+func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
+	all, err := readRoutes(ctx, conn, nil)
+	if err != nil {
+		return err
+	}
+	r.loaded = time.Now()
+	if !slices.EqualFunc(all, r.routes.all, func(a, b span) bool { return a.equal(&b) }) {
+		r.routes, r.unsorted = newRoutes(all), true
+		r.skip, r.skipped = nil, make(map[string]bool)
+	}
+	return nil
+}
+
+// read reads once, and reports whether there is more at once.
+func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
+	r.hint.Store(false)
+	head := r.reader.Head()
+	b, err := r.reader.Read(ctx, conn, Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, Skip: r.skip})
+	if err != nil {
+		r.reader = NewReader(r.reader.Head(), r.reader.Gaps(), r.e.witnesses)
+		return false, err
+	}
+	for i := range b.Events {
+		e := &b.Events[i]
+		if r.skipped[e.Type] {
+			continue
+		}
+		if v := r.routes.of(e.Type); r.routes.unrouted(v, e.ID) {
+			r.pending = append(r.pending, unroutedEvent{e.ID, e.Type})
+			if r.routes.due(v, e.ID) {
+				r.unsorted = true // it has got a route since
+			} else if !r.routes.gotten(v) {
+				r.say(e)
+			}
+		}
+	}
+	for i := range b.Events {
+		r.maySkip(b.Events[i].Type)
+	}
+	gapIDs := r.reader.Gaps().IDs()
+	r.dirty = r.dirty || b.Seen > 0 || r.reader.Head() != head || gapIDs != r.gapIDs
+	r.gapIDs = gapIDs
+	wait := r.e.limits.PollInterval
+	if r.reader.Gaps().Len() > 0 {
+		wait = min(wait, r.gapWait)
+		r.gapWait = min(2*r.gapWait, r.e.limits.PollInterval)
+	} else {
+		r.gapWait = routerGapPoll
+	}
+	r.nextAt = time.Now().Add(wait)
+	if !r.begun {
+		r.begun = true
+		r.e.began()
+	}
+	return b.Full, nil
+}
+
+// say says once that a type has no route.
+func (r *router) say(e *delivery.Event) {
+	if r.said[e.Type] || len(r.said) >= maxSkip {
+		return
+	}
+	r.said[e.Type] = true
+	r.e.log.Warn("no route matches this event type; its events wait for one", "event_type", e.Type, "event_id", e.ID)
+}
+
+// maySkip leaves the type out of what is read, if everything that is yet to be seen of it
+// is read by a destination.
+func (r *router) maySkip(eventType string) {
+	lowest := r.reader.Head()
+	if gaps := r.reader.Gaps(); gaps.Len() > 0 {
+		lowest = gaps[0].From - 1
+	}
+	if r.skipped[eventType] || len(r.skip) >= maxSkip || !r.routes.settled(r.routes.of(eventType), lowest) {
+		return
+	}
+	r.skipped[eventType] = true
+	r.skip = append(r.skip, eventType)
+}
+
+// sqlUnrouted makes rows of events without a route.
+const sqlUnrouted = `INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
+SELECT p.id, '', p.type, 'unrouted' FROM unnest($1::bigint[], $2::text[]) AS p(id, type) ON CONFLICT DO NOTHING`
+
+// save writes the position, and the rows of what has no route with it.
+func (r *router) save(ctx context.Context, conn *pgx.Conn) error {
+	if !r.dirty {
+		return nil
+	}
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			return errFenced
+		case len(r.pending) == 0:
+			return nil
+		}
+		ids, types := make([]int64, len(r.pending)), make([]string, len(r.pending))
+		for i, p := range r.pending {
+			ids[i], types[i] = p.id, p.eventType
+		}
+		if _, err := tx.Exec(ctx, sqlUnrouted, ids, types); err != nil {
+			return fmt.Errorf("store events without a route: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.e.report(nil)
+	r.pending, r.dirty, r.savedAt = nil, false, time.Now()
+	r.saves++
+	return nil
+}
+
+func (r *router) publish() {
+	gaps := r.reader.Gaps()
+	r.figures.Store(&observe.PositionStats{
+		Head: r.reader.Head(), Open: int64(len(r.pending)), Gaps: r.e.possible(gaps), Ranges: int64(gaps.Len()),
+		OldestGap: r.reader.GapStats().Oldest, Saved: r.saves, SavedAt: r.savedAt,
+	})
+}

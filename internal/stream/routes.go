@@ -1,0 +1,267 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/delivery"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// outbox_routes has by which routes a destination reads which ids. Nothing in it
+// changes for an id that the destination has seen: routes that are added count for
+// what it has yet to see, and those that are taken away count on for what it has seen, and for what
+// the router has. So an event has the routes that it had when it was looked at first, by
+// its destination or by the router, and what has none can be told whenever it is looked at.
+
+// cut is what was seen at a moment: all ids up to head but those in open.
+type cut struct {
+	head int64
+	open Ranges
+}
+
+// has reports whether the id had been seen.
+func (c *cut) has(id int64) bool { return id <= c.head && !c.open.Contains(id) }
+
+// within reports whether all of it is seen by a reader with that head and these gaps.
+func (c *cut) within(head int64, gaps Ranges) bool {
+	if head < c.head {
+		return false
+	}
+	for _, g := range gaps {
+		if g.From > c.head {
+			break
+		}
+		if i := c.open.reaching(g.From); i == len(c.open) || c.open[i].From > g.From || c.open[i].To < min(g.To, c.head) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *cut) equal(o *cut) bool { return c.head == o.head && slices.Equal(c.open, o.open) }
+
+// Routes are the patterns of event types that lead to a destination, and those that
+// lead to others alone. The most specific one decides.
+type Routes struct {
+	Patterns []string
+	Others   []string
+}
+
+// way says where the events of a type go.
+type way uint8
+
+const (
+	nowhere way = iota
+	elsewhere
+	here
+)
+
+func (r *Routes) way(eventType string) way {
+	switch best := delivery.BestPattern(append(slices.Clone(r.Patterns), r.Others...), eventType); {
+	case best < 0:
+		return nowhere
+	case best < len(r.Patterns):
+		return here
+	}
+	return elsewhere
+}
+
+// lists returns both as the table has them: an empty list is not NULL.
+func (r *Routes) lists() (patterns, others []string) {
+	return append([]string{}, r.Patterns...), append([]string{}, r.Others...)
+}
+
+func (r *Routes) equal(o *Routes) bool {
+	return slices.Equal(r.Patterns, o.Patterns) && slices.Equal(r.Others, o.Others)
+}
+
+// span is a row of outbox_routes: from the cut on, and until another one, the
+// destination reads by these routes. Where two of its spans have an id, either counts.
+type span struct {
+	destination string
+	since       int64 // expected: some relay knows these routes, the owner does not
+	Routes
+	from   cut
+	until  cut
+	ended  bool
+	handed bool
+}
+
+const expected = 0
+
+// contains reports whether the destination reads the id by these routes.
+func (s *span) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
+
+// waits reports whether the destination begins with these routes, and waits until it is
+// handed what had none before.
+func (s *span) waits() bool { return s.since != expected && !s.ended && !s.handed }
+
+func (s *span) equal(o *span) bool {
+	return s.destination == o.destination && s.since == o.since && s.handed == o.handed && s.ended == o.ended &&
+		s.Routes.equal(&o.Routes) && s.from.equal(&o.from) && s.until.equal(&o.until)
+}
+
+// sqlRoutes reads all rows, or those of a destination.
+const sqlRoutes = `SELECT destination, since, patterns, others, head, open::text, coalesce(until_head, 0), until_open::text, until_head IS NOT NULL, handed
+FROM outbox_routes WHERE destination = $1 OR $1 IS NULL ORDER BY destination, since`
+
+func readRoutes(ctx context.Context, db querier, destination *string) ([]span, error) {
+	rows, err := db.Query(ctx, sqlRoutes, destination)
+	if err != nil {
+		return nil, fmt.Errorf("read routes: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s span, err error) {
+		var from, until string
+		err = row.Scan(&s.destination, &s.since, &s.Patterns, &s.Others, &s.from.head, &from, &s.until.head, &until, &s.ended, &s.handed)
+		if err != nil {
+			return s, err
+		}
+		if s.from.open, err = ParseRanges(from); err != nil {
+			return s, err
+		}
+		s.until.open, err = ParseRanges(until)
+		return s, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read routes: %w", err)
+	}
+	return all, nil
+}
+
+// announce has all relays of the table look at their units, routes and stored deliveries.
+func (e *Engine) announce(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries')`, outboxsql.Channel(e.Connector.Schema)); err != nil {
+		return fmt.Errorf("announce to other relays: %w", err)
+	}
+	e.poke(true)
+	return nil
+}
+
+// routes tell the router who gets what.
+type routes struct {
+	all     []span
+	readers []reader           // by destination
+	byType  map[string]verdict // answers so far
+}
+
+// reader is a destination, with the places of its spans in all.
+type reader struct {
+	spans  []int // that it has noted, in order
+	newest int   // -1: none is noted
+	coming int   // what is expected of it; -1: nothing
+}
+
+// verdict is what the spans say of an event type: one way for each.
+type verdict []way
+
+func newRoutes(all []span) routes {
+	s := routes{all: all, byType: make(map[string]verdict)}
+	for i := range all {
+		if i == 0 || all[i].destination != all[i-1].destination {
+			s.readers = append(s.readers, reader{newest: -1, coming: -1})
+		}
+		r := &s.readers[len(s.readers)-1]
+		if all[i].since == expected {
+			r.coming = i
+			continue
+		}
+		r.spans, r.newest = append(r.spans, i), i
+	}
+	return s
+}
+
+func (s *routes) of(eventType string) verdict {
+	if v, ok := s.byType[eventType]; ok {
+		return v
+	}
+	v := make(verdict, len(s.all))
+	for i := range s.all {
+		v[i] = s.all[i].way(eventType)
+	}
+	if len(s.byType) < maxSkip {
+		s.byType[eventType] = v
+	}
+	return v
+}
+
+// gets reports whether the reader gets such events by now.
+func (v verdict) gets(r *reader) bool { return r.newest >= 0 && v[r.newest] == here }
+
+// awaits reports whether the reader will get such events, and does not yet.
+func (v verdict) awaits(r *reader) bool { return r.coming >= 0 && v[r.coming] == here && !v.gets(r) }
+
+// gotten reports whether anybody gets such events by now.
+func (s *routes) gotten(v verdict) bool {
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.gets(&r) })
+}
+
+// awaited reports whether somebody will get such events who does not yet.
+func (s *routes) awaited(v verdict) bool {
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.awaits(&r) })
+}
+
+// reads reports whether the reader finds the event by itself.
+func (s *routes) reads(v verdict, r *reader, id int64) bool {
+	return slices.ContainsFunc(r.spans, func(i int) bool { return v[i] == here && s.all[i].contains(id) })
+}
+
+// read reports whether anybody finds the event by himself.
+func (s *routes) read(v verdict, id int64) bool {
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return s.reads(v, &r, id) })
+}
+
+// owed reports whether the reader, who gets such events or will, passed this one over, and
+// nobody was to get it then: nobody reads it, or those who do have got their route later.
+func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool { //nolint:revive // whether anybody does is asked once for all
+	latest := r.newest
+	if v.awaits(r) {
+		latest = r.coming
+	}
+	if latest < 0 || v[latest] != here || !s.all[latest].from.has(id) || s.reads(v, r, id) {
+		return false
+	}
+	if !read {
+		return true
+	}
+	passed := false
+	for _, i := range r.spans {
+		if s.all[i].contains(id) {
+			if v[i] != nowhere {
+				return false
+			}
+			passed = true
+		}
+	}
+	return passed
+}
+
+// unrouted reports whether the event is to be kept for those who do not read it by
+// themselves.
+func (s *routes) unrouted(v verdict, id int64) bool {
+	read := s.read(v, id)
+	return !read || slices.ContainsFunc(s.readers, func(r reader) bool { return s.owed(v, &r, id, read) })
+}
+
+// due reports whether somebody who gets such events by now is to be handed this one.
+func (s *routes) due(v verdict, id int64) bool {
+	read := s.read(v, id)
+	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.gets(&r) && s.owed(v, &r, id, read) })
+}
+
+// settled reports whether nothing of the type above the id is unrouted: somebody reads it, and
+// nobody is owed any of it.
+func (s *routes) settled(v verdict, id int64) bool {
+	some := false
+	for i := range s.readers {
+		r := &s.readers[i]
+		if v.awaits(r) && s.all[r.coming].from.head > id || v.gets(r) && s.all[r.newest].from.head > id {
+			return false
+		}
+		some = some || v.gets(r)
+	}
+	return some
+}

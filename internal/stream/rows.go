@@ -1,0 +1,155 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/wire"
+)
+
+// What could not be delivered is a row of outbox_deliveries, and the owner of a
+// unit is the only one who deals with the rows of its destination. So a row is
+// read without a lock, and nothing in it says that it is under way.
+
+// stored is a row as it was read, with its event.
+type stored struct {
+	id       int64
+	state    string
+	at       pgtype.Timestamptz // available_at
+	attempts int
+	key      string // ordering_key
+	first    bool   // no row that is not dead comes before it in its line
+	due      bool
+	delayed  bool // the event was not to be available when it was written
+	orphan   bool // the event was deleted by hand
+	event    delivery.Event
+}
+
+// rowColumns are read by readRow.
+//
+// Times are bounded, because neither infinity nor the ends of PostgreSQL's calendar fit into a time of Go.
+const rowColumns = `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
+	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.payload::text, e.headers::text,
+	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent, e.available_at IS NOT NULL`
+
+// sqlDue reads the rows of a destination that are due, behind a place in the order of
+// their times. It looks at $4 rows, however many of them are of use: one that is not the
+// first of its line is returned as such. The index has the order.
+const sqlDue = `SELECT ` + rowColumns + `, f.event_id IS NULL OR f.event_id = d.event_id
+FROM (SELECT * FROM outbox_deliveries
+	WHERE destination = $1 AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
+	ORDER BY available_at, event_id LIMIT $4) AS d
+LEFT JOIN LATERAL (SELECT b.event_id FROM outbox_deliveries AS b
+	WHERE b.destination = d.destination AND b.ordering_key = d.ordering_key AND (b.state IN ('retry', 'parked') OR $5 AND b.state = 'dead')
+	ORDER BY b.event_id LIMIT 1) AS f ON d.ordering_key IS NOT NULL
+LEFT JOIN outbox_events AS e ON e.id = d.event_id`
+
+// sqlNextDue asks for the time of the first row behind a place in the order of their times.
+const sqlNextDue = `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
+FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
+
+// sqlLines reads the first rows of lines, up to $3 of each.
+const sqlLines = `SELECT ` + rowColumns + `, true
+FROM unnest($2::text[]) WITH ORDINALITY AS w(key, n)
+CROSS JOIN LATERAL (SELECT * FROM outbox_deliveries
+	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $4 AND state = 'dead')
+	ORDER BY event_id LIMIT $3) AS d
+LEFT JOIN outbox_events AS e ON e.id = d.event_id
+ORDER BY w.n, d.event_id`
+
+// sqlWaits returns those of some lines that wait for nothing: no row is in front, or none at all is there.
+const sqlWaits = `SELECT w.key FROM unnest($2::text[]) AS w(key)
+LEFT JOIN LATERAL (SELECT state FROM outbox_deliveries
+	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $3 AND state = 'dead')
+	ORDER BY event_id LIMIT 1) AS d ON true
+WHERE d.state IS NULL OR d.state = 'parked'`
+
+// readRows reads what a query returns in the order of rowColumns, and whether the row
+// is the first. It keeps no more than the given bytes of payloads, but one row; cut
+// says that there were more.
+func readRows(ctx context.Context, conn *pgx.Conn, limit int, query string, args ...any) (all []stored, cut bool, err error) {
+	rows, err := conn.Query(ctx, query, args...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s stored
+		var kind, payload, headers, trace *string
+		var at pgtype.Timestamptz
+		var created *time.Time
+		var delayed *bool
+		e := &s.event
+		if err := rows.Scan(&s.id, &s.state, &at, &s.attempts, &e.Replay, &s.key, &s.due, &kind, &e.AggregateType, &e.AggregateID,
+			&payload, &headers, &created, &trace, &delayed, &s.first); err != nil {
+			return nil, false, err
+		}
+		s.orphan, s.at = kind == nil, at
+		if !s.orphan {
+			e.ID, e.Type, e.CreatedAt, s.delayed = s.id, *kind, created.UTC(), *delayed
+			e.Payload = []byte(*payload)
+			if limit -= len(*payload) + len(bytesOf(headers)); limit < 0 && len(all) > 0 {
+				return all, true, rows.Err()
+			}
+			e.Headers = wire.Traced(wire.DecodeHeaders(bytesOf(headers)), bytesOf(trace))
+			e.Attempt = s.attempts + 1
+		}
+		all = append(all, s)
+	}
+	return all, false, rows.Err()
+}
+
+func bytesOf(s *string) []byte {
+	if s == nil {
+		return nil
+	}
+	return []byte(*s)
+}
+
+// duePlace is a place in the order of due rows.
+type duePlace struct {
+	at pgtype.Timestamptz
+	id int64
+}
+
+// dueStart is before all rows.
+func dueStart() duePlace {
+	return duePlace{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, math.MinInt64}
+}
+
+// readDue returns up to n rows that are due, behind the unit's place, and whether there
+// may be more.
+func (u *unit) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored, more bool, err error) {
+	all, cut, err := readRows(ctx, conn, u.e.limits.Bytes, sqlDue, u.name, u.duePlace.at, u.duePlace.id, n, u.lane.Blocks())
+	if err != nil {
+		return nil, false, fmt.Errorf("read due deliveries of %q: %w", u.name, err)
+	}
+	return all, cut || len(all) == n, nil
+}
+
+// nextDue returns when the next row behind the unit's place becomes due, and false if none is known to.
+func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
+	var us int64
+	err := conn.QueryRow(ctx, sqlNextDue, u.name, u.duePlace.at, u.duePlace.id).Scan(&us)
+	switch {
+	case isNoRows(err):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", u.name, err)
+	}
+	return max(0, time.Duration(us)*time.Microsecond), true, nil
+}
+
+// The states of rows, as they stand in the column.
+const (
+	stateRetry    = "retry"
+	stateParked   = "parked"
+	stateDead     = "dead"
+	stateUnrouted = "unrouted"
+)

@@ -1,0 +1,309 @@
+package stream
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/engine"
+)
+
+const (
+	// pressure is how many events one read finds before the relay turns to reading
+	// without being told to.
+	pressure = 8
+	// awakeFor is over how long an awake relay measures what it finds, before it
+	// stays awake or falls asleep.
+	awakeFor = 20 * time.Millisecond
+	// backlogFor is over how long it measures where it has not come to the end of what
+	// there is: a moment in which nothing was read is then one of the machine's.
+	backlogFor = 250 * time.Millisecond
+	// awakePause is between the reads of an awake relay that has come to the end.
+	awakePause = 500 * time.Microsecond
+	// idleRate is the number of events per second that a relay reads as well one by
+	// one, asleep, and with less delay.
+	idleRate = 2500
+	// silencePays is how much more writers must get done in silence for it to be worth
+	// while, where they had queued up for the bell.
+	silencePays = 1.2
+	// drowsyFirst is the first pause between the reads of a relay that falls asleep;
+	// each pause is twice as long as the one before.
+	drowsyFirst = time.Millisecond
+	// fastPoll is the poll interval while polls find what nobody announced, and
+	// fastPollFor how long it stays so after the last such find.
+	fastPoll    = 20 * time.Millisecond
+	fastPollFor = 5 * time.Second
+	// watchEvery is how often a relay that is rung for looks whether writers queue up,
+	// from watchRate events per second on. queueLength of them make a queue if they
+	// are there still after queueAgain: two commits may always meet.
+	watchEvery  = 50 * time.Millisecond
+	watchRate   = 100
+	queueLength = 2
+	queueAgain  = 5 * time.Millisecond
+)
+
+// Holders is implemented by an [engine.Bell] that can tell whether another relay keeps it
+// silent.
+type Holders interface {
+	Silenced(ctx context.Context) (bool, error)
+}
+
+// mode is how awake the relay is.
+type mode uint8
+
+const (
+	asleep mode = iota // the bell names ids; the poll is the floor
+	awake              // reading without a break, bell silent
+	drowsy             // the bell rings again, but somebody may have written silently and not committed
+)
+
+// String returns the word for the mode, as figures have it.
+func (m mode) String() string {
+	switch m {
+	case asleep:
+		return "asleep"
+	case awake:
+		return "awake"
+	case drowsy:
+		return "drowsy"
+	default:
+		return "unknown"
+	}
+}
+
+// vigil decides how awake the relay is. Units tell it what they find, and ask it how
+// long to wait. The one goroutine of run works the bell.
+//
+// A relay that falls asleep lets the bell ring, and then looks who holds the lock of the
+// sequence: whoever has written silently drew an id before, and holds it until the end of
+// its transaction. When none of those is left, one more read has seen all that they
+// wrote.
+type vigil struct {
+	poll    time.Duration
+	bell    engine.Bell                                            // nil: the relay polls
+	look    func(ctx context.Context, after uint64) (*Look, error) // nil: it began before
+	mark    func() uint64                                          // the time, as looks count it
+	wakeAll func()
+	report  func(error)
+
+	units  atomic.Int64  // that this relay owns
+	behind atomic.Int64  // those of them that have not come to the end
+	found  atomic.Int64  // rows, by all units; since the last look at it
+	heard  atomic.Int64  // notifications since then
+	rise   chan struct{} // capacity 1: be awake
+	blind  atomic.Bool   // notifications are not heard
+	fast   atomic.Int64  // until when to poll fast, in unix ns
+	slow   atomic.Bool   // it fell asleep over a backlog: what is read of that is no reason to be awake
+
+	mu   sync.Mutex
+	mode mode
+}
+
+func newVigil(poll time.Duration, bell engine.Bell) *vigil {
+	return &vigil{poll: poll, bell: bell, rise: make(chan struct{}, 1)}
+}
+
+// wake has the relay be awake. It never blocks. One that is awake already stays so for
+// no longer than it would: it hears its own word that it is, as others do, and would
+// never sleep again.
+func (v *vigil) wake() {
+	if v.is() == awake {
+		return
+	}
+	select {
+	case v.rise <- struct{}{}:
+	default:
+	}
+}
+
+func (v *vigil) is() mode {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.mode
+}
+
+func (v *vigil) become(m mode) {
+	v.mu.Lock()
+	v.mode = m
+	v.mu.Unlock()
+	v.wakeAll()
+}
+
+// saw takes note of what one read of a unit has found.
+func (v *vigil) saw(n int, full, announced bool) { //nolint:revive // what the read has shown
+	if n == 0 {
+		return
+	}
+	v.found.Add(int64(n))
+	switch v.is() {
+	case awake:
+	case drowsy, asleep:
+		if (full || n >= pressure) && !v.slow.Load() {
+			v.wake()
+		}
+		if !announced {
+			v.fast.Store(time.Now().Add(fastPollFor).UnixNano())
+		}
+	}
+}
+
+// pause returns how long a unit that has come to the end waits until it reads again.
+func (v *vigil) pause() time.Duration {
+	if v.is() == awake {
+		return awakePause
+	}
+	if v.blind.Load() || time.Now().UnixNano() < v.fast.Load() {
+		return min(fastPoll, v.poll)
+	}
+	return v.poll
+}
+
+// run works until ctx ends. It begins as if the relay had been awake: writers may have
+// been silent for one that is gone.
+func (v *vigil) run(ctx context.Context) {
+	v.fallAsleep(ctx)
+	for ctx.Err() == nil {
+		floor, ok := v.sleep(ctx)
+		if !ok {
+			return
+		}
+		for ok {
+			v.stayAwake(ctx, floor)
+			floor, ok = v.fallAsleep(ctx)
+		}
+	}
+}
+
+// sleep waits until the relay is to be awake, and looks now and then whether writers
+// queue up to ring: they commit one after the other then.
+func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return 0, false
+		case <-v.rise:
+			return idleRate, true
+		case <-tick.C:
+			found := v.found.Swap(0)
+			if v.rate(found, watchEvery) >= idleRate {
+				return idleRate, true
+			}
+			if found == 0 && v.behind.Load() == 0 {
+				v.slow.Store(false)
+			}
+			rate := float64(v.heard.Swap(0)) / watchEvery.Seconds()
+			if rate >= watchRate && v.queued(ctx) {
+				return rate * silencePays, true
+			}
+		}
+	}
+}
+
+// rate returns how many rows a unit has found per second.
+func (v *vigil) rate(found int64, over time.Duration) float64 {
+	return float64(found) / float64(max(1, v.units.Load())) / over.Seconds()
+}
+
+func (v *vigil) queued(ctx context.Context) bool {
+	if v.bell == nil {
+		return false
+	}
+	for range 2 {
+		if n, err := v.bell.Queued(ctx); err != nil || n < queueLength {
+			return false // the bell finds out by itself what ails its connection
+		}
+		sleep(ctx, queueAgain)
+	}
+	return true
+}
+
+// stayAwake keeps the bell silent until little is found.
+func (v *vigil) stayAwake(ctx context.Context, floor float64) {
+	v.become(awake)
+	if v.bell != nil {
+		v.bell.Silence()
+	}
+	v.found.Store(0)
+	for began, found := time.Now(), int64(0); ; {
+		sleep(ctx, awakeFor)
+		found += v.found.Swap(0)
+		over, behind := time.Since(began), v.behind.Load() > 0
+		switch {
+		case ctx.Err() == nil && v.rate(found, over) >= floor:
+			began, found = time.Now(), 0
+		case ctx.Err() == nil && behind && over < backlogFor:
+		default:
+			// Else a destination that is slow would have the bell fall silent and ring again
+			// for as long as its backlog lasts.
+			v.slow.Store(behind || found > 0)
+			return
+		}
+	}
+}
+
+// fallAsleep lets the bell ring and waits for those who wrote silently. It reports
+// whether the relay is to be awake again before that has come to its end.
+func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
+	pause := drowsyFirst
+	v.become(drowsy)
+	var silent *Look // who may have written silently
+	rang, mark := v.bell == nil, v.mark()
+	for ctx.Err() == nil {
+		var err error
+		if !rang {
+			_, err = v.bell.Ring(ctx)
+			rang, mark = err == nil, v.mark()
+		}
+		if rang && err == nil {
+			var now *Look
+			if now, err = v.look(ctx, mark); err == nil && now != nil {
+				if silent == nil {
+					silent = now
+				}
+				if !remains(silent, now) && !v.silenced(ctx) {
+					v.become(asleep) // and everybody reads once more
+					return 0, false
+				}
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			v.report(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-v.rise:
+			return idleRate, true
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, v.poll)
+		v.wakeAll()
+	}
+	return 0, false
+}
+
+// silenced reports whether another relay keeps the bell silent: then nobody rings for
+// what the units of this one are to read.
+func (v *vigil) silenced(ctx context.Context) bool {
+	h, ok := v.bell.(Holders)
+	if !ok {
+		return false
+	}
+	yes, err := h.Silenced(ctx)
+	return yes || err != nil
+}
+
+// remains reports whether one of those who were seen by the first look is there in the
+// second. A prepared transaction keeps everybody waiting: a restart of the server gives
+// it another name.
+func remains(first, second *Look) bool {
+	for _, h := range second.holders {
+		if h.prepared() || first.server == second.server && slices.Contains(first.holders, h) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,55 @@
+package observe
+
+import "time"
+
+// latencyBuckets is how many bounds a [Histogram] has.
+const latencyBuckets = 17
+
+// LatencyBounds returns the upper bounds of a [Histogram]'s buckets, ascending
+// from 0.25 ms to 60 s. What is above the last one is in Count only.
+func LatencyBounds() [latencyBuckets]time.Duration {
+	return [latencyBuckets]time.Duration{
+		250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
+		10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+		500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
+	}
+}
+
+// Histogram counts durations. The zero value is empty.
+type Histogram struct {
+	// Count is how many there were, and Sum what they add up to.
+	Count uint64
+	Sum   time.Duration
+	// Buckets has for each of [LatencyBounds] how many were at most that long
+	// and longer than the bound before it.
+	Buckets [latencyBuckets]uint64
+}
+
+// Observe counts a duration. One that is negative, because two clocks differ,
+// counts as 0.
+func (h *Histogram) Observe(d time.Duration) {
+	d = max(0, d)
+	h.Count++
+	h.Sum += d
+	bounds := LatencyBounds()
+	low, high := 0, latencyBuckets
+	for low < high {
+		if middle := (low + high) / 2; d <= bounds[middle] {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	if low < latencyBuckets {
+		h.Buckets[low]++
+	}
+}
+
+// Add counts what o has counted, too.
+func (h *Histogram) Add(o *Histogram) {
+	h.Count += o.Count
+	h.Sum += o.Sum
+	for i, n := range o.Buckets {
+		h.Buckets[i] += n
+	}
+}
