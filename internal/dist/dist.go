@@ -1,6 +1,6 @@
 // Package dist builds what is released: a static binary per platform, packed
-// with its man pages, completions and example files, and the checksums of all.
-// Two runs on one commit, in any directory, give the same bytes.
+// with its man pages, completions and example files, a bill of materials of each
+// binary, and the checksums of all. Two runs on one commit, in any directory, give the same bytes.
 package dist
 
 import (
@@ -56,19 +56,20 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// ErrDirty is returned for a work tree with changes that are not committed.
+// ErrDirty is returned, with a list of the files, for a work tree with changes
+// that are not committed.
 var ErrDirty = errors.New("the work tree has changes that are not committed: nobody could build this again")
 
-// Build writes an archive per platform and the checksums, and returns the
-// paths. The program's variables main.version and main.commit are set.
+// Build writes an archive and a bill of materials per platform, and the checksums
+// of these, and returns the paths: archives, bills, checksums. The program's variables main.version and main.commit are set.
 func Build(ctx context.Context, o Options) (paths []string, err error) {
 	commit, err := readCommit(ctx, o.Root)
 	if err != nil {
 		return nil, err
 	}
-	if commit.dirty {
+	if len(commit.changes) > 0 {
 		if !o.AllowDirty {
-			return nil, ErrDirty
+			return nil, fmt.Errorf("%w:%s", ErrDirty, listed(commit.changes))
 		}
 		commit.version += "-dirty"
 	}
@@ -85,13 +86,15 @@ func Build(ctx context.Context, o Options) (paths []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var boms []string
 	for _, p := range o.Platforms {
-		path, err := o.pack(ctx, commit, p, work, files)
+		path, bom, err := o.pack(ctx, commit, p, work, files)
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", p.OS, p.Arch, err)
 		}
-		paths = append(paths, path)
+		paths, boms = append(paths, path), append(boms, bom)
 	}
+	paths = append(paths, boms...)
 	sums := filepath.Join(o.Out, Checksums)
 	if err := writeChecksums(sums, paths); err != nil {
 		return nil, err
@@ -127,18 +130,18 @@ func (o Options) collect(ctx context.Context, c commit, work string) (map[string
 	return files, addTree(files, dir, "")
 }
 
-// pack builds for a platform and writes its archive.
-func (o Options) pack(ctx context.Context, c commit, p Platform, work string, files map[string]string) (path string, err error) {
+// pack builds for a platform and writes its archive and its bill of materials.
+func (o Options) pack(ctx context.Context, c commit, p Platform, work string, files map[string]string) (path, bom string, err error) {
 	o.Log.InfoContext(ctx, "building", "os", p.OS, "arch", p.Arch, "version", c.version)
 	program := filepath.Join(work, p.OS+"_"+p.Arch, o.name())
 	if err := o.compile(ctx, c, p, program); err != nil {
-		return "", err
+		return "", "", err
 	}
 	base := fmt.Sprintf("%s_%s_%s_%s", o.name(), strings.TrimPrefix(c.version, "v"), p.OS, p.Arch)
 	all := maps.Clone(files)
 	all[o.name()] = program
-	path = filepath.Join(o.Out, base+".tar.gz")
-	return path, writeArchive(path, base, c.time, all)
+	path, bom = filepath.Join(o.Out, base+".tar.gz"), filepath.Join(o.Out, base+".cdx.json")
+	return path, bom, errors.Join(writeArchive(path, base, c.time, all), writeBOM(bom, program, c))
 }
 
 // compile builds the program; an empty platform is this machine's.
@@ -164,7 +167,25 @@ type commit struct {
 	hash    string
 	time    time.Time
 	version string
-	dirty   bool
+	changes []string // what is not committed, as "git status --porcelain" prints it
+}
+
+// listed has a line per change, as far as they are worth reading, and the ways out.
+func listed(changes []string) string {
+	const most = 20
+	var text strings.Builder
+	for _, change := range changes[:min(most, len(changes))] {
+		kind := "changed"
+		if strings.HasPrefix(change, "??") {
+			kind = "untracked"
+		}
+		fmt.Fprintf(&text, "\n  %-9s  %s", kind, change[3:])
+	}
+	if more := len(changes) - most; more > 0 {
+		fmt.Fprintf(&text, "\n  and %d more", more)
+	}
+	text.WriteString("\ncommit, remove or ignore them, or build them too with -allow-dirty, and the version says so")
+	return text.String()
 }
 
 func readCommit(ctx context.Context, root string) (c commit, err error) {
@@ -175,11 +196,14 @@ func readCommit(ctx context.Context, root string) (c commit, err error) {
 		if gitErr != nil && err == nil {
 			err = fmt.Errorf("git %s: %w", strings.Join(args, " "), gitErr)
 		}
-		return strings.TrimSpace(string(out))
+		return strings.TrimRight(string(out), "\n")
 	}
 	c.hash = git("rev-parse", "HEAD")
 	seconds := git("log", "-1", "--format=%ct")
-	c.dirty = git("status", "--porcelain") != ""
+	// Whoever builds may have told git to be silent about untracked files.
+	for line := range strings.Lines(git("status", "--porcelain", "--untracked-files=normal")) {
+		c.changes = append(c.changes, strings.TrimRight(line, "\n"))
+	}
 	tag := git("tag", "--points-at", "HEAD", "--list", "v*", "--sort=-v:refname")
 	if err != nil {
 		return c, err

@@ -113,7 +113,7 @@ func TestSameBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := build(t, options(second, filepath.Join(t.TempDir(), "elsewhere")))
-	if len(one) != 3 || len(two) != 3 {
+	if len(one) != 5 || len(two) != 5 {
 		t.Fatalf("built %v and %v", one, two)
 	}
 	for i := range one {
@@ -122,12 +122,12 @@ func TestSameBytes(t *testing.T) {
 		}
 	}
 	var sums string
-	for _, path := range one[:2] {
+	for _, path := range one[:4] {
 		sums += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(read(t, path))), filepath.Base(path))
 	}
 	lines := slices.Sorted(strings.Lines(sums))
-	got := slices.Sorted(strings.Lines(read(t, one[2])))
-	if filepath.Base(one[2]) != dist.Checksums || !slices.Equal(got, lines) {
+	got := slices.Sorted(strings.Lines(read(t, one[4])))
+	if filepath.Base(one[4]) != dist.Checksums || !slices.Equal(got, lines) {
 		t.Errorf("checksums\n%s, want\n%s", got, lines)
 	}
 }
@@ -156,6 +156,10 @@ func TestArchive(t *testing.T) {
 	}
 	if got := string(contents[base+"/epoch"]); got != epoch {
 		t.Errorf("files were generated for the time %s, want %s", got, epoch)
+	}
+	sum := fmt.Sprintf("%x", sha256.Sum256(contents[base+"/tiny"]))
+	if bom := read(t, paths[2]); filepath.Base(paths[2]) != base+".cdx.json" || !strings.Contains(bom, `"content": "`+sum+`"`) {
+		t.Errorf("%s is not of the program %s:\n%s", paths[2], sum, bom)
 	}
 	path := filepath.Join(t.TempDir(), "tiny")
 	if err := os.WriteFile(path, contents[base+"/tiny"], 0o700); err != nil {
@@ -197,14 +201,36 @@ func unpack(t *testing.T, path string) (headers []*tar.Header, contents map[stri
 	}
 }
 
+// TestDirtyList names the first of very many files and counts the others.
+func TestDirtyList(t *testing.T) {
+	t.Parallel()
+	root, _ := repository(t)
+	for i := range 25 {
+		write(t, filepath.Join(root, fmt.Sprintf("new%02d", i)), "x")
+	}
+	_, err := dist.Build(t.Context(), options(root, filepath.Join(t.TempDir(), "out")))
+	if text := fmt.Sprint(err); !strings.Contains(text, "new19\n  and 5 more\n") || strings.Contains(text, "new20") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestDirty(t *testing.T) {
 	t.Parallel()
 	root, _ := repository(t)
 	o := options(root, filepath.Join(t.TempDir(), "out"))
 	o.Platforms, o.Generate = o.Platforms[:1], nil
 	write(t, filepath.Join(root, "new"), "x")
-	if _, err := dist.Build(t.Context(), o); !errors.Is(err, dist.ErrDirty) {
-		t.Errorf("got %v", err)
+	write(t, filepath.Join(root, "a", "lot", "more"), "x")
+	write(t, filepath.Join(root, "etc", "deep", "tiny.conf"), "a = 2\n")
+	git(t, root, "config", "status.showUntrackedFiles", "no")
+	_, err := dist.Build(t.Context(), o)
+	if !errors.Is(err, dist.ErrDirty) {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"\n  changed    etc/deep/tiny.conf\n", "\n  untracked  a/\n", "\n  untracked  new\n", "-allow-dirty"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
 	}
 	o.AllowDirty = true
 	if paths := build(t, o); !strings.Contains(paths[0], "-dirty_") {
