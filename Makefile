@@ -18,12 +18,14 @@ TEST_TIMEOUT ?= 20m
 # Per fuzz target.
 FUZZTIME ?= 20s
 
-# A release of golangci-lint is built with our own Go, below .cache, and built
-# again when this line changes.
+# Releases of the linters are built with our own Go, below .cache, and built again
+# when these lines change.
 GOLANGCI_VERSION := v2.15.0
+ACTIONLINT_VERSION := v1.7.12
 GOVULNCHECK_VERSION := v1.9.0
 CACHE := $(CURDIR)/.cache
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
+ACTIONLINT := $(CACHE)/bin/actionlint-$(ACTIONLINT_VERSION)
 
 .DEFAULT_GOAL := help
 
@@ -64,7 +66,7 @@ test-matrix: setup ## run the tests of the database with PostgreSQL 14 to 18
 	TESTFLAGS="$(TESTFLAGS)" TEST_TIMEOUT="$(TEST_TIMEOUT)" PACKAGES="$(PACKAGES)" ./scripts/test-matrix $(MAJORS)
 
 .PHONY: lint
-lint: lint-format lint-mod lint-code ## check format, go.mod and code
+lint: lint-format lint-mod lint-code lint-workflows ## check format, go.mod, code and workflows
 
 .PHONY: lint-format
 lint-format:
@@ -80,9 +82,25 @@ lint-code: $(GOLANGCI)
 	$(GOLANGCI) run --timeout 10m
 	cd examples/grpc && $(GOLANGCI) run --config ../../.golangci.yaml --timeout 10m
 
+# golangci-lint runs vet too; this target is for a commit, where it answers in seconds.
+.PHONY: lint-vet
+lint-vet:
+	$(GO) vet ./...
+	cd examples/grpc && $(GO) vet ./...
+
+# Without shellcheck and pyflakes, which actionlint runs where they are installed: it
+# would find more on one machine than on another.
+.PHONY: lint-workflows
+lint-workflows: $(ACTIONLINT)
+	$(ACTIONLINT) -shellcheck= -pyflakes=
+
 $(GOLANGCI):
 	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv $(CACHE)/bin/golangci-lint $@
+
+$(ACTIONLINT):
+	GOBIN=$(CACHE)/bin $(GO) install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	mv $(CACHE)/bin/actionlint $@
 
 # Asks the database of known vulnerabilities, which .ci/run must do without.
 .PHONY: vuln
