@@ -1,0 +1,114 @@
+package scripts
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDependabot: it looks at each module and at the workflows, and leaves alone what
+// no command can upgrade.
+func TestDependabot(t *testing.T) {
+	t.Parallel()
+	_, bot := parsed[struct {
+		Updates []struct {
+			Ecosystem   string   `yaml:"package-ecosystem"`
+			Directories []string `yaml:"directories"`
+			Ignore      []struct {
+				Name string `yaml:"dependency-name"`
+			} `yaml:"ignore"`
+		} `yaml:"updates"`
+	}](t, ".github/dependabot.yml")
+	var want []string
+	for _, pattern := range []string{"../go.mod", "../[^.]*/go.mod", "../[^.]*/*/go.mod"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			want = append(want, filepath.Join("/", strings.TrimPrefix(filepath.Dir(path), "..")))
+		}
+	}
+	seen := make(map[string]bool)
+	for _, u := range bot.Updates {
+		seen[u.Ecosystem] = true
+		if u.Ecosystem != "gomod" {
+			continue
+		}
+		slices.Sort(u.Directories)
+		slices.Sort(want)
+		if len(want) < 3 || !slices.Equal(u.Directories, want) {
+			t.Errorf("looks at %q, the modules are in %q", u.Directories, want)
+		}
+		ignored := false
+		for _, i := range u.Ignore {
+			ignored = ignored || i.Name == "github.com/jackc/pgxlisten"
+		}
+		if !ignored {
+			t.Error("pgxlisten is not ignored")
+		}
+	}
+	if !seen["gomod"] || !seen["github-actions"] {
+		t.Errorf("looks at %v", seen)
+	}
+}
+
+// TestIssueForms: GitHub shows a form that it cannot read to nobody.
+func TestIssueForms(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"bug", "feature"} {
+		text, form := parsed[struct {
+			Name        string `yaml:"name"`
+			Description string `yaml:"description"`
+			Body        []struct {
+				Type       string         `yaml:"type"`
+				ID         string         `yaml:"id"`
+				Attributes map[string]any `yaml:"attributes"`
+			} `yaml:"body"`
+		}](t, ".github/ISSUE_TEMPLATE/"+name+".yml")
+		if form.Name == "" || form.Description == "" || len(form.Body) == 0 {
+			t.Errorf("%s: %+v", name, form)
+		}
+		ids := make(map[string]bool)
+		for _, b := range form.Body {
+			needs := map[string]string{"markdown": "value", "textarea": "label", "input": "label", "checkboxes": "label"}[b.Type]
+			if needs == "" || b.Attributes[needs] == nil || b.Type != "markdown" && (b.ID == "" || ids[b.ID]) {
+				t.Errorf("%s: %+v", name, b)
+			}
+			ids[b.ID] = true
+		}
+		if !strings.Contains(text, "notifyd version") || name == "bug" && (!strings.Contains(text, "notifyd doctor -o json") || !ids["secrets"]) {
+			t.Errorf("%s does not ask for the version, the doctor, or to leave out secrets", name)
+		}
+	}
+}
+
+// TestPreCommit: each hook is a target of the Makefile.
+func TestPreCommit(t *testing.T) {
+	t.Parallel()
+	_, config := parsed[struct {
+		Repos []struct {
+			Repo  string `yaml:"repo"`
+			Hooks []struct {
+				Entry string `yaml:"entry"`
+				Files string `yaml:"files"`
+			} `yaml:"hooks"`
+		} `yaml:"repos"`
+	}](t, ".pre-commit-config.yaml")
+	if len(config.Repos) != 1 || config.Repos[0].Repo != "local" || len(config.Repos[0].Hooks) < 4 {
+		t.Fatalf("%+v", config)
+	}
+	for _, hook := range config.Repos[0].Hooks {
+		target, found := strings.CutPrefix(hook.Entry, "make ")
+		if !found {
+			t.Errorf("%q is not of the Makefile", hook.Entry)
+			continue
+		}
+		makes(t, target)
+		if _, err := regexp.Compile(hook.Files); err != nil {
+			t.Errorf("%s: %v", hook.Entry, err)
+		}
+	}
+}
