@@ -142,6 +142,7 @@ type player struct{ dir, test string }
 func players() map[string]player {
 	return map[string]player{
 		"README.md":                 {"cmd/notifyd", "TestReadmePage"},
+		"CONTRIBUTING.md":           {"cmd/notifyd", "TestContributingPage"},
 		"docs/README.md":            {"cmd/notifyd", "TestShortPages"},
 		"docs/concepts.md":          {"cmd/notifyd", "TestShortPages"},
 		"docs/faq.md":               {"cmd/notifyd", "TestShortPages"},
