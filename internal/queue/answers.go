@@ -13,15 +13,13 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.idle.wakeAll()
-	s.asks[q.Source].Count++
+	s.tally.asked(q.Source, err != nil)
 	if err != nil {
-		s.asks[q.Source].Failed++
 		s.failedLocked(q)
 		return
 	}
 	if n := len(c.Work); n > 0 {
-		s.claims++
-		s.found += uint64(n)
+		s.tally.claimed(n)
 		s.eventBytes = (3*s.eventBytes + c.Bytes/n) / 4
 	}
 	switch q.Source {
@@ -174,6 +172,6 @@ func jittered(d time.Duration) time.Duration {
 func (s *scheduler) stats(to *observe.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	to.Claims, to.Claimed, to.Bell = s.claims, s.found, s.sweep.mode.String()
-	to.ByID, to.Sweeps, to.Due = s.asks[SourceIDs], s.asks[SourceSweep], s.asks[SourceDue]
+	s.tally.stats(to)
+	to.Bell = s.sweep.mode.String()
 }

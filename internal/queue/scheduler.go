@@ -7,7 +7,6 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
-	"github.com/notifyd/notifyd/observe"
 )
 
 // scheduler decides what is claimed next. Hints, timers and lanes tell it what
@@ -31,18 +30,15 @@ type scheduler struct {
 	hurry     chan struct{} // capacity 1: somebody should come who waits for handlers
 	salvaging int           // claimers that have answers to write first
 
-	ids      []int64   // named by the bell, not yet claimed
-	heard    int       // ids named since heardAt
-	heardAt  time.Time // zero: not counting
-	sweeping bool      // a sweep is in flight
+	ids      []int64 // named by the bell, not yet claimed
+	hearing  hearing
+	sweeping bool // a sweep is in flight
 	sweep    sweep
 	lagged   map[dispatch.Lane]*lag // lanes that were passed over
 	turns    turns
 
-	eventBytes int    // of a payload, on average
-	claims     uint64 // that found something
-	found      uint64 // by them
-	asks       [SourceDue + 1]observe.Asked
+	eventBytes int // of a payload, on average
+	tally      tally
 
 	due due
 
@@ -114,7 +110,9 @@ func (s *scheduler) hint(id int64) {
 		return // the sweep will meet it
 	}
 	s.ids = append(s.ids, id)
-	s.countLocked()
+	if rate := s.hearing.count(time.Now()); rate >= watchFrom {
+		s.bell.watch(rate)
+	}
 	if len(s.ids) >= pressure {
 		s.wakeUpLocked()
 	}
@@ -125,29 +123,6 @@ func (s *scheduler) hint(id int64) {
 		}
 	}
 	s.idle.wake()
-}
-
-const (
-	// listenFor is over how long the rate of named ids is measured.
-	listenFor = 50 * time.Millisecond
-	// watchFrom is the rate from which it is looked whether writers queue up.
-	watchFrom = 100.0
-)
-
-// countLocked measures how many ids are named per second. Writers that have to
-// ring commit one after the other: the rate alone does not tell whether they
-// would be faster in silence, so above a little it is looked after.
-func (s *scheduler) countLocked() {
-	now := time.Now()
-	took := now.Sub(s.heardAt)
-	if took < listenFor {
-		s.heard++
-		return
-	}
-	if rate := float64(s.heard) / took.Seconds(); rate >= watchFrom && took < 2*listenFor {
-		s.bell.watch(rate)
-	}
-	s.heard, s.heardAt = 1, now
 }
 
 // queued takes word that writers queue up to ring, at the given rate: silence

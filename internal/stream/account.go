@@ -2,9 +2,6 @@ package stream
 
 import (
 	"slices"
-
-	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/dispatch"
 )
 
 // account returns the position as it is to be written: the highest id that was read,
@@ -13,9 +10,9 @@ import (
 // So is what is to be stored and is not yet: that is pending, unless it is written in the
 // same transaction.
 func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive // which of two it is
-	ids := u.openIDs()
+	ids := u.flight.openIDs()
 	if pending {
-		ids = append(ids, u.pending.fresh...)
+		ids = append(ids, u.shelf.pending.fresh...)
 	}
 	slices.Sort(ids)
 	gaps := u.reader.Gaps()
@@ -38,32 +35,4 @@ func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive
 		add(Range{id, id})
 	}
 	return u.reader.Head(), open
-}
-
-// openIDs returns the ids of events that were read, and are neither acknowledged nor
-// rows, nor about to be rows.
-func (u *unit) openIDs() (ids []int64) {
-	note := func(d *dispatch.Delivery) {
-		if !d.Row {
-			ids = append(ids, d.Event.ID)
-		}
-	}
-	// The last first: what is found to be delivered was delivered after those that are
-	// looked at then, so that of an aggregate the end stays open, and nothing before it alone.
-	for _, p := range slices.Backward(u.parcels) {
-		p.UnderWay(note)
-	}
-	for i := range u.again {
-		note(&u.again[i])
-	}
-	return ids
-}
-
-// eventBytes is about how much memory an event takes beside its fixed size.
-func eventBytes(e *delivery.Event) int {
-	n := len(e.Payload) + len(e.AggregateID)
-	for name, value := range e.Headers {
-		n += len(name) + len(value)
-	}
-	return n
 }

@@ -19,20 +19,20 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 			return true, nil
 		}
 	}
-	if len(u.again) > 0 {
+	if len(u.flight.again) > 0 {
 		return u.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
 	}
-	if u.stuck = !u.pos.Sure() || u.bytes >= u.e.memory(); u.stuck {
+	if u.stuck = !u.pos.Sure() || u.flight.bytes >= u.e.memory(); u.stuck {
 		return false, nil
 	}
 	if u.early > 0 {
 		return u.read(ctx, conn)
 	}
-	if len(u.ready) > 0 {
+	if len(u.shelf.ready) > 0 {
 		return u.feedLines(ctx, conn)
 	}
-	u.dueTurn = !u.dueTurn
-	if u.dueTurn && !time.Now().Before(u.dueAt) {
+	u.shelf.dueTurn = !u.shelf.dueTurn
+	if u.shelf.dueTurn && !time.Now().Before(u.shelf.dueAt) {
 		if did, err = u.feedDue(ctx, conn); did || err != nil {
 			return did, err
 		}
@@ -45,13 +45,13 @@ func (u *unit) feedAgain() bool {
 	if u.stuck = !u.pos.Sure(); u.stuck {
 		return false
 	}
-	n := u.grant(min(len(u.again), u.e.limits.Batch))
+	n := u.grant(min(len(u.flight.again), u.e.limits.Batch))
 	if n == 0 {
 		return false
 	}
 	p := u.parcel()
-	u.deliver(p, append(p.Room(n), u.again[:n]...), nil, n)
-	u.again = slices.Delete(u.again, 0, n)
+	u.deliver(p, append(p.Room(n), u.flight.again[:n]...), nil, n)
+	u.flight.again = slices.Delete(u.flight.again, 0, n)
 	return true
 }
 
@@ -65,26 +65,19 @@ func (u *unit) grant(n int) int {
 // deliver hands deliveries over in a parcel, for which room was granted.
 func (u *unit) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
 	if len(all) == 0 {
-		u.spare = append(u.spare, p)
+		u.flight.keep(p)
 		u.lane.Return(granted)
 		return
 	}
-	size := 0
-	for i := range all {
-		size += eventBytes(all[i].Event)
-	}
 	p.Fill(all)
-	u.bytes += size
-	u.sizes[p] = size
-	u.parcels = append(u.parcels, p)
+	u.flight.begin(p, all)
 	u.lane.Deliver(p, unblock)
 	u.lane.Return(granted - len(all))
 }
 
+// parcel returns an empty parcel.
 func (u *unit) parcel() *dispatch.Parcel {
-	if n := len(u.spare); n > 0 {
-		p := u.spare[n-1]
-		u.spare = u.spare[:n-1]
+	if p := u.flight.unused(); p != nil {
 		return p
 	}
 	return dispatch.NewParcel(u.pos.Sure, func(bool) { u.poke() })

@@ -22,7 +22,7 @@ const lastSave = 5 * time.Second
 func (u *unit) leave(ctx context.Context, why error) error {
 	u.lane.Withdraw()
 	u.setFull(false)
-	for u.collect(); len(u.parcels) > 0; u.collect() {
+	for u.collect(); len(u.flight.parcels) > 0; u.collect() {
 		select {
 		case <-u.wake:
 		case <-u.e.abandoned:
@@ -35,7 +35,7 @@ func (u *unit) leave(ctx context.Context, why error) error {
 // lastSave writes the position for the last time.
 func (u *unit) lastSave(ctx context.Context, why error) error {
 	u.collect()
-	if why != nil || !u.dirty && u.pending.empty() {
+	if why != nil || !u.ledger.dirty && u.shelf.pending.empty() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
@@ -66,13 +66,13 @@ func (u *unit) hinted(seek bool) { //nolint:revive // it is what the caller know
 // publish makes the unit's figures known to others.
 func (u *unit) publish() {
 	gaps := u.reader.Gaps()
-	open := int64(len(u.again) + len(u.pending.fresh))
-	for _, p := range u.parcels {
+	open := int64(len(u.flight.again) + len(u.shelf.pending.fresh))
+	for _, p := range u.flight.parcels {
 		p.UnderWay(func(*dispatch.Delivery) { open++ })
 	}
 	u.figures.Store(&observe.PositionStats{
 		Destination: u.name, Part: u.pos.Part, Head: u.reader.Head(), Open: open, Gaps: u.e.possible(gaps), Ranges: int64(gaps.Len()),
-		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.acknowledged)), Saved: u.saves, SavedAt: u.savedAt,
+		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.ledger.acknowledged)), Saved: u.ledger.saves, SavedAt: u.ledger.at,
 	})
 }
 

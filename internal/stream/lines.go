@@ -36,19 +36,19 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	all := make([]dispatch.Delivery, 0, len(rows))
 	for i := range rows {
 		r := &rows[i]
-		if _, is := u.held[r.id]; is {
+		if _, is := u.shelf.held[r.id]; is {
 			continue // it is under way, or was until a moment ago
 		}
 		if r.key != "" && !r.first && r.event.Replay == 0 && !r.orphan && u.lane.Ordered() {
 			// Not the first of its line, which only a table has that was a queue.
 			key := u.e.keys.Named(r.key)
-			u.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
-			u.held[r.id], u.doubtful[key] = r.state, r.key
-			u.dirty = true
+			u.shelf.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
+			u.shelf.held[r.id], u.shelf.doubtful[key] = r.state, r.key
+			u.ledger.dirty = true
 			continue
 		}
 		if r.orphan && r.key != "" && u.lane.Ordered() {
-			u.drains[u.e.keys.Named(r.key)] = r.key // others may wait behind it
+			u.shelf.drains[u.e.keys.Named(r.key)] = r.key // others may wait behind it
 		}
 		all = u.take(all, r, r.key != "")
 	}
@@ -62,7 +62,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error { //nolint:revive // what the read has shown
 	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
-		u.duePlace = duePlace{last.at, last.id}
+		u.shelf.duePlace = duePlace{last.at, last.id}
 	}
 	if more {
 		return nil
@@ -74,7 +74,8 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 	if wait = min(wait, u.e.limits.PollInterval); !known {
 		wait = u.e.limits.PollInterval
 	}
-	u.duePlace, u.dueAt = dueStart(), time.Now().Add(wait)
+	u.shelf.lookAnew()
+	u.shelf.dueAt = time.Now().Add(wait)
 	return nil
 }
 
@@ -82,9 +83,9 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 // deleted by hand is removed instead.
 func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
 	if r.orphan {
-		u.pending.removed = append(u.pending.removed, r.id)
-		u.held[r.id] = r.state
-		u.dirty = true
+		u.shelf.pending.remove(r.id)
+		u.shelf.held[r.id] = r.state
+		u.ledger.dirty = true
 		return all
 	}
 	d := dispatch.Delivery{Event: &r.event, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
@@ -96,7 +97,7 @@ func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.D
 	default:
 		d.Key, u.scratch = u.e.keys.Of(u.scratch, &r.event)
 	}
-	u.held[r.id] = r.state
+	u.shelf.held[r.id] = r.state
 	return append(all, d)
 }
 
@@ -107,19 +108,11 @@ func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	u.e.report(nil)
-	for key, name := range u.drains {
-		u.goOn(key, name)
+	for key, name := range u.shelf.drains {
+		u.shelf.goOn(key, name)
 	}
-	clear(u.drains)
+	clear(u.shelf.drains)
 	return u.lookAtLines(ctx, conn)
-}
-
-// goOn has a line gone on with.
-func (u *unit) goOn(key dispatch.Key, name string) {
-	if !u.isReady[key] {
-		u.isReady[key] = true
-		u.ready = append(u.ready, line{key, name})
-	}
 }
 
 // lookAtLines looks whether what was just parked waits behind anything. It may not: what
@@ -130,7 +123,7 @@ func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	var names []string
-	for key, name := range u.doubtful {
+	for key, name := range u.shelf.doubtful {
 		if !u.lane.Busy(key) { // else the last that is under way says Behind, or stays in front
 			names = append(names, name)
 		}
@@ -145,10 +138,10 @@ func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 			return fmt.Errorf("look at what is stored of %q: %w", u.name, err)
 		}
 		for _, name := range free {
-			u.goOn(u.e.keys.Named(name), name)
+			u.shelf.goOn(u.e.keys.Named(name), name)
 		}
 	}
-	clear(u.doubtful)
+	clear(u.shelf.doubtful)
 	return nil
 }
 
@@ -158,14 +151,14 @@ func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	// What was parked a moment ago may come before what is stored.
 	u.collect()
-	if slices.ContainsFunc(u.ready, func(l line) bool { return u.pending.parked[l.key] > 0 }) {
+	if slices.ContainsFunc(u.shelf.ready, func(l line) bool { return u.shelf.pending.parked[l.key] > 0 }) {
 		return true, u.store(ctx, conn)
 	}
 	granted := u.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil
 	}
-	lines := u.ready[:min(len(u.ready), maxLines, granted)]
+	lines := u.shelf.ready[:min(len(u.shelf.ready), maxLines, granted)]
 	per := min(maxPerLine, granted/len(lines))
 	names := make([]string, len(lines))
 	for i, l := range lines {
@@ -188,7 +181,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 		var state lineState
 		all, state = u.takeLine(all, rows[:n])
 		rows = rows[n:]
-		whole := n < per && (!cut || len(rows) > 0) && u.pending.parked[l.key] == 0
+		whole := n < per && (!cut || len(rows) > 0) && u.shelf.pending.parked[l.key] == 0
 		switch {
 		case state == lineWaits: // until it is due, or until somebody has dealt with a dead letter
 		case whole && len(all) == before:
@@ -196,14 +189,11 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 		case whole:
 			unblock = append(unblock, l.key)
 		case len(all) == before:
-			u.drains[l.key] = l.name // with what has yet to be written
-			u.dirty = true
+			u.shelf.drains[l.key] = l.name // with what has yet to be written
+			u.ledger.dirty = true
 		}
 	}
-	for _, l := range lines {
-		delete(u.isReady, l.key)
-	}
-	u.ready = slices.Delete(u.ready, 0, len(lines))
+	u.shelf.wentOn(len(lines))
 	u.deliver(u.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
 	return true, nil
 }
@@ -221,10 +211,33 @@ const (
 func (u *unit) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Delivery, lineState) {
 	for i := range rows {
 		r := &rows[i]
-		if _, is := u.held[r.id]; is || !r.orphan && (r.state == stateDead || r.state == stateRetry && !r.due) {
+		if _, is := u.shelf.held[r.id]; is || !r.orphan && (r.state == stateDead || r.state == stateRetry && !r.due) {
 			return all, lineWaits
 		}
 		all = u.take(all, r, true)
 	}
 	return all, lineGoes
+}
+
+// readDue returns up to n rows that are due, behind the unit's place, and whether there
+// may be more.
+func (u *unit) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored, more bool, err error) {
+	all, cut, err := readRows(ctx, conn, u.e.limits.Bytes, sqlDue, u.name, u.shelf.duePlace.at, u.shelf.duePlace.id, n, u.lane.Blocks())
+	if err != nil {
+		return nil, false, fmt.Errorf("read due deliveries of %q: %w", u.name, err)
+	}
+	return all, cut || len(all) == n, nil
+}
+
+// nextDue returns when the next row behind the unit's place becomes due, and false if none is known to.
+func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
+	var us int64
+	err := conn.QueryRow(ctx, sqlNextDue, u.name, u.shelf.duePlace.at, u.shelf.duePlace.id).Scan(&us)
+	switch {
+	case isNoRows(err):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", u.name, err)
+	}
+	return max(0, time.Duration(us)*time.Microsecond), true, nil
 }

@@ -81,7 +81,7 @@ func (u *unit) note(ctx context.Context, conn *pgx.Conn) error {
 				return err
 			}
 		}
-		u.former = slices.DeleteFunc(all, func(s span) bool { return !s.ended || s.until.within(head, open) })
+		u.types.former = slices.DeleteFunc(all, func(s span) bool { return !s.ended || s.until.within(head, open) })
 		return noted(ctx, tx, u.name)
 	})
 	if err == nil && changed {
@@ -213,22 +213,4 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 		return fmt.Errorf("note which routes are to come: %w", err)
 	}
 	return nil
-}
-
-// formerly reports whether the destination gets the event by routes that have ended.
-func (u *unit) formerly(eventType string, id int64) bool {
-	return slices.ContainsFunc(u.former, func(s span) bool { return s.contains(id) && s.way(eventType) == here })
-}
-
-// everGot reports whether the destination may get events of the type by routes that have ended.
-func (u *unit) everGot(eventType string) bool {
-	return slices.ContainsFunc(u.former, func(s span) bool { return s.way(eventType) == here })
-}
-
-// forgetFormer forgets the routes by which nothing is left to be read.
-func (u *unit) forgetFormer() {
-	if len(u.former) > 0 {
-		gaps := u.reader.Gaps()
-		u.former = slices.DeleteFunc(u.former, func(s span) bool { return s.until.within(u.reader.Head(), gaps) })
-	}
 }

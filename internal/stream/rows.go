@@ -2,8 +2,6 @@ package stream
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -110,40 +108,6 @@ func bytesOf(s *string) []byte {
 		return nil
 	}
 	return []byte(*s)
-}
-
-// duePlace is a place in the order of due rows.
-type duePlace struct {
-	at pgtype.Timestamptz
-	id int64
-}
-
-// dueStart is before all rows.
-func dueStart() duePlace {
-	return duePlace{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, math.MinInt64}
-}
-
-// readDue returns up to n rows that are due, behind the unit's place, and whether there
-// may be more.
-func (u *unit) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored, more bool, err error) {
-	all, cut, err := readRows(ctx, conn, u.e.limits.Bytes, sqlDue, u.name, u.duePlace.at, u.duePlace.id, n, u.lane.Blocks())
-	if err != nil {
-		return nil, false, fmt.Errorf("read due deliveries of %q: %w", u.name, err)
-	}
-	return all, cut || len(all) == n, nil
-}
-
-// nextDue returns when the next row behind the unit's place becomes due, and false if none is known to.
-func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
-	var us int64
-	err := conn.QueryRow(ctx, sqlNextDue, u.name, u.duePlace.at, u.duePlace.id).Scan(&us)
-	switch {
-	case isNoRows(err):
-		return 0, false, nil
-	case err != nil:
-		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", u.name, err)
-	}
-	return max(0, time.Duration(us)*time.Microsecond), true, nil
 }
 
 // The states of rows, as they stand in the column.

@@ -3,7 +3,6 @@ package stream
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,21 +12,9 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-const (
-	// saveEvery is how often a position is written while it moves. A crash repeats
-	// what was acknowledged since. One with many ranges costs the server some
-	// milliseconds, and is written less often: saveShare times as long passes as it took,
-	// up to saveAtLeast.
-	saveEvery   = 25 * time.Millisecond
-	saveShare   = 20
-	saveAtLeast = 50 * time.Millisecond
-	// skipAhead is how many times as many rows as events are read at once, where most are
-	// of types that others get.
-	skipAhead = 10
-	// firstGapPoll is the first pause between two looks at ids that nobody has seen
-	// yet; each pause is twice as long as the one before, up to the poll interval.
-	firstGapPoll = time.Millisecond
-)
+// skipAhead is how many times as many rows as events are read at once, where most are
+// of types that others get.
+const skipAhead = 10
 
 // unit reads the table for one destination, hands what it reads to the lane, and keeps
 // account of what has become of it. One goroutine does all of that, one thing after the
@@ -41,41 +28,17 @@ type unit struct {
 	wake chan struct{} // capacity 1: an answer, room, a notification
 
 	reader  *Reader
-	skip    []string        // event types that go to others
-	skipped map[string]bool // the same
 	scratch []byte
 
-	parcels []*dispatch.Parcel // under way
-	spare   []*dispatch.Parcel // nothing of them is
-	sizes   map[*dispatch.Parcel]int
-	bytes   int                 // of what is under way
-	again   []dispatch.Delivery // given back, by id: goes before everything else
+	flight flight
+	shelf  shelf
+	ledger ledger
+	next   next
+	types  types
 
-	pending      writes
-	held         map[int64]string        // rows under way, or in pending, with the state in which they were read
-	drains       map[dispatch.Key]string // lines to go on with after the next write
-	early        int64                   // until this is read nothing that is stored goes; 0: it may
-	doubtful     map[dispatch.Key]string // lines to be looked at after the next write: nothing may be in front of them
-	ready        []line                  // lines to go on with now
-	isReady      map[dispatch.Key]bool   // which they are
-	duePlace     duePlace
-	dueAt        time.Time // when to look for rows that are due
-	dueTurn      bool      // rows that are due are looked for before the table is read
-	acknowledged int64
-	written      int64 // of that
-	dirty        bool  // there is something to be written
-	savedAt      time.Time
-	saveWait     time.Duration // from then until the next write
-	savedHead    int64
-	saves        uint64
-
-	full    bool      // the last read was cut off: there is more
-	nextAt  time.Time // when to read without being asked
-	gapWait time.Duration
-	gapIDs  int64
+	early   int64     // until this is read nothing that is stored goes; 0: it may
 	checkAt time.Time // when to look next whether ids still are what they were
 	routed  bool      // its routes are noted
-	former  []span    // routes that have ended, by which it has yet to read
 	loaded  bool      // what is stored is known
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more to do, and others wait for the connection
@@ -86,18 +49,11 @@ type unit struct {
 	seek    atomic.Bool // or that rows may be due
 }
 
-// line is the stored line of an aggregate.
-type line struct {
-	key  dispatch.Key
-	name string
-}
-
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		e: e, name: p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
-		skipped: make(map[string]bool), sizes: make(map[*dispatch.Parcel]int),
-		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string), isReady: make(map[dispatch.Key]bool), duePlace: dueStart(),
-		gapWait: firstGapPoll, savedHead: p.Head,
+		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(), ledger: ledger{head: p.Head},
+		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)},
 	}
 	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Head: p.Head})
 	u.reader = NewReader(p.Head, p.Open, e.witnesses)
@@ -156,7 +112,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 		return true, nil
 	}
 	if ok, err := u.handed(ctx, conn); err != nil || !ok {
-		u.nextAt = time.Now().Add(handPoll)
+		u.next.at = time.Now().Add(handPoll)
 		return false, err
 	}
 	if err := u.loadLines(ctx, conn); err != nil {
@@ -179,9 +135,9 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 		}
 		u.collect()
 		if u.seek.Swap(false) {
-			u.dueAt, u.duePlace = time.Time{}, dueStart()
+			u.shelf.lookAnew()
 		}
-		if u.saveDue() {
+		if u.ledger.due() || len(u.shelf.drains) > 0 || len(u.shelf.pending.rows) >= maxPending {
 			if err := u.store(ctx, conn); err != nil {
 				return err
 			}
@@ -197,50 +153,11 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// saveDue reports whether the position is to be written now.
-func (u *unit) saveDue() bool {
-	return u.dirty && time.Since(u.savedAt) >= u.saveWait || len(u.drains) > 0 || len(u.pending.rows) >= maxPending
-}
-
-// maxPending bounds what waits to be written with the position.
-const maxPending = 5000
-
-// collect takes the answers. It begins with the parcel that was handed over last: where
-// an event of an aggregate is found to be answered, so are those before it. Taken the
-// other way round, a row might be removed and one before it not, and a crash
-// would repeat that one alone.
+// collect takes the answers.
 func (u *unit) collect() {
-	taken := make([]taking, len(u.parcels))
-	for i, p := range slices.Backward(u.parcels) {
-		acknowledged, answers, left := p.Take()
-		taken[i] = taking{answers, left}
-		if acknowledged > 0 || len(answers) > 0 {
-			u.acknowledged += int64(acknowledged)
-			u.dirty = true
-		}
-	}
-	kept := u.parcels[:0]
-	for i, p := range u.parcels {
-		for k := range taken[i].answers {
-			u.answered(&taken[i].answers[k])
-		}
-		if taken[i].left > 0 {
-			kept = append(kept, p)
-			continue
-		}
-		u.bytes -= u.sizes[p]
-		delete(u.sizes, p)
-		p.Empty()
-		u.spare = append(u.spare, p)
-	}
-	clear(u.parcels[len(kept):])
-	u.parcels = kept
-}
-
-// taking is what was taken of a parcel.
-type taking struct {
-	answers []dispatch.Answer
-	left    int
+	acknowledged, news := u.flight.take(u.answered)
+	u.ledger.acknowledged += acknowledged
+	u.ledger.dirty = u.ledger.dirty || news
 }
 
 // answered takes what became of a delivery, other than that a fresh event was delivered.
@@ -255,17 +172,16 @@ func (u *unit) answered(a *dispatch.Answer) {
 	}
 	switch a.Verdict {
 	case dispatch.VerdictReleased:
-		at, _ := slices.BinarySearchFunc(u.again, id, func(d dispatch.Delivery, id int64) int { return compare(d.Event.ID, id) })
-		u.again = slices.Insert(u.again, at, a.Delivery)
+		u.flight.giveBack(a.Delivery)
 		return
 	case dispatch.VerdictDelivered:
 		if a.Row {
-			u.pending.removed = append(u.pending.removed, id)
+			u.shelf.pending.remove(id)
 		}
 	case dispatch.VerdictParked:
-		u.doubtful[a.Key] = out.key
-		if a.Row && u.held[id] == stateParked {
-			delete(u.held, id) // it is where it belongs
+		u.shelf.doubtful[a.Key] = out.key
+		if a.Row && u.shelf.held[id] == stateParked {
+			delete(u.shelf.held, id) // it is where it belongs
 			return
 		}
 		out.state, out.class, out.err, out.delay = stateParked, "", "", 0
@@ -276,17 +192,17 @@ func (u *unit) answered(a *dispatch.Answer) {
 	}
 	if out.state != "" {
 		out.fresh = !a.Row
-		u.pending.put(out, a.Key)
+		u.shelf.pending.put(out, a.Key)
 	}
 	if a.Behind {
-		u.drains[a.Key] = dispatch.OrderingKey(e)
+		u.shelf.drains[a.Key] = dispatch.OrderingKey(e)
 	}
 }
 
 // read reads on in the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	now := time.Now()
-	if !u.full && now.Before(u.nextAt) && !u.hint.Load() && u.early == 0 {
+	if !u.next.more && now.Before(u.next.at) && !u.hint.Load() && u.early == 0 {
 		return false, nil
 	}
 	granted := u.grant(u.e.limits.Batch)
@@ -295,7 +211,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	announced := u.hint.Swap(false)
 	before := u.reader.Head()
-	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, Skip: u.skip})
+	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, Skip: u.types.skip})
 	if err != nil {
 		u.lane.Return(granted)
 		// A reader is of no use after an error, and has not moved.
@@ -305,16 +221,16 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	u.setFull(b.Full)
 	u.hand(&b, granted) //nolint:contextcheck // deliveries outlive the read
-	u.forgetFormer()
+	u.types.forget(u.reader.Head(), u.reader.Gaps())
 	// Ids that turn out to be dead are news as well.
 	gapIDs := u.reader.Gaps().IDs()
-	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.gapIDs {
-		u.dirty = true
+	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.next.gapIDs {
+		u.ledger.dirty = true
 	}
 	u.e.vigil.saw(b.Seen, b.Full, announced)
-	u.plan(now, b.Seen, gapIDs)
+	u.next.plan(now, u.e.vigil.pause(), u.e.limits.PollInterval, b.Seen > 0, gapIDs)
 	if u.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.early) { // the gaps come first
-		u.early, u.dirty = 0, true
+		u.early, u.ledger.dirty = 0, true
 	}
 	if !u.begun {
 		u.begun = true
@@ -326,12 +242,12 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 // setFull takes note of whether there is more to read, for the vigil as well.
 func (u *unit) setFull(full bool) {
 	switch {
-	case full && !u.full:
+	case full && !u.next.more:
 		u.e.vigil.behind.Add(1)
-	case !full && u.full:
+	case !full && u.next.more:
 		u.e.vigil.behind.Add(-1)
 	}
-	u.full = full
+	u.next.more = full
 }
 
 // hand routes what was read and hands it to the lane.
@@ -344,12 +260,12 @@ func (u *unit) hand(b *Batch, granted int) {
 		if i == 0 || e.Type != eventType {
 			eventType, wanted = e.Type, u.wants(e.Type)
 		}
-		if !wanted && !u.formerly(e.Type, e.ID) {
+		if !wanted && !u.types.formerly(e.Type, e.ID) {
 			continue
 		}
 		e.Destination, e.Attempt = u.name, 1
 		if b.Delays != nil && b.Delays[i] > 0 {
-			u.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
+			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
 			continue
 		}
 		d := dispatch.Delivery{Event: e}
@@ -363,41 +279,14 @@ func (u *unit) hand(b *Batch, granted int) {
 
 // wants reports whether the destination gets events of the type.
 func (u *unit) wants(eventType string) bool {
-	if u.skipped[eventType] {
+	switch {
+	case u.types.skipped[eventType]:
 		return false
-	}
-	if u.e.d.Wanted(u.lane, eventType) {
+	case u.e.d.Wanted(u.lane, eventType):
 		return true
 	}
-	if len(u.skip) < maxSkip && !u.everGot(eventType) {
-		u.skipped[eventType] = true
-		u.skip = append(u.skip, eventType)
-	}
+	u.types.pass(eventType)
 	return false
-}
-
-// maxSkip bounds the list of event types of which the id alone is read. Types are few;
-// where they are not, their rows are read for nothing.
-const maxSkip = 500
-
-// plan decides when to read again without being asked.
-func (u *unit) plan(now time.Time, seen int, gapIDs int64) {
-	wait := u.e.vigil.pause()
-	if gapIDs != u.gapIDs || seen > 0 {
-		u.gapIDs, u.gapWait = gapIDs, firstGapPoll
-	}
-	if gapIDs > 0 {
-		wait = min(wait, u.gapWait)
-		u.gapWait = min(2*u.gapWait, u.e.limits.PollInterval)
-	}
-	u.nextAt = now.Add(wait)
-}
-
-// dueBy has the unit look for rows that are due at a time, if not before.
-func (u *unit) dueBy(at time.Time) {
-	if at.Before(u.dueAt) {
-		u.dueAt = at
-	}
 }
 
 // look finds out whose transactions ids belong to that nobody has seen, if that is due.
@@ -410,28 +299,28 @@ func (u *unit) look(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	u.reader.Looked(l)
-	u.nextAt = time.Now() // what was found to be over can be read now
+	u.next.at = time.Now() // what was found to be over can be read now
 	return nil
 }
 
 // wait waits until there is something to do.
 func (u *unit) wait(ctx context.Context) {
-	next := time.Now().Add(u.e.limits.PollInterval)
-	if u.dirty {
-		next = earlier(next, u.savedAt.Add(u.saveWait))
+	at := time.Now().Add(u.e.limits.PollInterval)
+	if u.ledger.dirty {
+		at = earlier(at, u.ledger.at.Add(u.ledger.wait))
 	}
 	switch {
 	case !u.loaded:
-		next = earlier(next, u.nextAt)
+		at = earlier(at, u.next.at)
 	case !u.stuck:
-		next = earlier(earlier(next, u.nextAt), u.dueAt)
+		at = earlier(earlier(at, u.next.at), u.shelf.dueAt)
 		if look, ok := u.reader.NextLook(); ok {
-			next = earlier(next, look)
+			at = earlier(at, look)
 		}
 	case !u.pos.Sure():
-		next = earlier(next, time.Now().Add(unsurePoll))
+		at = earlier(at, time.Now().Add(unsurePoll))
 	}
-	timer := time.NewTimer(max(0, time.Until(next)))
+	timer := time.NewTimer(max(0, time.Until(at)))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -39,6 +39,9 @@ type entry struct {
 
 func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
 
+// remove notes that a row was dealt with.
+func (w *writes) remove(id int64) { w.removed = append(w.removed, id) }
+
 // put notes a row; key is that of its aggregate.
 func (w *writes) put(r entry, key dispatch.Key) {
 	w.rows = append(w.rows, r)
@@ -96,13 +99,13 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
 	defer cancel()
 	began := time.Now()
-	u.dirty = false // what is collected from here on is for the next write
+	u.ledger.dirty = false // what is collected from here on is for the next write
 	head, open := u.account(false)
 	// Rows that were delivered before what is not open any more must go with it. What has
 	// failed meanwhile is open and a row until the next write: the row counts.
 	u.collect()
-	delta := u.acknowledged - u.written
-	w := &u.pending
+	delta := u.ledger.acknowledged - u.ledger.written
+	w := &u.shelf.pending
 	if w.empty() {
 		ok, err := u.pos.Save(ctx, conn, head, open, delta)
 		return u.saved(ok, err, head, delta, began)
@@ -113,16 +116,11 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 		if ok, err = u.pos.Save(ctx, tx, head, open, delta); err != nil || !ok {
 			return cmp.Or(err, errFenced)
 		}
-		return u.write(ctx, tx)
+		return w.write(ctx, tx, u.name)
 	})
 	if err == nil {
 		// Not before: who looks for rows that are due finds only what is written.
-		for i := range w.rows {
-			if r := &w.rows[i]; r.state == stateRetry {
-				u.dueBy(time.Now().Add(r.delay))
-			}
-		}
-		u.wrote()
+		u.shelf.wrote()
 	}
 	return u.saved(ok, err, head, delta, began)
 }
@@ -139,36 +137,21 @@ func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) 
 	})
 }
 
-// wrote lets go of what was pending. Until then its rows say in the table what they
-// said before, and must not be taken for something to be delivered.
-func (u *unit) wrote() {
-	for i := range u.pending.rows {
-		delete(u.held, u.pending.rows[i].id)
-	}
-	for _, id := range u.pending.removed {
-		delete(u.held, id)
-	}
-	u.pending = writes{}
-}
-
 // saved takes note of how a write went that was begun with at a time.
 func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) error {
-	u.dirty = u.dirty || err != nil
+	u.ledger.dirty = u.ledger.dirty || err != nil
 	switch {
 	case !ok && (err == nil || errors.Is(err, errFenced)):
 		return errFenced
 	case err != nil:
 		return fmt.Errorf("write the position of %q: %w", u.name, err)
 	}
-	u.written += delta
-	u.savedHead, u.savedAt = head, time.Now()
-	u.saveWait = min(max(saveEvery, saveShare*u.savedAt.Sub(began)), saveAtLeast)
-	u.saves++
+	u.ledger.saved(head, delta, began)
 	return nil
 }
 
-func (u *unit) write(ctx context.Context, tx pgx.Tx) error {
-	w := &u.pending
+// write writes all of it for a destination.
+func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error {
 	var batch pgx.Batch
 	for _, fresh := range []bool{true, false} {
 		query, some := sqlPutOld, make([]entry, 0, len(w.rows))
@@ -192,13 +175,13 @@ func (u *unit) write(ctx context.Context, tx pgx.Tx) error {
 			delays[i], keys[i], classes[i], texts[i] = r.delay.Microseconds(), r.key, r.class, wire.ErrorText(r.err)
 			own[i] = r.own
 		}
-		batch.Queue(query, u.name, ids, types, states, attempts, delays, keys, classes, texts, own)
+		batch.Queue(query, destination, ids, types, states, attempts, delays, keys, classes, texts, own)
 	}
 	if len(w.removed) > 0 {
-		batch.Queue(sqlRemove, u.name, w.removed)
+		batch.Queue(sqlRemove, destination, w.removed)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("store deliveries of %q: %w", u.name, err)
+		return fmt.Errorf("store deliveries of %q: %w", destination, err)
 	}
 	return nil
 }

@@ -1,0 +1,114 @@
+package stream
+
+import (
+	"slices"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// flight is what a unit has in memory: parcels at the lane, and what the lane gave back.
+type flight struct {
+	parcels []*dispatch.Parcel // under way
+	spare   []*dispatch.Parcel // nothing of them is
+	sizes   map[*dispatch.Parcel]int
+	bytes   int                 // of what is under way
+	again   []dispatch.Delivery // given back, by id: goes before everything else
+}
+
+// unused returns a parcel of which nothing is under way, nil if there is none.
+func (f *flight) unused() *dispatch.Parcel {
+	n := len(f.spare)
+	if n == 0 {
+		return nil
+	}
+	p := f.spare[n-1]
+	f.spare = f.spare[:n-1]
+	return p
+}
+
+// keep takes an empty parcel back.
+func (f *flight) keep(p *dispatch.Parcel) { f.spare = append(f.spare, p) }
+
+// begin notes a parcel that is about to be handed over.
+func (f *flight) begin(p *dispatch.Parcel, all []dispatch.Delivery) {
+	size := 0
+	for i := range all {
+		size += eventBytes(all[i].Event)
+	}
+	f.bytes += size
+	f.sizes[p] = size
+	f.parcels = append(f.parcels, p)
+}
+
+// giveBack takes a delivery back that nobody has begun with.
+func (f *flight) giveBack(d dispatch.Delivery) {
+	at, _ := slices.BinarySearchFunc(f.again, d.Event.ID, func(d dispatch.Delivery, id int64) int { return compare(d.Event.ID, id) })
+	f.again = slices.Insert(f.again, at, d)
+}
+
+// take takes the answers, and returns how many events were acknowledged and whether there
+// was any answer. It begins with the parcel that was handed over last: where
+// an event of an aggregate is found to be answered, so are those before it. Taken the
+// other way round, a row might be removed and one before it not, and a crash
+// would repeat that one alone.
+func (f *flight) take(answered func(*dispatch.Answer)) (acknowledged int64, news bool) {
+	taken := make([]taking, len(f.parcels))
+	for i, p := range slices.Backward(f.parcels) {
+		n, answers, left := p.Take()
+		taken[i] = taking{answers, left}
+		acknowledged += int64(n)
+		news = news || n > 0 || len(answers) > 0
+	}
+	kept := f.parcels[:0]
+	for i, p := range f.parcels {
+		for k := range taken[i].answers {
+			answered(&taken[i].answers[k])
+		}
+		if taken[i].left > 0 {
+			kept = append(kept, p)
+			continue
+		}
+		f.bytes -= f.sizes[p]
+		delete(f.sizes, p)
+		p.Empty()
+		f.keep(p)
+	}
+	clear(f.parcels[len(kept):])
+	f.parcels = kept
+	return acknowledged, news
+}
+
+// taking is what was taken of a parcel.
+type taking struct {
+	answers []dispatch.Answer
+	left    int
+}
+
+// openIDs returns the ids of events that were read, and are neither acknowledged nor
+// rows, nor about to be rows.
+func (f *flight) openIDs() (ids []int64) {
+	note := func(d *dispatch.Delivery) {
+		if !d.Row {
+			ids = append(ids, d.Event.ID)
+		}
+	}
+	// The last first: what is found to be delivered was delivered after those that are
+	// looked at then, so that of an aggregate the end stays open, and nothing before it alone.
+	for _, p := range slices.Backward(f.parcels) {
+		p.UnderWay(note)
+	}
+	for i := range f.again {
+		note(&f.again[i])
+	}
+	return ids
+}
+
+// eventBytes is about how much memory an event takes beside its fixed size.
+func eventBytes(e *delivery.Event) int {
+	n := len(e.Payload) + len(e.AggregateID)
+	for name, value := range e.Headers {
+		n += len(name) + len(value)
+	}
+	return n
+}

@@ -1,0 +1,38 @@
+package stream
+
+import "slices"
+
+// types are the event types that a destination reads past, and those that it gets by
+// routes that have ended.
+type types struct {
+	skip    []string        // event types that go to others
+	skipped map[string]bool // the same
+	former  []span          // routes that have ended, by which it has yet to read
+}
+
+// maxSkip bounds the list of event types of which the id alone is read. Types are few;
+// where they are not, their rows are read for nothing.
+const maxSkip = 500
+
+// pass notes a type that the destination does not get, so that its rows are not read.
+func (t *types) pass(eventType string) {
+	if len(t.skip) < maxSkip && !t.everGot(eventType) {
+		t.skipped[eventType] = true
+		t.skip = append(t.skip, eventType)
+	}
+}
+
+// formerly reports whether the destination gets the event by routes that have ended.
+func (t *types) formerly(eventType string, id int64) bool {
+	return slices.ContainsFunc(t.former, func(s span) bool { return s.contains(id) && s.way(eventType) == here })
+}
+
+// everGot reports whether the destination may get events of the type by routes that have ended.
+func (t *types) everGot(eventType string) bool {
+	return slices.ContainsFunc(t.former, func(s span) bool { return s.way(eventType) == here })
+}
+
+// forget forgets the routes by which nothing is left to be read.
+func (t *types) forget(head int64, gaps Ranges) {
+	t.former = slices.DeleteFunc(t.former, func(s span) bool { return s.until.within(head, gaps) })
+}
