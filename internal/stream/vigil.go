@@ -2,7 +2,6 @@ package stream
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -243,67 +242,4 @@ func (v *vigil) stayAwake(ctx context.Context, floor float64) {
 			return
 		}
 	}
-}
-
-// fallAsleep lets the bell ring and waits for those who wrote silently. It reports
-// whether the relay is to be awake again before that has come to its end.
-func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
-	pause := drowsyFirst
-	v.become(drowsy)
-	var silent *Look // who may have written silently
-	rang, mark := v.bell == nil, v.mark()
-	for ctx.Err() == nil {
-		var err error
-		if !rang {
-			_, err = v.bell.Ring(ctx)
-			rang, mark = err == nil, v.mark()
-		}
-		if rang && err == nil {
-			var now *Look
-			if now, err = v.look(ctx, mark); err == nil && now != nil {
-				if silent == nil {
-					silent = now
-				}
-				if !remains(silent, now) && !v.silenced(ctx) {
-					v.become(asleep) // and everybody reads once more
-					return 0, false
-				}
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			v.report(err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-v.rise:
-			return idleRate, true
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, v.poll)
-		v.wakeAll()
-	}
-	return 0, false
-}
-
-// silenced reports whether another relay keeps the bell silent: then nobody rings for
-// what the units of this one are to read.
-func (v *vigil) silenced(ctx context.Context) bool {
-	h, ok := v.bell.(Holders)
-	if !ok {
-		return false
-	}
-	yes, err := h.Silenced(ctx)
-	return yes || err != nil
-}
-
-// remains reports whether one of those who were seen by the first look is there in the
-// second. A prepared transaction keeps everybody waiting: a restart of the server gives
-// it another name.
-func remains(first, second *Look) bool {
-	for _, h := range second.holders {
-		if h.prepared() || first.server == second.server && slices.Contains(first.holders, h) {
-			return true
-		}
-	}
-	return false
 }

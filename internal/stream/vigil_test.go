@@ -129,3 +129,61 @@ func TestVigilBreaks(t *testing.T) {
 		stop()
 	})
 }
+
+// sharedBell is a bell that another relay may keep silent.
+type sharedBell struct {
+	echoBell
+
+	silent atomic.Bool
+}
+
+func (b *sharedBell) Silenced(context.Context) (bool, error) { return b.silent.Load(), nil }
+
+// TestVigilBesideAnother: while another relay keeps the bell silent, this one reads often,
+// because nobody rings for it. It sleeps when those have ended who were silent because of the
+// other one, which are those who hold the lock after that has let the bell go.
+func TestVigilBesideAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bell := &sharedBell{}
+		bell.silent.Store(true)
+		v := newVigil(time.Hour, bell)
+		bell.heard = v.wake
+		var reads, looks atomic.Int64
+		var writer atomic.Pointer[holder]
+		v.wakeAll, v.report = func() { reads.Add(1) }, func(err error) { t.Error(err) }
+		v.mark = func() uint64 { return 0 }
+		v.look = func(context.Context, uint64) (*Look, error) {
+			looks.Add(1)
+			l := &Look{}
+			if w := writer.Load(); w != nil {
+				l.holders = []holder{*w}
+			}
+			return l, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); v.run(ctx) }()
+
+		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
+		if n, least := reads.Load(), int64(time.Second/fastPoll); n < least || v.is() != drowsy {
+			t.Errorf("%d reads within a second of silence, want %d at least; it is %v", n, least, v.is())
+		}
+		// It writes silently, and has not committed when the other relay falls asleep.
+		writer.Store(&holder{transaction: "3/1", pid: 1})
+		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
+		bell.silent.Store(false)
+		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
+		if v.is() != drowsy || looks.Load() == 0 {
+			t.Errorf("beside one that was silent it is %v after %d looks", v.is(), looks.Load())
+		}
+		before := reads.Load()
+		writer.Store(nil)
+		time.Sleep(4 * time.Second) //nolint:forbidigo // of a synctest bubble
+		if v.is() != asleep || reads.Load() == before {
+			t.Errorf("when that has ended it is %v, and has read %d times", v.is(), reads.Load()-before)
+		}
+		cancel()
+		<-ended
+	})
+}
