@@ -12,6 +12,9 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 	pause := drowsyFirst
 	v.become(drowsy)
 	d := doze{rang: v.bell == nil}
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	v.asked = time.Now()
 	for ctx.Err() == nil {
 		over, err := v.goOn(ctx, &d)
 		if over {
@@ -21,11 +24,8 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 		if err != nil && ctx.Err() == nil {
 			v.report(err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-v.rise:
+		if v.rest(ctx, pause, tick.C) {
 			return idleRate, true
-		case <-time.After(pause):
 		}
 		pause = min(2*pause, v.poll)
 		if d.rang && !d.rings {
@@ -34,6 +34,27 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 		v.wakeAll()
 	}
 	return 0, false
+}
+
+// rest waits for a while, unless the relay is to be awake again, which it reports: the
+// transaction of a silent writer may last.
+func (v *vigil) rest(ctx context.Context, pause time.Duration, tick <-chan time.Time) (again bool) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return false
+		case <-v.rise:
+			return true
+		case <-tick:
+			if v.busy() {
+				return true
+			}
+		}
+	}
 }
 
 // doze is how far a relay is with falling asleep.

@@ -96,6 +96,8 @@ type vigil struct {
 	fast   atomic.Int64  // until when to poll fast, in unix ns
 	slow   atomic.Bool   // it fell asleep over a backlog: what is read of that is no reason to be awake
 
+	asked time.Time // when busy was last asked; of run
+
 	mu   sync.Mutex
 	mode mode
 }
@@ -187,12 +189,8 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 		case <-v.rise:
 			return idleRate, true
 		case <-tick.C:
-			found := v.found.Swap(0)
-			if v.rate(found, watchEvery) >= idleRate {
+			if v.busy() {
 				return idleRate, true
-			}
-			if found == 0 && v.behind.Load() == 0 {
-				v.slow.Store(false)
 			}
 			rate := float64(v.heard.Swap(0)) / watchEvery.Seconds()
 			if rate >= watchRate && v.queued(ctx) {
@@ -200,6 +198,18 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 			}
 		}
 	}
+}
+
+// busy reports whether so much was found since it was last asked that the relay is to be
+// awake. A backlog of which nothing was found, and that is gone, is no reason to sleep any more.
+func (v *vigil) busy() bool {
+	now, found := time.Now(), v.found.Swap(0)
+	over := now.Sub(v.asked)
+	v.asked = now
+	if found == 0 && v.behind.Load() == 0 {
+		v.slow.Store(false)
+	}
+	return v.rate(found, over) >= idleRate
 }
 
 // rate returns how many rows a unit has found per second.

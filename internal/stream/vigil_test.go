@@ -139,51 +139,89 @@ type sharedBell struct {
 
 func (b *sharedBell) Silenced(context.Context) (bool, error) { return b.silent.Load(), nil }
 
+// stage is what a vigil works with that falls asleep beside others.
+type stage struct {
+	*vigil
+
+	bell         sharedBell
+	reads, looks atomic.Int64
+	writer       atomic.Pointer[holder] // who holds the lock of the sequence
+}
+
+// newStage has a vigil work until the test has come to its end.
+func newStage(t *testing.T, poll time.Duration, silent bool) *stage {
+	t.Helper()
+	s := &stage{}
+	s.bell.silent.Store(silent)
+	s.vigil = newVigil(poll, &s.bell)
+	s.bell.heard = s.wake
+	s.wakeAll, s.report = func() { s.reads.Add(1) }, func(err error) { t.Error(err) }
+	s.mark = func() uint64 { return 0 }
+	s.look = func(context.Context, uint64) (*Look, error) {
+		s.looks.Add(1)
+		l := &Look{}
+		if w := s.writer.Load(); w != nil {
+			l.holders = []holder{*w}
+		}
+		return l, nil
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return s
+}
+
 // TestVigilBesideAnother: while another relay keeps the bell silent, this one reads often,
 // because nobody rings for it. It sleeps when those have ended who were silent because of the
 // other one, which are those who hold the lock after that has let the bell go.
 func TestVigilBesideAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bell := &sharedBell{}
-		bell.silent.Store(true)
-		v := newVigil(time.Hour, bell)
-		bell.heard = v.wake
-		var reads, looks atomic.Int64
-		var writer atomic.Pointer[holder]
-		v.wakeAll, v.report = func() { reads.Add(1) }, func(err error) { t.Error(err) }
-		v.mark = func() uint64 { return 0 }
-		v.look = func(context.Context, uint64) (*Look, error) {
-			looks.Add(1)
-			l := &Look{}
-			if w := writer.Load(); w != nil {
-				l.holders = []holder{*w}
-			}
-			return l, nil
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); v.run(ctx) }()
-
+		s := newStage(t, time.Hour, true)
 		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
-		if n, least := reads.Load(), int64(time.Second/fastPoll); n < least || v.is() != drowsy {
-			t.Errorf("%d reads within a second of silence, want %d at least; it is %v", n, least, v.is())
+		if n, least := s.reads.Load(), int64(time.Second/fastPoll); n < least || s.is() != drowsy {
+			t.Errorf("%d reads within a second of silence, want %d at least; it is %v", n, least, s.is())
 		}
 		// It writes silently, and has not committed when the other relay falls asleep.
-		writer.Store(&holder{transaction: "3/1", pid: 1})
+		s.writer.Store(&holder{transaction: "3/1", pid: 1})
 		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
-		bell.silent.Store(false)
+		s.bell.silent.Store(false)
 		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
-		if v.is() != drowsy || looks.Load() == 0 {
-			t.Errorf("beside one that was silent it is %v after %d looks", v.is(), looks.Load())
+		if s.is() != drowsy || s.looks.Load() == 0 {
+			t.Errorf("beside one that was silent it is %v after %d looks", s.is(), s.looks.Load())
 		}
-		before := reads.Load()
-		writer.Store(nil)
+		before := s.reads.Load()
+		s.writer.Store(nil)
 		time.Sleep(4 * time.Second) //nolint:forbidigo // of a synctest bubble
-		if v.is() != asleep || reads.Load() == before {
-			t.Errorf("when that has ended it is %v, and has read %d times", v.is(), reads.Load()-before)
+		if s.is() != asleep || s.reads.Load() == before {
+			t.Errorf("when that has ended it is %v, and has read %d times", s.is(), s.reads.Load()-before)
 		}
-		cancel()
-		<-ended
+	})
+}
+
+// TestVigilBesideAnOpenWriter: a relay that fell asleep over a slow backlog, and waits for
+// a writer whose transaction stays open, is awake again when there is much to read.
+func TestVigilBesideAnOpenWriter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, time.Second, false)
+		synctest.Wait()
+		s.writer.Store(&holder{transaction: "3/1", pid: 1})
+		s.behind.Store(1)
+		for range 2 * backlogFor / awakeFor { // a destination that is slow
+			s.saw(20, true, false)
+			time.Sleep(awakeFor) //nolint:forbidigo // of a synctest bubble
+		}
+		if n := s.bell.silences.Load(); n != 1 || s.is() != drowsy {
+			t.Errorf("over a slow backlog it fell silent %d times, and is %v", n, s.is())
+		}
+		for range 10 {
+			s.saw(200, true, false)
+			time.Sleep(awakeFor) //nolint:forbidigo // of a synctest bubble
+		}
+		if n := s.bell.silences.Load(); n != 2 || s.is() != awake {
+			t.Errorf("over a fast one it fell silent %d times, and is %v", n, s.is())
+		}
 	})
 }
