@@ -1,7 +1,10 @@
 package integration
 
 import (
-	"os/exec"
+	"context"
+	"log/slog"
+	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -9,48 +12,131 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/listener"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// silence starts a relay in a process of its own that keeps the bell silent:
-// its handler does not answer, and there is more to do than it has room for.
-func (e *env) silence(cmd *exec.Cmd) {
+// silent is another relay, which keeps the bell silent.
+type silent struct{ kill, freeze, thaw func() }
+
+// silence has another relay keep the bell silent. That of a queue is in a process of its
+// own: its handler does not answer, and there is more to do than it has room for. Over such
+// a backlog the relay of a stream falls asleep. Of one that is awake writers and other
+// relays see its bell alone, so that is all there is of it.
+func (e *env) silence() silent {
 	e.t.Helper()
+	var s silent
+	if e.mode == outboxsql.ModeStream {
+		s = e.silentBell()
+	} else {
+		s = e.silentProcess()
+	}
+	e.until("bell silent", holdsBell)
+	return s
+}
+
+func (e *env) silentProcess() silent {
+	e.t.Helper()
+	cmd := e.victim(50 * time.Millisecond)
+	cmd.Env = append(cmd.Env, envVictimAnswers+"=1")
+	answer, err := cmd.StdinPipe()
+	if err != nil {
+		e.t.Fatal(err)
+	}
 	e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 3000)`)
 	e.run(cmd)
-	e.until("bell silent", holdsBell)
+	signal := func(s os.Signal) {
+		if err := cmd.Process.Signal(s); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	return silent{
+		kill:   func() { signal(os.Kill) },
+		freeze: func() { signal(syscall.SIGSTOP) },
+		thaw: func() {
+			signal(syscall.SIGCONT)
+			if err := answer.Close(); err != nil {
+				e.t.Fatal(err)
+			}
+		},
+	}
+}
+
+func (e *env) silentBell() silent {
+	e.t.Helper()
+	bell := listener.NewBell(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, e.url) }, slog.New(slog.DiscardHandler))
+	bell.Announce(outboxsql.Channel(outboxsql.DefaultSchema))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(e.ctx))
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = bell.Run(ctx) }() // the end of ctx
+	end := func() { cancel(); <-ended }
+	e.t.Cleanup(end)
+	bell.Silence()
+	return silent{kill: end, freeze: func() {}, thaw: end}
+}
+
+// rings returns the notifications that tell of events, and not of relays.
+func rings(payloads []string) []string {
+	return slices.DeleteFunc(payloads, func(p string) bool { return slices.Contains([]string{listener.WordAwake, "units", "deliveries"}, p) })
 }
 
 // TestBellOfARelayThatIsKilled commits what writers had written silently when
-// the one relay that knew of it was killed.
+// the one relay that knew of it was killed. A stream needs no poll for that.
 func TestBellOfARelayThatIsKilled(t *testing.T) {
 	t.Parallel()
-	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		for _, survivor := range []string{"started before", "started after"} {
-			t.Run(string(level)+"/"+survivor, func(t *testing.T) {
-				t.Parallel()
-				e, h := newEnv(t), newRecorder(t)
-				victim := e.victim(50 * time.Millisecond)
-				e.silence(victim)
-				poll := notifyd.WithPollInterval(200 * time.Millisecond)
-				if survivor == "started before" {
-					e.relay(handleAll(t, h), poll)
-					e.until("all but the victim's own delivered", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh')`)
-				}
-				commit := e.writeSilently(level)
-				if err := victim.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-				e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
-				commit()
-				if survivor == "started after" {
-					e.relay(handleAll(t, h), poll)
-				}
-				e.untilDone()
-				if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE event_type = 'b'`); n != 4+2+65+1 {
-					t.Errorf("%d events were written", n)
-				}
-			})
+	for mode, poll := range map[outboxsql.Mode]time.Duration{outboxsql.ModeQueue: 200 * time.Millisecond, outboxsql.ModeStream: never} {
+		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+			for _, survivor := range []string{"started before", "started after"} {
+				t.Run(string(mode)+"/"+string(level)+"/"+survivor, func(t *testing.T) {
+					t.Parallel()
+					e, h := newEnvIn(t, mode), newRecorder(t)
+					victim := e.silence()
+					poll := notifyd.WithPollInterval(poll)
+					if survivor == "started before" {
+						e.relay(handleAll(t, h), poll)
+						e.untilOwn()
+					}
+					commit, check := e.writeSilently(level)
+					victim.kill()
+					e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
+					if survivor == "started before" {
+						e.letDoze()
+					}
+					commit()
+					if survivor == "started after" {
+						e.relay(handleAll(t, h), poll)
+					}
+					e.untilDone()
+					check()
+					if n := scan[int](e, `SELECT count(*) FROM outbox_events WHERE event_type = 'b'`); n != 4+2+65+1 {
+						t.Errorf("%d events were written", n)
+					}
+				})
+			}
 		}
+	}
+}
+
+// untilOwn waits until no event waits but those that the silent relay has in hand.
+func (e *env) untilOwn() {
+	e.t.Helper()
+	if e.mode == outboxsql.ModeStream {
+		e.untilDone()
+		return
+	}
+	e.until("all but the other relay's own delivered", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh')`)
+}
+
+// letDoze gives the relay of a stream time to fall asleep, if it were to: it has shown
+// some times that it lives. A later event would have it look for what was drawn before.
+func (e *env) letDoze() {
+	e.t.Helper()
+	if e.mode != outboxsql.ModeStream {
+		return
+	}
+	const shown = `SELECT max(query_start)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/units'`
+	for range 3 {
+		e.until("a relay's showing that it lives", `SELECT (`+shown+`) > $1::text`, scan[string](e, shown))
 	}
 }
 
@@ -58,43 +144,43 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 // writers had written silently for a relay that was dead before this one came.
 func TestBellOfARelayThatDiedBefore(t *testing.T) {
 	t.Parallel()
-	e, h := ownEnv(t), newRecorder(t) // a server of its own, or foreign transactions would keep the relay drowsy
-	// The lock is all that is left of a relay to writers. One that had left
-	// events behind would make this one sweep for reasons of its own.
-	dead, err := pgx.Connect(t.Context(), e.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := dead.Exec(t.Context(), `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`); err != nil {
-		t.Fatal(err)
-	}
-	heard := e.listen()
-	writer, err := e.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = writer.Rollback(t.Context()) }()
-	if _, err := writer.Exec(t.Context(), `INSERT INTO outbox_events (event_type, payload) VALUES ('b', '1')`); err != nil {
-		t.Fatal(err)
-	}
-	if err := dead.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
-	e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-	if err := writer.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	e.untilDone()
-	e.exec(`NOTIFY outbox_events, 'end'`)
-	if payloads := heard("end"); len(payloads) > 0 {
-		t.Errorf("the writer was not silent, which proves nothing: %v", payloads)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := bellEnv(t, mode), newRecorder(t)
+			// The bell is all that is left of a relay to writers. One that had left
+			// events behind would make this one sweep for reasons of its own.
+			dead := e.silentBell()
+			e.until("bell silent", holdsBell)
+			heard := e.listen()
+			writer, err := e.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = writer.Rollback(context.WithoutCancel(t.Context())) }()
+			if _, err := writer.Exec(t.Context(), `INSERT INTO outbox_events (event_type, payload) VALUES ('b', '1')`); err != nil {
+				t.Fatal(err)
+			}
+			dead.kill()
+			e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
+			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
+			e.letDoze()
+			if err := writer.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			e.untilDone()
+			h.next()
+			e.exec(`NOTIFY outbox_events, 'end'`)
+			if payloads := rings(heard("end")); len(payloads) > 0 {
+				t.Errorf("the writer was not silent, which proves nothing: %v", payloads)
+			}
+		})
 	}
 }
 
-// writeSilently leaves transactions of all kinds open, and proves that none
-// will ring. commit ends them.
-func (e *env) writeSilently(level pgx.TxIsoLevel) (commit func()) {
+// writeSilently leaves transactions of all kinds open. commit ends them, and check, which has
+// relays look, proves that none has rung.
+func (e *env) writeSilently(level pgx.TxIsoLevel) (commit, check func()) {
 	e.t.Helper()
 	heard := e.listen()
 	y := newPlayer(e, patience)
@@ -127,55 +213,48 @@ func (e *env) writeSilently(level pgx.TxIsoLevel) (commit func()) {
 	do(3, step{kind: stepRelease})
 	do(4, step{kind: stepRollback})
 	e.until("bell still silent", holdsBell)
-	return func() {
+	commit = func() {
 		e.t.Helper()
 		for w := range 4 {
 			do(w, step{kind: stepCommit})
 		}
+	}
+	return commit, func() {
+		e.t.Helper()
 		e.exec(`NOTIFY outbox_events, 'end'`)
-		if payloads := heard("end"); len(payloads) > 0 {
+		if payloads := rings(heard("end")); len(payloads) > 0 {
 			e.t.Errorf("the writers were not silent, which proves nothing: %v", payloads)
 		}
 	}
 }
 
 // TestBellOfARelayThatIsFrozen writes while a relay that does not move keeps
-// the bell silent. The other relay finds out by polling, and polls fast then.
+// the bell silent. The other relay of a queue finds out by polling, and polls fast then;
+// that of a stream knows that nobody rings for it.
 func TestBellOfARelayThatIsFrozen(t *testing.T) {
 	t.Parallel()
 	for name, poll := range map[string]time.Duration{"found by the poll": 200 * time.Millisecond, "found by fast ones": never} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, h := newEnv(t), newRecorder(t)
-			frozen := e.victim(50 * time.Millisecond)
-			frozen.Env = append(frozen.Env, envVictimAnswers+"=1")
-			answer, err := frozen.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			e.silence(frozen)
-			e.relay(handleAll(t, h), notifyd.WithPollInterval(poll))
-			e.until("all but the frozen relay's own delivered", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh')`)
-			if err := frozen.Process.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			heard := e.listen()
-			e.untilFoundFast()
-			e.exec(`NOTIFY outbox_events, 'end'`)
-			for _, payload := range heard("end") {
-				if payload != "" {
-					t.Errorf("a writer was not silent, which proves nothing: %s", payload)
+		for _, mode := range bothModes() {
+			t.Run(name+"/"+string(mode), func(t *testing.T) {
+				t.Parallel()
+				e, h := newEnvIn(t, mode), newRecorder(t)
+				frozen := e.silence()
+				e.relay(handleAll(t, h), notifyd.WithPollInterval(poll))
+				e.untilOwn()
+				frozen.freeze()
+				heard := e.listen()
+				e.untilFoundFast()
+				e.exec(`NOTIFY outbox_events, 'end'`)
+				for _, payload := range rings(heard("end")) {
+					if payload != "" {
+						t.Errorf("a writer was not silent, which proves nothing: %s", payload)
+					}
 				}
-			}
-			if err := frozen.Process.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
-			if err := answer.Close(); err != nil {
-				t.Fatal(err)
-			}
-			e.untilDone()
-			e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
-		})
+				frozen.thaw()
+				e.untilDone()
+				e.until("bell rings again", `SELECT NOT (`+holdsBell+`)`)
+			})
+		}
 	}
 }
 
@@ -207,5 +286,5 @@ func (e *env) untilFoundFast() {
 
 func (e *env) doneWithin(d time.Duration, id int64) bool {
 	y := &player{env: e, ctx: e.ctx, patience: d}
-	return y.until("delivery", `SELECT state = 'done' FROM outbox_events WHERE id = $1`, id) == nil
+	return y.until("delivery", doneWhere(e.mode, everyPlace, `e.id = $1`), id) == nil
 }

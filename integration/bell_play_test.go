@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // eventTypes have a destination each, with a gate each.
@@ -37,6 +38,7 @@ type player struct {
 	relays   []chan error
 	stop     context.CancelFunc
 	logs     []*logBuffer
+	pumping  *pump // nil: nobody pumps
 
 	mu    sync.Mutex
 	calls map[int64]int // by event
@@ -65,7 +67,7 @@ func play(e *env, p plan, patience, poll time.Duration) (err error) {
 			}
 		}
 	}()
-	if _, err := y.pool.Exec(y.ctx, `TRUNCATE outbox_events, outbox_deliveries RESTART IDENTITY`); err != nil {
+	if err := y.empty(); err != nil {
 		return err
 	}
 	for range p.relays {
@@ -84,6 +86,16 @@ func play(e *env, p plan, patience, poll time.Duration) (err error) {
 		}
 	}
 	return y.finish()
+}
+
+// empty has the table begin anew.
+func (y *player) empty() error {
+	sql := `TRUNCATE outbox_events, outbox_deliveries RESTART IDENTITY`
+	if y.mode == outboxsql.ModeStream {
+		sql += `; TRUNCATE outbox_routes, outbox_positions; UPDATE outbox_mode SET origin_head = 0, origin_open = '{}'`
+	}
+	_, err := y.pool.Exec(y.ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	return err
 }
 
 // finish lets the relays fall asleep before the last transactions commit, and
@@ -178,8 +190,8 @@ func (y *player) end() error {
 		_ = s.Close(context.WithoutCancel(y.ctx)) // the socket is closed either way
 	}
 	y.openGates()
+	errs := []error{y.endPump()}
 	y.stop()
-	var errs []error
 	for _, done := range y.relays {
 		select {
 		case err := <-done:
@@ -221,8 +233,17 @@ func (y *player) await() error {
 			answering = append(answering, event)
 		}
 	}
+	if y.mode != outboxsql.ModeStream {
+		return y.until("delivery of all that is committed",
+			`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done' AND event_type = ANY ($1))`, answering)
+	}
+	// Up to now: somebody may be pumping.
+	var last int64
+	if err := y.pool.QueryRow(y.ctx, `SELECT coalesce(max(id), 0) FROM outbox_events`).Scan(&last); err != nil {
+		return err
+	}
 	return y.until("delivery of all that is committed",
-		`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done' AND event_type = ANY ($1))`, answering)
+		doneWhere(y.mode, everyPlace, `e.event_type = p.destination AND e.event_type = ANY ($1) AND e.id <= $2`), answering, last)
 }
 
 func (y *player) openGates() {
@@ -231,11 +252,22 @@ func (y *player) openGates() {
 	}
 }
 
-// hush fills the destinations and leaves a backlog behind them: some relay
-// stays awake until rouse. What is there before is delivered first, because a
-// relay with full destinations would sleep on.
+// hush has some relay stay awake until rouse. In a queue it fills the destinations and
+// leaves a backlog behind them; what is there before is delivered first, because a
+// relay with full destinations would sleep on. Over a backlog that stands the relay of a
+// stream falls asleep, and what keeps it awake is that there is always more to read.
 func (y *player) hush() error {
 	y.openGates()
+	if y.mode == outboxsql.ModeStream {
+		if y.pumping == nil {
+			// First what is there: what comes now would have it found.
+			if err := y.await(); err != nil {
+				return err
+			}
+			y.pumping = startPump(y.ctx, y.pool)
+		}
+		return y.until("silence", holdsBell)
+	}
 	if err := y.await(); err != nil {
 		return err
 	}
@@ -249,9 +281,26 @@ func (y *player) hush() error {
 	return y.until("silence", holdsBell)
 }
 
+// unhush ends what keeps a relay awake.
+func (y *player) unhush() error {
+	y.openGates()
+	return y.endPump()
+}
+
+func (y *player) endPump() error {
+	if y.pumping == nil {
+		return nil
+	}
+	err := y.pumping.end()
+	y.pumping = nil
+	return err
+}
+
 // rouse lets the relays work off all there is and fall asleep.
 func (y *player) rouse() error {
-	y.openGates()
+	if err := y.unhush(); err != nil {
+		return err
+	}
 	if err := y.await(); err != nil {
 		return err
 	}

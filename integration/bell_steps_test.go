@@ -145,9 +145,9 @@ func (y *player) crowd(n, trips int) error {
 	for i, w := range y.sessions[slots : slots+n] {
 		writers.Go(func() { errs[i] = y.insertUntilLetGo(w, trips) })
 	}
-	y.openGates()
+	err := y.unhush()
 	writers.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }
 
 func (y *player) insertUntilLetGo(w *session, trips int) error {

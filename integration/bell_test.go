@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // shrinking is the patience with a plan once one has failed: what is tried then
@@ -20,21 +21,44 @@ const shrinking = time.Second
 // lost would be found an hour later.
 func TestBell(t *testing.T) {
 	t.Parallel()
-	checkPlans(t, ownEnv(t), everyday, never)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			checkPlans(t, bellEnv(t, mode), everyday, never)
+		})
+	}
 }
 
 // TestBellEarlyIDs adds writers whose ids are older than their transactions.
-// The protocol leaves those to the poll, and a full sweep has to find them.
+// The protocol of a queue leaves those to the poll, and a full sweep has to find them. A
+// stream takes no ids that were drawn elsewhere, and needs no poll for those that were
+// drawn early.
 func TestBellEarlyIDs(t *testing.T) {
 	t.Parallel()
-	checkPlans(t, newEnv(t), slices.Concat(everyday, early), 50*time.Millisecond)
+	tests := map[outboxsql.Mode]struct {
+		kinds []stepKind
+		poll  time.Duration
+	}{
+		outboxsql.ModeQueue:  {early, 50 * time.Millisecond},
+		outboxsql.ModeStream: {[]stepKind{stepBlocked, stepBlocked, stepBlocked}, never},
+	}
+	for mode, test := range tests {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			checkPlans(t, newEnvIn(t, mode), slices.Concat(everyday, test.kinds), test.poll)
+		})
+	}
 }
 
-// ownEnv is a database on a server of its own. A relay falls asleep when the
-// transactions of the whole server have ended: those of other tests would keep
-// it awake enough to find what it should have lost.
-func ownEnv(t *testing.T) *env {
+// bellEnv is a database for relays that are to fall asleep. That of a queue does so when the
+// transactions of the whole server have ended, and has a server of its own: those of
+// other tests would keep it awake enough to find what it should have lost. For a stream
+// they do not count.
+func bellEnv(t *testing.T, mode outboxsql.Mode) *env {
 	t.Helper()
+	if mode == outboxsql.ModeStream {
+		return newEnvIn(t, mode)
+	}
 	return envAt(t, testenv.OwnPostgres(t, nil).URL(""))
 }
 
@@ -84,11 +108,13 @@ func TestBellPlans(t *testing.T) {
 		}, meanwhile, []step{{kind: stepCommit}}, meanwhile, []step{{kind: stepOpen, event: "a"}}),
 	}
 	for name, steps := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if err := play(ownEnv(t), plan{relays: 1, steps: steps}, patience, never); err != nil {
-				t.Fatal(err)
-			}
-		})
+		for _, mode := range bothModes() {
+			t.Run(name+"/"+string(mode), func(t *testing.T) {
+				t.Parallel()
+				if err := play(bellEnv(t, mode), plan{relays: 1, steps: steps}, patience, never); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
 	}
 }

@@ -233,47 +233,6 @@ func (e *env) listen() (until func(payload string) []string) {
 	}
 }
 
-func TestWriterThatWasSilentCommitsLater(t *testing.T) {
-	t.Parallel()
-	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		t.Run(string(level), func(t *testing.T) {
-			t.Parallel()
-			e, h := newEnv(t), newRecorder(t)
-			gate := make(chan struct{})
-			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
-				select {
-				case <-gate:
-				case <-ctx.Done():
-				}
-				return ctx.Err()
-			}
-			e.relay(handleAll(t, h), notifyd.WithPollInterval(never))
-			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 5000)`)
-			e.until("bell silent", holdsBell)
-			heard := e.listen()
-			tx, err := e.pool.BeginTx(e.ctx, pgx.TxOptions{IsoLevel: level})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var id int64
-			if err := tx.QueryRow(e.ctx, `INSERT INTO outbox_events (event_type, payload) VALUES ('late', '1') RETURNING id`).Scan(&id); err != nil {
-				t.Fatal(err)
-			}
-			close(gate)
-			e.until("backlog done", `SELECT count(*) = 5000 FROM outbox_events WHERE state = 'done'`)
-			e.until("bell let go", `SELECT NOT (`+holdsBell+`)`)
-			if err := tx.Commit(e.ctx); err != nil {
-				t.Fatal(err)
-			}
-			e.untilState(id, "done")
-			e.exec(`NOTIFY outbox_events, 'end'`)
-			if payloads := heard("end"); len(payloads) != 0 {
-				t.Errorf("the writer was not silent, which proves nothing: %v", payloads)
-			}
-		})
-	}
-}
-
 func TestListenerTerminated(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
