@@ -72,8 +72,11 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		return err
 	}
 	if r.stream = state.Mode == outboxsql.ModeStream; r.stream {
+		if r.keeper != nil { // of an attempt that has failed
+			r.keeper.Close(ctx)
+		}
 		r.readStream()
-		return nil
+		return r.missDestinations(ctx)
 	}
 	if len(r.ordered) > 0 {
 		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want order (%s): %w",

@@ -64,27 +64,29 @@ func TestDeadLetters(t *testing.T) {
 		},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e, h := newEnv(t), newRecorder(t)
-			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
-				if test.answer == nil {
-					<-ctx.Done()
-					return ctx.Err()
+		for _, mode := range bothModes() {
+			t.Run(name+"/"+string(mode), func(t *testing.T) {
+				t.Parallel()
+				e, h := newEnvIn(t, mode), newRecorder(t)
+				h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+					if test.answer == nil {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return test.answer()
 				}
-				return test.answer()
-			}
-			e.relay(handleAll(t, h, append(test.options, quick())...))
-			id := e.insert("order.created", `{}`)
-			e.untilState(id, "done")
-			if n := h.times(id); n != test.attempts {
-				t.Errorf("handler was called %d times, want %d", n, test.attempts)
-			}
-			text := scan[string](e, `SELECT state || ' ' || attempts || ' ' || error_class || ' ' || last_error FROM outbox_deliveries WHERE event_id = $1`, id)
-			if !strings.HasPrefix(text, "dead ") || !strings.Contains(text, " event ") || !strings.Contains(text, test.text) {
-				t.Errorf("dead letter is %q", text)
-			}
-		})
+				e.relay(handleAll(t, h, append(test.options, quick())...))
+				id := e.insert("order.created", `{}`)
+				e.untilState(id, "done")
+				if n := h.times(id); n != test.attempts {
+					t.Errorf("handler was called %d times, want %d", n, test.attempts)
+				}
+				text := scan[string](e, `SELECT state || ' ' || attempts || ' ' || error_class || ' ' || last_error FROM outbox_deliveries WHERE event_id = $1`, id)
+				if !strings.HasPrefix(text, "dead ") || !strings.Contains(text, " event ") || !strings.Contains(text, test.text) {
+					t.Errorf("dead letter is %q", text)
+				}
+			})
+		}
 	}
 }
 
@@ -308,13 +310,19 @@ func destination(r *running, name string) observe.DestinationStats {
 
 func TestDestinationThatIsGoneIsNamed(t *testing.T) {
 	t.Parallel()
-	e, h := newEnv(t), newRecorder(t)
-	e.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('order.created', '1', 'deferred')`)
-	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
-		SELECT id, name, event_type, 'retry' FROM outbox_events, unnest('{all,gone,left}'::text[]) AS name`)
-	r := e.relay(handleAll(t, h))
-	h.next()
-	if text := r.log.text(); strings.Count(text, "does not have") != 1 || !strings.Contains(text, `destinations="[gone left]"`) {
-		t.Errorf("the log does not name them once:\n%s", text)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnv(t), newRecorder(t)
+			e.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('order.created', '1', 'deferred')`)
+			e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
+				SELECT id, name, event_type, 'retry' FROM outbox_events, unnest('{all,gone,left}'::text[]) AS name`)
+			e.become(mode)
+			r := e.relay(handleAll(t, h))
+			h.next()
+			if text := r.log.text(); strings.Count(text, "does not have") != 1 || !strings.Contains(text, `destinations="[gone left]"`) {
+				t.Errorf("the log does not name them once:\n%s", text)
+			}
+		})
 	}
 }
