@@ -160,72 +160,78 @@ func TestReplayPassesDeduplication(t *testing.T) {
 // nothing is left of anything, each letter had one fate, and no event is stuck.
 func TestReplayBesideClaims(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
-	const letters, fresh = 1500, 500
-	var mu sync.Mutex
-	replayed, first := map[int64]int{}, map[int64]int{}
-	handler := notifyd.HandlerFunc(func(_ context.Context, event *notifyd.Event) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if event.Replay > 0 {
-			replayed[event.ID]++
-		} else {
-			first[event.ID]++
-		}
-		return nil
-	})
-	slow := notifyd.HandlerFunc(func(ctx context.Context, event *notifyd.Event) error {
-		timer := time.NewTimer(2 * time.Millisecond)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-		}
-		if event.Attempt == 1 && event.ID%3 == 0 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	register := func(r *notifyd.Relay) {
-		err := errors.Join(r.Destination("fast", handler), r.Destination("slow", slow, quick()), r.Route("a", "fast", "slow"))
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	// Each event has a dead letter of one destination, and a delivery that is due of the other.
-	e.exec(`INSERT INTO outbox_events (id, event_type, payload, state) SELECT i, 'a', '{}', 'deferred' FROM generate_series(1, $1::int) i`, letters)
-	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) SELECT i, d.name, 'a', d.state, d.attempts
-		FROM generate_series(1, $1::int) i, (VALUES ('fast', 'dead', 3), ('slow', 'retry', 0)) AS d(name, state, attempts)`, letters)
-	e.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), $1)`, letters)
-	relay := e.relay(register, notifyd.WithRetention(0, 1000))
-	e.relay(register, notifyd.WithRetention(0, 1000))
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			const letters, fresh = 1500, 500
+			var mu sync.Mutex
+			replayed, first := map[int64]int{}, map[int64]int{}
+			handler := notifyd.HandlerFunc(func(_ context.Context, event *notifyd.Event) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if event.Replay > 0 {
+					replayed[event.ID]++
+				} else {
+					first[event.ID]++
+				}
+				return nil
+			})
+			slow := notifyd.HandlerFunc(func(ctx context.Context, event *notifyd.Event) error {
+				timer := time.NewTimer(2 * time.Millisecond)
+				defer timer.Stop()
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-timer.C:
+				}
+				if event.Attempt == 1 && event.ID%3 == 0 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			register := func(r *notifyd.Relay) {
+				err := errors.Join(r.Destination("fast", handler), r.Destination("slow", slow, quick()), r.Route("a", "fast", "slow"))
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			// Each event has a dead letter of one destination, and a delivery that is due of the other.
+			e.exec(`INSERT INTO outbox_events (id, event_type, payload, state) SELECT i, 'a', '{}', 'deferred' FROM generate_series(1, $1::int) i`, letters)
+			e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) SELECT i, d.name, 'a', d.state, d.attempts
+				FROM generate_series(1, $1::int) i, (VALUES ('fast', 'dead', 3), ('slow', 'retry', 0)) AS d(name, state, attempts)`, letters)
+			e.exec(`SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), $1)`, letters)
+			e.become(mode)
+			relay := e.relay(register, notifyd.WithRetention(0, 1000))
+			e.relay(register, notifyd.WithRetention(0, 1000))
 
-	dlq := relay.DeadLetters()
-	var wg sync.WaitGroup
-	results, errs := make([]deadletter.Result, 3), make([]error, 3)
-	for i, do := range []func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error){dlq.Replay, dlq.Replay, dlq.Discard} {
-		wg.Go(func() {
-			results[i], errs[i] = do(t.Context(), deadletter.Filter{Destination: "fast"}, deadletter.Action{Batch: 7 + i})
+			dlq := relay.DeadLetters()
+			var wg sync.WaitGroup
+			results, errs := make([]deadletter.Result, 3), make([]error, 3)
+			for i, do := range []func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error){dlq.Replay, dlq.Replay, dlq.Discard} {
+				wg.Go(func() {
+					results[i], errs[i] = do(t.Context(), deadletter.Filter{Destination: "fast"}, deadletter.Action{Batch: 7 + i})
+				})
+			}
+			for range fresh {
+				e.insert("a", `{}`)
+			}
+			wg.Wait()
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			e.until("everything gone", `SELECT NOT EXISTS (SELECT FROM outbox_events) AND NOT EXISTS (SELECT FROM outbox_deliveries)`)
+			if n := results[0].Done + results[1].Done + results[2].Done; n != letters {
+				t.Errorf("%d letters were done by all together, want %d: %+v", n, letters, results)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if n := int64(len(replayed)); n != results[0].Done+results[1].Done {
+				t.Errorf("%d replayed letters were delivered, of %+v", n, results)
+			}
+			if len(first) != fresh {
+				t.Errorf("%d fresh events were delivered, want %d", len(first), fresh)
+			}
 		})
-	}
-	for range fresh {
-		e.insert("a", `{}`)
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	e.until("everything gone", `SELECT NOT EXISTS (SELECT FROM outbox_events) AND NOT EXISTS (SELECT FROM outbox_deliveries)`)
-	if n := results[0].Done + results[1].Done + results[2].Done; n != letters {
-		t.Errorf("%d letters were done by all together, want %d: %+v", n, letters, results)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if n := int64(len(replayed)); n != results[0].Done+results[1].Done {
-		t.Errorf("%d replayed letters were delivered, of %+v", n, results)
-	}
-	if len(first) != fresh {
-		t.Errorf("%d fresh events were delivered, want %d", len(first), fresh)
 	}
 }

@@ -144,18 +144,28 @@ func TestEverythingAboutAnEventArrives(t *testing.T) {
 
 func TestOtherSchema(t *testing.T) {
 	t.Parallel()
-	const schema = `My "shop"`
-	e, h := newEnv(t), newRecorder(t)
-	e.migrate(schema, outboxsql.BellKeep)
-	e.relay(handleAll(t, h), notifyd.WithSchema(schema), notifyd.WithPollInterval(never))
-	err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
-		return outbox.WriteTo(e.ctx, tx, schema, outbox.Event{Type: "order.created", Payload: 1})
-	})
-	if err != nil {
-		t.Fatal(err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			const schema = `My "shop"`
+			e, h := newEnv(t), newRecorder(t)
+			e.migrate(schema, outboxsql.BellKeep)
+			e.becomeIn(schema, mode)
+			e.relay(handleAll(t, h), notifyd.WithSchema(schema), notifyd.WithPollInterval(never))
+			err := pgx.BeginFunc(e.ctx, e.pool, func(tx pgx.Tx) error {
+				return outbox.WriteTo(e.ctx, tx, schema, outbox.Event{Type: "order.created", Payload: 1})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.next()
+			done := `SELECT state = 'done' FROM "My ""shop""".outbox_events`
+			if mode == outboxsql.ModeStream {
+				done = `SELECT p.open = '{}' AND p.head >= e.id FROM "My ""shop""".outbox_positions AS p, "My ""shop""".outbox_events AS e WHERE p.destination = 'all'`
+			}
+			e.until("event done", done)
+		})
 	}
-	h.next()
-	e.until("event done", `SELECT state = 'done' FROM "My ""shop""".outbox_events`)
 }
 
 func TestBatchHandlerAnswersForEachEvent(t *testing.T) {
@@ -186,23 +196,28 @@ func TestBatchHandlerAnswersForEachEvent(t *testing.T) {
 
 func TestRetentionZeroDeletesAtOnce(t *testing.T) {
 	t.Parallel()
-	e, h := newEnv(t), newRecorder(t)
-	h.answer = func(_ context.Context, event *notifyd.Event) error {
-		switch {
-		case event.Type == "bad":
-			return notifyd.Permanent(errors.New("no"))
-		case event.Type == "twice" && event.Attempt == 1:
-			return errors.New("once more")
-		}
-		return nil
-	}
-	e.relay(handleAll(t, h, quick()), notifyd.WithRetention(0, 1))
-	e.insert("good", `1`)
-	e.insert("twice", `1`)
-	e.insert("bad", `1`)
-	e.until("delivered events deleted", `SELECT array_agg(event_type || state) = '{baddone}' FROM outbox_events`)
-	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 1 {
-		t.Errorf("%d dead letters, want 1", n)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			h.answer = func(_ context.Context, event *notifyd.Event) error {
+				switch {
+				case event.Type == "bad":
+					return notifyd.Permanent(errors.New("no"))
+				case event.Type == "twice" && event.Attempt == 1:
+					return errors.New("once more")
+				}
+				return nil
+			}
+			e.relay(handleAll(t, h, quick()), notifyd.WithRetention(0, 1))
+			e.insert("good", `1`)
+			e.insert("twice", `1`)
+			e.insert("bad", `1`)
+			e.until("delivered events deleted", `SELECT array_agg(event_type) = '{bad}' FROM outbox_events`)
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`); n != 1 {
+				t.Errorf("%d dead letters, want 1", n)
+			}
+		})
 	}
 }
 

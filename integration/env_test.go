@@ -51,12 +51,17 @@ func newEnvIn(t *testing.T, mode outboxsql.Mode) *env {
 // become makes the table one of a mode. No relay may be at work.
 func (e *env) become(mode outboxsql.Mode) *env {
 	e.t.Helper()
+	return e.becomeIn(outboxsql.DefaultSchema, mode)
+}
+
+func (e *env) becomeIn(schema string, mode outboxsql.Mode) *env {
+	e.t.Helper()
 	conn, err := e.pool.Acquire(e.ctx)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	defer conn.Release()
-	if err := outboxsql.SetMode(e.ctx, conn.Conn(), outboxsql.DefaultSchema, mode, outboxsql.ModeOptions{}); err != nil {
+	if err := outboxsql.SetMode(e.ctx, conn.Conn(), schema, mode, outboxsql.ModeOptions{}); err != nil {
 		e.t.Fatal(err)
 	}
 	e.mode = mode

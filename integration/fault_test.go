@@ -29,18 +29,21 @@ const holdsBell = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisor
 func TestKilledInTheMiddleOfAHandler(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
+		mode   outboxsql.Mode
 		budget time.Duration
 		state  string // of the event while the handler runs
 	}{
 		// The claim's transaction is open: its locks end with the process.
-		"holding locks": {budget: 2 * time.Second, state: "fresh"},
+		"holding locks": {outboxsql.ModeQueue, 2 * time.Second, "fresh"},
 		// The lock budget is over: the lease ends with the process too.
-		"holding a lease": {budget: time.Millisecond, state: "deferred"},
+		"holding a lease": {outboxsql.ModeQueue, time.Millisecond, "deferred"},
+		// The session that owns the destination ends with the process.
+		"holding a unit": {outboxsql.ModeStream, time.Second, "fresh"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e, h := newEnv(t), newRecorder(t)
+			e, h := newEnvIn(t, test.mode), newRecorder(t)
 			cmd, lines := e.startVictim(test.budget)
 			begin := time.Now()
 			id := e.insert("order.created", `{}`)
@@ -92,25 +95,34 @@ func TestLeaseThatRunsOutIsClaimedAgain(t *testing.T) {
 
 func TestSlowHandlerHoldsNoTransactionOpen(t *testing.T) {
 	t.Parallel()
-	e, h := newEnv(t), newRecorder(t)
-	release := make(chan struct{})
-	h.answer = func(ctx context.Context, _ *notifyd.Event) error {
-		select {
-		case <-release:
-		case <-ctx.Done():
-		}
-		return ctx.Err()
-	}
-	e.relay(handleAll(t, h))
-	id := e.insert("order.created", `{}`)
-	h.next()
-	e.until("transaction ended, lease written", `SELECT NOT EXISTS (
-			SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND xact_start IS NOT NULL)
-		AND EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running' AND lease_until > clock_timestamp())`, id)
-	close(release)
-	e.untilState(id, "done")
-	if n := h.times(id); n != 1 {
-		t.Errorf("delivered %d times, want once", n)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			release := make(chan struct{})
+			h.answer = func(ctx context.Context, _ *notifyd.Event) error {
+				select {
+				case <-release:
+				case <-ctx.Done():
+				}
+				return ctx.Err()
+			}
+			e.relay(handleAll(t, h))
+			id := e.insert("order.created", `{}`)
+			h.next()
+			kept := `EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running' AND lease_until > clock_timestamp())`
+			if mode == outboxsql.ModeStream {
+				kept = `EXISTS (SELECT FROM outbox_positions WHERE destination = 'all' AND $1::bigint <@ open)`
+			}
+			e.until("transaction ended, lease or position written", `SELECT NOT EXISTS (
+					SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND xact_start IS NOT NULL)
+				AND `+kept, id)
+			close(release)
+			e.untilState(id, "done")
+			if n := h.times(id); n != 1 {
+				t.Errorf("delivered %d times, want once", n)
+			}
+		})
 	}
 }
 
@@ -366,16 +378,21 @@ func TestStartsBeforeTheDatabase(t *testing.T) {
 // TestStopsBeforeItIsReady: a relay that has never got to work leaves no connection.
 func TestStopsBeforeItIsReady(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
-	e.exec(`ALTER TABLE outbox_deliveries RENAME TO hidden`)
-	seen := make(incidents, 1000)
-	r := e.start(handleAll(t, newRecorder(t)), notifyd.WithObserver(seen))
-	seen.until(t, delivery.IncidentDatabaseLost)
-	if err := r.end(); err != nil {
-		t.Error(err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			e.exec(`ALTER TABLE outbox_deliveries RENAME TO hidden`)
+			seen := make(incidents, 1000)
+			r := e.start(handleAll(t, newRecorder(t)), notifyd.WithObserver(seen))
+			seen.until(t, delivery.IncidentDatabaseLost)
+			if err := r.end(); err != nil {
+				t.Error(err)
+			}
+			e.until("all connections closed", `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name LIKE 'notifyd/%')`)
+		})
 	}
-	e.until("all connections closed", `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name LIKE 'notifyd/%')`)
 }
 
 func TestStopsWithoutCountingAnAttempt(t *testing.T) {

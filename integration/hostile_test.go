@@ -31,43 +31,49 @@ func rowsOr(t *testing.T, few int) int {
 // the others nothing: neither at the start nor while its rows are due.
 func TestDueRowsOfAnother(t *testing.T) {
 	t.Parallel()
-	n := rowsOr(t, 20_000)
-	e := newEnv(t)
-	e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state) SELECT 'down', 'order', i % 1000, '{}', 'deferred' FROM generate_series(1, $1) AS i`, n)
-	e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) SELECT id, 'down', 'down', 'retry', 1 FROM outbox_events`)
-	good := make(chan int64, 100)
-	begin := time.Now()
-	r := e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("down", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
-			return notifyd.Unavailable(errors.New("away"))
-		}), notifyd.Named("down")); err != nil {
-			t.Error(err)
-		}
-		if err := r.Handle("good", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
-			good <- ev.ID
-			return nil
-		}), notifyd.Named("good")); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Logf("ready after %v beside %d due rows", time.Since(begin), n)
-	longest := time.Duration(0)
-	for range 40 {
-		begin = time.Now()
-		id := e.insert("good", "{}")
-		select {
-		case got := <-good:
-			if got != id {
-				t.Fatalf("event %d was delivered, want %d", got, id)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			n := rowsOr(t, 20_000)
+			e := newEnv(t)
+			e.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state) SELECT 'down', 'order', i % 1000, '{}', 'deferred' FROM generate_series(1, $1) AS i`, n)
+			e.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) SELECT id, 'down', 'down', 'retry', 1 FROM outbox_events`)
+			e.become(mode)
+			good := make(chan int64, 100)
+			begin := time.Now()
+			r := e.relay(func(r *notifyd.Relay) {
+				if err := r.Handle("down", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+					return notifyd.Unavailable(errors.New("away"))
+				}), notifyd.Named("down")); err != nil {
+					t.Error(err)
+				}
+				if err := r.Handle("good", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+					good <- ev.ID
+					return nil
+				}), notifyd.Named("good")); err != nil {
+					t.Error(err)
+				}
+			})
+			t.Logf("ready after %v beside %d due rows", time.Since(begin), n)
+			longest := time.Duration(0)
+			for range 40 {
+				begin = time.Now()
+				id := e.insert("good", "{}")
+				select {
+				case got := <-good:
+					if got != id {
+						t.Fatalf("event %d was delivered, want %d", got, id)
+					}
+				case <-time.After(patience):
+					t.Fatalf("event %d was not delivered", id)
+				}
+				longest = max(longest, time.Since(begin))
 			}
-		case <-time.After(patience):
-			t.Fatalf("event %d was not delivered", id)
-		}
-		longest = max(longest, time.Since(begin))
-	}
-	t.Logf("40 events of the other destination, each delivered within %v", longest)
-	if err := r.end(); err != nil {
-		t.Error(err)
+			t.Logf("40 events of the other destination, each delivered within %v", longest)
+			if err := r.end(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

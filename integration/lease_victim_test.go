@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // envLeaseVictim makes this test binary a relay on the given database, whose leases
@@ -244,24 +245,33 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 // which the relay had not finished when it was killed.
 func TestFanOutSurvivesAKill(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
-	killed, a, b := e.startLeaseVictim(), newRecorder(t), newRecorder(t)
-	id := e.insert("both", "1")
-	e.until("one of two delivered", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'b' AND state = 'running')`, id)
-	awaitTrue(t, "both begun", func() bool { return killed.times("a", id) > 0 && killed.times("b", id) > 0 })
-	killed.signal(syscall.SIGKILL)
-	e.relay(killed.register(a, b, newRecorder(t)))
-	if got := b.next(); got.ID != id || got.Attempt != 1 {
-		t.Errorf("event %d is delivered again, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
-	}
-	e.untilDone()
-	if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
-		t.Errorf("%d deliveries are left", n)
-	}
-	if n := killed.times("a", id) + a.times(id); n != 1 && !killed.said.lostClaim() {
-		t.Errorf("what was delivered before the kill was delivered %d times", n)
-	}
-	if n := killed.times("b", id) + b.times(id); n != 2 && !killed.said.lostClaim() {
-		t.Errorf("what was being delivered began %d times, want 2", n)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			killed, a, b := e.startLeaseVictim(), newRecorder(t), newRecorder(t)
+			id := e.insert("both", "1")
+			if mode == outboxsql.ModeStream {
+				e.untilAll("one of two delivered", "a", `e.id = $1`, id)
+			} else {
+				e.until("one of two delivered", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'b' AND state = 'running')`, id)
+			}
+			awaitTrue(t, "both begun", func() bool { return killed.times("a", id) > 0 && killed.times("b", id) > 0 })
+			killed.signal(syscall.SIGKILL)
+			e.relay(killed.register(a, b, newRecorder(t)))
+			if got := b.next(); got.ID != id || got.Attempt != 1 {
+				t.Errorf("event %d is delivered again, attempt %d; want %d, attempt 1", got.ID, got.Attempt, id)
+			}
+			e.untilDone()
+			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 {
+				t.Errorf("%d deliveries are left", n)
+			}
+			if n := killed.times("a", id) + a.times(id); n != 1 && !killed.said.lostClaim() {
+				t.Errorf("what was delivered before the kill was delivered %d times", n)
+			}
+			if n := killed.times("b", id) + b.times(id); n != 2 && !killed.said.lostClaim() {
+				t.Errorf("what was being delivered began %d times, want 2", n)
+			}
+		})
 	}
 }

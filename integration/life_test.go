@@ -86,25 +86,30 @@ func TestListenThroughAPooler(t *testing.T) {
 // TestListenThroughALatePooler: it is another error that begins the incident.
 func TestListenThroughALatePooler(t *testing.T) {
 	t.Parallel()
-	e, h := newEnv(t), newRecorder(t)
-	pooler, through := testenv.OwnPgBouncer(t, e.url, "transaction")
-	if err := pooler.Kill(); err != nil {
-		t.Fatal(err)
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, mode), newRecorder(t)
+			pooler, through := testenv.OwnPgBouncer(t, e.url, "transaction")
+			if err := pooler.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			r := e.start(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through))
+			awaitTrue(t, "the loss of the listener", func() bool { return r.count("not listening") == 1 })
+			if err := pooler.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.waitReady()
+			if text := r.log.text(); !strings.Contains(text, "pooler in transaction mode") || !strings.Contains(text, "connect to PostgreSQL directly") {
+				t.Errorf("the pooler is not reported with its cure:\n%s", text)
+			}
+			id := e.insert("order.created", `{}`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			e.untilDone()
+		})
 	}
-	r := e.start(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through))
-	awaitTrue(t, "the loss of the listener", func() bool { return r.count("not listening") == 1 })
-	if err := pooler.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.waitReady()
-	if text := r.log.text(); !strings.Contains(text, "pooler in transaction mode") || !strings.Contains(text, "connect to PostgreSQL directly") {
-		t.Errorf("the pooler is not reported with its cure:\n%s", text)
-	}
-	id := e.insert("order.created", `{}`)
-	if got := h.next(); got.ID != id {
-		t.Errorf("got event %d, want %d", got.ID, id)
-	}
-	e.untilDone()
 }
 
 // TestAllThroughAPooler: no part of a relay gets along with a pooler in
