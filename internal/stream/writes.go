@@ -87,6 +87,12 @@ var errFenced = errors.New("the unit belongs to another relay by now")
 // errSlowWrite is why a write was broken off.
 var errSlowWrite = fmt.Errorf("the database did not answer within %v", roundTrip)
 
+// count is what one write of a position says.
+type count struct {
+	head int64
+	open Ranges
+}
+
 // save writes the position, and what has become of deliveries with it. All of it is
 // one transaction, and nothing of it is written where the unit is not ours any more. It
 // does not end with ctx: a statement that was broken off may come to the server after the
@@ -98,22 +104,33 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
 	defer cancel()
+	return u.saveCount(ctx, conn, u.count())
+}
+
+// count begins a write. What is acknowledged from here on is for the next one: it was open
+// when it was counted.
+func (u *unit) count() (c count) {
+	u.ledger.dirty = false
+	c.head, c.open = u.account(false)
+	return c
+}
+
+// saveCount writes what was counted. Deliveries go on meanwhile.
+func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
 	began := time.Now()
-	u.ledger.dirty = false // what is collected from here on is for the next write
-	head, open := u.account(false)
 	// Rows that were delivered before what is not open any more must go with it. What has
 	// failed meanwhile is open and a row until the next write: the row counts.
 	u.collect()
 	delta := u.ledger.acknowledged - u.ledger.written
 	w := &u.shelf.pending
 	if w.empty() {
-		ok, err := u.pos.Save(ctx, conn, head, open, delta)
-		return u.saved(ok, err, head, delta, began)
+		ok, err := u.pos.Save(ctx, conn, c.head, c.open, delta)
+		return u.saved(ok, err, c.head, delta, began)
 	}
 	ok := false
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) (err error) {
 		// First, because it locks the position against a successor.
-		if ok, err = u.pos.Save(ctx, tx, head, open, delta); err != nil || !ok {
+		if ok, err = u.pos.Save(ctx, tx, c.head, c.open, delta); err != nil || !ok {
 			return cmp.Or(err, errFenced)
 		}
 		return w.write(ctx, tx, u.name)
@@ -122,7 +139,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 		// Not before: who looks for rows that are due finds only what is written.
 		u.shelf.wrote()
 	}
-	return u.saved(ok, err, head, delta, began)
+	return u.saved(ok, err, c.head, delta, began)
 }
 
 // owned writes something else than the position, if the unit is ours still.

@@ -1,0 +1,67 @@
+package stream
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+)
+
+// TestAcknowledgedWhileWritten: what is acknowledged after the position was counted, and
+// before it is written, is open in it. If nothing else ever happens, one more write says that
+// it is not.
+func TestAcknowledgedWhileWritten(t *testing.T) {
+	t.Parallel()
+	l := newLog(t)
+	answer, answered := make(chan struct{}), make(chan struct{})
+	d, err := dispatch.New(dispatch.Config{Window: 50 * time.Millisecond}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+		<-answer
+		return nil
+	})
+	if err := d.Add("all", h, dispatch.DefaultLaneConfig()); err != nil {
+		t.Fatal(err)
+	}
+	d.Begin(t.Context())
+	lane, _ := d.LaneOf("all")
+	lane.Own(func() {})
+	l.exec(`INSERT INTO outbox_positions (destination, head, epoch) VALUES ('all', 0, 1)`)
+	p := Position{Destination: "all", Epoch: 1, Unit: list[int32](l, l.conn, `SELECT unit FROM outbox_positions`)[0]}
+	u := newUnit(&Engine{witnesses: NewWitnesses()}, lane, p)
+	u.reader = NewReader(7, nil, u.e.witnesses)
+
+	parcel := dispatch.NewParcel(func() bool { return true }, func(last bool) {
+		if last {
+			close(answered)
+		}
+	})
+	u.deliver(parcel, []dispatch.Delivery{{Event: &delivery.Event{ID: 7, Type: "a"}}}, nil, u.grant(1))
+	c := u.count()
+	close(answer)
+	<-answered
+	if err := u.saveCount(t.Context(), l.conn, c); err != nil {
+		t.Fatal(err)
+	}
+	stored := func() string {
+		return list[string](l, l.conn, `SELECT head || ' ' || open::text || ' ' || delivered FROM outbox_positions`)[0]
+	}
+	if got := stored(); got != "7 {[7,8)} 1" {
+		t.Errorf("written is %s, and event 7 was open when it was counted", got)
+	}
+	u.ledger.at = time.Now().Add(-u.ledger.wait)
+	if !u.ledger.due() {
+		t.Fatal("nothing more is to be written, and event 7 stays open for ever")
+	}
+	if err := u.save(t.Context(), l.conn); err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(); got != "7 {} 1" || u.ledger.due() {
+		t.Errorf("in the end written is %s", got)
+	}
+}
