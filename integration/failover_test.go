@@ -19,13 +19,9 @@ func TestFailover(t *testing.T) {
 	for attrs, mode := range map[string]outboxsql.Mode{"": outboxsql.ModeStream, "&target_session_attrs=read-write": outboxsql.ModeQueue} {
 		t.Run(string(mode)+attrs, func(t *testing.T) {
 			t.Parallel()
-			primary := testenv.OwnPostgres(t, nil)
-			e, h := envAt(t, primary.URL("")).become(mode), newRecorder(t)
-			standby := testenv.Standby(t, primary, 0)
-			// The standby first, so that it is refused while it is one.
-			both := fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable", standby.Port(), primary.Port())
-			e.pool.Reset()
-			r := e.through(both + attrs).relay(handleAll(t, h))
+			e, primary, standby := newPair(t, mode)
+			h := newRecorder(t)
+			r := e.through(either(standby, primary) + attrs).relay(handleAll(t, h))
 			e = e.failOver(primary, standby)
 
 			if err := primary.Stop(t.Context()); err != nil {
@@ -43,27 +39,60 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// newPair makes a database on a server of its own, and a standby of that.
+func newPair(t *testing.T, mode outboxsql.Mode) (e *env, primary, standby *pgserver.Server) {
+	t.Helper()
+	primary = testenv.OwnPostgres(t, nil)
+	e = envAt(t, primary.URL("")).become(mode)
+	standby = testenv.Standby(t, primary, 0)
+	e.pool.Reset()
+	return e, primary, standby
+}
+
+// either is the URL of two servers. That of the standby comes first, so that it is refused
+// while it is one.
+func either(standby, primary *pgserver.Server) string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable", standby.Port(), primary.Port())
+}
+
+// on returns what is e as another server has it.
+func (e *env) on(server *pgserver.Server) *env {
+	e.t.Helper()
+	pool, err := pgxpool.New(e.ctx, server.URL(""))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(pool.Close)
+	return &env{t: e.t, ctx: e.ctx, url: server.URL(""), pool: pool, mode: e.mode}
+}
+
 // failOver kills one server and promotes the other, with events written before
 // and after it, and returns what was e as the other has it.
 func (e *env) failOver(from, to *pgserver.Server) *env {
 	e.t.Helper()
 	const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 300)`
 	e.exec(insert)
-	pool, err := pgxpool.New(e.ctx, to.URL(""))
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	e.t.Cleanup(pool.Close)
-	next := &env{t: e.t, ctx: e.ctx, url: to.URL(""), pool: pool, mode: e.mode}
-	// What the standby has not got is lost with the primary: no matter of ours.
-	next.until("the standby has it all", `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, scan[string](e, `SELECT pg_current_wal_flush_lsn()::text`))
+	next := e.on(to)
+	next.untilFollowed(e)
+	e.killAndPromote(from, to)
+	next.exec(insert)
+	next.untilDone()
+	return next
+}
+
+// untilFollowed waits until the standby has all that its primary has now. What it has not got
+// is lost with the primary.
+func (e *env) untilFollowed(primary *env) {
+	e.t.Helper()
+	e.until("the standby has it all", `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, scan[string](primary, `SELECT pg_current_wal_flush_lsn()::text`))
+}
+
+func (e *env) killAndPromote(from, to *pgserver.Server) {
+	e.t.Helper()
 	if err := from.Kill(e.ctx); err != nil {
 		e.t.Fatal(err)
 	}
 	if err := to.Promote(e.ctx); err != nil {
 		e.t.Fatal(err)
 	}
-	next.exec(insert)
-	next.untilDone()
-	return next
 }

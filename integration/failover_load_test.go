@@ -1,0 +1,202 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestFailoverUnderLoad kills the primary while events are written, and its standby, which
+// is synchronous, is promoted. Whatever is in the table comes, nothing else has come, and a
+// stream keeps its order.
+func TestFailoverUnderLoad(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, primary, standby := newPair(t, mode)
+			h := newRecorder(t)
+			e.exec(`ALTER SYSTEM SET synchronous_standby_names = '*'`)
+			e.exec(`SELECT pg_reload_conf()`)
+			e.until("the standby synchronous", `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
+			url := either(standby, primary)
+			e.through(url).relay(handleAll(t, h))
+
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			acknowledged := make([][]int64, 3)
+			var writers sync.WaitGroup
+			for w := range acknowledged {
+				writers.Go(func() { acknowledged[w] = e.writeThrough(ctx, url, w) })
+			}
+			e.until("some are written", `SELECT count(*) > 500 FROM outbox_events`)
+			next := e.on(standby)
+			e.killAndPromote(primary, standby)
+			before := scan[int](next, `SELECT count(*) FROM outbox_events`)
+			next.until("some are written afterwards", `SELECT count(*) > $1 FROM outbox_events`, before+500)
+			stop()
+			writers.Wait()
+			next.untilDone()
+
+			all := scan[int](next, `SELECT count(*) FROM outbox_events`)
+			copies := h.all(next, all)
+			t.Logf("%d events, %d before the failover, %d copies", all, before, copies)
+			if n := len(h.count); n != all {
+				t.Errorf("%d events have come, and %d are in the table", n, all)
+			}
+			for w, ids := range acknowledged {
+				if n := scan[int](next, `SELECT count(*) FROM unnest($1::bigint[]) AS a(id) WHERE NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.id = a.id)`, ids); n > 0 {
+					t.Errorf("%d events of writer %d were committed, and are gone", n, w)
+				}
+			}
+			if mode == outboxsql.ModeStream {
+				h.checkAscending()
+			}
+		})
+	}
+}
+
+// writeThrough writes event after event on whichever server takes them, until ctx ends, and
+// returns the ids of those whose commit it heard of.
+func (e *env) writeThrough(ctx context.Context, url string, writer int) (ids []int64) {
+	pool, err := pgxpool.New(ctx, url+"&target_session_attrs=read-write")
+	if err != nil {
+		e.t.Error(err)
+		return nil
+	}
+	defer pool.Close()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		var id int64
+		// Not with ctx, whose end would leave it open whether it is there.
+		err := pool.QueryRow(context.WithoutCancel(ctx), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			VALUES ('n', 'writer', $1, '1') RETURNING id`, fmt.Sprint(writer, n%5)).Scan(&id)
+		if err == nil {
+			ids = append(ids, id)
+		}
+		select {
+		case <-ctx.Done():
+			return ids
+		case <-tick.C:
+		}
+	}
+}
+
+// TestFailoverThatLosesTheTail: the standby that is promoted lacks the last events, which
+// were delivered. Their ids are given out again, and what gets them then comes, like
+// everything else: neither what a relay remembers nor a position passes it over.
+func TestFailoverThatLosesTheTail(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, primary, standby := newPair(t, mode)
+			h := newRecorder(t)
+			e.through(either(standby, primary)).relay(handleAll(t, h))
+			e.insertOrders("kept", 300)
+			e.untilDone()
+			next := e.on(standby)
+			next.untilFollowed(e)
+			next.exec(`ALTER SYSTEM SET primary_conninfo = ''`)
+			next.exec(`SELECT pg_reload_conf()`)
+			e.until("the end of replication", `SELECT NOT EXISTS (SELECT FROM pg_stat_replication)`)
+			lost := e.insertOrders("lost", 300)
+			e.untilDone()
+			e.killAndPromote(primary, standby)
+			again := next.insertOrders("again", 600)
+			next.untilDone()
+
+			reused, came := make(map[int64]bool), make(map[int64]bool)
+			for _, id := range lost {
+				reused[id] = true
+			}
+			highest, late := make(map[string]int64), 0
+			for len(h.calls) > 0 {
+				ev := <-h.calls
+				if ev.Type != "again" || came[ev.ID] {
+					continue
+				}
+				came[ev.ID] = true
+				if ev.ID < highest[ev.AggregateID] {
+					late++
+				}
+				highest[ev.AggregateID] = ev.ID
+			}
+			twice, missed := 0, 0
+			for _, id := range again {
+				if reused[id] {
+					twice++
+				}
+				if !came[id] {
+					missed++
+				}
+			}
+			t.Logf("%d of %d ids were given out again", twice, len(lost))
+			if twice == 0 {
+				t.Error("no id was given out again, which proves nothing")
+			}
+			if missed > 0 || len(came) != len(again) {
+				t.Errorf("%d of %d events never came", missed, len(again))
+			}
+			if late > 0 && mode == outboxsql.ModeStream {
+				t.Errorf("%d events came out of order", late)
+			}
+		})
+	}
+}
+
+// insertOrders writes events of ten aggregates, one statement for each hundred.
+func (e *env) insertOrders(eventType string, n int) (ids []int64) {
+	e.t.Helper()
+	for ; n > 0; n -= 100 {
+		rows, err := e.pool.Query(e.ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+			SELECT $1, 'order', (i % 10)::text, '1' FROM generate_series(1, 100) AS i RETURNING id`, eventType)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		some, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		ids = append(ids, some...)
+	}
+	return ids
+}
+
+// TestStartsOnAStandby: a relay that has the address of a standby alone says that it is one, and
+// begins when it is promoted.
+func TestStartsOnAStandby(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, primary, standby := newPair(t, mode)
+			h, next := newRecorder(t), e.on(standby)
+			id := e.insert("n", "1")
+			next.untilFollowed(e)
+			r := next.start(handleAll(t, h))
+			awaitTrue(t, "the refusal", func() bool {
+				return r.Stats().DatabaseDown && strings.Contains(r.log.text(), "the server is a standby")
+			})
+			e.killAndPromote(primary, standby)
+			r.waitReady()
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			id = next.insert("n", "1")
+			next.untilState(id, "done")
+			if n := h.times(id); n != 1 {
+				t.Errorf("the event after the promotion came %d times", n)
+			}
+		})
+	}
+}
