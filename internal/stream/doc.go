@@ -45,4 +45,5 @@
 //	router.go   finds events that no destination reads
 //	handout.go  hands them to those who get them by now
 //	vigil.go    awake, drowsy, asleep: the bell
+//	doze.go     how a relay falls asleep beside silent writers and other relays
 package stream

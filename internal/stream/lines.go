@@ -25,7 +25,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	if granted == 0 {
 		return false, nil
 	}
-	rows, more, err := u.readDue(ctx, conn, granted)
+	rows, more, err := u.shelf.readDue(ctx, conn, u.name, granted, u.e.limits.Bytes, u.lane.Blocks())
 	if err == nil {
 		err = u.planDue(ctx, conn, rows, more)
 	}
@@ -67,7 +67,7 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 	if more {
 		return nil
 	}
-	wait, known, err := u.nextDue(ctx, conn)
+	wait, known, err := u.shelf.nextDue(ctx, conn, u.name)
 	if err != nil {
 		return err
 	}
@@ -217,27 +217,4 @@ func (u *unit) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Deli
 		all = u.take(all, r, true)
 	}
 	return all, lineGoes
-}
-
-// readDue returns up to n rows that are due, behind the unit's place, and whether there
-// may be more.
-func (u *unit) readDue(ctx context.Context, conn *pgx.Conn, n int) (all []stored, more bool, err error) {
-	all, cut, err := readRows(ctx, conn, u.e.limits.Bytes, sqlDue, u.name, u.shelf.duePlace.at, u.shelf.duePlace.id, n, u.lane.Blocks())
-	if err != nil {
-		return nil, false, fmt.Errorf("read due deliveries of %q: %w", u.name, err)
-	}
-	return all, cut || len(all) == n, nil
-}
-
-// nextDue returns when the next row behind the unit's place becomes due, and false if none is known to.
-func (u *unit) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
-	var us int64
-	err := conn.QueryRow(ctx, sqlNextDue, u.name, u.shelf.duePlace.at, u.shelf.duePlace.id).Scan(&us)
-	switch {
-	case isNoRows(err):
-		return 0, false, nil
-	case err != nil:
-		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", u.name, err)
-	}
-	return max(0, time.Duration(us)*time.Microsecond), true, nil
 }

@@ -1,10 +1,13 @@
 package stream
 
 import (
+	"context"
+	"fmt"
 	"math"
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
@@ -91,4 +94,27 @@ type duePlace struct {
 // dueStart is before all rows.
 func dueStart() duePlace {
 	return duePlace{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, math.MinInt64}
+}
+
+// readDue returns up to n rows that are due, behind the shelf's place, and whether there
+// may be more. It keeps no more than the given bytes of payloads, but one row.
+func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, destination string, n, bytes int, blocks bool) (all []stored, more bool, err error) {
+	all, cut, err := readRows(ctx, conn, bytes, sqlDue, destination, s.duePlace.at, s.duePlace.id, n, blocks)
+	if err != nil {
+		return nil, false, fmt.Errorf("read due deliveries of %q: %w", destination, err)
+	}
+	return all, cut || len(all) == n, nil
+}
+
+// nextDue returns when the next row behind the shelf's place becomes due, and false if none is known to.
+func (s *shelf) nextDue(ctx context.Context, conn *pgx.Conn, destination string) (time.Duration, bool, error) {
+	var us int64
+	err := conn.QueryRow(ctx, sqlNextDue, destination, s.duePlace.at, s.duePlace.id).Scan(&us)
+	switch {
+	case isNoRows(err):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", destination, err)
+	}
+	return max(0, time.Duration(us)*time.Microsecond), true, nil
 }
