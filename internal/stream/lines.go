@@ -25,7 +25,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	if granted == 0 {
 		return false, nil
 	}
-	rows, more, err := u.shelf.readDue(ctx, conn, u.name, granted, u.e.limits.Bytes, u.lane.Blocks())
+	rows, more, err := u.shelf.readDue(ctx, conn, granted, u.e.limits.Bytes)
 	if err == nil {
 		err = u.planDue(ctx, conn, rows, more)
 	}
@@ -67,7 +67,7 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 	if more {
 		return nil
 	}
-	wait, known, err := u.shelf.nextDue(ctx, conn, u.name)
+	wait, known, err := u.shelf.nextDue(ctx, conn)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,9 @@ import (
 // shelf is what a unit knows of the rows of its destination: what is to be written, which
 // rows are under way, which lines to go on with, and when rows are due.
 type shelf struct {
+	destination string
+	blocks      bool // a dead letter holds back the later events of its aggregate
+
 	pending  writes
 	held     map[int64]string        // rows under way, or in pending, with the state in which they were read
 	drains   map[dispatch.Key]string // lines to go on with after the next write
@@ -33,8 +36,9 @@ type line struct {
 	name string
 }
 
-func newShelf() shelf {
+func newShelf(lane dispatch.Lane) shelf {
 	return shelf{
+		destination: lane.Name(), blocks: lane.Blocks(),
 		held: make(map[int64]string), drains: make(map[dispatch.Key]string), doubtful: make(map[dispatch.Key]string),
 		isReady: make(map[dispatch.Key]bool), duePlace: dueStart(),
 	}
@@ -98,23 +102,23 @@ func dueStart() duePlace {
 
 // readDue returns up to n rows that are due, behind the shelf's place, and whether there
 // may be more. It keeps no more than the given bytes of payloads, but one row.
-func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, destination string, n, bytes int, blocks bool) (all []stored, more bool, err error) {
-	all, cut, err := readRows(ctx, conn, bytes, sqlDue, destination, s.duePlace.at, s.duePlace.id, n, blocks)
+func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n, bytes int) (all []stored, more bool, err error) {
+	all, cut, err := readRows(ctx, conn, bytes, sqlDue, s.destination, s.duePlace.at, s.duePlace.id, n, s.blocks)
 	if err != nil {
-		return nil, false, fmt.Errorf("read due deliveries of %q: %w", destination, err)
+		return nil, false, fmt.Errorf("read due deliveries of %q: %w", s.destination, err)
 	}
 	return all, cut || len(all) == n, nil
 }
 
 // nextDue returns when the next row behind the shelf's place becomes due, and false if none is known to.
-func (s *shelf) nextDue(ctx context.Context, conn *pgx.Conn, destination string) (time.Duration, bool, error) {
+func (s *shelf) nextDue(ctx context.Context, conn *pgx.Conn) (time.Duration, bool, error) {
 	var us int64
-	err := conn.QueryRow(ctx, sqlNextDue, destination, s.duePlace.at, s.duePlace.id).Scan(&us)
+	err := conn.QueryRow(ctx, sqlNextDue, s.destination, s.duePlace.at, s.duePlace.id).Scan(&us)
 	switch {
 	case isNoRows(err):
 		return 0, false, nil
 	case err != nil:
-		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", destination, err)
+		return 0, false, fmt.Errorf("look when deliveries of %q are due: %w", s.destination, err)
 	}
 	return max(0, time.Duration(us)*time.Microsecond), true, nil
 }

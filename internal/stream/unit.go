@@ -52,7 +52,7 @@ type unit struct {
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		e: e, name: p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
-		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(), ledger: ledger{head: p.Head},
+		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(lane), ledger: ledger{head: p.Head},
 		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)},
 	}
 	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Head: p.Head})
