@@ -147,7 +147,7 @@ func (y *player) crowd(n, trips int) error {
 	}
 	err := y.unhush()
 	writers.Wait()
-	return errors.Join(errors.Join(errs...), err)
+	return errors.Join(err, errors.Join(errs...))
 }
 
 func (y *player) insertUntilLetGo(w *session, trips int) error {
