@@ -77,8 +77,8 @@ CROSS JOIN LATERAL (SELECT
 // sqlBlocked inserts what was met before: of each aggregate an event that has
 // failed once and is tried again in a day, and later ones behind it.
 const sqlBlocked = `WITH event AS (
-	INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload, state)
-	SELECT $ahead + i, $type || '.' || i % $blocked % $routes, $aggregate, 'blocked-' || i % $blocked, $payload::json, $met
+	INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload)
+	SELECT $ahead + i, $type || '.' || i % $blocked % $routes, $aggregate, 'blocked-' || i % $blocked, $payload::json
 	FROM generate_series(1, $stored::bigint) AS i
 	RETURNING id, event_type, aggregate_type, aggregate_id)
 INSERT INTO $deliveries (event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error)
@@ -90,14 +90,11 @@ FROM (SELECT *, id <= $ahead + $blocked AS first FROM event) AS event`
 // fill puts the numbers and names of a load into a statement. None of them is
 // anybody else's text.
 func (l load) fill(schema, statement string) string {
-	n, met := strconv.Itoa, "'deferred'"
-	if l.mode == outboxsql.ModeStream {
-		met = "'fresh'" // no event is ever marked
-	}
+	n := strconv.Itoa
 	return strings.NewReplacer(
 		"$table", table(schema), "$deliveries", deliveries(schema), "$aggregate", "'bench'", "$type", "'"+eventType+"'", "$sink", "'"+sinkName+"'",
 		"$payload", "'"+payload(l.payload)+"'", "$backlog", n(l.events+l.fresh), "$half", strconv.FormatInt(l.half(), 10),
-		"$stored", n(l.stored()), "$before", n(l.before()), "$ahead", n(l.ahead), "$met", met, "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes), "$urgent", n(l.urgent), "$total", n(l.total()), "$name", "'"+table(schema)+"'",
+		"$stored", n(l.stored()), "$before", n(l.before()), "$ahead", n(l.ahead), "$blocked", n(l.blocked), "$fresh", n(l.fresh), "$keys", n(l.keys), "$routes", n(l.routes), "$urgent", n(l.urgent), "$total", n(l.total()), "$name", "'"+table(schema)+"'",
 	).Replace(statement)
 }
 

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // errUnblocked is returned when something of a blocked aggregate was done.
@@ -119,28 +117,22 @@ func seconds(rounds []drained) string {
 // an error if those of blocked aggregates are not as they should be: the failed
 // ones as they were, all others behind them, and nothing else stored.
 func (d *drain) left(ctx context.Context, schema string, l load) (int64, error) {
-	met, left := "e.state = 'deferred' AND", int64(0)
-	if l.mode == outboxsql.ModeStream {
-		met = ""
-		var err error
-		if left, err = d.unsettled(ctx, schema, l.mode); err != nil {
-			return 0, err
-		}
+	left, err := d.unsettled(ctx, schema, l.mode)
+	if err != nil {
+		return 0, err
 	}
-	var unmarked, waiting, parked, stored, rows int64
-	err := d.pool.QueryRow(ctx, l.fill(schema, `SELECT
-		(SELECT count(*) FROM $table WHERE state <> 'done' AND NOT coalesce(aggregate_id, '') LIKE 'blocked-%'),
+	var deferred, waiting, parked, stored, rows int64
+	err = d.pool.QueryRow(ctx, l.fill(schema, `SELECT
+		(SELECT count(*) FROM $table WHERE state = 'deferred'),
 		count(*) FILTER (WHERE d.state = 'retry' AND d.attempts = 1 AND d.available_at > now() AND d.event_id <= $blocked),
 		count(*) FILTER (WHERE d.state = 'parked' AND d.attempts = 0 AND d.event_id > $blocked),
 		count(*), (SELECT count(*) FROM $deliveries)
 		FROM $table AS e JOIN $deliveries AS d ON d.event_id = e.id AND d.ordering_key = e.aggregate_type || '/' || e.aggregate_id
-		WHERE `+met+` e.aggregate_id LIKE 'blocked-%'`)).Scan(&unmarked, &waiting, &parked, &stored, &rows)
+		WHERE e.aggregate_id LIKE 'blocked-%'`)).Scan(&deferred, &waiting, &parked, &stored, &rows)
 	if err != nil {
 		return 0, err
 	}
-	if l.mode != outboxsql.ModeStream {
-		left = unmarked
-	}
+	left += deferred // only a queue marks events
 	held := int64(l.held() - l.ahead)
 	behind := held - int64(l.blocked)
 	if waiting != int64(l.blocked) || parked != behind || stored != held || rows != stored {
