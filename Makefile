@@ -1,7 +1,7 @@
 # Everything a contributor needs. "make" alone lists the targets.
 
 GO ?= go
-# For "make demo", "make dist" and "make bench-peers": make demo ARGS="--duration 30s"
+# For "make demo", "make bench", "make bench-peers" and "make dist": make demo ARGS="--orders 500"
 ARGS ?=
 # For "make test": one package, a count, ... NOTIFYD_TEST_STRICT=1 in the
 # environment makes the first failure final.
@@ -110,6 +110,10 @@ vuln: ## look for known vulnerabilities in what we call
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME each
 	./scripts/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: ## measure notifyd here (ARGS="latency --rate 2000"; without, what there is)
+	$(GO) run ./bench $(ARGS)
 
 # A module of its own, which "make test" and "make lint" pass by.
 .PHONY: bench-peers

@@ -48,7 +48,7 @@ var finalWords = []struct {
 	{"integration/priority_test.go", "%d events came before an earlier one of their aggregate", []any{1}},
 	{"queue/model_test.go", "%d violations:", []any{1}},
 	{"queue/salvage_test.go", "%d events were delivered by both", []any{20}},
-	{"cmd/notifyd/bench.go", "events were lost", nil},
+	{"bench/measure.go", "events were lost", nil},
 	{"cmd/notifyd/order_test.go", "%s: %v went past a dead letter", []any{"a", []int{7}}},
 	{"cmd/notifyd/order_test.go", "%v went past the first", []any{[]int{7}}},
 	{"internal/bench/bench_test.go", "result %+v", []any{struct{ Lost int }{3}}},

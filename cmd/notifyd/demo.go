@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/demo"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -51,7 +52,7 @@ events like a log, by a position for each destination.`,
 					return err
 				}
 			}
-			log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.value, "warn"), Format: first(a.logFormat.value, "auto")})
+			log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.Value, "warn"), Format: first(a.logFormat.Value, "auto")})
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
 			result, err := demo.Run(ctx, demo.Options{
@@ -91,7 +92,7 @@ func demoError(ctx context.Context, err error) error {
 // or cannot write over a line.
 func widthOf(out any, a *app) func() int {
 	f, ok := out.(*os.File)
-	if kind, _ := a.lookup("TERM"); !ok || kind == "dumb" || !isTerminal(f) {
+	if kind, _ := a.lookup("TERM"); !ok || kind == "dumb" || !cli.IsTerminal(f) {
 		return nil
 	}
 	return func() int {

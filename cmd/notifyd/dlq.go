@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -31,18 +32,18 @@ it does is written into outbox_audit.`,
 // dlqFlags are the flags of all commands of "notifyd dlq".
 type dlqFlags struct {
 	db     databaseFlags
-	output oneOf
+	output cli.OneOf
 	forget bool // delete events of which nothing is left, whatever the file says
 }
 
 func (f *dlqFlags) register(cmd *cobra.Command) {
 	f.db.only = true
 	f.db.register(cmd)
-	f.output = oneOf{words: []string{"table", "json"}, value: "table"}
+	f.output = cli.OneOf{Words: []string{"table", "json"}, Value: "table"}
 	cmd.Flags().VarP(&f.output, "output", "o", "table, for people, or json")
 }
 
-func (f *dlqFlags) json() bool { return f.output.value == "json" }
+func (f *dlqFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
 func (f *dlqFlags) with(ctx context.Context, a *app, do func(s *deadletter.Store) error) error {

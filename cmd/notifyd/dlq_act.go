@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/internal/cli"
 )
 
 // dlqAction is a command that does something to many dead letters.
@@ -163,7 +164,7 @@ func (d *dlqAction) preview(ctx context.Context, p printer, s *deadletter.Store,
 var errNotAgreed = errors.New("nothing was done")
 
 func (d *dlqAction) ask(cmd *cobra.Command, n int64) error {
-	if !isTerminal(cmd.InOrStdin()) {
+	if !cli.IsTerminal(cmd.InOrStdin()) {
 		return usageErrorf("%s match: --yes says that they are to be %s, --dry-run shows them", letterCount(n), d.past)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s will be %s. Go on? [y/N] ", letterCount(n), d.past) //nolint:errcheck // the answer is what counts

@@ -86,6 +86,7 @@ func named() map[string]string {
 		whole     = "runs this very test, and others; TestNamedCommands asks make whether it could"
 		network   = "asks servers on the network; TestNamedCommands asks make whether it could"
 		archive   = "needs an archive, which TestDeployArchive of internal/dist/cmd/dist packs and types this with"
+		inBench   = "is what TestPerformancePage of bench does, with flags and in its own process"
 		peers     = "is of a module of its own, which has a smoke test"
 	)
 	return map[string]string{
@@ -104,6 +105,7 @@ func named() map[string]string {
 		"make test":        whole,
 		"make lint":        whole,
 		"make chaos":       whole,
+		"make bench":       inBench,
 		"make bench-peers": "takes ten minutes; " + peers,
 		"make dist":        "builds for four platforms; TestDist of internal/dist has the same done to a small program",
 		"make vuln":        network,
@@ -121,6 +123,9 @@ func named() map[string]string {
 
 		"ssh -L 9470:127.0.0.1:9470 host":                      "there is no other machine to log in at",
 		"go tool pprof":                                        "reads by hand what TestBenchForPeople has written",
+		"go run ./bench":                                       inBench,
+		"go run ./bench drain":                                 inBench,
+		"go run ./bench drain --to rabbitmq":                   inBench,
 		"go test -race":                                        "is how this test was started",
 		"go test -bench . ./handlers/rabbitmq":                 "takes minutes of the broker; TestPerformancePage drains into one",
 		"cd bench/peers && go run . --events 50000 --rounds 1": peers,
@@ -149,7 +154,7 @@ func players() map[string]player {
 		"docs/dead-letters.md":      {"cmd/notifyd", "TestDeadLettersPage"},
 		"docs/deploy.md":            {"cmd/notifyd", "TestDeployRoles"},
 		"docs/migrating.md":         {"cmd/notifyd", "TestMigratePages"},
-		"docs/performance.md":       {"cmd/notifyd", "TestPerformancePage"},
+		"docs/performance.md":       {"bench", "TestPerformancePage"},
 		"docs/quickstart.md":        {"cmd/notifyd", "TestQuickstart"},
 		"docs/reload.md":            {"cmd/notifyd", "TestReloadPage"},
 		"docs/retention.md":         {"cmd/notifyd", "TestRetentionPage"},

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/doctor"
 )
@@ -42,25 +43,25 @@ exits with 1 if there is an error, with --strict also for a warning.`,
 				return err
 			}
 			report := doctor.Run(cmd.Context(), o)
-			if err := printReport(cmd.OutOrStdout(), form.value, report); err != nil {
+			if err := printReport(cmd.OutOrStdout(), form.Value, report); err != nil {
 				return err
 			}
 			return health(report, strict)
 		},
 	}
 	db.register(cmd)
-	form.register(cmd)
+	addFormat(cmd, form)
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings, too")
 	return cmd
 }
 
 // newFormat returns the flag for how results are printed.
-func newFormat() *oneOf { return &oneOf{words: []string{"table", "json"}, value: "table"} }
+func newFormat() *cli.OneOf { return &cli.OneOf{Words: []string{"table", "json"}, Value: "table"} }
 
-// register adds the flag to a command, with its completion.
-func (o *oneOf) register(cmd *cobra.Command) {
+// addFormat adds the flag to a command, with its completion.
+func addFormat(cmd *cobra.Command, o *cli.OneOf) {
 	cmd.Flags().VarP(o, "output", "o", "table or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
 // optional returns the configuration, nil if there is no file and none is asked for.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/bench"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -28,9 +27,7 @@ import (
 const envSelf = "NOTIFYD_TEST_IS_NOTIFYD"
 
 func TestMain(m *testing.M) {
-	// A bench starts its own program as the relay to be measured, and here that
-	// is this one.
-	if os.Getenv(envSelf) != "" || os.Getenv(bench.EnvRelay) != "" {
+	if os.Getenv(envSelf) != "" {
 		main()
 		return
 	}

@@ -4,8 +4,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/notifyd/notifyd/internal/testenv"
 )
 
 // pasted returns the first configuration in the page of a destination.
@@ -52,14 +50,5 @@ func TestKafkaMistakes(t *testing.T) {
 		if got.code != exitConfig || !strings.Contains(got.stdout+got.stderr, want) || strings.Contains(got.stdout+got.stderr, "hush") {
 			t.Errorf("%s\nexit %d, want one about %s:\n%s%s", settings, got.code, want, got.stdout, got.stderr)
 		}
-	}
-}
-
-func TestBenchDrainToKafka(t *testing.T) {
-	t.Parallel()
-	brokers := strings.Join(testenv.Kafka(t), ",")
-	got := command(t, "bench", "drain", "--to", "kafka", "--brokers", brokers, "--events", "500", "--json", "--database-url", testenv.Database(t))
-	if got.code != 0 || !strings.Contains(got.stdout, `"lost":0,"duplicates":0,`) || !strings.Contains(got.stderr, "2 topics of 1 partition") {
-		t.Errorf("got %+v", got)
 	}
 }

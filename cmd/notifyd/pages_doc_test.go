@@ -119,8 +119,6 @@ func TestInlineCommands(t *testing.T) {
 	s.write("event.json", `{"event_type": "order.placed", "payload": `+order+`}`)
 	preview := act{as: "notifyd template test --destination mail --event event.json", says: `Order 7`}
 	acts := map[string]act{
-		"notifyd bench":                 {code: exitUsage, says: `needs a command`},
-		"notifyd bench drain":           {as: "%s --events 500 --database-url " + testenv.Database(t), says: `lost`},
 		"notifyd config init":           {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
 		"notifyd config schema":         {says: `"\$schema"`},
 		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -28,11 +29,11 @@ type planFlags struct {
 	offline  bool
 	detailed bool
 	limit    int
-	output   oneOf
+	output   cli.OneOf
 }
 
 func newPlanCmd(a *app) *cobra.Command {
-	f := planFlags{output: oneOf{words: []string{"table", "json"}, value: "table"}}
+	f := planFlags{output: cli.OneOf{Words: []string{"table", "json"}, Value: "table"}}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what a new configuration would change",
@@ -54,7 +55,7 @@ It counts by index, and stops counting at --limit rows of a kind.`,
 			if err != nil {
 				return err
 			}
-			out := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.output.value == "json"}
+			out := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.output.Value == "json"}
 			if err := out.plan(p); err != nil {
 				return err
 			}

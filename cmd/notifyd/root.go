@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 )
 
@@ -20,8 +20,8 @@ type app struct {
 
 	// The values of the flags that every command has.
 	configPath string
-	logLevel   oneOf
-	logFormat  oneOf
+	logLevel   cli.OneOf
+	logFormat  cli.OneOf
 
 	// started is set once a command's own code runs. An error before that is a
 	// mistake in the command line.
@@ -34,8 +34,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, lookup co
 		lookup:    lookup,
 		stdout:    stdout,
 		stderr:    stderr,
-		logLevel:  oneOf{words: []string{"debug", "info", "warn", "error"}},
-		logFormat: oneOf{words: []string{"auto", "text", "json"}},
+		logLevel:  cli.LogLevel(),
+		logFormat: cli.LogFormat(),
 	}
 	root := newRootCmd(a) //nolint:contextcheck // ExecuteContextC hands ctx to the commands
 	root.SetArgs(args)
@@ -66,7 +66,6 @@ func newRootCmd(a *app) *cobra.Command {
 	root.AddCommand(
 		newRunCmd(a),
 		newDemoCmd(a),
-		newBenchCmd(a),
 		newMigrateCmd(a),
 		newStatusCmd(a),
 		newDoctorCmd(a),
@@ -99,11 +98,11 @@ func (a *app) loadAt(path string) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.logLevel.value != "" {
-		c.Log.Level = a.logLevel.value
+	if a.logLevel.Value != "" {
+		c.Log.Level = a.logLevel.Value
 	}
-	if a.logFormat.value != "" {
-		c.Log.Format = a.logFormat.value
+	if a.logFormat.Value != "" {
+		c.Log.Format = a.logFormat.Value
 	}
 	return c, nil
 }
@@ -164,25 +163,4 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
 	}
 	return usageErrorf("unknown command %q for %s%s", args[0], cmd.CommandPath(), hint)
-}
-
-// oneOf is a flag that takes one of a few words. Empty means not given.
-type oneOf struct {
-	words []string
-	value string
-}
-
-// String implements pflag.Value.
-func (o *oneOf) String() string { return o.value }
-
-// Type implements pflag.Value; it is what the help shows in place of a value.
-func (*oneOf) Type() string { return "word" }
-
-// Set implements pflag.Value.
-func (o *oneOf) Set(s string) error {
-	if !slices.Contains(o.words, s) {
-		return fmt.Errorf("must be one of %s", strings.Join(o.words, ", "))
-	}
-	o.value = s
-	return nil
 }

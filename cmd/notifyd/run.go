@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/systemd"
 )
@@ -173,20 +172,4 @@ func closeAll(closers []io.Closer) error {
 }
 
 // newLogger returns the logger that the configuration asks for.
-func newLogger(w io.Writer, c config.Log) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
-		level = slog.LevelInfo // the configuration was checked
-	}
-	options := &slog.HandlerOptions{Level: level}
-	if c.Format == "text" || c.Format == "auto" && isTerminal(w) {
-		return slog.New(slog.NewTextHandler(w, options))
-	}
-	return slog.New(slog.NewJSONHandler(w, options))
-}
-
-// isTerminal reports whether a person is watching.
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
+func newLogger(w io.Writer, c config.Log) *slog.Logger { return cli.NewLogger(w, c.Level, c.Format) }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/notifyd/notifyd/internal/cli"
 )
 
 // untilSignal returns a context that ends with the first SIGTERM, SIGINT or
@@ -20,8 +22,8 @@ func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, 
 // of it together. The SIGHUP of a terminal that is closed stops all the same.
 func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.Context, reloads <-chan struct{}, stop func()) {
 	wanted := make(chan struct{}, 1)
-	attended := isTerminal(os.Stdin)
-	until, stop = watchSignals(ctx, log, func() bool { return attended && !isTerminal(os.Stdin) }, wanted)
+	attended := cli.IsTerminal(os.Stdin)
+	until, stop = watchSignals(ctx, log, func() bool { return attended && !cli.IsTerminal(os.Stdin) }, wanted)
 	return until, wanted, stop
 }
 

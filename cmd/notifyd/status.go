@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
@@ -25,7 +26,7 @@ const statusTimeout = 15 * time.Second
 // statusFlags are the flags of "notifyd status".
 type statusFlags struct {
 	db       databaseFlags
-	form     *oneOf
+	form     *cli.OneOf
 	watch    bool
 	exitCode bool
 }
@@ -51,13 +52,13 @@ or ctrl-c; without a terminal it prints one block after the other.`,
 			}
 			defer look.close(cmd.Context())
 			if f.watch {
-				return watchStatus(cmd.Context(), cmd.OutOrStdout(), look, f.form.value)
+				return watchStatus(cmd.Context(), cmd.OutOrStdout(), look, f.form.Value)
 			}
 			s, err := look.read(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if err := printStatus(cmd.OutOrStdout(), f.form.value, &s); err != nil {
+			if err := printStatus(cmd.OutOrStdout(), f.form.Value, &s); err != nil {
 				return err
 			}
 			if f.exitCode && len(s.Attention) > 0 {
@@ -67,7 +68,7 @@ or ctrl-c; without a terminal it prints one block after the other.`,
 		},
 	}
 	f.db.register(cmd)
-	f.form.register(cmd)
+	addFormat(cmd, f.form)
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "look again every second")
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 1 if something needs a person")
 	return cmd

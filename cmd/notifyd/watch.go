@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/status"
 )
 
@@ -35,7 +36,7 @@ const (
 func watchStatus(ctx context.Context, w io.Writer, look *looker, form string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if form == "table" && isTerminal(w) {
+	if form == "table" && cli.IsTerminal(w) {
 		if tty, err := openTerminal(w); err == nil {
 			return watchScreen(ctx, look, tty)
 		}

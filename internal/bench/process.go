@@ -27,7 +27,7 @@ import (
 const EnvRelay = "NOTIFYD_BENCH_RELAY"
 
 // ErrNoOrder is returned by [Serve] to whoever started it by hand.
-var ErrNoOrder = errors.New("this is started by notifyd bench, not by hand")
+var ErrNoOrder = errors.New("this is started by a bench, not by hand")
 
 // order is what a relay's process is told.
 type order struct {

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// Programs read these keys.
+func TestBenchJSON(t *testing.T) {
+	t.Parallel()
+	const drainKeys = "events_per_second, sql_per_second, ratio, start_seconds, flowing_per_second, lost, duplicates, wal_bytes_per_event, peak_rss_mib, dead_rows, relay_cpu_s_per_million"
+	const latencyKeys = "p50_ms, p90_ms, p99_ms, max_ms, floor_p50_ms, floor_p99_ms, lost"
+	for args, keys := range map[string]string{
+		"latency --events 20 --rate 100":                                                           latencyKeys,
+		"latency --events 20 --rate 100 --mode stream --foreign-transaction":                       latencyKeys + ", disturbed_p50_ms, disturbed_p99_ms, disturbed_p50_ratio, disturbed_p99_ratio",
+		"drain --events 100":                                                                       drainKeys,
+		"drain --events 100 --mode both":                                                           drainKeys + ", stream, stream_ratio",
+		"drain --events 100 --mode stream --destinations 2":                                        drainKeys + ", fanned_deliveries_per_second, fanned_cpu_ratio",
+		"drain --events 100 --mode stream --foreign-transaction=here":                              drainKeys,
+		"takeover --rate 50 --seconds 1 --mode both":                                               "events, resumed_ms, repeats, lost, stream",
+		"insert --writers 2 --seconds 1 --mode stream":                                             "none, auto, silent, always, auto_ratio, trigger_ratio",
+		"drain --events 100 --delete --batch 10 --workers 1 --to noop --held-snapshot --payload 9": drainKeys,
+		"drain --mode stream --events 100 --keys 5 --blocked-keys 3 --blocked-fresh 2":             drainKeys + ", out_of_order, blocked_events_per_second, blocked_ratio, blocked_start_seconds, blocked_flowing_per_second, blocked_flowing_ratio, blocked_peak_rss_mib",
+		"drain --events 100 --urgent 5":                                                            drainKeys + ", urgent_events_per_second, urgent_ratio, urgent_behind_alike, urgent_behind",
+		"insert --writers 2 --seconds 1":                                                           "none, auto, silent, always, auto_ratio, trigger_ratio",
+		"soak --rate 50 --seconds 1":                                                               "events, events_per_second, p50_ms, p99_ms, p999_ms, max_ms, lost, duplicates, relay_cpu_s_per_million, sessions_cpu_s_per_million, dead_tuples, table_mib",
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			got := command(t, append(strings.Fields(args), "--json", "--database-url", testenv.Database(t))...)
+			if got.code != 0 || !strings.HasPrefix(got.stderr, "PostgreSQL ") {
+				t.Fatalf("exit code %d, %s", got.code, got.stderr)
+			}
+			var values map[string]any
+			if err := json.Unmarshal([]byte(got.stdout), &values); err != nil || strings.Count(got.stdout, "\n") != 1 {
+				t.Fatalf("standard output %q: %v", got.stdout, err)
+			}
+			want := strings.Split(keys, ", ")
+			slices.Sort(want)
+			if have := slices.Sorted(maps.Keys(values)); !slices.Equal(have, want) {
+				t.Errorf("keys %v, want %v", have, want)
+			}
+		})
+	}
+}
+
+func TestBenchForPeople(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cpu, mem := filepath.Join(dir, "cpu"), filepath.Join(dir, "mem")
+	got := command(t, "drain", "--events", "100", "--database-url", testenv.Database(t), "--cpuprofile", cpu, "--memprofile", mem)
+	if got.code != 0 || !strings.Contains(got.stdout, "events per second") || !strings.Contains(got.stdout, "settings: ") {
+		t.Errorf("got %+v", got)
+	}
+	for _, path := range []string{cpu, mem} {
+		if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+			t.Errorf("profile %s: %v", path, err)
+		}
+	}
+}
+
+// Without --database-url there is a server for the bench alone.
+func TestBenchPrivate(t *testing.T) {
+	t.Parallel()
+	testenv.Postgres(t) // skips where there is none
+	got := command(t, "drain", "--events", "100")
+	if got.code != 0 || !strings.Contains(got.stdout, "private, durable") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestBenchUsage(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"lat":                               "bench: unknown command \"lat\" for \"bench\"\n\nDid you mean this?\n\tlatency\n\nsee bench --help\n",
+		"latency more":                      "bench: unknown command \"more\" for \"bench latency\"\nsee bench latency --help\n",
+		"latency --log-level loud":          "bench: invalid argument \"loud\" for \"--log-level\" flag: must be one of debug, info, warn, error\nsee bench latency --help\n",
+		"latency --rate 0":                  "bench: --rate 0 is below 1\nsee bench latency --help\n",
+		"drain --workers -1":                "bench: --workers -1 is below 1\nsee bench drain --help\n",
+		"drain --to nowhere":                "bench: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop, rabbitmq\nsee bench drain --help\n",
+		"drain --mode log":                  "bench: invalid argument \"log\" for \"--mode\" flag: must be one of both, queue, stream\nsee bench drain --help\n",
+		"drain --mode stream --delete":      "bench: --delete goes with --mode queue\nsee bench drain --help\n",
+		"drain --consume":                   "bench: --consume needs --to rabbitmq\nsee bench drain --help\n",
+		"drain --destinations 2 --to kafka": "bench: --destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions\nsee bench drain --help\n",
+		"drain --mode stream --foreign-transaction=here --blocked-keys 1": "bench: --foreign-transaction=here goes without --blocked-keys\nsee bench drain --help\n",
+		"takeover --rate 0": "bench: --rate 0 is below 1\nsee bench takeover --help\n",
+		"drain --keys -1":   "bench: --keys -1 is below 0\nsee bench drain --help\n",
+		"drain --mode stream --blocked-keys 1 --to kafka":                   "bench: --blocked-keys needs --to noop, not kafka\nsee bench drain --help\n",
+		"drain --blocked-keys 1":                                            "bench: --blocked-keys needs --mode stream: a queue holds nothing back\nsee bench drain --help\n",
+		"drain --urgent 1 --to kafka":                                       "bench: --urgent goes with --to noop, and without --blocked-keys and --partitions\nsee bench drain --help\n",
+		"drain --blocked-fresh 1":                                           "bench: --blocked-fresh needs --blocked-keys\nsee bench drain --help\n",
+		"drain --mode stream --events 1 --blocked-keys 1 --blocked-fresh 2": "bench: --blocked-fresh 2 is above --events 1\nsee bench drain --help\n",
+		"insert --writers 0":                                                "bench: --writers 0 is below 1\nsee bench insert --help\n",
+		"soak --seconds 0":                                                  "bench: --seconds 0 is below 1\nsee bench soak --help\n",
+		"soak --blocked-keys 10":                                            "bench: unknown flag: --blocked-keys\nsee bench soak --help\n",
+	} {
+		if got := command(t, strings.Fields(args)...); got != (result{exitUsage, "", want}) {
+			t.Errorf("%s: got %+v, want %q", args, got, want)
+		}
+	}
+	if got := command(t, "relay"); got.code != exitFailure || !strings.Contains(got.stderr, "not by hand") {
+		t.Errorf("relay by hand: %+v", got)
+	}
+}
+
+// TestBenchHelp: every bench shows how it is used, in lines that begin with the command.
+func TestBenchHelp(t *testing.T) {
+	t.Parallel()
+	root := newRootCmd(&program{})
+	for _, cmd := range append(root.Commands(), root) {
+		for line := range strings.Lines(cmd.Example) {
+			if !strings.HasPrefix(line, "  "+cmd.CommandPath()+" ") && strings.TrimSpace(line) != cmd.CommandPath() {
+				t.Errorf("%s has the example %q", cmd.CommandPath(), line)
+			}
+		}
+		if cmd.Example == "" && !cmd.Hidden {
+			t.Errorf("%s has no example", cmd.CommandPath())
+		}
+	}
+	if got := command(t); got.code != 0 || !strings.Contains(got.stdout, "\n  takeover ") || strings.Contains(got.stdout, "\n  relay ") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestBenchDrainToKafka(t *testing.T) {
+	t.Parallel()
+	brokers := strings.Join(testenv.Kafka(t), ",")
+	got := command(t, "drain", "--to", "kafka", "--brokers", brokers, "--events", "500", "--json", "--database-url", testenv.Database(t))
+	if got.code != 0 || !strings.Contains(got.stdout, `"lost":0,"duplicates":0,`) || !strings.Contains(got.stderr, "2 topics of 1 partition") {
+		t.Errorf("got %+v", got)
+	}
+}

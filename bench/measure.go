@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/pprof"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/bench"
+	"github.com/notifyd/notifyd/internal/cli"
+)
+
+// errBench is returned after a bench that shows that something is wrong.
+var errBench = errors.New("events were lost")
+
+// measured runs a bench with what all have in common and prints its result.
+func measured[R interface{ OK() bool }](cmd *cobra.Command, p *program, measure func(context.Context, bench.Options) (R, error)) error {
+	p.started = true
+	out := cmd.OutOrStdout()
+	if p.asJSON {
+		out = cmd.ErrOrStderr() // standard output is for the result alone
+	}
+	kind, _ := p.lookup("TERM")
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	var result R
+	err = p.profiled(func() (err error) {
+		result, err = measure(ctx, bench.Options{
+			DatabaseURL: p.database, Force: p.force, Out: out, Live: cli.IsTerminal(out) && kind != "dumb", Log: p.log(cmd),
+			Relay: []string{self, "relay"},
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if p.asJSON {
+		line, err := json.Marshal(result)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(line)); err != nil {
+			return err
+		}
+	}
+	if !result.OK() {
+		return errBench
+	}
+	return nil
+}
+
+// profiled calls run and writes the profiles that were asked for.
+func (p *program) profiled(run func() error) (err error) {
+	if p.cpuProfile != "" {
+		file, err := os.Create(p.cpuProfile)
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return errors.Join(err, file.Close())
+		}
+		defer func() {
+			pprof.StopCPUProfile()
+			err = errors.Join(err, file.Close())
+		}()
+	}
+	if p.memProfile == "" {
+		return run()
+	}
+	if err := run(); err != nil {
+		return err
+	}
+	file, err := os.Create(p.memProfile)
+	if err != nil {
+		return err
+	}
+	runtime.GC() // counts what was freed up to now
+	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
+}

@@ -1,0 +1,75 @@
+// Package cli holds what the command lines of the daemon and of the bench have in
+// common.
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// gcPercent lets the heap grow to three times what is live before it is
+// collected. notifyd's heap is small, some 10 MiB under load, and collecting it
+// less often is worth a tenth of the CPU time of a drain.
+const gcPercent = 200
+
+// TuneGC sets how often the daemon collects garbage; $GOGC wins. The bench calls
+// it too, so that it measures what the daemon does.
+func TuneGC() {
+	if _, set := os.LookupEnv("GOGC"); !set {
+		debug.SetGCPercent(gcPercent)
+	}
+}
+
+// OneOf is a flag that takes one of a few words. An empty Value means not given.
+type OneOf struct {
+	Words []string
+	Value string
+}
+
+// String implements pflag.Value.
+func (o *OneOf) String() string { return o.Value }
+
+// Type implements pflag.Value; it is what the help shows in place of a value.
+func (*OneOf) Type() string { return "word" }
+
+// Set implements pflag.Value.
+func (o *OneOf) Set(s string) error {
+	if !slices.Contains(o.Words, s) {
+		return fmt.Errorf("must be one of %s", strings.Join(o.Words, ", "))
+	}
+	o.Value = s
+	return nil
+}
+
+// LogLevel returns the flag for the level of a log.
+func LogLevel() OneOf { return OneOf{Words: []string{"debug", "info", "warn", "error"}} }
+
+// LogFormat returns the flag for the format of a log.
+func LogFormat() OneOf { return OneOf{Words: []string{"auto", "text", "json"}} }
+
+// NewLogger returns a logger with a level of [LogLevel] and a format of
+// [LogFormat]; auto is text for a terminal and JSON for everything else.
+func NewLogger(w io.Writer, level, format string) *slog.Logger {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		least = slog.LevelInfo // flags and configuration are checked elsewhere
+	}
+	options := &slog.HandlerOptions{Level: least}
+	if format == "text" || format == "auto" && IsTerminal(w) {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// IsTerminal reports whether a person is watching.
+func IsTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
