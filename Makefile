@@ -35,7 +35,7 @@ help: ## list the targets
 
 .PHONY: demo
 demo: ## show notifyd at work, with a PostgreSQL of its own
-	$(GO) run ./cmd/notifyd demo $(ARGS)
+	$(GO) run ./internal/pgserver/cmd/with -also NOTIFYD_DEMO_SPARE_URL=shop $(GO) run ./cmd/notifyd demo $(ARGS)
 
 .PHONY: build
 build: ## build bin/notifyd

@@ -4,8 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,6 +22,10 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
+// envSpare holds the URL of an empty database that "make demo" has for a
+// configuration of one's own; "demo --keep" shows it.
+const envSpare = "NOTIFYD_DEMO_SPARE_URL"
+
 func newDemoCmd(a *app) *cobra.Command {
 	var (
 		orders   int
@@ -29,12 +37,17 @@ func newDemoCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the whole way from an order to its mail",
-		Long: `demo starts a private PostgreSQL and a mail server, places orders in real
-transactions, some of which are rolled back, and delivers their events: a mail
-for each order, a line in a log, and a call of a Go function. At the end it
-counts what arrived. It needs nothing: where there is no PostgreSQL it installs
-one. It exits with 1 if anything was lost. With --mode stream the relay reads the
-events like a log, by a position for each destination.`,
+		Long: `demo places orders in real transactions, some of which are rolled back, and
+delivers their events: a mail for each order, to a mail server that it starts, a
+line in a log, and a call of a Go function. At the end it counts what arrived. It
+exits with 1 if anything was lost. With --mode stream the relay reads the events
+like a log, by a position for each destination.
+
+It needs a PostgreSQL, in which it makes a schema of its own and drops it at the end:
+that of --database-url, $DATABASE_URL, or the variables PGHOST, PGPORT, PGDATABASE and
+PGSERVICE. Without them it looks for one on this machine: at the sockets in
+/var/run/postgresql and /tmp, then at localhost:5432. It says which one it uses. In a
+clone of notifyd, "make demo" brings a PostgreSQL along.`,
 		Example: "  notifyd demo\n  notifyd demo --mode stream\n  notifyd demo --orders 500 --json\n  notifyd demo --keep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if orders < 1 {
@@ -47,16 +60,16 @@ events like a log, by a position for each destination.`,
 			if asJSON {
 				out = cmd.ErrOrStderr() // standard output is for the result alone
 			}
-			if database != "" {
-				if _, err := parseURL(databaseFlag, database, pgxpool.ParseConfig); err != nil {
-					return err
-				}
+			databases, err := demoDatabases(a, database)
+			if err != nil {
+				return err
 			}
 			log := newLogger(cmd.ErrOrStderr(), config.Log{Level: first(a.logLevel.Value, "warn"), Format: first(a.logFormat.Value, "auto")})
 			ctx, stop := untilSignal(cmd.Context(), log)
 			defer stop()
+			spare, _ := a.lookup(envSpare)
 			result, err := demo.Run(ctx, demo.Options{
-				Orders: orders, DatabaseURL: database, Mode: outboxsql.Mode(mode), Keep: keep, Out: out, Width: widthOf(out, a), Log: log,
+				Spare: spare, Orders: orders, Databases: databases, Mode: outboxsql.Mode(mode), Keep: keep, Out: out, Width: widthOf(out, a), Log: log,
 			})
 			if err != nil {
 				return demoError(ctx, err)
@@ -70,11 +83,31 @@ events like a log, by a position for each destination.`,
 		},
 	}
 	cmd.Flags().IntVar(&orders, "orders", 50, "`number` of orders to commit")
-	cmd.Flags().StringVar(&database, "database-url", "", "use this database, in a schema of its own that is dropped at the end")
+	cmd.Flags().StringVar(&database, "database-url", "", "connection `string` of the database to use")
 	cmd.Flags().StringVar(&mode, "mode", string(outboxsql.ModeQueue), "how the relay reads the events: `mode` queue or stream")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave everything running afterwards, to play with")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as one line of JSON on standard output")
 	return cmd
+}
+
+// demoDatabases returns the one database that was given, else those to look for.
+func demoDatabases(a *app, url string) ([]demo.Database, error) {
+	place := databaseFlag
+	if url == "" {
+		url, _ = a.lookup("DATABASE_URL")
+		place = "$DATABASE_URL"
+	}
+	if url == "" {
+		place = "the environment variables PG*"
+		named := func(name string) bool { value, _ := a.lookup(name); return value != "" }
+		if !slices.ContainsFunc([]string{"PGHOST", "PGPORT", "PGDATABASE", "PGSERVICE"}, named) {
+			return demo.Local(), nil
+		}
+	}
+	if _, err := parseURL(place, url, pgxpool.ParseConfig); err != nil {
+		return nil, err
+	}
+	return []demo.Database{{URL: url, Place: place}}, nil
 }
 
 // demoError says what ended a demo early.
@@ -82,10 +115,38 @@ func demoError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return errors.New("the demo was interrupted")
 	}
-	if refused, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return connectError(refused)
+	missing, ok := errors.AsType[*demo.NotFoundError](err)
+	if !ok {
+		return err
 	}
-	return err
+	var b strings.Builder
+	for _, t := range missing.Tried {
+		refused, ok := errors.AsType[*pgconn.ConnectError](t.Err)
+		if ok && !t.Guessed {
+			return connectError(refused)
+		}
+		fmt.Fprintf(&b, "\n  %s: %s", t.Place, whyNot(t.Err))
+	}
+	return fmt.Errorf("the demo needs a PostgreSQL, and there is none that it may use:%s\n%s", &b, demoCures)
+}
+
+// demoCures is what to do without a PostgreSQL.
+const demoCures = `do one of these:
+  make demo                          in a clone of notifyd: starts one for the demo, and installs it if need be
+  notifyd demo --database-url URL    uses yours, in a schema of its own that is dropped at the end
+  docker run --rm -d -p 127.0.0.1:5432:5432 -e POSTGRES_PASSWORD=demo postgres
+                                     then notifyd demo --database-url postgres://postgres:demo@127.0.0.1:5432/postgres`
+
+// whyNot is the reason in a few words: nobody has asked for this database, and what
+// pgx says has a line for each address.
+func whyNot(err error) string {
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
+		return "no server"
+	}
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return said.Message
+	}
+	return strings.Join(strings.Fields(err.Error()), " ")
 }
 
 // widthOf returns how to ask for the width of a terminal, nil for what is none

@@ -2,11 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/demo"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -24,11 +29,10 @@ func lastLine(t *testing.T, stdout string) (line map[string]float64) {
 
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	testenv.Postgres(t) // or skip: the demo would install one
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			checkDemo(t, command(t, "demo", "--orders", "3", "--json", "--mode", mode))
+			checkDemo(t, commandIn(t, vars{"DATABASE_URL": testenv.Database(t)}, "demo", "--orders", "3", "--json", "--mode", mode))
 		})
 	}
 }
@@ -60,7 +64,10 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 
 func checkLeavesNothing(t *testing.T, mode string) {
 	t.Helper()
-	url := testenv.Database(t)
+	url := database(t) // of somebody who has events that wait
+	publishTo(t, url, "order.placed", order)
+	const events = `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace) || ' ' || string_agg(e::text, ' ') FROM outbox_events AS e`
+	waiting := query[string](t, url, events)
 	const schemas = `SELECT string_agg(nspname, ' ' ORDER BY nspname) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'`
 	before := query[string](t, url, schemas)
 	got := command(t, "demo", "--orders", "3", "--database-url", url, "--mode", mode)
@@ -68,7 +75,7 @@ func checkLeavesNothing(t *testing.T, mode string) {
 		t.Errorf("got %+v", got)
 	}
 	for _, want := range []string{
-		"schema notifyd_demo_", "\nthe first mail, as received:\n\n    ", "    Subject: Your order ",
+		"; --database-url), schema notifyd_demo_", "\nthe first mail, as received:\n\n    ", "    Subject: Your order ",
 		"\norders            3\n", "\nmails             3\n", "\nlost              0\n", "\nlost=0 duplicates=0 mails=3 orders=3\n",
 	} {
 		if !strings.Contains(got.stdout, want) {
@@ -81,8 +88,8 @@ func checkLeavesNothing(t *testing.T, mode string) {
 	if after := query[string](t, url, schemas); after != before {
 		t.Errorf("schemas before: %s\nand after: %s", before, after)
 	}
-	if !query[bool](t, url, "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace)") {
-		t.Error("tables are left in the schema public")
+	if after := query[string](t, url, events); after != waiting {
+		t.Errorf("events before: %s\nand after: %s", waiting, after)
 	}
 }
 
@@ -142,6 +149,7 @@ func checkKeeps(t *testing.T, mode string) {
 	url := testenv.Database(t)
 	d := startDaemon(t, nil, "demo", "--keep", "--orders", "1", "--database-url", url, "--mode", mode)
 	d.stdout.await(t, "LIMIT 5\"\n\n")
+	d.stdout.await(t, "\n  export MAIL_PORT=")
 	// The invitation holds: an event of one's own becomes a mail.
 	_, insert, _ := strings.Cut(d.stdout.text(), ` -c "`)
 	insert, look, _ := strings.Cut(insert, "\"\n")
@@ -181,6 +189,41 @@ func TestDemoMistakes(t *testing.T) {
 		if got := command(t, append([]string{"demo"}, strings.Fields(c.args)...)...); got != c.want {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, c.want)
 		}
+	}
+}
+
+// TestDemoDatabases: what is named is used, and nothing else is looked for.
+func TestDemoDatabases(t *testing.T) {
+	t.Parallel()
+	const flag, env = "postgres://127.0.0.1/flag", "postgres://127.0.0.1/env"
+	for _, c := range []struct {
+		flag string
+		env  vars
+		want []demo.Database
+	}{
+		{flag, vars{"DATABASE_URL": env, "PGHOST": "h"}, []demo.Database{{URL: flag, Place: "--database-url"}}},
+		{"", vars{"DATABASE_URL": env, "PGHOST": "h"}, []demo.Database{{URL: env, Place: "$DATABASE_URL"}}},
+		{"", vars{"PGDATABASE": "d"}, []demo.Database{{Place: "the environment variables PG*"}}},
+		{"", vars{"PGUSER": "ann", "PGHOST": ""}, demo.Local()},
+	} {
+		got, err := demoDatabases(&app{lookup: c.env.lookup}, c.flag)
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q, %v: got %v, %v", c.flag, c.env, got, err)
+		}
+	}
+}
+
+// TestDemoWithout: where no database is found it says where it has looked, and what to do.
+func TestDemoWithout(t *testing.T) {
+	t.Parallel()
+	err := demoError(t.Context(), &demo.NotFoundError{Tried: []demo.Tried{
+		{Database: demo.Database{Place: "socket in /x", Guessed: true}, Err: fmt.Errorf("dial: %w", syscall.ENOENT)},
+		{Database: demo.Database{Place: "localhost:5432", Guessed: true}, Err: &pgconn.PgError{Message: `role "ann" does not exist`}},
+		{Database: demo.Database{Place: "z", Guessed: true}, Err: errors.New("one\n\ttwo")},
+	}})
+	want := "the demo needs a PostgreSQL, and there is none that it may use:\n  socket in /x: no server\n  localhost:5432: role \"ann\" does not exist\n  z: one two\ndo one of these:\n  make demo "
+	if text := err.Error(); !strings.HasPrefix(text, want) || !strings.Contains(text, "\n  notifyd demo --database-url URL ") || !strings.Contains(text, "\n  docker run ") {
+		t.Errorf("%s\nwant %s", text, want)
 	}
 }
 

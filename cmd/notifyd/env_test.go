@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -180,6 +181,7 @@ func deadLetter(t *testing.T, url, id string) string {
 
 func startSink(t *testing.T, o smtpsink.Options) *smtpsink.Sink {
 	t.Helper()
+	o.Listen = freeport.At // which finds the port again at a Restart
 	sink, err := smtpsink.Start(o)
 	if err != nil {
 		t.Fatal(err)

@@ -121,6 +121,7 @@ func TestInlineCommands(t *testing.T) {
 	acts := map[string]act{
 		"notifyd config init":           {as: "(mkdir -p new && cd new && %s && cat notifyd.yaml)", says: `version: 1`},
 		"notifyd config schema":         {says: `"\$schema"`},
+		"notifyd demo --keep":           {play: func(step) {}}, // TestDemoKeep ends it, too
 		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},
 		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
 		"notifyd migrate --mode stream": {code: exitFailure, says: `relays are at work`},

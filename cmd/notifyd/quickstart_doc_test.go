@@ -125,7 +125,7 @@ func (q *quickstart) make(targets ...string) {
 	cmd := exec.CommandContext(q.Context(), "make", append([]string{"-n"}, targets...)...)
 	cmd.Dir = root
 	text, err := cmd.CombinedOutput()
-	for _, want := range []string{"run ./cmd/notifyd demo", "-o bin/notifyd ./cmd/notifyd"} {
+	for _, want := range []string{"run ./internal/pgserver/cmd/with -also " + envSpare + "=shop go run ./cmd/notifyd demo --keep\n", "-o bin/notifyd ./cmd/notifyd"} {
 		if err != nil || !strings.Contains(string(text), want) {
 			q.Errorf("make %q: %v\n%s\nwant %s", targets, err, text, want)
 		}
@@ -157,7 +157,7 @@ func (q *quickstart) play(block, shown string) {
 	q.Helper()
 	switch {
 	case strings.Contains(block, "git clone"):
-		q.make("demo", "build")
+		q.make("demo", "ARGS=--keep", "build")
 	case strings.HasSuffix(block, " --keep\n"):
 		q.keep(block, shown)
 	case shown != "" && regexp.MustCompile(`^bin/notifyd (status|dlq (list|show))|^(cat|grep) [^>]*$`).MatchString(block):
@@ -197,6 +197,10 @@ func newQuickstart(t *testing.T) (q *quickstart, page string) {
 	}
 	dir := t.TempDir()
 	installed(t, filepath.Join(dir, "bin"))
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", here, "-o", filepath.Join(dir, "bin"), "./internal/pgserver/cmd/with")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
 	ports := make([]string, 2)
 	for i := range ports {
 		port, err := freeport.Pick(t.Context())
@@ -206,6 +210,7 @@ func newQuickstart(t *testing.T) (q *quickstart, page string) {
 		ports[i] = strconv.Itoa(port)
 	}
 	page = strings.NewReplacer("127.0.0.1:9470", "127.0.0.1:"+ports[0], "127.0.0.1:8080", "127.0.0.1:"+ports[1],
+		"make demo ARGS=--keep\n", "bin/with -also "+envSpare+"=shop bin/notifyd demo --keep\n",
 		"go build -o bin/ ./", "go build -C '"+here+"' -o '"+dir+"/bin/' ./").Replace(read(t, root+"docs/quickstart.md"))
 	q = &quickstart{T: t, first: openShell(t, dir), second: openShell(t, dir, "PORT="+ports[1])}
 	q.console = regexp.MustCompile(`<(http://127[^>]*)>`).FindStringSubmatch(page)[1]

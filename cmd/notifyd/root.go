@@ -55,7 +55,7 @@ func newRootCmd(a *app) *cobra.Command {
 		Use:           "notifyd",
 		Short:         "Deliver events from a PostgreSQL outbox table",
 		Long:          "notifyd delivers the events that applications insert into a PostgreSQL table\nto queues, mailboxes, webhooks and other destinations.",
-		Example:       "  notifyd demo             # see it work, nothing else is needed\n  notifyd config init      # then edit notifyd.yaml\n  notifyd migrate\n  notifyd run",
+		Example:       "  notifyd demo             # see it work, in a schema of its own\n  notifyd config init      # then edit notifyd.yaml\n  notifyd migrate\n  notifyd run",
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}

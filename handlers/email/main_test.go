@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -31,6 +32,7 @@ const ada = `{"email":"ada@example.com","name":"Ada","total":1999}`
 
 func startSink(tb testing.TB, o smtpsink.Options) *smtpsink.Sink {
 	tb.Helper()
+	o.Listen = freeport.At // which finds the port again at a Restart
 	s, err := smtpsink.Start(o)
 	if err != nil {
 		tb.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +19,6 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/email"
 	logsink "github.com/notifyd/notifyd/handlers/log"
-	"github.com/notifyd/notifyd/internal/pgserver"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -29,11 +27,14 @@ import (
 type Options struct {
 	// Orders is how many orders are to be committed, at least 1.
 	Orders int
-	// DatabaseURL is the database to use, in a schema of its own that is
-	// dropped at the end. Empty: a private PostgreSQL, installed if need be.
-	DatabaseURL string
+	// Databases are looked at in this order. The first one that may be used is, in
+	// a schema of its own that is dropped at the end.
+	Databases []Database
 	// Mode is how the relay reads the table; "" is a queue.
 	Mode outboxsql.Mode
+	// Spare is the URL of an empty database to show with Keep, for a configuration of
+	// one's own; empty if there is none.
+	Spare string
 	// Keep leaves everything running after the last order until ctx ends.
 	Keep bool
 	// Out takes what a person reads. Width returns how many columns it shows,
@@ -60,7 +61,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		return Result{}, fmt.Errorf("make a directory for the demo: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // nothing of value is in it
-	d := &demo{Options: o, dir: dir, seen: newSightings(), schema: outboxsql.DefaultSchema}
+	d := &demo{Options: o, dir: dir, seen: newSightings()}
 	result, err := d.run(ctx)
 	return result, errors.Join(err, d.close())
 }
@@ -74,7 +75,6 @@ type demo struct {
 	shop    *shop
 	sink    *smtpsink.Sink
 	pool    *pgxpool.Pool
-	server  *pgserver.Server // nil where the database is somebody else's
 	cleanup []func() error
 }
 
@@ -114,10 +114,7 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 	result := d.result()
 	d.report(result)
 	if d.Keep {
-		if err := d.invite(ctx); err != nil {
-			stopRelay()
-			return result, errors.Join(err, <-ended)
-		}
+		d.invite()
 		d.showMails(ctx)
 	}
 	stopRelay()
@@ -127,39 +124,22 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 	return result, nil
 }
 
-// open starts the servers and makes the tables.
+// open connects to the database, starts the mail server and makes the tables.
 func (d *demo) open(ctx context.Context) error {
-	url := d.DatabaseURL
-	if url == "" {
-		server, err := pgserver.Start(ctx, pgserver.Config{Durable: true, Log: d.Out})
-		if err != nil {
-			return fmt.Errorf("start a private PostgreSQL: %w", err)
-		}
-		d.cleanup = append(d.cleanup, func() error { return server.Stop(context.WithoutCancel(ctx)) })
-		d.server, url = server, server.URL("")
-		d.say("PostgreSQL %s, private, on port %d\n", server.Version(), server.Port())
-	} else {
-		d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
-	}
-	pool, err := pgxpool.New(ctx, url)
-	if err != nil {
+	if err := d.connect(ctx); err != nil {
 		return err
 	}
-	d.pool = pool
-	d.cleanup = append(d.cleanup, func() error { pool.Close(); return nil })
 	if err := d.migrate(ctx); err != nil {
 		return err
 	}
-	if d.DatabaseURL != "" {
-		d.say("schema %s, dropped at the end\n", d.schema)
-	}
+	var err error
 	d.sink, err = smtpsink.Start(smtpsink.Options{}) //nolint:contextcheck // it runs until it is closed
 	if err != nil {
 		return fmt.Errorf("start a mail server: %w", err)
 	}
 	d.cleanup = append(d.cleanup, d.sink.Close)
 	d.say("mail server on %s, STARTTLS\n", d.sink.Addr())
-	d.shop = newShop(pool, d.schema)
+	d.shop = newShop(d.pool, d.schema)
 	return d.shop.open(ctx)
 }
 
@@ -167,14 +147,6 @@ func (d *demo) migrate(ctx context.Context) error {
 	return d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		if _, err := outboxsql.Migrate(ctx, c.Conn(), d.schema, outboxsql.BellKeep); err != nil {
 			return err
-		}
-		if d.DatabaseURL != "" {
-			d.cleanup = append(d.cleanup, func() error {
-				dropCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
-				defer cancel()
-				_, err := d.pool.Exec(dropCtx, "DROP SCHEMA "+pgx.Identifier{d.schema}.Sanitize()+" CASCADE")
-				return err
-			})
 		}
 		if d.Mode != outboxsql.ModeStream {
 			return nil

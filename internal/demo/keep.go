@@ -2,32 +2,24 @@ package demo
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ownDatabase is the empty database that a demo which is kept makes, on its own
-// server only: for a configuration of one's own, as docs/quickstart.md has it.
-const ownDatabase = "shop"
-
 // invite says how to play with what is still running.
-func (d *demo) invite(ctx context.Context) error {
+func (d *demo) invite() {
 	cfg := d.pool.Config().ConnConfig
 	d.say("\nstill running, until Ctrl-C. Insert an event of your own: its mail is shown here.\n\n")
 	d.say("  psql -h %s -p %d -U %s -d %s -c \"INSERT INTO %s.outbox_events (event_type, payload) VALUES ('%s', '{\\\"order\\\": 1, \\\"email\\\": \\\"you@example.com\\\", \\\"total_cents\\\": 999}')\"\n",
 		cfg.Host, cfg.Port, cfg.User, cfg.Database, d.schema, orderPlaced)
 	d.say("  psql -h %s -p %d -U %s -d %s -c \"%s\"\n\n", cfg.Host, cfg.Port, cfg.User, cfg.Database, d.followed())
-	if d.server == nil {
-		return nil
-	}
-	if _, err := d.pool.Exec(ctx, "CREATE DATABASE "+ownDatabase); err != nil {
-		return fmt.Errorf("make an empty database: %w", err)
+	if d.Spare == "" {
+		d.say("The mail server is for a configuration of your own as well, and asks for no password:\n\n  export MAIL_PORT=%d\n\n", d.sink.Port())
+		return
 	}
 	d.say("For a configuration of your own there are an empty database and this mail server, which asks for no password:\n\n")
-	d.say("  export DATABASE_URL='%s' MAIL_PORT=%d\n\n", d.server.URL(ownDatabase), d.sink.Port())
-	return nil
+	d.say("  export DATABASE_URL='%s' MAIL_PORT=%d\n\n", d.Spare, d.sink.Port())
 }
 
 // followed returns the query that shows what was delivered last.

@@ -3,7 +3,7 @@ package demo
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -17,6 +17,14 @@ const (
 	reopenEvery  = 5 * time.Millisecond
 )
 
+// At is [Listen] for an empty address, and [Reopen] for every other one.
+func At(ctx context.Context, addr string) (net.Listener, error) {
+	if addr == "" {
+		return Listen(ctx)
+	}
+	return Reopen(ctx, addr)
+}
+
 // Listen listens on a port of 127.0.0.1 that [Pick] finds: one to which
 // [Reopen] can come back. The caller closes the listener.
 func Listen(ctx context.Context) (net.Listener, error) {

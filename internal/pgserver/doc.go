@@ -1,5 +1,5 @@
-// Package pgserver runs a private, throw-away PostgreSQL: for notifyd demo,
-// notifyd bench and the tests.
+// Package pgserver runs a private, throw-away PostgreSQL: for the bench, the
+// tests, and by cmd/with for make demo.
 //
 // # How the server ends when this process does not end well
 //

@@ -8,6 +8,7 @@
 package smtpsink
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,8 +21,6 @@ import (
 	"time"
 
 	"github.com/emersion/go-smtp"
-
-	"github.com/notifyd/notifyd/internal/freeport"
 )
 
 // TLS says how connections are encrypted.
@@ -39,8 +38,11 @@ const (
 // Options of a [Sink]. The zero value listens on a free port of 127.0.0.1,
 // offers STARTTLS, and asks for no password.
 type Options struct {
-	// Addr is the address to listen on; "" is a free port of 127.0.0.1.
-	Addr string
+	// Listen opens the listener: on an empty address at first, and on the last
+	// one at a [Sink.Restart]. Nil takes any free port of 127.0.0.1, which
+	// others may take while the sink is closed: a test that restarts it gives
+	// freeport.At.
+	Listen func(ctx context.Context, addr string) (net.Listener, error)
 	// TLS says how connections are encrypted.
 	TLS TLS
 	// Username and Password, if set, must be given by AUTH PLAIN or LOGIN
@@ -85,7 +87,7 @@ func Start(opts Options) (*Sink, error) {
 		conns: make(map[*lineConn]struct{}), changed: make(chan struct{}),
 		faults: slices.Clone(opts.Faults),
 	}
-	l, err := s.listen()
+	l, err := s.listen("")
 	if err != nil {
 		return nil, fmt.Errorf("smtpsink: %w", err)
 	}
@@ -95,25 +97,24 @@ func Start(opts Options) (*Sink, error) {
 	return s, nil
 }
 
-// listen listens for the first time.
-func (s *Sink) listen() (net.Listener, error) {
+// listen listens on an address; empty is one of 127.0.0.1.
+func (s *Sink) listen(addr string) (net.Listener, error) {
 	ctx := context.Background() //nolint:forbidigo // the listener outlives every ctx
-	if s.opts.Addr == "" {
-		return freeport.Listen(ctx) // of those that are still free at a Restart
+	if s.opts.Listen != nil {
+		return s.opts.Listen(ctx, addr)
 	}
-	return (&net.ListenConfig{}).Listen(ctx, "tcp", s.opts.Addr)
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", cmp.Or(addr, "127.0.0.1:0"))
 }
 
 // Restart starts a closed server again, on the same port and with the same
-// certificate. The mails and the faults that are left are kept. Where the port
-// is taken it waits for it, for up to 10 s.
+// certificate. The mails and the faults that are left are kept.
 func (s *Sink) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
 		return errors.New("smtpsink: it is running")
 	}
-	l, err := freeport.Reopen(context.Background(), s.addr) //nolint:forbidigo // the listener outlives every ctx
+	l, err := s.listen(s.addr)
 	if err != nil {
 		return fmt.Errorf("smtpsink: %w", err)
 	}

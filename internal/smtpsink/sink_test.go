@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
@@ -25,6 +26,7 @@ const body = "From: a@example.com\r\nTo: b@example.com\r\nSubject: =?UTF-8?q?Gr=
 
 func start(t *testing.T, o smtpsink.Options) *smtpsink.Sink {
 	t.Helper()
+	o.Listen = freeport.At // which finds the port again at a Restart
 	s, err := smtpsink.Start(o)
 	if err != nil {
 		t.Fatal(err)

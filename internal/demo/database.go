@@ -1,0 +1,153 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Database says where a PostgreSQL is.
+type Database struct {
+	// URL is a connection string; of keywords and values, if it is Guessed. What it leaves open is as the PG* variables say.
+	URL string
+	// Place is where the URL was given, or what is looked at, for messages.
+	Place string
+	// Guessed is set where nobody has named the database: then it may be the
+	// database postgres, and it has to answer within seconds.
+	Guessed bool
+}
+
+// Local returns where a PostgreSQL of this machine usually is.
+func Local() []Database {
+	var all []Database
+	for _, dir := range []string{"/var/run/postgresql", "/tmp"} {
+		all = append(all, Database{URL: "host=" + dir + " port=5432", Place: "socket in " + dir, Guessed: true})
+	}
+	return append(all, Database{URL: "host=localhost port=5432", Place: "localhost:5432", Guessed: true})
+}
+
+// NotFoundError is returned where there is no database that the demo may use.
+type NotFoundError struct{ Tried []Tried }
+
+// Tried is a database that the demo cannot use, and why.
+type Tried struct {
+	Database
+
+	Err error
+}
+
+// Error implements error.
+func (e *NotFoundError) Error() string {
+	var all []string
+	for _, t := range e.Tried {
+		all = append(all, fmt.Sprintf("%s: %v", t.Place, t.Err))
+	}
+	return "no PostgreSQL that may be used: " + strings.Join(all, "; ")
+}
+
+const (
+	// guessWithin bounds the look at a server that nobody has named.
+	guessWithin = 5 * time.Second
+	// oldest is the oldest PostgreSQL that notifyd works with, as server_version_num.
+	oldest = 140000
+	// noDatabase is the SQLSTATE of a database that does not exist.
+	noDatabase = "3D000"
+)
+
+// find returns how to connect to the first of the databases that may be used, and
+// what to say of it.
+func find(ctx context.Context, databases []Database) (*pgxpool.Config, string, error) {
+	missing := &NotFoundError{}
+	for _, db := range databases {
+		cfg, about, err := db.look(ctx)
+		if err == nil {
+			return cfg, about, nil
+		}
+		if ctx.Err() != nil {
+			return nil, "", context.Cause(ctx)
+		}
+		missing.Tried = append(missing.Tried, Tried{db, err})
+	}
+	return nil, "", missing
+}
+
+// look returns how to connect, or why the demo cannot use the database.
+func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
+	cfg, err := pgxpool.ParseConfig(db.URL)
+	if err != nil {
+		return nil, "", err
+	}
+	if db.Guessed {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, guessWithin)
+		defer cancel()
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == noDatabase && db.Guessed {
+		db.URL += " dbname=postgres"
+		if cfg, err = pgxpool.ParseConfig(db.URL); err != nil {
+			return nil, "", err
+		}
+		conn, err = pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // it was only read from
+	var name, role, version string
+	var number int
+	var standby, creates bool
+	err = conn.QueryRow(ctx, `SELECT current_database()::text, current_user::text, current_setting('server_version'), current_setting('server_version_num')::int,
+		pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE')`).Scan(&name, &role, &version, &number, &standby, &creates)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case number < oldest:
+		return nil, "", fmt.Errorf("PostgreSQL %s is too old: notifyd needs 14 or newer", version)
+	case standby:
+		return nil, "", errors.New("a standby, which takes no writes")
+	case !creates:
+		return nil, "", fmt.Errorf("%s may not make a schema in the database %s (GRANT CREATE ON DATABASE %s TO %s)",
+			role, name, pgx.Identifier{name}.Sanitize(), pgx.Identifier{role}.Sanitize())
+	}
+	at := cfg.ConnConfig.Host
+	if !strings.HasPrefix(at, "/") { // a directory of sockets
+		at = fmt.Sprintf("%s:%d", at, cfg.ConnConfig.Port)
+	}
+	return cfg, fmt.Sprintf("database %s at %s (PostgreSQL %s; %s)", name, at, version, db.Place), nil
+}
+
+// connect opens the database, and makes a schema in it that is dropped at the end.
+func (d *demo) connect(ctx context.Context) error {
+	cfg, about, err := find(ctx, d.Databases)
+	if err != nil {
+		return err
+	}
+	if d.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return err
+	}
+	d.cleanup = append(d.cleanup, func() error { d.pool.Close(); return nil })
+	d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
+	name := pgx.Identifier{d.schema}.Sanitize()
+	// It fails where there is one of this name: what is dropped is always our own.
+	if _, err := d.pool.Exec(ctx, "CREATE SCHEMA "+name); err != nil {
+		return fmt.Errorf("make a schema for the demo: %w", err)
+	}
+	d.cleanup = append(d.cleanup, func() error {
+		dropCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+		defer cancel()
+		if _, err := d.pool.Exec(dropCtx, "DROP SCHEMA "+name+" CASCADE"); err != nil {
+			return fmt.Errorf("the schema %s is left behind: DROP SCHEMA %s CASCADE removes it: %w", d.schema, name, err)
+		}
+		return nil
+	})
+	d.say("%s, schema %s, dropped at the end\n", about, d.schema)
+	return nil
+}

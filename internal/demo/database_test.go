@@ -1,0 +1,120 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+)
+
+// connect opens a connection that the end of the test closes.
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// stranger makes a role that may connect to the database and make nothing in it.
+func stranger(t *testing.T, url string) (keywords string) {
+	t.Helper()
+	conn := connect(t, url)
+	role := "demo_" + strings.ToLower(rand.Text())
+	if _, err := conn.Exec(t.Context(), "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	return keywordsOf(conn.Config()) + " user=" + role + " password=secret"
+}
+
+// keywordsOf names a server and its database as keywords and values.
+func keywordsOf(cfg *pgx.ConnConfig) string {
+	return fmt.Sprintf("host=%s port=%d dbname=%s", cfg.Host, cfg.Port, cfg.Database)
+}
+
+// TestFind passes over what cannot be used, and says why.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	nobody := Database{URL: fmt.Sprintf("host=127.0.0.1 port=%d", testenv.FreePort(t)), Place: "nobody", Guessed: true}
+	powerless := Database{URL: stranger(t, url), Place: "powerless", Guessed: true}
+	cfg, about, err := find(t.Context(), []Database{nobody, powerless, {URL: url, Place: "the third"}, {URL: "nonsense", Place: "never looked at"}})
+	if err != nil || cfg.ConnString() != url || !regexp.MustCompile(`^database t_testfind_\w+ at .*:\d+ \(PostgreSQL \d.*; the third\)$`).MatchString(about) {
+		t.Fatalf("%q, %v", about, err)
+	}
+	_, _, err = find(t.Context(), []Database{nobody, powerless})
+	missing, ok := errors.AsType[*NotFoundError](err)
+	if !ok || len(missing.Tried) != 2 || missing.Tried[0].Place != "nobody" || missing.Tried[1].Place != "powerless" {
+		t.Fatalf("%v", err)
+	}
+	want := `demo_\w+ may not make a schema in the database t_testfind_\w+ \(GRANT CREATE ON DATABASE "t_testfind_\w+" TO "demo_\w+"\)$`
+	if text := missing.Tried[1].Err.Error(); !regexp.MustCompile(want).MatchString(text) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestFindGuessed: whoever has no database of his own gets the one that is always there,
+// unless he has named another one.
+func TestFindGuessed(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Postgres(t).URL(""))
+	cfg := conn.Config()
+	none := fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=not_there", cfg.Host, cfg.Port, cfg.User, cfg.Password)
+	found, _, err := find(t.Context(), []Database{{URL: none, Guessed: true}})
+	if err != nil || found.ConnConfig.Database != "postgres" || !strings.HasSuffix(found.ConnString(), " dbname=postgres") {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := find(t.Context(), []Database{{URL: none}}); err == nil || !strings.Contains(err.Error(), `database "not_there" does not exist`) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFindStandby(t *testing.T) {
+	t.Parallel()
+	standby := testenv.Standby(t, testenv.OwnPostgres(t, nil), 0)
+	if _, _, err := find(t.Context(), []Database{{URL: standby.URL("")}}); err == nil || !strings.Contains(err.Error(), "a standby, which takes no writes") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestFindEnds: whoever interrupts the search is not told of servers.
+func TestFindEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := find(ctx, Local()); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSchemaIsOurs: what is dropped at the end is the schema alone that was made.
+func TestSchemaIsOurs(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	conn := connect(t, url)
+	d := &demo{Options: Options{Databases: []Database{{URL: url, Place: "the test"}}, Out: &bytes.Buffer{}}}
+	if err := d.connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "DROP SCHEMA "+d.schema); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.close(); err == nil || !strings.Contains(err.Error(), "DROP SCHEMA "+pgx.Identifier{d.schema}.Sanitize()+" CASCADE removes it") {
+		t.Errorf("%v", err)
+	}
+}
