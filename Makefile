@@ -34,8 +34,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: ## show notifyd at work, with a PostgreSQL of its own
-	$(GO) run ./internal/pgserver/cmd/with -also NOTIFYD_DEMO_SPARE_URL=shop $(GO) run ./cmd/notifyd demo $(ARGS)
+demo: build ## show notifyd at work, with a PostgreSQL of its own
+	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/pgserver/cmd/with
+	bin/with -also NOTIFYD_DEMO_SPARE_URL=shop bin/notifyd demo $(ARGS)
 
 .PHONY: build
 build: ## build bin/notifyd

@@ -125,7 +125,7 @@ func (q *quickstart) make(targets ...string) {
 	cmd := exec.CommandContext(q.Context(), "make", append([]string{"-n"}, targets...)...)
 	cmd.Dir = root
 	text, err := cmd.CombinedOutput()
-	for _, want := range []string{"run ./internal/pgserver/cmd/with -also " + envSpare + "=shop go run ./cmd/notifyd demo --keep\n", "-o bin/notifyd ./cmd/notifyd"} {
+	for _, want := range []string{"-o bin/with ./internal/pgserver/cmd/with\n", "\nbin/with -also " + envSpare + "=shop bin/notifyd demo --keep\n", "-o bin/notifyd ./cmd/notifyd"} {
 		if err != nil || !strings.Contains(string(text), want) {
 			q.Errorf("make %q: %v\n%s\nwant %s", targets, err, text, want)
 		}
