@@ -32,7 +32,6 @@ var finalWords = []struct {
 	{"integration/env_test.go", "%d of %d events were delivered", []any{7, 8}},
 	{"integration/env_test.go", "%d calls for %d events", []any{9, 8}},
 	{"integration/partitions_test.go", "%d of %d events were lost", []any{1, 8}},
-	{"integration/partitions_test.go", "%d of %d events were delivered twice", []any{1, 8}},
 	{"integration/webhook_test.go", "%d of %d events came", []any{7, 8}},
 	{"integration/webhook_test.go", "%d copies: want some, but no more than were under way", []any{40}},
 	{"integration/longoutage_test.go", "%d of %d events came, and %d copies", []any{8, 8, 40}},
