@@ -48,10 +48,6 @@ func RetryAfter(d time.Duration, err error) error { return delivery.RetryAfter(d
 // Unavailable(nil) is nil.
 func Unavailable(err error) error { return delivery.Unavailable(err) }
 
-// Aside marks err as that of a destination that is away, and perhaps because of this
-// event: others are tried meanwhile, and no attempt is counted. See [delivery.Aside].
-func Aside(err error) error { return delivery.Aside(err) }
-
 // Throttled marks err as the answer of a destination that works and wants fewer
 // deliveries: they slow down, none begins before after is over, and no attempt is
 // counted. An after of 0 leaves the pace to notifyd. Throttled(after, nil) is nil.

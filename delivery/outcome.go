@@ -70,7 +70,8 @@ func RetryAfter(d time.Duration, err error) error {
 
 // Unavailable marks err as a fault of the destination, not of the event: the
 // lane pauses, no attempt is counted, and one event at a time probes the
-// destination until it answers. Unavailable(nil) is nil.
+// destination until it answers. An event over which the destination fails again and again while it
+// answers others has itself to blame: its attempts count. Unavailable(nil) is nil.
 func Unavailable(err error) error {
 	if err == nil {
 		return nil
@@ -83,25 +84,6 @@ func Unavailable(err error) error {
 func IsUnavailable(err error) bool {
 	var u interface{ Unavailable() bool }
 	return errors.As(err, &u) && u.Unavailable()
-}
-
-// Aside marks err as [Unavailable] does, over an event that may be the cause: one
-// that brings its receiver down looks like an outage, and as the oldest one it would be
-// what the destination is probed with for ever. The event is put aside for a few of
-// the lane's pauses, so that others are tried meanwhile. It counts as no attempt and
-// as no answer of the destination. Aside(nil) is nil.
-func Aside(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &asideError{unavailableError{err}}
-}
-
-// IsAside reports whether err, or an error that it wraps, was marked by [Aside] or
-// has a method Aside() bool that returns true. Without being unavailable it means nothing.
-func IsAside(err error) bool {
-	var a interface{ Aside() bool }
-	return errors.As(err, &a) && a.Aside()
 }
 
 // Throttled marks err as the answer of a destination that works and wants fewer
@@ -151,10 +133,6 @@ type unavailableError struct{ error }
 
 func (e *unavailableError) Unwrap() error   { return e.error }
 func (*unavailableError) Unavailable() bool { return true }
-
-type asideError struct{ unavailableError }
-
-func (*asideError) Aside() bool { return true }
 
 type throttledError struct {
 	error

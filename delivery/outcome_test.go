@@ -36,7 +36,6 @@ func TestMarksOfErrors(t *testing.T) {
 		"permanent, wrapped":      {wrap(wrap(Permanent(io.EOF))), true, false, none},
 		"permanent, joined":       {errors.Join(io.ErrClosedPipe, Permanent(io.EOF)), true, false, none},
 		"unavailable":             {wrap(Unavailable(io.EOF)), false, true, none},
-		"aside":                   {wrap(Aside(io.EOF)), false, true, none},
 		"retry after":             {wrap(RetryAfter(time.Second, io.EOF)), false, false, time.Second},
 		"retry after, negative":   {RetryAfter(-time.Second, io.EOF), false, false, 0},
 		"all three":               {Permanent(wrap(RetryAfter(time.Hour, Unavailable(io.EOF)))), true, true, time.Hour},
@@ -64,7 +63,6 @@ func TestMarksKeepNilAndTheChain(t *testing.T) {
 	for name, mark := range map[string]func(error) error{
 		"Permanent":   Permanent,
 		"Unavailable": Unavailable,
-		"Aside":       Aside,
 		"RetryAfter":  func(err error) error { return RetryAfter(time.Second, err) },
 	} {
 		if err := mark(nil); err != nil {

@@ -24,11 +24,15 @@ const longestWait = 100 * 365 * 24 * time.Hour
 // spreadWait returns the spread wait after the given number of failures. It needs
 // no memory of earlier waits: the number of failures is stored with the delivery.
 func spreadWait(b delivery.Backoff, failures int) time.Duration {
-	base := min(baseWait(b, failures), longestWait)
+	return spread(min(baseWait(b, failures), longestWait), 1)
+}
+
+// spread returns a random time around base, which is off by a share of it at most.
+func spread(base time.Duration, share float64) time.Duration {
 	return backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(base),
 		backoff.WithMaxInterval(base),
-		backoff.WithRandomizationFactor(1),
+		backoff.WithRandomizationFactor(share),
 		backoff.WithMaxElapsedTime(0), // otherwise it would stop for good after 15 minutes
 	).NextBackOff()
 }

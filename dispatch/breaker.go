@@ -1,10 +1,6 @@
 package dispatch
 
-import (
-	"time"
-
-	"github.com/cenkalti/backoff/v4"
-)
+import "time"
 
 const (
 	// firstPause is how long a lane rests after its destination failed once.
@@ -15,66 +11,87 @@ const (
 	// rampCalm ends a ramp that nothing pushes against: where fewer events come
 	// than it allows, it would not end otherwise.
 	rampCalm = 5 * time.Second
+	// turnGrace is how long new deliveries have to come when it is their turn to be the
+	// probe. An engine finds what there is within milliseconds.
+	turnGrace = 100 * time.Millisecond
+	// maxHeld is how many new deliveries may be held back by their aggregates while a
+	// probe is looked for: each of them becomes a row.
+	maxHeld = 64
 )
 
 // breaker keeps a lane from a destination that is down. It opens with the
 // first fault of the destination and lets one delivery at a time through after a
 // pause that grows with every fault. With the first answer it begins to ramp up:
 // as many as it allows may be in flight, and that doubles with each round of
-// answers, until it is all that the lane has room for. Only then it is closed and
-// forgets how long its pauses were: what answers one probe and falls over again
-// is not hammered. Its zero value is closed. The lane's lock guards it.
+// answers, until it is all that the lane has room for. Only then it is closed.
+// Each answer halves the pause to come, as each fault doubles it: what fails more often than
+// it answers is not hammered, and what answers most events waits for none of them for long. Its zero
+// value is closed. The lane's lock guards it.
 type breaker struct {
-	pauses  *backoff.ExponentialBackOff // nil while closed
-	until   time.Time                   // the end of the pause
-	allowed int                         // how many may be in flight while it ramps up; 0 unless it does
-	answers int                         // of this round
-	ramped  time.Time                   // when it began to ramp up
-	pressed bool                        // as many as allowed were in flight since checkAt was set
-	checkAt time.Time                   // when that is to be looked at
+	tripped  bool          // it is not closed
+	pause    time.Duration // the last one, before it was spread; halved with each answer
+	until    time.Time     // the end of the pause
+	newFirst bool          // the next probe is to be a delivery that has not failed yet, if there is any
+	held     int           // new deliveries that their aggregates have held back since it was tripped
+	allowed  int           // how many may be in flight while it ramps up; 0 unless it does
+	answers  int           // of this round
+	ramped   time.Time     // when it began to ramp up
+	pressed  bool          // as many as allowed were in flight since checkAt was set
+	checkAt  time.Time     // when that is to be looked at
 }
 
-func (b *breaker) closed() bool { return b.pauses == nil }
+func (b *breaker) closed() bool { return !b.tripped }
 
-func (b *breaker) open() bool { return b.pauses != nil && b.allowed == 0 }
+func (b *breaker) open() bool { return b.tripped && b.allowed == 0 }
 
 func (b *breaker) ramping() bool { return b.allowed > 0 }
 
 func (b *breaker) mayProbe(now time.Time) bool { return !now.Before(b.until) }
 
+// storedWait reports whether stored deliveries are to wait, because it is the turn of
+// new ones to be the probe.
+func (b *breaker) storedWait(now time.Time) bool {
+	return b.open() && b.newFirst && b.held < maxHeld && now.Before(b.turnEnds())
+}
+
+// newWait reports whether new deliveries are to wait, because so many were held back.
+func (b *breaker) newWait(time.Time) bool { return b.open() && b.held >= maxHeld }
+
+func (b *breaker) turnEnds() time.Time { return b.until.Add(turnGrace) }
+
 // trip notes a fault of the destination, met by a call that began at the given
-// time; longest bounds the pauses. It returns how long to pause, whether the breaker was closed before, and
+// time; longest bounds the pauses. known says that the destination has failed over the same
+// event before. It returns how long to pause, whether the breaker was closed before, and
 // whether the pause is a new one: faults of deliveries that were on their way
 // when it opened, or began to ramp up, change nothing.
-func (b *breaker) trip(now, began time.Time, longest time.Duration) (pause time.Duration, opened, longer bool) {
+func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) (pause time.Duration, opened, longer bool) { //nolint:revive // what the fault was met with
 	switch {
-	case b.pauses == nil:
-		b.pauses = backoff.NewExponentialBackOff(
-			backoff.WithInitialInterval(min(firstPause, longest)),
-			backoff.WithMaxInterval(longest),
-			backoff.WithMultiplier(2),
-			backoff.WithMaxElapsedTime(0), // a destination may be down for days
-		)
-		opened = true
 	case b.ramping() && began.Before(b.ramped):
 		return 0, false, false
 	case b.open() && now.Before(b.until):
 		return b.until.Sub(now), false, false
 	}
-	b.allowed = 0
-	pause = b.pauses.NextBackOff()
+	opened = b.closed()
+	b.newFirst = known || !b.open() // new and old in turn
+	b.tripped, b.allowed, b.held = true, 0, 0
+	b.pause = min(max(2*b.pause, firstPause), longest)
+	pause = spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
 	return pause, opened, true
 }
+
+// pauseSpread keeps the probes of several relays apart.
+const pauseSpread = 0.5
 
 // answered notes n answers of the destination, at a lane that has room for
 // capacity. It reports whether the breaker has begun to ramp up, and whether it
 // has closed.
 func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) {
-	switch {
-	case b.closed() || n == 0:
+	if b.closed() || n == 0 {
 		return false, false
-	case b.open():
+	}
+	b.pause >>= min(n, 62)
+	if b.open() {
 		b.allowed, b.answers, b.ramped = 1, 0, now
 		b.pressed, b.checkAt = false, now.Add(rampCalm)
 		return true, b.closeAt(capacity)

@@ -14,20 +14,20 @@ func TestBreaker(t *testing.T) {
 	if ramps, closes := b.answered(now, 1, 8); !b.closed() || b.open() || b.ramping() || ramps || closes || b.calm(now) {
 		t.Fatal("the zero breaker is not closed")
 	}
-	pause, opened, longer := b.trip(now, now, longestPause)
+	pause, opened, longer := b.trip(now, now, longestPause, false)
 	if !opened || !longer || pause < firstPause/2 || pause > 2*firstPause {
 		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
 	}
 	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
 		t.Error("the pause is not what was said")
 	}
-	rest, opened, longer := b.trip(now.Add(pause/2), now, longestPause)
+	rest, opened, longer := b.trip(now.Add(pause/2), now, longestPause, false)
 	if opened || longer || rest != pause-pause/2 {
 		t.Errorf("a fault within the pause: %v %t %t", rest, opened, longer)
 	}
 	for range 50 {
 		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now, now, longestPause); opened || !longer || pause > longestPause*3/2 {
+		if pause, opened, longer = b.trip(now, now, longestPause, false); opened || !longer || pause > longestPause*3/2 {
 			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
 		}
 	}
@@ -42,7 +42,7 @@ func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, longestPause)
+	b.trip(now, now, longestPause, false)
 	if ramps, closes := b.answered(now, 1, 20); !ramps || closes || b.allowed != 1 || b.open() {
 		t.Fatalf("the answer to a probe: %t %t, %+v", ramps, closes, b)
 	}
@@ -60,45 +60,84 @@ func TestBreakerRamps(t *testing.T) {
 	if !b.closed() {
 		t.Errorf("all that there is room for is allowed, and it is not closed: %+v", b)
 	}
-	b.trip(now, now, longestPause)
+	b.trip(now, now, longestPause, false)
 	b.answered(now, 1, 100)
 	if b.answered(now, 7, 100); b.allowed != 8 || b.answers != 0 {
 		t.Errorf("seven answers at once are three rounds: %+v", b)
 	}
-	b.trip(now, now, longestPause)
+	b.trip(now, now, longestPause, false)
 	if _, closes := b.answered(now, 1, 1); !closes {
 		t.Error("a lane that has room for one only is well with the first answer")
 	}
 }
 
-// TestBreakerFallsBack: what answers a probe and falls over again is left alone
-// for longer and longer, until it has been well.
+// TestBreakerFallsBack: what fails more often than it answers is left alone for longer and
+// longer, and what answers more often is not.
 func TestBreakerFallsBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		faults, answers int
+		least, most     time.Duration
+	}{
+		"two faults, one answer":   {2, 1, longestPause / 4, longestPause * 3 / 2},
+		"one fault, one answer":    {1, 1, firstPause / 2, firstPause * 3 / 2},
+		"one fault, three answers": {1, 3, firstPause / 2, firstPause * 3 / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now := time.Now()
+			var b breaker
+			var pause time.Duration
+			for i := range 30 {
+				before := now
+				for k := range c.faults {
+					p, opened, longer := b.trip(now, now, longestPause, false)
+					if opened != (i+k == 0) || !longer || b.allowed != 0 {
+						t.Fatalf("fault %d: %t %t %+v", i, opened, longer, b)
+					}
+					pause, now = p, now.Add(p)
+				}
+				for range c.answers {
+					b.answered(now, 1, 100)
+				}
+				allowed := b.allowed
+				if _, _, longer := b.trip(now, before, longestPause, false); longer || b.allowed != allowed {
+					t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
+				}
+			}
+			if pause < c.least || pause > c.most {
+				t.Errorf("after 30 rounds the pause is %v", pause)
+			}
+		})
+	}
+}
+
+// TestBreakerTurns: new and old probes take turns, and neither waits for long where there
+// is none of the other kind.
+func TestBreakerTurns(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	var pause time.Duration
-	for i := range 30 {
-		before := now
-		p, opened, longer := b.trip(now, now, longestPause)
-		if opened != (i == 0) || !longer || b.allowed != 0 {
-			t.Fatalf("fault %d: %t %t %+v", i, opened, longer, b)
-		}
-		pause, now = p, now.Add(p)
-		b.answered(now, 1, 100)
-		b.answered(now, 3, 100)
-		if _, _, longer := b.trip(now, before, longestPause); longer || b.allowed != 4 {
-			t.Fatalf("the fault of a call from before the ramp opens it: %+v", b)
-		}
+	if b.storedWait(now) || b.newWait(now) {
+		t.Fatal("somebody waits, and all is well")
 	}
-	if pause < longestPause/2 {
-		t.Errorf("after 30 falls the pause is %v", pause)
+	known := false
+	for i := range 6 {
+		pause, _, _ := b.trip(now, now, longestPause, known)
+		now = now.Add(pause)
+		newFirst := i%2 == 0
+		if b.storedWait(now) != newFirst || b.storedWait(now.Add(turnGrace)) {
+			t.Errorf("fault %d: %+v", i, b)
+		}
+		known = !newFirst
 	}
-	b.trip(now, now, longestPause)
-	b.answered(now, 1, 8)
-	b.answered(now, 7, 8)
-	if p, opened, _ := b.trip(now, now, longestPause); !opened || p > 2*firstPause {
-		t.Errorf("the first fault of one that was well: %v %t", p, opened)
+	b.trip(now, now, longestPause, true)
+	b.held = maxHeld
+	if b.storedWait(b.until) || !b.newWait(b.until) {
+		t.Errorf("so many were held back that it is the turn of what is stored: %+v", b)
+	}
+	if b.answered(now, 1, 100); b.newWait(now) {
+		t.Error("it answers, and somebody waits")
 	}
 }
 
@@ -107,7 +146,7 @@ func TestBreakerCalm(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	var b breaker
-	b.trip(now, now, longestPause)
+	b.trip(now, now, longestPause, false)
 	b.answered(now, 1, 100)
 	b.pressed = true
 	if b.calm(now.Add(rampCalm-1)) || !b.ramping() {
@@ -119,7 +158,7 @@ func TestBreakerCalm(t *testing.T) {
 	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
 		t.Fatalf("nobody wanted more for %v: %+v", rampCalm, b)
 	}
-	b.trip(now, now, longestPause)
+	b.trip(now, now, longestPause, false)
 	if b.calm(now.Add(time.Hour)) || !b.open() {
 		t.Error("time alone closes a breaker that is open")
 	}

@@ -11,10 +11,6 @@ import (
 // What a lane does while its destination is not well, or was not a moment ago.
 // A lane whose destination is well has uneasy unset and does nothing of it.
 
-// asidePauses is for how many pauses an event is put aside over which the destination
-// fails, so that three others are tried before it comes again. Pauses grow, and so does that.
-const asidePauses = 4
-
 // fairPart of a lane's capacity makes a claim worth its while.
 const fairPart = 8
 
@@ -91,6 +87,9 @@ func (l *lane) armLocked(now time.Time) {
 	}
 	if l.breaker.open() {
 		at(l.breaker.until.Sub(now))
+		if l.breaker.newFirst {
+			at(l.breaker.turnEnds().Sub(now))
+		}
 	}
 	if l.breaker.ramping() {
 		at(l.breaker.checkAt.Sub(now))
@@ -131,24 +130,24 @@ func (l *lane) tick() {
 
 // heardLocked takes the answers to calls that began at the given time, or later.
 // It returns what to tell after unlocking.
-func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome, all *tally) (news []func()) {
+func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome) (news []func()) {
 	now := time.Now()
-	throttled, answers := 0, all[delivered]+all[failed]+all[dead]
+	throttled, answers := 0, 0
 	for i := range outs {
-		if outs[i].throttled {
+		switch out := &outs[i]; {
+		case out.throttled:
 			throttled++
+		case out.answered():
+			answers++
+			if l.suspects != nil {
+				l.suspects.answered(jobs[i].event.ID, begin.Add(out.from))
+			}
+		case out.silent && l.suspects != nil:
+			l.suspects.counted(now, jobs[i].event.ID, out)
 		}
 	}
-	if l.loners != nil {
-		l.loners.answered(answers)
-		for i, j := range jobs {
-			if v := outs[i].verdict; v == delivered || v == failed || v == dead {
-				l.loners.forget(j.event.ID)
-			}
-		}
-		if !l.loners.prune(now) && !l.pacer.on() {
-			l.loners = nil
-		}
+	if l.suspects != nil && !l.suspects.prune(now) && !l.pacer.on() {
+		l.suspects = nil
 	}
 	heard := answers
 	if l.breaker.open() {
@@ -165,7 +164,7 @@ func (l *lane) heardLocked(begin time.Time, jobs []*job, outs []outcome, all *ta
 		news = append(news, func() { l.log.Info("destination is not throttled any more") })
 	}
 	l.hungry = l.hungry || closes || l.breaker.ramping() || l.pacer.on() // what was refused may be welcome now
-	l.uneasy = !l.breaker.closed() || l.pacer.on() || l.loners != nil || l.spoiled > 0
+	l.uneasy = !l.breaker.closed() || l.pacer.on() || l.suspects != nil || l.spoiled > 0
 	l.armLocked(now)
 	return news
 }
@@ -195,21 +194,48 @@ func (l *lane) available() {
 	l.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: l.name})
 }
 
-// unavailable opens the breaker, because of a call that began at the given time,
-// and says so once; further faults are the same news. The event is given back, or put
-// aside.
-func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error) outcome {
-	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err}
+// known returns what is held against events; it is there while anything is.
+func (l *lane) knownLocked(now time.Time) *suspects {
+	if l.suspects == nil {
+		l.suspects = &suspects{pruned: now}
+	}
+	return l.suspects
+}
+
+// unavailable takes that the destination has failed over an event. It opens the breaker, and
+// says so once; further faults are the same news. The event is put aside, so that another one
+// finds out whether the destination is down. It reports false where that is the event's own fault:
+// the attempt counts.
+func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err error) (out outcome, nobodys bool) {
+	out = outcome{verdict: aside, failures: j.failures(), class: delivery.ClassDestination, err: err}
 	l.mu.Lock()
 	now := time.Now()
-	again := l.breaker.ramping()
-	pause, opened, longer := l.breaker.trip(now, began, l.cfg.LongestPause)
 	l.uneasy = true
+	known, again := blameNobody, l.breaker.ramping()
+	if !c.shared {
+		known = l.knownLocked(now).lose(now, j.event.ID, c.proof, l.breaker.open())
+	}
+	var pause time.Duration
+	var opened, longer bool
+	if known < blameMaybe {
+		pause, opened, longer = l.breaker.trip(now, c.began, l.cfg.LongestPause, known == blameAgain)
+	}
 	if longer {
 		l.refuseLocked(now) // whatever waits for this lane is to be looked for after the pause
 	}
+	if c.shared {
+		out.verdict = released // which of them it is turns out when they are tried one by one
+	} else if known < blameEvent {
+		// One that hangs comes again when what it has held up is over.
+		out.delay = max(pause, min(firstPause, l.cfg.LongestPause), c.took)
+		l.suspects.expect(now, j.event.ID, out.delay)
+	}
 	l.mu.Unlock()
 	switch {
+	case known == blameEvent:
+		return out, false
+	case known == blameMaybe:
+		log.Info("the destination answers others and not this event; no attempt is counted yet", "class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
 	case opened:
 		log.Warn("destination is unavailable; its events wait, no attempt is counted", "class", delivery.ClassDestination, "err", err)
 		l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: l.name, Err: err})
@@ -218,12 +244,7 @@ func (l *lane) unavailable(log *slog.Logger, j *job, began time.Time, err error)
 	default:
 		log.Debug("destination is still unavailable", "class", delivery.ClassDestination, "pause", pause, "err", err)
 	}
-	if delivery.IsAside(err) {
-		out.verdict, out.delay = aside, asidePauses*max(pause, min(firstPause, l.cfg.LongestPause))
-		log.Info("the destination may be down because of this event; others are tried first, no attempt is counted",
-			"class", delivery.ClassDestination, "retry_in", out.delay, "err", err)
-	}
-	return out
+	return out, true
 }
 
 // throttle slows the lane down, because of a call that began at the given time,
@@ -235,17 +256,14 @@ func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) ou
 	now := time.Now()
 	l.throttled++
 	l.uneasy = true
-	if l.loners == nil {
-		l.loners = &loners{pruned: now}
-	}
-	begins := false
-	if n := l.loners.throttled(j.event.ID); n > 0 {
+	known, begins := l.knownLocked(now), false
+	if n := known.throttled(j.event.ID); n > 0 {
 		out.verdict = aside
 		out.delay = max(min(after, longestThrottle), min(spreadWait(l.cfg.Backoff, n), longestGap))
-		l.loners.expect(now, j.event.ID, out.delay)
+		known.expect(now, j.event.ID, out.delay)
 	} else {
 		begins = l.pacer.slow(now, began, after, 2*l.pace/time.Duration(max(1, l.running)))
-		l.loners.expect(now, j.event.ID, max(l.pacer.gap, l.pacer.until.Sub(now)))
+		known.expect(now, j.event.ID, max(l.pacer.gap, l.pacer.until.Sub(now)))
 		l.spoiled++
 		l.refuseLocked(now)
 	}

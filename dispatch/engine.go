@@ -104,6 +104,26 @@ func (l Lane) GrantFair(n int) int { return l.l.grantFair(n) }
 // worth a claim.
 func (l Lane) Roomy() int { return l.l.roomy() }
 
+// StoredWait reports whether what is stored is to wait for a moment: the destination may be
+// down, and it is the turn of something new to find out. An event over which it failed is
+// stored; were those always first, nobody would know about the others. onRoom is called when they may go.
+func (l Lane) StoredWait() bool { return l.l.waits((*breaker).storedWait) }
+
+// NewWait reports the same the other way round: of what is new, too much was held back by
+// its aggregates.
+func (l Lane) NewWait() bool { return l.l.waits((*breaker).newWait) }
+
+func (l *lane) waits(turn func(*breaker, time.Time) bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if !turn(&l.breaker, now) {
+		return false
+	}
+	l.refuseLocked(now)
+	return true
+}
+
 // HasRoom reports whether there is room for anything.
 func (l Lane) HasRoom() bool {
 	l.l.mu.Lock()
@@ -178,6 +198,9 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 		for _, key := range unblock {
 			a.blocked.remove(key)
 		}
+	}
+	if l.breaker.open() {
+		l.breaker.held += len(back)
 	}
 	l.employLocked()
 	answerKept(back)

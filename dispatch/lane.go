@@ -102,24 +102,24 @@ type lane struct {
 	workers  sync.WaitGroup
 	passings passings
 
-	mu      sync.Mutex    // guards what follows
-	queue   []*job        // not started yet
-	head    int           // of queue; what is before it is gone
-	load    int           // granted and not answered
-	running int           // workers
-	pace    time.Duration // what an event costs a worker, on average
-	hungry  bool          // somebody was refused since onRoom was last called
-	stopped bool
-	paused  bool // by a person; see pause.go
-	breaker breaker
-	pacer   pacer
-	loners  *loners                        // nil unless the destination throttles, or has done so a while ago
-	spoiled int                            // calls that were throttled and are not finished: what is queued is given back
-	uneasy  bool                           // any of the four is at work; see ease.go
-	total   [aside + 1]uint64              // answers by verdict
-	classes [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
-	begun   observe.Histogram              // from the event's creation to the handler
-	acked   observe.Histogram              // from the event's creation to the acknowledgement
+	mu       sync.Mutex    // guards what follows
+	queue    []*job        // not started yet
+	head     int           // of queue; what is before it is gone
+	load     int           // granted and not answered
+	running  int           // workers
+	pace     time.Duration // what an event costs a worker, on average
+	hungry   bool          // somebody was refused since onRoom was last called
+	stopped  bool
+	paused   bool // by a person; see pause.go
+	breaker  breaker
+	pacer    pacer
+	suspects *suspects                      // nil unless the destination has failed over events, or throttled them, a while ago
+	spoiled  int                            // calls that were throttled and are not finished: what is queued is given back
+	uneasy   bool                           // any of the four is at work; see ease.go
+	total    [aside + 1]uint64              // answers by verdict
+	classes  [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
+	begun    observe.Histogram              // from the event's creation to the handler
+	acked    observe.Histogram              // from the event's creation to the acknowledgement
 
 	agg       *aggregates // keeps the events of each aggregate in order; nil where the engine keeps none
 	together  bool        // the handler may be given several events of an aggregate in one call
@@ -332,6 +332,12 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
 		j := l.queue[l.head]
+		if l.suspects.has(j.event.ID) {
+			if len(buf) > 0 {
+				break
+			}
+			n = 1 // one over which the destination may fail takes nobody with it
+		}
 		l.queue[l.head] = nil
 		l.head++
 		j.started = true
@@ -401,7 +407,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	var news []func()
 	var gone []kept
 	if l.uneasy {
-		news = l.heardLocked(begin, jobs, outs, &all)
+		news = l.heardLocked(begin, jobs, outs)
 	}
 	began := begin.UnixNano()
 	for i, j := range jobs {

@@ -128,50 +128,6 @@ func TestPacerWaits(t *testing.T) {
 	}
 }
 
-func TestLoners(t *testing.T) {
-	t.Parallel()
-	var s loners
-	throttled := func(event int64, n int) (aside int) {
-		for range n {
-			aside = s.throttled(event)
-		}
-		return aside
-	}
-	if throttled(1, blindThrottles-1) != 0 || throttled(1, 1) != 1 || throttled(1, 3) != 4 {
-		t.Error("nobody knows about the others: not put aside in time")
-	}
-	if throttled(2, 2*blindThrottles-1) != 0 || throttled(2, 1) != 1 {
-		t.Error("the next one takes twice as many")
-	}
-	s.answered(1)
-	if throttled(3, blindThrottles-1) != 0 || throttled(3, 1) != 1 {
-		t.Error("an answer does not end the doubling")
-	}
-	throttled(4, 1)
-	s.answered(1)
-	if throttled(4, freeThrottles-2) != 0 || throttled(4, 1) != 1 {
-		t.Error("others are answered: not put aside in time")
-	}
-	s.forget(4)
-	if throttled(4, 1) != 0 {
-		t.Error("what was answered is remembered")
-	}
-	now := time.Now()
-	s.expect(now, 1, time.Hour)
-	if !s.prune(now.Add(time.Hour)) || len(s.events) != 1 {
-		t.Errorf("%d remembered, want the one that is expected", len(s.events))
-	}
-	if s.prune(now.Add(2 * time.Hour)) {
-		t.Error("what does not come back is remembered")
-	}
-	for i := range int64(3 * maxLoners) {
-		s.throttled(i)
-	}
-	if len(s.events) > maxLoners {
-		t.Errorf("%d remembered", len(s.events))
-	}
-}
-
 // Rounding must not leave a lane without room and without a timer.
 func TestPacerWaitsWhereThereIsNoRoom(t *testing.T) {
 	t.Parallel()

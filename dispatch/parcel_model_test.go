@@ -25,7 +25,8 @@ const (
 // parcelModel is an engine that keeps positions, without a database, and the workers
 // of the lane that it drives. What it writes is written at once.
 type parcelModel struct {
-	t    *rapid.T
+	t    rapid.TB
+	draw *rapid.T
 	l    *lane
 	lane Lane
 	keys Keys
@@ -41,6 +42,7 @@ type parcelModel struct {
 	sure     bool
 	healthy  bool
 	gone     bool // withdrawn
+	strict   bool // it hands over no more than the lane grants
 	taken    [][]*job
 	out      map[int64]*Parcel // handed over and not answered
 	got      map[int64]bool
@@ -53,6 +55,7 @@ type modelRow struct {
 	state    rowState
 	failures int
 	due      bool
+	at       time.Time // when it is to be due
 }
 
 // anyHandler takes events one by one, batchHandler several, and the third keeps order in
@@ -85,7 +88,7 @@ func (*modelKeepingHandler) KeepsOrder() bool { return true }
 func (m *parcelModel) deliver(e *delivery.Event) error {
 	answer := "ok"
 	if !m.healthy {
-		answer = rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok", "ok", "fail", "dead", "down", "slower", "aside", "pause", "unsure"}).Draw(m.t, "answer")
+		answer = rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "ok", "ok", "fail", "dead", "down", "down", "slower", "pause", "unsure"}).Draw(m.draw, "answer")
 	}
 	switch answer {
 	case "fail":
@@ -96,8 +99,6 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 		return delivery.Unavailable(errors.New("down"))
 	case "slower":
 		return delivery.Throttled(0, errors.New("slower"))
-	case "aside":
-		return delivery.Aside(errors.New("aside"))
 	case "pause":
 		m.l.pause()
 	case "unsure":
@@ -163,6 +164,13 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 
 // room is for how many the lane would have room.
 func (m *parcelModel) room(n int) int {
+	if m.strict {
+		n = m.l.grant(n)
+		if n > 0 {
+			m.l.giveBack(n) // hand takes it again
+		}
+		return n
+	}
 	m.l.mu.Lock()
 	defer m.l.mu.Unlock()
 	switch {
@@ -238,7 +246,7 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 	case dead:
 		m.rows[id] = &modelRow{state: rowDead}
 	default:
-		m.rows[id] = &modelRow{state: rowRetry, failures: a.Failures}
+		m.rows[id] = &modelRow{state: rowRetry, failures: a.Failures, at: time.Now().Add(a.Delay)}
 	}
 	if a.Behind {
 		m.ready[a.Key] = true
@@ -267,7 +275,11 @@ func (m *parcelModel) feed() bool {
 func (m *parcelModel) feedLines() bool {
 	m.collect()
 	for k := range m.ready {
-		n := m.room(rapid.IntRange(1, 100).Draw(m.t, "rows"))
+		n := 100
+		if m.draw != nil {
+			n = rapid.IntRange(1, n).Draw(m.draw, "rows")
+		}
+		n = m.room(n)
 		if n == 0 {
 			return true
 		}
@@ -421,21 +433,21 @@ func (m *parcelModel) mend(replays bool) { //nolint:revive // two operators
 
 func (m *parcelModel) actions() map[string]func(*rapid.T) {
 	act := func(f func()) func(*rapid.T) {
-		return func(t *rapid.T) { m.t = t; f() }
+		return func(t *rapid.T) { m.t, m.draw = t, t; f() }
 	}
 	work := act(func() {
 		m.begin()
 		if n := len(m.taken); n > 0 {
-			m.deliverOne(rapid.IntRange(0, n-1).Draw(m.t, "worker"))
+			m.deliverOne(rapid.IntRange(0, n-1).Draw(m.draw, "worker"))
 		}
 	})
 	return map[string]func(*rapid.T){
 		"read": act(func() {
 			m.l.mu.Lock()
-			m.l.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.t, "pace")
+			m.l.pace = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second}).Draw(m.draw, "pace")
 			m.l.mu.Unlock()
 			if m.feed() && m.feedLines() {
-				m.read(rapid.IntRange(1, 300).Draw(m.t, "events"))
+				m.read(rapid.IntRange(1, 300).Draw(m.draw, "events"))
 			}
 		}),
 		"due": act(func() {
@@ -460,7 +472,7 @@ func (m *parcelModel) actions() map[string]func(*rapid.T) {
 		"replay":  act(func() { m.mend(true) }),
 		"discard": act(func() { m.mend(false) }),
 		"give away": act(func() {
-			if rapid.IntRange(0, 4).Draw(m.t, "now") == 0 {
+			if rapid.IntRange(0, 4).Draw(m.draw, "now") == 0 {
 				m.reown()
 			}
 		}),

@@ -11,7 +11,7 @@ import (
 
 // finish lets all be well, and everything come to its end.
 func (m *parcelModel) finish(t *rapid.T) {
-	m.t, m.healthy, m.sure = t, true, true
+	m.t, m.draw, m.healthy, m.sure = t, t, true, true
 	m.l.resume()
 	for range 10 * len(m.events) {
 		for _, r := range m.rows {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -41,7 +42,21 @@ type outcome struct {
 	from, to time.Duration // when the handler had it, since the chunk was begun
 
 	throttled bool // the destination asked for fewer
+	silent    bool // it has said nothing: the call was lost, or not answered in time
 	behind    bool // of a parcel's job: see Answer.Behind
+}
+
+// answered reports whether the destination has said what becomes of the event.
+func (o *outcome) answered() bool {
+	return o.verdict == delivered || (o.verdict == failed || o.verdict == dead) && !o.silent
+}
+
+// called is what is known of a call that has failed.
+type called struct {
+	began  time.Time
+	took   time.Duration
+	proof  time.Time // when a call began that was answered just before, or with it; zero if none was
+	shared bool      // it was for several events, and none of them was delivered
 }
 
 // work delivers what it is given, then from the queue until it is empty.
@@ -122,7 +137,11 @@ func (l *lane) deliverEach(jobs []*job) {
 		now := time.Since(begin) // reads one clock, time.Now reads two
 		out := outcome{verdict: delivered}
 		if err != nil {
-			out = l.judge(ctx, j, begin.Add(last), err)
+			c := called{began: begin.Add(last), took: now - last}
+			if n := len(outs); n > 0 {
+				c.proof = begin.Add(outs[n-1].from)
+			}
+			out = l.judge(ctx, j, &c, err)
 		}
 		out.from, out.to = last, now
 		done, outs = append(done, j), append(outs, out)
@@ -153,6 +172,10 @@ func (l *lane) deliverBatch(jobs []*job) {
 	errs := l.callBatch(ctx, events)
 	elapsed := time.Since(begin)
 	outs := make([]outcome, len(jobs))
+	c := called{began: begin, took: elapsed, shared: len(jobs) > 1}
+	if errs == nil || slices.ContainsFunc(errs, l.says) {
+		c.proof, c.shared = begin, false
+	}
 	var broken map[*aggregate]verdict
 	for i, j := range jobs {
 		var err error
@@ -164,7 +187,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 			outs[i] = outcome{verdict: v, failures: j.failures()}
 			continue
 		}
-		outs[i] = l.judged(ctx, j, begin, err)
+		outs[i] = l.judged(ctx, j, &c, err)
 		outs[i].to = elapsed
 		if outs[i].verdict != delivered && group != nil {
 			if broken == nil {
@@ -220,17 +243,22 @@ func recovered(err *error) {
 	}
 }
 
-// judged returns what becomes of a job whose call began at the given time.
-func (l *lane) judged(ctx context.Context, j *job, began time.Time, err error) outcome {
+// says reports whether an error, or nil, is an answer of a destination that works.
+func (l *lane) says(err error) bool {
+	return err == nil || !delivery.IsUnavailable(err) && !errors.Is(err, l.expired)
+}
+
+// judged returns what becomes of a job after a call for it.
+func (l *lane) judged(ctx context.Context, j *job, c *called, err error) outcome {
 	if err == nil {
 		return outcome{verdict: delivered}
 	}
-	return l.judge(ctx, j, began, err)
+	return l.judge(ctx, j, c, err)
 }
 
 // judge decides what becomes of a failed delivery: whose fault it was, whether
 // it is tried again, and when.
-func (l *lane) judge(ctx context.Context, j *job, began time.Time, err error) outcome {
+func (l *lane) judge(ctx context.Context, j *job, c *called, err error) outcome {
 	failures := j.failures()
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
@@ -240,27 +268,32 @@ func (l *lane) judge(ctx context.Context, j *job, began time.Time, err error) ou
 		err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
-	if delivery.IsUnavailable(err) || errors.Is(err, l.expired) && l.down() {
-		// A probe that is not answered in time says nothing about its event.
-		return l.unavailable(log, j, began, err)
-	}
-	if delivery.IsThrottled(err) {
-		return l.throttle(log, j, began, err)
+	late := errors.Is(err, l.expired)
+	lost := delivery.IsUnavailable(err) || late && l.down() // a probe that is not answered in time says nothing about its event
+	if lost {
+		if out, nobodys := l.unavailable(log, j, c, err); nobodys {
+			return out
+		}
+	} else if delivery.IsThrottled(err) {
+		return l.throttle(log, j, c.began, err)
 	}
 	failures++
+	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: err, silent: lost || late}
 	if delivery.IsPermanent(err) || failures >= l.cfg.MaxAttempts {
 		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", delivery.IsPermanent(err), "err", err)
 		l.observer.Observe(delivery.Incident{
 			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: err,
 		})
-		return outcome{verdict: dead, failures: failures, class: delivery.ClassEvent, err: err}
+		out.verdict = dead
+		return out
 	}
 	delay, ok := delivery.RetryDelay(err)
 	if !ok {
 		delay = spreadWait(l.cfg.Backoff, failures)
 	}
+	out.delay = delay
 	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", delay, "err", err)
-	return outcome{verdict: failed, failures: failures, delay: delay, class: delivery.ClassEvent, err: err}
+	return out
 }
 
 func (l *lane) down() bool {

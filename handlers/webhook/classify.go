@@ -28,7 +28,6 @@ const (
 	refused         // delivery.Permanent
 	suspected       // tried again with backoff, or when the server said; the attempt counts
 	down            // delivery.Unavailable
-	downOver        // delivery.Aside: down, and perhaps because of this event
 	throttled       // delivery.Throttled
 )
 
@@ -40,8 +39,6 @@ type observation struct {
 	constant bool // the URL is the same for every event
 	proxy    bool // it was the proxy that failed or refused
 	shut     bool // an earlier answer asked to leave the host alone
-
-	suspicion suspicion
 }
 
 // classify decides whose fault it is. It is the one place where that is decided.
@@ -61,13 +58,8 @@ func classify(o observation) class {
 	case o.at == stageTurn && !o.shut:
 		c = throttled // by our own limits
 	}
-	switch {
-	case o.dynamic && (c == down || c == throttled):
+	if o.dynamic && (c == down || c == throttled) {
 		return suspected // one of many hosts is down: the events of the others must not wait
-	case c == down && o.suspicion == proven:
-		return suspected
-	case c == down && o.suspicion == maybe:
-		return downOver
 	}
 	return c
 }
@@ -117,8 +109,6 @@ func (c class) mark(err *failure) error {
 		return delivery.Permanent(err)
 	case c == down:
 		return delivery.Unavailable(err)
-	case c == downOver:
-		return delivery.Aside(err)
 	case c == throttled:
 		return delivery.Throttled(err.wait, err)
 	case err.wait > 0:

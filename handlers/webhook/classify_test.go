@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 )
@@ -10,7 +9,7 @@ import (
 // TestClassify is the failure table of docs/destinations/webhook.md.
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	names := map[class]string{delivered: "delivered", refused: "refused", suspected: "suspected", down: "down", downOver: "down over it", throttled: "throttled"}
+	names := map[class]string{delivered: "delivered", refused: "refused", suspected: "suspected", down: "down", throttled: "throttled"}
 	for _, c := range []struct {
 		o       observation
 		fixed   class // the host stands in the configuration
@@ -24,18 +23,8 @@ func TestClassify(t *testing.T) {
 		{observation{at: stageTLS}, down, suspected},
 		{observation{at: stageSend}, down, suspected},
 		{observation{at: stageWait}, down, suspected},
-		{observation{at: stageSend, suspicion: proven}, suspected, suspected},
-		{observation{at: stageSend, suspicion: maybe}, downOver, suspected},
-		{observation{at: stageWait, suspicion: proven}, suspected, suspected},
-		{observation{at: stageWait, suspicion: maybe}, downOver, suspected},
 		{observation{at: stageConnect, proxy: true}, down, down},
 		{observation{at: stageAnswer, code: 407, proxy: true}, down, down},
-		{observation{at: stageAnswer, code: 502, suspicion: proven}, suspected, suspected},
-		{observation{at: stageAnswer, code: 502, suspicion: maybe}, downOver, suspected},
-		{observation{at: stageAnswer, code: 403, suspicion: proven}, suspected, suspected},
-		{observation{at: stageAnswer, code: 403, suspicion: maybe}, downOver, suspected},
-		{observation{at: stageAnswer, code: 400, suspicion: maybe}, refused, refused},
-		{observation{at: stageAnswer, code: 500, suspicion: maybe}, suspected, suspected},
 		{observation{at: stageAnswer, code: 404, constant: true}, down, suspected},
 		{observation{at: stageAnswer, code: 410, constant: true}, refused, refused},
 	} {
@@ -91,7 +80,6 @@ func TestMarks(t *testing.T) {
 	}{
 		{refused, time.Minute, "permanent"},
 		{down, time.Minute, "unavailable"},
-		{downOver, time.Minute, "aside"},
 		{throttled, 0, "throttled"},
 		{throttled, time.Minute, "throttled for 1m0s"},
 		{suspected, 0, "retry"},
@@ -125,90 +113,4 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("%q is %v, want none", value, got)
 		}
 	}
-}
-
-// losing is suspects in a test.
-type losing struct {
-	*testing.T
-	suspects
-}
-
-// loses has the destination fail over an event so many times, and wants these verdicts
-// besides those of an outage.
-func (s *losing) loses(event int64, times int, want ...suspicion) {
-	s.Helper()
-	var got []suspicion
-	for range times {
-		if v := s.lose(event); v != unsuspected {
-			got = append(got, v)
-		}
-	}
-	if !slices.Equal(got, want) {
-		s.Errorf("%d losses of event %d: %v besides those of an outage, want %v", times, event, got, want)
-	}
-}
-
-func (s *losing) answers(event int64) { s.answered(event, s.begin()) }
-
-// TestSuspectsInAnOutage: however long it takes, no event is to blame, and each that is
-// suspected lets others have a try.
-func TestSuspectsInAnOutage(t *testing.T) {
-	t.Parallel()
-	s := losing{T: t}
-	s.answers(1) // before it all: says nothing
-	s.loses(7, blindLosses-1)
-	s.loses(7, 1, maybe)
-	// It takes ever longer until the next one is suspected; who is, stays so.
-	s.loses(8, 2*blindLosses-1)
-	s.loses(7, 2, maybe, maybe)
-	s.loses(8, 2, maybe, maybe)
-	s.loses(9, 4*blindLosses-1)
-	for range 1000 {
-		s.loses(8, 1, maybe)
-		s.loses(7, 1, maybe)
-	}
-	s.loses(9, 1, maybe)
-	s.answers(10) // all is well, and the next outage begins as the first one did
-	s.loses(11, blindLosses, maybe)
-	for id := int64(100); id < 100+2*maxSuspects; id++ {
-		s.lose(id)
-	}
-	if len(s.lost) > maxSuspects {
-		t.Errorf("%d events are remembered", len(s.lost))
-	}
-}
-
-// TestSuspectsAreProven by what is answered between their losses.
-func TestSuspectsAreProven(t *testing.T) {
-	t.Parallel()
-	s := losing{T: t}
-	s.loses(7, blindLosses, maybe)
-	s.answers(10)
-	s.loses(7, 2, maybe, maybe) // one answer tells of one loss
-	s.answers(10)
-	s.loses(7, 2, proven, maybe)
-	s.answers(10)
-	s.loses(7, 1, proven)
-	s.answers(7)
-	s.loses(7, blindLosses-1) // all is forgotten
-
-	s.answers(10)
-	s.loses(30, 1)
-	s.answers(31)
-	s.loses(30, 1)
-	s.answers(31)
-	s.loses(30, 2, proven, maybe)
-}
-
-// TestSuspectsAndWhatWasUnderWay: an answer says nothing about a loss after which its
-// request did not begin, however late it comes.
-func TestSuspectsAndWhatWasUnderWay(t *testing.T) {
-	t.Parallel()
-	s := losing{T: t}
-	began := s.begin()
-	for i := range int64(blindLosses - 1) {
-		s.loses(20, 1)
-		s.answered(21+i, began)
-	}
-	s.loses(20, 1, maybe)
 }

@@ -332,30 +332,6 @@ func TestNotSentAgainOnANewConnection(t *testing.T) {
 	}
 }
 
-// TestEventThatBringsTheReceiverDown does not hold up the others for ever.
-func TestEventThatBringsTheReceiverDown(t *testing.T) {
-	t.Parallel()
-	r := startReceiver(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("notifyd-id") == "42" {
-			panic(http.ErrAbortHandler) // closes the connection
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})
-	h := newHandler(t, Config{URL: r.url()})
-	var got []string
-	for range 4 {
-		got = append(got, verdictOn(h.Deliver(testContext(t), event(ada))))
-		other := event(ada)
-		other.ID++
-		if err := h.Deliver(testContext(t), other); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if text := strings.Join(got, ", "); text != strings.Repeat("unavailable, ", 2)+"retry, retry" {
-		t.Errorf("got %s", text)
-	}
-}
-
 func TestConnectionIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{

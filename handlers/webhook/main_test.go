@@ -200,8 +200,6 @@ func verdictOn(err error) string {
 		return "delivered"
 	case delivery.IsPermanent(err):
 		return "permanent"
-	case delivery.IsUnavailable(err) && delivery.IsAside(err):
-		return "aside"
 	case delivery.IsUnavailable(err):
 		return "unavailable"
 	case delivery.IsThrottled(err) && errors.As(err, &after):

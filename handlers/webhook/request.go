@@ -58,12 +58,10 @@ func (c Config) templates() (body *tmpl.Template, headers map[string]*tmpl.Templ
 // draft is a request but for what belongs to one attempt: the time and the
 // signature.
 type draft struct {
-	event  int64
 	url    *url.URL
 	header http.Header
 	body   []byte
 	id     string
-	began  uint64 // see suspects
 }
 
 // draft makes the request for an event. Every error is about this event and
@@ -80,7 +78,7 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &draft{event: e.ID, url: place, header: make(http.Header), id: webhookID(h.cfg.IDPrefix, e)}
+	d := &draft{url: place, header: make(http.Header), id: webhookID(h.cfg.IDPrefix, e)}
 	msg := h.encoder.Encode(e)
 	d.setHeaders(msg.Headers)
 	d.body = msg.Body

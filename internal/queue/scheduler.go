@@ -279,7 +279,7 @@ func (s *scheduler) wantedLocked() map[string]int {
 	wanted := make(map[string]int, len(s.lanes)+1)
 	most := 0
 	for _, l := range s.lanes {
-		if room := l.Roomy(); room > 0 {
+		if room := l.Roomy(); room > 0 && !l.StoredWait() {
 			wanted[l.Name()] = min(room, s.batchLocked())
 			most = max(most, wanted[l.Name()])
 		} else {

@@ -21,6 +21,9 @@ const (
 // feedDue hands over rows that are due. Where the last of them was read the unit
 // begins anew when the next one is due.
 func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
+	if u.stuck = u.lane.StoredWait(); u.stuck {
+		return false, nil
+	}
 	granted := u.grant(u.e.limits.Batch)
 	if granted == 0 {
 		return false, nil

@@ -12,9 +12,14 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// skipAhead is how many times as many rows as events are read at once, where most are
-// of types that others get.
-const skipAhead = 10
+const (
+	// skipAhead is how many times as many rows as events are read at once, where most are
+	// of types that others get.
+	skipAhead = 10
+	// heldPoll is the pause between two looks whether new events may be read again, after
+	// many of them had to wait for others of their aggregates that the destination has failed over.
+	heldPoll = 50 * time.Millisecond
+)
 
 // unit reads the table for one destination, hands what it reads to the lane, and keeps
 // account of what has become of it. One goroutine does all of that, one thing after the
@@ -203,6 +208,10 @@ func (u *unit) answered(a *dispatch.Answer) {
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	now := time.Now()
 	if !u.next.more && now.Before(u.next.at) && !u.hint.Load() && u.early == 0 {
+		return false, nil
+	}
+	if u.early == 0 && u.lane.NewWait() {
+		u.next.at = now.Add(heldPoll) // it is the turn of what is stored
 		return false, nil
 	}
 	granted := u.grant(u.e.limits.Batch)

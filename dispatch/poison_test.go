@@ -1,0 +1,272 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// kind is what happens to an event at its destination.
+type kind string
+
+const (
+	good    kind = "good"
+	drops   kind = "drops"                // the connection is lost, or refused, or the answer is 503, 421 or 401
+	lingers kind = "lingers"              // the same after a while
+	hangs   kind = "hangs"                // until the timeout of the lane
+	fails   kind = "fails"                // whatever it is, nobody says that it is the destination's
+	kills   kind = "kills the whole call" // of a batch
+)
+
+// poisoned is a destination that some events do harm to.
+type poisoned struct {
+	cfg      LaneConfig
+	form     string // one, batch
+	kinds    []kind // of the events, in the order of ids
+	keys     int    // aggregates of the good ones; 0: none has any
+	interval time.Duration
+
+	mu    sync.Mutex
+	when  map[int64]time.Time // delivered
+	came  map[int64]time.Time
+	calls int
+}
+
+const lingersFor = 2 * time.Second
+
+func (p *poisoned) Deliver(ctx context.Context, e *delivery.Event) error {
+	p.mu.Lock()
+	p.calls++
+	what := good
+	if i := int(e.ID) - 1; i < len(p.kinds) {
+		what = p.kinds[i]
+	}
+	p.mu.Unlock()
+	wait := func(d time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+	switch what {
+	case drops, kills:
+		return delivery.Unavailable(errors.New("connection reset"))
+	case lingers:
+		wait(lingersFor)
+		return delivery.Unavailable(errors.New("no answer"))
+	case hangs:
+		wait(time.Hour)
+		return fmt.Errorf("waiting: %w", context.Cause(ctx))
+	case fails:
+		return errors.New("500")
+	}
+	wait(time.Millisecond)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.when[e.ID] = time.Now()
+	return nil
+}
+
+type poisonedBatches struct{ *poisoned }
+
+func (p poisonedBatches) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
+	errs := make([]error, len(events))
+	killed := slices.ContainsFunc(events, func(e *delivery.Event) bool { return int(e.ID) <= len(p.kinds) && p.kinds[e.ID-1] == kills })
+	for i, e := range events {
+		if killed {
+			errs[i] = delivery.Unavailable(errors.New("connection reset"))
+		} else {
+			errs[i] = p.Deliver(ctx, e)
+		}
+	}
+	return errs
+}
+
+func drawPoisoned(t *rapid.T) *poisoned {
+	p := &poisoned{
+		when: make(map[int64]time.Time), came: make(map[int64]time.Time), cfg: testLane(), form: rapid.SampledFrom([]string{"one", "batch"}).Draw(t, "form"),
+	}
+	p.cfg.Timeout, p.cfg.Batch = 3*time.Second, 10
+	p.cfg.Backoff = delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2}
+	p.cfg.Concurrency = rapid.IntRange(1, 8).Draw(t, "workers")
+	p.cfg.LongestPause = rapid.SampledFrom([]time.Duration{200 * time.Millisecond, time.Second, longestPause}).Draw(t, "longest pause")
+	p.cfg.Unordered = rapid.Bool().Draw(t, "unordered")
+	p.interval = rapid.SampledFrom([]time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond}).Draw(t, "interval")
+	p.keys = rapid.SampledFrom([]int{0, 3, 50}).Draw(t, "aggregates")
+	n := rapid.IntRange(20, 150).Draw(t, "events")
+	k := rapid.IntRange(1, n/4).Draw(t, "poison")
+	p.kinds = slices.Repeat([]kind{good}, n)
+	some := rapid.SliceOfNDistinct(rapid.IntRange(0, n-1), k, k, rapid.ID[int]).Draw(t, "which")
+	if rapid.Bool().Draw(t, "all of them first") {
+		for i := range some {
+			some[i] = i
+		}
+	}
+	kinds := []kind{drops, lingers, hangs, fails}
+	if p.form == "batch" {
+		kinds = []kind{drops, kills, fails}
+	}
+	for _, i := range some {
+		p.kinds[i] = rapid.SampledFrom(kinds).Draw(t, "kind")
+	}
+	return p
+}
+
+// poison counts the events that are.
+func (p *poisoned) poison() (k int) {
+	for _, what := range p.kinds {
+		if what != good {
+			k++
+		}
+	}
+	return k
+}
+
+// within is how late a good event may be: a few pauses and calls for each bad one, and
+// nothing that depends on how many good ones there are.
+func (p *poisoned) within() time.Duration {
+	each := 4*(p.cfg.LongestPause*3/2+turnGrace) + 4*p.cfg.Timeout
+	return 5*time.Second + time.Duration(p.poison())*each
+}
+
+// run delivers all that there is, and then good events beside the bad ones until those
+// are dead. It returns what is wrong.
+func (p *poisoned) run(t *testing.T) string {
+	t.Helper()
+	m := &parcelModel{
+		t: t, keys: NewKeys(), rows: make(map[int64]*modelRow), held: make(map[int64]bool), ready: make(map[Key]bool), sure: true, strict: true,
+		out: make(map[int64]*Parcel), got: make(map[int64]bool), latest: make(map[string]int64), replayed: make(map[int64]bool),
+	}
+	var h delivery.Handler = p
+	if p.form == "batch" {
+		h = poisonedBatches{p}
+	}
+	m.l = newTestLane(h, p.cfg)
+	defer m.l.workers.Wait()
+	defer m.l.drop()
+	m.lane = Lane{m.l}
+	wake := make(chan struct{}, 1)
+	m.lane.Own(func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
+	begin, last := time.Now(), time.Time{}
+	for limit := p.within() + time.Minute; time.Since(begin) < 3*limit; {
+		if len(m.events) < len(p.kinds) || p.done() && time.Since(last) >= time.Second {
+			if p.dead(m) {
+				return p.check(m)
+			}
+			if time.Since(last) >= p.interval {
+				last = time.Now()
+				p.arrive(m)
+			}
+		}
+		if p.feed(m) {
+			continue
+		}
+		select {
+		case <-wake:
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return fmt.Sprintf("after %v %d of %d events are delivered, and %d rows are left", time.Since(begin), len(p.when), len(m.events), len(m.rows))
+}
+
+// feed hands over what there is room for, as a unit does, and reports whether it did anything.
+func (p *poisoned) feed(m *parcelModel) (did bool) {
+	m.collect()
+	for _, r := range m.rows {
+		r.due = !time.Now().Before(r.at)
+	}
+	before := len(m.parcels)
+	if m.feed() && m.feedLines() {
+		if !m.lane.StoredWait() {
+			m.feedDue()
+		}
+		if !m.lane.NewWait() && m.next < len(m.events) {
+			m.read(50)
+		}
+	}
+	return len(m.parcels) > before
+}
+
+// arrive writes the next event.
+func (p *poisoned) arrive(m *parcelModel) {
+	id := int64(len(m.events) + 1)
+	e := &delivery.Event{ID: id, Type: "x", Attempt: 1}
+	if p.keys > 0 && (int(id) > len(p.kinds) || p.kinds[id-1] == good) {
+		e.AggregateID = fmt.Sprint(id % int64(p.keys))
+	} else if p.keys > 0 {
+		e.AggregateID = fmt.Sprint(-id) // good ones behind it would wait for it
+	}
+	p.came[id] = time.Now()
+	m.events = append(m.events, e)
+}
+
+// done reports whether all good events are delivered.
+func (p *poisoned) done() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.came {
+		if (int(id) > len(p.kinds) || p.kinds[id-1] == good) && p.when[id].IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// dead reports whether all bad events are dead letters.
+func (p *poisoned) dead(m *parcelModel) bool {
+	n := 0
+	for _, r := range m.rows {
+		if r.state == rowDead {
+			n++
+		}
+	}
+	return n == p.poison()
+}
+
+func (p *poisoned) check(m *parcelModel) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, at := range p.when {
+		if late := at.Sub(p.came[id]); late > p.within() {
+			return fmt.Sprintf("event %d came after %v, want within %v", id, late, p.within())
+		}
+	}
+	for id, r := range m.rows {
+		if int(id) > len(p.kinds) || p.kinds[id-1] == good || r.state != rowDead {
+			return fmt.Sprintf("the row of event %d: %+v", id, *r)
+		}
+	}
+	if failed := m.l.total[failed] + m.l.total[dead]; failed != uint64(p.poison()*p.cfg.MaxAttempts) {
+		return fmt.Sprintf("%d attempts were counted for %d bad events", failed, p.poison())
+	}
+	return ""
+}
+
+// TestPoisonHurtsOnlyItself: whatever a few events do to their destination, and wherever
+// they are, all others are delivered within a time that grows with the number of the bad ones
+// alone; these become dead letters, and no attempt is counted for any other.
+func TestPoisonHurtsOnlyItself(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		p := drawPoisoned(rt)
+		wrong := ""
+		synctest.Test(t, func(t *testing.T) { wrong = p.run(t) })
+		if wrong != "" {
+			rt.Fatal(wrong)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+)
+
+// trial is suspects in a test, by a clock of its own.
+type trial struct {
+	*testing.T
+	suspects
+
+	now time.Time
+}
+
+// loses has the destination fail over an event, with one call after the other.
+func (s *trial) loses(event int64, want ...blame) {
+	s.Helper()
+	for i, w := range want {
+		s.now = s.now.Add(time.Second)
+		if got := s.lose(s.now, event, time.Time{}, false); got != w {
+			s.Errorf("loss %d of event %d: blame %d, want %d", i+1, event, got, w)
+		}
+	}
+}
+
+func (s *trial) answers(event int64) {
+	s.now = s.now.Add(time.Second)
+	s.answered(event, s.now)
+}
+
+// TestSuspectsInAnOutage: however long it takes, no event is to blame.
+func TestSuspectsInAnOutage(t *testing.T) {
+	t.Parallel()
+	s := trial{T: t, now: time.Now()}
+	s.answers(1) // before it all: says nothing
+	s.loses(7, blameNobody, blameAgain, blameAgain, blameAgain)
+	s.loses(8, blameNobody, blameAgain)
+	if got := s.lose(s.now, 8, s.now.Add(time.Hour), true); got != blameAgain {
+		t.Errorf("what was answered before the outage is held against a probe: blame %d", got)
+	}
+	for id := int64(100); id < 100+2*maxSuspects; id++ {
+		s.lose(s.now, id, time.Time{}, false)
+	}
+	if len(s.events) > maxSuspects {
+		t.Errorf("%d events are remembered", len(s.events))
+	}
+}
+
+// TestSuspectsAreProven by what is answered between their losses.
+func TestSuspectsAreProven(t *testing.T) {
+	t.Parallel()
+	s := trial{T: t, now: time.Now()}
+	s.loses(7, blameNobody, blameAgain)
+	s.answers(10)
+	s.loses(7, blameMaybe, blameAgain) // one answer tells of one loss
+	s.answers(10)
+	s.loses(7, blameEvent, blameEvent) // and what is proven stays so where nobody else comes
+	if got := s.lose(s.now, 7, time.Time{}, true); got != blameAgain {
+		t.Errorf("an outage is held against the event: blame %d", got)
+	}
+	s.answers(7)
+	s.loses(7, blameNobody, blameAgain) // all is forgotten
+
+	s.loses(30, blameNobody)
+	s.now = s.now.Add(2 * time.Second)
+	if got := s.lose(s.now, 30, s.now.Add(-time.Second), false); got != blameMaybe {
+		t.Errorf("what the same worker has heard is not proof: blame %d", got)
+	}
+	s.answers(31)
+	s.loses(30, blameEvent)
+	s.counted(s.now, 30, &outcome{verdict: dead})
+	s.loses(30, blameNobody)
+}
+
+// TestSuspectsAndWhatWasUnderWay: an answer says nothing about a loss after which its
+// call did not begin, however late it comes.
+func TestSuspectsAndWhatWasUnderWay(t *testing.T) {
+	t.Parallel()
+	s := trial{T: t, now: time.Now()}
+	began := s.now
+	s.loses(20, blameNobody)
+	s.answered(21, began)
+	s.loses(20, blameAgain)
+}
+
+func TestSuspectsThrottled(t *testing.T) {
+	t.Parallel()
+	var s suspects
+	throttled := func(event int64, n int) (aside int) {
+		for range n {
+			aside = s.throttled(event)
+		}
+		return aside
+	}
+	if throttled(1, blindThrottles-1) != 0 || throttled(1, 1) != 1 || throttled(1, 3) != 4 {
+		t.Error("nobody knows about the others: not put aside in time")
+	}
+	if throttled(2, 2*blindThrottles-1) != 0 || throttled(2, 1) != 1 {
+		t.Error("the next one takes twice as many")
+	}
+	s.answered(1, time.Now())
+	if throttled(3, blindThrottles-1) != 0 || throttled(3, 1) != 1 {
+		t.Error("an answer does not end the doubling")
+	}
+	throttled(4, 1)
+	s.answered(1, time.Now())
+	if throttled(4, freeThrottles-2) != 0 || throttled(4, 1) != 1 {
+		t.Error("others are answered: not put aside in time")
+	}
+	s.answered(4, time.Now())
+	if throttled(4, 1) != 0 {
+		t.Error("what was answered is remembered")
+	}
+	now := time.Now()
+	s.throttled(1)
+	s.expect(now, 1, time.Hour)
+	if !s.prune(now.Add(time.Hour)) || len(s.events) != 1 {
+		t.Errorf("%d remembered, want the one that is expected", len(s.events))
+	}
+	if s.prune(now.Add(2 * time.Hour)) {
+		t.Error("what does not come back is remembered")
+	}
+	for i := range int64(3 * maxSuspects) {
+		s.throttled(i)
+	}
+	if len(s.events) > maxSuspects {
+		t.Errorf("%d remembered", len(s.events))
+	}
+}
