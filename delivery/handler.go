@@ -12,8 +12,9 @@ import (
 // before. What an error means is told by its chain: see [Permanent],
 // [RetryAfter] and [Unavailable]; any other error is tried again with
 // exponential backoff until the destination's attempts are used up.
-// Deliver must return soon after ctx is done. It is called from several
-// goroutines at once, as many as the destination's concurrency.
+// Deliver must return soon after ctx is done: a call that has not 5 s later is given up, the attempt
+// counts, and what the call does from then on may come after the event was delivered again, or after
+// later ones. It is called from several goroutines at once, as many as the destination's concurrency.
 //
 // A handler that holds resources implements io.Closer as well; it is closed
 // once, by whoever created it, after the last Deliver has returned.

@@ -35,9 +35,6 @@ func (c Config) Validate() error {
 // DefaultShutdownTimeout is the ShutdownTimeout of a relay that sets none.
 const DefaultShutdownTimeout = 20 * time.Second
 
-// cancelGrace is how long cancelled handlers may take to return.
-const cancelGrace = 5 * time.Second
-
 // Dispatcher delivers through lanes what an engine hands to them. Destinations and
 // routes are added before the engine runs, from one goroutine.
 type Dispatcher struct {
@@ -158,7 +155,7 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 		d.log.Warn("deliveries did not finish within the shutdown timeout and are cancelled", "shutdown_timeout", d.cfg.ShutdownTimeout)
 	}
 	d.cancelWork(ErrStopping)
-	grace := time.NewTimer(cancelGrace)
+	grace := time.NewTimer(returnGrace)
 	defer grace.Stop()
 	select {
 	case <-idle:

@@ -99,6 +99,7 @@ type lane struct {
 	expired  error           // the cause of a call that timed out
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
 	onRoom   func()          // called without locks when a refused lane has room again
+	epoch    time.Time
 	workers  sync.WaitGroup
 	passings passings
 
@@ -107,6 +108,10 @@ type lane struct {
 	head     int           // of queue; what is before it is gone
 	load     int           // granted and not answered
 	running  int           // workers
+	crew     []*worker     // which they are
+	bench    []*worker     // that have ended
+	stuck    int           // calls that were given up and have not returned
+	patrols  bool          // patrolTimer is set
 	pace     time.Duration // what an event costs a worker, on average
 	hungry   bool          // somebody was refused since onRoom was last called
 	stopped  bool
@@ -125,14 +130,15 @@ type lane struct {
 	together  bool        // the handler may be given several events of an aggregate in one call
 	followers int         // jobs that wait for one of their aggregate, and are not in the queue
 
-	throttled uint64      // answers that asked for fewer
-	timer     *time.Timer // looks for room again; nil before the first fault
+	throttled   uint64      // answers that asked for fewer
+	timer       *time.Timer // looks for room again; nil before the first fault
+	patrolTimer *time.Timer // looks for calls that do not return; nil before the first call
 }
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
-		log: log.With("destination", name), observer: nobody{}, onRoom: func() {},
+		log: log.With("destination", name), observer: nobody{}, onRoom: func() {}, epoch: time.Now(),
 		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
 	}
 	l.batch, _ = h.(delivery.BatchHandler)
@@ -201,7 +207,7 @@ func (l *lane) fairLocked() int {
 }
 
 func (l *lane) roomLocked(now time.Time) int {
-	if l.stopped || l.paused {
+	if l.stopped || l.paused || l.stuck > 0 && l.staffLocked() <= 0 {
 		return 0
 	}
 	room := l.capacityLocked() - l.aheadLocked()
@@ -238,7 +244,7 @@ func (l *lane) perCall() int {
 }
 
 // idleLocked is how many more workers there may be.
-func (l *lane) idleLocked() int { return l.cfg.Concurrency - l.running }
+func (l *lane) idleLocked() int { return l.staffLocked() - l.running }
 
 // capacityLocked is at least one call for each worker, and no more if the lane is slow.
 func (l *lane) capacityLocked() int {
@@ -292,7 +298,7 @@ func (l *lane) employLocked() {
 	if l.batch == nil && l.pace < chunkTime/maxChunk {
 		per = maxChunk // a worker more would only wait for the lock
 	}
-	wanted := min(l.cfg.Concurrency, l.running+(len(l.queue)-l.head+per-1)/per)
+	wanted := min(l.staffLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
 	started := max(0, wanted-l.running)
 	l.running += started
 	for range started {
@@ -301,18 +307,19 @@ func (l *lane) employLocked() {
 			l.running--
 			continue
 		}
-		l.workers.Go(func() { l.work(first) })
+		l.hireLocked(first)
 	}
 }
 
 // take returns what a worker does next, nil if it is not needed any more.
-func (l *lane) take(buf []*job) []*job {
+func (l *lane) take(w *worker, buf []*job) []*job {
 	l.mu.Lock()
 	buf = l.takeLocked(buf)
 	call := func() {}
 	if len(buf) == 0 {
 		buf = nil
-		l.running--
+		l.dismissLocked(w)
+		l.bench = append(l.bench, w)
 		l.queue, l.head = l.queue[:0], 0
 		call = l.wakeLocked() // a slow lane has room only while a worker is missing
 	}
@@ -465,5 +472,5 @@ func (l *lane) observeLocked(each time.Duration) {
 func (l *lane) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.running > 0
+	return l.running+l.stuck > 0
 }

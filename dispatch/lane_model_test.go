@@ -94,7 +94,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 			if len(m.queued) == 0 {
 				t.Skip("nothing is queued")
 			}
-			jobs := m.l.take(nil)
+			jobs := m.l.take(nil, nil)
 			if len(jobs) == 0 || !slices.Equal(jobs, m.queued[:len(jobs)]) {
 				t.Fatalf("took %d jobs, or not the first", len(jobs))
 			}

@@ -41,8 +41,9 @@ type parcelModel struct {
 	ready    map[Key]bool // lines to go on with
 	sure     bool
 	healthy  bool
-	gone     bool // withdrawn
-	strict   bool // it hands over no more than the lane grants
+	gone     bool          // withdrawn
+	strict   bool          // it hands over no more than the lane grants
+	wake     chan struct{} // of capacity 1, for one that waits
 	taken    [][]*job
 	out      map[int64]*Parcel // handed over and not answered
 	got      map[int64]bool
@@ -144,7 +145,7 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 	m.l.mu.Lock()
 	m.l.load += len(all)
 	m.l.mu.Unlock()
-	p := NewParcel(func() bool { return m.sure }, func(bool) {})
+	p := NewParcel(func() bool { return m.sure }, func(bool) { m.poke() })
 	if n := len(m.spare); n > 0 {
 		p, m.spare = m.spare[n-1], m.spare[:n-1]
 	}
@@ -182,6 +183,14 @@ func (m *parcelModel) room(n int) int {
 		return min(n, 1)
 	}
 	return n
+}
+
+// poke tells an engine that waits that there is something to do.
+func (m *parcelModel) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
 }
 
 func (m *parcelModel) collect() {
@@ -353,7 +362,7 @@ func (m *parcelModel) begin() {
 	if waiting == 0 || len(m.taken) >= m.l.cfg.Concurrency {
 		return
 	}
-	jobs := slices.Clone(m.l.take(nil))
+	jobs := slices.Clone(m.l.take(nil, nil))
 	for _, other := range m.taken {
 		for _, j := range other {
 			for _, mine := range jobs {
@@ -372,9 +381,9 @@ func (m *parcelModel) deliverOne(i int) {
 	switch rest := m.l.shed(jobs); {
 	case len(rest) == 0:
 	case m.l.batch != nil:
-		m.l.deliverBatch(rest)
+		m.l.deliverBatch(&worker{}, rest)
 	default:
-		m.l.deliverEach(rest)
+		m.l.deliverEach(&worker{}, rest)
 	}
 	if m.fault != "" {
 		m.t.Fatal(m.fault)

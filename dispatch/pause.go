@@ -38,7 +38,7 @@ func (d *Dispatcher) laneNamed(name string) (*lane, error) {
 
 // restingLocked reports whether the lane begins with nothing new.
 func (l *lane) restingLocked() bool {
-	return l.paused || l.breaker.open() || l.spoiled > 0 || l.agg != nil && l.agg.over
+	return l.paused || l.breaker.open() || l.spoiled > 0 || l.stuck > 0 && l.staffLocked() <= 0 || l.agg != nil && l.agg.over
 }
 
 // pause reports whether it has changed anything.

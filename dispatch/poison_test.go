@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -20,10 +21,12 @@ type kind string
 
 const (
 	good    kind = "good"
-	drops   kind = "drops"                // the connection is lost, or refused, or the answer is 503, 421 or 401
-	lingers kind = "lingers"              // the same after a while
-	hangs   kind = "hangs"                // until the timeout of the lane
-	fails   kind = "fails"                // whatever it is, nobody says that it is the destination's
+	drops   kind = "drops"   // the connection is lost, or refused, or the answer is 503, 421 or 401
+	lingers kind = "lingers" // the same after a while
+	hangs   kind = "hangs"   // until the timeout of the lane
+	fails   kind = "fails"   // whatever it is, nobody says that it is the destination's
+	exits   kind = "ends its goroutine"
+	stays   kind = "does not return"      // for long after the end of its context
 	kills   kind = "kills the whole call" // of a batch
 )
 
@@ -41,7 +44,10 @@ type poisoned struct {
 	calls int
 }
 
-const lingersFor = 2 * time.Second
+const (
+	lingersFor = 2 * time.Second
+	staysFor   = 20 * time.Second
+)
 
 func (p *poisoned) Deliver(ctx context.Context, e *delivery.Event) error {
 	p.mu.Lock()
@@ -68,6 +74,11 @@ func (p *poisoned) Deliver(ctx context.Context, e *delivery.Event) error {
 		return fmt.Errorf("waiting: %w", context.Cause(ctx))
 	case fails:
 		return errors.New("500")
+	case exits:
+		runtime.Goexit()
+	case stays:
+		time.Sleep(staysFor) //nolint:forbidigo // of the bubble
+		return nil           // ignored
 	}
 	wait(time.Millisecond)
 	p.mu.Lock()
@@ -111,9 +122,9 @@ func drawPoisoned(t *rapid.T) *poisoned {
 			some[i] = i
 		}
 	}
-	kinds := []kind{drops, lingers, hangs, fails}
+	kinds := []kind{drops, lingers, hangs, fails, exits, stays}
 	if p.form == "batch" {
-		kinds = []kind{drops, kills, fails}
+		kinds = []kind{drops, kills, fails} // what does not come back takes the whole call with it
 	}
 	for _, i := range some {
 		p.kinds[i] = rapid.SampledFrom(kinds).Draw(t, "kind")
@@ -135,6 +146,9 @@ func (p *poisoned) poison() (k int) {
 // nothing that depends on how many good ones there are.
 func (p *poisoned) within() time.Duration {
 	each := 4*(p.cfg.LongestPause*3/2+turnGrace) + 4*p.cfg.Timeout
+	if slices.Contains(p.kinds, stays) {
+		each += time.Duration(p.cfg.MaxAttempts) * (returnGrace + staysFor)
+	}
 	return 5*time.Second + time.Duration(p.poison())*each
 }
 
@@ -154,13 +168,8 @@ func (p *poisoned) run(t *testing.T) string {
 	defer m.l.workers.Wait()
 	defer m.l.drop()
 	m.lane = Lane{m.l}
-	wake := make(chan struct{}, 1)
-	m.lane.Own(func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	})
+	m.wake = make(chan struct{}, 1)
+	m.lane.Own(m.poke)
 	begin, last := time.Now(), time.Time{}
 	for limit := p.within() + time.Minute; time.Since(begin) < 3*limit; {
 		if len(m.events) < len(p.kinds) || p.done() && time.Since(last) >= time.Second {
@@ -176,11 +185,25 @@ func (p *poisoned) run(t *testing.T) string {
 			continue
 		}
 		select {
-		case <-wake:
-		case <-time.After(5 * time.Millisecond):
+		case <-m.wake:
+		case <-time.After(p.idle(m, last)):
 		}
 	}
 	return fmt.Sprintf("after %v %d of %d events are delivered, and %d rows are left", time.Since(begin), len(p.when), len(m.events), len(m.rows))
+}
+
+// idle is how long nothing happens by itself.
+func (p *poisoned) idle(m *parcelModel, last time.Time) time.Duration {
+	next := time.Now().Add(time.Second)
+	if at := last.Add(p.interval); len(m.events) < len(p.kinds) && at.Before(next) {
+		next = at
+	}
+	for _, r := range m.rows {
+		if r.state == rowRetry && !r.due && r.at.Before(next) {
+			next = r.at
+		}
+	}
+	return max(time.Until(next), time.Millisecond)
 }
 
 // feed hands over what there is room for, as a unit does, and reports whether it did anything.
@@ -250,8 +273,8 @@ func (p *poisoned) check(m *parcelModel) string {
 			return fmt.Sprintf("the row of event %d: %+v", id, *r)
 		}
 	}
-	if failed := m.l.total[failed] + m.l.total[dead]; failed != uint64(p.poison()*p.cfg.MaxAttempts) {
-		return fmt.Sprintf("%d attempts were counted for %d bad events", failed, p.poison())
+	if s := m.l.stats(); s.Failed+s.Dead != uint64(p.poison()*p.cfg.MaxAttempts) { //nolint:gosec // not negative
+		return fmt.Sprintf("%d attempts were counted for %d bad events", s.Failed+s.Dead, p.poison())
 	}
 	return ""
 }

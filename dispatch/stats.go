@@ -23,7 +23,7 @@ func (l *lane) stats() observe.DestinationStats {
 	s := observe.DestinationStats{
 		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released] + l.total[aside],
 		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now),
-		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open(), Paused: l.paused, Pace: l.pace,
+		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open() || l.staffLocked() <= 0, Stuck: l.stuck, Paused: l.paused, Pace: l.pace,
 		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,
 	}
 	if l.agg != nil {

@@ -2,73 +2,89 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// ErrStopping is the cause of contexts of handlers that end because the relay stops.
-var ErrStopping = errors.New("the relay is stopping")
-
-// errLapsed is why deliveries that waited under a lease are given back.
-var errLapsed = errors.New("the lease may have run out before the delivery began")
-
-// verdict is what becomes of a delivery.
-type verdict uint8
-
-const (
-	delivered verdict = iota + 1
-	failed            // to be tried again after a delay
-	dead              // given up
-	released          // as if it had never been tried
-	parked            // waits in the table for an earlier event of its aggregate
-	aside             // to be tried again after a delay, and no attempt counted
-)
-
-// tally counts verdicts.
-type tally [aside + 1]int
-
-// outcome is the answer to a job.
-type outcome struct {
-	verdict  verdict
-	failures int
-	delay    time.Duration
-	class    delivery.Class
-	err      error
-	from, to time.Duration // when the handler had it, since the chunk was begun
-
-	throttled bool // the destination asked for fewer
-	silent    bool // it has said nothing: the call was lost, or not answered in time
-	behind    bool // of a parcel's job: see Answer.Behind
+// worker is a goroutine of a lane that calls the handler. One whose call does not come
+// back is given up: somebody else answers for the chunk that it has, and takes its place.
+type worker struct {
+	crew  int          // its place in lane.crew, which the lane's lock guards
+	chunk chunk        // that it has; it is its own, but for who has given it up
+	since atomic.Int64 // when the chunk was begun, since lane.epoch
+	// call is the number of the call that is under way, doubled, and 1; even between
+	// calls that lead to more than the next one; gaveUp once somebody else answers for it. Who
+	// changes it from a call to what comes next answers for that call.
+	call atomic.Uint64
 }
 
-// answered reports whether the destination has said what becomes of the event.
-func (o *outcome) answered() bool {
-	return o.verdict == delivered || (o.verdict == failed || o.verdict == dead) && !o.silent
+// gaveUp is the state of a worker that was given up.
+const gaveUp = 1 << 63
+
+// chunk is what a worker has taken, or what is left of it, and what has become of that.
+type chunk struct {
+	jobs  []*job
+	outs  []outcome // of the jobs before the call under way
+	begin time.Time
+	from  time.Duration // when the first call of these was begun, since begin
+	first uint64        // its number
 }
 
-// called is what is known of a call that has failed.
-type called struct {
-	began  time.Time
-	took   time.Duration
-	proof  time.Time // when a call began that was answered just before, or with it; zero if none was
-	shared bool      // it was for several events, and none of them was delivered
+// begins has the worker begin to call for the jobs of a chunk.
+func (w *worker) begins(l *lane, c *chunk) {
+	w.chunk = *c
+	w.chunk.first = w.call.Load()/2 + 1
+	w.since.Store(int64(c.begin.Sub(l.epoch)))
+	w.call.Store(2*w.chunk.first + 1)
+}
+
+// goesOn has the worker go on from the call for the job at a place to the next one, or come to
+// rest. It reports false if it was given up meanwhile: then nothing is its own any more.
+func (w *worker) goesOn(place int, more bool) bool { //nolint:revive // what comes next
+	call := 2*(w.chunk.first+uint64(place)) + 1 //nolint:gosec // not negative
+	if more {
+		return w.call.CompareAndSwap(call, call+2)
+	}
+	return w.call.CompareAndSwap(call, call+1)
+}
+
+// giveUp gives the worker up in the middle of the given call. It returns for which job of its chunk
+// that is, and false if the call has come back.
+func (w *worker) giveUp(call uint64) (place int, ok bool) {
+	if call%2 == 0 || call >= gaveUp || !w.call.CompareAndSwap(call, gaveUp) {
+		return 0, false
+	}
+	return int(call/2 - w.chunk.first), true //nolint:gosec // a place in a chunk
 }
 
 // work delivers what it is given, then from the queue until it is empty.
-func (l *lane) work(buf []*job) {
-	for ; buf != nil; buf = l.take(buf) {
+func (l *lane) work(w *worker, buf []*job) {
+	done := false
+	defer func() {
+		if !done { // the handler has ended the goroutine
+			l.exits(w)
+		}
+	}()
+	for ; buf != nil; buf = l.take(w, buf) {
 		switch rest := l.shed(buf); {
 		case len(rest) == 0:
 		case l.batch != nil:
-			l.deliverBatch(rest)
+			l.deliverBatch(w, rest)
 		default:
-			l.deliverEach(rest)
+			l.deliverEach(w, rest)
 		}
+		if w.call.Load() == gaveUp {
+			break // the chunk is somebody else's, the buffer included
+		}
+	}
+	done = true
+	if w.call.Load() == gaveUp {
+		l.returns(w)
 	}
 }
 
@@ -124,60 +140,93 @@ func (l *lane) callContext() (context.Context, context.CancelFunc) {
 // deliverEach delivers a chunk, one event at a time. The chunk shares one
 // timeout: it holds more than one job only while a call takes microseconds,
 // and is cut short by the first call that does not, or is told that no more are wanted.
-func (l *lane) deliverEach(jobs []*job) {
+func (l *lane) deliverEach(w *worker, jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
-	begin := time.Now()
-	last, told := time.Duration(0), time.Duration(0)
-	done, outs := jobs[:0:0], make([]outcome, 0, len(jobs))
-	for len(jobs) > 0 {
-		j := jobs[0]
-		jobs = jobs[1:]
-		err := l.call(ctx, j.event)
-		now := time.Since(begin) // reads one clock, time.Now reads two
-		out := outcome{verdict: delivered}
-		if err != nil {
-			c := called{began: begin.Add(last), took: now - last}
-			if n := len(outs); n > 0 {
-				c.proof = begin.Add(outs[n-1].from)
-			}
-			out = l.judge(ctx, j, &c, err)
+	c := chunk{jobs: jobs, outs: make([]outcome, len(jobs)), begin: time.Now()}
+	for len(c.jobs) > 0 {
+		n, err := l.deliverUntil(ctx, w, &c)
+		if n == 0 {
+			return // given up
 		}
-		out.from, out.to = last, now
-		done, outs = append(done, j), append(outs, out)
-		if len(jobs) > 0 && (now-last > slowCall || err != nil && l.halted()) {
-			l.untake(jobs)
-			l.finished(begin, now-told, done, outs)
-			return
+		l.concludes(ctx, &c, n, err)
+	}
+}
+
+// deliverUntil calls the handler for one job after the other, until it fails, or takes its
+// time, or all are delivered. It returns how many jobs it was called for, 0 if the worker was given up.
+func (l *lane) deliverUntil(ctx context.Context, w *worker, c *chunk) (n int, err error) {
+	e := c.jobs[0].event // the parcel may be used again once somebody else has answered
+	w.begins(l, c)
+	last := c.from
+	for i := range c.jobs {
+		err = l.call(ctx, e)
+		now := time.Since(c.begin) // reads one clock, time.Now reads two
+		more := err == nil && i+1 < len(c.jobs) && now-last <= slowCall
+		c.outs[i] = outcome{verdict: delivered, from: last, to: now}
+		if more {
+			e = c.jobs[i+1].event
 		}
-		if err != nil {
-			jobs = l.finishedBefore(begin, now-told, done, outs, jobs)
-			done, outs, told = done[:0], outs[:0], now
+		if !w.goesOn(i, more) {
+			return 0, nil
+		}
+		if !more {
+			return i + 1, err
 		}
 		last = now
 	}
-	l.finished(begin, last-told, done, outs)
+	return 0, nil // there was no job
 }
 
-// deliverBatch delivers jobs in one call. Those behind a failed one of their
-// aggregate were not delivered for that reason, whatever their error is.
-func (l *lane) deliverBatch(jobs []*job) {
+// concludes passes on what has become of the first n jobs of a chunk, the last of which
+// has failed with err if that is not nil, and leaves those that are to be gone on with.
+func (l *lane) concludes(ctx context.Context, c *chunk, n int, err error) {
+	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
+	out := &outs[n-1]
+	from, to := out.from, out.to
+	if err != nil {
+		of := called{began: c.begin.Add(from), took: to - from}
+		if n > 1 {
+			of.proof = c.begin.Add(outs[n-2].from)
+		}
+		*out = l.judge(ctx, jobs[n-1], &of, err)
+		out.from, out.to = from, to
+	}
+	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
+		l.untake(rest)
+		rest = nil
+	}
+	rest = l.finishedBefore(c.begin, to-c.from, jobs, outs, rest)
+	c.jobs, c.outs, c.from = rest, c.outs[n:n+len(rest)], to
+}
+
+// deliverBatch delivers jobs in one call.
+func (l *lane) deliverBatch(w *worker, jobs []*job) {
 	ctx, cancel := l.callContext()
 	defer cancel()
-	begin := time.Now()
+	c := chunk{jobs: jobs, begin: time.Now()}
 	events := make([]*delivery.Event, len(jobs))
 	for i, j := range jobs {
 		events[i] = j.event
 	}
+	w.begins(l, &c)
 	errs := l.callBatch(ctx, events)
-	elapsed := time.Since(begin)
-	outs := make([]outcome, len(jobs))
-	c := called{began: begin, took: elapsed, shared: len(jobs) > 1}
+	if w.goesOn(0, false) {
+		l.concludesBatch(ctx, &c, errs)
+	}
+}
+
+// concludesBatch passes on what has become of jobs that shared a call. Those behind a failed one of their
+// aggregate were not delivered for that reason, whatever their error is.
+func (l *lane) concludesBatch(ctx context.Context, c *chunk, errs []error) {
+	elapsed := time.Since(c.begin)
+	outs := make([]outcome, len(c.jobs))
+	of := called{began: c.begin, took: elapsed, shared: len(c.jobs) > 1}
 	if errs == nil || slices.ContainsFunc(errs, l.says) {
-		c.proof, c.shared = begin, false
+		of.proof, of.shared = c.begin, false
 	}
 	var broken map[*aggregate]verdict
-	for i, j := range jobs {
+	for i, j := range c.jobs {
 		var err error
 		if errs != nil {
 			err = errs[i]
@@ -187,7 +236,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 			outs[i] = outcome{verdict: v, failures: j.failures()}
 			continue
 		}
-		outs[i] = l.judged(ctx, j, &c, err)
+		outs[i] = l.judged(ctx, j, &of, err)
 		outs[i].to = elapsed
 		if outs[i].verdict != delivered && group != nil {
 			if broken == nil {
@@ -196,20 +245,7 @@ func (l *lane) deliverBatch(jobs []*job) {
 			broken[group] = l.follows(&outs[i])
 		}
 	}
-	l.finished(begin, elapsed, jobs, outs)
-}
-
-// follows returns what becomes of those of the same aggregate that failed in one call with a
-// job and behind it; 0 if they are to be judged for themselves. Behind what is given
-// back they are given back as well: stored, they would be found before it.
-func (l *lane) follows(out *outcome) verdict {
-	switch {
-	case out.verdict == dead && !l.cfg.BlockOnDead && delivery.IsPermanent(out.err):
-		return 0
-	case out.verdict == released:
-		return released
-	}
-	return parked
+	l.finished(c.begin, elapsed, c.jobs, outs)
 }
 
 func (l *lane) call(ctx context.Context, e *delivery.Event) (err error) {
@@ -229,7 +265,12 @@ func (l *lane) callBatch(ctx context.Context, events []*delivery.Event) (errs []
 	if err == nil {
 		return errs
 	}
-	errs = make([]error, len(events))
+	return allFailed(len(events), err)
+}
+
+// allFailed returns err for each of n events.
+func allFailed(n int, err error) []error {
+	errs := make([]error, n)
 	for i := range errs {
 		errs[i] = err
 	}
@@ -241,65 +282,6 @@ func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the handler panicked: %v\n%s", p, debug.Stack())
 	}
-}
-
-// says reports whether an error, or nil, is an answer of a destination that works.
-func (l *lane) says(err error) bool {
-	return err == nil || !delivery.IsUnavailable(err) && !errors.Is(err, l.expired)
-}
-
-// judged returns what becomes of a job after a call for it.
-func (l *lane) judged(ctx context.Context, j *job, c *called, err error) outcome {
-	if err == nil {
-		return outcome{verdict: delivered}
-	}
-	return l.judge(ctx, j, c, err)
-}
-
-// judge decides what becomes of a failed delivery: whose fault it was, whether
-// it is tried again, and when.
-func (l *lane) judge(ctx context.Context, j *job, c *called, err error) outcome {
-	failures := j.failures()
-	if l.ctx.Err() != nil {
-		// Whatever the handler says: it was interrupted.
-		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
-	}
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
-	}
-	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
-	late := errors.Is(err, l.expired)
-	lost := delivery.IsUnavailable(err) || late && l.down() // a probe that is not answered in time says nothing about its event
-	if lost {
-		if out, nobodys := l.unavailable(log, j, c, err); nobodys {
-			return out
-		}
-	} else if delivery.IsThrottled(err) {
-		return l.throttle(log, j, c.began, err)
-	}
-	failures++
-	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: err, silent: lost || late}
-	if delivery.IsPermanent(err) || failures >= l.cfg.MaxAttempts {
-		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", delivery.IsPermanent(err), "err", err)
-		l.observer.Observe(delivery.Incident{
-			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: err,
-		})
-		out.verdict = dead
-		return out
-	}
-	delay, ok := delivery.RetryDelay(err)
-	if !ok {
-		delay = spreadWait(l.cfg.Backoff, failures)
-	}
-	out.delay = delay
-	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", delay, "err", err)
-	return out
-}
-
-func (l *lane) down() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.breaker.open()
 }
 
 // miscounted is the error of a batch handler that did not answer for each event.

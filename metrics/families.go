@@ -24,6 +24,7 @@ func families() []family {
 		{"notifyd_destination_throttled_gap_seconds", "The gap between the beginnings of two deliveries, because the destination has asked for fewer; 0 if there is none.", destination},
 		{"notifyd_throttled_total", "Answers with which the destination has asked for fewer deliveries. No attempt is counted for them.", destination},
 		{"notifyd_destination_running", "Calls of the handler that are under way.", destination},
+		{"notifyd_destination_stuck", "Calls of the handler that had not returned 5 s after their timeout, were given up and counted as failed, and still have not returned. From as many as the concurrency on the lane has fewer workers, from twice as many on none.", destination},
 		{"notifyd_destination_queued", "Deliveries that wait in memory for a call.", destination},
 		{"notifyd_destination_room", "For how many more deliveries there is room in memory.", destination},
 		{"notifyd_destination_aggregates", "Aggregates that have a delivery under way or parked; 0 where order is not kept.", destination},

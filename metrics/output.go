@@ -60,6 +60,7 @@ func (o output) destination(d *observe.DestinationStats) {
 	o.gauge("notifyd_destination_throttled_gap_seconds", d.Gap.Seconds(), d.Name)
 	o.counter("notifyd_throttled_total", d.Throttled, d.Name)
 	o.gauge("notifyd_destination_running", float64(d.Running), d.Name)
+	o.gauge("notifyd_destination_stuck", float64(d.Stuck), d.Name)
 	o.gauge("notifyd_destination_queued", float64(d.Queued), d.Name)
 	o.gauge("notifyd_destination_room", float64(d.Room), d.Name)
 	o.gauge("notifyd_destination_aggregates", float64(d.Aggregates), d.Name)

@@ -129,8 +129,12 @@ type DestinationStats struct {
 	// Running is how many calls of the handler are under way, and Queued how many
 	// deliveries wait for one in memory.
 	Running, Queued int
+	// Stuck is how many calls were given up because they had not returned long after their
+	// timeout, and still have not. There may be as many as the concurrency beside those that are
+	// under way; each further one leaves the lane with one worker less, and the last one stops it.
+	Stuck int
 	// State is what the breaker does, and Unavailable that it keeps the lane from the
-	// destination because that is down: it is open or probing.
+	// destination because that is down: it is open or probing; or that so many calls are stuck.
 	State       BreakerState
 	Unavailable bool
 	// Throttled counts answers that asked for fewer deliveries, and Gap is what the lane

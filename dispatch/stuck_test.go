@@ -1,0 +1,272 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// deaf is a handler that ignores the end of its context where the event has a small id,
+// until it is let go, and says then that it has delivered.
+type deaf struct {
+	calls
+
+	few  int64
+	over chan struct{}
+}
+
+func (d *deaf) Deliver(ctx context.Context, e *delivery.Event) error {
+	return d.calls.handler(func(context.Context, *delivery.Event) error {
+		if e.ID <= d.few {
+			<-d.over
+		}
+		return nil
+	}).Deliver(ctx, e)
+}
+
+type deafToBatches struct{ *deaf }
+
+func (d deafToBatches) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
+	for _, e := range events {
+		if err := d.Deliver(ctx, e); err != nil {
+			return allFailed(len(events), err)
+		}
+	}
+	return nil
+}
+
+// overheard is an observer that remembers, and a log.
+type overheard struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	all  []delivery.Incident
+}
+
+func (o *overheard) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *overheard) Observe(i delivery.Incident) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, i)
+}
+
+func (o *overheard) kinds() (kinds []delivery.IncidentKind) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, i := range o.all {
+		kinds = append(kinds, i.Kind)
+	}
+	return kinds
+}
+
+func (o *overheard) logged(text string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Count(o.text.String(), text)
+}
+
+func overheardLane(h delivery.Handler, cfg LaneConfig) (*lane, *overheard) {
+	o := &overheard{}
+	l := newTestLane(h, cfg)
+	l.log, l.observer = slog.New(slog.NewTextHandler(o, nil)), o
+	return l, o
+}
+
+// verdicts counts the answers by verdict.
+func verdicts(t *testing.T, p *Parcel) (all tally, left int) {
+	t.Helper()
+	n, answers, left := p.Take()
+	all[delivered] = n
+	for i := range answers {
+		if answers[i].Verdict != delivered {
+			all[answers[i].Verdict]++
+		}
+	}
+	return all, left
+}
+
+// TestLaneReplacesWorkersThatDoNotReturn: all workers of a lane are in calls that ignore
+// their context. Their events have failed, an attempt each, others take their place, and what
+// they say when they do return is ignored.
+func TestLaneReplacesWorkersThatDoNotReturn(t *testing.T) {
+	t.Parallel()
+	for name, batch := range map[string]bool{"one by one": false, "batches": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg := testLane()
+				cfg.Concurrency, cfg.Batch = 4, 1
+				d := &deaf{few: 4, over: make(chan struct{})}
+				var h delivery.Handler = d
+				if batch {
+					h = deafToBatches{d}
+				}
+				l, o := overheardLane(h, cfg)
+				p := claimOf(l, 20)
+				after(cfg.Timeout + returnGrace - time.Millisecond)
+				if all, left := verdicts(t, p); left != 20 {
+					t.Fatalf("answers before the grace is over: %v", all)
+				}
+				after(2 * time.Millisecond)
+				if all, left := verdicts(t, p); all[failed] != 4 || all[delivered] != 16 || left != 0 {
+					t.Fatalf("answers %v, %d have none", all, left)
+				}
+				if s := l.stats(); s.Stuck != 4 || s.Running != 0 || s.Unavailable || s.Room == 0 || s.Failed != 4 {
+					t.Errorf("%+v", s)
+				}
+				if n := o.logged("has not returned 5s after the end of its context"); n != 4 {
+					t.Errorf("said %d times", n)
+				}
+				close(d.over)
+				l.workers.Wait()
+				if s := l.stats(); s.Stuck != 0 || s.Delivered != 16 || l.load != 0 {
+					t.Errorf("after they have returned: %+v", s)
+				}
+				if n := o.logged("its answer is ignored"); n != 4 {
+					t.Errorf("said %d times that they have returned", n)
+				}
+			})
+		})
+	}
+}
+
+// after lets time pass in a bubble, until all has come to rest.
+func after(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // of the bubble
+	synctest.Wait()
+}
+
+// TestLaneIsStuck: a lane bears as many calls that do not return as its concurrency, beside
+// those under way. With more it begins nothing more, gives back what waits, and says so.
+func TestLaneIsStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Concurrency = 2
+		d := &deaf{few: 1000, over: make(chan struct{})}
+		l, o := overheardLane(d, cfg)
+		woken := 0
+		l.onRoom = func() { woken++ }
+		p := claimOf(l, 10)
+		for _, stuck := range []int{2, 4} {
+			after(l.patience() + time.Millisecond)
+			if n := l.stats().Stuck; n != stuck {
+				t.Fatalf("%d are stuck, want %d", n, stuck)
+			}
+		}
+		after(time.Hour)
+		if n := d.n.Load(); n != 4 {
+			t.Errorf("%d calls, want 4", n)
+		}
+		if all, left := verdicts(t, p); all[failed] != 4 || all[released] != 6 || left != 0 {
+			t.Errorf("answers %v, %d have none", all, left)
+		}
+		if s := l.stats(); !s.Unavailable || s.Room != 0 || l.grant(1) != 0 {
+			t.Errorf("%+v", s)
+		}
+		if n := o.logged("destination is stuck"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+		close(d.over)
+		l.workers.Wait()
+		d.few = 0
+		if s := l.stats(); s.Unavailable || s.Stuck != 0 || woken == 0 {
+			t.Errorf("after they have returned: %+v, woken %d times", s, woken)
+		}
+		if k := o.kinds(); len(k) != 2 || k[0] != delivery.IncidentUnavailable || k[1] != delivery.IncidentAvailable {
+			t.Errorf("incidents %v", k)
+		}
+		p = claimOf(l, cfg.Concurrency)
+		l.workers.Wait()
+		if all, _ := verdicts(t, p); all[delivered] != cfg.Concurrency {
+			t.Errorf("answers %v", all)
+		}
+	})
+}
+
+// TestLaneGoesOnAfterGoexit: a handler that ends its goroutine has failed, and costs the lane nothing else.
+func TestLaneGoesOnAfterGoexit(t *testing.T) {
+	t.Parallel()
+	for name, batch := range map[string]bool{"one by one": false, "batches": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg := testLane()
+				cfg.Concurrency, cfg.Batch = 1, 1
+				one := delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+					if e.ID%3 == 0 {
+						runtime.Goexit()
+					}
+					return nil
+				})
+				var h delivery.Handler = one
+				if batch {
+					h = delivery.BatchHandlerFunc(func(ctx context.Context, events []*delivery.Event) []error { return []error{one(ctx, events[0])} })
+				}
+				l, o := overheardLane(h, cfg)
+				l.pace = time.Microsecond // a worker takes several
+				p := claimOf(l, 30)
+				l.workers.Wait()
+				if all, left := verdicts(t, p); all[failed] != 10 || all[delivered] != 20 || left != 0 {
+					t.Errorf("answers %v, %d have none", all, left)
+				}
+				if s := l.stats(); s.Running != 0 || s.Stuck != 0 || l.load != 0 || len(l.crew) != 0 {
+					t.Errorf("%+v, %d workers", s, len(l.crew))
+				}
+				if n := o.logged("runtime.Goexit"); n != 10 {
+					t.Errorf("said %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// TestPatrolKeepsOrder: what waits behind an event whose call does not return waits as behind any
+// that has failed, and what shares its chunk goes on with another worker.
+func TestPatrolKeepsOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Concurrency = 1
+		d := &deaf{few: 1, over: make(chan struct{})}
+		l, _ := overheardLane(d, cfg)
+		l.pace = time.Microsecond
+		Lane{l}.Own(func() {})
+		events := []delivery.Event{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}
+		keys := []Key{{1, 1}, {1, 1}, {2, 2}, {}}
+		all := make([]Delivery, len(events))
+		for i := range events {
+			all[i] = Delivery{Event: &events[i], Key: keys[i]}
+		}
+		l.grant(len(all))
+		p := NewParcel(func() bool { return true }, func(bool) {})
+		p.Fill(all)
+		Lane{l}.Deliver(p, nil)
+		after(l.patience() + time.Millisecond)
+		n, answers, left := p.Take()
+		if left != 0 || n != 2 || len(answers) != 2 {
+			t.Fatalf("%d delivered, %d answers, %d left", n, len(answers), left)
+		}
+		for _, a := range answers {
+			want := map[int64]Verdict{1: VerdictFailed, 2: VerdictParked}[a.Event.ID]
+			if a.Verdict != want || a.Event.ID == 1 && (a.Failures != 1 || !errors.Is(a.Err, errStuck)) {
+				t.Errorf("event %d: verdict %d after %d failures, %v", a.Event.ID, a.Verdict, a.Failures, a.Err)
+			}
+		}
+		close(d.over)
+		l.workers.Wait()
+	})
+}
