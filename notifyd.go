@@ -133,7 +133,6 @@ func (r *Relay) wire() error {
 
 // wireListener makes the part that listens.
 func (r *Relay) wireListener() error {
-	observer := r.settings.observer
 	listens := func() { r.heard.Do(func() { close(r.listens) }) }
 	connect := r.connectAs(r.listening, "listen")
 	r.listener = listener.New(func(ctx context.Context) (*pgx.Conn, error) {
@@ -146,14 +145,11 @@ func (r *Relay) wireListener() error {
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
 	r.listener.OnChange(func(err error) {
-		if observer == nil {
-			return
-		}
 		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
 			incident.Kind, incident.Err = delivery.IncidentListenerLost, err
 		}
-		observer.Observe(incident)
+		r.dispatcher.Observe(incident)
 	})
 	if r.settings.canary == 0 {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/guard"
 )
 
 // Config bounds a [Dispatcher].
@@ -58,6 +59,7 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 	if observer == nil {
 		observer = nobody{}
 	}
+	observer = guarded{observer, log}
 	return &Dispatcher{
 		cfg: cfg, log: log, observer: observer, byName: make(map[string]*lane), router: newRouter(),
 		health: &health{log: log, observer: observer},
@@ -81,7 +83,10 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
 	}
-	l := newLane(name, h, cfg, d.cfg.Window, d.log)
+	var l *lane
+	if err := guard.Call("KeepsOrder", func() { l = newLane(name, h, cfg, d.cfg.Window, d.log) }); err != nil {
+		return fmt.Errorf("%w %q: %w", ErrDestination, name, err)
+	}
 	l.observer = d.observer
 	d.lanes = append(d.lanes, l)
 	d.byName[name] = l
@@ -177,6 +182,21 @@ var ErrShutdownIncomplete = errors.New("handlers did not return after their cont
 
 func shutdownError(names []string) error {
 	return fmt.Errorf("%w: %v", ErrShutdownIncomplete, names)
+}
+
+// Observe tells the observer of an incident. One that panics does no harm.
+func (d *Dispatcher) Observe(incident delivery.Incident) { d.observer.Observe(incident) }
+
+// guarded is an observer whose panics are logged.
+type guarded struct {
+	to  delivery.Observer
+	log *slog.Logger
+}
+
+func (g guarded) Observe(incident delivery.Incident) {
+	if err := guard.Call("the observer", func() { g.to.Observe(incident) }); err != nil {
+		g.log.Error("the observer of incidents has failed", "incident", incident.Kind.String(), "destination", incident.Destination, "err", err)
+	}
 }
 
 // nobody is the observer of a relay that has none.

@@ -206,7 +206,7 @@ func (l *lane) knownLocked(now time.Time) *suspects {
 // says so once; further faults are the same news. The event is put aside, so that another one
 // finds out whether the destination is down. It reports false where that is the event's own fault:
 // the attempt counts.
-func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err error) (out outcome, nobodys bool) {
+func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out outcome, nobodys bool) {
 	out = outcome{verdict: aside, failures: j.failures(), class: delivery.ClassDestination, err: err}
 	l.mu.Lock()
 	now := time.Now()
@@ -249,9 +249,9 @@ func (l *lane) unavailable(log *slog.Logger, j *job, c *called, err error) (out 
 
 // throttle slows the lane down, because of a call that began at the given time,
 // or puts the event aside if it is the only one that is refused so.
-func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err error) outcome {
+func (l *lane) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
 	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
-	after, _ := delivery.RetryDelay(err)
+	after := err.delay
 	l.mu.Lock()
 	now := time.Now()
 	l.throttled++

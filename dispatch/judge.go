@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -41,6 +40,7 @@ type outcome struct {
 
 	throttled bool // the destination asked for fewer
 	silent    bool // it has said nothing: the call was lost, or not answered in time
+	permanent bool // no attempt could have helped
 	behind    bool // of a parcel's job: see Answer.Behind
 }
 
@@ -57,56 +57,40 @@ type called struct {
 	shared bool      // it was for several events, and none of them was delivered
 }
 
-// says reports whether an error, or nil, is an answer of a destination that works.
-func (l *lane) says(err error) bool {
-	return err == nil || !delivery.IsUnavailable(err) && !errors.Is(err, l.expired)
-}
-
-// judged returns what becomes of a job after a call for it.
-func (l *lane) judged(ctx context.Context, j *job, c *called, err error) outcome {
-	if err == nil {
-		return outcome{verdict: delivered}
-	}
-	return l.judge(ctx, j, c, err)
-}
+// says reports whether a reply, or nil, is that of a destination that works.
+func (r *reply) says() bool { return r == nil || !r.unavailable && !r.late }
 
 // judge decides what becomes of a failed delivery: whose fault it was, whether
 // it is tried again, and when.
-func (l *lane) judge(ctx context.Context, j *job, c *called, err error) outcome {
+func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 	failures := j.failures()
 	if l.ctx.Err() != nil {
 		// Whatever the handler says: it was interrupted.
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
-	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
-	late := errors.Is(err, l.expired)
-	lost := delivery.IsUnavailable(err) || late && l.down() // a probe that is not answered in time says nothing about its event
+	lost := r.unavailable || r.late && l.down() // a probe that is not answered in time says nothing about its event
 	if lost {
-		if out, nobodys := l.unavailable(log, j, c, err); nobodys {
+		if out, nobodys := l.unavailable(log, j, c, r); nobodys {
 			return out
 		}
-	} else if delivery.IsThrottled(err) {
-		return l.throttle(log, j, c.began, err)
+	} else if r.throttled {
+		return l.throttle(log, j, c.began, r)
 	}
 	failures++
-	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: err, silent: lost || late}
-	if delivery.IsPermanent(err) || failures >= l.cfg.MaxAttempts {
-		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", delivery.IsPermanent(err), "err", err)
+	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late, permanent: r.permanent}
+	if r.permanent || failures >= l.cfg.MaxAttempts {
+		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
 		l.observer.Observe(delivery.Incident{
-			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: err,
+			Kind: delivery.IncidentDead, Time: time.Now(), Destination: l.name, EventID: j.event.ID, EventType: j.event.Type, Err: r,
 		})
 		out.verdict = dead
 		return out
 	}
-	delay, ok := delivery.RetryDelay(err)
-	if !ok {
-		delay = spreadWait(l.cfg.Backoff, failures)
+	if out.delay = r.delay; !r.delays {
+		out.delay = spreadWait(l.cfg.Backoff, failures)
 	}
-	out.delay = delay
-	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", delay, "err", err)
+	log.WarnContext(ctx, "delivery failed", "class", delivery.ClassEvent, "retry_in", out.delay, "err", r)
 	return out
 }
 
@@ -121,7 +105,7 @@ func (l *lane) down() bool {
 // back they are given back as well: stored, they would be found before it.
 func (l *lane) follows(out *outcome) verdict {
 	switch {
-	case out.verdict == dead && !l.cfg.BlockOnDead && delivery.IsPermanent(out.err):
+	case out.verdict == dead && !l.cfg.BlockOnDead && out.permanent:
 		return 0
 	case out.verdict == released:
 		return released

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -102,6 +103,7 @@ type lane struct {
 	epoch    time.Time
 	workers  sync.WaitGroup
 	passings passings
+	reported atomic.Bool // it was said that the handler cannot tell how its destination is
 
 	mu       sync.Mutex    // guards what follows
 	queue    []*job        // not started yet

@@ -157,8 +157,8 @@ func TestBatchHandlerOfTheWrongLengthFailsThemAll(t *testing.T) {
 			t.Parallel()
 			h := delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { return answer })
 			l := newTestLane(h, testLane())
-			for _, err := range l.callBatch(t.Context(), []*delivery.Event{{}, {}}) {
-				if err == nil {
+			for _, r := range l.callBatch(t.Context(), []*delivery.Event{{}, {}}) {
+				if r == nil {
 					t.Error("a batch counts as delivered")
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/guard"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -32,8 +33,13 @@ func (l *lane) stats() observe.DestinationStats {
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()
 	if r, ok := l.handler.(delivery.Reporter); ok {
-		report := r.Report()
-		s.Report = &report
+		var report delivery.Report
+		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
+			report.Reason = guard.Clean(report.Reason)
+			s.Report = &report
+		} else if !l.reported.Swap(true) { // not with each scrape
+			l.log.Error("the handler cannot tell how its destination is", "err", err)
+		}
 	}
 	return s
 }

@@ -103,7 +103,7 @@ func (l *lane) patrol() {
 	full := len(lost) > 0 && l.staffLocked() <= 0
 	l.mu.Unlock()
 	for _, one := range lost {
-		l.answerFor(one.w, one.place, fmt.Errorf("%w: %w", l.expired, errStuck))
+		l.answerFor(one.w, one.place, &reply{text: l.expired.Error() + ": " + errStuck.Error(), err: errStuck, late: true})
 	}
 	if full {
 		l.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
@@ -112,10 +112,10 @@ func (l *lane) patrol() {
 }
 
 // answerFor answers for the chunk of a worker in whose call for the job at a place something is wrong.
-func (l *lane) answerFor(w *worker, place int, err error) {
+func (l *lane) answerFor(w *worker, place int, r *reply) {
 	c := w.chunk
 	if l.batch != nil {
-		l.concludesBatch(l.ctx, &c, allFailed(len(c.jobs), err))
+		l.concludesBatch(l.ctx, &c, allFailed(len(c.jobs), r))
 		return
 	}
 	l.untake(c.jobs[place+1:])
@@ -126,7 +126,7 @@ func (l *lane) answerFor(w *worker, place int, err error) {
 		outs[place].from = outs[place-1].to
 	}
 	c.jobs, c.outs = c.jobs[:place+1], outs
-	l.concludes(l.ctx, &c, place+1, err)
+	l.concludes(l.ctx, &c, place+1, r)
 }
 
 // exits takes the place of a worker whose handler has ended its goroutine.
@@ -143,7 +143,7 @@ func (l *lane) exits(w *worker) {
 	l.mu.Lock()
 	l.dismissLocked(w)
 	l.mu.Unlock()
-	l.answerFor(w, place, errExited)
+	l.answerFor(w, place, &reply{text: errExited.Error(), err: errExited})
 }
 
 // returns takes a call back that was given up. What it says is ignored.

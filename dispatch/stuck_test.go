@@ -38,7 +38,7 @@ type deafToBatches struct{ *deaf }
 func (d deafToBatches) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	for _, e := range events {
 		if err := d.Deliver(ctx, e); err != nil {
-			return allFailed(len(events), err)
+			return []error{err}
 		}
 	}
 	return nil
@@ -78,10 +78,12 @@ func (o *overheard) logged(text string) int {
 	return strings.Count(o.text.String(), text)
 }
 
+func overheardLog(o *overheard) *slog.Logger { return slog.New(slog.NewTextHandler(o, nil)) }
+
 func overheardLane(h delivery.Handler, cfg LaneConfig) (*lane, *overheard) {
 	o := &overheard{}
 	l := newTestLane(h, cfg)
-	l.log, l.observer = slog.New(slog.NewTextHandler(o, nil)), o
+	l.log, l.observer = overheardLog(o), o
 	return l, o
 }
 

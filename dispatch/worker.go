@@ -2,8 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -145,24 +143,24 @@ func (l *lane) deliverEach(w *worker, jobs []*job) {
 	defer cancel()
 	c := chunk{jobs: jobs, outs: make([]outcome, len(jobs)), begin: time.Now()}
 	for len(c.jobs) > 0 {
-		n, err := l.deliverUntil(ctx, w, &c)
+		n, r := l.deliverUntil(ctx, w, &c)
 		if n == 0 {
 			return // given up
 		}
-		l.concludes(ctx, &c, n, err)
+		l.concludes(ctx, &c, n, r)
 	}
 }
 
 // deliverUntil calls the handler for one job after the other, until it fails, or takes its
 // time, or all are delivered. It returns how many jobs it was called for, 0 if the worker was given up.
-func (l *lane) deliverUntil(ctx context.Context, w *worker, c *chunk) (n int, err error) {
+func (l *lane) deliverUntil(ctx context.Context, w *worker, c *chunk) (n int, r *reply) {
 	e := c.jobs[0].event // the parcel may be used again once somebody else has answered
 	w.begins(l, c)
 	last := c.from
 	for i := range c.jobs {
-		err = l.call(ctx, e)
+		r = l.call(ctx, e)
 		now := time.Since(c.begin) // reads one clock, time.Now reads two
-		more := err == nil && i+1 < len(c.jobs) && now-last <= slowCall
+		more := r == nil && i+1 < len(c.jobs) && now-last <= slowCall
 		c.outs[i] = outcome{verdict: delivered, from: last, to: now}
 		if more {
 			e = c.jobs[i+1].event
@@ -171,7 +169,7 @@ func (l *lane) deliverUntil(ctx context.Context, w *worker, c *chunk) (n int, er
 			return 0, nil
 		}
 		if !more {
-			return i + 1, err
+			return i + 1, r
 		}
 		last = now
 	}
@@ -179,17 +177,17 @@ func (l *lane) deliverUntil(ctx context.Context, w *worker, c *chunk) (n int, er
 }
 
 // concludes passes on what has become of the first n jobs of a chunk, the last of which
-// has failed with err if that is not nil, and leaves those that are to be gone on with.
-func (l *lane) concludes(ctx context.Context, c *chunk, n int, err error) {
+// has failed with r if that is not nil, and leaves those that are to be gone on with.
+func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
 	out := &outs[n-1]
 	from, to := out.from, out.to
-	if err != nil {
+	if r != nil {
 		of := called{began: c.begin.Add(from), took: to - from}
 		if n > 1 {
 			of.proof = c.begin.Add(outs[n-2].from)
 		}
-		*out = l.judge(ctx, jobs[n-1], &of, err)
+		*out = l.judge(ctx, jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
 	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
@@ -210,33 +208,36 @@ func (l *lane) deliverBatch(w *worker, jobs []*job) {
 		events[i] = j.event
 	}
 	w.begins(l, &c)
-	errs := l.callBatch(ctx, events)
+	replies := l.callBatch(ctx, events)
 	if w.goesOn(0, false) {
-		l.concludesBatch(ctx, &c, errs)
+		l.concludesBatch(ctx, &c, replies)
 	}
 }
 
 // concludesBatch passes on what has become of jobs that shared a call. Those behind a failed one of their
-// aggregate were not delivered for that reason, whatever their error is.
-func (l *lane) concludesBatch(ctx context.Context, c *chunk, errs []error) {
+// aggregate were not delivered for that reason, whatever their reply is.
+func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 	elapsed := time.Since(c.begin)
 	outs := make([]outcome, len(c.jobs))
 	of := called{began: c.begin, took: elapsed, shared: len(c.jobs) > 1}
-	if errs == nil || slices.ContainsFunc(errs, l.says) {
+	if replies == nil || slices.ContainsFunc(replies, (*reply).says) {
 		of.proof, of.shared = c.begin, false
 	}
 	var broken map[*aggregate]verdict
 	for i, j := range c.jobs {
-		var err error
-		if errs != nil {
-			err = errs[i]
+		var r *reply
+		if replies != nil {
+			r = replies[i]
 		}
 		group := j.agg
-		if v := broken[group]; err != nil && group != nil && v != 0 {
+		if v := broken[group]; r != nil && group != nil && v != 0 {
 			outs[i] = outcome{verdict: v, failures: j.failures()}
 			continue
 		}
-		outs[i] = l.judged(ctx, j, &of, err)
+		outs[i] = outcome{verdict: delivered}
+		if r != nil {
+			outs[i] = l.judge(ctx, j, &of, r)
+		}
 		outs[i].to = elapsed
 		if outs[i].verdict != delivered && group != nil {
 			if broken == nil {
@@ -246,45 +247,4 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, errs []error) {
 		}
 	}
 	l.finished(c.begin, elapsed, c.jobs, outs)
-}
-
-func (l *lane) call(ctx context.Context, e *delivery.Event) (err error) {
-	defer recovered(&err)
-	return l.handler.Deliver(ctx, e)
-}
-
-func (l *lane) callBatch(ctx context.Context, events []*delivery.Event) (errs []error) {
-	var err error
-	func() {
-		defer recovered(&err)
-		errs = l.batch.DeliverBatch(ctx, events)
-	}()
-	if err == nil && errs != nil && len(errs) != len(events) {
-		err = miscounted(len(errs), len(events))
-	}
-	if err == nil {
-		return errs
-	}
-	return allFailed(len(events), err)
-}
-
-// allFailed returns err for each of n events.
-func allFailed(n int, err error) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
-}
-
-// recovered turns a panic into an error with the stack of the panic.
-func recovered(err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("the handler panicked: %v\n%s", p, debug.Stack())
-	}
-}
-
-// miscounted is the error of a batch handler that did not answer for each event.
-func miscounted(answers, events int) error {
-	return fmt.Errorf("the handler gave %d answers for %d events", answers, events)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/doctor"
+	"github.com/notifyd/notifyd/internal/guard"
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
@@ -119,7 +120,8 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 		e.Check = checker.Check
 	}
 	if sizer, ok := h.(delivery.Sizer); ok {
-		e.MaxBytes = sizer.MaxBytes()
+		// One that panics has no size that is known.
+		_ = guard.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
 	}
 	return e
 }

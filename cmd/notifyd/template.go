@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/guard"
 )
 
 func newTemplateCmd(a *app) *cobra.Command {
@@ -91,7 +92,10 @@ func preview(c *config.Config, name string, e *delivery.Event) (text string, err
 	if !ok {
 		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
 	}
-	return p.Preview(e)
+	if wrong := guard.Call("Preview", func() { text, err = p.Preview(e) }); wrong != nil {
+		return "", wrong
+	}
+	return text, err
 }
 
 // eventFile is the form of an event in a file.

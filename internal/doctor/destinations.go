@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/notifyd/notifyd/internal/guard"
 )
 
 // Destination is one of the configuration.
@@ -47,8 +49,12 @@ func (d Destination) examine(ctx context.Context) Finding {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, destinationTimeout, fmt.Errorf("there was no answer within %v", destinationTimeout))
 	defer cancel()
-	if err := d.Check(ctx); err != nil {
-		return found(Error, fmt.Sprintf("mend destinations.%s of the configuration, or what it leads to", d.Name), "The destination cannot be used: %s.", oneLine(err.Error()))
+	var err error
+	if p := guard.Call("the check", func() { err = d.Check(ctx) }); p != nil {
+		err = p
+	}
+	if err != nil {
+		return found(Error, fmt.Sprintf("mend destinations.%s of the configuration, or what it leads to", d.Name), "The destination cannot be used: %s.", oneLine(guard.Text(err)))
 	}
 	return found(OK, "", "It takes the connection and the credentials.")
 }
