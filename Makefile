@@ -35,7 +35,7 @@ help: ## list the targets
 
 .PHONY: demo
 demo: build ## show notifyd at work, with a PostgreSQL of its own
-	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/pgserver/cmd/with
+	CGO_ENABLED=0 $(GO) build -o bin/with ./internal/privateserver/pginstall/cmd/with
 	bin/with -also NOTIFYD_DEMO_SPARE_URL=shop bin/notifyd demo $(ARGS)
 
 .PHONY: build

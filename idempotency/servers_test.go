@@ -52,10 +52,7 @@ func ownRedis(tb testing.TB) server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	plain := func(f func() error) func(context.Context) error {
-		return func(context.Context) error { return f() }
-	}
-	return server{store, plain(s.Kill), s.Start, plain(s.Pause), plain(s.Resume)}
+	return server{store, s.Kill, s.Start, s.Pause, s.Resume}
 }
 
 // TestServerDies while a handler runs: its answer is stored all the same.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/kafka"
-	"github.com/notifyd/notifyd/internal/kafkaserver"
+	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -68,7 +68,7 @@ func TestKafkaOutage(t *testing.T) {
 			e.relay(handleAll(t, watched, notifyd.Concurrency(1), notifyd.BatchSize(1000), notifyd.Timeout(time.Minute)), notifyd.WithClaims(1))
 
 			written := e.steadily(time.Second)
-			if err := broker.Kill(); err != nil {
+			if err := broker.Kill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			written += e.steadily(away)

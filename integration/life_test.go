@@ -91,7 +91,7 @@ func TestListenThroughALatePooler(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			pooler, through := testenv.OwnPgBouncer(t, e.url, "transaction")
-			if err := pooler.Kill(); err != nil {
+			if err := pooler.Kill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			r := e.start(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through))

@@ -14,7 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -62,9 +62,9 @@ func TestRabbitMQRestarts(t *testing.T) {
 				r.flows()
 				down := r.broker.Kill
 				if i%2 == 1 {
-					down = func() error { return r.broker.Halt(t.Context()) }
+					down = r.broker.Halt
 				}
-				if err := down(); err != nil {
+				if err := down(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				r.fails()

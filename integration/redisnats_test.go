@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/nats"
 	"github.com/notifyd/notifyd/handlers/redis"
-	"github.com/notifyd/notifyd/internal/plainserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -47,7 +47,7 @@ func (k *killed) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 // killUnderLoad kills a server while events are written, starts it again a while
 // later, and wants all of them to be delivered: nothing is lost, nothing dies,
 // and no attempt is counted. arrived returns the ids that are there.
-func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *plainserver.Server, h notifyd.BatchHandler, arrived func() []int64) {
+func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Server, h notifyd.BatchHandler, arrived func() []int64) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := h.(io.Closer).Close(); err != nil { //nolint:forcetypeassert // both are
@@ -75,7 +75,7 @@ func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *plainserver.Server
 		}
 	}
 	write(func() bool { return written >= 2000 })
-	if err := server.Kill(); err != nil {
+	if err := server.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	write(func() bool { return written >= 4000 && k.failed.Load() >= 2 })

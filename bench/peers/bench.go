@@ -16,7 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
-	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/privateserver/pginstall"
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
 // writerConns is how many connections the writers share; the same for both.
@@ -124,7 +125,7 @@ func (b *bench) variants() (drains, latencies []variant, err error) {
 func (b *bench) open(ctx context.Context) error {
 	url := b.databaseURL
 	if url == "" {
-		server, err := pgserver.Start(ctx, pgserver.Config{Durable: true, Log: b.progress})
+		server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: b.progress})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)
 		}

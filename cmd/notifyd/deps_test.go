@@ -20,7 +20,7 @@ func TestDaemonIsADaemon(t *testing.T) {
 	if !slices.Contains(all, "github.com/notifyd/notifyd/internal/demo") {
 		t.Fatalf("the demo is gone, or these are not all: %q", all)
 	}
-	laboratory := regexp.MustCompile(`/notifyd/(bench|internal/(\w*bench|\w*server|watchdog|freeport|testenv))\b|/kadm\b|^testing$`)
+	laboratory := regexp.MustCompile(`/notifyd/(bench|internal/(\w*bench|\w*server|freeport|testenv))\b|/kadm\b|^testing$`)
 	for _, name := range all {
 		if laboratory.MatchString(name) {
 			t.Errorf("the daemon has %s in it", name)

@@ -125,7 +125,7 @@ func (q *quickstart) make(targets ...string) {
 	cmd := exec.CommandContext(q.Context(), "make", append([]string{"-n"}, targets...)...)
 	cmd.Dir = root
 	text, err := cmd.CombinedOutput()
-	for _, want := range []string{"-o bin/with ./internal/pgserver/cmd/with\n", "\nbin/with -also " + envSpare + "=shop bin/notifyd demo --keep\n", "-o bin/notifyd ./cmd/notifyd"} {
+	for _, want := range []string{"-o bin/with ./internal/privateserver/pginstall/cmd/with\n", "\nbin/with -also " + envSpare + "=shop bin/notifyd demo --keep\n", "-o bin/notifyd ./cmd/notifyd"} {
 		if err != nil || !strings.Contains(string(text), want) {
 			q.Errorf("make %q: %v\n%s\nwant %s", targets, err, text, want)
 		}
@@ -197,7 +197,7 @@ func newQuickstart(t *testing.T) (q *quickstart, page string) {
 	}
 	dir := t.TempDir()
 	installed(t, filepath.Join(dir, "bin"))
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", here, "-o", filepath.Join(dir, "bin"), "./internal/pgserver/cmd/with")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", here, "-o", filepath.Join(dir, "bin"), "./internal/privateserver/pginstall/cmd/with")
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/kafkaserver"
+	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -264,7 +264,7 @@ func firsts(ids []int64) (first []int64) {
 func TestBrokerEndsInTheMiddleOfAStream(t *testing.T) {
 	t.Parallel()
 	for how, end := range map[string]func(context.Context, *kafkaserver.Server) error{
-		"SIGKILL": func(_ context.Context, s *kafkaserver.Server) error { return s.Kill() },
+		"SIGKILL": func(ctx context.Context, s *kafkaserver.Server) error { return s.Kill(ctx) },
 		"SIGTERM": func(ctx context.Context, s *kafkaserver.Server) error { return s.Halt(ctx) },
 	} {
 		t.Run(how, func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestFrozenBroker(t *testing.T) {
 			deliver(t, h, events(1))
 			next := int64(2)
 			for range 3 {
-				if err := s.Pause(); err != nil {
+				if err := s.Pause(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				// Given up by the caller, several times: each may have reached the
@@ -334,7 +334,7 @@ func TestFrozenBroker(t *testing.T) {
 				}
 				done := make(chan []error)
 				go func() { done <- h.DeliverBatch(t.Context(), events(next, next+1, next+2, next+3)) }()
-				if err := s.Resume(); err != nil {
+				if err := s.Resume(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if errs := <-done; errs != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
-	"github.com/notifyd/notifyd/internal/plainserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -21,7 +21,7 @@ const password = "correct-horse/battery@staple"
 
 // secured is a server with an administrator, and with ann, who may do what
 // docs/destinations/nats.md asks for.
-func secured(t *testing.T) (s *plainserver.Server, js jetstream.JetStream) {
+func secured(t *testing.T) (s *privateserver.Server, js jetstream.JetStream) {
 	t.Helper()
 	s = testenv.OwnNATS(t, `
 max_payload: 100000
@@ -73,7 +73,7 @@ func TestConformance(t *testing.T) {
 		Network: proxy,
 		Stop: func(tb testing.TB) {
 			tb.Helper()
-			if err := s.Kill(); err != nil {
+			if err := s.Kill(tb.Context()); err != nil {
 				tb.Fatal(err)
 			}
 		},

@@ -148,7 +148,7 @@ func TestTimeouts(t *testing.T) {
 			// Connecting, or writing to a busy disk, may take longer than the timeouts.
 			// The stream drops the copies.
 			awaitTrue(t, "it answers", func() bool { return h.Deliver(t.Context(), events(1)[0]) == nil })
-			if err := s.Pause(); err != nil {
+			if err := s.Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			errs := h.DeliverBatch(t.Context(), events(2, 3))
@@ -161,7 +161,7 @@ func TestTimeouts(t *testing.T) {
 			}
 			// Now there is no connection either.
 			wantClass(t, h.Deliver(t.Context(), events(2)[0]), "unavailable")
-			if err := s.Resume(); err != nil {
+			if err := s.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			awaitTrue(t, "it answers again", func() bool { return h.DeliverBatch(t.Context(), events(2, 3, 4)) == nil })

@@ -14,7 +14,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest/faultproxy"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
@@ -87,7 +87,7 @@ func pausable(t *testing.T) (*rabbitserver.Server, broker) {
 	t.Helper()
 	s, b := own(t, rabbitserver.Config{})
 	b.queue("q", nil)
-	t.Cleanup(func() { _ = s.Resume() })
+	t.Cleanup(func() { _ = s.Resume(context.WithoutCancel(t.Context())) })
 	return s, b
 }
 
@@ -102,13 +102,13 @@ func TestPausedBroker(t *testing.T) {
 	if err := h.Deliver(t.Context(), event(1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Pause(); err != nil {
+	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, err := range answers(t, h.DeliverBatch(within(t, patience), hefty()), heftyEvents) {
 		isUnavailable(t, err)
 	}
-	if err := s.Resume(); err != nil {
+	if err := s.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	settled(t, "delivery after the pause", func() error { return h.Deliver(t.Context(), event(100)) })
@@ -124,7 +124,7 @@ func TestPausedBrokerCancelled(t *testing.T) {
 	if err := h.Deliver(t.Context(), event(1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Pause(); err != nil {
+	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -146,7 +146,7 @@ func TestPausedBrokerCancelled(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("a cancelled delivery hangs in the socket")
 	}
-	if err := s.Resume(); err != nil {
+	if err := s.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	settled(t, "delivery after the pause", func() error { return h.Deliver(t.Context(), event(101)) })
@@ -352,7 +352,7 @@ func TestClosedByOperator(t *testing.T) {
 			_, err2 := s.Ctl(t.Context(), "start_app")
 			return errors.Join(err, err2)
 		},
-		"kill": func() error { return errors.Join(s.Kill(), s.Start(t.Context())) },
+		"kill": func() error { return errors.Join(s.Kill(t.Context()), s.Start(t.Context())) },
 	} {
 		if err := deliver(); err != nil {
 			t.Fatalf("before %s: %v", what, err)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
-	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 

@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 		Network:  proxy,
 		Stop: func(tb testing.TB) {
 			tb.Helper()
-			if err := s.Kill(); err != nil {
+			if err := s.Kill(tb.Context()); err != nil {
 				tb.Fatal(err)
 			}
 		},

@@ -12,7 +12,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
-	"github.com/notifyd/notifyd/internal/plainserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -71,7 +71,7 @@ func faults(addr string) []fault {
 }
 
 // cases are the faults, for the conformance suite.
-func cases(t *testing.T, s *plainserver.Server, with func(testing.TB, ...func(*Config)) *Handler) (all []handlertest.Case) {
+func cases(t *testing.T, s *privateserver.Server, with func(testing.TB, ...func(*Config)) *Handler) (all []handlertest.Case) {
 	t.Helper()
 	for _, f := range faults(s.Addr()) {
 		all = append(all, handlertest.Case{
@@ -85,7 +85,7 @@ func cases(t *testing.T, s *plainserver.Server, with func(testing.TB, ...func(*C
 	return all
 }
 
-func provoke(tb testing.TB, s *plainserver.Server, f fault, with func(testing.TB, ...func(*Config)) *Handler) error {
+func provoke(tb testing.TB, s *privateserver.Server, f fault, with func(testing.TB, ...func(*Config)) *Handler) error {
 	tb.Helper()
 	// Connected before the fault, which may keep clients out.
 	cl := client(tb, s.Addr()).Conn()
@@ -234,7 +234,7 @@ func TestTimeouts(t *testing.T) {
 	h := open(t, "redis://"+s.Addr(), func(c *Config) { c.ReadTimeout, c.ConnectTimeout = 50*time.Millisecond, time.Second })
 	// Writing to a busy disk may take longer than the timeout.
 	awaitTrue(t, "it answers", func() bool { return h.Deliver(t.Context(), events(1)[0]) == nil })
-	if err := s.Pause(); err != nil {
+	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // with a connection, and without
@@ -246,7 +246,7 @@ func TestTimeouts(t *testing.T) {
 			t.Error("a client whose answers are still to come is kept for later")
 		}
 	}
-	if err := s.Resume(); err != nil {
+	if err := s.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	awaitTrue(t, "it answers again", func() bool { return h.Deliver(t.Context(), events(4)[0]) == nil })

@@ -278,7 +278,7 @@ func TestSentinel(t *testing.T) {
 	}
 	cl := client(t, replica.Addr())
 	awaitTrue(t, "the replica has it", func() bool { return len(written(t, cl, "s")) == 2 })
-	if err := primary.Kill(); err != nil {
+	if err := primary.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// No event may be blamed for it.

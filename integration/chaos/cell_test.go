@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/internal/pgserver"
-	"github.com/notifyd/notifyd/internal/plainserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -62,7 +62,7 @@ type cell struct {
 
 	// What the fault needs.
 	network *testenv.Network
-	pooler  *plainserver.Server
+	pooler  *privateserver.Server
 	clock   func(time.Duration)
 	skew    time.Duration // how far the clock was set
 	ballast string        // the file that fills the disk

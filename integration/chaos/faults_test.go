@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -291,7 +291,7 @@ func throughPgBouncer(c *cell) {
 }
 
 func killPooler(c *cell) {
-	if err := c.pooler.Kill(); err != nil {
+	if err := c.pooler.Kill(c.ctx); err != nil {
 		c.t.Fatal(err)
 	}
 	c.broken = len(c.relays)

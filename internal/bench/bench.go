@@ -17,7 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/privateserver/pginstall"
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -94,7 +95,7 @@ func (e *env) open(ctx context.Context) error {
 		if e.buffers != "" {
 			settings["shared_buffers"] = e.buffers
 		}
-		server, err := pgserver.Start(ctx, pgserver.Config{Durable: true, Log: e.Out, Settings: settings})
+		server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: e.Out, Settings: settings})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)
 		}

@@ -17,7 +17,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/kafka"
-	"github.com/notifyd/notifyd/internal/kafkaserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
+	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 )
 
 const (
@@ -73,7 +74,7 @@ func (s *kafkaSink) brokers(ctx context.Context, o DrainOptions) ([]string, erro
 		return o.Brokers, nil
 	}
 	server, err := kafkaserver.Start(ctx, kafkaserver.Config{Tuned: true})
-	if errors.Is(err, kafkaserver.ErrNotFound) {
+	if errors.Is(err, privateserver.ErrNotFound) {
 		return nil, fmt.Errorf("%w; or name your brokers with --brokers", err)
 	}
 	s.server = server

@@ -13,7 +13,8 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
-	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
+	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -46,7 +47,7 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
 	if s.url == "" {
 		server, err := rabbitserver.Start(ctx, rabbitserver.Config{})
-		if errors.Is(err, rabbitserver.ErrNotFound) {
+		if errors.Is(err, privateserver.ErrNotFound) {
 			err = fmt.Errorf("%w; or name your broker with --amqp-url", err)
 		}
 		if err != nil {
@@ -140,12 +141,12 @@ func (s *rabbitSink) with(f func(ch *amqp.Channel) error) error {
 }
 
 // close removes the queue, or the whole server.
-func (s *rabbitSink) close(context.Context) error {
+func (s *rabbitSink) close(ctx context.Context) error {
 	if s.reader != nil {
 		s.reader.close()
 	}
 	if s.server != nil {
-		return s.server.Stop()
+		return s.server.Stop(ctx)
 	}
 	return s.with(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(s.queue, false, false, false)

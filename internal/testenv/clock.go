@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
 // readableMode lets the account that runs the server look at what a test made.
@@ -24,7 +24,7 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 	library, err := findFaketime()
 	require(tb, "faketime", err)
 	binDir, err := pgserver.Find(tb.Context())
-	orSkip(tb, err)
+	orSkip(tb, "postgres", err)
 	dir, err := os.MkdirTemp("/tmp", "notifyd-clock-") //nolint:usetesting // the directory of a test is closed to other accounts
 	if err != nil {
 		tb.Fatal(err)
@@ -52,8 +52,8 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 		tb.Fatal(err)
 	}
 	server, err = startPostgres(tb.Context(), pgserver.Config{BinDir: dir, Settings: settings})
-	orSkip(tb, err)
-	stopAfter(tb, server)
+	orSkip(tb, "postgres", err)
+	stopAfter(tb, "PostgreSQL", server.Stop)
 	return server, set
 }
 

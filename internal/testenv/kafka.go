@@ -2,13 +2,12 @@ package testenv
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/kafkaserver"
+	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 )
 
 // EnvKafkaBrokers names the environment variable with the brokers of a Kafka
@@ -32,7 +31,7 @@ var kafka sharedKafka //nolint:gochecknoglobals // see postgres
 func Kafka(tb testing.TB) (brokers []string) {
 	tb.Helper()
 	brokers, err := kafka.get(tb.Context())
-	orSkipKafka(tb, err)
+	orSkip(tb, "kafka", err)
 	return brokers
 }
 
@@ -41,25 +40,9 @@ func Kafka(tb testing.TB) (brokers []string) {
 func OwnKafka(tb testing.TB, cfg kafkaserver.Config) *kafkaserver.Server {
 	tb.Helper()
 	server, err := kafkaserver.Start(tb.Context(), cfg)
-	orSkipKafka(tb, err)
-	tb.Cleanup(func() {
-		ctx, cancel := afterwards(tb)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			tb.Errorf("stop the Kafka of the test: %v", err)
-		}
-	})
+	orSkip(tb, "kafka", err)
+	stopAfter(tb, "Kafka", server.Stop)
 	return server
-}
-
-// orSkipKafka requires Kafka. One that is there and does not start is a failure
-// for everybody.
-func orSkipKafka(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil && !errors.Is(err, kafkaserver.ErrNotFound) {
-		tb.Fatal(err)
-	}
-	require(tb, "kafka", err)
 }
 
 func (k *sharedKafka) get(ctx context.Context) ([]string, error) {

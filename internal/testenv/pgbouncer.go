@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/plainserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
 // PgBouncer starts a PgBouncer before the server of a connection URL, and
@@ -17,7 +17,7 @@ func PgBouncer(tb testing.TB, postgresURL, mode string) string {
 }
 
 // OwnPgBouncer is [PgBouncer] for a test that kills or freezes the pooler too.
-func OwnPgBouncer(tb testing.TB, postgresURL, mode string) (server *plainserver.Server, through string) {
+func OwnPgBouncer(tb testing.TB, postgresURL, mode string) (server *privateserver.Server, through string) {
 	tb.Helper()
 	u, err := url.Parse(postgresURL)
 	if err != nil {
@@ -26,7 +26,7 @@ func OwnPgBouncer(tb testing.TB, postgresURL, mode string) (server *plainserver.
 	if _, has := u.User.Password(); has {
 		tb.Skip("PgBouncer of the tests has no password for PostgreSQL")
 	}
-	server = ownPlain(tb, "pgbouncer", plainserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode))
+	server = ownPlain(tb, "pgbouncer", privateserver.PgBouncer(u.Hostname(), u.Port(), u.User.Username(), mode))
 	u.Host = server.Addr()
 	return server, u.String()
 }

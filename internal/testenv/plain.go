@@ -2,14 +2,13 @@ package testenv
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/plainserver"
+	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
 // EnvRedisURL names the environment variable with the URL of a Redis that is
@@ -47,8 +46,8 @@ type Place struct {
 // leaves in it.
 func Redis(tb testing.TB) Place {
 	tb.Helper()
-	u, err := redis.get(tb.Context(), EnvRedisURL, plainserver.Redis(), "redis")
-	orSkipPlain(tb, "redis", err)
+	u, err := redis.get(tb.Context(), EnvRedisURL, privateserver.Redis(), "redis")
+	orSkip(tb, "redis", err)
 	return Place{URL: u, Name: databaseName(tb.Name())}
 }
 
@@ -57,57 +56,41 @@ func Redis(tb testing.TB) Place {
 // removes what a test leaves in it.
 func NATS(tb testing.TB) Place {
 	tb.Helper()
-	u, err := nats.get(tb.Context(), EnvNATSURL, plainserver.NATS(""), "nats")
-	orSkipPlain(tb, "nats", err)
+	u, err := nats.get(tb.Context(), EnvNATSURL, privateserver.NATS(""), "nats")
+	orSkip(tb, "nats", err)
 	return Place{URL: u, Name: databaseName(tb.Name())}
 }
 
 // OwnRedis starts a Redis for this test alone, which may kill or freeze it. args
 // are further options for its command line. The end of the test stops it.
-func OwnRedis(tb testing.TB, args ...string) *plainserver.Server {
+func OwnRedis(tb testing.TB, args ...string) *privateserver.Server {
 	tb.Helper()
-	return ownPlain(tb, "redis", plainserver.Redis(args...))
+	return ownPlain(tb, "redis", privateserver.Redis(args...))
 }
 
 // OwnSentinel is [OwnRedis] for a Sentinel that watches the server at master,
 // under the name "mymaster".
-func OwnSentinel(tb testing.TB, master string) *plainserver.Server {
+func OwnSentinel(tb testing.TB, master string) *privateserver.Server {
 	tb.Helper()
-	return ownPlain(tb, "redis", plainserver.Sentinel(master))
+	return ownPlain(tb, "redis", privateserver.Sentinel(master))
 }
 
 // OwnNATS starts a NATS server for this test alone, which may kill or freeze it.
 // conf is the text of its configuration. The end of the test stops it.
-func OwnNATS(tb testing.TB, conf string) *plainserver.Server {
+func OwnNATS(tb testing.TB, conf string) *privateserver.Server {
 	tb.Helper()
-	return ownPlain(tb, "nats", plainserver.NATS(conf))
+	return ownPlain(tb, "nats", privateserver.NATS(conf))
 }
 
-func ownPlain(tb testing.TB, name string, program plainserver.Program) *plainserver.Server {
+func ownPlain(tb testing.TB, name string, program privateserver.Program) *privateserver.Server {
 	tb.Helper()
-	server, err := plainserver.Start(tb.Context(), program)
-	orSkipPlain(tb, name, err)
-	tb.Cleanup(func() {
-		ctx, cancel := afterwards(tb)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			tb.Errorf("stop the server of the test: %v", err)
-		}
-	})
+	server, err := privateserver.Start(tb.Context(), program)
+	orSkip(tb, name, err)
+	stopAfter(tb, program.Name, server.Stop)
 	return server
 }
 
-// orSkipPlain requires a server. One that is there and does not start is a
-// failure for everybody.
-func orSkipPlain(tb testing.TB, name string, err error) {
-	tb.Helper()
-	if err != nil && !errors.Is(err, plainserver.ErrNotFound) {
-		tb.Fatal(err)
-	}
-	require(tb, name, err)
-}
-
-func (s *sharedPlain) get(ctx context.Context, env string, program plainserver.Program, scheme string) (string, error) {
+func (s *sharedPlain) get(ctx context.Context, env string, program privateserver.Program, scheme string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.url != "" || s.err != nil {
@@ -122,7 +105,7 @@ func (s *sharedPlain) get(ctx context.Context, env string, program plainserver.P
 		s.url = raw
 		return s.url, nil
 	}
-	server, err := plainserver.Start(ctx, program)
+	server, err := privateserver.Start(ctx, program)
 	if err != nil {
 		s.err = err
 		return "", err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/notifyd/notifyd/internal/pgserver"
+	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
 // EnvPostgresURL names the environment variable with the URL of a PostgreSQL
@@ -34,8 +34,7 @@ type Server interface {
 type sharedPostgres struct {
 	mu     sync.Mutex
 	server Server
-	own    *pgserver.Server // nil for one that somebody else runs
-	err    error            // why there is none; it is tried once
+	err    error // why there is none; it is tried once
 }
 
 // postgres is state of the package because a test function has nothing to carry
@@ -48,7 +47,7 @@ var postgres sharedPostgres //nolint:gochecknoglobals // see above
 func Postgres(tb testing.TB) Server {
 	tb.Helper()
 	server, err := postgres.get(tb.Context())
-	orSkip(tb, err)
+	orSkip(tb, "postgres", err)
 	return server
 }
 
@@ -85,21 +84,9 @@ func OwnPostgres(tb testing.TB, settings map[string]string) *pgserver.Server {
 func OwnPostgresIn(tb testing.TB, dir string, settings map[string]string) *pgserver.Server {
 	tb.Helper()
 	server, err := startPostgres(tb.Context(), pgserver.Config{Dir: dir, Settings: settings})
-	orSkip(tb, err)
-	stopAfter(tb, server)
+	orSkip(tb, "postgres", err)
+	stopAfter(tb, "PostgreSQL", server.Stop)
 	return server
-}
-
-// stopAfter has the end of the test stop its server.
-func stopAfter(tb testing.TB, server *pgserver.Server) {
-	tb.Helper()
-	tb.Cleanup(func() {
-		ctx, cancel := afterwards(tb)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			tb.Errorf("stop the server of the test: %v", err)
-		}
-	})
 }
 
 // Standby starts a server that follows primary, which goes down for a moment.
@@ -110,24 +97,8 @@ func Standby(tb testing.TB, primary *pgserver.Server, port int) *pgserver.Server
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		ctx, cancel := afterwards(tb)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			tb.Errorf("stop the standby of the test: %v", err)
-		}
-	})
+	stopAfter(tb, "standby", server.Stop)
 	return server
-}
-
-// orSkip requires PostgreSQL. One that is there and does not start is a failure
-// for everybody.
-func orSkip(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil && !errors.Is(err, pgserver.ErrNotFound) {
-		tb.Fatal(err)
-	}
-	require(tb, "postgres", err)
 }
 
 func (p *sharedPostgres) get(ctx context.Context) (Server, error) {
@@ -140,21 +111,14 @@ func (p *sharedPostgres) get(ctx context.Context) (Server, error) {
 		p.server, p.err = newExternal(raw)
 		return p.server, p.err
 	}
-	if p.own, p.err = startPostgres(ctx, pgserver.Config{}); p.err == nil {
-		p.server = p.own
+	own, err := startPostgres(ctx, pgserver.Config{})
+	if err != nil {
+		p.err = err
+		return nil, err
 	}
-	return p.server, p.err
-}
-
-func (p *sharedPostgres) stop(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.own == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, cleanupWithin)
-	defer cancel()
-	return p.own.Stop(ctx)
+	shared.stopLater(own.Stop)
+	p.server = own
+	return own, nil
 }
 
 // startPostgres starts a server of the programs that are there: a test run

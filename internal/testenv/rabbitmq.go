@@ -2,14 +2,13 @@ package testenv
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"sync"
 	"testing"
 
-	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 )
 
 // EnvAMQPURL names the environment variable with the AMQP URL of a RabbitMQ
@@ -49,7 +48,7 @@ func RabbitMQ(tb testing.TB) Broker {
 		return Broker{URL: raw}
 	}
 	server, err := rabbitmq.get(tb.Context())
-	orSkipRabbitMQ(tb, err)
+	orSkip(tb, "rabbitmq", err)
 	vhost := databaseName(tb.Name())
 	// One command in place of three: each starts an Erlang of its own.
 	add := fmt.Sprintf(`ok = rabbit_vhost:add(<<"%s">>, <<"test">>), `+
@@ -73,23 +72,9 @@ func RabbitMQ(tb testing.TB) Broker {
 func OwnRabbitMQ(tb testing.TB, cfg rabbitserver.Config) *rabbitserver.Server {
 	tb.Helper()
 	server, err := rabbitserver.Start(tb.Context(), cfg)
-	orSkipRabbitMQ(tb, err)
-	tb.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			tb.Errorf("stop the broker of the test: %v", err)
-		}
-	})
+	orSkip(tb, "rabbitmq", err)
+	stopAfter(tb, "RabbitMQ", server.Stop)
 	return server
-}
-
-// orSkipRabbitMQ requires RabbitMQ. One that is there and does not start is a
-// failure for everybody.
-func orSkipRabbitMQ(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil && !errors.Is(err, rabbitserver.ErrNotFound) {
-		tb.Fatal(err)
-	}
-	require(tb, "rabbitmq", err)
 }
 
 func (r *sharedRabbitMQ) get(ctx context.Context) (*rabbitserver.Server, error) {
@@ -99,7 +84,7 @@ func (r *sharedRabbitMQ) get(ctx context.Context) (*rabbitserver.Server, error) 
 		return r.server, r.err
 	}
 	if r.server, r.err = rabbitserver.Start(ctx, rabbitserver.Config{}); r.err == nil {
-		shared.stopLater(func(context.Context) error { return r.server.Stop() })
+		shared.stopLater(r.server.Stop)
 	}
 	return r.server, r.err
 }

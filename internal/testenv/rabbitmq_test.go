@@ -5,7 +5,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/notifyd/notifyd/internal/rabbitserver"
+	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 )
 
 // TestRabbitMQ looks at what its subtest left behind, so that one must not run

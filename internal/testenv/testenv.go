@@ -28,6 +28,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/notifyd/notifyd/internal/freeport"
+	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
 // EnvRequire names the environment variable that lists, separated by commas,
@@ -46,7 +47,7 @@ const leavesWithin = 30 * time.Second
 func Main(m *testing.M, opts ...goleak.Option) {
 	code := m.Run()
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no context to hand on
-	if err := errors.Join(postgres.stop(ctx), shared.stop(ctx)); err != nil {
+	if err := shared.stop(ctx); err != nil {
 		code = complain(code, err)
 	}
 	// A failed test leaves goroutines behind that would only distract from it.
@@ -133,6 +134,28 @@ func require(tb testing.TB, name string, err error) {
 		tb.Fatalf("%s is required (%s): %v", name, EnvRequire, err)
 	}
 	tb.Skipf("no %s for this test: %v", name, err)
+}
+
+// orSkip requires a private server. One that is installed and does not start is a
+// failure for everybody.
+func orSkip(tb testing.TB, name string, err error) {
+	tb.Helper()
+	if err != nil && !errors.Is(err, privateserver.ErrNotFound) {
+		tb.Fatal(err)
+	}
+	require(tb, name, err)
+}
+
+// stopAfter has the end of the test stop the server called name.
+func stopAfter(tb testing.TB, name string, stop func(context.Context) error) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		ctx, cancel := afterwards(tb)
+		defer cancel()
+		if err := stop(ctx); err != nil {
+			tb.Errorf("stop the %s of the test: %v", name, err)
+		}
+	})
 }
 
 func required(list, name string) bool {

@@ -1,0 +1,132 @@
+package kafkaserver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/notifyd/notifyd/internal/privateserver"
+)
+
+// The names of the listeners.
+const (
+	listenerPlain      = "PLAIN"
+	listenerController = "CONTROLLER"
+	listenerSecure     = "SECURE"
+)
+
+// clusterID returns a new id as Kafka writes it: a random UUID in 22 letters. One
+// that begins with a dash would look like an option to the tool that is given it.
+func clusterID() string {
+	var id [16]byte
+	for {
+		_, _ = rand.Read(id[:]) // cannot fail
+		if text := base64.RawURLEncoding.EncodeToString(id[:]); text[0] != '-' {
+			return text
+		}
+	}
+}
+
+// properties returns server.properties: one node that is everything, topics
+// without replicas, and no waiting for others that will not come.
+func (k *Server) properties(s *privateserver.Server) map[string]string {
+	listeners := map[string]int{listenerPlain: s.Port(), listenerController: k.controller}
+	protocols := map[string]string{listenerPlain: "PLAINTEXT", listenerController: "PLAINTEXT"}
+	if p := k.cfg.Secure.protocol(); p != "" {
+		listeners[listenerSecure], protocols[listenerSecure] = k.secure, p
+	}
+	var addrs, advertised, security []string
+	for _, name := range slices.Sorted(maps.Keys(listeners)) {
+		addr := name + "://" + privateserver.Local(listeners[name])
+		addrs = append(addrs, addr)
+		if name != listenerController {
+			advertised = append(advertised, addr)
+		}
+		security = append(security, name+":"+protocols[name])
+	}
+	all := map[string]string{
+		"process.roles":                                    "broker,controller",
+		"node.id":                                          strconv.Itoa(nodeID),
+		"listeners":                                        strings.Join(addrs, ","),
+		"advertised.listeners":                             strings.Join(advertised, ","),
+		"listener.security.protocol.map":                   strings.Join(security, ","),
+		"inter.broker.listener.name":                       listenerPlain,
+		"controller.listener.names":                        listenerController,
+		"controller.quorum.bootstrap.servers":              privateserver.Local(k.controller),
+		"log.dirs":                                         filepath.Join(s.Dir(), "data"),
+		"auto.create.topics.enable":                        "false",
+		"num.partitions":                                   "1",
+		"offsets.topic.num.partitions":                     "1",
+		"offsets.topic.replication.factor":                 "1",
+		"transaction.state.log.num.partitions":             "1",
+		"transaction.state.log.replication.factor":         "1",
+		"transaction.state.log.min.isr":                    "1",
+		"share.coordinator.state.topic.num.partitions":     "1",
+		"share.coordinator.state.topic.replication.factor": "1",
+		"share.coordinator.state.topic.min.isr":            "1",
+		"group.initial.rebalance.delay.ms":                 "0",
+		// A broker that was killed is back when the controller, which is itself,
+		// has forgotten it. Nine seconds are for brokers on other machines.
+		"broker.session.timeout.ms": "3000",
+	}
+	k.cfg.Secure.addTo(all)
+	maps.Copy(all, k.cfg.Properties)
+	return all
+}
+
+// addTo adds the settings of the second listener.
+func (s Secure) addTo(all map[string]string) {
+	const of = "listener.name.secure." // lower case, says Kafka's documentation
+	if s.Users != nil {
+		var users strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(s.Users)) {
+			fmt.Fprintf(&users, " user_%s=%q", name, s.Users[name])
+		}
+		all[of+"sasl.enabled.mechanisms"] = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
+		all[of+"plain.sasl.jaas.config"] = "org.apache.kafka.common.security.plain.PlainLoginModule required" + users.String() + ";"
+		all[of+"scram-sha-256.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+		all[of+"scram-sha-512.sasl.jaas.config"] = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+		all[of+"oauthbearer.sasl.jaas.config"] = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"broker\";"
+	}
+	if s.KeyStore != "" {
+		all[of+"ssl.keystore.type"] = "PEM"
+		all[of+"ssl.keystore.location"] = s.KeyStore
+	}
+	if s.TrustStore != "" {
+		all[of+"ssl.truststore.type"] = "PEM"
+		all[of+"ssl.truststore.location"] = s.TrustStore
+		all[of+"ssl.client.auth"] = "required"
+	}
+}
+
+// format writes server.properties and makes the directory of the data.
+func (k *Server) format(ctx context.Context, s *privateserver.Server) error {
+	var text strings.Builder
+	properties := k.properties(s)
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		// A backslash begins an escape in this format.
+		fmt.Fprintf(&text, "%s=%s\n", name, strings.ReplaceAll(properties[name], `\`, `\\`))
+	}
+	path, err := s.WriteFile(propertiesFile, []byte(text.String()))
+	if err != nil {
+		return err
+	}
+	args := []string{"-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", k.cfg.Programs.classPath(), "kafka.tools.StorageTool", "format", "--standalone", "-t", k.cluster, "-c", path}
+	for _, name := range slices.Sorted(maps.Keys(k.cfg.Secure.Users)) {
+		for _, mechanism := range []string{"SCRAM-SHA-256", "SCRAM-SHA-512"} {
+			args = append(args, "--add-scram", fmt.Sprintf("%s=[name=%s,password=%s]", mechanism, name, k.cfg.Secure.Users[name]))
+		}
+	}
+	out, err := s.Command(ctx, k.cfg.Programs.Java, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("format the directory of Kafka: %w:\n%s", errors.Join(err, context.Cause(ctx)), privateserver.Tail(out))
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package pgserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/privateserver"
+)
+
+// superuser is the role that owns every private server.
+const superuser = "postgres"
+
+// Config describes a server. The zero value is a fast one on a free port, with
+// its data in a temporary directory.
+type Config struct {
+	// BinDir holds postgres and initdb. "" is what [Find] finds.
+	BinDir string
+	// Dir is where the server keeps its data, log and socket; [Server.Stop]
+	// removes it. It must be empty or not exist. "" is a new directory below
+	// [os.TempDir].
+	Dir string
+	// Port is the TCP port on 127.0.0.1; 0 is a free one.
+	Port int
+	// Settings are lines for postgresql.conf, name to value without quotes.
+	Settings map[string]string
+	// Durable makes the server flush to disk like one in production. Without
+	// it fsync is off: committed data survives the death of the server, but
+	// not of the machine.
+	Durable bool
+	// Log receives progress lines for a human. May be nil.
+	Log io.Writer
+}
+
+// Server is a running private PostgreSQL. Whoever called [Start] must call
+// [Server.Stop].
+type Server struct {
+	*privateserver.Server
+
+	binDir  string
+	version string // fixed once Start has returned
+}
+
+// Start makes a new cluster, starts it and returns once it answers queries.
+// ctx bounds the start, not the life of the server. The error tells what the
+// server itself said; nothing is left behind then.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.BinDir == "" {
+		var err error
+		if cfg.BinDir, err = Find(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return start(ctx, cfg, func(ctx context.Context, s *privateserver.Server) error { return initdb(ctx, s, cfg) })
+}
+
+// start starts a server whose data directory fill fills.
+func start(ctx context.Context, cfg Config, fill func(context.Context, *privateserver.Server) error) (*Server, error) {
+	account, err := serverAccount()
+	if err != nil {
+		return nil, err
+	}
+	pg := &Server{binDir: cfg.BinDir}
+	pg.Server, err = privateserver.Start(ctx, privateserver.Program{
+		Name:    "PostgreSQL",
+		Account: account,
+		Dir:     cfg.Dir,
+		Port:    cfg.Port,
+		Env:     environment,
+		Create: func(ctx context.Context, s *privateserver.Server) error {
+			if err := errors.Join(s.MakeDir("data"), s.MakeDir("socket")); err != nil {
+				return fmt.Errorf("directory for PostgreSQL: %w", err)
+			}
+			return fill(ctx, s)
+		},
+		Command: func(s *privateserver.Server) (string, []string, error) {
+			return filepath.Join(cfg.BinDir, "postgres"), []string{"-D", dataDir(s), "-p", strconv.Itoa(s.Port())}, nil
+		},
+		Ask:  pg.ask,
+		Busy: []string{"pre-existing shared memory block", `"postmaster.pid" already exists`},
+		// The one signal that ends a server with frozen sessions and also has it
+		// free its shared memory.
+		Orphan:  "QUIT",
+		Cleanup: func(s *privateserver.Server) error { return freeMemory(dataDir(s), account) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pg, nil
+}
+
+// serverAccount returns who runs PostgreSQL, which refuses to run as root.
+func serverAccount() (privateserver.Account, error) {
+	return privateserver.Unprivileged("postgres", "_postgres", "nobody")
+}
+
+// environment is ours without what would change the server or the language of
+// the messages that a start looks for.
+func environment(*privateserver.Server) []string {
+	ours := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, "PG") || strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "LANG")
+	})
+	return append(ours, "LC_ALL=C")
+}
+
+// ask connects once and learns the version. It accepts only our own server:
+// another one may sit on a port that ours did not get.
+func (s *Server) ask(ctx context.Context, server *privateserver.Server) error {
+	conn, err := pgx.Connect(ctx, serverURL(server.Addr(), "postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // the answer counts, not the farewell
+	var dir, version string
+	const query = `SELECT current_setting('data_directory'), current_setting('server_version')`
+	if err := conn.QueryRow(ctx, query).Scan(&dir, &version); err != nil {
+		return err
+	}
+	if dir != dataDir(server) {
+		return fmt.Errorf("another server, with its data in %s, has the port", dir)
+	}
+	if s.version == "" {
+		s.version = version
+	}
+	return nil
+}
+
+// URL returns the connection URL of database db, as superuser; "" is the
+// database postgres. It is the same before and after a restart.
+func (s *Server) URL(db string) string { return serverURL(s.Addr(), cmp.Or(db, "postgres")) }
+
+func serverURL(addr, db string) string {
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Host: addr, Path: "/" + db, RawQuery: "sslmode=disable"}
+	return u.String()
+}
+
+// Version returns the version as the server tells it, "18.4" for example; a
+// distribution may add to it, as in "15.18 (Debian 15.18-0+deb12u1)".
+func (s *Server) Version() string { return s.version }
+
+func dataDir(s *privateserver.Server) string { return filepath.Join(s.Dir(), "data") }
+
+func socketDir(s *privateserver.Server) string { return filepath.Join(s.Dir(), "socket") }
