@@ -23,13 +23,13 @@ func ExampleRelay_DeadLetters() {
 	}
 	var mended atomic.Bool
 	delivered := make(chan string, 1)
-	err = relay.Handle("order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("mail", "order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		if !mended.Load() {
 			return notifyd.Permanent(errors.New("unknown customer"))
 		}
 		delivered <- fmt.Sprintf("delivered, id %s", e.DedupeID())
 		return nil
-	}), notifyd.Named("mail"))
+	}))
 	if err != nil {
 		panic(err)
 	}

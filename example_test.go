@@ -22,7 +22,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("mail", "order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		fmt.Printf("%s %s: %s\n", e.Type, e.AggregateID, e.Payload)
 		stop() // one is enough for an example
 		return nil
@@ -67,9 +67,9 @@ func ExampleRelay_Handle() {
 		})
 	}
 	err = errors.Join(
-		relay.Handle("order.created", to("mailer")),
-		relay.Handle("order.*", to("warehouse"), notifyd.Concurrency(2)),
-		relay.Handle("*", to("audit")),
+		relay.Handle("mailer", "order.created", to("mailer")),
+		relay.Handle("warehouse", "order.*", to("warehouse"), notifyd.WithConcurrency(2)),
+		relay.Handle("audit", "*", to("audit")),
 	)
 	if err != nil {
 		panic(err)
@@ -138,7 +138,7 @@ func ExamplePermanent() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		return notifyd.Permanent(fmt.Errorf("order %s has no customer", e.AggregateID))
 	}))
 	if err != nil {
@@ -150,7 +150,7 @@ func ExamplePermanent() {
 	stop()
 	<-run
 	// Output:
-	// order.*: dead after 1 attempt(s): order 1042 has no customer
+	// orders: dead after 1 attempt(s): order 1042 has no customer
 }
 
 // A handler that was told when to come back says so; the backoff is for those
@@ -164,7 +164,7 @@ func ExampleRetryAfter() {
 		panic(err)
 	}
 	got := make(chan string, 2)
-	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		got <- fmt.Sprintf("attempt %d", e.Attempt)
 		if e.Attempt == 1 {
 			const retryAfter = 20 * millisecond // as the server's answer says
@@ -198,14 +198,14 @@ func ExampleUnavailable() {
 	}
 	got := make(chan string, 2)
 	calls := 0
-	err = relay.Handle("order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		calls++
 		got <- fmt.Sprintf("call %d is attempt %d", calls, e.Attempt)
 		if calls == 1 {
 			return notifyd.Unavailable(errors.New("connection refused"))
 		}
 		return nil
-	}), notifyd.Concurrency(1))
+	}), notifyd.WithConcurrency(1))
 	if err != nil {
 		panic(err)
 	}
@@ -241,10 +241,10 @@ func ExampleRelay_Use() {
 		}
 	}
 	relay.Use(named("tracing"))
-	err = relay.Handle("order.*", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+	err = relay.Handle("orders", "order.*", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
 		got <- "handler"
 		return nil
-	}), notifyd.With(named("metrics")))
+	}), notifyd.WithMiddleware(named("metrics")))
 	if err != nil {
 		panic(err)
 	}
@@ -272,7 +272,7 @@ func ExampleBatchHandlerFunc() {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("order.*", notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
+	err = relay.Handle("orders", "order.*", notifyd.BatchHandlerFunc(func(_ context.Context, events []*notifyd.Event) []error {
 		errs := make([]error, len(events))
 		for i, e := range events {
 			if e.Type == "order.broken" {
@@ -280,7 +280,7 @@ func ExampleBatchHandlerFunc() {
 			}
 		}
 		return errs // the neighbours of a bad event are delivered
-	}), notifyd.BatchSize(500))
+	}), notifyd.WithBatchSize(500))
 	if err != nil {
 		panic(err)
 	}
@@ -292,5 +292,5 @@ func ExampleBatchHandlerFunc() {
 	stop()
 	<-run
 	// Output:
-	// order.*: dead after 1 attempt(s): broken
+	// orders: dead after 1 attempt(s): broken
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -178,27 +179,38 @@ func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
 // the first one is the outermost.
 func (r *Relay) Use(mw ...Middleware) { r.middleware = append(r.middleware, mw...) }
 
-// Handle sends the event types that match pattern to h. A pattern is an event
-// type ("order.created"), a prefix ("order.*") or "*"; the most exact one
-// wins, and each can be registered once. It is Destination and Route in one;
-// the destination is named like the pattern unless [Named] says otherwise.
-func (r *Relay) Handle(pattern string, h Handler, options ...HandleOption) error {
-	hs := r.handleSettings(pattern, options)
+// Handle adds the destination name, and sends it the event types that match pattern: it
+// is [Relay.Destination] and [Relay.Route] in one. A pattern is an event type
+// ("order.created"), a prefix ("order.*") or "*"; the most exact one wins, and each can
+// be registered once. The pattern may change from release to release; the name is what
+// stored deliveries belong to.
+func (r *Relay) Handle(name, pattern string, h Handler, options ...HandleOption) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return fmt.Errorf("notifyd: handle: %w", err)
 	}
-	if err := r.add(hs, h); err != nil {
+	if err := r.Destination(name, h, options...); err != nil {
 		return err
 	}
-	return r.Route(pattern, hs.name)
+	return r.Route(pattern, name)
 }
 
 // Destination adds a destination that routes can name. The name is stored with
 // every delivery that has to be tried again: keep it from release to release.
 func (r *Relay) Destination(name string, h Handler, options ...HandleOption) error {
-	hs := r.handleSettings(name, options)
-	hs.name = name
-	return r.add(hs, h)
+	hs := handleSettings{lane: dispatch.DefaultLaneConfig()}
+	for _, option := range options {
+		option(&hs)
+	}
+	if h != nil {
+		h = delivery.Chain(h, append(slices.Clone(r.middleware), hs.middleware...)...)
+	}
+	if err := r.dispatcher.Add(name, h, hs.lane); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	if hs.ordered || hs.lane.BlockOnDead {
+		r.ordered = append(r.ordered, name)
+	}
+	return nil
 }
 
 // Route sends the event types that match pattern to the named destinations.
@@ -206,27 +218,6 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 func (r *Relay) Route(pattern string, destinations ...string) error {
 	if err := r.dispatcher.Route(pattern, destinations...); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
-	}
-	return nil
-}
-
-func (r *Relay) handleSettings(name string, options []HandleOption) handleSettings {
-	hs := handleSettings{name: name, lane: dispatch.DefaultLaneConfig()}
-	for _, option := range options {
-		option(&hs)
-	}
-	return hs
-}
-
-func (r *Relay) add(hs handleSettings, h Handler) error {
-	if h != nil {
-		h = delivery.Chain(h, append(append([]Middleware(nil), r.middleware...), hs.middleware...)...)
-	}
-	if err := r.dispatcher.Add(hs.name, h, hs.lane); err != nil {
-		return fmt.Errorf("notifyd: %w", err)
-	}
-	if hs.ordered || hs.lane.BlockOnDead {
-		r.ordered = append(r.ordered, hs.name)
 	}
 	return nil
 }

@@ -153,62 +153,57 @@ func WithDailyPartitions() Option { return func(s *settings) { s.partitions = tr
 type HandleOption func(*handleSettings)
 
 type handleSettings struct {
-	name       string
 	lane       dispatch.LaneConfig
 	middleware []Middleware
 	ordered    bool // is asked for in so many words
 }
 
-// Named gives the destination of [Relay.Handle] a name other than its pattern.
-func Named(name string) HandleOption { return func(h *handleSettings) { h.name = name } }
-
-// Concurrency sets how many calls of the handler run at once; 8 by default, at
+// WithConcurrency sets how many calls of the handler run at once; 8 by default, at
 // least 1.
-func Concurrency(n int) HandleOption { return func(h *handleSettings) { h.lane.Concurrency = n } }
+func WithConcurrency(n int) HandleOption { return func(h *handleSettings) { h.lane.Concurrency = n } }
 
-// BatchSize sets the largest number of events given to a [BatchHandler] in one
+// WithBatchSize sets the largest number of events given to a [BatchHandler] in one
 // call; 100 by default, at least 1.
-func BatchSize(n int) HandleOption { return func(h *handleSettings) { h.lane.Batch = n } }
+func WithBatchSize(n int) HandleOption { return func(h *handleSettings) { h.lane.Batch = n } }
 
-// Timeout ends the context of one call of the handler after d; 30 s by default.
-func Timeout(d time.Duration) HandleOption { return func(h *handleSettings) { h.lane.Timeout = d } }
+// WithTimeout ends the context of one call of the handler after d; 30 s by default.
+func WithTimeout(d time.Duration) HandleOption { return func(h *handleSettings) { h.lane.Timeout = d } }
 
-// MaxAttempts sets how many failures make an event a dead letter; 20 by
+// WithMaxAttempts sets how many failures make an event a dead letter; 20 by
 // default, at least 1. Faults of the destination or the relay do not count.
-func MaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.MaxAttempts = n } }
+func WithMaxAttempts(n int) HandleOption { return func(h *handleSettings) { h.lane.MaxAttempts = n } }
 
 // WithBackoff sets how long to wait between attempts; delivery.DefaultBackoff
 // by default.
 func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.lane.Backoff = b } }
 
-// Ordered delivers the events of one aggregate in the order of their ids: each waits
-// until those before it are delivered, or dead. That is the default where the table is a stream;
-// with this option Run refuses one that is a queue, which keeps no order. The error
-// wraps [ErrNeedsStream].
-func Ordered() HandleOption { return func(h *handleSettings) { h.ordered = true } }
+// WithOrder says whether the events of one aggregate are delivered in the order of their
+// ids. On is the default where the table is a stream: each event waits until those before
+// it are delivered, or dead. With on set, Run refuses a table that is a queue, which keeps
+// no order: the error wraps [ErrNeedsStream]. With on unset, no event waits for an earlier
+// one that has failed, as in a queue.
+func WithOrder(on bool) HandleOption {
+	return func(h *handleSettings) { h.ordered, h.lane.Unordered = on, !on }
+}
 
-// Unordered delivers the events of one aggregate in any order: none waits for an
-// earlier one that has failed. A queue always does so.
-func Unordered() HandleOption { return func(h *handleSettings) { h.lane.Unordered = true } }
-
-// LongestPause bounds how long a destination that is down is left alone between two
+// WithLongestPause bounds how long a destination that is down is left alone between two
 // probes; 30 s by default, at least 1 ms.
-func LongestPause(d time.Duration) HandleOption {
+func WithLongestPause(d time.Duration) HandleOption {
 	return func(h *handleSettings) { h.lane.LongestPause = d }
 }
 
-// BlockOnDead holds the later events of an aggregate back behind a dead letter,
+// WithBlockOnDead holds the later events of an aggregate back behind a dead letter,
 // until that is replayed and delivered, or discarded; by default they go on
 // without it. Run refuses a table that is a queue: the error wraps [ErrNeedsStream].
-func BlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.BlockOnDead = true } }
+func WithBlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.BlockOnDead = true } }
 
-// Priority sets how urgent the destination is, from -100 to 100; 0 by default. While
+// WithPriority sets how urgent the destination is, from -100 to 100; 0 by default. While
 // there is a backlog, the events of a destination of higher priority are looked for
 // first, whatever is written before them for others. It has no meaning where all
 // destinations are alike, and changes nothing in the order of an aggregate's events.
-func Priority(n int) HandleOption { return func(h *handleSettings) { h.lane.Priority = n } }
+func WithPriority(n int) HandleOption { return func(h *handleSettings) { h.lane.Priority = n } }
 
-// With wraps the handler in middleware, inside of what [Relay.Use] added.
-func With(mw ...Middleware) HandleOption {
+// WithMiddleware wraps the handler in middleware, inside of what [Relay.Use] added.
+func WithMiddleware(mw ...Middleware) HandleOption {
 	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }
 }

@@ -31,7 +31,7 @@ type play struct {
 // destinations of a play, and what is different about each.
 func playDestinations() map[string][]notifyd.HandleOption {
 	return map[string][]notifyd.HandleOption{
-		"goes": nil, "blocks": {notifyd.BlockOnDead(), notifyd.Concurrency(3)}, "none": {notifyd.Unordered()},
+		"goes": nil, "blocks": {notifyd.WithBlockOnDead(), notifyd.WithConcurrency(3)}, "none": {notifyd.WithOrder(false)},
 	}
 }
 
@@ -129,7 +129,7 @@ func (p *play) start(i int) {
 	}
 	for name, options := range playDestinations() {
 		options = append(options, notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2}),
-			notifyd.LongestPause(20*time.Millisecond))
+			notifyd.WithLongestPause(20*time.Millisecond))
 		if err := r.Destination(name, notifyd.HandlerFunc(p.judge.deliver), options...); err != nil {
 			p.t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func TestStreamTakesLinesOver(t *testing.T) {
 		}
 		return nil
 	})
-	if err := relay.Handle("order.*", handler, notifyd.Named("orders")); err != nil {
+	if err := relay.Handle("orders", "order.*", handler); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -124,7 +124,7 @@ func TestStreamTakesOpenOver(t *testing.T) {
 		}
 		return nil
 	})
-	if err := relay.Handle("order.*", handler, notifyd.Named("orders")); err != nil {
+	if err := relay.Handle("orders", "order.*", handler); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -65,7 +65,7 @@ func TestStreamDelivers(t *testing.T) {
 		}
 		return nil
 	})
-	if err := relay.Handle("order.*", handler, notifyd.Named("orders"), notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond, Multiplier: 2})); err != nil {
+	if err := relay.Handle("orders", "order.*", handler, notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond, Multiplier: 2})); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -104,7 +104,7 @@ func TestStreamDelivers(t *testing.T) {
 // the next one is due.
 func TestStreamTriesOnce(t *testing.T) {
 	t.Parallel()
-	for name, option := range map[string]notifyd.HandleOption{"ordered": notifyd.Concurrency(4), "unordered": notifyd.Unordered()} {
+	for name, option := range map[string]notifyd.HandleOption{"ordered": notifyd.WithConcurrency(4), "unordered": notifyd.WithOrder(false)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := streamPool(t)
@@ -132,7 +132,7 @@ func TestStreamTriesOnce(t *testing.T) {
 				return nil
 			})
 			backoff := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond, Multiplier: 2})
-			if err := relay.Handle("*", handler, backoff, option); err != nil {
+			if err := relay.Handle("all", "*", handler, backoff, option); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)

@@ -147,7 +147,7 @@ func (y *player) startRelay(poll time.Duration) error {
 		return err
 	}
 	for event, g := range y.gates {
-		if err := r.Handle(event, y.handler(g), notifyd.Concurrency(2), notifyd.Timeout(patience)); err != nil {
+		if err := r.Handle(event, event, y.handler(g), notifyd.WithConcurrency(2), notifyd.WithTimeout(patience)); err != nil {
 			return err
 		}
 	}

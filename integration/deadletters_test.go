@@ -129,7 +129,7 @@ func TestReplayPassesDeduplication(t *testing.T) {
 				return nil
 			}
 			e := newEnvIn(t, mode)
-			r := e.relay(handleAll(t, h, quick(), notifyd.MaxAttempts(3)))
+			r := e.relay(handleAll(t, h, quick(), notifyd.WithMaxAttempts(3)))
 			id := e.insert("order.created", `{}`)
 			e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries`)
 			messages := func() uint64 {

@@ -420,7 +420,7 @@ func (r *recorder) each(n int, relays ...*running) {
 func handleAll(t *testing.T, h notifyd.Handler, options ...notifyd.HandleOption) func(*notifyd.Relay) {
 	t.Helper()
 	return func(r *notifyd.Relay) {
-		if err := r.Handle("*", h, append([]notifyd.HandleOption{notifyd.Named("all")}, options...)...); err != nil {
+		if err := r.Handle("all", "*", h, options...); err != nil {
 			t.Fatal(err)
 		}
 	}

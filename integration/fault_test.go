@@ -141,10 +141,10 @@ func TestSlowDestinationDoesNotHoldBackAnother(t *testing.T) {
 				return ctx.Err()
 			}
 			e.relay(func(r *notifyd.Relay) {
-				if err := r.Handle("slow", slow, notifyd.Concurrency(2)); err != nil {
+				if err := r.Handle("slow", "slow", slow, notifyd.WithConcurrency(2)); err != nil {
 					t.Fatal(err)
 				}
-				if err := r.Handle("fast", fast); err != nil {
+				if err := r.Handle("fast", "fast", fast); err != nil {
 					t.Fatal(err)
 				}
 			})

@@ -42,15 +42,15 @@ func TestDueRowsOfAnother(t *testing.T) {
 			good := make(chan int64, 100)
 			begin := time.Now()
 			r := e.relay(func(r *notifyd.Relay) {
-				if err := r.Handle("down", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
+				if err := r.Handle("down", "down", notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error {
 					return notifyd.Unavailable(errors.New("away"))
-				}), notifyd.Named("down")); err != nil {
+				})); err != nil {
 					t.Error(err)
 				}
-				if err := r.Handle("good", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+				if err := r.Handle("good", "good", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
 					good <- ev.ID
 					return nil
-				}), notifyd.Named("good")); err != nil {
+				})); err != nil {
 					t.Error(err)
 				}
 			})
@@ -83,10 +83,10 @@ func TestFarOffID(t *testing.T) {
 	e := newEnv(t)
 	got := make(chan int64, 100)
 	r := e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("*", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
+		if err := r.Handle("all", "*", notifyd.HandlerFunc(func(_ context.Context, ev *notifyd.Event) error {
 			got <- ev.ID
 			return nil
-		}), notifyd.Named("all")); err != nil {
+		})); err != nil {
 			t.Error(err)
 		}
 	})

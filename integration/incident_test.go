@@ -53,7 +53,7 @@ func TestIncidents(t *testing.T) {
 					},
 				}
 				for pattern, h := range handlers {
-					if err := r.Handle(pattern, h); err != nil {
+					if err := r.Handle(pattern, pattern, h); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -65,7 +65,7 @@ func TestKafkaOutage(t *testing.T) {
 			})
 			watched := &watched{Handler: h}
 			e := newEnvIn(t, mode)
-			e.relay(handleAll(t, watched, notifyd.Concurrency(1), notifyd.BatchSize(1000), notifyd.Timeout(time.Minute)), notifyd.WithClaims(1))
+			e.relay(handleAll(t, watched, notifyd.WithConcurrency(1), notifyd.WithBatchSize(1000), notifyd.WithTimeout(time.Minute)), notifyd.WithClaims(1))
 
 			written := e.steadily(time.Second)
 			if err := broker.Kill(t.Context()); err != nil {

@@ -60,7 +60,7 @@ func (e *env) tryLease(lease time.Duration) *leaseTrial {
 	for range 2 {
 		l.relays = append(l.relays, e.relay(func(r *notifyd.Relay) {
 			err := errors.Join(
-				r.Destination("slow", l.slow, notifyd.Timeout(time.Hour)), r.Destination("others", l.others, quick()),
+				r.Destination("slow", l.slow, notifyd.WithTimeout(time.Hour)), r.Destination("others", l.others, quick()),
 				r.Route("slow", "slow"), r.Route("again", "others"), r.Route("unrenewed", "others"))
 			if err != nil {
 				e.t.Fatal(err)
@@ -209,7 +209,7 @@ func TestAnswerThatACrashTookBack(t *testing.T) {
 		return nil
 	}
 	relay := e.relay(func(r *notifyd.Relay) {
-		err := errors.Join(r.Destination("slow", slow, notifyd.Timeout(time.Hour)), r.Destination("others", others, quick()),
+		err := errors.Join(r.Destination("slow", slow, notifyd.WithTimeout(time.Hour)), r.Destination("others", others, quick()),
 			r.Route("slow", "slow"), r.Route("lost", "others"))
 		if err != nil {
 			t.Fatal(err)

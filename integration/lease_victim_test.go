@@ -61,8 +61,8 @@ func leaseVictim(url string) {
 			}
 		}
 	}
-	err = errors.Join(relay.Destination("a", begin("a")), relay.Destination("b", begin("b"), notifyd.Concurrency(1), notifyd.Timeout(time.Hour)),
-		relay.Destination("c", begin("c"), notifyd.Timeout(time.Hour)), relay.Route("both", "a", "b"), relay.Route("held", "c"),
+	err = errors.Join(relay.Destination("a", begin("a")), relay.Destination("b", begin("b"), notifyd.WithConcurrency(1), notifyd.WithTimeout(time.Hour)),
+		relay.Destination("c", begin("c"), notifyd.WithTimeout(time.Hour)), relay.Route("both", "a", "b"), relay.Route("held", "c"),
 		relay.Route("fast", "b"), relay.Route("first", "b"), relay.Route("tail", "b"))
 	if err != nil {
 		panic(err)

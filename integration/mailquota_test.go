@@ -73,7 +73,7 @@ func TestMailQuota(t *testing.T) {
 			server.Fail(refusals...)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, events)
 			seen := make(incidents, 1000)
-			r := e.relay(handleAll(t, h, notifyd.MaxAttempts(1)), notifyd.WithObserver(seen))
+			r := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1)), notifyd.WithObserver(seen))
 			e.untilDone()
 			d := r.Stats().Destinations[0]
 			if d.Dead != 0 || d.Classes[delivery.ClassEvent] != 0 || scan[int](e, `SELECT count(*) FROM outbox_deliveries`) != 0 {
@@ -109,7 +109,7 @@ func TestMailQuotaOfOneAddress(t *testing.T) {
 			slow := e.insert("mail", `{"to": "slow@example.com"}`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'mail', '{"to": "ada@example.com"}' FROM generate_series(1, $1::int)`, others)
 			backoff := notifyd.WithBackoff(notifyd.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
-			r := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), backoff))
+			r := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1), backoff))
 			e.untilAll("the others delivered", "all", `e.id <> $1`, slow)
 			e.until("the one put aside, or dead", `SELECT EXISTS (SELECT FROM outbox_deliveries
 		WHERE event_id = $1 AND (state = 'dead' OR state = 'retry' AND attempts = 0 AND error_class = 'destination'))`, slow)

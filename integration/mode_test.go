@@ -17,7 +17,7 @@ func TestModeEndsRelay(t *testing.T) {
 	e := newEnv(t)
 	rec := newRecorder(t)
 	register := func(r *notifyd.Relay) {
-		if err := r.Handle("*", rec); err != nil {
+		if err := r.Handle("all", "*", rec); err != nil {
 			t.Error(err)
 		}
 	}
@@ -109,7 +109,7 @@ func TestStreamKeepsNothing(t *testing.T) {
 	e.setMode(outboxsql.ModeStream, outboxsql.ModeOptions{})
 	rec := newRecorder(t)
 	e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("*", rec); err != nil {
+		if err := r.Handle("all", "*", rec); err != nil {
 			t.Error(err)
 		}
 	}, notifyd.WithRetention(0, 100))
@@ -136,7 +136,7 @@ func TestQueueBecomesStream(t *testing.T) {
 	}
 	rec := newRecorder(t)
 	e.relay(func(r *notifyd.Relay) {
-		if err := r.Handle("*", rec, notifyd.Named("x")); err != nil {
+		if err := r.Handle("x", "*", rec); err != nil {
 			t.Error(err)
 		}
 	})

@@ -209,8 +209,8 @@ func (s streamHandler) DeliverBatch(ctx context.Context, events []*notifyd.Event
 // handleInOrder registers all destinations with a relay.
 func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 	options := []notifyd.HandleOption{
-		notifyd.MaxAttempts(orderAttempts), notifyd.Timeout(10 * time.Second),
-		notifyd.LongestPause(500 * time.Millisecond), // they go down every two seconds
+		notifyd.WithMaxAttempts(orderAttempts), notifyd.WithTimeout(10 * time.Second),
+		notifyd.WithLongestPause(500 * time.Millisecond), // they go down every two seconds
 		notifyd.WithBackoff(notifyd.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond, Multiplier: 2}),
 	}
 	slowly := notifyd.WithBackoff(notifyd.Backoff{Initial: 400 * time.Millisecond, Max: 400 * time.Millisecond, Multiplier: 1})
@@ -226,9 +226,9 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 	})
 	for _, err := range []error{
 		r.Destination("fast", one("fast"), options...),
-		r.Destination("slow", batch, append(options, notifyd.BatchSize(5), notifyd.Concurrency(4))...),
-		r.Destination("stream", streamHandler{one("stream")}, append(options, notifyd.BatchSize(20), notifyd.Concurrency(2))...),
-		r.Destination("strict", one("strict"), append(options, notifyd.BlockOnDead())...),
+		r.Destination("slow", batch, append(options, notifyd.WithBatchSize(5), notifyd.WithConcurrency(4))...),
+		r.Destination("stream", streamHandler{one("stream")}, append(options, notifyd.WithBatchSize(20), notifyd.WithConcurrency(2))...),
+		r.Destination("strict", one("strict"), append(options, notifyd.WithBlockOnDead())...),
 		r.Destination("late", one("late"), append(options, slowly)...),
 		r.Route("*", "fast", "slow"), r.Route("fast", "fast"), r.Route("stream", "stream", "fast"), r.Route("strict", "strict", "fast"),
 		r.Route("late", "late", "fast"),

@@ -54,13 +54,13 @@ func TestDeadLetters(t *testing.T) {
 			answer: func() error { return notifyd.Permanent(errors.New("no such customer")) }, attempts: 1, text: "no such customer",
 		},
 		"attempts used up": {
-			answer: func() error { return errors.New("try again") }, options: []notifyd.HandleOption{notifyd.MaxAttempts(3)}, attempts: 3, text: "try again",
+			answer: func() error { return errors.New("try again") }, options: []notifyd.HandleOption{notifyd.WithMaxAttempts(3)}, attempts: 3, text: "try again",
 		},
 		"panic": {
-			answer: func() error { panic("index out of luck") }, options: []notifyd.HandleOption{notifyd.MaxAttempts(2)}, attempts: 2, text: "index out of luck",
+			answer: func() error { panic("index out of luck") }, options: []notifyd.HandleOption{notifyd.WithMaxAttempts(2)}, attempts: 2, text: "index out of luck",
 		},
 		"timeout": {
-			answer: nil, options: []notifyd.HandleOption{notifyd.MaxAttempts(1), notifyd.Timeout(50 * time.Millisecond)}, attempts: 1, text: "delivery timeout of 50ms",
+			answer: nil, options: []notifyd.HandleOption{notifyd.WithMaxAttempts(1), notifyd.WithTimeout(50 * time.Millisecond)}, attempts: 1, text: "delivery timeout of 50ms",
 		},
 	}
 	for name, test := range tests {
@@ -129,7 +129,7 @@ func TestUnroutedEventsWaitForARoute(t *testing.T) {
 			t.Parallel()
 			e, h := newEnvIn(t, mode), newRecorder(t)
 			known := func(r *notifyd.Relay) {
-				if err := r.Handle("known", h); err != nil {
+				if err := r.Handle("known", "known", h); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -193,7 +193,7 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 				}
 			}
 			r := e.relay(func(r *notifyd.Relay) {
-				if err := errors.Join(r.Handle("mail", h, notifyd.MaxAttempts(1), notifyd.Concurrency(1)), r.Handle("log", other)); err != nil {
+				if err := errors.Join(r.Handle("mail", "mail", h, notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(1)), r.Handle("log", "log", other)); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -250,7 +250,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 				}
 			})
 			r := e.relay(func(r *notifyd.Relay) {
-				err := errors.Join(r.Handle("mail", mail, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.LongestPause(50*time.Millisecond)), r.Handle("log", other))
+				err := errors.Join(r.Handle("mail", "mail", mail, notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(16), notifyd.WithLongestPause(50*time.Millisecond)), r.Handle("log", "log", other))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -198,10 +198,10 @@ func (p *pressed) register(t *testing.T, r *notifyd.Relay) {
 	if p.batched {
 		bulk = streamHandler{p.bulk}
 	}
-	workers := notifyd.Concurrency(p.concurrency)
+	workers := notifyd.WithConcurrency(p.concurrency)
 	err := errors.Join(
-		r.Destination("bulk", bulk, workers, quick(), notifyd.MaxAttempts(1000), notifyd.LongestPause(100*time.Millisecond)),
-		r.Destination("mail", notifyd.HandlerFunc(p.one), workers, notifyd.Priority(p.priority)),
+		r.Destination("bulk", bulk, workers, quick(), notifyd.WithMaxAttempts(1000), notifyd.WithLongestPause(100*time.Millisecond)),
+		r.Destination("mail", notifyd.HandlerFunc(p.one), workers, notifyd.WithPriority(p.priority)),
 		r.Route("import", "bulk"), r.Route("mail", "mail"), r.Route("both", "mail", "bulk"),
 	)
 	if err != nil {

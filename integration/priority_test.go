@@ -74,7 +74,7 @@ func TestPriority(t *testing.T) { //nolint:revive // one story
 					},
 				} {
 					priority := map[string]int{"mail": 10}[name]
-					if err := r.Destination(name, h, notifyd.Priority(priority)); err != nil {
+					if err := r.Destination(name, h, notifyd.WithPriority(priority)); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -159,7 +159,7 @@ func newRabbitRun(t *testing.T, away time.Duration, mode outboxsql.Mode) *rabbit
 	})
 	// One claim at a time: several hand what they have claimed to the lane as it
 	// comes, so that the lane does not see the events in their order.
-	r.relay(handleAll(t, counted, notifyd.Concurrency(1), notifyd.BatchSize(rabbitBatch), notifyd.Timeout(time.Minute)), notifyd.WithClaims(1))
+	r.relay(handleAll(t, counted, notifyd.WithConcurrency(1), notifyd.WithBatchSize(rabbitBatch), notifyd.WithTimeout(time.Minute)), notifyd.WithClaims(1))
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
 	r.writer.Go(func() { r.write(ctx) })

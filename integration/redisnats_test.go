@@ -56,7 +56,7 @@ func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Serv
 	})
 	k := &killed{BatchHandler: h}
 	e := newEnvIn(t, mode)
-	e.relay(handleAll(t, k, notifyd.Concurrency(1), notifyd.BatchSize(100), notifyd.Timeout(time.Minute)))
+	e.relay(handleAll(t, k, notifyd.WithConcurrency(1), notifyd.WithBatchSize(100), notifyd.WithTimeout(time.Minute)))
 	written := 0
 	// write goes on until something has happened.
 	write := func(until func() bool) {

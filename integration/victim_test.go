@@ -50,7 +50,7 @@ func victim(url string) {
 	if err != nil {
 		panic(err)
 	}
-	err = relay.Handle("*", notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+	err = relay.Handle("all", "*", notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
 		fmt.Println(e.ID)
 		select {
 		case <-answer:
@@ -58,7 +58,7 @@ func victim(url string) {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}), notifyd.Named("all"), notifyd.Timeout(time.Hour))
+	}), notifyd.WithTimeout(time.Hour))
 	if err != nil {
 		panic(err)
 	}

@@ -169,7 +169,7 @@ func TestWebhookReceiverRestarts(t *testing.T) {
 			})
 			h := webhookTo(t, r)
 			t.Cleanup(func() { _ = h.Close() }) // after the relay has ended
-			relay := e.relay(handleAll(t, h, notifyd.MaxAttempts(1), notifyd.Concurrency(16), notifyd.Timeout(patience)))
+			relay := e.relay(handleAll(t, h, notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(16), notifyd.WithTimeout(patience)))
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.placed', to_json(n) FROM generate_series(1, $1::int) n`, events)
 			for _, n := range []int{events / 5, events / 2} {
 				r.await(n)

@@ -64,7 +64,7 @@ func (p *relayPeer) start(ctx context.Context, handle func(seq int)) (stop func(
 	if err != nil {
 		return nil, err
 	}
-	err = relay.Handle(eventType, notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	err = relay.Handle(eventType, eventType, notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		var ev event
 		if err := json.Unmarshal(e.Payload, &ev); err != nil {
 			return notifyd.Permanent(err)

@@ -135,18 +135,18 @@ func addDestinations(relay *notifyd.Relay, c *config.Config, spans *tracer, log 
 // laneOptions are the settings that destinations of every type have.
 func laneOptions(l config.Lane) []notifyd.HandleOption {
 	options := []notifyd.HandleOption{
-		notifyd.Concurrency(l.Concurrency), notifyd.BatchSize(l.Batch), notifyd.Timeout(l.Timeout), notifyd.MaxAttempts(l.MaxAttempts),
-		notifyd.Priority(l.Priority),
+		notifyd.WithConcurrency(l.Concurrency), notifyd.WithBatchSize(l.Batch), notifyd.WithTimeout(l.Timeout), notifyd.WithMaxAttempts(l.MaxAttempts),
+		notifyd.WithPriority(l.Priority),
 		notifyd.WithBackoff(notifyd.Backoff{Initial: l.Backoff.Initial, Max: l.Backoff.Max, Multiplier: l.Backoff.Multiplier}),
 	}
 	switch l.Order {
 	case config.OrderNone:
-		options = append(options, notifyd.Unordered())
+		options = append(options, notifyd.WithOrder(false))
 	case config.OrderAggregate:
-		options = append(options, notifyd.Ordered())
+		options = append(options, notifyd.WithOrder(true))
 	}
 	if l.OnDead == config.OnDeadBlock {
-		options = append(options, notifyd.BlockOnDead())
+		options = append(options, notifyd.WithBlockOnDead())
 	}
 	return options
 }

@@ -49,7 +49,7 @@ func (t *tracer) of(d config.Destination) []notifyd.HandleOption {
 	if t == nil {
 		return nil
 	}
-	return []notifyd.HandleOption{notifyd.With(oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type)))}
+	return []notifyd.HandleOption{notifyd.WithMiddleware(oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type)))}
 }
 
 // stop sends what is left. Nothing may make spans any more.

@@ -47,7 +47,7 @@ func run(ctx context.Context, database, service string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := relay.Handle("order.*", warehouse{conn}, notifyd.Named("warehouse")); err != nil {
+	if err := relay.Handle("warehouse", "order.*", warehouse{conn}); err != nil {
 		return err
 	}
 	return relay.Run(ctx)

@@ -77,8 +77,8 @@ func runRelay(url string) error {
 	if os.Getenv(envRelaySMTP) != "" {
 		timeout = mailWithin
 	}
-	err = relay.Handle("*", h, notifyd.Named("all"), notifyd.Concurrency(relayConcurrency), notifyd.BatchSize(relayBatch),
-		notifyd.Timeout(timeout), notifyd.WithBackoff(notifyd.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
+	err = relay.Handle("all", "*", h, notifyd.WithConcurrency(relayConcurrency), notifyd.WithBatchSize(relayBatch),
+		notifyd.WithTimeout(timeout), notifyd.WithBackoff(notifyd.Backoff{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}))
 	if err != nil {
 		return err
 	}

@@ -269,7 +269,7 @@ func (l *latency) relay(to *side) (*notifyd.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return relay, relay.Handle("*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
+	return relay, relay.Handle("all", "*", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
 		to.handled(e.ID, time.Since(l.start))
 		return nil
 	}))

@@ -82,7 +82,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 	if o.Tell {
 		ledger.tell = stdout
 	}
-	if err := relay.Handle("*", notifyd.HandlerFunc(ledger.deliver)); err != nil {
+	if err := relay.Handle("all", "*", notifyd.HandlerFunc(ledger.deliver)); err != nil {
 		return err
 	}
 	r := start(ctx, relay.Run)

@@ -50,7 +50,7 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 		return nil, err
 	}
 	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.Concurrency(1), notifyd.BatchSize(cmp.Or(o.SinkBatch, kafkaBatch)), notifyd.Timeout(2 * kafka.DefaultDeliveryTimeout),
+		notifyd.WithConcurrency(1), notifyd.WithBatchSize(cmp.Or(o.SinkBatch, kafkaBatch)), notifyd.WithTimeout(2 * kafka.DefaultDeliveryTimeout),
 	}}
 	p.note = fmt.Sprintf("Kafka at %s, %d topics of 1 partition, acks=all", strings.Join(brokers, ","), o.Topics)
 	if s.server != nil {

@@ -42,7 +42,7 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	}
 	s := &rabbitSink{url: o.AMQPURL, kind: o.QueueType, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
 	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.Concurrency(1), notifyd.BatchSize(cmp.Or(o.SinkBatch, rabbitBatch)), notifyd.Timeout(rabbitTimeout),
+		notifyd.WithConcurrency(1), notifyd.WithBatchSize(cmp.Or(o.SinkBatch, rabbitBatch)), notifyd.WithTimeout(rabbitTimeout),
 	}}
 	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
 	if s.url == "" {

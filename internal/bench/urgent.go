@@ -50,7 +50,7 @@ func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) er
 		return nil
 	}
 	h := noting(notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return nil }), seen)
-	return relay.Handle(urgentType, h, notifyd.Named(urgentName), notifyd.Priority(l.priority))
+	return relay.Handle(urgentName, urgentType, h, notifyd.WithPriority(l.priority))
 }
 
 // noteUrgent counts the urgent ones, and when the last of them is there how many of

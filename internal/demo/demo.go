@@ -176,7 +176,7 @@ func (d *demo) relay() (*notifyd.Relay, error) {
 		return nil, err
 	}
 	return relay, errors.Join(
-		relay.Destination("mail", mailer, notifyd.Concurrency(2)),
+		relay.Destination("mail", mailer, notifyd.WithConcurrency(2)),
 		relay.Destination("log", journal),
 		relay.Destination("warehouse", notifyd.HandlerFunc(d.warehouse)),
 		relay.Route(orderPlaced, "mail", "log"),

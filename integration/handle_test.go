@@ -1,0 +1,43 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/notifyd/notifyd"
+)
+
+// TestChangedPatternKeepsDeliveries: a release that changes the pattern of a destination
+// delivers what the release before it has stored.
+func TestChangedPatternKeepsDeliveries(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			first := e.relay(func(r *notifyd.Relay) {
+				failing := notifyd.HandlerFunc(func(context.Context, *notifyd.Event) error { return errors.New("not yet") })
+				if err := r.Handle("orders", "order.*", failing, quick(), notifyd.WithMaxAttempts(1000)); err != nil {
+					t.Error(err)
+				}
+			})
+			id := e.insert("order.created", "{}")
+			e.until("the delivery is stored", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND destination = 'orders')`, id)
+			if err := first.end(); err != nil {
+				t.Fatal(err)
+			}
+			rec := newRecorder(t)
+			e.relay(func(r *notifyd.Relay) {
+				// The new pattern does not even match the event.
+				if err := r.Handle("orders", "customer.*", rec, quick()); err != nil {
+					t.Error(err)
+				}
+			})
+			if got := rec.next(); got.ID != id || got.Destination != "orders" || got.Attempt < 2 {
+				t.Errorf("delivered %+v, want event %d of orders with a later attempt", got, id)
+			}
+			e.until("nothing is left", `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+		})
+	}
+}
