@@ -176,7 +176,8 @@ func (r *Relay) connectAs(c *store.Connector, role string) listener.Connect {
 }
 
 // Use wraps every handler that is registered after it in the given middleware;
-// the first one is the outermost.
+// the first one is the outermost. A handler that would lose something by it, such as
+// that it takes batches, is refused when it is registered: see delivery.Chain.
 func (r *Relay) Use(mw ...Middleware) { r.middleware = append(r.middleware, mw...) }
 
 // Handle adds the destination name, and sends it the event types that match pattern: it
@@ -202,7 +203,10 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 		option(&hs)
 	}
 	if h != nil {
-		h = delivery.Chain(h, append(slices.Clone(r.middleware), hs.middleware...)...)
+		var err error
+		if h, err = delivery.Chain(h, append(slices.Clone(r.middleware), hs.middleware...)...); err != nil {
+			return fmt.Errorf("notifyd: %w %q: %w", ErrDestination, name, err)
+		}
 	}
 	if err := r.dispatcher.Add(name, h, hs.lane); err != nil {
 		return fmt.Errorf("notifyd: %w", err)

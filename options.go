@@ -204,6 +204,8 @@ func WithBlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.Bl
 func WithPriority(n int) HandleOption { return func(h *handleSettings) { h.lane.Priority = n } }
 
 // WithMiddleware wraps the handler in middleware, inside of what [Relay.Use] added.
+// Middleware that would take something away from the handler is refused: see
+// delivery.Chain.
 func WithMiddleware(mw ...Middleware) HandleOption {
 	return func(h *handleSettings) { h.middleware = append(h.middleware, mw...) }
 }

@@ -5,8 +5,8 @@
 // call. The error that it returns says whose fault a failure is and what follows from it:
 // [Permanent], [RetryAfter], [Unavailable] and [Throttled] mark it, and an unmarked error
 // is tried again. What else a destination can do, it says by its methods: [Checker],
-// [Previewer], [Sizer], [Reporter], [OrderKeeper]. Package handlers/handlertest proves that
-// a handler keeps the contract.
+// [Previewer], [Sizer], [Reporter], which [As] finds behind [Middleware], and
+// [OrderKeeper]. Package handlers/handlertest proves that a handler keeps the contract.
 //
 // The package imports the standard library alone.
 package delivery

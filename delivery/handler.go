@@ -2,8 +2,6 @@ package delivery
 
 import (
 	"context"
-	"fmt"
-	"slices"
 )
 
 // Handler delivers one event to one destination.
@@ -62,7 +60,7 @@ func (f BatchHandlerFunc) Deliver(ctx context.Context, e *Event) error {
 	case errs == nil:
 		return nil
 	case len(errs) != 1:
-		return fmt.Errorf("the handler gave %d answers for 1 event", len(errs))
+		return miscounted(len(errs), 1)
 	default:
 		return errs[0]
 	}
@@ -115,16 +113,4 @@ type Report struct {
 	Reason  string
 	// Unconfirmed is how many messages are sent and not answered yet.
 	Unconfirmed int
-}
-
-// Middleware wraps a [Handler] in another. A handler that is wrapped is called
-// for one event at a time, unless the middleware returns a [BatchHandler].
-type Middleware func(Handler) Handler
-
-// Chain wraps h in the given middleware; the first one is the outermost.
-func Chain(h Handler, mw ...Middleware) Handler {
-	for _, wrap := range slices.Backward(mw) {
-		h = wrap(h)
-	}
-	return h
 }

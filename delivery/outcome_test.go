@@ -1,11 +1,9 @@
 package delivery
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"testing"
 	"time"
 )
@@ -82,29 +80,5 @@ func TestClassNames(t *testing.T) {
 		if got := class.String(); got != want {
 			t.Errorf("class %d is %q", class, got)
 		}
-	}
-}
-
-func TestChainCallsTheFirstOutermost(t *testing.T) {
-	t.Parallel()
-	var order []string
-	mw := func(name string) Middleware {
-		return func(next Handler) Handler {
-			return HandlerFunc(func(ctx context.Context, e *Event) error {
-				order = append(order, name)
-				return next.Deliver(ctx, e)
-			})
-		}
-	}
-	h := Chain(HandlerFunc(func(context.Context, *Event) error { order = append(order, "handler"); return nil }), mw("1"), mw("2"), mw("3"))
-	if err := h.Deliver(t.Context(), &Event{}); err != nil || !slices.Equal(order, []string{"1", "2", "3", "handler"}) {
-		t.Errorf("order %v, %v", order, err)
-	}
-	batch := BatchHandlerFunc(func(context.Context, []*Event) []error { return nil })
-	if _, ok := Chain(batch).(BatchHandler); !ok {
-		t.Error("an empty chain hides that the handler takes batches")
-	}
-	if _, ok := Chain(batch, mw("1")).(BatchHandler); ok {
-		t.Error("a middleware for single events takes batches")
 	}
 }

@@ -94,6 +94,7 @@ type lane struct {
 	cfg      LaneConfig
 	handler  delivery.Handler
 	batch    delivery.BatchHandler // nil unless the handler takes batches
+	reporter delivery.Reporter     // nil unless the handler is one
 	log      *slog.Logger
 	observer delivery.Observer
 	window   time.Duration   // how much work may wait here, in time
@@ -144,6 +145,7 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
 	}
 	l.batch, _ = h.(delivery.BatchHandler)
+	l.reporter, _ = delivery.As[delivery.Reporter](h)
 	if k, ok := h.(delivery.OrderKeeper); ok {
 		l.together = k.KeepsOrder() && !cfg.BlockOnDead
 	}

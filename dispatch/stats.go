@@ -32,7 +32,7 @@ func (l *lane) stats() observe.DestinationStats {
 	}
 	l.mu.Unlock()
 	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()
-	if r, ok := l.handler.(delivery.Reporter); ok {
+	if r := l.reporter; r != nil {
 		var report delivery.Report
 		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
 			report.Reason = guard.Clean(report.Reason)

@@ -27,26 +27,15 @@ import (
 const scope = "github.com/notifyd/notifyd/oteltrace"
 
 // Middleware returns what wraps a handler in spans of the given provider. A
-// BatchHandler stays one: it gets a span per event, all as long as the call. Put
-// it first among the middleware that makes handlers take one event at a time. Each
-// span has the given attributes beside those of its event.
+// BatchHandler gets a span per event, all as long as the call; what the handler traces
+// itself in such a call is a trace of its own. Each span has the given attributes beside
+// those of its event.
 func Middleware(provider trace.TracerProvider, attributes ...attribute.KeyValue) delivery.Middleware {
 	t := tracer{provider.Tracer(scope), attributes}
-	return func(h delivery.Handler) delivery.Handler {
-		one := &traced{Handler: h, tracer: t}
-		batch, batches := h.(delivery.BatchHandler)
-		reporter, reports := h.(delivery.Reporter)
-		switch many := (&tracedBatch{traced: one, batch: batch}); {
-		case batches && reports:
-			return &reportingBatch{many, reporter}
-		case batches:
-			return many
-		case reports:
-			return &reporting{one, reporter}
-		default:
-			return one
-		}
-	}
+	return delivery.Around(func(ctx context.Context, e *delivery.Event) (context.Context, *delivery.Event, func(error)) {
+		ctx, span, sent := t.begin(ctx, e)
+		return ctx, sent, func(err error) { end(span, err) }
+	})
 }
 
 type tracer struct {
@@ -152,77 +141,4 @@ func (h headers) Keys() []string {
 		names = append(names, name)
 	}
 	return names
-}
-
-// traced delivers within a span.
-type traced struct {
-	delivery.Handler
-	tracer tracer
-}
-
-// Deliver implements delivery.Handler.
-func (t *traced) Deliver(ctx context.Context, e *delivery.Event) (err error) {
-	ctx, span, e := t.tracer.begin(ctx, e)
-	returned := false
-	defer func() {
-		if !returned {
-			err = errPanicked // the panic goes on, to whoever recovers it
-		}
-		end(span, err)
-	}()
-	err = t.Handler.Deliver(ctx, e)
-	returned = true
-	return err
-}
-
-// errPanicked is what a span says of a handler that panicked.
-var errPanicked = errors.New("the handler panicked")
-
-// tracedBatch delivers batches within a span per event.
-type tracedBatch struct {
-	*traced
-	batch delivery.BatchHandler
-}
-
-// DeliverBatch implements delivery.BatchHandler. The context of the call is that of
-// no event: what the handler traces itself is a trace of its own.
-func (t *tracedBatch) DeliverBatch(ctx context.Context, events []*delivery.Event) (errs []error) {
-	out, spans := make([]*delivery.Event, len(events)), make([]trace.Span, len(events))
-	for i, e := range events {
-		_, spans[i], out[i] = t.tracer.begin(ctx, e)
-	}
-	returned := false
-	defer func() {
-		for i, span := range spans {
-			switch {
-			case !returned:
-				end(span, errPanicked)
-			case i < len(errs):
-				end(span, errs[i])
-			default:
-				end(span, nil)
-			}
-		}
-	}()
-	errs = t.batch.DeliverBatch(ctx, out)
-	returned = true
-	return errs
-}
-
-// KeepsOrder implements delivery.OrderKeeper: as the handler has it.
-func (t *tracedBatch) KeepsOrder() bool {
-	k, ok := t.batch.(delivery.OrderKeeper)
-	return ok && k.KeepsOrder()
-}
-
-// reporting and reportingBatch are those whose handler tells how it is. Whoever
-// does not tell must not seem to.
-type reporting struct {
-	*traced
-	delivery.Reporter
-}
-
-type reportingBatch struct {
-	*tracedBatch
-	delivery.Reporter
 }

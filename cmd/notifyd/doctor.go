@@ -116,10 +116,10 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 
 func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	e := doctor.Destination{Name: d.Name, Type: d.Type}
-	if checker, ok := h.(delivery.Checker); ok {
+	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
 	}
-	if sizer, ok := h.(delivery.Sizer); ok {
+	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// One that panics has no size that is known.
 		_ = guard.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
 	}

@@ -88,7 +88,7 @@ func preview(c *config.Config, name string, e *delivery.Event) (text string, err
 	if closer, ok := h.(io.Closer); ok {
 		defer func() { err = errors.Join(err, closer.Close()) }()
 	}
-	p, ok := h.(delivery.Previewer)
+	p, ok := delivery.As[delivery.Previewer](h)
 	if !ok {
 		return "", fmt.Errorf("the destination type %q cannot show what it would send", c.Destinations[i].Type)
 	}

@@ -1,0 +1,196 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Middleware wraps a [Handler] in another. [Around] makes one that fits every handler;
+// [Chain] says what others have to keep of what they wrap.
+type Middleware func(Handler) Handler
+
+// ErrMiddleware is wrapped by the error about middleware that would take something away
+// from the handler that it wraps.
+var ErrMiddleware = errors.New("the middleware does not fit the handler")
+
+// Chain wraps h in the given middleware; the first one is the outermost.
+//
+// Nothing is lost on the way unless somebody says so. [As] finds what else h can do behind
+// any middleware. What decides how events are delivered is not passed on, because it would
+// go past the middleware: around a [BatchHandler] each middleware has to return one, and
+// around one that keeps the order of a batch it has to be an [OrderKeeper]. The error
+// about one that does not wraps [ErrMiddleware]. Who wants to give up batches wraps the
+// handler with [OneByOne].
+func Chain(h Handler, mw ...Middleware) (Handler, error) {
+	for i, wrap := range slices.Backward(mw) {
+		outer := wrap(h)
+		if err := fits(outer, h); err != nil {
+			return nil, fmt.Errorf("%w: number %d of %d, from the outside, %w", ErrMiddleware, i+1, len(mw), err)
+		}
+		h = chain(outer, h)
+	}
+	return h, nil
+}
+
+// fits returns what outer would take away from inner.
+func fits(outer, inner Handler) error {
+	_, batches := inner.(BatchHandler)
+	_, stillBatches := outer.(BatchHandler)
+	_, says := outer.(OrderKeeper)
+	switch {
+	case outer == nil:
+		return errors.New("returned no handler")
+	case batches && !stillBatches:
+		return errors.New("takes one event at a time, and what it wraps takes batches: make it with delivery.Around, " +
+			"have it return a BatchHandler, or give up batches with delivery.OneByOne around the handler")
+	case keepsOrder(inner) && !says:
+		return errors.New("does not say whether it keeps the order of a batch, as what it wraps does: give it a method KeepsOrder")
+	default:
+		return nil
+	}
+}
+
+// keepsOrder reports whether h may be given several events of an aggregate in one call.
+func keepsOrder(h Handler) bool {
+	k, ok := h.(OrderKeeper)
+	return ok && k.KeepsOrder()
+}
+
+// chain returns outer, which remembers inner.
+func chain(outer, inner Handler) Handler {
+	if batch, ok := outer.(BatchHandler); ok {
+		return &batchLink{batch, inner}
+	}
+	return &link{outer, inner}
+}
+
+// link is a middleware's handler with the one that the middleware wraps.
+type link struct {
+	Handler
+
+	inner Handler
+}
+
+func (l *link) parts() []Handler { return []Handler{l.Handler, l.inner} }
+
+// batchLink is a link that takes batches.
+type batchLink struct {
+	BatchHandler
+
+	inner Handler
+}
+
+func (l *batchLink) parts() []Handler { return []Handler{l.BatchHandler, l.inner} }
+
+// KeepsOrder implements OrderKeeper: as the middleware's handler has it.
+func (l *batchLink) KeepsOrder() bool { return keepsOrder(l.BatchHandler) }
+
+// As returns h as a T, or the outermost handler that is one of those which h wraps: those
+// below [Chain], and those that a handler returns by a method Unwrap() Handler. It is
+// for [Checker], [Previewer], [Reporter], [Sizer] and interfaces of your own that change
+// nothing about deliveries. Whether a handler is a [BatchHandler] or an [OrderKeeper] is for
+// the outermost one alone to say.
+func As[T any](h Handler) (found T, ok bool) {
+	if found, ok = h.(T); ok || h == nil {
+		return found, ok
+	}
+	switch outer := h.(type) {
+	case interface{ parts() []Handler }:
+		for _, part := range outer.parts() {
+			if found, ok = As[T](part); ok {
+				return found, true
+			}
+		}
+	case interface{ Unwrap() Handler }:
+		return As[T](outer.Unwrap())
+	}
+	return found, false
+}
+
+// OneByOne returns h as a handler that takes one event at a time, for middleware that
+// cannot do otherwise. [As] still finds what else h can do.
+func OneByOne(h Handler) Handler { return &link{HandlerFunc(h.Deliver), h} }
+
+// Begin is called before an attempt to deliver e. It returns the context and the event
+// that the handler gets in place of ctx and e, often the same two, and what is called with
+// the answer; end gets an error as well if the handler panics.
+type Begin func(ctx context.Context, e *Event) (inner context.Context, sent *Event, end func(err error))
+
+// Around returns middleware that does something before and after each attempt: that logs,
+// measures or traces, for example. The handler stays what it is: batches are delivered as
+// batches, with a Begin for each event. The context of such a call is its own, and what
+// Begin returns in place of it is not used.
+func Around(begin Begin) Middleware {
+	return func(h Handler) Handler {
+		one := &around{h, begin}
+		if batch, ok := h.(BatchHandler); ok {
+			return &batchAround{one, batch}
+		}
+		return one
+	}
+}
+
+// around does something around each event.
+type around struct {
+	handler Handler
+	begin   Begin
+}
+
+// errPanicked is the answer of a handler that panicked.
+var errPanicked = errors.New("the handler panicked")
+
+// Deliver implements Handler.
+func (a *around) Deliver(ctx context.Context, e *Event) error {
+	ctx, sent, end := a.begin(ctx, e)
+	err := errPanicked // which goes on, to whoever recovers it
+	defer func() { end(err) }()
+	err = a.handler.Deliver(ctx, sent)
+	return err
+}
+
+// Unwrap returns the handler, for [As].
+func (a *around) Unwrap() Handler { return a.handler }
+
+// batchAround does something around each event of a batch.
+type batchAround struct {
+	*around
+
+	batch BatchHandler
+}
+
+// DeliverBatch implements BatchHandler.
+func (a *batchAround) DeliverBatch(ctx context.Context, events []*Event) (errs []error) {
+	sent, ends := make([]*Event, len(events)), make([]func(error), len(events))
+	for i, e := range events {
+		_, sent[i], ends[i] = a.begin(ctx, e)
+	}
+	whole := errPanicked
+	defer func() {
+		for i, end := range ends {
+			switch {
+			case whole != nil:
+				end(whole)
+			case errs == nil:
+				end(nil)
+			default:
+				end(errs[i])
+			}
+		}
+	}()
+	errs = a.batch.DeliverBatch(ctx, sent)
+	whole = nil
+	if errs != nil && len(errs) != len(events) {
+		whole = miscounted(len(errs), len(events))
+	}
+	return errs
+}
+
+// KeepsOrder implements OrderKeeper: as the handler has it.
+func (a *batchAround) KeepsOrder() bool { return keepsOrder(a.batch) }
+
+// miscounted is the answer to a batch of a handler that did not answer for each event.
+func miscounted(answers, events int) error {
+	return fmt.Errorf("the handler gave %d answers for %d events", answers, events)
+}
