@@ -244,7 +244,7 @@ func (p *play) settle() {
 	}
 	var missing []string
 	for end := time.Now().Add(playPatience); time.Now().Before(end); {
-		if _, err := letters.Replay(p.t.Context(), deadletter.Filter{}, deadletter.Action{}); err != nil {
+		if _, err := letters.Replay(p.t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil {
 			p.t.Fatal(err)
 		}
 		if missing = p.judge.missing(); len(missing) == 0 && p.clean() == "" {
@@ -361,7 +361,7 @@ func (p *play) disturb() {
 		}
 	case 6:
 		letters := p.relay[i].r.DeadLetters()
-		_, _ = letters.Replay(p.t.Context(), deadletter.Filter{}, deadletter.Action{})
+		_, _ = letters.Replay(p.t.Context(), deadletter.Filter{All: true}, deadletter.Action{})
 	}
 	for _, pl := range p.relay {
 		if rand.IntN(2) == 0 {

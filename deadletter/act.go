@@ -83,7 +83,7 @@ func (s *Store) count(ctx context.Context, f Filter) (n int64, limit bounds, err
 // Replay has the dead letters that f chooses delivered anew: they become due at
 // once, with no attempt counted, and with a new id for those who drop
 // duplicates (see delivery.Event.DedupeID). What dies while it runs is not
-// replayed, so it ends. Each batch is a transaction: an error, or the end of
+// replayed, so it ends. An empty filter is [ErrInvalid]. Each batch is a transaction: an error, or the end of
 // ctx, leaves done what the result says.
 func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) {
 	return s.act(ctx, f, a, deed{"replay dead letters", s.replay, func(context.Context) error { return nil }})
@@ -91,8 +91,8 @@ func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) 
 
 // Discard gives up the dead letters that f chooses for good. Their deliveries
 // are deleted; what they were like is in the audit. The event is done if nothing
-// else of it is left to do; see also [Config]. It ends, and may be interrupted,
-// as Replay.
+// else of it is left to do; see also [Config]. It ends, may be interrupted, and refuses an
+// empty filter, as Replay.
 func (s *Store) Discard(ctx context.Context, f Filter, a Action) (Result, error) {
 	var behind lines
 	return s.act(ctx, f, a, deed{"discard dead letters", func(ctx context.Context, tx pgx.Tx, w work) (done []Letter, err error) {
@@ -123,7 +123,7 @@ type deed struct {
 
 // act does something to what f chooses, a batch in each transaction.
 func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, error) {
-	if err := errors.Join(f.Validate(), a.Validate()); err != nil {
+	if err := errors.Join(f.validateToAct(), a.Validate()); err != nil {
 		return Result{}, err
 	}
 	matched, limit, err := s.count(ctx, f)

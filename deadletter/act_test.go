@@ -92,7 +92,7 @@ func TestTwoAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	results, errs := make([]deadletter.Result, 6), make([]error, 6)
 	for i := range results {
-		f := []deadletter.Filter{{}, {Destination: "mail"}, {Destination: "audit"}}[i%3]
+		f := []deadletter.Filter{{All: true}, {Destination: "mail"}, {Destination: "audit"}}[i%3]
 		wg.Go(func() { results[i], errs[i] = d.store.Replay(t.Context(), f, deadletter.Action{Batch: 50 + i}) })
 	}
 	wg.Wait()
@@ -120,10 +120,10 @@ func TestReplayAgainstDiscard(t *testing.T) {
 	var replayed, discarded deadletter.Result
 	var errs [2]error
 	wg.Go(func() {
-		replayed, errs[0] = d.store.Replay(t.Context(), deadletter.Filter{}, deadletter.Action{Batch: 10})
+		replayed, errs[0] = d.store.Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{Batch: 10})
 	})
 	wg.Go(func() {
-		discarded, errs[1] = d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{Batch: 10})
+		discarded, errs[1] = d.store.Discard(t.Context(), deadletter.Filter{All: true}, deadletter.Action{Batch: 10})
 	})
 	wg.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -165,7 +165,7 @@ func TestManyPagedAndReplayed(t *testing.T) {
 	}
 	var last deadletter.Result
 	steps := 0
-	r, err := d.store.Replay(t.Context(), deadletter.Filter{}, deadletter.Action{Rate: 5000, Progress: func(r deadletter.Result) {
+	r, err := d.store.Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{Rate: 5000, Progress: func(r deadletter.Result) {
 		if r.Done-last.Done > 500 {
 			t.Errorf("%d at a time", r.Done-last.Done)
 		}
@@ -185,7 +185,7 @@ func TestInterrupted(t *testing.T) {
 	d.bury(1, 100, "mail", "a", "bad")
 	stopped := errors.New("stopped by the test")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	r, err := d.store.Replay(ctx, deadletter.Filter{}, deadletter.Action{Batch: 10, Progress: func(r deadletter.Result) {
+	r, err := d.store.Replay(ctx, deadletter.Filter{All: true}, deadletter.Action{Batch: 10, Progress: func(r deadletter.Result) {
 		if r.Done == 30 {
 			cancel(stopped)
 		}
@@ -232,7 +232,7 @@ func TestInterruptedAtCommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := store.Replay(ctx, deadletter.Filter{}, deadletter.Action{Batch: 2})
+	r, err := store.Replay(ctx, deadletter.Filter{All: true}, deadletter.Action{Batch: 2})
 	if !errors.Is(err, context.Canceled) || r != (deadletter.Result{Matched: 5, Done: 2}) {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -245,7 +245,7 @@ func TestWhatDiesMeanwhileIsLeft(t *testing.T) {
 	d := newDB(t, false)
 	d.bury(1, 10, "mail", "a", "bad")
 	next := 11
-	r, err := d.store.Replay(t.Context(), deadletter.Filter{}, deadletter.Action{Batch: 1, Progress: func(deadletter.Result) {
+	r, err := d.store.Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{Batch: 1, Progress: func(deadletter.Result) {
 		if next < 100 { // or the test would not end either
 			d.bury(next, 1, "mail", "a", "bad")
 			next++
@@ -293,7 +293,7 @@ func (d *db) discardBeside(t *testing.T, somebody pgx.Tx, meanwhile func()) {
 	t.Helper()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{})
+		_, err := d.store.Discard(t.Context(), deadletter.Filter{All: true}, deadletter.Action{})
 		ended <- err
 	}()
 	d.untilWaits(t, ended)

@@ -8,9 +8,11 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Filter chooses dead letters. Its fields are joined by and; the zero value
-// chooses all.
+// Filter chooses dead letters. Its fields are joined by and. The zero value lists all, and
+// is refused by what changes anything: All says that every dead letter is meant.
 type Filter struct {
+	// All chooses every dead letter. It goes with no other field.
+	All bool
 	// Destination is the name of one destination.
 	Destination string
 	// Type is an event type, a prefix such as order.*, or *.
@@ -28,6 +30,8 @@ type Filter struct {
 // choose nothing, or is misspelt.
 func (f Filter) Validate() error {
 	switch {
+	case f.All && f.limits():
+		return fmt.Errorf("%w: all dead letters and a choice of them", ErrInvalid)
 	case f.OlderThan < 0 || f.NewerThan < 0:
 		return fmt.Errorf("%w: an age is negative", ErrInvalid)
 	case f.NewerThan > 0 && f.OlderThan >= f.NewerThan:
@@ -42,6 +46,20 @@ func (f Filter) Validate() error {
 		}
 	}
 	return nil
+}
+
+// limits reports whether the filter may leave anything out.
+func (f Filter) limits() bool {
+	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 || f.Events != nil
+}
+
+// validateToAct is Validate for what changes something. An empty filter may be one that
+// somebody has forgotten to fill, such as with ids that turned out to be none.
+func (f Filter) validateToAct() error {
+	if !f.All && !f.limits() {
+		return fmt.Errorf("%w: the filter is empty: choose dead letters, or set All to mean every one", ErrInvalid)
+	}
+	return f.Validate()
 }
 
 func isFingerprint(s string) bool {

@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -35,6 +36,7 @@ func TestFilters(t *testing.T) {
 		{deadletter.Filter{Destination: "nobody"}, "[]"},
 		{deadletter.Filter{Type: "order.placed"}, "[1 2]"},
 		{deadletter.Filter{Type: "order.*"}, "[1 2 3]"},
+		{deadletter.Filter{All: true}, "[4 1 2 3]"},
 		{deadletter.Filter{Type: "*"}, "[4 1 2 3]"},
 		{deadletter.Filter{Fingerprint: l.Fingerprint}, "[1 2 3]"},
 		{deadletter.Filter{OlderThan: 150 * time.Minute}, "[4 3]"},
@@ -54,6 +56,28 @@ func TestFilters(t *testing.T) {
 	}
 }
 
+// TestEmptyFilterDoesNothing: ids that turned out to be none choose no dead letter, and
+// certainly not all.
+func TestEmptyFilterDoesNothing(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, false)
+	d.bury(1, 1, "mail", "a", "bad")
+	var forgotten []int64
+	for what, do := range map[string]func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error){
+		"replay": d.store.Replay, "discard": d.store.Discard,
+	} {
+		for _, dry := range []bool{true, false} {
+			r, err := do(t.Context(), deadletter.Filter{Events: forgotten}, deadletter.Action{DryRun: dry})
+			if !errors.Is(err, deadletter.ErrInvalid) || !strings.Contains(err.Error(), "set All") || r != (deadletter.Result{}) {
+				t.Errorf("%s: %+v, %v", what, r, err)
+			}
+		}
+	}
+	if page, err := d.store.List(t.Context(), deadletter.Filter{}, deadletter.Ref{}, 10); err != nil || len(page.Letters) != 1 {
+		t.Errorf("listed %+v, %v; want the one letter", page, err)
+	}
+}
+
 func TestRefusedArguments(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)
@@ -66,6 +90,8 @@ func TestRefusedArguments(t *testing.T) {
 		{Fingerprint: "x"},
 		{Fingerprint: "0123456789AB"},
 		{Destination: "a\x00"},
+		{All: true, Type: "*"},
+		{All: true, Events: []int64{}},
 	} {
 		_, err := d.store.List(t.Context(), f, deadletter.Ref{}, 1)
 		if !errors.Is(err, deadletter.ErrInvalid) {
@@ -84,7 +110,7 @@ func TestRefusedArguments(t *testing.T) {
 		}
 	}
 	for _, a := range []deadletter.Action{{Rate: -1}, {Batch: -1}, {Batch: deadletter.MaxBatch + 1}, {Actor: "\x00"}, {Reason: "\x00"}} {
-		if _, err := d.store.Replay(t.Context(), deadletter.Filter{}, a); !errors.Is(err, deadletter.ErrInvalid) {
+		if _, err := d.store.Replay(t.Context(), deadletter.Filter{All: true}, a); !errors.Is(err, deadletter.ErrInvalid) {
 			t.Errorf("%+v: %v", a, err)
 		}
 	}
@@ -141,7 +167,7 @@ func TestShow(t *testing.T) {
 		t.Errorf("audit %+v", c.Audit)
 	}
 	d.exec(`DELETE FROM outbox_deliveries WHERE destination = 'audit'`)
-	if _, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{Actor: "ann", Reason: "a test"}); err != nil {
+	if _, err := d.store.Discard(t.Context(), deadletter.Filter{All: true}, deadletter.Action{Actor: "ann", Reason: "a test"}); err != nil {
 		t.Fatal(err)
 	}
 	c, err = d.store.Show(t.Context(), 7)

@@ -95,7 +95,7 @@ func TestDiscardOfStreamWithoutPositions(t *testing.T) {
 	d := newStream(t, true, false)
 	d.exec(`DELETE FROM outbox_positions`)
 	d.letters(1, 1, "mail")
-	if r, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{}); err != nil || r.Done != 1 {
+	if r, err := d.store.Discard(t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil || r.Done != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	d.expect("events", events, "1 fresh f")
@@ -117,7 +117,7 @@ func TestDiscardBehindALockedHead(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox_deliveries WHERE event_id = 2 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := d.store.Discard(t.Context(), deadletter.Filter{}, deadletter.Action{}); err != nil || r.Done != 1 {
+	if r, err := d.store.Discard(t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil || r.Done != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	d.expect("deliveries", deliveries, "2/mail parked 0 r0 order/1", "3/mail parked 0 r0 order/1", "4/mail parked 0 r0 order/1")

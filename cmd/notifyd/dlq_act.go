@@ -96,6 +96,7 @@ func (d *dlqAction) run(cmd *cobra.Command, a *app, args []string) error {
 	case d.filter.given() && d.all:
 		return usageErrorf("--all and a choice of dead letters: leave out one of them")
 	}
+	chosen.All = d.all
 	if err := mistaken(d.action.Validate()); err != nil {
 		return err
 	}
