@@ -32,13 +32,10 @@ type settings struct {
 
 // DefaultCanary is how often it is proven that notifications are heard, unless
 // [WithCanary] says otherwise.
-const DefaultCanary = 5 * time.Second
+const DefaultCanary = engine.DefaultCanary
 
-// minCanary keeps proofs from being a load of their own.
-const minCanary = 100 * time.Millisecond
-
-// defaultSettings is the one place that has the defaults of the relay; those
-// of the engines are engine.DefaultLimits, those of a destination dispatch.DefaultLaneConfig.
+// defaultSettings returns the settings of a relay that sets none. The figures are in
+// package engine, those of a destination in dispatch.DefaultLaneConfig.
 func defaultSettings() settings {
 	return settings{
 		schema:     outboxsql.DefaultSchema,
@@ -46,8 +43,8 @@ func defaultSettings() settings {
 		limits:     engine.DefaultLimits(),
 		patience:   dispatch.DefaultShutdownTimeout,
 		canary:     DefaultCanary,
-		keep:       7 * 24 * time.Hour,
-		purgeBatch: 1000,
+		keep:       engine.DefaultRetention,
+		purgeBatch: engine.DefaultPurgeBatch,
 	}
 }
 
@@ -56,8 +53,8 @@ func (s *settings) validate() error {
 	if s.log == nil {
 		errs = append(errs, errors.New("the logger is nil"))
 	}
-	if s.canary != 0 && s.canary < minCanary {
-		errs = append(errs, fmt.Errorf("canary every %v is below %v: use 0 for none", s.canary, minCanary))
+	if s.canary != 0 && s.canary < engine.MinCanary {
+		errs = append(errs, fmt.Errorf("canary every %v is below %v: use 0 for none", s.canary, engine.MinCanary))
 	}
 	if s.keep < 0 {
 		errs = append(errs, fmt.Errorf("retention of %v is negative: use 0 to delete delivered events at once", s.keep))

@@ -9,9 +9,6 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// defaultCanary is notifyd.DefaultCanary, which cannot be imported from here.
-const defaultCanary = 5 * time.Second
-
 // supportedVersion is the only value that the key "version" may have.
 const supportedVersion = 1
 
@@ -189,10 +186,10 @@ func defaults() *Config {
 			LockBudget:      relay.LockBudget,
 			Lease:           relay.Lease,
 			PollInterval:    relay.PollInterval,
-			Canary:          defaultCanary,
+			Canary:          engine.DefaultCanary,
 			ShutdownTimeout: dispatch.DefaultShutdownTimeout,
 		},
-		Retention: Retention{Keep: 7 * day, Batch: 1000, Partitions: "none"},
+		Retention: Retention{Keep: engine.DefaultRetention, Batch: engine.DefaultPurgeBatch, Partitions: "none"},
 		Log:       Log{Level: "info", Format: "auto"},
 		Admin:     Admin{Payloads: "shown"},
 		Alerts:    Alerts{To: []string{}, On: []string{}, Every: told.Every, OldestWaiting: told.OldestWaiting},

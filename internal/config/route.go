@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -81,18 +82,14 @@ func checkTo(to, names []string, path string) []error {
 // RouteOf returns the destinations of an event type, nil if no route matches it.
 // The most specific match wins, as it does in the relay.
 func (c *Config) RouteOf(eventType string) []string {
-	var to []string
-	longest := -1
-	for _, r := range c.Routes {
-		prefix, isPrefix := strings.CutSuffix(r.Match, wildcard)
-		switch {
-		case r.Match == eventType:
-			return r.To
-		case isPrefix && strings.HasPrefix(eventType, prefix) && len(prefix) > longest:
-			to, longest = r.To, len(prefix)
-		}
+	patterns := make([]string, len(c.Routes))
+	for i, r := range c.Routes {
+		patterns[i] = r.Match
 	}
-	return to
+	if best := delivery.BestPattern(patterns, eventType); best >= 0 {
+		return c.Routes[best].To
+	}
+	return nil
 }
 
 // Covers reports whether every event type that the pattern matches has a route.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -89,14 +90,11 @@ func (a Admin) Local() bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// minCanary keeps proofs from being a load of their own.
-const minCanary = 100 * time.Millisecond
-
 func (r Relay) checkCanary() error {
-	if r.Canary == 0 || r.Canary >= minCanary {
+	if r.Canary == 0 || r.Canary >= engine.MinCanary {
 		return nil
 	}
-	return field.Errorf("relay.canary", "%s is less than %s: write 0 for none", formatDuration(r.Canary), formatDuration(minCanary))
+	return field.Errorf("relay.canary", "%s is less than %s: write 0 for none", formatDuration(r.Canary), formatDuration(engine.MinCanary))
 }
 
 func (r Relay) checkLease() error {

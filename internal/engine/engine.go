@@ -35,6 +35,19 @@ func DefaultLimits() Limits {
 	}
 }
 
+// The defaults of a relay that are not limits of its engine, for who embeds one and for
+// the configuration file.
+const (
+	// DefaultCanary is how often a relay proves that it would hear a notification, and
+	// MinCanary keeps these proofs from being a load of their own.
+	DefaultCanary = 5 * time.Second
+	MinCanary     = 100 * time.Millisecond
+	// DefaultRetention is how long delivered events are kept, and DefaultPurgeBatch how
+	// many are deleted in one statement.
+	DefaultRetention  = 7 * 24 * time.Hour
+	DefaultPurgeBatch = 1000
+)
+
 const (
 	// maxLockBudget stays below the server's limit on idle transactions.
 	maxLockBudget = 2 * time.Second
