@@ -1,6 +1,7 @@
 package notifyd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -153,6 +155,16 @@ type handleSettings struct {
 	lane       dispatch.LaneConfig
 	middleware []Middleware
 	ordered    bool // is asked for in so many words
+}
+
+// WithLane sets concurrency, batch size and timeout as the package of a handler suggests
+// with DefaultLane; what is zero there stays as it is.
+func WithLane(l delivery.Lane) HandleOption {
+	return func(h *handleSettings) {
+		h.lane.Concurrency = cmp.Or(l.Concurrency, h.lane.Concurrency)
+		h.lane.Batch = cmp.Or(l.Batch, h.lane.Batch)
+		h.lane.Timeout = cmp.Or(l.Timeout, h.lane.Timeout)
+	}
 }
 
 // WithConcurrency sets how many calls of the handler run at once; 8 by default, at

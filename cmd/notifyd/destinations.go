@@ -2,14 +2,15 @@ package main
 
 import (
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/email"
 	logsink "github.com/notifyd/notifyd/handlers/log"
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/field"
 )
 
 // destination is what every entry of the registry makes: settings that can
@@ -18,14 +19,28 @@ type destination interface {
 	config.Settings
 	// open makes the handler, without contacting anything. Whoever opens it
 	// closes it, if it is an io.Closer.
-	open() (delivery.Handler, error)
+	open(options ...handlers.Option) (delivery.Handler, error)
 }
 
-// logging is implemented by a destination whose handler has something to say
-// about itself, such as that it has lost its connection.
-type logging interface {
-	// logTo comes before open.
-	logTo(log *slog.Logger)
+// tryOpen makes the handler, which reads the files that it needs, and closes it.
+func tryOpen(d destination) error {
+	h, err := d.open()
+	if err != nil {
+		return err
+	}
+	if closer, ok := h.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// checkTimeout wants a timeout with room for what the handler gives itself by the named
+// settings: what the destination is to blame for would count as attempts otherwise.
+func checkTimeout(timeout, within time.Duration, settings string) error {
+	if timeout > within {
+		return nil
+	}
+	return field.Errorf("timeout", "must be longer than %s (%v), such as %v", settings, within, 2*within)
 }
 
 // registry lists the destination types by the word in a destination's "type".
@@ -33,9 +48,7 @@ type logging interface {
 // "log" go to stdout or stderr.
 func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 	return config.Registry{
-		"email": func() config.Settings {
-			return &emailSettings{baseDir: baseDir, Concurrency: 4, Timeout: 90 * time.Second}
-		},
+		"email":    func() config.Settings { return newEmailSettings(baseDir) },
 		"kafka":    func() config.Settings { return newKafkaSettings(baseDir) },
 		"log":      func() config.Settings { return &logSettings{Output: "stdout", stdout: stdout, stderr: stderr} },
 		"rabbitmq": func() config.Settings { return newRabbitMQSettings(baseDir) },
@@ -58,25 +71,20 @@ type emailSettings struct {
 	baseDir string
 }
 
-// Validate tries to make the handler: that reads the template files, and
-// contacts nothing.
-func (s *emailSettings) Validate() error {
-	if err := s.Config.Validate(); err != nil {
-		return err
-	}
-	h, err := s.open()
-	if err != nil {
-		return err
-	}
-	return h.(io.Closer).Close() //nolint:forcetypeassert // email.Handler is one
+func newEmailSettings(baseDir string) *emailSettings {
+	lane := email.DefaultLane()
+	return &emailSettings{baseDir: baseDir, Concurrency: lane.Concurrency, Timeout: lane.Timeout}
 }
 
-func (s *emailSettings) open() (delivery.Handler, error) {
+// Validate implements config.Settings.
+func (s *emailSettings) Validate() error { return tryOpen(s) }
+
+func (s *emailSettings) open(options ...handlers.Option) (delivery.Handler, error) {
 	cfg := s.Config
 	if cfg.Connections == 0 {
 		cfg.Connections = max(s.Concurrency, 1)
 	}
-	return email.New(cfg, email.WithBaseDir(s.baseDir))
+	return email.New(cfg, append(options, handlers.WithBaseDir(s.baseDir))...)
 }
 
 // logSettings are the settings of the type "log".
@@ -90,7 +98,7 @@ type logSettings struct {
 // Validate has nothing to add to what the tags say.
 func (s *logSettings) Validate() error { return s.Config.Validate() }
 
-func (s *logSettings) open() (delivery.Handler, error) {
+func (s *logSettings) open(...handlers.Option) (delivery.Handler, error) {
 	out := s.stdout
 	if s.Output == "stderr" {
 		out = s.stderr

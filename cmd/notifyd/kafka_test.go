@@ -36,7 +36,7 @@ func TestKafkaMistakes(t *testing.T) {
 		"    topic: t\n": "brokers",
 		"    brokers: kafka://a:9092\n    topic: t\n":                                                              "leave out what stands before ://",
 		"    brokers: a\n    topic: \"no good\"\n":                                                                 "topic",
-		"    brokers: a\n    topic: t\n    timeout: 20s\n":                                                         "above delivery_timeout",
+		"    brokers: a\n    topic: t\n    timeout: 20s\n":                                                         "longer than delivery_timeout",
 		"    brokers: a\n    topic: t\n    tls: {ca_file: nowhere.pem}\n":                                          "tls.ca_file",
 		"    brokers: a\n    topic: t\n    sasl: {mechanism: plain, username: a, password: hush}\n":                "sasl.mechanism",
 		"    brokers: a\n    topic: t\n    sasl: {mechanism: scram-sha-256, username: a}\n":                        "sasl.password",

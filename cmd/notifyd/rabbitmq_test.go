@@ -60,7 +60,7 @@ func TestRabbitMQMistakes(t *testing.T) {
 	for settings, want := range map[string]string{
 		"    host: h\n": "destinations.r.exchange: missing",
 		"    url: amqp://u:hush@h?x=1\n    exchange: e\n":                                 "url",
-		"    exchange: e\n    timeout: 20s\n":                                             "above connect_timeout and confirm_timeout",
+		"    exchange: e\n    timeout: 20s\n":                                             "longer than connect_timeout and confirm_timeout",
 		"    exchange: e\n    tls: {ca_file: nowhere.pem}\n":                              "tls.ca_file",
 		"    exchange: e\n    username: u\n":                                              "password",
 		"    exchange: e\n    username: u\n    password: hush\n    host: 'a b'\n":         "host",

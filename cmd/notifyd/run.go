@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/systemd"
@@ -157,10 +158,7 @@ func openDestination(d config.Destination, log *slog.Logger) (notifyd.Handler, e
 	if !ok {
 		return nil, fmt.Errorf("type %q cannot be opened", d.Type)
 	}
-	if l, ok := d.Settings.(logging); ok {
-		l.logTo(log.With("destination", d.Name))
-	}
-	return opener.open()
+	return opener.open(handlers.WithLogger(log.With("destination", d.Name)))
 }
 
 func closeAll(closers []io.Closer) error {

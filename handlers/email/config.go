@@ -1,9 +1,11 @@
 package email
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -43,6 +45,13 @@ const (
 	// servers give only after their content filters have run.
 	defaultSendTimeout = 60 * time.Second
 )
+
+// DefaultLane is how a relay best calls the handler: a few mails at a time, and time for
+// connecting and sending together. A program that takes it sets [Config.Connections] to the
+// same number.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 4, Timeout: 90 * time.Second}
+}
 
 // Config says how events become mails and where the mails go. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
@@ -136,13 +145,13 @@ func (l *List) UnmarshalJSON(data []byte) error {
 
 // withDefaults returns a copy with every default filled in.
 func (c Config) withDefaults() Config {
-	c.TLS = orDefault(c.TLS, TLSMandatory)
-	c.Auth = orDefault(c.Auth, AuthAuto)
-	c.MaybeSent = orDefault(c.MaybeSent, MaybeSentRetry)
-	c.ServerName = orDefault(c.ServerName, c.Host)
-	c.Connections = orDefault(c.Connections, defaultConnections)
-	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
-	c.SendTimeout = orDefault(c.SendTimeout, defaultSendTimeout)
+	c.TLS = cmp.Or(c.TLS, TLSMandatory)
+	c.Auth = cmp.Or(c.Auth, AuthAuto)
+	c.MaybeSent = cmp.Or(c.MaybeSent, MaybeSentRetry)
+	c.ServerName = cmp.Or(c.ServerName, c.Host)
+	c.Connections = cmp.Or(c.Connections, defaultConnections)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
+	c.SendTimeout = cmp.Or(c.SendTimeout, defaultSendTimeout)
 	if c.Port == 0 {
 		switch c.TLS {
 		case TLSImplicit:
@@ -154,12 +163,4 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	return c
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }

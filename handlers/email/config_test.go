@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -127,7 +128,7 @@ func TestFilesAreReadByNew(t *testing.T) {
 		if err := c.Validate(); err != nil {
 			t.Errorf("Validate reads files: %v", err)
 		}
-		_, err := New(c, WithBaseDir(dir))
+		_, err := New(c, handlers.WithBaseDir(dir))
 		if !slices.ContainsFunc(field.Split(err), func(err error) bool { return strings.HasPrefix(err.Error(), want) }) {
 			t.Errorf("got %v\nwant %s", err, want)
 		}

@@ -14,6 +14,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
@@ -26,26 +27,14 @@ type Handler struct {
 	pool *pool
 }
 
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct{ baseDir string }
-
-// WithBaseDir sets the directory that text_file, html_file and ca_file are
-// relative to; the default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
-
 // New returns a handler for cfg. It reads the files that cfg names, and makes
 // no connection: a relay starts also while its mail server is down. The error
 // joins every mistake, each a field.Error. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	ts, _ := parseTemplates(cfg) // Validate reports the error
-	trust, err := tlsconf.Config{CAFile: cfg.CAFile}.Load(o.baseDir)
-	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.baseDir), err); err != nil {
+	trust, err := tlsconf.Config{CAFile: cfg.CAFile}.Load(o.BaseDir)
+	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.BaseDir), err); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()

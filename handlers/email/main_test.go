@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/freeport"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/testenv"
@@ -54,7 +55,7 @@ func config(s *smtpsink.Sink) Config {
 	}
 }
 
-func newHandler(tb testing.TB, cfg Config, opts ...Option) *Handler {
+func newHandler(tb testing.TB, cfg Config, opts ...handlers.Option) *Handler {
 	tb.Helper()
 	h, err := New(cfg, opts...)
 	if err != nil {

@@ -1,6 +1,7 @@
 package email
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/mail"
@@ -43,7 +44,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 	}
 	msg.Subject(title)
 	msg.SetDateWithValue(time.Now())
-	msg.SetMessageIDWithValue(messageID(e, orDefault(h.cfg.MessageIDDomain, domainOf(from))))
+	msg.SetMessageIDWithValue(messageID(e, cmp.Or(h.cfg.MessageIDDomain, domainOf(from))))
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	msg.SetGenHeader("X-Notifyd-Event-Id", strconv.FormatInt(e.ID, 10))
 	msg.SetGenHeader("X-Notifyd-Event-Type", oneLine(e.Type, maxHeader))
@@ -215,7 +216,7 @@ func messageID(e *delivery.Event, domain string) string {
 			return r
 		}
 		return '-'
-	}, orDefault(e.Destination, "email")), domain)
+	}, cmp.Or(e.Destination, "email")), domain)
 }
 
 // domainOf returns the domain of an address, or one that does not exist where

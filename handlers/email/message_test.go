@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
@@ -76,10 +77,10 @@ func TestOneBodyIsOnePart(t *testing.T) {
 	text, html := config(s), config(s)
 	text.Text, text.TextFile = "", "mail.txt"
 	html.Text, html.HTMLFile = "", "mail.html"
-	if _, p := deliverOne(t, newHandler(t, text, WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/plain" || p.Text != "text of Ada" {
+	if _, p := deliverOne(t, newHandler(t, text, handlers.WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/plain" || p.Text != "text of Ada" {
 		t.Errorf("got %+v", p)
 	}
-	if _, p := deliverOne(t, newHandler(t, html, WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/html" || p.HTML != "<b>Ada</b>" {
+	if _, p := deliverOne(t, newHandler(t, html, handlers.WithBaseDir(dir)), s, event(ada)); p.MediaType != "text/html" || p.HTML != "<b>Ada</b>" {
 		t.Errorf("got %+v", p)
 	}
 }

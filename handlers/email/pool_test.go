@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/internal/secret"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 	"github.com/notifyd/notifyd/internal/tmpl"
@@ -261,7 +262,7 @@ func TestTLSAndAuth(t *testing.T) {
 			if row.tls != TLSNone {
 				cfg.CAFile = "ca.pem"
 			}
-			h := newHandler(t, cfg, WithBaseDir(dir))
+			h := newHandler(t, cfg, handlers.WithBaseDir(dir))
 			for range 2 {
 				if m, _ := deliverOne(t, h, s, event(ada)); m.TLS != row.tlsd || m.User != "u" {
 					t.Errorf("got TLS %v, user %q", m.TLS, m.User)

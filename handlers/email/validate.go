@@ -2,11 +2,11 @@ package email
 
 import (
 	"errors"
-	"net"
 	"net/mail"
 	"slices"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -19,16 +19,12 @@ func (c Config) Validate() error {
 
 func (c Config) server() error {
 	var errs []error
-	switch {
-	case c.Host == "":
+	if c.Host == "" {
 		errs = append(errs, field.Errorf("host", "missing: name the mail server, such as smtp.example.com"))
-	case net.ParseIP(c.Host) != nil: // an IPv6 address has colons
-	case strings.ContainsAny(c.Host, "/: \t\r\n"):
-		errs = append(errs, field.Errorf("host", "must be a name or an address alone: put the port into port"))
+	} else if err := hostport.CheckHost(c.Host); err != nil {
+		errs = append(errs, field.Errorf("host", "%w", err))
 	}
-	if c.Port < 0 || c.Port > 65535 {
-		errs = append(errs, field.Errorf("port", "must be 1 to 65535, not %d", c.Port))
-	}
+	errs = append(errs, field.Between("port", c.Port, 1, 65535))
 	if c.Port == 465 && (c.TLS == "" || c.TLS == TLSMandatory || c.TLS == TLSOpportunistic) {
 		errs = append(errs, field.Errorf("tls", "port 465 speaks TLS from the first byte: set tls: implicit, or port: 587"))
 	}
@@ -43,19 +39,15 @@ func (c Config) server() error {
 
 func (c Config) security() error {
 	errs := []error{
-		word("tls", c.TLS, TLSMandatory, TLSOpportunistic, TLSImplicit, TLSNone),
-		word("auth", c.Auth, AuthAuto, AuthPlain, AuthLogin, AuthCRAMMD5, AuthSCRAMSHA1, AuthSCRAMSHA256),
+		field.Word("tls", c.TLS, TLSMandatory, TLSOpportunistic, TLSImplicit, TLSNone),
+		field.Word("auth", c.Auth, AuthAuto, AuthPlain, AuthLogin, AuthCRAMMD5, AuthSCRAMSHA1, AuthSCRAMSHA256),
+		field.Login(c.Username, c.Password, "SMTP_PASSWORD"),
 	}
-	switch {
-	case c.Username != "" && c.Password.IsZero():
-		errs = append(errs, field.Errorf("password", "missing: username needs one, such as ${env:SMTP_PASSWORD}"))
-	case c.Username == "" && !c.Password.IsZero():
-		errs = append(errs, field.Errorf("username", "missing: password needs one"))
-	case c.Username == "" && c.Auth != "" && c.Auth != AuthAuto:
+	if c.Username == "" && c.Password.IsZero() && c.Auth != "" && c.Auth != AuthAuto {
 		errs = append(errs, field.Errorf("auth", "needs username and password: set them, or take auth out"))
 	}
 	readable := slices.Contains([]string{"", AuthAuto, AuthPlain, AuthLogin}, c.Auth)
-	if c.TLS == TLSNone && c.Username != "" && readable && !isLoopback(c.Host) {
+	if c.TLS == TLSNone && c.Username != "" && readable && !hostport.IsLoopback(c.Host) {
 		errs = append(errs, field.Errorf("auth", "would send the password unencrypted: set tls: mandatory, or auth: %s", AuthSCRAMSHA256))
 	}
 	if c.TLS == TLSNone && c.CAFile != "" {
@@ -68,18 +60,12 @@ func (c Config) security() error {
 }
 
 func (c Config) limits() error {
-	var errs []error
-	if c.Connections < 0 || c.Connections > maxConnections {
-		errs = append(errs, field.Errorf("connections", "must be 1 to %d, not %d", maxConnections, c.Connections))
-	}
-	if c.ConnectTimeout < 0 {
-		errs = append(errs, field.Errorf("connect_timeout", "must be positive, such as %v", defaultConnectTimeout))
-	}
-	if c.SendTimeout < 0 {
-		errs = append(errs, field.Errorf("send_timeout", "must be positive, such as %v", defaultSendTimeout))
-	}
-	errs = append(errs, word("maybe_sent", c.MaybeSent, MaybeSentRetry, MaybeSentAccept))
-	return errors.Join(errs...)
+	return errors.Join(
+		field.Between("connections", c.Connections, 1, maxConnections),
+		field.Timeout("connect_timeout", c.ConnectTimeout, 0, defaultConnectTimeout),
+		field.Timeout("send_timeout", c.SendTimeout, 0, defaultSendTimeout),
+		field.Word("maybe_sent", c.MaybeSent, MaybeSentRetry, MaybeSentAccept),
+	)
 }
 
 func (c Config) content() error {
@@ -110,14 +96,6 @@ func (c Config) content() error {
 	return errors.Join(errs...)
 }
 
-// word checks a setting that knows only some words; "" is the default.
-func word(path, got string, known ...string) error {
-	if got == "" || slices.Contains(known, got) {
-		return nil
-	}
-	return field.Errorf(path, "unknown word %q: use %s", got, strings.Join(known, ", "))
-}
-
 // headerName returns what is wrong with the name of an extra header, or "".
 func headerName(name string) string {
 	lower := strings.ToLower(name)
@@ -143,11 +121,6 @@ func headerName(name string) string {
 		return "must be a header name of 1 to 76 letters"
 	}
 	return ""
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || (ip != nil && ip.IsLoopback())
 }
 
 // isDotAtom reports whether s may stand in a Message-ID.

@@ -1,8 +1,10 @@
 package kafka
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -24,6 +26,13 @@ const (
 	CompressionZstd   = "zstd"
 	CompressionGzip   = "gzip"
 )
+
+// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
+// of the events, through an outage too. The timeout is for a handler that does not keep to
+// its own.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * DefaultDeliveryTimeout}
+}
 
 const (
 	defaultPort = "9092"
@@ -107,18 +116,14 @@ type SASL struct {
 
 // withDefaults returns a copy with every default filled in.
 func (c Config) withDefaults() Config {
-	c.ClientID = orDefault(c.ClientID, defaultClientID)
-	c.Compression = orDefault(c.Compression, CompressionNone)
-	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMaxMessageBytes)
-	c.DeliveryTimeout = orDefault(c.DeliveryTimeout, DefaultDeliveryTimeout)
-	c.TransactionalID = orDefault(c.TransactionalID, defaultTxnPrefix)
+	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
+	c.Compression = cmp.Or(c.Compression, CompressionNone)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, DefaultDeliveryTimeout)
+	c.TransactionalID = cmp.Or(c.TransactionalID, defaultTxnPrefix)
 	return c
 }
 
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
-}
+// Within returns how long a batch may take until the handler gives up on it: the delivery
+// timeout.
+func (c Config) Within() time.Duration { return c.withDefaults().DeliveryTimeout }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
@@ -84,7 +85,7 @@ func TestValidate(t *testing.T) {
 
 func TestCertificatesAreRead(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{Brokers: []string{"a"}, Topic: "t", TLS: &tlsconf.Config{CAFile: "nowhere.pem"}}, WithBaseDir(t.TempDir()))
+	_, err := New(Config{Brokers: []string{"a"}, Topic: "t", TLS: &tlsconf.Config{CAFile: "nowhere.pem"}}, handlers.WithBaseDir(t.TempDir()))
 	if field.Path(err) != "tls.ca_file" {
 		t.Errorf("New = %v, want a mistake in tls.ca_file", err)
 	}

@@ -18,11 +18,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
 )
 
 // Handler writes events to topics. It implements [delivery.BatchHandler] and
@@ -34,29 +36,15 @@ type Handler struct {
 	options []kgo.Opt
 	secrets *secrets
 
-	mu     sync.Mutex
-	idle   []*producer // the last one is the next to be used
-	made   int         // producers, for transactional ids
-	closed bool
+	idle idle.Pool[*producer]
+	made int // producers, for transactional ids; guarded by idle
 }
-
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct{ baseDir string }
-
-// WithBaseDir sets the directory that tls.ca_file, tls.cert_file, tls.key_file
-// and sasl.token_file are relative to; the default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
 
 // New returns a handler for cfg. It reads the certificates that cfg names, and
 // makes no connection: a relay starts also while its brokers are down. The error
 // joins every mistake, each a field.Error. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -66,7 +54,7 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{cfg: cfg, encoder: enc, secrets: newSecrets(cfg)}
-	h.options, err = clientOptions(cfg, o.baseDir, h.secrets)
+	h.options, err = clientOptions(cfg, o.BaseDir, h.secrets)
 	if err != nil {
 		return nil, err
 	}
@@ -101,11 +89,11 @@ func (h *Handler) KeepsOrder() bool { return h.encoder.byID && h.encoder.fixedTo
 //     the same, but not behind records of a later batch.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
-		return repeat(fmt.Errorf("kafka: %w", context.Cause(ctx)), len(events))
+		return slices.Repeat([]error{fmt.Errorf("kafka: %w", context.Cause(ctx))}, len(events))
 	}
-	p, err := h.acquire()
-	if err != nil {
-		return repeat(err, len(events))
+	p, open := h.idle.Take(h.newProducer)
+	if !open {
+		return slices.Repeat([]error{errClosed}, len(events))
 	}
 	defer h.release(p)
 	within, cancel := context.WithTimeoutCause(ctx, h.cfg.DeliveryTimeout, errTimeout)
@@ -118,49 +106,21 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 // Close closes all producers. It waits for nothing: a batch that is under way
 // closes its own, and a later one fails. Closing again does nothing.
 func (h *Handler) Close() error {
-	h.mu.Lock()
-	idle := h.idle
-	h.idle, h.closed = nil, true
-	h.mu.Unlock()
-	for _, p := range idle {
+	for _, p := range h.idle.Close() {
 		p.close()
 	}
 	return nil
 }
 
-// acquire returns the producer that was used last, so that with one batch at a
-// time it is always the same: see the package comment.
-func (h *Handler) acquire() (*producer, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return nil, errClosed
-	}
-	if n := len(h.idle); n > 0 {
-		p := h.idle[n-1]
-		h.idle = h.idle[:n-1]
-		return p, nil
-	}
+// newProducer returns another producer. With one batch at a time there is only one: see
+// the package comment.
+func (h *Handler) newProducer() *producer {
 	h.made++
-	return newProducer(h.cfg, h.options, h.made), nil
+	return newProducer(h.cfg, h.options, h.made)
 }
 
 func (h *Handler) release(p *producer) {
-	h.mu.Lock()
-	closed := h.closed
-	if !closed {
-		h.idle = append(h.idle, p)
-	}
-	h.mu.Unlock()
-	if closed {
+	if !h.idle.Put(p) {
 		p.close()
 	}
-}
-
-func repeat(err error, n int) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
 }

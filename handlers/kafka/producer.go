@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
 const (
@@ -96,12 +98,8 @@ func newProducer(cfg Config, opts []kgo.Opt, n int) *producer {
 
 // clientOptions returns what all producers of a handler have in common.
 func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
-	brokers := make([]string, len(cfg.Brokers))
-	for i, b := range cfg.Brokers {
-		brokers[i] = withPort(b)
-	}
 	opts := []kgo.Opt{
-		kgo.SeedBrokers(brokers...),
+		kgo.SeedBrokers(cfg.brokers()...),
 		kgo.ClientID(cfg.ClientID),
 		kgo.SoftwareNameAndVersion("notifyd", "v1"),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -120,11 +118,11 @@ func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 	if cfg.AllowAutoTopicCreation {
 		opts = append(opts, kgo.AllowAutoTopicCreation())
 	}
-	if cfg.TLS != nil {
-		conf, err := cfg.TLS.Load(baseDir)
-		if err != nil {
-			return nil, below("tls", err)
-		}
+	conf, err := tlsconf.Load(cfg.TLS, baseDir)
+	if err != nil {
+		return nil, err
+	}
+	if conf != nil {
 		opts = append(opts, kgo.DialTLSConfig(conf))
 	}
 	if cfg.SASL != nil {

@@ -3,11 +3,12 @@ package kafka
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -21,13 +22,22 @@ func (c Config) Validate() error {
 	return errors.Join(c.where(), err, c.Config.Validate(), c.security(), c.limits())
 }
 
+// brokers returns where the brokers are, as host:port.
+func (c Config) brokers() []string {
+	all := make([]string, len(c.Brokers))
+	for i, b := range c.Brokers {
+		all[i] = hostport.WithPort(b, defaultPort)
+	}
+	return all
+}
+
 func (c Config) where() error {
 	var errs []error
 	if len(c.Brokers) == 0 {
 		errs = append(errs, field.Errorf("brokers", "missing: name one, such as kafka.example.com:9092"))
 	}
 	for i, b := range c.Brokers {
-		if err := checkBroker(b); err != nil {
+		if err := hostport.Check(b, "kafka.example.com:9092"); err != nil {
 			errs = append(errs, field.Errorf("brokers."+strconv.Itoa(i), "%w", err))
 		}
 	}
@@ -35,32 +45,6 @@ func (c Config) where() error {
 		errs = append(errs, field.Errorf("topic", "missing: name one, such as orders, or {{ .Event.AggregateType }}"))
 	}
 	return errors.Join(errs...)
-}
-
-// checkBroker wants a host, or host:port.
-func checkBroker(addr string) error {
-	host, port, err := net.SplitHostPort(withPort(addr))
-	n, portErr := strconv.Atoi(port)
-	switch {
-	case strings.Contains(addr, "://"):
-		return errors.New("must be host:port alone: leave out what stands before ://")
-	case strings.Contains(addr, ","):
-		return errors.New("must be one broker: write several as a list")
-	case err != nil || host == "" || strings.ContainsAny(host, "/@ \t\r\n"):
-		return errors.New("must be host:port, such as kafka.example.com:9092")
-	case portErr != nil || n < 1 || n > 65535:
-		return errors.New("must have a port of 1 to 65535")
-	default:
-		return nil
-	}
-}
-
-// withPort adds the default port where there is none.
-func withPort(addr string) string {
-	if _, _, err := net.SplitHostPort(addr); err == nil {
-		return addr
-	}
-	return net.JoinHostPort(strings.Trim(addr, "[]"), defaultPort)
 }
 
 // checkTopic wants what Kafka takes for a topic. The error does not repeat the
@@ -84,20 +68,13 @@ func checkTopic(name string) error {
 }
 
 func (c Config) security() error {
-	var errs []error
-	if c.TLS != nil {
-		for _, err := range field.Split(c.TLS.Validate()) {
-			errs = append(errs, below("tls", err))
-		}
-	}
+	errs := []error{tlsconf.Check(c.TLS)}
 	if c.SASL == nil {
 		return errors.Join(errs...)
 	}
-	for _, err := range field.Split(c.SASL.validate()) {
-		errs = append(errs, below("sasl", err))
-	}
+	errs = append(errs, field.Under("sasl", c.SASL.validate()))
 	readable := c.SASL.Mechanism == SASLPlain || c.SASL.Mechanism == SASLOAuthBearer
-	if readable && c.TLS == nil && !c.SASL.AllowUnencrypted && slices.ContainsFunc(c.Brokers, isRemote) {
+	if readable && c.TLS == nil && !c.SASL.AllowUnencrypted && slices.ContainsFunc(c.brokers(), hostport.IsRemote) {
 		errs = append(errs, field.Errorf("sasl.mechanism", "%s would be readable on the way: set tls: {}, or mechanism: %s, or allow_unencrypted: true",
 			c.SASL.Mechanism, SASLSCRAM256))
 	}
@@ -139,38 +116,13 @@ func mechanisms() []string {
 }
 
 func (c Config) limits() error {
-	var errs []error
-	known := []string{CompressionNone, CompressionSnappy, CompressionLZ4, CompressionZstd, CompressionGzip}
-	if c.Compression != "" && !slices.Contains(known, c.Compression) {
-		errs = append(errs, field.Errorf("compression", "unknown word %q: use %s", c.Compression, strings.Join(known, ", ")))
-	}
-	if n := c.MaxMessageBytes; n != 0 && (n < minMaxMessageBytes || n > limitMaxMessageBytes) {
-		errs = append(errs, field.Errorf("max_message_bytes", "must be %d to %d, not %d", minMaxMessageBytes, limitMaxMessageBytes, n))
-	}
-	if d := c.DeliveryTimeout; d < 0 || d > maxDeliveryTimeout {
-		errs = append(errs, field.Errorf("delivery_timeout", "must be above 0 and at most %v, such as %v", maxDeliveryTimeout, DefaultDeliveryTimeout))
+	errs := []error{
+		field.Word("compression", c.Compression, CompressionNone, CompressionSnappy, CompressionLZ4, CompressionZstd, CompressionGzip),
+		field.Between("max_message_bytes", c.MaxMessageBytes, minMaxMessageBytes, limitMaxMessageBytes),
+		field.Timeout("delivery_timeout", c.DeliveryTimeout, maxDeliveryTimeout, DefaultDeliveryTimeout),
 	}
 	if c.TransactionalID != "" && !c.Transactional {
 		errs = append(errs, field.Errorf("transactional_id", "is of no use without transactional: true: take it out"))
 	}
 	return errors.Join(errs...)
-}
-
-// below puts a mistake's path under another.
-func below(path string, err error) error {
-	var fe *field.Error
-	if !errors.As(err, &fe) {
-		return field.Errorf(path, "%w", err)
-	}
-	return field.Errorf(path+"."+fe.Path, "%w", fe.Err)
-}
-
-// isRemote reports whether a broker may be on another machine.
-func isRemote(addr string) bool {
-	host, _, err := net.SplitHostPort(withPort(addr))
-	if err != nil {
-		return false // checkBroker complains
-	}
-	ip := net.ParseIP(host)
-	return !strings.EqualFold(host, "localhost") && (ip == nil || !ip.IsLoopback())
 }

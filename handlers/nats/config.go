@@ -1,8 +1,10 @@
 package nats
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -21,6 +23,13 @@ const (
 	defaultAckTimeout     = 5 * time.Second
 	maxTimeout            = 10 * time.Minute
 )
+
+// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
+// of each aggregate's events, through an outage too. The timeout is for a handler that does
+// not keep to its own.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
+}
 
 // Config says to which subject events go, and how NATS is reached. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
@@ -65,17 +74,16 @@ type Config struct {
 
 // withDefaults returns a copy with every default filled in.
 func (c Config) withDefaults() Config {
-	c.Mode = orDefault(c.Mode, ModeJetStream)
-	c.ClientName = orDefault(c.ClientName, defaultClientName)
-	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
-	c.AckTimeout = orDefault(c.AckTimeout, defaultAckTimeout)
+	c.Mode = cmp.Or(c.Mode, ModeJetStream)
+	c.ClientName = cmp.Or(c.ClientName, defaultClientName)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
+	c.AckTimeout = cmp.Or(c.AckTimeout, defaultAckTimeout)
 	return c
 }
 
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
+// Within returns how long a batch may take until the handler gives up on it: connecting to
+// each server, and the wait for acknowledgements.
+func (c Config) Within() time.Duration {
+	c = c.withDefaults()
+	return c.ConnectTimeout*time.Duration(len(c.Servers)) + c.AckTimeout
 }

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,12 +45,12 @@ func connectOptions(cfg Config, baseDir string) ([]natsgo.Option, error) {
 			conf = &tlsconf.Config{}
 		}
 	}
-	if conf != nil {
-		loaded, err := conf.Load(baseDir)
-		if err != nil {
-			return nil, below("tls", err)
-		}
-		all = append(all, natsgo.Secure(loaded))
+	security, err := tlsconf.Load(conf, baseDir)
+	if err != nil {
+		return nil, err
+	}
+	if security != nil {
+		all = append(all, natsgo.Secure(security))
 	}
 	login, err := loginOption(cfg, baseDir)
 	if err != nil {
@@ -151,7 +152,7 @@ func hosts(servers []string) string {
 	var all []string
 	for _, s := range servers {
 		if u, err := url.Parse(s); err == nil {
-			all = append(all, net.JoinHostPort(u.Hostname(), orDefault(u.Port(), defaultPort)))
+			all = append(all, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPort)))
 		}
 	}
 	return strings.Join(all, ", ")

@@ -30,6 +30,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 )
 
 // Handler publishes events. It implements [delivery.BatchHandler] and io.Closer,
@@ -47,23 +48,11 @@ type Handler struct {
 	link *link // nil before the first delivery
 }
 
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct{ baseDir string }
-
-// WithBaseDir sets the directory that credentials_file and the files of tls are
-// relative to; the default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
-
 // New returns a handler for cfg. It reads the files that cfg names, and makes no
 // connection: a relay starts also while NATS is down. The error joins every
 // mistake, each a field.Error. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -73,7 +62,7 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{cfg: cfg, encoder: enc, dialing: make(chan struct{}, 1), core: make(chan struct{}, 1)}
-	if h.options, err = connectOptions(cfg, o.baseDir); err != nil {
+	if h.options, err = connectOptions(cfg, o.BaseDir); err != nil {
 		return nil, err
 	}
 	h.closing, h.close = context.WithCancel(context.Background()) //nolint:forbidigo // the handler's own life

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -223,12 +224,12 @@ func TestCredentialsFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := New(Config{Servers: []string{"nats://localhost"}, Subject: "s", CredentialsFile: name}, WithBaseDir(dir))
+		_, err := New(Config{Servers: []string{"nats://localhost"}, Subject: "s", CredentialsFile: name}, handlers.WithBaseDir(dir))
 		if field.Path(err) != "credentials_file" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := New(Config{Servers: []string{"nats://localhost"}, Subject: "s", CredentialsFile: "none"}, WithBaseDir(dir))
+	_, err := New(Config{Servers: []string{"nats://localhost"}, Subject: "s", CredentialsFile: "none"}, handlers.WithBaseDir(dir))
 	if field.Path(err) != "credentials_file" {
 		t.Errorf("no file: %v", err)
 	}

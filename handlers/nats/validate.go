@@ -1,8 +1,8 @@
 package nats
 
 import (
+	"cmp"
 	"errors"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -44,7 +46,7 @@ func checkServer(text string) error {
 	if err != nil || !strings.Contains(text, "://") {
 		return errors.New("must be a URL such as nats://nats.example.com:4222")
 	}
-	switch port, portErr := strconv.Atoi(orDefault(u.Port(), defaultPort)); {
+	switch port, portErr := strconv.Atoi(cmp.Or(u.Port(), defaultPort)); {
 	case u.Scheme != "nats" && u.Scheme != "tls":
 		return errors.New("must begin with nats:// or tls://")
 	case u.User != nil:
@@ -61,26 +63,18 @@ func checkServer(text string) error {
 }
 
 func (c Config) security() error {
-	var errs []error
+	errs := []error{tlsconf.Check(c.TLS)}
 	wrong := func(path, text string) { errs = append(errs, field.Errorf(path, "%s", text)) }
-	if c.TLS != nil {
-		for _, err := range field.Split(c.TLS.Validate()) {
-			errs = append(errs, below("tls", err))
-		}
-	}
 	ways := 0
 	for _, set := range []bool{c.Username != "" || !c.Password.IsZero(), !c.Token.IsZero(), c.CredentialsFile != "", !c.NKeySeed.IsZero()} {
 		if set {
 			ways++
 		}
 	}
-	switch {
-	case ways > 1:
+	if ways > 1 {
 		wrong("username", "there are several ways to log in: keep one of username and password, token, credentials_file, nkey_seed")
-	case c.Username == "" && !c.Password.IsZero():
-		wrong("username", "missing: password needs one")
-	case c.Username != "" && c.Password.IsZero():
-		wrong("password", "missing: username needs one, such as ${env:NATS_PASSWORD}")
+	} else {
+		errs = append(errs, field.Login(c.Username, c.Password, "NATS_PASSWORD"))
 	}
 	if !c.NKeySeed.IsZero() {
 		if _, err := userKey(c.NKeySeed.Reveal()); err != nil {
@@ -108,28 +102,20 @@ func userKey(seed string) (nkeys.KeyPair, error) {
 }
 
 func (c Config) form() error {
-	var errs []error
+	errs := []error{
+		field.Word("mode", c.Mode, ModeJetStream, ModeCore),
+		field.Timeout("connect_timeout", c.ConnectTimeout, maxTimeout, defaultConnectTimeout),
+		field.Timeout("ack_timeout", c.AckTimeout, maxTimeout, defaultAckTimeout),
+	}
 	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
 	if c.Subject == "" {
 		wrong("subject", "missing: name one, such as orders.created, or orders.{{ .Event.Type }}")
 	}
-	switch c.Mode {
-	case "", ModeJetStream:
-	case ModeCore:
-		if c.Stream != "" {
-			wrong("stream", "is of no use with mode: %s, which has no streams: take one of them out", ModeCore)
-		}
-	default:
-		wrong("mode", "unknown word %q: use %s or %s", c.Mode, ModeJetStream, ModeCore)
+	if c.Mode == ModeCore && c.Stream != "" {
+		wrong("stream", "is of no use with mode: %s, which has no streams: take one of them out", ModeCore)
 	}
 	if strings.ContainsAny(c.Stream, ".*>/\\ \t\r\n") {
 		wrong("stream", "must be the name of a stream: without dots, stars, slashes and blanks")
-	}
-	if c.ConnectTimeout < 0 || c.ConnectTimeout > maxTimeout {
-		wrong("connect_timeout", "must be above 0 and at most %v, such as %v", maxTimeout, defaultConnectTimeout)
-	}
-	if c.AckTimeout < 0 || c.AckTimeout > maxTimeout {
-		wrong("ack_timeout", "must be above 0 and at most %v, such as %v", maxTimeout, defaultAckTimeout)
 	}
 	return errors.Join(errs...)
 }
@@ -176,23 +162,9 @@ func checkSubject(subject string) error {
 	return nil
 }
 
-// below puts a mistake's path under another.
-func below(path string, err error) error {
-	var fe *field.Error
-	if !errors.As(err, &fe) {
-		return field.Errorf(path, "%w", err)
-	}
-	return field.Errorf(path+"."+fe.Path, "%w", fe.Err)
-}
-
 // isRemotePlain reports whether a server may be on another machine and is
 // reached without TLS.
 func isRemotePlain(server string) bool {
 	u, err := url.Parse(server)
-	if err != nil || u.Scheme == "tls" {
-		return false // checkServer complains
-	}
-	host := u.Hostname()
-	ip := net.ParseIP(host)
-	return !strings.EqualFold(host, "localhost") && (ip == nil || !ip.IsLoopback())
+	return err == nil && u.Scheme != "tls" && !hostport.IsLoopback(u.Hostname()) // checkServer complains of an error
 }

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -92,7 +93,7 @@ func (b *batch) holdBack() {
 // of the other.
 func behind(head *failure) *failure {
 	f := *head
-	f.text = fmt.Sprintf("%s: %s", stageBehind, orDefault(head.text, head.at.String()))
+	f.text = fmt.Sprintf("%s: %s", stageBehind, cmp.Or(head.text, head.at.String()))
 	return &f
 }
 

@@ -1,8 +1,10 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -51,6 +53,13 @@ const (
 	defaultAppID         = "notifyd"
 	defaultName          = "notifyd"
 )
+
+// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
+// of the events, through an outage too, and more at a time are slower: they compete for the
+// broker's one reader of the connection.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 500, Timeout: time.Minute}
+}
 
 // Config says where events go in RabbitMQ, and how it is reached. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
@@ -174,15 +183,15 @@ func (d Declare) IsZero() bool { return len(d.Exchanges)+len(d.Queues)+len(d.Bin
 // withDefaults returns a copy with every default filled in that does not
 // depend on the URL: see target.
 func (c Config) withDefaults() Config {
-	c.Auth = orDefault(c.Auth, AuthPlain)
-	c.ConnectionName = orDefault(c.ConnectionName, defaultName)
-	c.AppID = orDefault(c.AppID, defaultAppID)
-	c.Unroutable = orDefault(c.Unroutable, UnroutableAuto)
-	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMaxMessageBytes)
-	c.Heartbeat = orDefault(c.Heartbeat, defaultHeartbeat)
-	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
-	c.WriteTimeout = orDefault(c.WriteTimeout, defaultWriteTimeout)
-	c.ConfirmTimeout = orDefault(c.ConfirmTimeout, defaultConfirmTimeout)
+	c.Auth = cmp.Or(c.Auth, AuthPlain)
+	c.ConnectionName = cmp.Or(c.ConnectionName, defaultName)
+	c.AppID = cmp.Or(c.AppID, defaultAppID)
+	c.Unroutable = cmp.Or(c.Unroutable, UnroutableAuto)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
+	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
+	c.ConfirmTimeout = cmp.Or(c.ConfirmTimeout, defaultConfirmTimeout)
 	return c
 }
 
@@ -191,12 +200,4 @@ func (c Config) withDefaults() Config {
 func (c Config) Within() time.Duration {
 	c = c.withDefaults()
 	return c.ConnectTimeout + c.ConfirmTimeout
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }

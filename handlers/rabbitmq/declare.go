@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -21,7 +22,7 @@ func (h *Handler) declare(conn *amqp.Connection) error {
 	for _, e := range d.Exchanges {
 		args, err := table(e.Arguments)
 		if err == nil {
-			err = ch.ExchangeDeclare(e.Name, orDefault(e.Type, amqp.ExchangeTopic), !e.Transient, false, false, false, args)
+			err = ch.ExchangeDeclare(e.Name, cmp.Or(e.Type, amqp.ExchangeTopic), !e.Transient, false, false, false, args)
 		}
 		if err != nil {
 			return declareError("exchange", e.Name, err)

@@ -17,6 +17,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -30,7 +31,7 @@ const patience = 60 * time.Second
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // open returns a handler that the end of the test closes.
-func open(tb testing.TB, cfg rabbitmq.Config, opts ...rabbitmq.Option) *rabbitmq.Handler {
+func open(tb testing.TB, cfg rabbitmq.Config, opts ...handlers.Option) *rabbitmq.Handler {
 	tb.Helper()
 	h, err := rabbitmq.New(cfg, opts...)
 	if err != nil {
@@ -184,8 +185,8 @@ func (l *logged) tells(t *testing.T, text string, n int) {
 	}
 }
 
-func (l *logged) option() rabbitmq.Option {
-	return rabbitmq.WithLogger(slog.New(slog.NewTextHandler(io.Writer(l), nil)))
+func (l *logged) option() handlers.Option {
+	return handlers.WithLogger(slog.New(slog.NewTextHandler(io.Writer(l), nil)))
 }
 
 // isUnavailable fails unless err is a fault of the destination that says all of

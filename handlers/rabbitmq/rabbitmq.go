@@ -11,14 +11,16 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"net"
 	"sync/atomic"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
 // Handler publishes messages. It implements [delivery.BatchHandler] and
@@ -36,30 +38,11 @@ type Handler struct {
 	unconfirmed atomic.Int64
 }
 
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct {
-	baseDir string
-	log     *slog.Logger
-}
-
-// WithBaseDir sets the directory that the files of the TLS settings are relative
-// to; the default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
-
-// WithLogger sets where the handler says that it has lost or found its broker,
-// one line each. The default is nowhere.
-func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
-
 // New returns a handler for cfg. It reads the files that cfg names, and makes
 // no connection: a relay starts also while its broker is down. The error joins
 // every mistake, each a field.Error. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	o := options{log: slog.New(slog.DiscardHandler)}
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -72,18 +55,16 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 	errs = append(errs, err)
 	h.enc, err = newEncoder(cfg, ts)
 	errs = append(errs, err)
-	switch {
-	case cfg.TLS != nil:
-		h.tls, err = cfg.TLS.Load(o.baseDir)
-		errs = append(errs, below("tls", err))
-	case h.target.encrypted:
-		h.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.TLS == nil && h.target.encrypted {
+		cfg.TLS = &tlsconf.Config{}
 	}
+	h.tls, err = tlsconf.Load(cfg.TLS, o.BaseDir)
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	h.ownExchange, h.ownRoute = depends(ts.exchange), routesByEvent(cfg, ts)
-	h.keeper = newKeeper(h.dial, o.log)
+	h.keeper = newKeeper(h.dial, o.Log)
 	return h, nil
 }
 
@@ -166,7 +147,7 @@ func (h *Handler) Close() error {
 // tlsClient returns the encrypted side of raw.
 func tlsClient(raw net.Conn, cfg *tls.Config, host string) *tls.Conn {
 	cfg = cfg.Clone()
-	cfg.ServerName = orDefault(cfg.ServerName, host)
+	cfg.ServerName = cmp.Or(cfg.ServerName, host)
 	return tls.Client(raw, cfg)
 }
 

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"strconv"
@@ -34,8 +35,8 @@ func (c Config) target() (target, error) {
 			return t, field.Errorf("tls", "is of no use with an amqp:// url: write amqps://, or take tls out")
 		}
 	}
-	t.host = orDefault(t.host, defaultHost)
-	t.vhost = orDefault(t.vhost, "/")
+	t.host = cmp.Or(t.host, defaultHost)
+	t.vhost = cmp.Or(t.vhost, "/")
 	if t.port == "" {
 		t.port = strconv.Itoa(defaultPort)
 		if t.encrypted {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
@@ -65,7 +66,7 @@ func TestTLS(t *testing.T) {
 			t.Parallel()
 			cfg := base
 			c.change(&cfg)
-			h := open(t, cfg, rabbitmq.WithBaseDir(pki.dir))
+			h := open(t, cfg, handlers.WithBaseDir(pki.dir))
 			err := h.Deliver(t.Context(), event(1))
 			if c.fails != "" {
 				isUnavailable(t, err, c.fails)
@@ -74,7 +75,7 @@ func TestTLS(t *testing.T) {
 			}
 		})
 	}
-	_, err = rabbitmq.New(base, rabbitmq.WithBaseDir(t.TempDir()))
+	_, err = rabbitmq.New(base, handlers.WithBaseDir(t.TempDir()))
 	if err == nil || !strings.Contains(err.Error(), "tls.ca_file: cannot be read") {
 		t.Errorf("a file that is not there: %v", err)
 	}

@@ -3,13 +3,12 @@ package rabbitmq
 import (
 	"errors"
 	"fmt"
-	"net"
-	"slices"
 	"strings"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -38,25 +37,18 @@ func (c Config) server() error {
 	if _, err := c.target(); err != nil {
 		errs = append(errs, err)
 	}
-	if net.ParseIP(c.Host) == nil && strings.ContainsAny(c.Host, "/: \t\r\n") {
-		errs = append(errs, field.Errorf("host", "must be a name or an address alone: put the port into port"))
+	if err := hostport.CheckHost(c.Host); err != nil {
+		errs = append(errs, field.Errorf("host", "%w", err))
 	}
-	if c.Port < 0 || c.Port > 65535 {
-		errs = append(errs, field.Errorf("port", "must be 1 to 65535, not %d", c.Port))
-	}
+	errs = append(errs, field.Between("port", c.Port, 1, 65535))
 	return errors.Join(errs...)
 }
 
 func (c Config) security() error {
-	errs := []error{word("auth", c.Auth, AuthPlain, AuthExternal)}
-	switch {
-	case c.Username != "" && c.Password.IsZero():
-		errs = append(errs, field.Errorf("password", "missing: username needs one, such as ${env:RABBITMQ_PASSWORD}"))
-	case c.Username == "" && !c.Password.IsZero():
-		errs = append(errs, field.Errorf("username", "missing: password needs one"))
-	}
-	if c.TLS != nil {
-		errs = append(errs, below("tls", c.TLS.Validate()))
+	errs := []error{
+		field.Word("auth", c.Auth, AuthPlain, AuthExternal),
+		field.Login(c.Username, c.Password, "RABBITMQ_PASSWORD"),
+		tlsconf.Check(c.TLS),
 	}
 	if c.Auth == AuthExternal {
 		if c.TLS == nil || c.TLS.CertFile == "" {
@@ -70,24 +62,12 @@ func (c Config) security() error {
 }
 
 func (c Config) limits() error {
-	var errs []error
-	for _, d := range []struct {
-		name   string
-		set, d time.Duration
-	}{
-		{"connect_timeout", c.ConnectTimeout, defaultConnectTimeout},
-		{"write_timeout", c.WriteTimeout, defaultWriteTimeout},
-		{"confirm_timeout", c.ConfirmTimeout, defaultConfirmTimeout},
-	} {
-		if d.set < 0 {
-			errs = append(errs, field.Errorf(d.name, "must be positive, such as %v", d.d))
-		}
-	}
-	if c.Heartbeat != 0 && (c.Heartbeat < minHeartbeat || c.Heartbeat > maxHeartbeat) {
-		errs = append(errs, field.Errorf("heartbeat", "must be %v to %v", minHeartbeat, maxHeartbeat))
-	}
-	if c.MaxMessageBytes < 0 || c.MaxMessageBytes > limitMaxMessageBytes {
-		errs = append(errs, field.Errorf("max_message_bytes", "must be 1 to %d, not %d", limitMaxMessageBytes, c.MaxMessageBytes))
+	errs := []error{
+		field.Timeout("connect_timeout", c.ConnectTimeout, 0, defaultConnectTimeout),
+		field.Timeout("write_timeout", c.WriteTimeout, 0, defaultWriteTimeout),
+		field.Timeout("confirm_timeout", c.ConfirmTimeout, 0, defaultConfirmTimeout),
+		field.Between("heartbeat", c.Heartbeat, minHeartbeat, maxHeartbeat),
+		field.Between("max_message_bytes", c.MaxMessageBytes, 1, limitMaxMessageBytes),
 	}
 	for name, text := range map[string]string{"app_id": c.AppID, "connection_name": c.ConnectionName} {
 		if len(text) > maxShort {
@@ -98,7 +78,7 @@ func (c Config) limits() error {
 }
 
 func (c Config) routing() error {
-	errs := []error{word("unroutable", c.Unroutable, UnroutableAuto, UnroutableRetry, UnroutableWait, UnroutableDrop)}
+	errs := []error{field.Word("unroutable", c.Unroutable, UnroutableAuto, UnroutableRetry, UnroutableWait, UnroutableDrop)}
 	if c.Exchange == "" && c.RoutingKey == "" {
 		errs = append(errs, field.Errorf("exchange", "missing: name the exchange, or write the name of a queue into routing_key"))
 	}
@@ -197,24 +177,4 @@ func argument(value any) (any, error) {
 	default:
 		return nil, fmt.Errorf("is a %T: write a text, a number, yes or no, a list or a mapping", value)
 	}
-}
-
-// word checks a setting that knows only some words; "" is the default.
-func word(path, got string, known ...string) error {
-	if got == "" || slices.Contains(known, got) {
-		return nil
-	}
-	return field.Errorf(path, "unknown word %q: use %s", got, strings.Join(known, ", "))
-}
-
-// below puts the mistakes of a mapping under its key.
-func below(key string, err error) error {
-	var errs []error
-	for _, e := range field.Split(err) {
-		if fe, ok := errors.AsType[*field.Error](e); ok {
-			e = &field.Error{Path: key + "." + fe.Path, Err: fe.Err}
-		}
-		errs = append(errs, e)
-	}
-	return errors.Join(errs...)
 }

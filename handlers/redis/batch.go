@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -266,12 +265,4 @@ func (b *batch) answers(ctx context.Context) []error {
 		return nil
 	}
 	return b.errs
-}
-
-// waitTimeout is what WAIT adds to the wait for answers.
-func (h *Handler) waitTimeout() time.Duration {
-	if h.cfg.WaitReplicas == 0 {
-		return 0
-	}
-	return h.cfg.WaitTimeout
 }

@@ -1,8 +1,10 @@
 package redis
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -25,6 +27,13 @@ const (
 	defaultMaxMessageBytes = 512 << 20
 	minMaxMessageBytes     = 1024
 )
+
+// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
+// of the events, through an outage too. The timeout is for a handler that does not keep to
+// its own.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
+}
 
 // Config says to which stream or channel events go, and how Redis is reached.
 // Fields marked "template" are templates over the event: .Event, .Payload and
@@ -89,19 +98,26 @@ type Config struct {
 
 // withDefaults returns a copy with every default filled in.
 func (c Config) withDefaults() Config {
-	c.PayloadField = orDefault(c.PayloadField, defaultPayloadField)
-	c.MaxMessageBytes = orDefault(c.MaxMessageBytes, defaultMaxMessageBytes)
-	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
-	c.WriteTimeout = orDefault(c.WriteTimeout, defaultWriteTimeout)
-	c.ReadTimeout = orDefault(c.ReadTimeout, defaultReadTimeout)
-	c.WaitTimeout = orDefault(c.WaitTimeout, defaultWaitTimeout)
+	c.PayloadField = cmp.Or(c.PayloadField, defaultPayloadField)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, defaultReadTimeout)
+	c.WaitTimeout = cmp.Or(c.WaitTimeout, defaultWaitTimeout)
 	return c
 }
 
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
+// Within returns how long a batch may take until the handler gives up on it: all timeouts
+// together, that for replicas where they are waited for.
+func (c Config) Within() time.Duration {
+	c = c.withDefaults()
+	return c.ConnectTimeout + c.WriteTimeout + c.ReadTimeout + c.waitTimeout()
+}
+
+// waitTimeout is what WAIT adds to the wait for answers.
+func (c Config) waitTimeout() time.Duration {
+	if c.WaitReplicas == 0 {
+		return 0
 	}
-	return v
+	return c.WaitTimeout
 }

@@ -2,11 +2,11 @@ package redis
 
 import (
 	"errors"
-	"net"
 	"net/url"
 	"strconv"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -38,11 +38,11 @@ func (c Config) endpoint() (endpoint, error) {
 	}
 	var errs []error
 	for i, addr := range c.Addresses {
-		addr, err := checkAddress(addr, port)
-		if err != nil {
+		if err := hostport.Check(addr, "redis.example.com:"+port); err != nil {
 			errs = append(errs, field.Errorf("addresses."+strconv.Itoa(i), "%w", err))
+			continue
 		}
-		e.addresses = append(e.addresses, addr)
+		e.addresses = append(e.addresses, hostport.WithPort(addr, port))
 	}
 	if len(c.Addresses) > 1 && !c.Cluster && c.SentinelMaster == "" {
 		errs = append(errs, field.Errorf("addresses", "several need cluster: true, or the name of a sentinel_master"))
@@ -69,11 +69,10 @@ func (e *endpoint) readURL(c Config) error {
 	case u.Scheme == "redis" && c.TLS != nil:
 		wrong("tls", "the URL begins with redis://, which is without TLS: write rediss://, or take tls out")
 	}
-	addr, err := checkAddress(u.Host, defaultPort)
-	if err != nil && u.Hostname() != "" {
+	if err := hostport.Check(u.Host, "redis.example.com:"+defaultPort); err != nil && u.Hostname() != "" {
 		wrong("url", "%w", err)
 	}
-	e.addresses = []string{addr}
+	e.addresses = []string{hostport.WithPort(u.Host, defaultPort)}
 	if u.Scheme == "rediss" && e.tls == nil {
 		e.tls = &tlsconf.Config{}
 	}
@@ -94,36 +93,4 @@ func (e *endpoint) readURL(c Config) error {
 		e.database = n
 	}
 	return errors.Join(errs...)
-}
-
-// checkAddress wants a host, or host:port, and adds the port.
-func checkAddress(addr, port string) (string, error) {
-	full := addr
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		full = net.JoinHostPort(strings.Trim(addr, "[]"), port)
-	}
-	host, p, err := net.SplitHostPort(full)
-	n, portErr := strconv.Atoi(p)
-	switch {
-	case strings.Contains(addr, "://"):
-		return "", errors.New("must be host:port alone: use url for a URL")
-	case strings.Contains(addr, ","):
-		return "", errors.New("must be one address: write several as a list")
-	case err != nil || host == "" || strings.ContainsAny(host, "/@ \t\r\n"):
-		return "", errors.New("must be host:port, such as redis.example.com:6379")
-	case portErr != nil || n < 1 || n > 65535:
-		return "", errors.New("must have a port of 1 to 65535")
-	default:
-		return full, nil
-	}
-}
-
-// isRemote reports whether an address may be on another machine.
-func isRemote(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false // checkAddress complains
-	}
-	ip := net.ParseIP(host)
-	return !strings.EqualFold(host, "localhost") && (ip == nil || !ip.IsLoopback())
 }

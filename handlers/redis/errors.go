@@ -197,7 +197,7 @@ func (h *Handler) cure(err error) string {
 	case isWrite:
 		return fmt.Sprintf(" (not sent within write_timeout of %v)", h.cfg.WriteTimeout)
 	default:
-		return fmt.Sprintf(" (no answer within read_timeout of %v; it may have been taken all the same)", h.cfg.ReadTimeout+h.waitTimeout())
+		return fmt.Sprintf(" (no answer within read_timeout of %v; it may have been taken all the same)", h.cfg.ReadTimeout+h.cfg.waitTimeout())
 	}
 }
 

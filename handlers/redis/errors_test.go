@@ -242,7 +242,7 @@ func TestTimeouts(t *testing.T) {
 			wantClass(t, err, "unavailable")
 			mustContain(t, err, "read_timeout of 50ms")
 		}
-		if len(h.idle) != 0 {
+		if len(idleLanes(h)) != 0 {
 			t.Error("a client whose answers are still to come is kept for later")
 		}
 	}

@@ -61,7 +61,7 @@ func newLane(ctx context.Context, h *Handler) *lane {
 		MaxRedirects:     clusterRedirects,
 		DialTimeout:      2 * h.cfg.ConnectTimeout, // ours comes first, and says its name
 		WriteTimeout:     h.cfg.WriteTimeout,
-		ReadTimeout:      h.cfg.ReadTimeout + h.waitTimeout(),
+		ReadTimeout:      h.cfg.ReadTimeout + h.cfg.waitTimeout(),
 		PoolSize:         poolSize,
 		PipelinePoolSize: -1,
 	})

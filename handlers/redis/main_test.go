@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -157,3 +158,18 @@ var (
 	_ delivery.BatchHandler = (*Handler)(nil)
 	_ io.Closer             = (*Handler)(nil)
 )
+
+// idleLanes returns the lanes that wait for a batch.
+func idleLanes(h *Handler) (all []*lane) {
+	for {
+		l, _ := h.idle.Take(func() *lane { return nil })
+		if l == nil {
+			break
+		}
+		all = append(all, l)
+	}
+	for _, l := range slices.Backward(all) {
+		h.idle.Put(l)
+	}
+	return all
+}

@@ -32,9 +32,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/internal/idle"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 )
 
 // Handler adds events to streams or publishes them. It implements
@@ -46,28 +49,14 @@ type Handler struct {
 	tls     *tls.Config // nil: without
 	encoder *encoder
 
-	mu     sync.Mutex
-	idle   []*lane // the last one is the next to be used
-	closed bool
+	idle idle.Pool[*lane]
 }
-
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct{ baseDir string }
-
-// WithBaseDir sets the directory that tls.ca_file, tls.cert_file and
-// tls.key_file are relative to; the default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
 
 // New returns a handler for cfg. It reads the certificates that cfg names, and
 // makes no connection: a relay starts also while its Redis is down. The error
 // joins every mistake, each a field.Error. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -80,10 +69,8 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 	if h.at, err = cfg.endpoint(); err != nil {
 		return nil, err
 	}
-	if h.at.tls != nil {
-		if h.tls, err = h.at.tls.Load(o.baseDir); err != nil {
-			return nil, below("tls", err)
-		}
+	if h.tls, err = tlsconf.Load(h.at.tls, o.BaseDir); err != nil {
+		return nil, err
 	}
 	return h, nil
 }
@@ -111,7 +98,7 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //     same.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
-		return repeat(fmt.Errorf("redis: %w", context.Cause(ctx)), len(events))
+		return slices.Repeat([]error{fmt.Errorf("redis: %w", context.Cause(ctx))}, len(events))
 	}
 	b := &batch{h: h, errs: make([]error, len(events))}
 	var commands []command
@@ -124,9 +111,9 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 		commands = append(commands, c)
 	}
 	if len(commands) > 0 {
-		l, err := h.acquire(ctx)
-		if err != nil {
-			return repeat(err, len(events))
+		l, open := h.idle.Take(func() *lane { return newLane(ctx, h) })
+		if !open {
+			return slices.Repeat([]error{delivery.Unavailable(errClosed)}, len(events))
 		}
 		b.run(ctx, l, groups(commands))
 		h.release(l)
@@ -137,50 +124,16 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 // Close closes all connections. It waits for nothing: a batch that is under way
 // closes its own, and a later one fails. Closing again does nothing.
 func (h *Handler) Close() error {
-	h.mu.Lock()
-	idle := h.idle
-	h.idle, h.closed = nil, true
-	h.mu.Unlock()
-	for _, l := range idle {
+	for _, l := range h.idle.Close() {
 		l.close()
 	}
 	return nil
 }
 
-// acquire returns the lane that was used last, so that with one batch at a time
-// it is always the same.
-func (h *Handler) acquire(ctx context.Context) (*lane, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return nil, delivery.Unavailable(errClosed)
-	}
-	if n := len(h.idle); n > 0 {
-		l := h.idle[n-1]
-		h.idle = h.idle[:n-1]
-		return l, nil
-	}
-	return newLane(ctx, h), nil
-}
-
 // release keeps a lane for later, unless something has gone wrong with it: a new
 // one costs a connection, and looks again for who is the primary.
 func (h *Handler) release(l *lane) {
-	h.mu.Lock()
-	keep := !h.closed && !l.broken
-	if keep {
-		h.idle = append(h.idle, l)
-	}
-	h.mu.Unlock()
-	if !keep {
+	if l.broken || !h.idle.Put(l) {
 		l.close()
 	}
-}
-
-func repeat(err error, n int) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
 }

@@ -103,8 +103,8 @@ func TestBatches(t *testing.T) {
 	if !slices.Equal(all, upTo(500)) {
 		t.Errorf("the streams have %d entries", len(all))
 	}
-	if h.idle[0].broken || len(h.idle) != 1 {
-		t.Errorf("%d lanes", len(h.idle))
+	if lanes := idleLanes(h); len(lanes) != 1 || lanes[0].broken {
+		t.Errorf("%d lanes", len(lanes))
 	}
 }
 

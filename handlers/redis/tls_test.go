@@ -87,11 +87,11 @@ func TestTLS(t *testing.T) {
 		h := open(t, url, func(cfg *Config) { cfg.TLS = &good })
 		deliver(t, h, events(1))
 		var before *conn
-		for before = range h.idle[0].conns {
+		for before = range idleLanes(h)[0].conns {
 		}
 		do(t, client(t, s.Addr()), "client", "kill", "addr", before.raw.LocalAddr().String()) // no other's
 		deliver(t, h, events(2))
-		if _, still := h.idle[0].conns[before]; still {
+		if _, still := idleLanes(h)[0].conns[before]; still {
 			t.Error("the connection was not closed")
 		}
 	})

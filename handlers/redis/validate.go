@@ -5,7 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
 	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -18,18 +20,13 @@ func (c Config) Validate() error {
 
 func (c Config) where() error {
 	e, err := c.endpoint()
-	errs := []error{err}
+	errs := []error{err, tlsconf.Check(c.TLS)}
 	wrong := func(path, text string) { errs = append(errs, field.Errorf(path, "%s", text)) }
-	if c.TLS != nil {
-		for _, err := range field.Split(c.TLS.Validate()) {
-			errs = append(errs, below("tls", err))
-		}
-	}
 	if e.username != "" && e.password.IsZero() {
 		wrong("password", "missing: username needs one, such as ${env:REDIS_PASSWORD}")
 	}
 	password := !e.password.IsZero() || !c.SentinelPassword.IsZero()
-	if password && e.tls == nil && !c.AllowUnencrypted && slices.ContainsFunc(e.addresses, isRemote) {
+	if password && e.tls == nil && !c.AllowUnencrypted && slices.ContainsFunc(e.addresses, hostport.IsRemote) {
 		wrong("password", "would be readable on the way: set tls: {} (or rediss:// in the URL), or allow_unencrypted: true")
 	}
 	if c.SentinelMaster == "" && (c.SentinelUsername != "" || !c.SentinelPassword.IsZero()) {
@@ -94,41 +91,22 @@ func (c Config) form() error {
 }
 
 func (c Config) limits() error {
-	var errs []error
-	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }
+	errs := []error{
+		field.Between("max_message_bytes", c.MaxMessageBytes, minMaxMessageBytes, defaultMaxMessageBytes),
+		field.Timeout("connect_timeout", c.ConnectTimeout, maxTimeout, defaultConnectTimeout),
+		field.Timeout("write_timeout", c.WriteTimeout, maxTimeout, defaultWriteTimeout),
+		field.Timeout("read_timeout", c.ReadTimeout, maxTimeout, defaultReadTimeout),
+		field.Timeout("wait_timeout", c.WaitTimeout, maxTimeout, defaultWaitTimeout),
+	}
+	wrong := func(path, text string) { errs = append(errs, field.Errorf(path, "%s", text)) }
 	if c.MaxLen < 0 {
 		wrong("max_len", "must be positive, or 0 to keep all entries")
 	}
 	if c.WaitReplicas < 0 {
 		wrong("wait_replicas", "must not be negative")
 	}
-	if n := c.MaxMessageBytes; n != 0 && (n < minMaxMessageBytes || n > defaultMaxMessageBytes) {
-		wrong("max_message_bytes", "must be %d to %d, not %d", minMaxMessageBytes, defaultMaxMessageBytes, n)
-	}
-	for _, t := range []struct {
-		path  string
-		value time.Duration
-	}{
-		{"connect_timeout", c.ConnectTimeout},
-		{"write_timeout", c.WriteTimeout},
-		{"read_timeout", c.ReadTimeout},
-		{"wait_timeout", c.WaitTimeout},
-	} {
-		if t.value < 0 || t.value > maxTimeout {
-			wrong(t.path, "must be above 0 and at most %v, such as %v", maxTimeout, defaultReadTimeout)
-		}
-	}
 	if c.WaitTimeout > 0 && c.WaitTimeout < time.Millisecond {
 		wrong("wait_timeout", "must be 1ms at least: Redis counts in milliseconds")
 	}
 	return errors.Join(errs...)
-}
-
-// below puts a mistake's path under another.
-func below(path string, err error) error {
-	var fe *field.Error
-	if !errors.As(err, &fe) {
-		return field.Errorf(path, "%w", err)
-	}
-	return field.Errorf(path+"."+fe.Path, "%w", fe.Err)
 }

@@ -1,8 +1,10 @@
 package slack
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -10,10 +12,17 @@ import (
 const (
 	// defaultAPIURL is where the methods of Slack's Web API are.
 	defaultAPIURL = "https://slack.com/api/"
-	// DefaultRequestTimeout is far above what Slack takes to answer, a few
+	// defaultRequestTimeout is far above what Slack takes to answer, a few
 	// hundred milliseconds.
-	DefaultRequestTimeout = 15 * time.Second
+	defaultRequestTimeout = 15 * time.Second
 )
+
+// DefaultLane is how a relay best calls the handler: one message at a time is what one
+// channel takes anyway, and keeps them in order. The timeout has room for the turns that
+// deliveries wait for.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
+}
 
 // Config says how events become messages and where they go. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
@@ -61,14 +70,13 @@ type Config struct {
 
 // withDefaults returns a copy with every default filled in.
 func (c Config) withDefaults() Config {
-	if c.APIURL == "" {
-		c.APIURL = defaultAPIURL
-	}
+	c.APIURL = cmp.Or(c.APIURL, defaultAPIURL)
 	if c.APIURL[len(c.APIURL)-1] != '/' {
 		c.APIURL += "/" // the name of the method is put behind it
 	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = DefaultRequestTimeout
-	}
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
 	return c
 }
+
+// Within returns how long one request may take until the handler gives up on it.
+func (c Config) Within() time.Duration { return c.withDefaults().RequestTimeout }

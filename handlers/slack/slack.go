@@ -8,7 +8,6 @@ package slack
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -17,6 +16,8 @@ import (
 	"sync/atomic"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -33,32 +34,17 @@ type Handler struct {
 	closed    atomic.Bool
 }
 
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct{ baseDir string }
-
-// WithBaseDir sets the directory that the files of the setting tls are relative
-// to; the default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
-
 // New returns a handler for cfg. It reads the files that cfg names, and makes no
 // connection: a relay starts also while Slack is down. The error joins every
 // mistake, each a field.Error. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	var conf *tls.Config
-	if cfg.TLS != nil {
-		var err error
-		if conf, err = cfg.TLS.Load(o.baseDir); err != nil {
-			return nil, underTLS(err)
-		}
+	conf, err := tlsconf.Load(cfg.TLS, o.BaseDir)
+	if err != nil {
+		return nil, err
 	}
 	ts, err := parseTemplates(cfg)
 	if err != nil {

@@ -2,10 +2,11 @@ package slack
 
 import (
 	"errors"
-	"net"
 	"net/url"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers/internal/hostport"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -41,22 +42,7 @@ func (c Config) place() error {
 	if c.APIURL != "" {
 		errs = append(errs, checkURL("api_url", c.APIURL, defaultAPIURL))
 	}
-	if c.TLS != nil {
-		errs = append(errs, underTLS(c.TLS.Validate()))
-	}
-	return errors.Join(errs...)
-}
-
-// underTLS puts the path of the mapping before those of its mistakes.
-func underTLS(err error) error {
-	var errs []error
-	for _, e := range field.Split(err) {
-		if f, ok := errors.AsType[*field.Error](e); ok {
-			e = &field.Error{Path: "tls." + f.Path, Err: f.Err}
-		}
-		errs = append(errs, e)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, tlsconf.Check(c.TLS))...)
 }
 
 // checkToken finds what people take for a bot token. It does not look closer:
@@ -84,7 +70,7 @@ func checkURL(path, text, example string) error {
 		return field.Errorf(path, "must not hold a user or a password")
 	case u.Fragment != "" || u.RawQuery != "" && path == "api_url":
 		return field.Errorf(path, "must end with its path: take out what follows ? or #")
-	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+	case u.Scheme == "http" && !hostport.IsLoopback(u.Hostname()):
 		return field.Errorf(path, "would send a secret unencrypted: write https://")
 	default:
 		return nil
@@ -102,13 +88,5 @@ func (c Config) content() error {
 }
 
 func (c Config) limits() error {
-	if c.RequestTimeout < 0 {
-		return field.Errorf("request_timeout", "must be positive, such as %v", DefaultRequestTimeout)
-	}
-	return nil
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || (ip != nil && ip.IsLoopback())
+	return field.Timeout("request_timeout", c.RequestTimeout, 0, defaultRequestTimeout)
 }

@@ -1,20 +1,28 @@
 package sqs
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
 const (
-	// DefaultRequestTimeout is far above what SQS takes to answer, some ten
+	// defaultRequestTimeout is far above what SQS takes to answer, some ten
 	// milliseconds; getting credentials is part of it.
-	DefaultRequestTimeout = 15 * time.Second
+	defaultRequestTimeout = 15 * time.Second
 	// defaultSessionName is seen in CloudTrail.
 	defaultSessionName = "notifyd"
 )
+
+// DefaultLane is how a relay best calls the handler: one batch at a time keeps the order,
+// which is what FIFO queues are for.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
+}
 
 // Config says to which queue events go, and who we are. Fields marked "template"
 // are templates over the event: .Event, .Payload and .Headers.
@@ -67,14 +75,11 @@ type Config struct {
 // withDefaults returns a copy with every default filled in that needs no
 // environment.
 func (c Config) withDefaults() Config {
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = DefaultRequestTimeout
-	}
-	if c.RoleSessionName == "" {
-		c.RoleSessionName = defaultSessionName
-	}
-	if c.Region == "" {
-		c.Region = regionOf(c.QueueURL)
-	}
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
+	c.RoleSessionName = cmp.Or(c.RoleSessionName, defaultSessionName)
+	c.Region = cmp.Or(c.Region, regionOf(c.QueueURL))
 	return c
 }
+
+// Within returns how long one request may take until the handler gives up on it.
+func (c Config) Within() time.Duration { return c.withDefaults().RequestTimeout }

@@ -8,7 +8,6 @@ package sqs
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,6 +19,8 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -37,33 +38,18 @@ type Handler struct {
 	closed bool
 }
 
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct{ baseDir string }
-
-// WithBaseDir sets the directory that the files of the setting tls are relative
-// to; the default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
-
 // New returns a handler for cfg. It reads the files that cfg names, and the
 // environment and the files that the AWS SDK reads, and makes no connection: a
 // relay starts also while SQS cannot be reached. The error joins every mistake,
 // each a field.Error if it is one of cfg. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	var conf *tls.Config
-	if cfg.TLS != nil {
-		var err error
-		if conf, err = cfg.TLS.Load(o.baseDir); err != nil {
-			return nil, underTLS(err)
-		}
+	conf, err := tlsconf.Load(cfg.TLS, o.BaseDir)
+	if err != nil {
+		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	enc, err := newEncoder(cfg)

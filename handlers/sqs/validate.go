@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -147,29 +148,11 @@ func (c Config) credentials() error {
 	if c.RoleSessionName != "" && !session.MatchString(c.RoleSessionName) {
 		errs = append(errs, field.Errorf("role_session_name", "must have 2 to 64 letters, digits and _+=,.@-"))
 	}
-	if c.TLS != nil {
-		errs = append(errs, underTLS(c.TLS.Validate()))
-	}
-	return errors.Join(errs...)
-}
-
-// underTLS puts the path of the mapping before those of its mistakes.
-func underTLS(err error) error {
-	var errs []error
-	for _, e := range field.Split(err) {
-		if f, ok := errors.AsType[*field.Error](e); ok {
-			e = &field.Error{Path: "tls." + f.Path, Err: f.Err}
-		}
-		errs = append(errs, e)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, tlsconf.Check(c.TLS))...)
 }
 
 func (c Config) limits() error {
-	if c.RequestTimeout < 0 {
-		return field.Errorf("request_timeout", "must be positive, such as %v", DefaultRequestTimeout)
-	}
-	return nil
+	return field.Timeout("request_timeout", c.RequestTimeout, 0, defaultRequestTimeout)
 }
 
 // parseGroup returns the template of the message group, nil if there is none.

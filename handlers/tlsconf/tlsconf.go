@@ -48,6 +48,24 @@ func (c Config) Validate() error {
 	}
 }
 
+// Check is Validate for a setting "tls" that may be left out: the mistakes are below it.
+func Check(c *Config) error {
+	if c == nil {
+		return nil
+	}
+	return field.Under("tls", c.Validate())
+}
+
+// Load is [Config.Load] for a setting "tls" that may be left out: it returns nil for nil,
+// and the mistakes are below the setting.
+func Load(c *Config, baseDir string) (*tls.Config, error) {
+	if c == nil {
+		return nil, nil //nolint:nilnil // nil is how crypto/tls spells "without"
+	}
+	out, err := c.Load(baseDir)
+	return out, field.Under("tls", err)
+}
+
 // Load reads the files, relative to baseDir, and returns a configuration for
 // TLS 1.2 and newer. The mistakes are joined, each a field.Error, and hold
 // nothing of what the files contain.

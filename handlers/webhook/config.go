@@ -1,8 +1,10 @@
 package webhook
 
 import (
+	"cmp"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/secret"
@@ -17,11 +19,15 @@ const (
 // ProxyNone is the word of [Config.ProxyURL] for no proxy at all.
 const ProxyNone = "none"
 
-// DefaultRequestTimeout is [Config.RequestTimeout] where it is not set. It leaves
-// some room below the 30s that a delivery may take.
-const DefaultRequestTimeout = 20 * time.Second
+// DefaultLane is how a relay best calls the handler. The timeout has room for the turns
+// that deliveries wait for.
+func DefaultLane() delivery.Lane {
+	return delivery.Lane{Concurrency: 8, Timeout: 30 * time.Second}
+}
 
 const (
+	// defaultRequestTimeout leaves some room below the 30s that a delivery may take.
+	defaultRequestTimeout = 20 * time.Second
 	// defaultConnectTimeout covers the look-up of the name and TCP, with room
 	// for two lost packets.
 	defaultConnectTimeout = 5 * time.Second
@@ -102,13 +108,13 @@ type Config struct {
 
 // withDefaults returns a copy with every default filled in.
 func (c Config) withDefaults() Config {
-	c.Method = orDefault(c.Method, "POST")
-	c.IDPrefix = orDefault(c.IDPrefix, defaultIDPrefix)
-	c.ContentType = orDefault(c.ContentType, defaultContentType)
-	c.ConnectTimeout = orDefault(c.ConnectTimeout, defaultConnectTimeout)
-	c.TLSTimeout = orDefault(c.TLSTimeout, defaultTLSTimeout)
-	c.ResponseTimeout = orDefault(c.ResponseTimeout, defaultResponseTimeout)
-	c.RequestTimeout = orDefault(c.RequestTimeout, DefaultRequestTimeout)
+	c.Method = cmp.Or(c.Method, "POST")
+	c.IDPrefix = cmp.Or(c.IDPrefix, defaultIDPrefix)
+	c.ContentType = cmp.Or(c.ContentType, defaultContentType)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
+	c.TLSTimeout = cmp.Or(c.TLSTimeout, defaultTLSTimeout)
+	c.ResponseTimeout = cmp.Or(c.ResponseTimeout, defaultResponseTimeout)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
 	if c.Addresses == "" {
 		c.Addresses = AddressesAny
 		if c.DynamicHost {
@@ -118,10 +124,5 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
-}
+// Within returns how long one request may take until the handler gives up on it.
+func (c Config) Within() time.Duration { return c.withDefaults().RequestTimeout }

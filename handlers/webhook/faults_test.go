@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,7 +161,7 @@ func TestFaultsOnTheWire(t *testing.T) {
 			c.cfg.URL = "http://" + addr + "/hook?token=marker-token"
 			// What takes long for another reason than the one that is expected
 			// hangs.
-			c.cfg.RequestTimeout = orDefault(c.cfg.RequestTimeout, time.Hour)
+			c.cfg.RequestTimeout = cmp.Or(c.cfg.RequestTimeout, time.Hour)
 			err := newHandler(t, c.cfg).Deliver(t.Context(), event(ada))
 			checkVerdict(t, err, c.want, c.text)
 			if err != nil && (len(err.Error()) > 600 || strings.ContainsAny(err.Error(), "\r\n\x00")) {

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -83,7 +84,7 @@ func TestForms(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := r.one(t)
-			if string(got.body) != c.body || got.Method != orDefault(c.cfg.Method, "POST") || got.RequestURI != "/hook?x=1" {
+			if string(got.body) != c.body || got.Method != cmp.Or(c.cfg.Method, "POST") || got.RequestURI != "/hook?x=1" {
 				t.Errorf("got %s %s\n%s\nwant\n%s", got.Method, got.RequestURI, got.body, c.body)
 			}
 			if got.ContentLength != int64(len(c.body)) {

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"strconv"
@@ -82,7 +83,7 @@ func webhookID(prefix string, e *delivery.Event) string {
 	id = append(id, e.DedupeID()...)
 	id = append(id, '-')
 	const hexDigits = "0123456789ABCDEF"
-	for _, c := range []byte(orDefault(e.Destination, "webhook")) {
+	for _, c := range []byte(cmp.Or(e.Destination, "webhook")) {
 		if plainInID(rune(c)) {
 			id = append(id, c)
 		} else {

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -23,34 +23,14 @@ func (c Config) Validate() error {
 	_, _, content := c.templates()
 	_, secrets := parseSecrets(c.SigningSecrets)
 	return errors.Join(err, c.words(), content, c.content(), c.Config.Validate(), secrets, c.credentials(),
-		under("tls", c.TLS.Validate()), c.network(), c.limits())
-}
-
-// under puts the mistakes of a nested mapping below its key.
-func under(key string, err error) error {
-	var errs []error
-	for _, e := range field.Split(err) {
-		if mistake, ok := errors.AsType[*field.Error](e); ok {
-			e = field.Errorf(key+"."+mistake.Path, "%w", mistake.Err)
-		}
-		errs = append(errs, e)
-	}
-	return errors.Join(errs...)
+		tlsconf.Check(&c.TLS), c.network(), c.limits())
 }
 
 func (c Config) words() error {
 	return errors.Join(
-		word("method", c.Method, http.MethodPost, http.MethodPut, http.MethodPatch),
-		word("addresses", c.Addresses, AddressesAny, AddressesPublic),
+		field.Word("method", c.Method, http.MethodPost, http.MethodPut, http.MethodPatch),
+		field.Word("addresses", c.Addresses, AddressesAny, AddressesPublic),
 	)
-}
-
-// word checks a setting that knows only some words; "" is the default.
-func word(path, got string, known ...string) error {
-	if got == "" || slices.Contains(known, got) {
-		return nil
-	}
-	return field.Errorf(path, "unknown word %q: use %s", got, strings.Join(known, ", "))
 }
 
 func (c Config) content() error {
@@ -96,12 +76,9 @@ func reservedHeader(name string) string {
 
 func (c Config) credentials() error {
 	var errs []error
-	switch {
-	case c.Username != "" && c.Password.IsZero():
-		errs = append(errs, field.Errorf("password", "missing: username needs one, such as ${env:WEBHOOK_PASSWORD}"))
-	case c.Username == "" && !c.Password.IsZero():
-		errs = append(errs, field.Errorf("username", "missing: password needs one"))
-	case strings.Contains(c.Username, ":"):
+	if err := field.Login(c.Username, c.Password, "WEBHOOK_PASSWORD"); err != nil {
+		errs = append(errs, err)
+	} else if strings.Contains(c.Username, ":") {
 		errs = append(errs, field.Errorf("username", "must not hold a colon: Basic authentication ends the name there"))
 	}
 	if c.Username != "" && !c.BearerToken.IsZero() {
@@ -172,20 +149,11 @@ func parseProxy(setting interface{ Reveal() string }) (*url.URL, error) {
 }
 
 func (c Config) limits() error {
-	var errs []error
-	for _, f := range []struct {
-		path string
-		got  time.Duration
-		such time.Duration
-	}{
-		{"connect_timeout", c.ConnectTimeout, defaultConnectTimeout},
-		{"tls_timeout", c.TLSTimeout, defaultTLSTimeout},
-		{"response_timeout", c.ResponseTimeout, defaultResponseTimeout},
-		{"request_timeout", c.RequestTimeout, DefaultRequestTimeout},
-	} {
-		if f.got < 0 {
-			errs = append(errs, field.Errorf(f.path, "must be positive, such as %v", f.such))
-		}
+	errs := []error{
+		field.Timeout("connect_timeout", c.ConnectTimeout, 0, defaultConnectTimeout),
+		field.Timeout("tls_timeout", c.TLSTimeout, 0, defaultTLSTimeout),
+		field.Timeout("response_timeout", c.ResponseTimeout, 0, defaultResponseTimeout),
+		field.Timeout("request_timeout", c.RequestTimeout, 0, defaultRequestTimeout),
 	}
 	if full := c.withDefaults(); full.ResponseTimeout > full.RequestTimeout {
 		errs = append(errs, field.Errorf("response_timeout", "of %v must not be longer than request_timeout, which is %v", full.ResponseTimeout, full.RequestTimeout))

@@ -18,7 +18,9 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/message"
+	"github.com/notifyd/notifyd/handlers/tlsconf"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -54,29 +56,17 @@ type Handler struct {
 	closed  bool
 }
 
-// Option changes how [New] makes a handler.
-type Option func(*options)
-
-type options struct{ baseDir string }
-
-// WithBaseDir sets the directory that the files under tls are relative to; the
-// default is the working directory.
-func WithBaseDir(dir string) Option { return func(o *options) { o.baseDir = dir } }
-
 // New returns a handler for cfg. It reads the files that cfg names, and makes no
 // connection: a relay starts also while a receiver is down. The error joins
 // every mistake, each a field.Error. The caller closes the handler.
-func New(cfg Config, opts ...Option) (*Handler, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
+func New(cfg Config, options ...handlers.Option) (*Handler, error) {
+	o := handlers.Apply(options)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	security, err := cfg.TLS.Load(o.baseDir)
+	security, err := tlsconf.Load(&cfg.TLS, o.BaseDir)
 	if err != nil {
-		return nil, under("tls", err)
+		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	h := &Handler{

@@ -1,0 +1,38 @@
+// Package handlers holds what the makers of destinations have in common: the options that
+// kafka.New, email.New and the others take beside their Config.
+//
+//	h, err := kafka.New(cfg, handlers.WithBaseDir("/etc/shop"))
+//	err = relay.Handle("orders", "order.*", h, notifyd.WithLane(kafka.DefaultLane()))
+package handlers
+
+import "log/slog"
+
+// Option changes how a handler is made.
+type Option func(*Options)
+
+// Options are what the options of one call say. Handlers read them with [Apply].
+type Options struct {
+	// BaseDir is the directory that files which a Config names are relative to; "" is
+	// the working directory.
+	BaseDir string
+	// Log is where the handler reports what it notices by itself. Never nil.
+	Log *slog.Logger
+}
+
+// Apply returns what the options say, and the defaults of those that are not there.
+func Apply(options []Option) Options {
+	o := Options{Log: slog.New(slog.DiscardHandler)}
+	for _, option := range options {
+		option(&o)
+	}
+	return o
+}
+
+// WithBaseDir sets the directory that the files of a Config are relative to: certificates,
+// keys, templates, credentials. The default is the working directory.
+func WithBaseDir(dir string) Option { return func(o *Options) { o.BaseDir = dir } }
+
+// WithLogger sets where the handler reports what no delivery tells, such as that it has
+// lost its connection or found it again; by default it keeps silent, and most have
+// nothing to say.
+func WithLogger(log *slog.Logger) Option { return func(o *Options) { o.Log = log } }
