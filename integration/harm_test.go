@@ -40,7 +40,7 @@ func TestHandlersThatDoHarm(t *testing.T) {
 						return harm(over)
 					}
 					return nil
-				}), notifyd.MaxAttempts(1), notifyd.Concurrency(workers), notifyd.Timeout(100*time.Millisecond)))
+				}), notifyd.WithMaxAttempts(1), notifyd.WithConcurrency(workers), notifyd.WithTimeout(100*time.Millisecond)))
 				e.untilAll("the others are delivered", "all", `e.event_type = 'fine'`)
 				e.until("dead", `SELECT count(*) = $1 FROM outbox_deliveries WHERE event_type = 'bad' AND state = 'dead' AND attempts = 1 AND last_error <> ''`, workers)
 				close(over)
