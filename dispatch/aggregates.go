@@ -186,7 +186,7 @@ func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) { //
 	n := 0
 	for j := g.first; j != nil; {
 		next := j.next
-		if j.started && (l.batch != nil || !taken) {
+		if j.started && (l.target.batch != nil || !taken) {
 			if last == nil {
 				first = j
 			} else {

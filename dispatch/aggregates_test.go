@@ -90,8 +90,8 @@ func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if !l.breaker.closed() {
-			t.Errorf("the breaker is %+v", l.breaker)
+		if !l.ease.breaker.closed() {
+			t.Errorf("the breaker is %+v", l.ease.breaker)
 		}
 	})
 }

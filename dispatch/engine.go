@@ -117,10 +117,10 @@ func (l *lane) waits(turn func(*breaker, time.Time) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if !turn(&l.breaker, now) {
+	if !turn(&l.ease.breaker, now) {
 		return false
 	}
-	l.refuseLocked(now)
+	l.ease.refuseLocked(now)
 	return true
 }
 
@@ -144,7 +144,7 @@ func (l Lane) Slow() bool { return l.l.slow() }
 func (l Lane) Observe(atLeast time.Duration) { l.l.observe(atLeast) }
 
 // Refused counts a delivery for which there was no room.
-func (l Lane) Refused() { l.l.passings.refused.Add(1) }
+func (l Lane) Refused() { l.l.figures.passings.refused.Add(1) }
 
 // TakeBack gives back what nobody has begun with of a parcel. The lane is one that keeps
 // no order.
@@ -162,7 +162,7 @@ func (l Lane) Return(n int) {
 // of it with this parcel.
 func (l Lane) Deliver(p *Parcel, unblock []Key) {
 	if held := l.l.deliver(p, unblock); held > 0 {
-		l.l.heldBack(held)
+		l.l.ease.heldBack(held)
 	}
 }
 
@@ -174,8 +174,8 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	if l.head > 0 && len(l.queue)+len(p.jobs) > cap(l.queue) {
 		l.compactLocked()
 	}
-	if l.breaker.ramping() && l.aheadLocked() >= l.breaker.allowed {
-		l.breaker.pressed = true
+	if l.ease.breaker.ramping() && l.aheadLocked() >= l.ease.breaker.allowed {
+		l.ease.breaker.pressed = true
 	}
 	var back []kept
 	for i := range p.jobs {
@@ -199,8 +199,8 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 			a.blocked.remove(key)
 		}
 	}
-	if l.breaker.open() {
-		l.breaker.held += len(back)
+	if l.ease.breaker.open() {
+		l.ease.breaker.held += len(back)
 	}
 	l.employLocked()
 	answerKept(back)
@@ -287,4 +287,4 @@ func (l Lane) Idle() bool {
 
 // Resting reports whether the lane begins nothing at the moment: it is paused, or its
 // destination is down.
-func (l Lane) Resting() bool { return l.l.halted() }
+func (l Lane) Resting() bool { return l.l.ease.halted() }

@@ -71,11 +71,11 @@ func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
 	lost := r.unavailable || r.late && l.down() // a probe that is not answered in time says nothing about its event
 	if lost {
-		if out, nobodys := l.unavailable(log, j, c, r); nobodys {
+		if out, nobodys := l.ease.unavailable(log, j, c, r); nobodys {
 			return out
 		}
 	} else if r.throttled {
-		return l.throttle(log, j, c.began, r)
+		return l.ease.throttle(log, j, c.began, r)
 	}
 	failures++
 	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late, permanent: r.permanent}
@@ -97,7 +97,7 @@ func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 func (l *lane) down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.breaker.open()
+	return l.ease.breaker.open()
 }
 
 // follows returns what becomes of those of the same aggregate that failed in one call with a

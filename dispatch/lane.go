@@ -7,11 +7,9 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/observe"
 )
 
 // LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
@@ -92,60 +90,38 @@ const (
 type lane struct {
 	name     string
 	cfg      LaneConfig
-	handler  delivery.Handler
-	batch    delivery.BatchHandler // nil unless the handler takes batches
-	reporter delivery.Reporter     // nil unless the handler is one
+	target   target
 	log      *slog.Logger
 	observer delivery.Observer
 	window   time.Duration   // how much work may wait here, in time
-	expired  error           // the cause of a call that timed out
 	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
 	onRoom   func()          // called without locks when a refused lane has room again
-	epoch    time.Time
 	workers  sync.WaitGroup
-	passings passings
-	reported atomic.Bool // it was said that the handler cannot tell how its destination is
 
-	mu       sync.Mutex    // guards what follows
-	queue    []*job        // not started yet
-	head     int           // of queue; what is before it is gone
-	load     int           // granted and not answered
-	running  int           // workers
-	crew     []*worker     // which they are
-	bench    []*worker     // that have ended
-	stuck    int           // calls that were given up and have not returned
-	patrols  bool          // patrolTimer is set
-	pace     time.Duration // what an event costs a worker, on average
-	hungry   bool          // somebody was refused since onRoom was last called
-	stopped  bool
-	paused   bool // by a person; see pause.go
-	breaker  breaker
-	pacer    pacer
-	suspects *suspects                      // nil unless the destination has failed over events, or throttled them, a while ago
-	spoiled  int                            // calls that were throttled and are not finished: what is queued is given back
-	uneasy   bool                           // any of the four is at work; see ease.go
-	total    [aside + 1]uint64              // answers by verdict
-	classes  [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
-	begun    observe.Histogram              // from the event's creation to the handler
-	acked    observe.Histogram              // from the event's creation to the acknowledgement
+	mu      sync.Mutex    // guards what follows, but for what is atomic
+	queue   []*job        // not started yet
+	head    int           // of queue; what is before it is gone
+	load    int           // granted and not answered
+	running int           // workers
+	pace    time.Duration // what an event costs a worker, on average
+	hungry  bool          // somebody was refused since onRoom was last called
+	stopped bool
+	paused  bool // by a person; see pause.go
+	crew    crew
+	ease    ease
+	figures figures
 
 	agg       *aggregates // keeps the events of each aggregate in order; nil where the engine keeps none
 	together  bool        // the handler may be given several events of an aggregate in one call
 	followers int         // jobs that wait for one of their aggregate, and are not in the queue
-
-	throttled   uint64      // answers that asked for fewer
-	timer       *time.Timer // looks for room again; nil before the first fault
-	patrolTimer *time.Timer // looks for calls that do not return; nil before the first call
 }
 
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
-		name: name, cfg: cfg, handler: h, window: window, pace: startPace,
-		log: log.With("destination", name), observer: nobody{}, onRoom: func() {}, epoch: time.Now(),
-		expired: fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded),
+		name: name, cfg: cfg, target: newTarget(h, cfg), window: window, pace: startPace,
+		log: log.With("destination", name), observer: nobody{}, onRoom: func() {},
 	}
-	l.batch, _ = h.(delivery.BatchHandler)
-	l.reporter, _ = delivery.As[delivery.Reporter](h)
+	l.crew, l.ease = crew{lane: l, epoch: time.Now()}, ease{lane: l}
 	if k, ok := h.(delivery.OrderKeeper); ok {
 		l.together = k.KeepsOrder() && !cfg.BlockOnDead
 	}
@@ -178,11 +154,11 @@ func (l *lane) grantFair(n int) int {
 func (l *lane) takeRoomLocked(now time.Time, n, room int) (granted int) {
 	granted = min(n, room)
 	l.load += granted
-	if l.pacer.on() {
-		l.pacer.take(granted)
+	if l.ease.pacer.on() {
+		l.ease.pacer.take(granted)
 	}
 	if granted < n {
-		l.refuseLocked(now)
+		l.ease.refuseLocked(now)
 	}
 	return granted
 }
@@ -195,7 +171,7 @@ func (l *lane) roomy() int {
 	now := time.Now()
 	room := l.roomLocked(now)
 	if room < l.fairLocked() {
-		l.refuseLocked(now)
+		l.ease.refuseLocked(now)
 		return 0
 	}
 	return room
@@ -204,22 +180,22 @@ func (l *lane) roomy() int {
 // fairLocked is the room that makes a claim worth its while: under load, a
 // claim for every event that is answered would cost more than it brings.
 func (l *lane) fairLocked() int {
-	if l.uneasy {
-		return l.fairShareLocked()
+	if l.ease.on {
+		return l.ease.fairShareLocked()
 	}
 	return max(1, l.capacityLocked()/fairPart)
 }
 
 func (l *lane) roomLocked(now time.Time) int {
-	if l.stopped || l.paused || l.stuck > 0 && l.staffLocked() <= 0 {
+	if l.stopped || l.paused || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 {
 		return 0
 	}
 	room := l.capacityLocked() - l.aheadLocked()
 	if l.agg != nil {
 		room = min(room, maxBehind-l.load)
 	}
-	if l.uneasy {
-		room = min(room, l.allowedLocked(now))
+	if l.ease.on {
+		room = min(room, l.ease.allowedLocked(now))
 	}
 	if l.slowLocked() {
 		// Nobody waits for what a worker does not begin with at once: it
@@ -241,14 +217,14 @@ func (l *lane) aheadLocked() int {
 
 // perCall is how many events a worker begins with together.
 func (l *lane) perCall() int {
-	if l.batch != nil {
+	if l.target.batch != nil {
 		return l.cfg.Batch
 	}
 	return 1
 }
 
 // idleLocked is how many more workers there may be.
-func (l *lane) idleLocked() int { return l.staffLocked() - l.running }
+func (l *lane) idleLocked() int { return l.crew.staffLocked() - l.running }
 
 // capacityLocked is at least one call for each worker, and no more if the lane is slow.
 func (l *lane) capacityLocked() int {
@@ -281,7 +257,7 @@ const slowShare = 5
 func (l *lane) giveBack(n int) {
 	l.mu.Lock()
 	l.load -= n
-	call := l.returnLocked(n)
+	call := l.ease.returnLocked(n)
 	l.mu.Unlock()
 	call()
 }
@@ -299,10 +275,10 @@ func (l *lane) compactLocked() {
 // withdrawn what nobody had begun with.
 func (l *lane) employLocked() {
 	per := l.perCall()
-	if l.batch == nil && l.pace < chunkTime/maxChunk {
+	if l.target.batch == nil && l.pace < chunkTime/maxChunk {
 		per = maxChunk // a worker more would only wait for the lock
 	}
-	wanted := min(l.staffLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
+	wanted := min(l.crew.staffLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
 	started := max(0, wanted-l.running)
 	l.running += started
 	for range started {
@@ -311,7 +287,7 @@ func (l *lane) employLocked() {
 			l.running--
 			continue
 		}
-		l.hireLocked(first)
+		l.crew.hireLocked(first)
 	}
 }
 
@@ -322,10 +298,10 @@ func (l *lane) take(w *worker, buf []*job) []*job {
 	call := func() {}
 	if len(buf) == 0 {
 		buf = nil
-		l.dismissLocked(w)
-		l.bench = append(l.bench, w)
+		l.crew.dismissLocked(w)
+		l.crew.bench = append(l.crew.bench, w)
 		l.queue, l.head = l.queue[:0], 0
-		call = l.wakeLocked() // a slow lane has room only while a worker is missing
+		call = l.ease.wakeLocked() // a slow lane has room only while a worker is missing
 	}
 	l.mu.Unlock()
 	call()
@@ -335,7 +311,7 @@ func (l *lane) take(w *worker, buf []*job) []*job {
 func (l *lane) takeLocked(buf []*job) []*job {
 	waiting := len(l.queue) - l.head
 	n := 1
-	if l.batch != nil {
+	if l.target.batch != nil {
 		n = l.cfg.Batch
 	} else if l.pace < chunkTime/2 {
 		n = min(maxChunk, int(chunkTime/max(l.pace, time.Microsecond)), 1+(waiting+l.followers)/l.running)
@@ -343,7 +319,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
 		j := l.queue[l.head]
-		if l.suspects.has(j.event.ID) {
+		if l.ease.suspects.has(j.event.ID) {
 			if len(buf) > 0 {
 				break
 			}
@@ -353,7 +329,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 		l.head++
 		j.started = true
 		buf = append(buf, j)
-		if j.agg != nil && (l.batch == nil || l.together) {
+		if j.agg != nil && (l.target.batch == nil || l.together) {
 			buf = j.parcel.order.follow(buf, n, j)
 		}
 	}
@@ -410,20 +386,20 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	l.mu.Lock()
 	l.load -= len(jobs)
 	for v := range all {
-		l.total[v] += uint64(all[v]) //nolint:gosec // counts are not negative
+		l.figures.total[v] += uint64(all[v]) //nolint:gosec // counts are not negative
 	}
 	if elapsed != notBegun {
 		l.observeLocked(elapsed / time.Duration(len(jobs)))
 	}
 	var news []func()
 	var gone []kept
-	if l.uneasy {
-		news = l.heardLocked(begin, jobs, outs)
+	if l.ease.on {
+		news = l.ease.heardLocked(begin, jobs, outs)
 	}
 	began := begin.UnixNano()
 	for i, j := range jobs {
 		if elapsed != notBegun {
-			l.measureLocked(j, began, &outs[i])
+			l.figures.measureLocked(j, began, &outs[i])
 		}
 		if order := j.parcel.order; order != nil {
 			behind, with := order.leave(j, outs[i].verdict)
@@ -435,12 +411,12 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		// What had been queued before that. There is no probe among it: one is
 		// granted only when nothing else is under way.
 		gone = append(gone, l.emptyLocked()...)
-		l.spoiled -= spoiled(outs)
+		l.ease.spoiled -= spoiled(outs)
 	} else {
 		l.employLocked()
 	}
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.cut })
-	call := l.wakeLocked()
+	call := l.ease.wakeLocked()
 	// Under the lock, and last of all: see Parcel.answer, and a parcel that is
 	// answered may be filled with something else.
 	answerParcels(jobs, outs)
@@ -476,5 +452,5 @@ func (l *lane) observeLocked(each time.Duration) {
 func (l *lane) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.running+l.stuck > 0
+	return l.running+l.crew.stuck > 0
 }

@@ -157,7 +157,7 @@ func TestBatchHandlerOfTheWrongLengthFailsThemAll(t *testing.T) {
 			t.Parallel()
 			h := delivery.BatchHandlerFunc(func(context.Context, []*delivery.Event) []error { return answer })
 			l := newTestLane(h, testLane())
-			for _, r := range l.callBatch(t.Context(), []*delivery.Event{{}, {}}) {
+			for _, r := range l.target.callBatch(t.Context(), []*delivery.Event{{}, {}}) {
 				if r == nil {
 					t.Error("a batch counts as delivered")
 				}

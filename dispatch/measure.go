@@ -1,26 +1,39 @@
 package dispatch
 
 import (
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
+
 	"sync/atomic"
 	"time"
 )
 
+// figures count the answers to the jobs of a lane. Its lock guards what is not atomic.
+type figures struct {
+	total    [aside + 1]uint64              // answers by verdict
+	classes  [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
+	begun    observe.Histogram              // from the event's creation to the handler
+	acked    observe.Histogram              // from the event's creation to the acknowledgement
+	passings passings
+	reported atomic.Bool // it was said that the handler cannot tell how its destination is
+}
+
 // measureLocked counts the answer to a job: by class, and how old the event was.
 // began is when the job's chunk was begun, in nanoseconds since 1970.
-func (l *lane) measureLocked(j *job, began int64, out *outcome) {
+func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if out.verdict == parked {
 		return // it shared a call with the one before it, and has no answer of its own
 	}
-	l.classes[out.class]++
+	f.classes[out.class]++
 	if j.event.Replay > 0 || j.delayed() {
 		return // it waited for a person, or until it was to be available
 	}
 	age := time.Duration(began - j.event.CreatedAt.UnixNano())
 	if j.failures() == 0 {
-		l.begun.Observe(age + out.from)
+		f.begun.Observe(age + out.from)
 	}
 	if out.verdict == delivered {
-		l.acked.Observe(age + out.to)
+		f.acked.Observe(age + out.to)
 	}
 }
 

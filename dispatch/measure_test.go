@@ -31,17 +31,17 @@ func TestMeasure(t *testing.T) {
 		l := &lane{}
 		j := &job{parcel: &Parcel{events: []Delivery{c.delivery}}, event: c.delivery.Event}
 		c.out.from, c.out.to = 100*time.Millisecond, 300*time.Millisecond
-		l.measureLocked(j, began.UnixNano(), &c.out)
+		l.figures.measureLocked(j, began.UnixNano(), &c.out)
 		var want lane
-		want.classes[c.class] = 1
+		want.figures.classes[c.class] = 1
 		if c.begun > 0 {
-			want.begun.Observe(c.begun)
+			want.figures.begun.Observe(c.begun)
 		}
 		if c.acked > 0 {
-			want.acked.Observe(c.acked)
+			want.figures.acked.Observe(c.acked)
 		}
-		if l.classes != want.classes || l.begun != want.begun || l.acked != want.acked {
-			t.Errorf("%s: classes %v, begun %v, acked %v", name, l.classes, l.begun, l.acked)
+		if l.figures.classes != want.figures.classes || l.figures.begun != want.figures.begun || l.figures.acked != want.figures.acked {
+			t.Errorf("%s: classes %v, begun %v, acked %v", name, l.figures.classes, l.figures.begun, l.figures.acked)
 		}
 	}
 }

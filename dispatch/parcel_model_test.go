@@ -177,9 +177,9 @@ func (m *parcelModel) room(n int) int {
 	switch {
 	case m.gone || !m.sure || m.l.paused || m.l.stopped:
 		return 0
-	case m.l.breaker.open() && m.l.load > 0:
+	case m.l.ease.breaker.open() && m.l.load > 0:
 		return 0
-	case m.l.breaker.open():
+	case m.l.ease.breaker.open():
 		return min(n, 1)
 	}
 	return n
@@ -378,12 +378,13 @@ func (m *parcelModel) begin() {
 func (m *parcelModel) deliverOne(i int) {
 	jobs := m.taken[i]
 	m.taken = slices.Delete(m.taken, i, i+1)
-	switch rest := m.l.shed(jobs); {
+	w := &worker{lane: m.l}
+	switch rest := w.shed(jobs); {
 	case len(rest) == 0:
-	case m.l.batch != nil:
-		m.l.deliverBatch(&worker{}, rest)
+	case m.l.target.batch != nil:
+		w.deliverBatch(rest)
 	default:
-		m.l.deliverEach(&worker{}, rest)
+		w.deliverEach(rest)
 	}
 	if m.fault != "" {
 		m.t.Fatal(m.fault)

@@ -38,7 +38,7 @@ func (d *Dispatcher) laneNamed(name string) (*lane, error) {
 
 // restingLocked reports whether the lane begins with nothing new.
 func (l *lane) restingLocked() bool {
-	return l.paused || l.breaker.open() || l.spoiled > 0 || l.stuck > 0 && l.staffLocked() <= 0 || l.agg != nil && l.agg.over
+	return l.paused || l.ease.breaker.open() || l.ease.spoiled > 0 || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.over
 }
 
 // pause reports whether it has changed anything.
@@ -60,8 +60,8 @@ func (l *lane) resume() bool {
 	l.paused = false
 	call := func() {}
 	if was {
-		l.refuseLocked(time.Now()) // the pause may have hidden what waits from whoever looks for it, and that there was no room from a timer
-		call = l.wakeLocked()
+		l.ease.refuseLocked(time.Now()) // the pause may have hidden what waits from whoever looks for it, and that there was no room from a timer
+		call = l.ease.wakeLocked()
 	}
 	l.mu.Unlock()
 	call()

@@ -30,8 +30,24 @@ func (r *reply) Error() string { return r.text }
 // Unwrap returns the handler's error.
 func (r *reply) Unwrap() error { return r.err }
 
+// target is the handler of a lane, and what it can do.
+type target struct {
+	handler  delivery.Handler
+	batch    delivery.BatchHandler // nil unless the handler takes batches
+	reporter delivery.Reporter     // nil unless the handler is one
+	expired  error                 // the cause of a call that timed out
+}
+
+func newTarget(h delivery.Handler, cfg LaneConfig) (t target) {
+	t.handler = h
+	t.batch, _ = h.(delivery.BatchHandler)
+	t.reporter, _ = delivery.As[delivery.Reporter](h)
+	t.expired = fmt.Errorf("delivery timeout of %v: %w", cfg.Timeout, context.DeadlineExceeded)
+	return t
+}
+
 // replyOf asks an error all that is to be known. ctx is that of the call.
-func (l *lane) replyOf(ctx context.Context, err error) *reply {
+func (t *target) replyOf(ctx context.Context, err error) *reply {
 	r := &reply{}
 	wrong := guard.Call("it", func() {
 		r.err = err
@@ -39,7 +55,7 @@ func (l *lane) replyOf(ctx context.Context, err error) *reply {
 			err = fmt.Errorf("%w (%w)", cause, err) // which of the timeouts it was
 		}
 		r.permanent, r.unavailable, r.throttled = delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
-		r.late = errors.Is(err, l.expired)
+		r.late = errors.Is(err, t.expired)
 		r.delay, r.delays = delivery.RetryDelay(err)
 		r.delay = min(max(r.delay, 0), longestWait)
 		r.text = guard.Clean(err.Error())
@@ -51,26 +67,26 @@ func (l *lane) replyOf(ctx context.Context, err error) *reply {
 }
 
 // call calls the handler for one event. It returns nil if that was delivered.
-func (l *lane) call(ctx context.Context, e *delivery.Event) *reply {
-	if err := l.callOne(ctx, e); err != nil {
-		return l.replyOf(ctx, err)
+func (t *target) call(ctx context.Context, e *delivery.Event) *reply {
+	if err := t.callOne(ctx, e); err != nil {
+		return t.replyOf(ctx, err)
 	}
 	return nil
 }
 
-func (l *lane) callOne(ctx context.Context, e *delivery.Event) (err error) {
+func (t *target) callOne(ctx context.Context, e *delivery.Event) (err error) {
 	defer guard.Recover("the handler", &err)
-	return l.handler.Deliver(ctx, e)
+	return t.handler.Deliver(ctx, e)
 }
 
 // callBatch calls the handler for several events. It returns nil if all were delivered.
-func (l *lane) callBatch(ctx context.Context, events []*delivery.Event) []*reply {
-	errs, err := l.callAll(ctx, events)
+func (t *target) callBatch(ctx context.Context, events []*delivery.Event) []*reply {
+	errs, err := t.callAll(ctx, events)
 	if err == nil && errs != nil && len(errs) != len(events) {
 		err = fmt.Errorf("the handler gave %d answers for %d events", len(errs), len(events))
 	}
 	if err != nil {
-		return allFailed(len(events), l.replyOf(ctx, err))
+		return allFailed(len(events), t.replyOf(ctx, err))
 	}
 	if errs == nil {
 		return nil
@@ -78,15 +94,15 @@ func (l *lane) callBatch(ctx context.Context, events []*delivery.Event) []*reply
 	replies := make([]*reply, len(errs))
 	for i, err := range errs {
 		if err != nil {
-			replies[i] = l.replyOf(ctx, err)
+			replies[i] = t.replyOf(ctx, err)
 		}
 	}
 	return replies
 }
 
-func (l *lane) callAll(ctx context.Context, events []*delivery.Event) (errs []error, err error) {
+func (t *target) callAll(ctx context.Context, events []*delivery.Event) (errs []error, err error) {
 	defer guard.Recover("the handler", &err)
-	return l.batch.DeliverBatch(ctx, events), nil
+	return t.batch.DeliverBatch(ctx, events), nil
 }
 
 // allFailed returns r for each of n events.

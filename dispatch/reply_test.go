@@ -139,7 +139,7 @@ func TestRepliesKeepTheirError(t *testing.T) {
 	l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
 		return fmt.Errorf("call: %w", delivery.RetryAfter(time.Minute, inner))
 	}), testLane())
-	r := l.call(t.Context(), &delivery.Event{})
+	r := l.target.call(t.Context(), &delivery.Event{})
 	var found *nilError
 	if !errors.As(r, &found) || found != inner || r.Error() != "call: inner" || r.delay != time.Minute || !r.delays || r.permanent {
 		t.Errorf("%+v", r)

@@ -22,22 +22,22 @@ func (l *lane) stats() observe.DestinationStats {
 	now := time.Now()
 	l.mu.Lock()
 	s := observe.DestinationStats{
-		Name: l.name, Delivered: l.total[delivered], Failed: l.total[failed], Dead: l.total[dead], Released: l.total[released] + l.total[aside],
-		Parked: l.total[parked], Classes: l.classes, Begun: l.begun, Acked: l.acked, Room: l.roomLocked(now),
-		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.breaker.open() || l.staffLocked() <= 0, Stuck: l.stuck, Paused: l.paused, Pace: l.pace,
-		State: l.stateLocked(now), Throttled: l.throttled, Gap: l.pacer.gap,
+		Name: l.name, Delivered: l.figures.total[delivered], Failed: l.figures.total[failed], Dead: l.figures.total[dead], Released: l.figures.total[released] + l.figures.total[aside],
+		Parked: l.figures.total[parked], Classes: l.figures.classes, Begun: l.figures.begun, Acked: l.figures.acked, Room: l.roomLocked(now),
+		Running: l.running, Queued: len(l.queue) - l.head, Unavailable: l.ease.breaker.open() || l.crew.staffLocked() <= 0, Stuck: l.crew.stuck, Paused: l.paused, Pace: l.pace,
+		State: l.ease.stateLocked(now), Throttled: l.ease.refusals, Gap: l.ease.pacer.gap,
 	}
 	if l.agg != nil {
 		s.Aggregates = len(l.agg.lines) + l.agg.blocked.len()
 	}
 	l.mu.Unlock()
-	s.Refused, s.Withdrawn, s.Withheld = l.passings.refused.Load(), l.passings.withdrawn.Load(), l.passings.withheld.Load()
-	if r := l.reporter; r != nil {
+	s.Refused, s.Withdrawn, s.Withheld = l.figures.passings.refused.Load(), l.figures.passings.withdrawn.Load(), l.figures.passings.withheld.Load()
+	if r := l.target.reporter; r != nil {
 		var report delivery.Report
 		if err := guard.Call("Report", func() { report = r.Report() }); err == nil {
 			report.Reason = guard.Clean(report.Reason)
 			s.Report = &report
-		} else if !l.reported.Swap(true) { // not with each scrape
+		} else if !l.figures.reported.Swap(true) { // not with each scrape
 			l.log.Error("the handler cannot tell how its destination is", "err", err)
 		}
 	}

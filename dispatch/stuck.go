@@ -28,44 +28,57 @@ var errExited = errors.New("the handler has ended its goroutine (runtime.Goexit)
 // errAllStuck is why a destination with too many calls of that kind gets nothing more.
 var errAllStuck = errors.New("calls of the handler do not return, and there are as many of them as there may be: nothing more is begun until one does; the relay may have to be started again")
 
+// crew are the workers of a lane. The lane's lock guards it.
+type crew struct {
+	lane    *lane
+	all     []*worker
+	bench   []*worker   // that have ended
+	stuck   int         // calls that were given up and have not returned
+	patrols bool        // timer is set
+	timer   *time.Timer // looks for calls that do not return; nil before the first call
+	epoch   time.Time
+}
+
 // patience is how long a chunk may take.
-func (l *lane) patience() time.Duration { return min(l.cfg.Timeout, longestWait) + returnGrace }
+func (c *crew) patience() time.Duration { return min(c.lane.cfg.Timeout, longestWait) + returnGrace }
 
 // staffLocked is how many workers there may be. As many as that may be stuck beside them; each
 // further one is missing.
-func (l *lane) staffLocked() int { return min(l.cfg.Concurrency, 2*l.cfg.Concurrency-l.stuck) }
+func (c *crew) staffLocked() int {
+	return min(c.lane.cfg.Concurrency, 2*c.lane.cfg.Concurrency-c.stuck)
+}
 
 // hireLocked starts a worker with its first jobs.
-func (l *lane) hireLocked(first []*job) {
-	w := &worker{crew: len(l.crew)}
-	if n := len(l.bench); n > 0 {
-		w, l.bench = l.bench[n-1], l.bench[:n-1]
-		w.crew = len(l.crew)
+func (c *crew) hireLocked(first []*job) {
+	w := &worker{lane: c.lane, crew: len(c.all)}
+	if n := len(c.bench); n > 0 {
+		w, c.bench = c.bench[n-1], c.bench[:n-1]
+		w.crew = len(c.all)
 	}
-	l.crew = append(l.crew, w)
-	if !l.patrols {
-		l.patrolInLocked(l.patience())
+	c.all = append(c.all, w)
+	if !c.patrols {
+		c.patrolInLocked(c.patience())
 	}
-	l.workers.Go(func() { l.work(w, first) })
+	c.lane.workers.Go(func() { w.work(first) })
 }
 
 // dismissLocked takes a worker out of the crew.
-func (l *lane) dismissLocked(w *worker) {
-	l.running--
-	last := len(l.crew) - 1
-	l.crew[w.crew] = l.crew[last]
-	l.crew[w.crew].crew = w.crew
-	l.crew[last] = nil
-	l.crew = l.crew[:last]
+func (c *crew) dismissLocked(w *worker) {
+	c.lane.running--
+	last := len(c.all) - 1
+	c.all[w.crew] = c.all[last]
+	c.all[w.crew].crew = w.crew
+	c.all[last] = nil
+	c.all = c.all[:last]
 }
 
-func (l *lane) patrolInLocked(d time.Duration) {
-	l.patrols = true
-	if l.patrolTimer == nil {
-		l.patrolTimer = time.AfterFunc(d, l.patrol)
+func (c *crew) patrolInLocked(d time.Duration) {
+	c.patrols = true
+	if c.timer == nil {
+		c.timer = time.AfterFunc(d, c.patrol)
 		return
 	}
-	l.patrolTimer.Reset(d)
+	c.timer.Reset(d)
 }
 
 // lostCall is a call that was given up.
@@ -76,12 +89,12 @@ type lostCall struct {
 
 // patrol gives up the calls that should have returned, and comes again when the next one
 // should have. It costs the workers nothing: a timer for each call would.
-func (l *lane) patrol() {
-	l.mu.Lock()
-	now, limit := time.Since(l.epoch), l.patience()
+func (c *crew) patrol() {
+	c.lane.mu.Lock()
+	now, limit := time.Since(c.epoch), c.patience()
 	next := limit
 	var lost []lostCall
-	for _, w := range l.crew {
+	for _, w := range c.all {
 		call := w.call.Load() // before since: it is not younger than that
 		left := limit - (now - time.Duration(w.since.Load()))
 		if left <= 0 {
@@ -94,72 +107,72 @@ func (l *lane) patrol() {
 		next = min(next, left)
 	}
 	for _, one := range lost {
-		l.dismissLocked(one.w)
-		l.stuck++
+		c.dismissLocked(one.w)
+		c.stuck++
 	}
-	if l.patrols = len(l.crew) > 0; l.patrols {
-		l.patrolInLocked(next)
+	if c.patrols = len(c.all) > 0; c.patrols {
+		c.patrolInLocked(next)
 	}
-	full := len(lost) > 0 && l.staffLocked() <= 0
-	l.mu.Unlock()
+	full := len(lost) > 0 && c.staffLocked() <= 0
+	c.lane.mu.Unlock()
 	for _, one := range lost {
-		l.answerFor(one.w, one.place, &reply{text: l.expired.Error() + ": " + errStuck.Error(), err: errStuck, late: true})
+		c.answerFor(one.w, one.place, &reply{text: c.lane.target.expired.Error() + ": " + errStuck.Error(), err: errStuck, late: true})
 	}
 	if full {
-		l.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
-		l.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: l.name, Err: errAllStuck})
+		c.lane.log.Error("destination is stuck", "class", delivery.ClassDestination, "calls", len(lost), "err", errAllStuck)
+		c.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentUnavailable, Time: time.Now(), Destination: c.lane.name, Err: errAllStuck})
 	}
 }
 
 // answerFor answers for the chunk of a worker in whose call for the job at a place something is wrong.
-func (l *lane) answerFor(w *worker, place int, r *reply) {
-	c := w.chunk
-	if l.batch != nil {
-		l.concludesBatch(l.ctx, &c, allFailed(len(c.jobs), r))
+func (c *crew) answerFor(w *worker, place int, r *reply) {
+	l, part := c.lane, w.chunk
+	if l.target.batch != nil {
+		l.concludesBatch(l.ctx, &part, allFailed(len(part.jobs), r))
 		return
 	}
-	l.untake(c.jobs[place+1:])
+	l.untake(part.jobs[place+1:])
 	outs := make([]outcome, place+1) // the handler may come back, and then the last one is written to
-	copy(outs, c.outs[:place])
-	outs[place].from, outs[place].to = c.from, time.Since(c.begin)
+	copy(outs, part.outs[:place])
+	outs[place].from, outs[place].to = part.from, time.Since(part.begin)
 	if place > 0 {
 		outs[place].from = outs[place-1].to
 	}
-	c.jobs, c.outs = c.jobs[:place+1], outs
-	l.concludes(l.ctx, &c, place+1, r)
+	part.jobs, part.outs = part.jobs[:place+1], outs
+	l.concludes(l.ctx, &part, place+1, r)
 }
 
 // exits takes the place of a worker whose handler has ended its goroutine.
-func (l *lane) exits(w *worker) {
+func (c *crew) exits(w *worker) {
 	call := w.call.Load()
 	if call == gaveUp {
-		l.returns(w)
+		c.returns(w)
 		return
 	}
 	place, ok := w.giveUp(call)
 	if !ok {
 		return // it is no handler that has done this
 	}
-	l.mu.Lock()
-	l.dismissLocked(w)
-	l.mu.Unlock()
-	l.answerFor(w, place, &reply{text: errExited.Error(), err: errExited})
+	c.lane.mu.Lock()
+	c.dismissLocked(w)
+	c.lane.mu.Unlock()
+	c.answerFor(w, place, &reply{text: errExited.Error(), err: errExited})
 }
 
 // returns takes a call back that was given up. What it says is ignored.
-func (l *lane) returns(w *worker) {
-	l.mu.Lock()
-	was := l.staffLocked()
-	l.stuck--
-	ends := was <= 0 && l.breaker.closed()
+func (c *crew) returns(w *worker) {
+	c.lane.mu.Lock()
+	was := c.staffLocked()
+	c.stuck--
+	ends := was <= 0 && c.lane.ease.breaker.closed()
 	if was <= 0 {
-		l.hungry = true
+		c.lane.hungry = true
 	}
-	call := l.wakeLocked()
-	l.mu.Unlock()
-	l.log.Warn("a call that was given up has returned; its answer is ignored", "after", time.Since(w.chunk.begin))
+	call := c.lane.ease.wakeLocked()
+	c.lane.mu.Unlock()
+	c.lane.log.Warn("a call that was given up has returned; its answer is ignored", "after", time.Since(w.chunk.begin))
 	if ends {
-		l.available()
+		c.lane.ease.available()
 	}
 	call()
 }

@@ -164,7 +164,7 @@ func TestLaneIsStuck(t *testing.T) {
 		l.onRoom = func() { woken++ }
 		p := claimOf(l, 10)
 		for _, stuck := range []int{2, 4} {
-			after(l.patience() + time.Millisecond)
+			after(l.crew.patience() + time.Millisecond)
 			if n := l.stats().Stuck; n != stuck {
 				t.Fatalf("%d are stuck, want %d", n, stuck)
 			}
@@ -225,8 +225,8 @@ func TestLaneGoesOnAfterGoexit(t *testing.T) {
 				if all, left := verdicts(t, p); all[failed] != 10 || all[delivered] != 20 || left != 0 {
 					t.Errorf("answers %v, %d have none", all, left)
 				}
-				if s := l.stats(); s.Running != 0 || s.Stuck != 0 || l.load != 0 || len(l.crew) != 0 {
-					t.Errorf("%+v, %d workers", s, len(l.crew))
+				if s := l.stats(); s.Running != 0 || s.Stuck != 0 || l.load != 0 || len(l.crew.all) != 0 {
+					t.Errorf("%+v, %d workers", s, len(l.crew.all))
 				}
 				if n := o.logged("runtime.Goexit"); n != 10 {
 					t.Errorf("said %d times", n)
@@ -257,7 +257,7 @@ func TestPatrolKeepsOrder(t *testing.T) {
 		p := NewParcel(func() bool { return true }, func(bool) {})
 		p.Fill(all)
 		Lane{l}.Deliver(p, nil)
-		after(l.patience() + time.Millisecond)
+		after(l.crew.patience() + time.Millisecond)
 		n, answers, left := p.Take()
 		if left != 0 || n != 2 || len(answers) != 2 {
 			t.Fatalf("%d delivered, %d answers, %d left", n, len(answers), left)

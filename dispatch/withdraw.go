@@ -11,7 +11,7 @@ type kept struct {
 // answerKept answers jobs that were not begun with. The lane's lock is held.
 func answerKept(all []kept) {
 	for _, k := range all {
-		k.job.lane.passings.count(k.verdict)
+		k.job.lane.figures.passings.count(k.verdict)
 		k.job.parcel.answer([]*job{k.job}, []outcome{{verdict: k.verdict, failures: k.job.failures()}})
 	}
 }
@@ -21,8 +21,8 @@ func (l *lane) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopped = true
-	if l.timer != nil {
-		l.timer.Stop()
+	if l.ease.timer != nil {
+		l.ease.timer.Stop()
 	}
 	gone := l.emptyLocked()
 	if l.agg != nil {
@@ -61,7 +61,7 @@ func (l *lane) takeBack(p *Parcel) {
 	l.queue = l.queue[:l.head+len(left)]
 	l.load -= len(gone)
 	answerKept(gone)
-	call := l.wakeLocked()
+	call := l.ease.wakeLocked()
 	l.mu.Unlock()
 	call()
 }

@@ -12,9 +12,10 @@ import (
 // worker is a goroutine of a lane that calls the handler. One whose call does not come
 // back is given up: somebody else answers for the chunk that it has, and takes its place.
 type worker struct {
-	crew  int          // its place in lane.crew, which the lane's lock guards
+	lane  *lane
+	crew  int          // its place in lane.crew.all, which the lane's lock guards
 	chunk chunk        // that it has; it is its own, but for who has given it up
-	since atomic.Int64 // when the chunk was begun, since lane.epoch
+	since atomic.Int64 // when the chunk was begun, since lane.crew.epoch
 	// call is the number of the call that is under way, doubled, and 1; even between
 	// calls that lead to more than the next one; gaveUp once somebody else answers for it. Who
 	// changes it from a call to what comes next answers for that call.
@@ -34,10 +35,10 @@ type chunk struct {
 }
 
 // begins has the worker begin to call for the jobs of a chunk.
-func (w *worker) begins(l *lane, c *chunk) {
+func (w *worker) begins(c *chunk) {
 	w.chunk = *c
 	w.chunk.first = w.call.Load()/2 + 1
-	w.since.Store(int64(c.begin.Sub(l.epoch)))
+	w.since.Store(int64(c.begin.Sub(w.lane.crew.epoch)))
 	w.call.Store(2*w.chunk.first + 1)
 }
 
@@ -61,20 +62,20 @@ func (w *worker) giveUp(call uint64) (place int, ok bool) {
 }
 
 // work delivers what it is given, then from the queue until it is empty.
-func (l *lane) work(w *worker, buf []*job) {
+func (w *worker) work(buf []*job) {
 	done := false
 	defer func() {
 		if !done { // the handler has ended the goroutine
-			l.exits(w)
+			w.lane.crew.exits(w)
 		}
 	}()
-	for ; buf != nil; buf = l.take(w, buf) {
-		switch rest := l.shed(buf); {
+	for ; buf != nil; buf = w.lane.take(w, buf) {
+		switch rest := w.shed(buf); {
 		case len(rest) == 0:
-		case l.batch != nil:
-			l.deliverBatch(w, rest)
+		case w.lane.target.batch != nil:
+			w.deliverBatch(rest)
 		default:
-			l.deliverEach(w, rest)
+			w.deliverEach(rest)
 		}
 		if w.call.Load() == gaveUp {
 			break // the chunk is somebody else's, the buffer included
@@ -82,17 +83,17 @@ func (l *lane) work(w *worker, buf []*job) {
 	}
 	done = true
 	if w.call.Load() == gaveUp {
-		l.returns(w)
+		w.lane.crew.returns(w)
 	}
 }
 
 // shed returns the jobs, or nothing if it gave them all back: what would begin now may
 // be another relay's. Whoever handed it over could not show in time that it is still its own.
-func (l *lane) shed(jobs []*job) []*job {
+func (w *worker) shed(jobs []*job) []*job {
 	if !anyLapsed(jobs) {
 		return jobs
 	}
-	l.shedAll(jobs)
+	w.shedAll(jobs)
 	return nil
 }
 
@@ -112,53 +113,53 @@ func anyLapsed(jobs []*job) bool {
 }
 
 // shedAll gives back all jobs that a worker has taken.
-func (l *lane) shedAll(jobs []*job) {
+func (w *worker) shedAll(jobs []*job) {
 	var late []*job
-	l.mu.Lock()
+	w.lane.mu.Lock()
 	for _, j := range jobs {
-		if l.batch != nil || j.agg == nil || j.agg.first == j {
+		if w.lane.target.batch != nil || j.agg == nil || j.agg.first == j {
 			late = append(late, j) // the others are cut off with the first of their aggregate
 		}
 	}
-	l.mu.Unlock()
+	w.lane.mu.Unlock()
 	outs := make([]outcome, len(late))
 	for i, j := range late {
 		outs[i] = outcome{verdict: released, failures: j.failures(), class: delivery.ClassOurs, err: errLapsed}
 	}
-	l.finished(time.Now(), notBegun, late, outs)
+	w.lane.finished(time.Now(), notBegun, late, outs)
 }
 
 // notBegun stands for how long the handler took, where it was not called.
 const notBegun time.Duration = -1
 
 func (l *lane) callContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(l.ctx, l.cfg.Timeout, l.expired)
+	return context.WithTimeoutCause(l.ctx, l.cfg.Timeout, l.target.expired)
 }
 
 // deliverEach delivers a chunk, one event at a time. The chunk shares one
 // timeout: it holds more than one job only while a call takes microseconds,
 // and is cut short by the first call that does not, or is told that no more are wanted.
-func (l *lane) deliverEach(w *worker, jobs []*job) {
-	ctx, cancel := l.callContext()
+func (w *worker) deliverEach(jobs []*job) {
+	ctx, cancel := w.lane.callContext()
 	defer cancel()
 	c := chunk{jobs: jobs, outs: make([]outcome, len(jobs)), begin: time.Now()}
 	for len(c.jobs) > 0 {
-		n, r := l.deliverUntil(ctx, w, &c)
+		n, r := w.deliverUntil(ctx, &c)
 		if n == 0 {
 			return // given up
 		}
-		l.concludes(ctx, &c, n, r)
+		w.lane.concludes(ctx, &c, n, r)
 	}
 }
 
 // deliverUntil calls the handler for one job after the other, until it fails, or takes its
 // time, or all are delivered. It returns how many jobs it was called for, 0 if the worker was given up.
-func (l *lane) deliverUntil(ctx context.Context, w *worker, c *chunk) (n int, r *reply) {
+func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
 	e := c.jobs[0].event // the parcel may be used again once somebody else has answered
-	w.begins(l, c)
+	w.begins(c)
 	last := c.from
 	for i := range c.jobs {
-		r = l.call(ctx, e)
+		r = w.lane.target.call(ctx, e)
 		now := time.Since(c.begin) // reads one clock, time.Now reads two
 		more := r == nil && i+1 < len(c.jobs) && now-last <= slowCall
 		c.outs[i] = outcome{verdict: delivered, from: last, to: now}
@@ -190,7 +191,7 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 		*out = l.judge(ctx, jobs[n-1], &of, r)
 		out.from, out.to = from, to
 	}
-	if len(rest) > 0 && (to-from > slowCall || l.halted()) {
+	if len(rest) > 0 && (to-from > slowCall || l.ease.halted()) {
 		l.untake(rest)
 		rest = nil
 	}
@@ -199,18 +200,18 @@ func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 }
 
 // deliverBatch delivers jobs in one call.
-func (l *lane) deliverBatch(w *worker, jobs []*job) {
-	ctx, cancel := l.callContext()
+func (w *worker) deliverBatch(jobs []*job) {
+	ctx, cancel := w.lane.callContext()
 	defer cancel()
 	c := chunk{jobs: jobs, begin: time.Now()}
 	events := make([]*delivery.Event, len(jobs))
 	for i, j := range jobs {
 		events[i] = j.event
 	}
-	w.begins(l, &c)
-	replies := l.callBatch(ctx, events)
+	w.begins(&c)
+	replies := w.lane.target.callBatch(ctx, events)
 	if w.goesOn(0, false) {
-		l.concludesBatch(ctx, &c, replies)
+		w.lane.concludesBatch(ctx, &c, replies)
 	}
 }
 
