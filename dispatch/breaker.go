@@ -64,7 +64,7 @@ func (b *breaker) turnEnds() time.Time { return b.until.Add(turnGrace) }
 // event before. It returns how long to pause, whether the breaker was closed before, and
 // whether the pause is a new one: faults of deliveries that were on their way
 // when it opened, or began to ramp up, change nothing.
-func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) (pause time.Duration, opened, longer bool) { //nolint:revive // what the fault was met with
+func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) (pause time.Duration, opened, longer bool) {
 	switch {
 	case b.ramping() && began.Before(b.ramped):
 		return 0, false, false

@@ -64,6 +64,7 @@ func (p *poisoned) Deliver(ctx context.Context, e *delivery.Event) error {
 		}
 	}
 	switch what {
+	case good:
 	case drops, kills:
 		return delivery.Unavailable(errors.New("connection reset"))
 	case lingers:
@@ -273,7 +274,7 @@ func (p *poisoned) check(m *parcelModel) string {
 			return fmt.Sprintf("the row of event %d: %+v", id, *r)
 		}
 	}
-	if s := m.l.stats(); s.Failed+s.Dead != uint64(p.poison()*p.cfg.MaxAttempts) { //nolint:gosec // not negative
+	if s := m.l.stats(); s.Failed+s.Dead != uint64(p.poison()*p.cfg.MaxAttempts) {
 		return fmt.Sprintf("%d attempts were counted for %d bad events", s.Failed+s.Dead, p.poison())
 	}
 	return ""

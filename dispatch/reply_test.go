@@ -60,7 +60,7 @@ func harms() map[string]func() error {
 		"a panic with a typed nil":    func() error { panic(nobody) },
 		"a panic that panics":         func() error { panic(panicking{}) },
 		"a panic with 100 MB":         func() error { panic(strings.Repeat("x", 100<<20)) },
-		"a panic with nil":            func() error { panic(nil) }, //nolint:govet // as handlers do
+		"a panic with nil":            func() error { panic(nil) },
 		"the end of its goroutine":    func() error { runtime.Goexit(); return nil },
 		"a text that ends goroutines": func() error { return traps{"Error", runtime.Goexit} },
 		"a text that takes for ever":  func() error { return traps{"Error", func() { time.Sleep(time.Hour) }} }, //nolint:forbidigo // of the bubble

@@ -77,7 +77,7 @@ func (s *suspects) has(event int64) bool { return s != nil && s.events[event] !=
 // may be a probe. proof is when the last call before it began that the same worker heard an
 // answer to. Where others are answered in between it is the event's fault; that they were
 // answered before an outage says nothing about a probe.
-func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool) blame { //nolint:revive // how the call was made
+func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool) blame {
 	if proof.After(s.proof) {
 		s.proof = proof
 	}
