@@ -1,11 +1,11 @@
 package dispatch
 
 import (
-	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/observe"
-
 	"sync/atomic"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // figures count the answers to the jobs of a lane. Its lock guards what is not atomic.
