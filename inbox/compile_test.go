@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/inbox"
 )
 
-// What Once takes, and what only creates and purges.
+// The types that Once accepts, and those that can only create and purge.
 var (
 	_ inbox.Tx[pgconn.CommandTag]     = pgx.Tx(nil)
 	_ inbox.Tx[pgconn.CommandTag]     = (*pgxpool.Tx)(nil)
@@ -22,17 +22,17 @@ var (
 	_ inbox.SQLExecer                 = (*sql.Conn)(nil)
 )
 
-// TestOnlyTransactions: what would commit the note without the work is no Tx.
+// TestOnlyTransactions: a type that could commit the note without the work is no Tx.
 func TestOnlyTransactions(t *testing.T) {
 	t.Parallel()
 	for _, v := range []any{(*pgxpool.Pool)(nil), (*pgxpool.Conn)(nil), (*pgx.Conn)(nil)} {
 		if _, ok := v.(inbox.Tx[pgconn.CommandTag]); ok {
-			t.Errorf("%T is taken for a transaction", v)
+			t.Errorf("%T is accepted as a transaction", v)
 		}
 	}
 	for _, v := range []any{(*sql.DB)(nil), (*sql.Conn)(nil)} {
 		if _, ok := v.(inbox.SQLTx); ok {
-			t.Errorf("%T is taken for a transaction", v)
+			t.Errorf("%T is accepted as a transaction", v)
 		}
 	}
 }

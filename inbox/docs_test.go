@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDocsAreExamples wants every block of Go in the guide to be a part of code
+// TestDocsAreExamples requires every block of Go in the guide to be part of code
 // that is compiled and run.
 func TestDocsAreExamples(t *testing.T) {
 	t.Parallel()
@@ -23,7 +23,7 @@ func TestDocsAreExamples(t *testing.T) {
 	for _, block := range blocks {
 		block, _, _ = strings.Cut(block, "```")
 		if !strings.Contains(code, block) {
-			t.Errorf("this is in no example:\n%s", block)
+			t.Errorf("no example contains:\n%s", block)
 		}
 	}
 	if len(blocks) != 7 {

@@ -48,15 +48,16 @@ func ExampleOnce() {
 	// 9 of 10
 }
 
-// eventBehind returns the id of the event that a delivery is about: "42" for "42",
+// eventBehind returns the id of the event that a delivery carries: "42" for "42",
 // and for its replays "42r1", "42r2".
 func eventBehind(deliveryID string) string {
 	event, _, _ := strings.Cut(deliveryID, "r")
 	return event
 }
 
-// Event 42 is delivered twice, and somebody replays it twice. Who goes by the id of
-// the delivery handles each replay; who goes by the event handles it once for all.
+// Event 42 is delivered twice, and replayed twice. A consumer that keys by the id
+// of the delivery handles each replay; one that keys by the event handles it
+// once.
 func ExampleOnce_replay() {
 	ctx := context.Background()
 	pool := shelf(ctx)
@@ -118,8 +119,7 @@ func ExampleOnceSQL() {
 	// false <nil>
 }
 
-// What has been noted for longer than any redelivery can be late goes, a
-// thousand rows at a time.
+// Removes notes that are older than any redelivery can be, a thousand rows at a time.
 func ExamplePurge() {
 	ctx := context.Background()
 	pool := shelf(ctx)

@@ -1,14 +1,14 @@
 // Package inbox lets a consumer handle a redelivered event once.
 //
-// Every broker and every webhook delivers an event again when an answer got
-// lost, and so does notifyd. [Once] notes the event's id in a table of the
-// consumer's own PostgreSQL, in the transaction that does the work: the note and
-// the work are committed together or not at all, so that an event takes effect
-// exactly once, however often and however concurrently it is delivered.
+// Every broker and every webhook delivers an event again when an answer is lost,
+// and so does notifyd. [Once] notes the event's id in a table of the consumer's
+// own PostgreSQL, in the transaction that does the work: the note and the work
+// are committed together or not at all, so that an event takes effect exactly
+// once, however often and however concurrently it is delivered.
 //
-// That holds for what the transaction does. A mail that is sent within it, or a
-// request to somebody else, is not undone by a rollback: write an outbox event
-// in the same transaction and let a relay send it.
+// That holds for what the transaction does. A rollback does not undo a mail that
+// was sent within it, or a request to another service: write an outbox event in
+// the same transaction and let a relay send it.
 //
 // The package imports the standard library only.
 package inbox
@@ -29,21 +29,21 @@ const (
 	maxEventIDBytes  = 1024
 )
 
-// undoWithin bounds the removal of a claim whose function has failed, which
-// happens though the caller's context may be done.
+// undoWithin bounds the removal of a claim whose function has failed. The removal
+// runs even if the caller's context is done.
 const undoWithin = 5 * time.Second
 
 // ErrInvalid is wrapped by every error about an argument that was refused before
 // anything was sent to the database. The transaction stays usable.
 var ErrInvalid = errors.New("invalid argument of the inbox")
 
-// Consumer is one that handles each event once. Two consumers in one database
-// have each their own account of what they have handled.
+// Consumer identifies a program that handles each event once. Two consumers in
+// one database keep separate records of what they have handled.
 type Consumer struct {
-	// Name tells the consumer from the others: 1 to 255 bytes. It is stored with
-	// every event: keep it from release to release.
+	// Name identifies the consumer: 1 to 255 bytes. It is stored with every event:
+	// keep it from release to release.
 	Name string
-	// Schema is where the table is; "" is [DefaultSchema].
+	// Schema holds the table; "" is [DefaultSchema].
 	Schema string
 }
 
@@ -75,10 +75,10 @@ type SQLTx interface {
 // eventID is the id that the event carries, as text: 1 to 1024 bytes of UTF-8
 // without zero bytes. It must be the same for every attempt: the header
 // notifyd-id of a broker's message, webhook-id of a webhook, Event.DedupeID of a
-// Go handler (docs/consumers.md has them all). Not the message id that a broker
-// makes up anew for each copy. A dead letter that somebody replays has a new id,
-// "42r1" for "42", and is handled again; give Once the "42" of both, where no
-// replay may repeat what was done.
+// Go handler (docs/consumers.md has them all). Do not use the message id that a
+// broker generates for each copy. A replayed dead letter has a new id, "42r1" for
+// "42", and is handled again; pass "42" for both where no replay may repeat the
+// work.
 //
 // # What the caller does
 //
@@ -88,12 +88,12 @@ type SQLTx interface {
 //	true err   fn has failed; err is what it returned            roll back, let it be delivered again
 //	false err  fn was not called: an argument or the database    roll back, let it be delivered again
 //
-// When fn fails or panics, Once takes the note back and leaves everything else
-// as it is, what fn has written included: rolling back is the caller's. A
-// caller that commits all the same has the event handled again at its next
-// delivery, on top of what fn had written. To undo fn and go on, give Once a
-// nested transaction (Begin of a pgx.Tx) and roll that back. If the note cannot
-// be taken back, err says so beside the error of fn, and the transaction must
+// When fn fails or panics, Once removes the note and leaves everything else as it
+// is, including what fn has written: rolling back is up to the caller. If the
+// caller commits all the same, the event is handled again at its next delivery,
+// on top of what fn had written. To undo fn and go on, give Once a nested
+// transaction (Begin of a pgx.Tx) and roll that back. If the note cannot be
+// removed, err says so in addition to the error of fn, and the transaction must
 // be rolled back.
 //
 // fn must use the same transaction, must not end it, and must not leave a nested
@@ -101,10 +101,10 @@ type SQLTx interface {
 //
 // # Concurrent deliveries
 //
-// While another transaction handles the same event, Once waits for its end: if
-// that commits, fn is not called, if it rolls back, it is. This is decided by
-// the index of the table and needs no lock of its own; lock_timeout bounds it,
-// and so does ctx. Two transactions that each handle several events in different
+// While another transaction handles the same event, Once waits for that
+// transaction to end: after a commit fn is not called, after a rollback it is.
+// The index of the table decides, without a lock of its own; lock_timeout and ctx
+// bound the wait. Two transactions that each handle several events in different
 // orders can deadlock (SQLSTATE 40P01, one of them fails and is delivered again):
 // handle one event per transaction, or several in the order of their ids.
 //
@@ -142,7 +142,7 @@ func execSQL(db SQLExecer) exec {
 // exec runs a statement and returns how many rows it has changed.
 type exec func(ctx context.Context, query string, args ...any) (int64, error)
 
-// claim is an event in the account of a consumer.
+// claim is an event in the record of a consumer.
 type claim struct {
 	consumer Consumer
 	eventID  string
@@ -183,9 +183,9 @@ func once(ctx context.Context, run exec, c claim, fn func(context.Context) error
 	return true, nil
 }
 
-// undo takes the note of an event back. A statement that has failed before has
-// aborted the transaction: then nothing of it can be committed, the note
-// included, and there is nothing to be done.
+// undo removes the note of an event. If an earlier statement has aborted the
+// transaction, nothing of it can be committed, the note included, so there is
+// nothing to undo.
 func (c claim) undo(ctx context.Context, run exec, schema string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
@@ -193,7 +193,7 @@ func (c claim) undo(ctx context.Context, run exec, schema string) error {
 	if err == nil || sqlState(err) == stateAborted || errors.Is(err, sql.ErrTxDone) {
 		return nil
 	}
-	return fmt.Errorf("the note of the event could not be taken back, roll back the transaction: %w", err)
+	return fmt.Errorf("the note of the event could not be removed, roll back the transaction: %w", err)
 }
 
 // check returns the quoted name of the schema.
@@ -219,7 +219,7 @@ func checkText(what, s string) error {
 	return nil
 }
 
-// The states of PostgreSQL that a consumer is told the cure for.
+// The SQLSTATEs whose errors come with a cure.
 const (
 	stateAborted   = "25P02"
 	stateReadOnly  = "25006"

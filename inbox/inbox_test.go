@@ -18,7 +18,7 @@ import (
 	"github.com/notifyd/notifyd/inbox"
 )
 
-// patience bounds what a test waits for on a machine where much else runs.
+// patience bounds each wait of a test on a busy machine.
 const patience = 2 * time.Minute
 
 var stock = inbox.Consumer{Name: "stock"}
@@ -241,7 +241,7 @@ func TestStatementFails(t *testing.T) {
 	}
 }
 
-// TestNoteThatStays: where it cannot be taken back the caller is told.
+// TestNoteThatStays: the caller gets an error if the note cannot be removed.
 func TestNoteThatStays(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
@@ -251,15 +251,15 @@ func TestNoteThatStays(t *testing.T) {
 		if rows, err = tx.Query(ctx, `SELECT generate_series(1, 100000)`); err != nil { //nolint:sqlclosecheck // that is what is tested
 			t.Error(err)
 		}
-		return errBroken // with rows that nobody has read
+		return errBroken // with unread rows
 	})
 	rows.Close()
-	if !errors.Is(err, errBroken) || !strings.Contains(err.Error(), "could not be taken back, roll back") {
+	if !errors.Is(err, errBroken) || !strings.Contains(err.Error(), "could not be removed, roll back") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestNested: a caller that wants to go on after a failure has a way.
+// TestNested: a nested transaction lets a caller continue after a failure.
 func TestNested(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
@@ -286,7 +286,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestSecondWaits for the end of the first, and goes by it.
+// TestSecondWaits: the second delivery waits for the first to end, and follows its outcome.
 func TestSecondWaits(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
@@ -401,13 +401,13 @@ func TestPurge(t *testing.T) {
 	if n := count(t, pool, `SELECT max(event_id::int) FROM inbox_events`); n != 96 {
 		t.Errorf("the oldest that is left is %d", n)
 	}
-	// What another one removes is passed over.
+	// Rows that another purge is removing are skipped.
 	tx := begin(t, pool, pgx.TxOptions{})
 	if _, err := tx.Exec(t.Context(), `DELETE FROM inbox_events WHERE event_id = '96'`); err != nil {
 		t.Fatal(err)
 	}
 	if n, done, err := inbox.Purge(t.Context(), pool, inbox.Retention{Keep: keep}); n != 6 || !done || err != nil {
-		t.Errorf("beside another: %d, %v, %v", n, done, err)
+		t.Errorf("next to another purge: %d, %v, %v", n, done, err)
 	}
 	for _, r := range []inbox.Retention{{Keep: -1}, {Keep: 1}, {Batch: -1}, {Batch: 100_001}, {Budget: -1}, {Schema: "\x00"}} {
 		if _, _, err := inbox.Purge(t.Context(), pool, r); !errors.Is(err, inbox.ErrInvalid) {

@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// database makes a database with the table and a table of effects, and returns
-// both ways to it.
+// database creates a database with the table and a table of effects, and returns
+// a pool of each kind.
 func database(tb testing.TB) (*pgxpool.Pool, *sql.DB) {
 	tb.Helper()
 	url := testenv.Database(tb)

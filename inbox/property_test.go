@@ -32,7 +32,7 @@ const (
 	isCancelled    end = "the context ends within fn"
 )
 
-// delivery is one of several of an event.
+// delivery is one of several deliveries of an event.
 type delivery struct {
 	Consumer, Event int
 	End             end
@@ -111,7 +111,7 @@ func (w *world) begin(ctx context.Context, d delivery) (tx, error) {
 }
 
 // deliver returns whether the consumer would acknowledge, and an error where a
-// promise is broken. What else goes wrong is what it was told to do.
+// promise is broken. All other failures are those that the delivery prescribes.
 func (w *world) deliver(ctx context.Context, d delivery) (acknowledged bool, broken error) {
 	c, id := inbox.Consumer{Name: fmt.Sprint("consumer ", d.Consumer)}, fmt.Sprint(w.run, " ", d.Event)
 	ctx, cancel := context.WithCancel(ctx)
@@ -157,7 +157,7 @@ func (w *world) deliver(ctx context.Context, d delivery) (acknowledged bool, bro
 		_ = t.commit(after)
 		return false, nil
 	case !ran:
-		// Whoever was skipped sees the work that was done.
+		// A skipped delivery sees the work of the earlier one.
 		n, err := t.number(after, `SELECT count(*) FROM effects WHERE consumer = $1 AND event_id = $2`, c.Name, id)
 		if err == nil && n != 1 {
 			return false, fmt.Errorf("%+v was skipped and there are %d effects", d, n)
@@ -186,7 +186,7 @@ func (w *world) deliver(ctx context.Context, d delivery) (acknowledged bool, bro
 func TestExactlyOnce(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
-	// A signal may reach its session late, so the killed have a pool of their own.
+	// A signal may reach its session late, so killed sessions have a pool of their own.
 	victims, err := pgxpool.NewWithConfig(t.Context(), pool.Config())
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What [Retention] has where a field is zero, and the limits of its fields.
+// The defaults of [Retention], and the limits of its fields.
 const (
 	DefaultKeep   = 30 * 24 * time.Hour
 	DefaultBatch  = 1000
@@ -19,17 +19,16 @@ const (
 // Retention says what a purge removes and how much it may do at once. The zero
 // value has the defaults.
 type Retention struct {
-	// Schema is where the table is; "" is [DefaultSchema].
+	// Schema holds the table; "" is [DefaultSchema].
 	Schema string
 	// Keep is how long an event stays noted; 0 is [DefaultKeep], 30 days.
 	//
-	// It must be longer than any redelivery can be late, because an event whose
-	// note is gone is handled again: longer than the retention of the broker's
-	// topic or queue (a consumer group that is set back reads all of it), than
-	// the longest outage of the consumer that the broker or notifyd waits out,
-	// and than the time after which somebody may still replay a dead letter by
-	// hand. When in doubt keep longer: a row takes about 100 bytes with its
-	// indexes, and speed does not depend on how many there are.
+	// It must exceed the delay of any redelivery, because an event whose note is
+	// gone is handled again: the retention of the broker's topic or queue (a
+	// consumer group that is reset reads all of it), the longest outage of the
+	// consumer that the broker or notifyd waits out, and the age at which a person
+	// may still replay a dead letter. When in doubt keep longer: a row takes about
+	// 100 bytes with its indexes, and speed does not depend on the number of rows.
 	Keep time.Duration
 	// Batch is how many rows one statement removes, 1 to 100,000; 0 is
 	// [DefaultBatch]. Rows are locked for the length of one statement only.
@@ -39,14 +38,14 @@ type Retention struct {
 	Budget time.Duration
 }
 
-// Purge removes what has been noted for longer than r.Keep, in batches of one
-// statement each, and returns how many rows went. done is false if the budget
-// ended it and there may be more. Call it every hour or so, from one program or
-// from several at once: they pass over each other's rows.
+// Purge removes notes that are older than r.Keep, in batches of one statement
+// each, and returns the number of rows removed. done is false if the budget ended
+// it and there may be more. Call it every hour or so, from one program or from
+// several at once: they skip each other's rows.
 //
-// db is a pool or a connection. In a transaction of the caller's everything is
-// removed at its commit and locked until then. Ages are measured by the clock
-// of the database.
+// db is a pool or a connection. In a transaction of the caller's, all rows stay
+// locked until its commit removes them. Ages are measured by the clock of the
+// database.
 func Purge[R Result](ctx context.Context, db Execer[R], r Retention) (removed int64, done bool, err error) {
 	return purge(ctx, func(ctx context.Context, query string, args ...any) (int64, error) {
 		result, err := db.Exec(ctx, query, args...)
@@ -68,8 +67,8 @@ func purge(ctx context.Context, run exec, r Retention) (removed int64, done bool
 	if err := errors.Join(err, r.check()); err != nil {
 		return 0, false, err
 	}
-	// Rows that somebody else is removing are passed over; a transaction that
-	// notes an event again waits for nobody but the one that removes its row.
+	// Rows that another purge is removing are skipped; a transaction that notes an
+	// event again waits only for the purge that removes its row.
 	query := `DELETE FROM ` + schema + `.inbox_events WHERE ctid = ANY (ARRAY(SELECT ctid FROM ` + schema + `.inbox_events
 		WHERE handled_at < clock_timestamp() - $1::bigint * interval '1 microsecond' ORDER BY handled_at LIMIT $2::bigint FOR UPDATE SKIP LOCKED))`
 	for begin := time.Now(); ; {

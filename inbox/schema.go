@@ -15,7 +15,7 @@ var schemaSQL string
 const DefaultSchema = "public"
 
 // maxNameBytes is PostgreSQL's limit for the name of a schema, which it would
-// cut without a word.
+// truncate silently.
 const maxNameBytes = 63
 
 // Execer runs a statement: a pgx pool, connection or transaction. R is inferred
