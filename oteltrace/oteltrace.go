@@ -2,11 +2,11 @@
 //
 //	relay.Use(oteltrace.Middleware(otel.GetTracerProvider()))
 //
-// Each attempt is a span. If the event has a header traceparent (W3C Trace Context),
-// the span of the writer is its parent, and it is linked to it. The event that goes
-// out carries the traceparent of the attempt in its place, so consumers continue
-// the trace. A relay without the middleware passes the writer's on as it is, and
-// pays nothing.
+// Each attempt is a span. If the event has a header traceparent (W3C Trace
+// Context), the writer's span is the parent of the attempt's span, and is linked
+// from it. The event that goes out carries the traceparent of the attempt
+// instead, so consumers continue the trace. A relay without the middleware passes
+// the writer's traceparent on unchanged, at no cost.
 package oteltrace
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// scope is the name of the instrumentation.
+// scope names the instrumentation.
 const scope = "github.com/notifyd/notifyd/oteltrace"
 
 // Middleware returns what wraps a handler in spans of the given provider. A
@@ -43,8 +43,8 @@ type tracer struct {
 	attributes []attribute.KeyValue // of every span
 }
 
-// begin starts the span of an attempt. The event it returns is a copy that carries
-// the span on; handlers of a fan-out share the headers of the other.
+// begin starts the span of an attempt. The event it returns is a copy that
+// carries the span; handlers of a fan-out share the headers of the original.
 func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, trace.Span, *delivery.Event) {
 	format := propagation.TraceContext{}
 	ctx = format.Extract(ctx, headers(e.Headers))
@@ -71,13 +71,13 @@ func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, 
 	}
 	ctx, span := t.Start(ctx, "deliver "+e.Destination, options...)
 	if !span.SpanContext().IsValid() {
-		return ctx, span, e // a provider that does nothing
+		return ctx, span, e // a no-op provider
 	}
 	out := *e
 	out.Headers = make(map[string]string, len(e.Headers)+2)
 	maps.Copy(out.Headers, e.Headers)
 	for name := range e.Headers {
-		if isContext(name) { // whatever its case: there must be one
+		if isContext(name) { // whatever its case: only one may remain
 			delete(out.Headers, name)
 		}
 	}
@@ -105,7 +105,7 @@ func end(span trace.Span, err error) {
 	span.End()
 }
 
-// maxError bounds what a span keeps of an error, in bytes.
+// maxError bounds the text of an error in a span, in bytes.
 const maxError = 1000
 
 func shortened(text string) string {

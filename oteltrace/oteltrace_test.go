@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	writer  = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	unasked = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+	writer    = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 )
 
 func tracing(t *testing.T) (*tracetest.InMemoryExporter, delivery.Middleware) {
@@ -37,7 +37,8 @@ func event(id int64, parent string) *delivery.Event {
 	return e
 }
 
-// TestSpan: the span continues the writer's trace, and what goes out continues it.
+// TestSpan: the span continues the writer's trace, and the event that goes out
+// continues the span.
 func TestSpan(t *testing.T) {
 	t.Parallel()
 	spans, mw := tracing(t)
@@ -94,7 +95,7 @@ func TestSampling(t *testing.T) {
 		sent = append(sent, e)
 		return nil
 	}))
-	for _, parent := range []string{unasked, "", "nonsense"} {
+	for _, parent := range []string{unsampled, "", "nonsense"} {
 		if err := h.Deliver(t.Context(), event(1, parent)); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// TestOff: a provider that does nothing leaves the event alone.
+// TestOff: a no-op provider leaves the event alone.
 func TestOff(t *testing.T) {
 	t.Parallel()
 	e := event(1, "")
@@ -127,7 +128,7 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// TestPanic: the span ends, and the panic goes on.
+// TestPanic: the span ends, and the panic continues.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	spans, mw := tracing(t)
@@ -160,7 +161,8 @@ type reporter struct{ delivery.HandlerFunc }
 
 func (reporter) Report() delivery.Report { return delivery.Report{Unconfirmed: 4} }
 
-// TestBatch: a span per event with its own answer, and no handler loses what it is.
+// TestBatch: each event has a span with its own answer, and no wrapped handler
+// loses an interface.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	spans, mw := tracing(t)
@@ -173,7 +175,7 @@ func TestBatch(t *testing.T) {
 	})
 	h, ok := mw(full{handle}).(delivery.BatchHandler)
 	if !ok {
-		t.Fatal("it is no BatchHandler any more")
+		t.Fatal("it is no longer a BatchHandler")
 	}
 	errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, writer), event(2, writer)})
 	if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], refused) {
@@ -201,9 +203,9 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// BenchmarkSpan is what an attempt costs beside its delivery, without the sending.
+// BenchmarkSpan measures what tracing adds to an attempt, export excluded.
 func BenchmarkSpan(b *testing.B) {
-	for name, parent := range map[string]string{"sampled": writer, "unsampled": unasked, "of nobody": ""} {
+	for name, parent := range map[string]string{"sampled": writer, "unsampled": unsampled, "without a parent": ""} {
 		b.Run(name, func(b *testing.B) {
 			provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(tracetest.NewNoopExporter()))
 			h := oteltrace.Middleware(provider)(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }))
