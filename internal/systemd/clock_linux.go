@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// monotonicMicroseconds is the time by which systemd tells that the next
+// monotonicMicroseconds is the time by which systemd recognizes that the next
 // READY=1 answers this reload and not an earlier one.
 func monotonicMicroseconds() int64 {
 	var now unix.Timespec

@@ -2,5 +2,5 @@
 
 package systemd
 
-// monotonicMicroseconds: there is no systemd here to ask for it.
+// monotonicMicroseconds returns 0: no systemd runs here.
 func monotonicMicroseconds() int64 { return 0 }

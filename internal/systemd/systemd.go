@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// sendTimeout bounds one message. The manager reads at once; one that does not
-// must not hold up the daemon.
+// sendTimeout bounds one message. A manager that does not read at once must not
+// hold up the daemon.
 const sendTimeout = time.Second
 
-// Notifier sends messages to the service manager, or nowhere if none has asked
-// for them. It is safe for several goroutines and needs no closing.
+// Notifier sends messages to the service manager, or nowhere if none expects
+// them. It is safe for concurrent use and needs no closing.
 type Notifier struct {
 	socket   string // "" sends nowhere
 	watchdog time.Duration
 }
 
-// New reads $NOTIFY_SOCKET, $WATCHDOG_USEC and $WATCHDOG_PID by lookup. The
-// error names the variable that cannot be; the notifier then sends nowhere.
+// New reads $NOTIFY_SOCKET, $WATCHDOG_USEC and $WATCHDOG_PID by lookup. The error
+// names the variable that is invalid; the notifier then sends nowhere.
 func New(lookup func(name string) (string, bool)) (*Notifier, error) {
 	n := &Notifier{}
 	socket, _ := lookup("NOTIFY_SOCKET")
@@ -33,7 +33,7 @@ func New(lookup func(name string) (string, bool)) (*Notifier, error) {
 		return n, nil
 	}
 	if socket[0] != '/' && socket[0] != '@' {
-		return n, fmt.Errorf("$NOTIFY_SOCKET is %q: neither a path nor an abstract socket, so the service manager is told nothing", socket)
+		return n, fmt.Errorf("$NOTIFY_SOCKET is %q: neither a path nor an abstract socket, so the service manager gets no messages", socket)
 	}
 	n.socket = socket
 	usec, _ := lookup("WATCHDOG_USEC")
@@ -49,17 +49,17 @@ func New(lookup func(name string) (string, bool)) (*Notifier, error) {
 	return n, nil
 }
 
-// maxWatchdog is far beyond any watchdog and within what a duration holds.
+// maxWatchdog is far beyond any watchdog and fits a duration.
 const maxWatchdog = 365 * 24 * time.Hour
 
-// Enabled reports whether there is somebody to tell.
+// Enabled reports whether a service manager expects messages.
 func (n *Notifier) Enabled() bool { return n.socket != "" }
 
-// Watchdog returns how often at least the manager wants to hear [Notifier.Alive],
-// 0 if it does not watch. Half of it is a good interval.
+// Watchdog returns the longest interval between two calls of [Notifier.Alive]
+// that the manager accepts, 0 without a watchdog. Half of it is a good interval.
 func (n *Notifier) Watchdog() time.Duration { return n.watchdog }
 
-// Ready says that the daemon has started, or is done with reloading.
+// Ready reports that the daemon has started, or has finished reloading.
 func (n *Notifier) Ready(ctx context.Context, status string) error {
 	return n.send(ctx, "READY=1", "STATUS="+status)
 }
@@ -69,12 +69,12 @@ func (n *Notifier) Status(ctx context.Context, status string) error {
 	return n.send(ctx, "STATUS="+status)
 }
 
-// Reloading says that the configuration is read again; [Notifier.Ready] ends it.
+// Reloading reports that the configuration is being read again; [Notifier.Ready] ends it.
 func (n *Notifier) Reloading(ctx context.Context, status string) error {
 	return n.send(ctx, "RELOADING=1", "MONOTONIC_USEC="+strconv.FormatInt(monotonicMicroseconds(), 10), "STATUS="+status)
 }
 
-// Stopping says that the daemon ends.
+// Stopping reports that the daemon is stopping.
 func (n *Notifier) Stopping(ctx context.Context, status string) error {
 	return n.send(ctx, "STOPPING=1", "STATUS="+status)
 }
@@ -87,8 +87,8 @@ func (n *Notifier) Alive(ctx context.Context) error {
 	return n.send(ctx, "WATCHDOG=1")
 }
 
-// send sends the lines as one datagram. It does so also after ctx has ended:
-// that is when a daemon says that it stops.
+// send sends the lines as one datagram, also after ctx has ended, which is when a
+// daemon reports that it is stopping.
 func (n *Notifier) send(ctx context.Context, lines ...string) (err error) {
 	if n.socket == "" {
 		return nil
@@ -97,7 +97,7 @@ func (n *Notifier) send(ctx context.Context, lines ...string) (err error) {
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unixgram", n.socket)
 	if err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // a datagram is sent or not
 	if deadline, ok := ctx.Deadline(); ok {
@@ -107,7 +107,7 @@ func (n *Notifier) send(ctx context.Context, lines ...string) (err error) {
 		lines[i] = strings.ReplaceAll(line, "\n", " ") // each line is a message of its own
 	}
 	if _, err := conn.Write([]byte(strings.Join(lines, "\n"))); err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	return nil
 }

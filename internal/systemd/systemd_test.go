@@ -57,7 +57,7 @@ func TestMessages(t *testing.T) {
 	t.Parallel()
 	addresses := []string{filepath.Join(t.TempDir(), "n")} // a socket's path has room for some 100 bytes
 	if runtime.GOOS == "linux" {
-		addresses = append(addresses, "@notifyd-test-"+rand.Text()) // a socket without a file
+		addresses = append(addresses, "@notifyd-test-"+rand.Text()) // an abstract socket
 	}
 	for _, address := range addresses {
 		conn := manager(t, address)
@@ -81,13 +81,13 @@ func TestMessages(t *testing.T) {
 		check(`RELOADING=1\nMONOTONIC_USEC=\d+\nSTATUS=reading`, n.Reloading(ctx, "reading"))
 		check("STOPPING=1\nSTATUS=bye", n.Stopping(ctx, "bye"))
 		_ = conn.Close()
-		if err := n.Alive(ctx); err == nil || !strings.HasPrefix(err.Error(), "tell the service manager: ") {
+		if err := n.Alive(ctx); err == nil || !strings.HasPrefix(err.Error(), "notify the service manager: ") {
 			t.Errorf("a manager that is gone: %v", err)
 		}
 	}
 }
 
-func TestNobodyToTell(t *testing.T) {
+func TestNoManager(t *testing.T) {
 	t.Parallel()
 	n, err := systemd.New(vars{"WATCHDOG_USEC": "1"}.lookup)
 	if err != nil || n.Enabled() || n.Watchdog() != 0 || n.Ready(t.Context(), "x") != nil || n.Alive(t.Context()) != nil {
@@ -95,7 +95,7 @@ func TestNobodyToTell(t *testing.T) {
 	}
 	n, err = systemd.New(vars{"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"}.lookup)
 	if err != nil || n.Watchdog() != 0 || n.Alive(t.Context()) != nil {
-		t.Errorf("somebody else's watchdog: %+v, %v", n, err)
+		t.Errorf("another process's watchdog: %+v, %v", n, err)
 	}
 }
 
