@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// environment looks variables up. Empty is the same as unset, as OpenTelemetry
-// has it.
+// environment looks up variables. Empty is the same as unset, as OpenTelemetry specifies.
 type environment func(name string) (string, bool)
 
 func (e environment) get(name string) string {
@@ -21,10 +20,10 @@ func (e environment) get(name string) string {
 	return strings.TrimSpace(value)
 }
 
-// Wanted reports whether the environment asks for traces: OTEL_TRACES_EXPORTER is
-// otlp, or an endpoint is set, and nothing says no. The error names every variable
-// that cannot be kept to, and the cure, and shows no value that may be a secret:
-// the SDK would say something on standard error and go on without it.
+// Wanted reports whether the environment requests traces: OTEL_TRACES_EXPORTER is
+// otlp, or an endpoint is set, and no variable disables them. The error names
+// every variable that is invalid, and the cure, and shows no value that may be a
+// secret. The SDK would only write to standard error and ignore the variable.
 func Wanted(lookup func(name string) (string, bool)) (bool, error) {
 	e := environment(lookup)
 	switch disabled := e.get("OTEL_SDK_DISABLED"); {
@@ -43,14 +42,14 @@ func Wanted(lookup func(name string) (string, bool)) (bool, error) {
 	return true, e.check()
 }
 
-// rule is what variables of one kind have to be.
+// rule checks variables of one kind.
 type rule struct {
 	names []string
-	wrong func(value string) string // why, and the cure; "" where it is right
+	wrong func(value string) string // the mistake and the cure; "" if there is none
 }
 
-// ofExporter returns the names that a setting of the exporter has: that of all
-// signals, and that of traces.
+// ofExporter returns both names of an exporter's setting: that for all signals,
+// and that for traces.
 func ofExporter(setting string) []string {
 	return []string{"OTEL_EXPORTER_OTLP_" + setting, "OTEL_EXPORTER_OTLP_TRACES_" + setting}
 }

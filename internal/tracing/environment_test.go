@@ -44,8 +44,8 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestMistakes: each is told with its variable and the cure, and no value that
-// may be a secret.
+// TestMistakes: each error names its variable and the cure, and shows no value
+// that may be a secret.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")

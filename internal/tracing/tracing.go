@@ -14,10 +14,10 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// New returns a provider that sends its spans in the background, and tells log
-// when they do not arrive. The exporter, the sampler, the limits and the resource
-// are configured by the OTEL_* variables of the process, which [Wanted] has found
-// to be right. It does not connect. The caller calls Shutdown, which sends what is
+// New returns a provider that sends its spans in the background, and logs when
+// they do not arrive. The OTEL_* variables of the process, which [Wanted] has
+// checked, configure the exporter, the sampler, the limits and the resource. New
+// does not connect. The caller calls Shutdown, which sends the spans that are
 // left.
 func New(ctx context.Context, version string, log *slog.Logger) (*sdktrace.TracerProvider, error) {
 	exporter, err := otlptracehttp.New(ctx)
@@ -30,29 +30,29 @@ func New(ctx context.Context, version string, log *slog.Logger) (*sdktrace.Trace
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, errors.Join(fmt.Errorf("tracing: %w", err), exporter.Shutdown(ctx))
 	}
-	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(&telling{SpanExporter: exporter, log: log}), sdktrace.WithResource(described)), nil
+	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(&loggingExporter{SpanExporter: exporter, log: log}), sdktrace.WithResource(described)), nil
 }
 
-// telling tells the log what the SDK would write to standard error, once for an
-// outage. The processor calls it from one goroutine at a time.
-type telling struct {
+// loggingExporter logs errors that the SDK would write to standard error, once
+// per outage. The processor calls it from one goroutine at a time.
+type loggingExporter struct {
 	sdktrace.SpanExporter
 	log  *slog.Logger
 	lost int // spans, since the last that arrived
 }
 
 // ExportSpans implements sdktrace.SpanExporter.
-func (t *telling) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	err := t.SpanExporter.ExportSpans(ctx, spans)
+func (e *loggingExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := e.SpanExporter.ExportSpans(ctx, spans)
 	switch {
-	case err != nil && t.lost == 0:
-		t.log.WarnContext(ctx, "spans cannot be sent: deliveries go on, their traces are lost", "err", err)
-		t.lost += len(spans)
+	case err != nil && e.lost == 0:
+		e.log.WarnContext(ctx, "spans cannot be sent: deliveries go on, their traces are lost", "err", err)
+		e.lost += len(spans)
 	case err != nil:
-		t.lost += len(spans)
-	case t.lost > 0:
-		t.log.InfoContext(ctx, "spans are sent again", "lost", t.lost)
-		t.lost = 0
+		e.lost += len(spans)
+	case e.lost > 0:
+		e.log.InfoContext(ctx, "spans are sent again", "lost", e.lost)
+		e.lost = 0
 	}
-	return nil // it has been told
+	return nil // the log has it
 }

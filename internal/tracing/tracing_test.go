@@ -57,12 +57,12 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestTold: an outage of the collector is told once, and so is its end.
-func TestTold(t *testing.T) {
+// TestOutageIsLoggedOnce: an outage of the collector is logged once, and so is its end.
+func TestOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	inner := &refusing{errs: []error{nil, errors.New("refused"), errors.New("refused"), nil, nil}}
-	e := &telling{SpanExporter: inner, log: slog.New(slog.NewTextHandler(&text, nil))}
+	e := &loggingExporter{SpanExporter: inner, log: slog.New(slog.NewTextHandler(&text, nil))}
 	for range 5 {
 		if err := e.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 3)); err != nil {
 			t.Error(err)
