@@ -1,5 +1,5 @@
-// Package field names the setting that a configuration mistake is about, so
-// that the one who prints the mistake can add the file, line and column.
+// Package field names the setting that a configuration mistake is about, so that
+// the caller who prints the mistake can add file, line and column.
 package field
 
 import (
@@ -12,7 +12,7 @@ type Error struct {
 	// Path is the setting's key, with dots between levels and numbers for
 	// list elements: "to", "backoff.initial", "routes.2.match".
 	Path string
-	// Err says what is wrong and how to mend it, without repeating the path.
+	// Err says what is wrong and how to fix it, without repeating the path.
 	Err error
 }
 
@@ -27,8 +27,8 @@ func (e *Error) Error() string { return e.Path + ": " + e.Err.Error() }
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Split takes apart what errors.Join put together, however deep, so that each
-// mistake can be printed on a line of its own. Split(nil) is nil.
+// Split flattens the result of errors.Join, however deep, so that each mistake
+// can be printed on a line of its own. Split(nil) is nil.
 func Split(err error) []error {
 	if err == nil {
 		return nil

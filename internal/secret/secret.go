@@ -1,18 +1,18 @@
-// Package secret holds the type of every value that must not be seen.
+// Package secret holds the type of every value that must not be shown.
 package secret
 
 import "log/slog"
 
-// Redacted is what is printed in place of a secret.
+// Redacted is printed in place of a secret.
 const Redacted = "[redacted]"
 
 // String is a text that hides itself from fmt, slog, JSON and YAML. The zero
 // value is the empty secret, which prints as "". Compare what Reveal returns,
 // not the Strings.
 type String struct {
-	// value is a pointer because fmt does not always ask the methods below:
-	// not for %d, and not inside a value that a verb does not fit. It then
-	// prints the fields, and of a pointer only the address.
+	// value is a pointer because fmt does not always call the methods below: not for
+	// %d, and not inside a value that a verb does not fit. It then prints the
+	// fields, and for a pointer only the address.
 	value *string
 }
 
@@ -24,8 +24,7 @@ func New(s string) String {
 	return String{&s}
 }
 
-// Reveal returns the text. Call it only where the text is handed to the one
-// library that needs it.
+// Reveal returns the text. Call it only where a library needs the text.
 func (s String) Reveal() string {
 	if s.value == nil {
 		return ""

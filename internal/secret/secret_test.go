@@ -10,7 +10,7 @@ import (
 )
 
 // TestHidden formats a secret, and what contains one, with every verb: fmt does
-// not ask String for %d, nor inside a value that the verb does not fit.
+// not call String for %d, nor inside a value that the verb does not fit.
 func TestHidden(t *testing.T) {
 	t.Parallel()
 	s := secret.New("hunter2")
