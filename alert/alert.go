@@ -1,12 +1,11 @@
-// Package alert tells people what a relay cannot mend by itself: dead letters,
-// destinations that are down, a database that is gone, events that wait for too
-// long.
+// Package alert notifies people of what a relay cannot fix by itself: dead
+// letters, destinations that are down, a database that is gone, events that wait
+// too long.
 //
-// What happens within a few seconds goes into one message, and one message
-// follows another no sooner than [Config.Every], however much happens. A
-// message goes straight to its handlers and not through the outbox: it gets out
-// while the database is down, and a handler that fails is reported in the log
-// and never alerted about.
+// Incidents within a few seconds share one message, and messages are at least
+// [Config.Every] apart, however much happens. A message goes straight to its
+// handlers and not through the outbox: it gets out while the database is down. A
+// handler that fails is logged, and never causes an alert.
 package alert
 
 import (
@@ -32,39 +31,39 @@ const (
 	gatherFor = 5 * time.Second
 	// sendTimeout bounds one attempt to send a message.
 	sendTimeout = 30 * time.Second
-	// sendFor bounds all attempts; what has not got out by then is old news.
+	// sendFor bounds all attempts; a message that has not got out by then is old news.
 	sendFor = 10 * time.Minute
-	// farewell bounds sending what is left when the relay stops.
+	// farewell bounds the sending of the last message when the relay stops.
 	farewell = 5 * time.Second
 	// returnGrace is how long a handler may take to return after that.
 	returnGrace = time.Second
-	// checkEvery is how often it is looked whether an event waits too long.
+	// checkEvery is the interval between two checks for events that wait too long.
 	checkEvery = 15 * time.Second
 )
 
-// Config says what to tell, and how often. DefaultConfig has the defaults.
+// Config selects the incidents to report, and how often. DefaultConfig has the defaults.
 type Config struct {
-	// Kinds are the incidents to tell of; nil means all.
+	// Kinds are the incidents to report; nil means all.
 	Kinds []delivery.IncidentKind
 	// Every is the shortest time between two messages, more than 0.
 	Every time.Duration
-	// OldestWaiting is how long an event may wait, retries included, before
-	// that is an incident; 0 means for ever.
+	// OldestWaiting is how long an event may wait, retries included, before its wait
+	// is an incident; 0 means for ever.
 	OldestWaiting time.Duration
 	// Source names the relay in messages, such as the name of the host.
 	Source string
 }
 
-// DefaultConfig tells of everything every 5 minutes at most, and of events that
+// DefaultConfig reports all incidents, every 5 minutes at most, and events that
 // have waited for 15 minutes.
 func DefaultConfig() Config { return Config{Every: 5 * time.Minute, OldestWaiting: 15 * time.Minute} }
 
-// Target is where messages go.
+// Target is a destination of messages.
 type Target struct {
 	// Name is the name of the destination.
 	Name string
-	// Handler gets an event of the type [EventType]. Whoever made it closes it,
-	// after Run has returned.
+	// Handler gets an event of the type [EventType]. Its creator closes it, after
+	// Run has returned.
 	Handler delivery.Handler
 }
 
@@ -77,7 +76,7 @@ type Alerter struct {
 	cfg     Config
 	targets []Target
 	log     *slog.Logger
-	wake    chan struct{} // capacity 1: there is something to tell
+	wake    chan struct{} // capacity 1: there is something to report
 
 	mu     sync.Mutex
 	groups []*group // in the order of their first incident
@@ -91,7 +90,7 @@ func New(cfg Config, targets []Target, log *slog.Logger) (*Alerter, error) {
 	case cfg.OldestWaiting < 0:
 		return nil, fmt.Errorf("alert: a longest wait of %v is negative", cfg.OldestWaiting)
 	case len(targets) == 0:
-		return nil, errors.New("alert: there is nobody to tell")
+		return nil, errors.New("alert: there is no target")
 	}
 	return &Alerter{cfg: cfg, targets: targets, log: log, wake: make(chan struct{}, 1)}, nil
 }
@@ -110,10 +109,10 @@ func (a *Alerter) Observe(i delivery.Incident) {
 	}
 }
 
-// Run sends messages until ctx ends, then what is left, for 5 seconds at most;
-// that is also how long a message that is under way may take then. It returns
-// the cause of ctx's end, joined with [ErrHandler] if a handler did not return
-// though its own context had ended. oldest may be nil.
+// Run sends messages until ctx ends, and then the last one. That one, or one that
+// is under way, may take 5 seconds more. Run returns the cause of ctx's end,
+// joined with [ErrHandler] if a handler did not return though its own context had
+// ended. oldest may be nil.
 func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -141,7 +140,7 @@ func (a *Alerter) Run(ctx context.Context, oldest Oldest) error {
 	return errors.Join(context.Cause(ctx), a.send(ctx, lasting, a.take()))
 }
 
-// gather waits until there is something to tell and it is time for it. It
+// gather waits until there is something to report and the interval has passed. It
 // returns false once ctx has ended.
 func (a *Alerter) gather(ctx context.Context, last time.Time) bool {
 	select {
@@ -202,7 +201,7 @@ func (a *Alerter) send(ctx, lasting context.Context, groups []*group) error {
 	}
 }
 
-// sendTo tries until the message is out, is refused for good, or is old news.
+// sendTo tries until the message is delivered, refused for good, or old news.
 // The end of ctx makes the next try the last one.
 func (a *Alerter) sendTo(ctx, lasting context.Context, t Target, e *delivery.Event) {
 	pauses := backoff.NewExponentialBackOff(backoff.WithInitialInterval(time.Second),
@@ -238,8 +237,8 @@ func deliver(ctx context.Context, h delivery.Handler, e *delivery.Event) (err er
 	return h.Deliver(ctx, e)
 }
 
-// watch raises an incident when an event has waited for too long, and another
-// when none does any more.
+// watch raises an incident when an event has waited too long, and another when
+// none does any longer.
 func (a *Alerter) watch(ctx context.Context, oldest Oldest) {
 	late := false
 	for sleep(ctx, checkEvery) {

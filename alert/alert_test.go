@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// inbox is a target that keeps what it gets, or fails.
+// inbox is a target that keeps its messages, or fails.
 type inbox struct {
 	mu   sync.Mutex
 	got  []payload
@@ -83,7 +83,7 @@ func dead(id int64) delivery.Incident {
 	}
 }
 
-func TestOneMessageForWhatComesTogether(t *testing.T) {
+func TestIncidentsShareAMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var in inbox
@@ -136,7 +136,7 @@ func TestNoSoonerThanEvery(t *testing.T) {
 			}
 		}
 		if left := 3600 - count; left < 0 || left > 300 {
-			t.Errorf("%d of 3600 incidents were told", count)
+			t.Errorf("%d of 3600 incidents were reported", count)
 		}
 	})
 }
@@ -144,10 +144,10 @@ func TestNoSoonerThanEvery(t *testing.T) {
 func TestTargetThatFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		fail  func(e *delivery.Event) error
-		tries int // 0: any number
-		told  int
-		log   string
+		fail     func(e *delivery.Event) error
+		tries    int // 0: any number
+		reported int
+		log      string
 	}{
 		"for a while": {func(e *delivery.Event) error {
 			if e.Attempt < 4 {
@@ -171,8 +171,8 @@ func TestTargetThatFails(t *testing.T) {
 				if len(good.got) != 1 {
 					t.Errorf("the other target got %d messages", len(good.got))
 				}
-				if len(bad.got) != c.told || c.tries > 0 && len(bad.at) != c.tries {
-					t.Errorf("%d tries, %d messages; want %d, %d", len(bad.at), len(bad.got), c.tries, c.told)
+				if len(bad.got) != c.reported || c.tries > 0 && len(bad.at) != c.tries {
+					t.Errorf("%d tries, %d messages; want %d, %d", len(bad.at), len(bad.got), c.tries, c.reported)
 				}
 				if !strings.Contains(log.String(), c.log) {
 					t.Errorf("the log lacks %q: %s", c.log, log)
@@ -202,9 +202,9 @@ func TestEventsThatWaitTooLong(t *testing.T) {
 		defer stop()
 		time.Sleep(3 * time.Hour) //nolint:forbidigo // the bubble's clock
 		synctest.Wait()
-		want := []string{"notifyd host1: events wait for too long", "notifyd host1: events do not wait for too long any more"}
+		want := []string{"notifyd host1: events wait too long", "notifyd host1: events no longer wait too long"}
 		if got := in.titles(); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("told %q, want %q", got, want)
+			t.Errorf("reported %q, want %q", got, want)
 		}
 	})
 }
@@ -219,12 +219,12 @@ func TestKinds(t *testing.T) {
 		a.Observe(dead(1))
 		stop()
 		if len(in.got) != 0 {
-			t.Errorf("told %q", in.titles())
+			t.Errorf("reported %q", in.titles())
 		}
 	})
 }
 
-// TestFarewell: what has not been told when the relay stops is told then.
+// TestFarewell: incidents that are unreported when the relay stops are reported then.
 func TestFarewell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,13 +233,13 @@ func TestFarewell(t *testing.T) {
 		a.Observe(dead(1))
 		stop()
 		if got := in.titles(); len(got) != 1 || got[0] != "notifyd host1: a dead letter for mail" {
-			t.Errorf("told %q", got)
+			t.Errorf("reported %q", got)
 		}
 	})
 }
 
-// TestPromptAfterQuiet: what was told together leaves no debt behind: after a
-// quiet time, the next incident is told of at once.
+// TestPromptAfterQuiet: incidents that shared a message leave no debt: after a
+// quiet time, the next incident is reported at once.
 func TestPromptAfterQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,13 +255,13 @@ func TestPromptAfterQuiet(t *testing.T) {
 		time.Sleep(gatherFor) //nolint:forbidigo // the bubble's clock
 		synctest.Wait()
 		if len(in.got) != 2 {
-			t.Errorf("told %q", in.titles())
+			t.Errorf("reported %q", in.titles())
 		}
 	})
 }
 
-// TestStopWhileSending: a message that is on its way when the relay stops
-// arrives, and one that waits to be tried again is tried once more.
+// TestStopWhileSending: a message that is being sent when the relay stops
+// arrives, and one that waits for a retry is tried once more.
 func TestStopWhileSending(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestStopWithADeafHandler(t *testing.T) {
 	})
 }
 
-// TestEveryKindHasAText: a kind that is added must get one.
+// TestEveryKindHasAText: a new kind needs a text.
 func TestEveryKindHasAText(t *testing.T) {
 	t.Parallel()
 	n := 0
@@ -357,8 +357,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestErrorInAnotherEncoding: a server that answers in Latin-1 does not take
-// the rest of a long error with it.
+// TestErrorInAnotherEncoding: an answer in Latin-1 does not cost the rest of a long error.
 func TestErrorInAnotherEncoding(t *testing.T) {
 	t.Parallel()
 	e := shortened("550 bo\xeete pleine: " + strings.Repeat("a", maxError))

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxGroups bounds what is remembered between two messages; there are two
-	// groups for each destination, and a few more.
+	// maxGroups bounds the memory between two messages; there are two groups for
+	// each destination, and a few more.
 	maxGroups = 200
 	// maxSamples is how many events a group names.
 	maxSamples = 5
@@ -20,7 +20,7 @@ const (
 	maxError = 300
 )
 
-// group is what happened of one kind at one destination.
+// group holds the incidents of one kind at one destination.
 type group struct {
 	kind        delivery.IncidentKind
 	destination string
@@ -30,7 +30,7 @@ type group struct {
 	events      []sample
 }
 
-// sample is an event that an incident was about.
+// sample is an event of an incident.
 type sample struct {
 	ID   int64  `json:"id"`
 	Type string `json:"type"`
@@ -75,7 +75,7 @@ func shortened(s string) string {
 	return s + "..."
 }
 
-// payload is what templates see as .Payload.
+// payload is .Payload in templates.
 type payload struct {
 	Source    string     `json:"source"`
 	Title     string     `json:"title"`
@@ -94,8 +94,8 @@ type incident struct {
 	Events      []sample  `json:"events"`
 }
 
-// message makes an event of the groups. Its id is the time, so that a receiver
-// tells messages apart as it does events.
+// message converts the groups into an event. Its id is the time, so that a
+// receiver distinguishes messages as it does events.
 func message(groups []*group, source string, now time.Time) *delivery.Event {
 	p := payload{Source: source, Incidents: make([]incident, 0, len(groups))}
 	var titles, lines []string
@@ -115,7 +115,7 @@ func message(groups []*group, source string, now time.Time) *delivery.Event {
 	p.Title = strings.TrimSpace("notifyd "+source) + ": " + strings.Join(titles, "; ")
 	p.Text = strings.Join(lines, "\n")
 	body, err := json.Marshal(p)
-	if err != nil { // texts, numbers and times always can be
+	if err != nil { // texts, numbers and times cannot fail
 		body = []byte(`{}`)
 	}
 	return &delivery.Event{
@@ -145,9 +145,9 @@ func (g *group) text() string {
 	case delivery.IncidentListenerBack:
 		return "listening again" + g.times()
 	case delivery.IncidentStale:
-		return "events wait for too long"
+		return "events wait too long"
 	case delivery.IncidentCaughtUp:
-		return "events do not wait for too long any more"
+		return "events no longer wait too long"
 	default:
 		return g.kind.String() + g.times()
 	}
@@ -160,7 +160,7 @@ func (g *group) times() string {
 	return fmt.Sprintf(" (%d times)", g.count)
 }
 
-// line is the text with what else is known: when, why, which events.
+// line is the text with the time, the error and the events.
 func (g *group) line() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", g.last.UTC().Format(time.RFC3339), g.text())
