@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// TestOnlyTransactions: what could write an event outside of the transaction of
+// TestOnlyTransactions: code that could write an event outside the transaction of
 // its business change does not compile.
 func TestOnlyTransactions(t *testing.T) {
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestOnlyTransactions(t *testing.T) {
 	}
 }
 
-// exports finds what the compiler wrote about packages.
+// exports finds the compiler's export data of packages.
 func exports(tb testing.TB) importer.Lookup {
 	tb.Helper()
 	out, err := exec.CommandContext(tb.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}",

@@ -19,7 +19,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// patience is how long a test waits for what has to come.
+// patience bounds each wait of a test.
 const patience = 2 * time.Minute
 
 // bothTables runs the test with a plain and a partitioned table.
@@ -41,7 +41,7 @@ func bothTables(t *testing.T, test func(t *testing.T, pool *pgxpool.Pool)) {
 	}
 }
 
-// keyed is an event that is ignored if there is one with its key.
+// keyed is an event that is ignored if its key exists already.
 func keyed(key string, payload int) outbox.Event {
 	return outbox.Event{Type: "a", Payload: payload, IdempotencyKey: key, IgnoreDuplicate: true}
 }
@@ -65,8 +65,9 @@ func mustBeDuplicate(t *testing.T, err error) {
 	}
 }
 
-// TestIgnoreDuplicate: the transaction goes on and commits, whoever writes, and
-// what does not ask for it is refused as ever, in the same transaction too.
+// TestIgnoreDuplicate: the transaction goes on and commits for each way to write,
+// and a duplicate without the option is still refused, in the same transaction
+// too.
 func TestIgnoreDuplicate(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, pool *pgxpool.Pool) {
@@ -95,7 +96,7 @@ func TestIgnoreDuplicate(t *testing.T) {
 			}
 			expect(t, pool, "k=1", "l=4", "m=5")
 		}
-		// Only what was written rings: three events for each way, and then a last one.
+		// Only events that were written ring the bell: three for each way, and a last one.
 		var rung []string
 		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			return outbox.Write(ctx, tx, keyed("k", 7), keyed("last", 8))
@@ -121,8 +122,8 @@ func TestIgnoreDuplicate(t *testing.T) {
 	})
 }
 
-// TestIgnoreDuplicateIsForOneCall: in one transaction, after an ignored duplicate
-// the business goes on, and a writer that did not choose is refused.
+// TestIgnoreDuplicateIsForOneCall: in one transaction, the business goes on after
+// an ignored duplicate, and a writer without the option is refused.
 func TestIgnoreDuplicateIsForOneCall(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, pool *pgxpool.Pool) {
@@ -160,7 +161,7 @@ func TestIgnoreDuplicateIsForOneCall(t *testing.T) {
 			}
 			return outbox.Write(ctx, tx, strict)
 		}))
-		// A choice that was made in SQL stays.
+		// A setting that was made in SQL stays.
 		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			var choice string
 			if _, err := tx.Exec(ctx, "SET LOCAL notifyd.duplicate = 'ignore'"); err != nil {
@@ -185,7 +186,7 @@ func TestIgnoreDuplicateIsForOneCall(t *testing.T) {
 	})
 }
 
-// TestIgnoreDuplicateAtOnce: a second writer waits for the first, and goes by how that ends.
+// TestIgnoreDuplicateAtOnce: a second writer waits for the first, and follows its outcome.
 func TestIgnoreDuplicateAtOnce(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, pool *pgxpool.Pool) {
@@ -255,7 +256,7 @@ func waitLocked(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// TestIgnoreDuplicateMistakes: what cannot be had is refused, with the cure.
+// TestIgnoreDuplicateMistakes: invalid combinations are refused, with the cure.
 func TestIgnoreDuplicateMistakes(t *testing.T) {
 	t.Parallel()
 	strict := keyed("l", 1)

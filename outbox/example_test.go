@@ -37,7 +37,7 @@ func ExampleWrite() {
 	// INSERT INTO "public".outbox_events ... order.created {"id":"1042"}
 }
 
-// The same with database/sql, and an event that is to leave in an hour.
+// The same with database/sql, and an event that leaves in an hour.
 func ExampleWriteSQL() {
 	ctx := context.Background()
 	remind := func(tx outbox.SQLTx, customer string) error { // a *sql.Tx
@@ -71,8 +71,8 @@ func ExampleStatement() {
 	// INSERT INTO "public".outbox_events (event order.created {"id": 1042}
 }
 
-// An event whose key is there already can be skipped, with the transaction going
-// on. The query then says how many events were written.
+// An event whose key exists already can be skipped without an error. The query
+// then returns the number of events written.
 func ExampleStatement_ignoreDuplicate() {
 	query, args, err := outbox.Statement("public", outbox.Event{
 		Type:            "invoice.due",
@@ -103,7 +103,7 @@ func ExampleStatement_invalid() {
 	// type "order *" contains white space or '*'
 }
 
-// showPgx is a transaction that prints what it is to run.
+// showPgx is a transaction that prints its statements.
 type showPgx struct{ pgx.Tx }
 
 func (showPgx) Exec(_ context.Context, query string, args ...any) (pgconn.CommandTag, error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/notifyd/notifyd/outbox"
 )
 
-// FuzzStatement: nothing panics, and what is accepted is text that PostgreSQL
-// can store, with the payload as it was given.
+// FuzzStatement: nothing panics, and an accepted event is text that PostgreSQL
+// can store, with the payload unchanged.
 func FuzzStatement(f *testing.F) {
 	f.Add("public", "order.created", []byte(`{"id": 1042}`), "order", "1042", "traceparent", "00-ab", "key", int64(0))
 	f.Add(`odd "name"`, "a", []byte(" [1e400, \"\\u0000\"]\n"), "", "", "", "", "", int64(1<<40))
@@ -57,7 +57,7 @@ func FuzzStatement(f *testing.F) {
 	})
 }
 
-// TestAcceptedIsStored: whatever is accepted is stored, and reads back equal.
+// TestAcceptedIsStored: every accepted event is stored, and reads back equal.
 func TestAcceptedIsStored(t *testing.T) {
 	t.Parallel()
 	pool := database(t, pgx.QueryExecModeCacheStatement)
@@ -93,7 +93,7 @@ func TestAcceptedIsStored(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		defer tx.Rollback(ctx) //nolint:errcheck // nothing is to be kept
+		defer tx.Rollback(ctx) //nolint:errcheck // nothing is kept
 		if err := outbox.Write(ctx, tx, events...); err != nil {
 			if !errors.Is(err, outbox.ErrInvalid) {
 				rt.Fatalf("accepted and then refused by the database: %v", err)

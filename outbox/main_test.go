@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// database makes a database with the tables in the given schemas, and a pool.
+// database creates a database with the tables in the given schemas, and a pool.
 func database(tb testing.TB, mode pgx.QueryExecMode, schemas ...string) *pgxpool.Pool {
 	tb.Helper()
 	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
@@ -37,15 +37,15 @@ func database(tb testing.TB, mode pgx.QueryExecMode, schemas ...string) *pgxpool
 	return pool
 }
 
-// stored is a row as it stands in the table.
+// stored is a row of the table.
 type stored struct {
 	Type, AggregateType, AggregateID, Key, State string
 	Payload, Headers                             string
 	Available                                    string
 }
 
-// read returns the events in the order of their ids. Everything comes as text,
-// so that no decoding is in between.
+// read returns the events in the order of their ids. All columns come as text, so
+// that no decoding hides a difference.
 func read(tb testing.TB, pool *pgxpool.Pool, schema string) []stored {
 	tb.Helper()
 	rows, err := pool.Query(context.WithoutCancel(tb.Context()), `SELECT event_type, coalesce(aggregate_type, '<null>'), coalesce(aggregate_id, '<null>'),

@@ -2,8 +2,8 @@
 // transaction, so that the business change and its event are committed
 // together or not at all.
 //
-// It imports the standard library only: an application that writes events
-// takes on no driver and nothing of the relay.
+// It imports the standard library only: an application that writes events depends
+// on no driver and on nothing of the relay.
 package outbox
 
 import (
@@ -20,14 +20,14 @@ import (
 // index entry; the table checks it too.
 const maxTypeBytes = 255
 
-// maxNameBytes bounds what stands in an index: with the type beside it, an
-// entry stays below the 2704 bytes that PostgreSQL can take.
+// maxNameBytes bounds the values in an index: together with the type, an entry
+// stays below the 2704 bytes that PostgreSQL allows.
 const maxNameBytes = 1024
 
-// Event is an event to be written. Type and Payload are mandatory.
+// Event is an event to write. Type and Payload are mandatory.
 type Event struct {
 	// Type routes the event, "order.created" for example: up to 255 bytes,
-	// without white space and without '*', which means something in routes.
+	// without white space and without '*', which has a meaning in routes.
 	Type string
 	// Payload is the event itself. A json.RawMessage is stored byte for byte;
 	// any other value is encoded with encoding/json.
@@ -43,9 +43,9 @@ type Event struct {
 	// inserted: a second one fails with a unique violation (SQLSTATE 23505),
 	// which aborts the transaction. Up to 1024 bytes. Empty: no such check.
 	IdempotencyKey string
-	// IgnoreDuplicate has the event skipped, without an error, where one of its
-	// type has its IdempotencyKey already: the transaction goes on. It needs a
-	// key, and all events of a call have to say the same. See [Write].
+	// IgnoreDuplicate skips the event, without an error, if an event of its type has
+	// its IdempotencyKey already: the transaction goes on. It needs a key, and all
+	// events of a call must have the same setting. See [Write].
 	IgnoreDuplicate bool
 	// AvailableAt delays the delivery until that time, to the microsecond and
 	// up to the year 9999. Zero: deliver at once.
@@ -82,7 +82,7 @@ func encodePayload(payload any) (json.RawMessage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("payload cannot be encoded: %w", err)
 		}
-		if !utf8.Valid(text) { // a json.RawMessage or json.Marshaler within it
+		if !utf8.Valid(text) { // a json.RawMessage or json.Marshaler inside it
 			return nil, errors.New("payload is not valid JSON in UTF-8")
 		}
 		return text, nil
@@ -142,8 +142,8 @@ func checkText(what, s string) error {
 	return nil
 }
 
-// isText reports whether PostgreSQL can store s in a text or jsonb column:
-// finding out here spares the caller an aborted transaction.
+// isText reports whether PostgreSQL can store s in a text or jsonb column. A
+// check here spares the caller an aborted transaction.
 func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 // checkTime keeps to the years that every client can read.

@@ -13,10 +13,10 @@ import (
 // DefaultSchema is the schema that [Write] and [WriteSQL] write to.
 const DefaultSchema = "public"
 
-// Tx is a pgx transaction: pgx.Tx and *pgxpool.Tx fit, a pool or a bare
-// connection does not, because an event outside the transaction of its
-// business change is what the outbox is there to prevent. R is inferred at the
-// call; it keeps pgx out of this package's imports. Rollback is never called.
+// Tx is a pgx transaction: pgx.Tx and *pgxpool.Tx fit. A pool or a bare
+// connection does not, because it would write the event outside the transaction
+// of its business change. R is inferred at the call; it keeps pgx out of this
+// package's imports. Rollback is never called.
 type Tx[R any] interface {
 	Exec(ctx context.Context, query string, args ...any) (R, error)
 	Rollback(ctx context.Context) error
@@ -36,14 +36,15 @@ type SQLTx interface {
 // [ErrInvalid] before anything is sent, so that tx stays usable. Errors of the
 // database are returned as they are, wrapped once; they have aborted tx.
 //
-// With [Event.IgnoreDuplicate] an event whose key is there already is skipped:
-// Write returns nil, tx goes on, and no relay is woken for it. Nothing is told
-// of the event that has the key, nor of how many were written: [Statement]
-// returns that number. Where another transaction is inserting the key, Write
-// waits for its end: after a commit the event is skipped, after a rollback it is
-// written. At repeatable read and above that commit is an error, SQLSTATE 40001,
-// as other conflicts are: begin again. What collides with an id that was chosen
-// by hand, or with a unique index of your own, is skipped as well.
+// With [Event.IgnoreDuplicate] an event whose key exists already is skipped:
+// Write returns nil, tx goes on, and no relay is woken for it. Write reports
+// neither the event that has the key nor the number of events written;
+// [Statement] returns that number. If another transaction is inserting the key,
+// Write waits for it to end: after a commit the event is skipped, after a
+// rollback it is written. At repeatable read and above, that commit is an error,
+// SQLSTATE 40001, like other conflicts: begin again. An event that collides with
+// an id that was chosen by hand, or with a unique index of your own, is skipped
+// as well.
 func Write[R any](ctx context.Context, tx Tx[R], events ...Event) error {
 	return WriteTo(ctx, tx, DefaultSchema, events...)
 }
@@ -81,7 +82,7 @@ func insertError(n int, err error) error {
 	return fmt.Errorf("insert %d outbox event(s): %w", n, err)
 }
 
-// row is one event as the statement reads it. The names are those of the columns.
+// row is one event in the statement's argument. The names are those of the columns.
 type row struct {
 	EventType      string            `json:"event_type"`
 	AggregateType  string            `json:"aggregate_type,omitempty"`
@@ -94,15 +95,15 @@ type row struct {
 // Statement returns the insert of the events as a query with $n placeholders
 // and its arguments, for an ORM, a batch, or a driver that [Write] does not
 // know. Run it inside the transaction of the business change. Errors wrap
-// [ErrInvalid] and name every event that was refused.
+// [ErrInvalid] and name every refused event.
 //
 // The query returns no rows, and a RETURNING may be appended to it. With
-// [Event.IgnoreDuplicate] nothing may be appended: it returns one row with the
-// column written, a bigint: how many of the events were written, from 0 on. Rows
-// affected are those of a SELECT then, and always one.
+// [Event.IgnoreDuplicate] nothing may be appended: the query returns one row with
+// the column written, a bigint, which is the number of events written, 0
+// included. The number of rows affected is then that of a SELECT, always one.
 func Statement(schema string, events ...Event) (query string, args []any, err error) {
 	if schema == "" || strings.ContainsRune(schema, 0) {
-		return "", nil, fmt.Errorf("schema name %q cannot be: %w", schema, ErrInvalid)
+		return "", nil, fmt.Errorf("schema name %q is invalid: %w", schema, ErrInvalid)
 	}
 	rows := make([]row, len(events))
 	payloads := make([]json.RawMessage, len(events))
@@ -137,8 +138,8 @@ func Statement(schema string, events ...Event) (query string, args []any, err er
 	return into + query, args, err
 }
 
-// sameChoice refuses events that are to be ignored beside others that are not:
-// ON CONFLICT is for a statement as a whole.
+// sameChoice refuses a mix of events with and without IgnoreDuplicate: ON
+// CONFLICT applies to a whole statement.
 func sameChoice(events []Event) error {
 	for i := range events {
 		if events[i].IgnoreDuplicate != events[0].IgnoreDuplicate {
@@ -149,12 +150,12 @@ func sameChoice(events []Event) error {
 	return nil
 }
 
-// ignoring has the insert skip duplicates. On a plain table ON CONFLICT does it.
-// On a partitioned one the trigger that keeps the keys does, as a setting says;
-// it is put back when all rows were written, so that what comes next in the
-// transaction is refused as ever. The insert reads the new value from chosen,
-// which reads the old one from before; the count has read all of the insert.
-// RETURNING 1 needs no right to read the table.
+// ignoring makes the insert skip duplicates. On a plain table ON CONFLICT does
+// so. On a partitioned one the trigger that keeps the keys does, controlled by a
+// setting. The statement restores the setting when all rows are written, so that
+// later duplicates in the transaction are refused as before. The insert reads the
+// new value from chosen, which reads the old one from before; the count reads all
+// of the insert. RETURNING 1 needs no right to read the table.
 func ignoring(insert string) string {
 	return `WITH before AS MATERIALIZED (SELECT coalesce(pg_catalog.current_setting('notifyd.duplicate', true), '') AS choice), ` +
 		`chosen AS MATERIALIZED (SELECT pg_catalog.set_config('notifyd.duplicate', 'ignore', true) AS choice FROM before WHERE before.choice IS NOT NULL), ` +
@@ -174,8 +175,8 @@ func toRow(e *Event) row {
 	return r
 }
 
-// single is the common case, and the cheapest for the server. Every argument
-// goes as text and is cast there: that works with any driver and protocol.
+// single is the common case, and the cheapest for the server. Every argument is
+// text that the server casts: that works with any driver and protocol.
 func single(r *row, payload json.RawMessage, one, end string) (string, []any, error) {
 	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text::timestamptz, $6::text::jsonb, $7::text::json`
 	var headers any
@@ -205,7 +206,7 @@ func several(rows []row, payloads []json.RawMessage, chosen string) (string, []a
 }
 
 // array returns the payloads as text of a json[]. A list in JSON would lose the
-// white space around its elements, and they are to arrive byte for byte.
+// white space around its elements, which must arrive byte for byte.
 func array(payloads []json.RawMessage) string {
 	size := 2
 	for _, p := range payloads {

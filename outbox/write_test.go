@@ -20,8 +20,8 @@ import (
 	"github.com/notifyd/notifyd/outbox"
 )
 
-// writers are the ways to write within a transaction that is then committed,
-// or, if the given function fails, rolled back.
+// writers are the ways to write within a transaction, which is then committed, or
+// rolled back if the given function fails.
 func writers(pool *pgxpool.Pool) map[string]func(ctx context.Context, schema string, then error, events ...outbox.Event) error {
 	return map[string]func(context.Context, string, error, ...outbox.Event) error{
 		"pgx.Tx": func(ctx context.Context, schema string, then error, events ...outbox.Event) error {
@@ -78,7 +78,7 @@ func inSQL(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// awkward are payloads that anything but a byte for byte copy would change.
+// awkward are payloads that only a byte for byte copy leaves unchanged.
 func awkward() []string {
 	return []string{
 		`{}`, `null`, `"text"`, `-0`, `1e400`, `123456789012345678901234567890.10`, "\t{ \"b\" :1,\r\n\"a\": [ ] }  ",
@@ -151,7 +151,7 @@ func TestWrite(t *testing.T) {
 				}
 				check("the bare minimum", bareWant, bareWant, bareWant)
 				empty()
-				stop := errors.New("business is off")
+				stop := errors.New("the business change failed")
 				if err := errors.Join(write(t.Context(), odd, stop, events[0]), write(t.Context(), odd, stop, events...)); !errors.Is(err, stop) {
 					t.Fatalf("%s: %v", way, err)
 				}
@@ -164,7 +164,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestManyEventsKeepTheirOrder beyond what a plan might sort by chance.
+// TestManyEventsKeepTheirOrder beyond a number that a plan might sort by chance.
 func TestManyEventsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	pool := database(t, pgx.QueryExecModeCacheStatement)
@@ -207,7 +207,7 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 }
 
-// invalid are events that are refused, and what the error has to say.
+// invalid are events that are refused, and the text that the error must have.
 func invalid() map[string]struct {
 	event outbox.Event
 	want  string
@@ -259,20 +259,20 @@ func TestInvalidEvents(t *testing.T) {
 				t.Errorf("%s: %v, want ErrInvalid of event 1 with %q", name, err, c.want)
 			}
 			if err != nil && (len(err.Error()) > 400 || strings.Contains(err.Error(), "secret")) {
-				t.Errorf("%s: the error is long, or tells too much: %v", name, err)
+				t.Errorf("%s: the error is long, or reveals too much: %v", name, err)
 			}
 		}
 		if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			check(outbox.Write(t.Context(), tx, good, c.event, good))
 			return outbox.Write(t.Context(), tx, good)
 		}); err != nil {
-			t.Errorf("%s: the transaction cannot be used any more: %v", name, err)
+			t.Errorf("%s: the transaction is unusable: %v", name, err)
 		}
 		if err := inSQL(t.Context(), db, func(tx *sql.Tx) error {
 			check(outbox.WriteSQL(t.Context(), tx, good, c.event))
 			return outbox.WriteSQL(t.Context(), tx, good)
 		}); err != nil {
-			t.Errorf("%s: the transaction cannot be used any more: %v", name, err)
+			t.Errorf("%s: the transaction is unusable: %v", name, err)
 		}
 	}
 	if got, want := len(read(t, pool, "public")), 2*len(invalid()); got != want {
@@ -290,7 +290,7 @@ func TestAllMistakesAreNamed(t *testing.T) {
 		}
 	}
 	if strings.Contains(fmt.Sprint(err), "event 1") {
-		t.Errorf("%v names event 1, which is right", err)
+		t.Errorf("%v names event 1, which is valid", err)
 	}
 	for _, schema := range []string{"", "a\x00"} {
 		if _, _, err := outbox.Statement(schema, outbox.Event{Type: "a", Payload: 1}); !errors.Is(err, outbox.ErrInvalid) {
@@ -321,7 +321,7 @@ func TestErrorsOfTheDatabase(t *testing.T) {
 	}
 }
 
-// TestNoDriver: an application that writes events takes on nothing.
+// TestNoDriver: an application that writes events gets no other dependency.
 func TestNoDriver(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").CombinedOutput()

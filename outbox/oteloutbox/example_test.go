@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/outbox/oteloutbox"
 )
 
-// The span of the request goes with the event, and so to whoever gets it.
+// The event carries the span of the request to its receivers.
 func ExampleWrite() {
 	// In a program the provider has an exporter, and middleware starts the span.
 	provider := sdktrace.NewTracerProvider()

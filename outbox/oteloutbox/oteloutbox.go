@@ -1,11 +1,11 @@
 // Package oteloutbox writes events as package outbox does, each with the trace of
-// whoever writes it: the span in the context becomes the event's headers
-// traceparent and tracestate (W3C Trace Context), and deliveries and consumers
-// continue its trace. The functions are those of package outbox: exchanging the
-// import is all there is to do.
+// its writer: the span in the context becomes the event's headers traceparent and
+// tracestate (W3C Trace Context), and deliveries and consumers continue its
+// trace. The functions are those of package outbox: changing the import is
+// enough.
 //
-// It needs the API of OpenTelemetry and no SDK. Package outbox itself needs
-// neither: who does not trace takes on nothing.
+// It needs the API of OpenTelemetry and no SDK. Package outbox needs neither: an
+// application without traces gets no dependency.
 package oteloutbox
 
 import (
@@ -40,9 +40,9 @@ func WriteSQLTo(ctx context.Context, tx outbox.SQLTx, schema string, events ...o
 }
 
 // Events returns the events with the trace of ctx, for [outbox.Statement]. An
-// event that has a header traceparent, in whatever case, keeps it. Neither events
-// nor their headers are changed; without a span in ctx they are returned as they
-// are. A span that is not sampled is passed on, and so is that decision.
+// event that has a header traceparent, in whatever case, keeps it. The given
+// events and headers are not changed; without a span in ctx they are returned as
+// they are. A span that is not sampled is passed on with that decision.
 func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 	if len(events) == 0 || !trace.SpanContextFromContext(ctx).IsValid() {
 		return events
@@ -58,7 +58,7 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 		}
 		headers := make(map[string]string, len(e.Headers)+len(fields))
 		maps.Copy(headers, e.Headers)
-		// A tracestate belongs to its traceparent: one from elsewhere goes.
+		// A tracestate belongs to its traceparent: one of another trace is removed.
 		maps.DeleteFunc(headers, func(name, _ string) bool { return strings.EqualFold(name, "tracestate") })
 		maps.Copy(headers, fields)
 		e.Headers = headers
@@ -66,10 +66,10 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 	return all
 }
 
-// parent is the header that makes a trace.
+// parent is the header that identifies a trace.
 const parent = "traceparent"
 
-// named reports whether there is a header of that name, in whatever case.
+// named reports whether there is a header of that name, in any case.
 func named(headers map[string]string, name string) bool {
 	for other := range headers {
 		if strings.EqualFold(other, name) {

@@ -62,7 +62,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	if events[0].Headers != nil || len(shared) != 2 {
-		t.Errorf("what was given became %v", events)
+		t.Errorf("the given event became %v", events)
 	}
 	if got := oteloutbox.Events(inSpan(t, 0), events[0]); got[0].Headers["traceparent"] != parent[:53]+"00" {
 		t.Errorf("not sampled, and written as %v", got[0].Headers)
@@ -127,7 +127,7 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// TestNoSDK: who writes events takes on the API alone, and no driver.
+// TestNoSDK: a writer of events depends on the API alone, and on no driver.
 func TestNoSDK(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
@@ -139,7 +139,7 @@ func TestNoSDK(t *testing.T) {
 	}
 	for _, unwanted := range []string{"otel/sdk", "otel/exporters", "jackc", "notifyd/dispatch", "google.golang.org"} {
 		if strings.Contains(string(out), unwanted) {
-			t.Errorf("%s is brought along", unwanted)
+			t.Errorf("%s is a dependency", unwanted)
 		}
 	}
 }
