@@ -1,7 +1,8 @@
-// Package metrics offers the figures of a relay to Prometheus.
+// Package metrics exports the figures of a relay to Prometheus.
 //
 // Names begin with notifyd_, units are seconds, bytes and ratios, and labels are
-// the name of the destination and words of a fixed list. docs/metrics.md lists them all.
+// the name of the destination and values of a fixed list. docs/metrics.md lists
+// all metrics.
 package metrics
 
 import (
@@ -13,31 +14,31 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Source is what the figures come from; *notifyd.Relay is one.
+// Source supplies the figures; *notifyd.Relay is one.
 type Source interface {
-	// Stats returns the figures of the moment.
+	// Stats returns the current figures.
 	Stats() observe.Stats
 	// Listening reports whether notifications are heard.
 	Listening() bool
-	// Waiting returns what waits in the tables.
+	// Waiting returns the backlog in the tables.
 	Waiting(ctx context.Context) (observe.Backlog, error)
 }
 
-// askTimeout bounds asking the database what waits: a scrape must not
-// hang because the database does.
-const askTimeout = 2 * time.Second
+// queryTimeout bounds the query for the backlog: a scrape must not hang because the
+// database does.
+const queryTimeout = 2 * time.Second
 
-// Collector is a prometheus.Collector over a relay. It keeps no state: every
-// scrape reads the relay's own counters, and asks the database what waits, by index
-// and with a bound on the rows that are looked at.
+// Collector is a prometheus.Collector for a relay. It keeps no state: every
+// scrape reads the relay's own counters, and queries the backlog in the database,
+// by index and with a bound on the rows that are read.
 type Collector struct {
 	source Source
 	ctx    context.Context //nolint:containedctx // Collect has no parameter for it
 	gauges map[string]*prometheus.Desc
 }
 
-// NewCollector returns a collector to be registered by the caller. ctx bounds
-// the life of what a scrape asks the database.
+// NewCollector returns a collector, which the caller registers. ctx bounds the
+// queries of every scrape.
 func NewCollector(ctx context.Context, source Source) *Collector {
 	c := &Collector{source: source, ctx: ctx, gauges: make(map[string]*prometheus.Desc)}
 	for _, f := range families() {
@@ -62,14 +63,14 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	out.relay(&s)
 	out.gauge("notifyd_listener_connected", truth(c.source.Listening()))
-	ctx, cancel := context.WithTimeout(c.ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, queryTimeout)
 	defer cancel()
 	if b, err := c.source.Waiting(ctx); err == nil {
 		out.backlog(&b, &s)
 	}
 }
 
-// truth is how Prometheus spells a condition.
+// truth converts a condition to 1 or 0.
 func truth(is bool) float64 { //nolint:revive // the value itself, not a switch
 	if is {
 		return 1

@@ -112,7 +112,7 @@ func TestCollector(t *testing.T) {
 		}
 	}
 	if _, ok := got["notifyd_destination_blocked a"]; ok {
-		t.Error("a handler that tells nothing is said not to be blocked")
+		t.Error("a handler that reports nothing appears as not blocked")
 	}
 }
 
@@ -149,20 +149,20 @@ func TestCollectorOfStream(t *testing.T) {
 	}
 }
 
-// TestDatabaseGone: what it would tell is absent, and nothing hangs.
+// TestDatabaseGone: the figures of the database are absent, and nothing hangs.
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
 	got := gather(t, source{waits: func(ctx context.Context) (observe.Backlog, error) {
 		if _, ok := ctx.Deadline(); !ok {
-			t.Error("the question to the database has no end")
+			t.Error("the query has no deadline")
 		}
 		return observe.Backlog{}, errors.New("gone")
 	}})
 	if _, ok := got["notifyd_oldest_waiting_seconds"]; ok {
-		t.Error("an age is shown that nobody knows")
+		t.Error("an unknown age is shown")
 	}
 	if _, ok := got["notifyd_delayed_events"]; ok {
-		t.Error("a number is shown that nobody knows")
+		t.Error("an unknown number is shown")
 	}
 	if got["notifyd_database_up"] != 1 {
 		t.Errorf("got %v", got)

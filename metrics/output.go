@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// output turns figures into metrics.
+// output converts figures to metrics.
 type output struct {
 	gauges map[string]*prometheus.Desc
 	to     chan<- prometheus.Metric
@@ -35,7 +35,7 @@ func (o output) histogram(name string, h *observe.Histogram, labels ...string) {
 	o.to <- prometheus.MustNewConstHistogram(o.gauges[name], h.Count, h.Sum.Seconds(), buckets, labels...)
 }
 
-// destination offers the figures of one lane.
+// destination exports the figures of one lane.
 func (o output) destination(d *observe.DestinationStats) {
 	for outcome, n := range map[string]uint64{"delivered": d.Delivered, "failed": d.Failed, "dead": d.Dead, "released": d.Released, "parked": d.Parked} {
 		o.counter("notifyd_deliveries_total", n, d.Name, outcome)
@@ -72,7 +72,7 @@ func (o output) destination(d *observe.DestinationStats) {
 	}
 }
 
-// relay offers the figures that are of no destination.
+// relay exports the figures that belong to no destination.
 func (o output) relay(s *observe.Stats) {
 	if s.Mode == observe.ModeStream {
 		o.positions(s)
@@ -92,7 +92,7 @@ func (o output) relay(s *observe.Stats) {
 	}
 }
 
-// positions offers the figures of the units of a stream that the relay has.
+// positions exports the figures of the units of a stream that the relay owns.
 func (o output) positions(s *observe.Stats) {
 	o.mode(observe.ModeStream)
 	for _, p := range s.Positions {
@@ -112,14 +112,14 @@ func (o output) mode(is string) {
 	}
 }
 
-// claims offers what only a queue has.
+// claims exports the figures that only a queue has.
 func (o output) claims(s *observe.Stats) {
 	o.mode(observe.ModeQueue)
 	o.counter("notifyd_claims_total", s.Claims)
 	o.counter("notifyd_claimed_total", s.Claimed)
-	for word, asked := range map[string]observe.Asked{"ids": s.ByID, "sweep": s.Sweeps, "due": s.Due} {
-		o.counter("notifyd_queries_total", asked.Count, word)
-		o.counter("notifyd_query_failures_total", asked.Failed, word)
+	for source, queries := range map[string]observe.Asked{"ids": s.ByID, "sweep": s.Sweeps, "due": s.Due} {
+		o.counter("notifyd_queries_total", queries.Count, source)
+		o.counter("notifyd_query_failures_total", queries.Failed, source)
 	}
 	o.gauge("notifyd_leases_held", float64(s.Leases.Held))
 	o.counter("notifyd_leases_granted_total", s.Leases.Granted)
@@ -128,7 +128,7 @@ func (o output) claims(s *observe.Stats) {
 	o.counter("notifyd_leases_taken_over_total", s.Leases.TakenOver)
 }
 
-// byRole adds up what two ways to the database have in one role.
+// byRole adds up the connections that the pool and the relay have in one role.
 func byRole(all []observe.ConnectionStats) map[string]observe.ConnectionStats {
 	roles := make(map[string]observe.ConnectionStats, len(all))
 	for _, c := range all {
@@ -153,8 +153,8 @@ func (o output) listener(l *observe.ListenerStats) {
 	}
 }
 
-// backlog offers what waits, for the destinations of the relay and for those
-// that only the tables know.
+// backlog exports the backlog of the relay's destinations and of those that only
+// the tables know.
 func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 	o.gauge("notifyd_oldest_waiting_seconds", age(b.Oldest))
 	o.gauge("notifyd_delayed_events", float64(b.Delayed.N))
@@ -171,11 +171,11 @@ func (o output) backlog(b *observe.Backlog, s *observe.Stats) {
 	for i := range b.Positions {
 		p := &b.Positions[i]
 		part := strconv.Itoa(p.Part)
-		// Whoever has other destinations tells of those.
+		// A relay that has the other destinations reports those.
 		if shown[p.Destination] || p.Destination == "" {
 			o.gauge("notifyd_position_unowned", truth(p.Session == nil), p.Destination, part)
 		}
-		// The relay's own figures do not know where ids jump to another partition.
+		// The relay's own figures do not show where ids jump to another partition.
 		if slices.ContainsFunc(s.Positions, func(own observe.PositionStats) bool { return own.Destination == p.Destination && own.Part == p.Part }) {
 			o.gauge("notifyd_position_lag", float64(p.Lag), p.Destination, part)
 		}
