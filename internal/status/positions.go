@@ -22,7 +22,7 @@ func (s *Status) positions(b *strings.Builder) {
 	_, _ = io.WriteString(w, "head\tlag\topen\tblocked\toldest\tpurge\tsession\t position\n") // to a strings.Builder
 	for i := range s.Backlog.Positions {
 		p := &s.Backlog.Positions[i]
-		oldest, owner := "-", "nobody"
+		oldest, owner := "-", "none"
 		if p.Oldest != nil {
 			oldest = ago(p.Oldest.Age)
 		}
@@ -30,7 +30,7 @@ func (s *Status) positions(b *strings.Builder) {
 			owner = strconv.Itoa(int(p.Session.PID))
 		}
 		blocked := s.Backlog.Destination(p.Destination).Blocked
-		line := fmt.Sprintf("%d\t%d\t%d\t%v\t%s\t%s\t%s\t %s\n", p.Head, p.Lag, p.Open, blocked, oldest, word(p.HoldsBack, "held", "-"), owner, unitName(p))
+		line := fmt.Sprintf("%d\t%d\t%d\t%v\t%s\t%s\t%s\t %s\n", p.Head, p.Lag, p.Open, blocked, oldest, choose(p.HoldsBack, "held", "-"), owner, unitName(p))
 		_, _ = io.WriteString(w, line) // to a strings.Builder, as the one above
 	}
 	_ = w.Flush()
@@ -48,7 +48,7 @@ func unitName(p *observe.Position) string {
 	}
 }
 
-// positionsAttention lists the positions that nobody moves. names are those of the
+// positionsAttention lists the positions that no relay moves. names are the
 // configured destinations, nil if they are not known.
 func (s *Status) positionsAttention(names []string) (all []Attention) {
 	for i := range s.Backlog.Positions {
@@ -66,7 +66,7 @@ func (s *Status) positionsAttention(names []string) (all []Attention) {
 		case len(s.Relays) > 0:
 			all = append(all, Attention{
 				Destination: p.Destination, Cure: "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
-				Text: fmt.Sprintf("No relay delivers %s: nobody holds its unit.", unitName(p)),
+				Text: fmt.Sprintf("No relay delivers %s: its unit has no owner.", unitName(p)),
 			})
 		}
 	}

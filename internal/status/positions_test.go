@@ -14,8 +14,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestStatusOfStream reads a stream of which one position is owned, one is not, and one
-// belongs to a destination that is gone.
+// TestStatusOfStream reads a stream with a position that is owned, one that is
+// not, and one of a destination that is gone.
 func TestStatusOfStream(t *testing.T) {
 	t.Parallel()
 	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
@@ -38,9 +38,9 @@ func TestStatusOfStream(t *testing.T) {
 
 head lag open blocked oldest purge session position
 5 0 0 0 - - 4711 (types without a route)
-4 2 1 1 2h00m - nobody audit
-2 3 0 0 - held nobody gone
-5 0 0 0 - - nobody mail
+4 2 1 1 2h00m - none audit
+2 3 0 0 - held none gone
+5 0 0 0 - - none mail
 
 failing:
 audit: event 1 (a), attempt 2, 0s ago: no
@@ -48,11 +48,11 @@ audit: event 1 (a), attempt 2, 0s ago: no
 needs a person:
 An event has waited 3h00m for audit.
 notifyd doctor, and the last error of audit
-No relay delivers audit: nobody holds its unit.
+No relay delivers audit: its unit has no owner.
 notifyd run, with a configuration that has it; notifyd doctor, if one runs
 The configuration has no destination gone, and its position keeps the events above 2 from being purged.
 put it back, or WITH gone AS (DELETE FROM "public"."outbox_routes" WHERE destination = 'gone') DELETE FROM "public"."outbox_positions" WHERE destination = 'gone'
-No relay delivers mail: nobody holds its unit.
+No relay delivers mail: its unit has no owner.
 notifyd run, with a configuration that has it; notifyd doctor, if one runs
 `
 			if table != want {

@@ -15,13 +15,13 @@ import (
 	"github.com/notifyd/notifyd/internal/admin"
 )
 
-// scrapeTimeout bounds asking a relay: it is on this machine, or not there.
+// scrapeTimeout bounds a scrape: the relay is on this machine, or not there.
 const scrapeTimeout = 2 * time.Second
 
-// Relay is what one relay says of itself.
+// Relay is one relay's report about itself.
 type Relay struct {
 	Address string `json:"address"`
-	// Listening and DatabaseUp tell how it is, and Awake whether it keeps the bell silent.
+	// Listening and DatabaseUp report its health; Awake, whether it keeps the bell silent.
 	Listening    bool               `json:"listening"`
 	DatabaseUp   bool               `json:"database_up"`
 	Awake        bool               `json:"awake"`
@@ -31,26 +31,26 @@ type Relay struct {
 // RelayDestination is a destination of that relay. Counters begin with its start.
 type RelayDestination struct {
 	Name string `json:"name"`
-	// Unavailable says that the breaker is open, or lets a probe through.
+	// Unavailable reports that the breaker is open, or lets a probe through.
 	Unavailable bool `json:"unavailable"`
 	// State is that of the breaker: closed, open, probing, ramping or throttled;
-	// empty if the relay is of a version that does not tell.
+	// empty if the relay's version does not report it.
 	State string `json:"state"`
-	// Gap is what is between the beginnings of two deliveries while it is
+	// Gap is the time between the starts of two deliveries while the destination is
 	// throttled, in seconds; 0 otherwise.
 	Gap float64 `json:"throttled_gap_seconds"`
-	// Paused says that somebody has paused it at that relay.
+	// Paused reports that the destination is paused at that relay.
 	Paused    bool    `json:"paused"`
 	Running   int     `json:"running"`
 	Queued    int     `json:"queued"`
 	Delivered float64 `json:"delivered"`
 	Failed    float64 `json:"failed"`
 	Dead      float64 `json:"dead"`
-	// PerSecond is the rate of deliveries since the look before; nil at the first one.
+	// PerSecond is the rate of deliveries since the previous status; nil for the first one.
 	PerSecond *float64 `json:"per_second,omitempty"`
 }
 
-// scrape asks a relay; nil if it does not answer as one.
+// scrape queries a relay; nil if the answer is not that of a relay.
 func scrape(ctx context.Context, a admin.Access) *Relay {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
@@ -66,8 +66,8 @@ var (
 	label  = regexp.MustCompile(`(\w+)="([^"\\]*)"`)
 )
 
-// parseRelay reads the text format of Prometheus, as far as a relay writes it; nil
-// if it is not that of a relay.
+// parseRelay reads the text format of Prometheus, as far as a relay writes it;
+// nil if the metrics are not those of a relay.
 func parseRelay(address string, r io.Reader) *Relay {
 	relay := &Relay{Address: address}
 	known := false
@@ -141,7 +141,7 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 	}
 }
 
-// Rates fills in the rates since an earlier status. A relay that was started anew
+// Rates fills in the rates since an earlier status. A relay that has restarted
 // since has none.
 func (s *Status) Rates(before *Status) {
 	seconds := s.At.Sub(before.At).Seconds()

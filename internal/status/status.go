@@ -1,5 +1,5 @@
-// Package status gathers what an operator asks first: what waits, for whom, why,
-// and who delivers.
+// Package status gathers what an operator needs first: the backlog per
+// destination, the reasons for it, and the relays that deliver.
 package status
 
 import (
@@ -15,56 +15,57 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Options say what to look at.
+// Options select the tables and the relay to report on.
 type Options struct {
 	// Schema holds the tables.
 	Schema string
 	// Route returns the destinations of an event type; nil if they are not known.
 	Route func(eventType string) []string
-	// Destinations are the names of those that are configured; nil if they are not known.
+	// Destinations are the names of the configured destinations; nil if they are not known.
 	Destinations []string
-	// Admin is how to ask the admin server of a relay; no address asks none.
+	// Admin is the access to the admin server of a relay; without an address no
+	// relay is queried.
 	Admin admin.Access
 }
 
-// Status is the answer, at one moment.
+// Status is the result, at one moment.
 type Status struct {
 	At       time.Time `json:"at"`
 	Database string    `json:"database"`
 	Schema   Schema    `json:"schema"`
-	// Mode says whether the events are a queue or a stream.
+	// Mode is queue or stream.
 	Mode outboxsql.Mode `json:"mode"`
-	// Relays are those that live: of a queue those of all schemas of the database, of a
-	// stream its own.
+	// Relays are the live relays: for a queue those of all schemas of the database,
+	// for a stream its own.
 	Relays []store.RelaySession `json:"relays"`
 	Bell   store.BellState      `json:"bell"`
-	// Backlog is what waits.
+	// Backlog is the backlog of the tables.
 	Backlog observe.Backlog `json:"backlog"`
-	// Relay is what the relay says whose admin address is configured; nil if there
-	// is none, or it does not answer.
+	// Relay is the report of the relay whose admin address is configured; nil if
+	// there is none, or it does not answer.
 	Relay *Relay `json:"relay,omitempty"`
-	// Attention is what needs a person.
+	// Attention lists what needs a person.
 	Attention []Attention `json:"attention"`
 }
 
-// Schema is the version of the tables: what is there, and what this notifyd needs.
+// Schema is the version of the tables: the one installed, and the one this notifyd needs.
 type Schema struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
 	Latest  int    `json:"latest"`
 }
 
-// Attention is something that does not mend itself.
+// Attention is a problem that does not fix itself.
 type Attention struct {
-	// Destination is empty for what is about none.
+	// Destination is empty for a problem that concerns none.
 	Destination string `json:"destination,omitempty"`
 	Text        string `json:"text"`
-	// Cure is a command, or what to do.
+	// Cure is a command or an instruction.
 	Cure string `json:"cure"`
 }
 
-// Read asks the database, and the relay if there is an address. A relay that does
-// not answer is no error; tables that are missing are told by Attention.
+// Read queries the database, and the relay if there is an address. A relay that
+// does not answer is no error; missing tables are reported in Attention.
 func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	s := Status{Schema: Schema{Name: o.Schema}}
 	cfg := conn.Config()
@@ -104,7 +105,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 // are shorter.
 const longWait = 15 * time.Minute
 
-// attention lists what does not mend itself, most urgent first.
+// attention lists the problems that do not fix themselves, most urgent first.
 func (s *Status) attention() (all []Attention) {
 	add := func(destination, cure, format string, args ...any) {
 		all = append(all, Attention{Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure})
@@ -116,7 +117,7 @@ func (s *Status) attention() (all []Attention) {
 		add("", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
 	}
 	if len(s.Relays) == 0 && s.Backlog.Oldest != nil {
-		add("", "notifyd run", "No relay runs with this database, and events wait.")
+		add("", "notifyd run", "No relay uses this database, and events wait.")
 	}
 	if s.Relay != nil {
 		for _, d := range s.Relay.Destinations {
@@ -133,7 +134,7 @@ func (s *Status) attention() (all []Attention) {
 			add(d.Name, "notifyd doctor, and the last error of "+d.Name, "An event has waited %s for %s.", ago(d.Oldest.Age), d.Name)
 		}
 		if d.Dead.N > 0 {
-			add(d.Name, "mend the cause, then notifyd dlq replay --destination "+d.Name, "%s has %s.", d.Name, counted(d.Dead, "dead letter"))
+			add(d.Name, "fix the cause, then notifyd dlq replay --destination "+d.Name, "%s has %s.", d.Name, counted(d.Dead, "dead letter"))
 		}
 	}
 	for _, t := range s.Backlog.Unrouted {

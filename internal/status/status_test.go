@@ -58,7 +58,7 @@ func FuzzParseRelay(f *testing.F) {
 		}
 		for _, d := range r.Destinations {
 			if d.Name == "" || !strings.Contains(text, d.Name) {
-				t.Errorf("%q is made up", d.Name)
+				t.Errorf("%q is invented", d.Name)
 			}
 		}
 		s := Status{Relay: r}
@@ -78,7 +78,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestTable: no line is wider than the terminal, whatever others have written.
+// TestTable: no line is wider than the terminal, whatever text the tables hold.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	s := Status{
@@ -111,7 +111,7 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-// TestStateOfDestinations: the word in the table for each state of a breaker.
+// TestStateOfDestinations: the label in the table for each state of a breaker.
 func TestStateOfDestinations(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[string]RelayDestination{
@@ -126,6 +126,6 @@ func TestStateOfDestinations(t *testing.T) {
 	}
 	old := Status{Relay: &Relay{Destinations: []RelayDestination{{Name: "mail", Unavailable: true}}}}
 	if got, _ := old.live("mail"); got != "down" {
-		t.Errorf("a relay that tells no state: %q", got)
+		t.Errorf("a relay that reports no state: %q", got)
 	}
 }

@@ -14,9 +14,9 @@ import (
 // maxError is how much of an error is shown, in characters.
 const maxError = 160
 
-// Table returns the status for people to read. No line is longer than width
-// characters; 0 is no limit. clean makes a text that others have written fit for
-// a terminal.
+// Table returns the status as text for people. No line is longer than width
+// characters; 0 is no limit. clean makes text from the tables safe for a
+// terminal.
 func (s *Status) Table(width int, clean func(string) string) string {
 	var b strings.Builder
 	s.head(&b)
@@ -74,7 +74,7 @@ func (s *Status) head(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "%-9s %v fresh, %v delayed, %s\n", "events", s.Backlog.Fresh, s.Backlog.Delayed, oldest)
 	if r := s.Relay; r != nil {
-		fmt.Fprintf(b, "%-9s %s: database %s, %s\n", "admin", r.Address, word(r.DatabaseUp, "up", "down"), word(r.Listening, "listening", "polling"))
+		fmt.Fprintf(b, "%-9s %s: database %s, %s\n", "admin", r.Address, choose(r.DatabaseUp, "up", "down"), choose(r.Listening, "listening", "polling"))
 	}
 }
 
@@ -92,15 +92,14 @@ func (s *Status) since(t *time.Time) string {
 	return ", for " + ago(s.At.Sub(*t).Seconds())
 }
 
-func word(is bool, yes, no string) string { //nolint:revive // one word or the other
+func choose(is bool, yes, no string) string { //nolint:revive // one label or the other
 	if is {
 		return yes
 	}
 	return no
 }
 
-// destinations prints a line for each destination that the database or the relay
-// knows.
+// destinations prints a line for each destination that the database or the relay knows.
 func (s *Status) destinations(b *strings.Builder) {
 	names := s.names()
 	if len(names) == 0 {
@@ -125,7 +124,7 @@ func (s *Status) destinations(b *strings.Builder) {
 	_ = w.Flush()
 }
 
-// names are those of all destinations: first those of the relay.
+// names are the names of all destinations, those of the relay first.
 func (s *Status) names() (all []string) {
 	seen := make(map[string]bool)
 	add := func(name string) {
@@ -145,7 +144,7 @@ func (s *Status) names() (all []string) {
 	return all
 }
 
-// live is what the relay says of a destination.
+// live is the relay's report about a destination.
 func (s *Status) live(name string) (state, rate string) {
 	if s.Relay == nil {
 		return "?", "?"
@@ -158,18 +157,18 @@ func (s *Status) live(name string) (state, rate string) {
 		if d.PerSecond != nil {
 			rate = fmt.Sprintf("%.0f", *d.PerSecond)
 		}
-		if d.Paused { // who resumes it will see whether it is down
+		if d.Paused { // whether it is down shows when it is resumed
 			return "paused", rate
 		}
 		if d.State == observe.BreakerRamping.String() || d.State == observe.BreakerThrottled.String() {
 			return d.State, rate
 		}
-		return word(d.Unavailable, "down", "up"), rate
+		return choose(d.Unavailable, "down", "up"), rate
 	}
 	return "?", "?"
 }
 
-// errors prints why deliveries fail, and what is dead.
+// errors prints why deliveries fail, and the dead letters.
 func (s *Status) errors(b *strings.Builder) {
 	failing, dead := "\nfailing:\n", "\ndead letters:\n"
 	for _, d := range s.Backlog.Destinations {
