@@ -14,24 +14,24 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes.
+// maxAnswer bounds the part of an answer that is read, in bytes.
 const maxAnswer = 8 << 20
 
-// Access is how a program on the same machine asks a [Server].
+// Access is how a program on the same machine queries a [Server].
 type Access struct {
-	// Address is where it listens, host:port; "" for no server.
+	// Address is the server's host:port; "" for no server.
 	Address string
-	// CertFile is the server's own certificate; "" asks without TLS. The server must
-	// show this very one, so neither its name nor who signed it matters.
+	// CertFile is the server's own certificate; "" queries without TLS. The server
+	// must show this very certificate, so neither its name nor its issuer matters.
 	CertFile string
-	// Token is what the server wants to be shown; empty for none.
+	// Token is the token that the server requires; empty for none.
 	Token secret.String
 }
 
 // Get returns the status code and the answer to a GET, up to 8 MiB of it. It follows
 // no redirects, uses no proxy, and leaves no connection open.
 func (a Access) Get(ctx context.Context, path string) (code int, body []byte, err error) {
-	// No proxy, no redirects, no connection that outlives the question.
+	// No proxy, no redirects, no connection that outlives the query.
 	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
 	scheme := "http://"
@@ -58,15 +58,15 @@ func (a Access) Get(ctx context.Context, path string) (code int, body []byte, er
 	defer response.Body.Close() //nolint:errcheck // it was read
 	body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return 0, nil, fmt.Errorf("notifyd at %s breaks off its answer: %w", a.Address, err)
+		return 0, nil, fmt.Errorf("the answer of notifyd at %s was cut short: %w", a.Address, err)
 	}
 	return response.StatusCode, body, nil
 }
 
-// errOther is the error of a handshake with somebody else.
+// errOther is the error of a handshake with another server.
 var errOther = errors.New("it shows another certificate than the one in admin.tls.cert_file")
 
-// exactly trusts the certificate in a file, and nothing else.
+// exactly trusts the certificate in a file, and no other.
 func exactly(file string) (*tls.Config, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -80,7 +80,7 @@ func exactly(file string) (*tls.Config, error) {
 		MinVersion: tls.VersionTLS12,
 		//nolint:gosec // verified below, by something stricter: it must be this certificate
 		InsecureSkipVerify: true,
-		VerifyConnection: func(state tls.ConnectionState) error { // also of a session that is resumed
+		VerifyConnection: func(state tls.ConnectionState) error { // also for a resumed session
 			if certs := state.PeerCertificates; len(certs) == 0 || !bytes.Equal(certs[0].Raw, block.Bytes) {
 				return errOther
 			}

@@ -1,5 +1,5 @@
-// Package admin serves what operators and their tools ask a daemon for: whether
-// it lives, whether it is ready, its metrics, and the console.
+// Package admin serves the endpoints for operators and their tools: liveness,
+// readiness, metrics, and the console.
 package admin
 
 import (
@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// readTimeout bounds a request: it has no body worth the name.
+	// readTimeout bounds a request: its body is small or empty.
 	readTimeout = 5 * time.Second
-	// writeTimeout bounds an answer, the one question to the database included.
+	// writeTimeout bounds an answer, its one query to the database included.
 	writeTimeout = 10 * time.Second
-	// idleTimeout closes connections that nobody uses.
+	// idleTimeout closes idle connections.
 	idleTimeout = time.Minute
-	// closeTimeout bounds finishing answers when the daemon stops.
+	// closeTimeout bounds the answers that are under way when the daemon stops.
 	closeTimeout = time.Second
 	// maxHeader bounds a request's headers, in bytes.
 	maxHeader = 16 << 10
 )
 
 // Check is a condition of readiness: nil means fulfilled, and the text of an
-// error is shown to whoever asks.
+// error is shown to the client.
 type Check struct {
 	Name string
 	Do   func() error
-	// Advisory makes it a condition that is shown and does not decide: what
-	// fails is nothing that a restart or less traffic would mend.
+	// Advisory marks a condition that is shown and does not decide, because neither
+	// a restart nor less traffic would fix its failure.
 	Advisory bool
 }
 
@@ -48,31 +48,31 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// Config is what a server serves.
+// Config configures a server.
 type Config struct {
-	// Address is where, as host:port.
+	// Address is the host:port to listen on.
 	Address string
-	// Version is what /version answers.
+	// Version is the answer of /version.
 	Version string
 	// Metrics are those of /metrics.
 	Metrics prometheus.Gatherer
-	// Checks decide what /readyz answers.
+	// Checks decide the answer of /readyz.
 	Checks []Check
-	// TLS are the files of the server's certificate, which are read again when they
-	// change.
+	// TLS are the files of the server's certificate. They are read again when they change.
 	TLS Files
-	// Token is what has to be shown for everything but /livez and the bare answer of
-	// /readyz; empty for none.
+	// Token is required for everything but /livez and the bare answer of /readyz;
+	// empty for none.
 	Token secret.String
 	// Pprof serves /debug/pprof/.
 	Pprof bool
-	// Console is what /console/ answers; nil for nothing. It is not asked for the
-	// token here: a browser cannot show it, so the console has a login of its own.
+	// Console serves /console/; nil for none. Its requests need no token here: a
+	// browser cannot send it, so the console has a login of its own.
 	Console http.Handler
 }
 
-// Listen opens the address. It fails at once if the address cannot be had or the
-// certificate cannot be used, so that a mistake shows when the daemon starts. Run closes what Listen opened.
+// Listen opens the address. It fails at once if the address is unavailable or the
+// certificate cannot be used, so that a mistake shows when the daemon starts. Run
+// closes the listener.
 func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	var pair *keyPair
 	if cfg.TLS != (Files{}) {
@@ -95,7 +95,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 	}}, nil
 }
 
-// Addr is where the server listens.
+// Addr is the address that the server listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // Run serves until ctx ends, and returns nil then. Answers that are under way
@@ -108,7 +108,7 @@ func (s *Server) Run(ctx context.Context) error {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		if s.http.Shutdown(within) != nil {
-			_ = s.http.Close() // there is nothing more to be done about it
+			_ = s.http.Close() // nothing is left to do about it
 		}
 	}()
 	err := s.http.Serve(s.listener)
@@ -123,22 +123,22 @@ func handler(cfg Config) http.Handler {
 	mux, g := http.NewServeMux(), newGuard(cfg.Token)
 	live := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /livez", live)
-	mux.Handle("GET /version", g.keep(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
+	mux.Handle("GET /version", g.protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		code, text := readiness(cfg.Checks)
 		switch {
-		case !g.knows(r) && code != http.StatusOK:
-			text = "not ready; who shows the token is told why\n"
-		case !g.knows(r), code == http.StatusOK && !r.URL.Query().Has("verbose"):
+		case !g.allows(r) && code != http.StatusOK:
+			text = "not ready; with the token the answer says why\n"
+		case !g.allows(r), code == http.StatusOK && !r.URL.Query().Has("verbose"):
 			text = "ok\n"
 		}
 		say(w, code, text)
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
-	mux.Handle("GET /metrics", g.keep(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
+	mux.Handle("GET /metrics", g.protect(promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
 	if cfg.Pprof {
-		mux.Handle("GET /debug/pprof/", g.keep(profiles()))
+		mux.Handle("GET /debug/pprof/", g.protect(profiles()))
 	}
 	if cfg.Console != nil {
 		mux.Handle("/console/", cfg.Console)
@@ -147,7 +147,7 @@ func handler(cfg Config) http.Handler {
 	return mux
 }
 
-// readiness looks at all checks, so that the answer names everything that is amiss.
+// readiness runs all checks, so that the answer names every failure.
 func readiness(checks []Check) (code int, text string) {
 	code = http.StatusOK
 	for _, c := range checks {
@@ -168,5 +168,5 @@ func say(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_, _ = w.Write([]byte(text)) // whoever asked is gone
+	_, _ = w.Write([]byte(text)) // the client is gone
 }

@@ -61,14 +61,14 @@ func (a Access) must(t *testing.T, path string, want int) string {
 	return string(body)
 }
 
-// TestToken: what is open, what is not, and what a stranger is told.
+// TestToken: which paths are open, which are not, and the answers without the token.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	trouble := errors.New("the database does not answer")
 	address := serve(t, Config{Token: secret.New(token), Pprof: true, Checks: []Check{{Name: "database", Do: func() error { return trouble }}}})
 	right := Access{Address: address, Token: secret.New(token)}
 	if text := right.must(t, "/readyz", http.StatusServiceUnavailable); !strings.Contains(text, trouble.Error()) {
-		t.Errorf("who shows the token is told %q", text)
+		t.Errorf("with the token the answer is %q", text)
 	}
 	for _, path := range []string{"/metrics", "/version", "/livez", "/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1"} {
 		right.must(t, path, http.StatusOK)
@@ -78,13 +78,13 @@ func TestToken(t *testing.T) {
 		stranger := Access{Address: address, Token: secret.New(shown)}
 		for _, path := range []string{"/metrics", "/version", "/debug/pprof/", "/debug/pprof/goroutine"} {
 			if text := stranger.must(t, path, http.StatusUnauthorized); strings.Contains(text, token) {
-				t.Errorf("%s shows the token", path)
+				t.Errorf("%s reveals the token", path)
 			}
 		}
 		stranger.must(t, "/livez", http.StatusOK)
 		for _, path := range []string{"/readyz", "/readyz?verbose", "/healthz"} {
 			if text := stranger.must(t, path, http.StatusServiceUnavailable); strings.Contains(text, "database") {
-				t.Errorf("a stranger is told %q", text)
+				t.Errorf("without the token the answer is %q", text)
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestOpen: without a token everything is told, and profiles have to be asked for.
+// TestOpen: without a token every path answers, and profiles need a setting.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	a := Access{Address: serve(t, Config{Checks: []Check{{Name: "database", Do: func() error { return nil }}}})}
@@ -117,7 +117,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestCertificate: files that change are taken up, files that cannot be used are not.
+// TestCertificate: changed files are used, and unusable ones are not.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -150,7 +150,7 @@ func TestCertificate(t *testing.T) {
 	knows(second).must(t, "/livez", http.StatusOK)
 }
 
-// TestBadCertificate: what cannot be used is said at the start.
+// TestBadCertificate: an unusable certificate fails the start.
 func TestBadCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -204,8 +204,8 @@ func (p pair) write(t *testing.T, f Files) {
 	put(t, f.Key, p.key)
 }
 
-// put replaces a file in one go, as those who renew certificates do: it is
-// another file then, however fine the file system's clock is.
+// put replaces a file atomically, as programs that renew certificates do: the new
+// file differs from the old one, however coarse the file system's clock is.
 func put(t *testing.T, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {

@@ -10,22 +10,22 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// Verifier knows a token again, and does not hold it. NewVerifier makes one.
+// Verifier recognizes a token without holding it. NewVerifier creates one.
 type Verifier struct{ sum [sha256.Size]byte }
 
-// NewVerifier returns what knows this token, which must not be empty.
+// NewVerifier returns the verifier of this token, which must not be empty.
 func NewVerifier(token secret.String) Verifier {
 	return Verifier{sha256.Sum256([]byte(token.Reveal()))}
 }
 
-// Verify reports whether this is the token. It takes as long for a wrong one as
+// Verify reports whether this is the token. It takes as long for a wrong token as
 // for the right one, whatever their lengths.
 func (v Verifier) Verify(token string) bool {
 	sum := sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(sum[:], v.sum[:]) == 1
 }
 
-// guard lets those pass who show the token; everybody if there is none.
+// guard lets requests with the token pass; all requests if there is no token.
 type guard struct {
 	Verifier
 
@@ -36,8 +36,8 @@ func newGuard(token secret.String) guard {
 	return guard{Verifier: NewVerifier(token), open: token.IsZero()}
 }
 
-// knows reports whether a request shows the token.
-func (g guard) knows(r *http.Request) bool {
+// allows reports whether a request has the token.
+func (g guard) allows(r *http.Request) bool {
 	if g.open {
 		return true
 	}
@@ -45,10 +45,10 @@ func (g guard) knows(r *http.Request) bool {
 	return g.Verify(strings.TrimSpace(shown)) && strings.EqualFold(scheme, "Bearer")
 }
 
-// keep lets nobody else to h.
-func (g guard) keep(h http.Handler) http.Handler {
+// protect lets only those requests through to h.
+func (g guard) protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.knows(r) {
+		if !g.allows(r) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="notifyd"`)
 			say(w, http.StatusUnauthorized, "this needs the token of admin.token: Authorization: Bearer <token>\n")
 			return

@@ -13,18 +13,19 @@ import (
 // Files are the PEM files of a certificate and its key. Both empty: no TLS.
 type Files struct{ Cert, Key string }
 
-// keyPair is a certificate that is read again when its files change. While they
-// cannot be read, as in the middle of a change, the one before it goes on.
+// keyPair is a certificate that is read again when its files change. While the
+// files cannot be read, as in the middle of a change, the previous certificate
+// stays in use.
 type keyPair struct {
 	files Files
 	log   *slog.Logger
 
 	mu      sync.Mutex
 	current *tls.Certificate
-	read    [2]version // of what files are, or of what could not be used
+	read    [2]version // of the files in use, or of those that could not be used
 }
 
-// version tells whether a file has changed: written anew, or replaced.
+// version shows whether a file has changed: rewritten, or replaced.
 type version struct {
 	size int64
 	time time.Time
@@ -37,7 +38,7 @@ func (v version) same(w version) bool {
 
 func loadKeyPair(files Files, log *slog.Logger) (*keyPair, error) {
 	k := &keyPair{files: files, log: log}
-	versions, err := k.look()
+	versions, err := k.stat()
 	if err != nil {
 		return nil, err
 	}
@@ -46,10 +47,10 @@ func loadKeyPair(files Files, log *slog.Logger) (*keyPair, error) {
 	return k, err
 }
 
-// look tells the versions of the files.
-func (k *keyPair) look() (versions [2]version, err error) {
+// stat returns the versions of the files.
+func (k *keyPair) stat() (versions [2]version, err error) {
 	for i, path := range []string{k.files.Cert, k.files.Key} {
-		info, serr := os.Stat(path) // of what a link leads to
+		info, serr := os.Stat(path) // of the target of a link
 		if serr != nil {
 			err = errors.Join(err, fmt.Errorf("admin.tls: %w", serr))
 			continue
@@ -67,18 +68,18 @@ func (k *keyPair) load() (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// get is tls.Config.GetCertificate. It looks at the files in every handshake.
+// get is tls.Config.GetCertificate. It checks the files in every handshake.
 func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	versions, err := k.look()
+	versions, err := k.stat()
 	if err != nil || versions[0].same(k.read[0]) && versions[1].same(k.read[1]) {
 		return k.current, nil // files that are gone for a moment are being replaced
 	}
 	k.read = versions
 	cert, err := k.load()
 	if err != nil {
-		k.log.Warn("the new certificate of the admin server cannot be used; the one before it goes on", "err", err)
+		k.log.Warn("the new certificate of the admin server cannot be used; the previous one stays in use", "err", err)
 		return k.current, nil
 	}
 	k.current = cert
