@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// envShots names a directory that the test of the pages puts pictures into, for people.
+// envShots names a directory for screenshots of the pages, for people to look at.
 const envShots = "NOTIFYD_TEST_SCREENSHOTS"
 
 // tab is a tab of a real browser.
@@ -77,7 +77,7 @@ func (b *tab) run(actions ...chromedp.Action) {
 	}
 }
 
-// noTrouble fails the test if a page or a script has complained.
+// noTrouble fails the test if a page or a script has reported an error.
 func (b *tab) noTrouble(where string) {
 	b.Helper()
 	b.mu.Lock()
@@ -88,7 +88,7 @@ func (b *tab) noTrouble(where string) {
 	b.troubles = nil
 }
 
-// look sets how wide the window is, and which colors the viewer prefers.
+// look sets the width of the window and the color scheme that the viewer prefers.
 func (b *tab) look(scheme string, width int64) {
 	b.Helper()
 	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
@@ -102,7 +102,7 @@ func (b *tab) awaits(expression string) {
 	defer tick.Stop()
 	var ok bool
 	for !ok {
-		// A page that is just being left cannot be asked.
+		// A page that the browser is leaving cannot answer.
 		err := chromedp.Run(b.ctx, chromedp.Evaluate("Boolean("+expression+")", &ok))
 		if b.ctx.Err() != nil {
 			b.Fatalf("never true: %s (%v)", expression, err)
@@ -111,7 +111,7 @@ func (b *tab) awaits(expression string) {
 	}
 }
 
-// shot puts a picture where people look for it, if they do.
+// shot saves a screenshot if a directory for them is set.
 func (b *tab) shot(name string) {
 	b.Helper()
 	dir := os.Getenv(envShots)
@@ -125,7 +125,7 @@ func (b *tab) shot(name string) {
 	}
 }
 
-// furnish gives a site something of everything to show.
+// furnish gives a site one of everything to show.
 func furnish(s *site) (event int64) {
 	s.Helper()
 	for i := range 7 {
@@ -137,12 +137,12 @@ func furnish(s *site) (event int64) {
 	s.exec(`INSERT INTO outbox_events (event_type, payload, state, created_at, processed_at, aggregate_type, aggregate_id)
 		SELECT 'order.placed', '{"order": 1}', 'done', now() - i * interval '1 ms', now(), 'order', i::text FROM generate_series(1, 60) i`)
 	s.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'order.paid', '1' FROM generate_series(1, 12)`)
-	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, details) VALUES ($1, 'replay', 'anna@ops', '{"reason": "mended"}')`, event)
+	s.exec(`INSERT INTO outbox_audit (event_id, action, actor, details) VALUES ($1, 'replay', 'anna@ops', '{"reason": "fixed"}')`, event)
 	s.relay.mu.Lock()
 	s.relay.stats.Destinations[0].Pace = 23 * time.Millisecond
 	s.relay.stats.Destinations[0].Report = &delivery.Report{Connected: true}
 	s.relay.mu.Unlock()
-	// A past, as a relay that runs for a while has one.
+	// A history, as a relay has that has run for a while.
 	var points []point
 	var lane []lanePoint
 	for i := range samples - 1 {
@@ -159,7 +159,7 @@ func furnish(s *site) (event int64) {
 
 // TestPagesInABrowser loads each page in light, dark and on a phone: no error of
 // a script or of the policy, nothing wider than the window, and nothing that
-// those who hear pages, or see little, cannot use.
+// people who use a screen reader, or see little, cannot use.
 func TestPagesInABrowser(t *testing.T) {
 	t.Parallel()
 	b := openTab(t)
@@ -205,7 +205,7 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 }
 
-// check looks at the page that is shown.
+// check examines the current page.
 func (b *tab) check(where, axe string) {
 	b.Helper()
 	var wide, inner int
@@ -217,7 +217,7 @@ func (b *tab) check(where, axe string) {
 	b.run(chromedp.Evaluate(sourceUnnamed, &unnamed), chromedp.Evaluate(`[...document.querySelectorAll('[tabindex]')]
 		.filter((e) => e.tabIndex > 0).map((e) => e.outerHTML.slice(0, 200))`, &unordered))
 	for _, html := range append(unnamed, unordered...) {
-		b.Errorf("%s: has no name, or a place of its own in the order of focus: %s", where, html)
+		b.Errorf("%s: no name, or a focus order of its own: %s", where, html)
 	}
 	b.shot(where)
 	if axe == "" {
@@ -249,7 +249,7 @@ func findAxe(t *testing.T) string {
 }
 
 // TestLiveInABrowser: figures change without a reload, the focus stays where it
-// is, and a paused destination is seen.
+// is, and a paused destination shows.
 func TestLiveInABrowser(t *testing.T) {
 	t.Parallel()
 	b := openTab(t)
@@ -285,13 +285,13 @@ func TestReplayInABrowser(t *testing.T) {
 	b.run(chromedp.Click("#live-toggle"), chromedp.Click(`.notes a[href*="dead?"]`), chromedp.WaitVisible("h1"))
 	b.awaits(`document.title.startsWith('Dead letters')`)
 	b.run(chromedp.Click(`tbody a`), chromedp.WaitVisible("#rr-group"))
-	b.run(chromedp.SendKeys("#rr-group", "mended\r"), chromedp.WaitVisible(".done"))
+	b.run(chromedp.SendKeys("#rr-group", "fixed\r"), chromedp.WaitVisible(".done"))
 	var text string
 	b.run(chromedp.Text(".done", &text))
 	if !strings.HasPrefix(text, "Replayed: 1.") {
 		t.Errorf("the page says %q", text)
 	}
-	if got := query[string](s, `SELECT state || ' ' || (SELECT details->>'reason' FROM outbox_audit) FROM outbox_deliveries`); got != "retry mended" {
+	if got := query[string](s, `SELECT state || ' ' || (SELECT details->>'reason' FROM outbox_audit) FROM outbox_deliveries`); got != "retry fixed" {
 		t.Errorf("the delivery is %s", got)
 	}
 	b.noTrouble("dead letters")

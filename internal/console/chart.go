@@ -12,7 +12,7 @@ const (
 	chartHeight = 60.0
 )
 
-// chart is a small picture of one or two series over the time that is kept.
+// chart is a small picture of one or two series over the last five minutes.
 type chart struct {
 	Title string
 	Now   string // the newest value, for people
@@ -89,7 +89,7 @@ func column[T any](list []T, of func(T) float64) []float64 {
 	return values
 }
 
-// unknown stands for what is not known.
+// unknown stands for an unknown value.
 const unknown = "–"
 
 // showRate writes events per second.

@@ -1,9 +1,9 @@
-// Package console is the web console of a relay: what happens, what waits, what
-// has failed, and the few things that a person does about it.
+// Package console is the web console of a relay: its activity, the backlog, the
+// failures, and the few actions that a person takes on them.
 //
-// Pages are HTML that the server makes and that works without JavaScript; a
-// small script replaces a page's figures while somebody looks. Everything is
-// below [Path] of the admin server, and nothing comes from elsewhere.
+// Pages are HTML that the server renders and that works without JavaScript; a
+// small script updates a page's figures while it is visible. Everything is below
+// [Path] of the admin server, and nothing comes from elsewhere.
 package console
 
 import (
@@ -25,17 +25,17 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Path is where the console is, on the server that serves it.
+// Path is the console's path on the server that serves it.
 const Path = "/console/"
 
 // maxForm bounds the body of a request, in bytes.
 const maxForm = 64 << 10
 
-// Watched is what the console shows of a relay.
+// Watched supplies the figures of a relay.
 type Watched interface {
-	// Stats returns the figures of the moment; see notifyd.Relay.
+	// Stats returns the current figures; see notifyd.Relay.
 	Stats() observe.Stats
-	// Backlog asks the database what waits; see notifyd.Relay.
+	// Backlog reads the backlog from the database; see notifyd.Relay.
 	Backlog(ctx context.Context) (observe.Backlog, error)
 }
 
@@ -47,20 +47,20 @@ type Pauser interface {
 
 // Router knows the routes of the relay; see notifyd.Relay.
 type Router interface {
-	// DestinationsOf returns the destinations of an event type, none for a type without
-	// a route.
+	// DestinationsOf returns the destinations of an event type, none for a type
+	// without a route.
 	DestinationsOf(eventType string) []string
 }
 
-// Verifier knows the secret that a person logs in with.
+// Verifier checks the secret that a person logs in with.
 type Verifier interface {
 	// Verify reports whether this is the token. It compares in constant time.
 	Verify(token string) bool
 }
 
-// Database is where the tables are.
+// Database gives access to the tables.
 type Database struct {
-	// Pool asks for events, dead letters and relays. It stays the caller's.
+	// Pool reads events, dead letters and relays, and writes actions. The caller closes it.
 	Pool *pgxpool.Pool
 	// Schema holds the tables.
 	Schema string
@@ -68,32 +68,32 @@ type Database struct {
 	DeleteEvents bool
 }
 
-// Config is what a console shows, and what it allows.
+// Config says what a console shows and allows.
 type Config struct {
 	Relay  Watched
 	Pauser Pauser
-	// Router tells for which destinations of a stream an event waits; nil where the routes
-	// are not known.
+	// Router shows which destinations of a stream an event waits for; nil where the
+	// routes are not known.
 	Router Router
-	// Database is the one to begin with; see [Console.Use].
+	// Database is the first database; see [Console.Use].
 	Database Database
-	// Token is what to log in with. Nil lets everybody in who reaches the server
-	// by a loopback name, and nobody else.
+	// Token verifies logins. Nil admits every request that uses a loopback name for
+	// the server, and no other.
 	Token Verifier
-	// ReadOnly allows nothing that changes anything.
+	// ReadOnly refuses every action.
 	ReadOnly bool
-	// HidePayloads keeps the payloads of events from being shown.
+	// HidePayloads hides the payloads of events.
 	HidePayloads bool
-	// Version is that of the program.
+	// Version is the program's version.
 	Version string
 	Log     *slog.Logger
 }
 
-// Console is an http.Handler for [Path] and what is below. Run has to run for the
-// pages to have figures. It is safe for several goroutines.
+// Console is an http.Handler for [Path] and all paths below. The pages have
+// figures while Run runs. It is safe for concurrent use.
 type Console struct {
 	cfg      Config
-	tables   atomic.Pointer[tables] // requests take it once: they stay with what they began with
+	tables   atomic.Pointer[tables] // a request loads it once, and keeps what it loaded
 	sampler  *sampler
 	sessions *sessions
 	pages    map[string]*template.Template
@@ -104,7 +104,7 @@ type Console struct {
 //go:embed templates static
 var files embed.FS
 
-// New returns a console. It asks nobody yet.
+// New returns a console. It queries nothing yet.
 func New(cfg Config) (*Console, error) {
 	pages, err := parsePages()
 	if err != nil {
@@ -122,8 +122,8 @@ func New(cfg Config) (*Console, error) {
 	return c, nil
 }
 
-// Use has all requests that begin from now on asked of another database. Those
-// that have begun still use the one before: pgxpool.Pool.Close waits for them.
+// Use switches all later requests to another database. Requests that have begun
+// still use the previous one: pgxpool.Pool.Close waits for them.
 func (c *Console) Use(db Database) error {
 	letters, err := deadletter.New(bounded{db.Pool}, deadletter.Config{Schema: db.Schema, DeleteEvents: db.DeleteEvents})
 	if err != nil {
@@ -133,14 +133,14 @@ func (c *Console) Use(db Database) error {
 	return nil
 }
 
-// Run samples the relay until ctx ends, and then ends the streams of those who
-// look. It is called once.
+// Run samples the relay until ctx ends, and then ends the streams of all viewers.
+// It is called once.
 func (c *Console) Run(ctx context.Context) {
 	defer close(c.ended)
 	c.sampler.run(ctx)
 }
 
-// routes says which page is where. Those of act change something.
+// routes maps paths to pages. Those of act change something.
 func (c *Console) routes() {
 	static, err := fs.Sub(files, "static")
 	if err != nil {
@@ -172,8 +172,8 @@ func (c *Console) routes() {
 // ServeHTTP implements http.Handler.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	// Scripts and styles from here alone, and none in the page itself. Not
-	// no-referrer: a form's Origin would be null.
+	// Scripts and styles from this server only, and none inline. The referrer policy
+	// is not no-referrer: a form's Origin would be null.
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -183,30 +183,30 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	if c.cfg.Token == nil && !isLoopbackHost(r.Host) {
-		// A name that somebody else has pointed here (DNS rebinding) would make
-		// their page one of ours.
-		http.Error(w, "The console has no token, so it answers by a loopback name only, such as 127.0.0.1 or localhost. "+
-			"Forward a port to it, or set admin.token, to log in with.", http.StatusForbidden)
+		// A foreign name that resolves to this machine (DNS rebinding) would make a
+		// foreign page one of ours.
+		http.Error(w, "The console has no token, so it answers to a loopback name only, such as 127.0.0.1 or localhost. "+
+			"Forward a port to it, or set admin.token and log in.", http.StatusForbidden)
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	c.mux.ServeHTTP(w, r)
 }
 
-// page is what every template gets.
+// page is the data of every template.
 type page struct {
 	Title    string
 	Nav      string // the entry of the menu
 	Live     string // the stream to listen to, "" for none
 	Version  string
 	CSRF     string
-	LoggedIn bool // there is something to log out of
+	LoggedIn bool // there is a session to log out of
 	ReadOnly bool
-	Done     string // what has just been done, a sentence of ours
+	Done     string // the last action, in a sentence of ours
 	Body     any
 }
 
-// newPage fills in what all pages have.
+// newPage fills in the fields of all pages.
 func (c *Console) newPage(title, nav string, s session, body any) page {
 	return page{
 		Title: title, Nav: nav, Version: c.cfg.Version, CSRF: s.csrf, LoggedIn: c.cfg.Token != nil && s.id != "",
@@ -222,11 +222,11 @@ func (c *Console) render(w http.ResponseWriter, code int, name string, p page) e
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = w.Write(text.Bytes()) // whoever asked is gone
+	_, _ = w.Write(text.Bytes()) // the client is gone
 	return nil
 }
 
-// failure is an error with a text for whoever asked.
+// failure is an error with a text for the viewer.
 type failure struct {
 	code int
 	text string
@@ -238,7 +238,7 @@ func notFound(text string) error   { return failure{http.StatusNotFound, text} }
 func badRequest(text string) error { return failure{http.StatusBadRequest, text} }
 func forbidden(text string) error  { return failure{http.StatusForbidden, text} }
 
-// fail shows an error. What is nobody's business but the operator's is logged.
+// fail shows an error. Details for the operator only are logged.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, s session, err error) {
 	f, known := errors.AsType[failure](err)
 	if !known {

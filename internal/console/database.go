@@ -17,8 +17,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// statementTimeout bounds each statement of the console: it must not be a load on the
-// database that the relay works with.
+// statementTimeout bounds each statement of the console, which must not burden
+// the relay's database.
 const statementTimeout = 5 * time.Second
 
 // bounded is a pool whose transactions have a statement_timeout, and read by index.
@@ -38,14 +38,14 @@ func (b bounded) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	return tx, nil
 }
 
-// tables are those of one database.
+// tables are the tables of one database.
 type tables struct {
 	Database
 
 	letters *deadletter.Store
 }
 
-// read runs f in a transaction that sees one moment and changes nothing.
+// read runs f in a read-only transaction with one snapshot.
 func (t *tables) read(ctx context.Context, f func(tx pgx.Tx) error) error {
 	tx, err := bounded{t.Pool}.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
@@ -58,21 +58,21 @@ func (t *tables) read(ctx context.Context, f func(tx pgx.Tx) error) error {
 	return f(tx)
 }
 
-// inOrder has the planner walk along an index in its order and stop at the limit.
-// With stale statistics it would rather read a whole table's worth of an index, and sort that.
+// inOrder makes the planner walk an index in order and stop at the limit. With
+// stale statistics it would rather read the whole index, and sort.
 func inOrder(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off`)
 	return err
 }
 
-// table names a table of the schema.
+// table returns the qualified name of a table.
 func table(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
 
-// latencyOf is how many of the newest events the latency is made of.
+// latencyOf is the number of newest events that the latency is computed from.
 const latencyOf = 500
 
-// latency looks at the newest events that were done within the last minute.
-// What was to be delivered later is left out.
+// latency is computed from the newest events that were done within the last
+// minute. Delayed events are left out.
 func (t *tables) latency(ctx context.Context) (latency, error) {
 	var median, p99 *float64
 	tx, err := bounded{t.Pool}.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -95,15 +95,15 @@ func (t *tables) latency(ctx context.Context) (latency, error) {
 	return latency{*median, *p99}, nil
 }
 
-// explain says of an error of the database what is to be done. Its text may hold
-// what nobody should see, such as names of hosts; the log has it.
+// explain returns the cure of an error of the database. The text of the error
+// goes only to the log: it may hold names of hosts, for example.
 func explain(err error) failure {
 	refused, isPg := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case errors.Is(err, deadletter.ErrNotFound):
 		return failure{http.StatusNotFound, "There is no such event. It may have been delivered and deleted."}
 	case errors.Is(err, deadletter.ErrInvalid):
-		return failure{http.StatusBadRequest, "That cannot be meant: " + strings.TrimSpace(err.Error()) + "."}
+		return failure{http.StatusBadRequest, "Invalid request: " + strings.TrimSpace(err.Error()) + "."}
 	case errors.Is(err, outboxsql.ErrNotMigrated), isPg && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42703"):
 		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate up."}
 	case isPg && refused.Code == "57014":

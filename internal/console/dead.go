@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// actor is who does things here, for the audit.
+	// actor is the name of console users in the audit.
 	actor = "console"
 	// groupsShown and lettersShown bound a page.
 	groupsShown, lettersShown = 200, 50
-	// actionTimeout bounds a replay or a discard. What is done by then is done, and
-	// the page says how much is left.
+	// actionTimeout bounds a replay or a discard. Letters that are dealt with by
+	// then stay so, and the page says how many are left.
 	actionTimeout = 20 * time.Second
-	// answerTimeout is how long such an answer may take altogether.
+	// answerTimeout bounds such a request altogether.
 	answerTimeout = actionTimeout + 10*time.Second
 )
 
@@ -62,7 +62,7 @@ type groupBody struct {
 	First   bool
 }
 
-// group shows the letters of a group, and what can be done with all of them.
+// group shows the letters of a group, and the actions for all of them.
 func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error {
 	q := r.URL.Query()
 	f, err := filterOf(q)
@@ -105,7 +105,7 @@ func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) err
 	return c.dealWith(w, r, c.tables.Load().letters.Discard, "discarded")
 }
 
-// dealWith does something to all the letters that the form chooses.
+// dealWith applies an action to all letters that the form selects.
 func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error), done string) error {
 	f, err := filterOf(r.PostForm)
 	if err != nil {
@@ -120,12 +120,12 @@ func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(conte
 	}
 	// The server's limit is for pages.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout)) // without it, the limit stays
-	// A browser that leaves does not stop it half-way.
+	// A browser that leaves does not stop the action half-way.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actionTimeout)
 	defer cancel()
 	finished := make(chan struct{})
 	var watch sync.WaitGroup
-	watch.Go(func() { // a daemon that stops does not wait for it
+	watch.Go(func() { // a daemon that stops does not wait for the action
 		select {
 		case <-c.ended:
 			cancel()
@@ -138,7 +138,7 @@ func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(conte
 	if err != nil && (result.Done == 0 || !errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
-	c.cfg.Log.InfoContext(ctx, "a person has acted at the console", "action", done, "destination", f.Destination,
+	c.cfg.Log.InfoContext(ctx, "action at the console", "action", done, "destination", f.Destination,
 		"fingerprint", f.Fingerprint, "letters", result.Done, "remote", r.RemoteAddr)
 	q := url.Values{"done": {done}, "n": {strconv.FormatInt(result.Done, 10)}}
 	if left := result.Matched - result.Done; left > 0 {
@@ -152,8 +152,8 @@ func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(conte
 	return nil
 }
 
-// doneText says what was done. Of the address only numbers are believed: anybody
-// may have made it.
+// doneText reports the last action. It trusts only numbers of the address, which
+// anyone may have written.
 func doneText(q url.Values) string {
 	n, err := strconv.ParseUint(q.Get("n"), 10, 63)
 	if err != nil {
@@ -169,12 +169,12 @@ func doneText(q url.Values) string {
 		return ""
 	}
 	if left, err := strconv.ParseUint(q.Get("left"), 10, 63); err == nil {
-		text += " Not done: " + showCount(float64(left)) + ", because time ran out, somebody else was quicker, or their events are gone. Repeat it for what is left."
+		text += " Not done: " + showCount(float64(left)) + ", because time ran out, another person was quicker, or their events are gone. Repeat the action for the rest."
 	}
 	return text
 }
 
-// filterOf reads what chooses dead letters.
+// filterOf reads the filter for dead letters.
 func filterOf(v url.Values) (f deadletter.Filter, err error) {
 	for _, name := range []string{"destination", "type", "fingerprint"} {
 		if err := checkText(v.Get(name)); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// laneCard is everything about a destination.
+// laneCard is the card of a destination.
 type laneCard struct {
 	observe.DestinationStats
 	State, Class               string
@@ -18,7 +18,7 @@ type laneCard struct {
 	Waits                      observe.DestinationBacklog
 	Positions                  []positionRow // of a stream
 	Known                      bool          // the two above are
-	Elsewhere                  bool          // it is not one of this relay
+	Elsewhere                  bool          // of another relay
 	CSRF                       string
 	ReadOnly                   bool
 	DeadLink, Anchor, PauseFor string
@@ -29,7 +29,7 @@ func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session
 	p.Live = "destinations"
 	switch r.URL.Query().Get("done") {
 	case "paused":
-		p.Done = "Paused. What is under way ends as usual; the rest waits in the table."
+		p.Done = "Paused. Deliveries that are under way end as usual; the rest waits in the table."
 	case "resumed":
 		p.Done = "Resumed."
 	}
@@ -38,21 +38,21 @@ func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session
 
 // cards are the destinations of this relay, then those that only the database knows.
 func (c *Console) cards(s snapshot, who session) []laneCard {
-	known := !s.asked.at.IsZero() && s.asked.err == nil
+	known := !s.reading.at.IsZero() && s.reading.err == nil
 	mine := make(map[string]bool)
 	var all []laneCard
 	add := func(card laneCard) {
 		card.CSRF, card.ReadOnly, card.Known = who.csrf, c.cfg.ReadOnly, known
 		card.Anchor = "d-" + card.Name
 		if known {
-			card.Positions = positionsOf(s.asked.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
+			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
 		}
 		card.DeadLink = Path + "dead?destination=" + url.QueryEscape(card.Name)
 		all = append(all, card)
 	}
 	for _, d := range s.stats.Destinations {
 		mine[d.Name] = true
-		card := laneCard{DestinationStats: d, Waits: s.asked.backlog.Destination(d.Name)}
+		card := laneCard{DestinationStats: d, Waits: s.reading.backlog.Destination(d.Name)}
 		card.State, card.Class = stateOf(d)
 		card.DeliveredRate, card.FailedRate = rates(s, d.Name)
 		list := s.lanes[d.Name]
@@ -65,14 +65,14 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 			mine[name] = true
 			add(laneCard{
 				DestinationStats: observe.DestinationStats{Name: name}, State: "not of this relay", Class: "paused",
-				Waits: s.asked.backlog.Destination(name), Elsewhere: true,
+				Waits: s.reading.backlog.Destination(name), Elsewhere: true,
 			})
 		}
 	}
-	for _, d := range s.asked.backlog.Destinations {
+	for _, d := range s.reading.backlog.Destinations {
 		elsewhere(d.Name)
 	}
-	for _, p := range s.asked.backlog.Positions { // also of those for which nothing waits
+	for _, p := range s.reading.backlog.Positions { // also of destinations without a backlog
 		elsewhere(p.Destination)
 	}
 	return all
@@ -113,7 +113,7 @@ func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(strin
 	if err != nil {
 		return err
 	}
-	c.cfg.Log.InfoContext(r.Context(), "a person has acted at the console", "action", done, "destination", name, "remote", r.RemoteAddr)
+	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", done, "destination", name, "remote", r.RemoteAddr)
 	c.sampler.sampleNow()
 	http.Redirect(w, r, Path+"destinations?done="+done, http.StatusSeeOther)
 	return nil

@@ -21,23 +21,24 @@ import (
 const (
 	// eventsShown bounds a page, in events.
 	eventsShown = 50
-	// eventsLooked bounds what one search reads. No index knows types or aggregates:
-	// a search goes from the newest event to older ones, and the page leads on.
+	// eventsLooked bounds the events that one search reads. No index has types or
+	// aggregates: a search goes from the newest event to older ones, and the page
+	// links to the continuation.
 	eventsLooked = 20_000
-	// maxText bounds what is searched for, in bytes.
+	// maxText bounds a search text, in bytes.
 	maxText = 1024
 )
 
-// search is what an event is looked for by. Empty fields mean any.
+// search is the filter of a search for events. Empty fields match any.
 type search struct {
 	Type          string // a name, or a prefix such as order.*
 	AggregateType string
 	AggregateID   string
 	State         string
-	Upto          int64 // the highest id that is looked at
+	Upto          int64 // the highest id of the search
 }
 
-// eventRow is an event in few words.
+// eventRow is the row of an event.
 type eventRow struct {
 	ID                         int64
 	Type, State                string
@@ -51,7 +52,7 @@ type eventsBody struct {
 	States []string
 	Rows   []eventRow
 	Next   string
-	// Looked says how far a search has come that has not filled its page.
+	// Looked reports the progress of a search that has not filled its page.
 	Looked string
 	First  bool
 }
@@ -91,7 +92,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 		next.Upto = lowest - 1
 		b.Next = Path + "events?" + next.query().Encode()
 		if !found.full {
-			b.Looked = fmt.Sprintf("Looked at %s events, down to %d.", showCount(eventsLooked), lowest)
+			b.Looked = fmt.Sprintf("Searched %s events, down to %d.", showCount(eventsLooked), lowest)
 		}
 	}
 	return c.render(w, http.StatusOK, "events", c.newPage("Events", "events", s, b))
@@ -108,7 +109,7 @@ func searchOf(q url.Values) (f search, err error) {
 		}
 	}
 	if f.State != "" && !slices.Contains(append(states(outboxsql.ModeQueue), states(outboxsql.ModeStream)...), f.State) {
-		return f, badRequest("No event has such a state.")
+		return f, badRequest("There is no such state.")
 	}
 	if q.Has("upto") {
 		f.Upto, err = parseID(q.Get("upto"))
@@ -128,7 +129,8 @@ func (f search) query() url.Values {
 }
 
 // sql returns the statement and its arguments. The inner query reads a bounded
-// part of one index, the primary key or that of fresh events; the outer one chooses among that.
+// part of one index, the primary key or that of fresh events; the outer one
+// filters it.
 func (f search) sql(schema, columns string) (text string, args []any) {
 	args = []any{f.Upto, eventsLooked}
 	inner := "id <= $1"
@@ -159,10 +161,10 @@ func (f search) sql(schema, columns string) (text string, args []any) {
 		WHERE ` + strings.Join(where, " AND "), args
 }
 
-// findings are what a search has found.
+// findings are the result of a search.
 type findings struct {
 	rows   []eventRow
-	lowest int64 // the id that was looked at last
+	lowest int64 // the last id that was read
 	ended  bool  // there is nothing below it
 	full   bool  // its page is
 	mode   outboxsql.Mode
@@ -188,8 +190,8 @@ func (c *Console) search(ctx context.Context, f search) (result findings, err er
 	return result, err
 }
 
-// run returns a page of events, newest first, the lowest id that was looked at,
-// and whether there is nothing below it.
+// run returns a page of events, newest first, the lowest id that was read, and
+// whether there are none below it.
 func (f search) run(ctx context.Context, tx pgx.Tx, schema string) (result findings, err error) {
 	text, args := f.sql(schema, "id, event_type, state, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), created_at, processed_at")
 	found, err := tx.Query(ctx, fmt.Sprintf("%s ORDER BY id DESC LIMIT %d", text, eventsShown), args...)
@@ -210,7 +212,7 @@ func (f search) run(ctx context.Context, tx pgx.Tx, schema string) (result findi
 	return result, err
 }
 
-// bounds says how far a search has looked that has not filled its page.
+// bounds returns the progress of a search that has not filled its page.
 func (f search) bounds(ctx context.Context, tx pgx.Tx, schema string, result *findings) error {
 	text, args := f.sql(schema, "coalesce(min(id), 0), count(*)")
 	var n int
@@ -219,7 +221,7 @@ func (f search) bounds(ctx context.Context, tx pgx.Tx, schema string, result *fi
 	return err
 }
 
-// onlyFresh is the one state that the inner query chooses by.
+// onlyFresh reports whether the inner query filters by state.
 func onlyFresh(state string) string {
 	if state == "fresh" {
 		return state
@@ -233,7 +235,7 @@ type eventBody struct {
 	Hidden bool
 }
 
-// event shows everything about an event.
+// event shows all details of an event.
 func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error {
 	id, err := parseID(r.PathValue("id"))
 	if err != nil {
@@ -272,7 +274,7 @@ func checkText(text string) error {
 	case len(text) > maxText:
 		return badRequest(fmt.Sprintf("That is longer than %d bytes.", maxText))
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
-		return badRequest("That is no text.")
+		return badRequest("That is not valid text.")
 	default:
 		return nil
 	}

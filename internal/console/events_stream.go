@@ -11,18 +11,18 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 )
 
-// The row of an event of a stream does not tell its state. It waits while a destination
-// of its route has not come to it; then it has the state of its deliveries, and none of
-// these means that it is done.
+// The row of an event of a stream does not hold its state. The event waits while
+// a destination of its route has not reached it; then it has the state of its
+// deliveries, and it is done without any.
 
-// waits says for whom events of a stream wait.
+// waits shows which destinations events of a stream wait for.
 type waits struct {
 	router Router
 	mine   map[string]bool // destinations of this relay, whose routes are known
-	others map[string]bool // that relays of another configuration deliver to
+	others map[string]bool // destinations of relays with another configuration
 }
 
-// waits returns what is known at the moment. A position that nobody moves, of a
+// waits returns the current state. A position that no relay moves, of a
 // destination that this relay does not have, makes no event wait.
 func (c *Console) waits(ctx context.Context) waits {
 	snap := c.sampler.now(ctx)
@@ -30,13 +30,13 @@ func (c *Console) waits(ctx context.Context) waits {
 	for _, d := range snap.stats.Destinations {
 		w.mine[d.Name] = true
 	}
-	for _, p := range snap.asked.backlog.Positions {
+	for _, p := range snap.reading.backlog.Positions {
 		w.others[p.Destination] = p.Session != nil && !w.mine[p.Destination]
 	}
 	return w
 }
 
-// of returns those among the names for which an event of this type waits.
+// of returns those of the names that an event of this type waits for.
 func (w waits) of(eventType string, names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		if w.mine[name] && w.router != nil {
@@ -46,8 +46,8 @@ func (w waits) of(eventType string, names []string) []string {
 	})
 }
 
-// judge sets the state of an event of a stream by the routes, which the database does not
-// know. It leaves one of a queue alone.
+// judge sets the state of an event of a stream by the routes, which the database
+// does not know. It does not change an event of a queue.
 func (c *Console) judge(ctx context.Context, found *deadletter.Case) {
 	if found.Event == nil || len(found.Event.WaitsFor) == 0 {
 		return
@@ -60,8 +60,8 @@ func (c *Console) judge(ctx context.Context, found *deadletter.Case) {
 	found.Event.State = deadletter.EventState(found.Event.WaitsFor, states)
 }
 
-// runStream is run for a stream. What the database finds is a little more than what is
-// looked for, because it does not know the routes.
+// runStream is run for a stream. The database finds a few events too many,
+// because it does not know the routes.
 func (f search) runStream(ctx context.Context, tx pgx.Tx, schema string, who waits) (result findings, err error) {
 	every := f
 	every.State = ""

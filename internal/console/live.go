@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// streamTimeout bounds writing one update. A browser that does not read is given up.
+// streamTimeout bounds writing one update. A browser that does not read is disconnected.
 const streamTimeout = 10 * time.Second
 
 // live sends a page's figures whenever there are new ones, as server-sent events,
-// until the browser, the session or the console ends.
+// until the browser leaves, or the session or the console ends.
 func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error {
 	view, ok := c.views(s)[r.PathValue("page")]
 	if !ok {
@@ -24,8 +24,8 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 		return fmt.Errorf("stream: %w", err)
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // a proxy that collects would make it no stream
-	defer c.sampler.look()()
+	w.Header().Set("X-Accel-Buffering", "no") // a proxy that buffers would break the stream
+	defer c.sampler.addViewer()()
 	for {
 		if c.cfg.Token != nil && !c.sessions.lives(s.id, time.Now()) {
 			_, _ = fmt.Fprint(w, "event: end\ndata: \n\n")
@@ -53,7 +53,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 	}
 }
 
-// views are what can be sent, by page.
+// views are the live parts, by page.
 func (c *Console) views(s session) map[string]func(context.Context, *bytes.Buffer, snapshot) error {
 	part := func(page string, body func(snapshot) any) func(context.Context, *bytes.Buffer, snapshot) error {
 		return func(_ context.Context, text *bytes.Buffer, snap snapshot) error {

@@ -24,21 +24,20 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// patience bounds waiting for something that is to happen; no test expects it
-// to run out.
+// patience bounds each wait for an expected change; no test expects it to run out.
 const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// fakeRelay is a relay without one: its figures are what the test says, and what
-// waits is asked of the database.
+// fakeRelay stands in for a relay: the test sets its figures, and its backlog is
+// read from the database.
 type fakeRelay struct {
 	pool *pgxpool.Pool
 
-	mu     sync.Mutex
-	stats  observe.Stats
-	asked  int
-	paused map[string]bool
+	mu      sync.Mutex
+	stats   observe.Stats
+	queries int
+	paused  map[string]bool
 }
 
 func (f *fakeRelay) Stats() observe.Stats {
@@ -54,7 +53,7 @@ func (f *fakeRelay) Stats() observe.Stats {
 
 func (f *fakeRelay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	f.mu.Lock()
-	f.asked++
+	f.queries++
 	f.mu.Unlock()
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
@@ -79,14 +78,14 @@ func (f *fakeRelay) set(name string, to bool) error {
 	return dispatch.ErrDestination
 }
 
-// questions is how often the database was asked what waits.
-func (f *fakeRelay) questions() int {
+// queryCount is the number of queries for the backlog.
+func (f *fakeRelay) queryCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.asked
+	return f.queries
 }
 
-// deliver counts up what the first destination has delivered.
+// deliver raises the count of deliveries of the first destination.
 func (f *fakeRelay) deliver(n uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +107,7 @@ type site struct {
 	client  *http.Client
 }
 
-// serve starts a console; change may alter how it is set up.
+// serve starts a console; change may alter its configuration.
 func serve(t *testing.T, change func(*Config)) *site {
 	t.Helper()
 	s := prepare(t, change)
@@ -116,7 +115,7 @@ func serve(t *testing.T, change func(*Config)) *site {
 	return s
 }
 
-// prepare does all of serve but the last.
+// prepare does all of serve but the start.
 func prepare(t *testing.T, change func(*Config)) *site {
 	t.Helper()
 	db := testenv.Database(t)
@@ -193,7 +192,7 @@ func query[V any](s *site, sql string, args ...any) V {
 	return v
 }
 
-// dead writes an event that has died at a destination, and returns its id.
+// dead writes an event with a dead letter of a destination, and returns its id.
 func (s *site) dead(eventType, destination, reason string) int64 {
 	s.Helper()
 	id := query[int64](s, `INSERT INTO outbox_events (event_type, payload, state, processed_at, headers, aggregate_type, aggregate_id)
@@ -203,7 +202,7 @@ func (s *site) dead(eventType, destination, reason string) int64 {
 	return id
 }
 
-// answer is what came back.
+// answer is the response to a request.
 type answer struct {
 	code   int
 	body   string
@@ -238,7 +237,7 @@ func (s *site) request(method, path string, form url.Values) *http.Request {
 	return r
 }
 
-// get loads a page, which has to be there.
+// get loads a page, which must exist.
 func (s *site) get(path string) string {
 	s.Helper()
 	a := s.do(s.request(http.MethodGet, path, nil))

@@ -25,7 +25,7 @@ type overviewBody struct {
 	Oldest *observe.Waiting
 }
 
-// laneRow is a destination in few words.
+// laneRow is the row of a destination.
 type laneRow struct {
 	Name                   string
 	State, Class           string
@@ -49,17 +49,17 @@ func overviewOf(s snapshot) overviewBody {
 		newChart("Latency, 99 % and median", "slow", get(func(p point) float64 { return p.p99 }), get(func(p point) float64 { return p.median }), showSeconds),
 		newChart("Waiting", "wait", get(func(p point) float64 { return p.waiting }), nil, showCount),
 	}
-	known := !s.asked.at.IsZero() && s.asked.err == nil
+	known := !s.reading.at.IsZero() && s.reading.err == nil
 	for _, d := range s.stats.Destinations {
 		row := laneRow{Name: d.Name, Known: known}
 		row.State, row.Class = stateOf(d)
 		row.DeliveredRate, row.FailedR = rates(s, d.Name)
-		waits := s.asked.backlog.Destination(d.Name)
+		waits := s.reading.backlog.Destination(d.Name)
 		row.Waiting, row.Dead = waits.Waiting(), waits.Dead
 		b.Lanes = append(b.Lanes, row)
 	}
 	if known {
-		b.Oldest = s.asked.backlog.Oldest
+		b.Oldest = s.reading.backlog.Oldest
 	}
 	return b
 }
@@ -81,7 +81,7 @@ func unitName(p *observe.Position) string {
 	}
 }
 
-// rates are those of the last ten seconds.
+// rates are the rates of the last ten seconds.
 func rates(s snapshot, name string) (delivered, failed float64) {
 	const window = 10
 	list := s.lanes[name]
@@ -108,7 +108,7 @@ func stateOf(d observe.DestinationStats) (text, class string) {
 	}
 }
 
-// notesOf lists what does not mend itself, most urgent first.
+// notesOf lists the problems that do not fix themselves, most urgent first.
 func notesOf(s snapshot) (notes []note) {
 	if s.stats.DatabaseDown {
 		notes = append(notes, note{Text: "The database does not answer the relay. Nothing is delivered until it does.", Bad: true})
@@ -116,8 +116,8 @@ func notesOf(s snapshot) (notes []note) {
 	if l := s.stats.Listener; l != nil && (!l.Listening || l.Trouble != nil) {
 		notes = append(notes, note{Text: "Notifications are not heard: events are found by polling."})
 	}
-	if s.asked.err != nil {
-		notes = append(notes, note{Text: "What waits is not known: " + explain(s.asked.err).text})
+	if s.reading.err != nil {
+		notes = append(notes, note{Text: "The backlog is not known: " + explain(s.reading.err).text})
 	}
 	for _, d := range s.stats.Destinations {
 		link := Path + "destinations#" + url.PathEscape("d-"+d.Name)
@@ -128,22 +128,22 @@ func notesOf(s snapshot) (notes []note) {
 			notes = append(notes, note{fmt.Sprintf("%s is unavailable: its events wait and lose no attempt.", d.Name), link, true})
 		}
 	}
-	if s.asked.err != nil {
+	if s.reading.err != nil {
 		return notes
 	}
-	for _, p := range s.asked.backlog.Positions {
+	for _, p := range s.reading.backlog.Positions {
 		if p.Session == nil && (p.Destination == "" || s.has(p.Destination)) {
-			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: nobody holds its unit.", unitName(&p)), Path + "relays", true})
+			notes = append(notes, note{fmt.Sprintf("No relay delivers %s: its unit has no owner.", unitName(&p)), Path + "relays", true})
 		}
 	}
-	for _, d := range s.asked.backlog.Destinations {
+	for _, d := range s.reading.backlog.Destinations {
 		if d.Dead.N > 0 {
 			text, _ := number(d.Dead) // no error: it is a count
 			link := Path + "dead?destination=" + url.QueryEscape(d.Name)
 			notes = append(notes, note{fmt.Sprintf("Dead letters of %s: %s.", d.Name, text), link, true})
 		}
 	}
-	for _, t := range s.asked.backlog.Unrouted {
+	for _, t := range s.reading.backlog.Unrouted {
 		text, _ := number(t.Count) // no error: it is a count
 		notes = append(notes, note{fmt.Sprintf("No route matches the event type %s: %s wait.", t.EventType, text), Path + "events?type=" + url.QueryEscape(t.EventType), true})
 	}

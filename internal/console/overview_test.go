@@ -7,7 +7,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// TestStateOf: the word and the colour of a destination.
+// TestStateOf: the label and the colour of a destination.
 func TestStateOf(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[[2]string]observe.DestinationStats{

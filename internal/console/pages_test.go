@@ -27,8 +27,8 @@ func TestOverview(t *testing.T) {
 }
 
 // TestLive reads a stream for longer than the server's own limits, and sees the
-// rate and what waits change. The database is asked while somebody looks, and not
-// afterwards.
+// rate and the backlog change. The database is queried while there are viewers,
+// and not afterwards.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	s := prepare(t, nil)
@@ -49,7 +49,7 @@ func TestLive(t *testing.T) {
 	for lines.Scan() {
 		seen = lines.Text()
 		if strings.Contains(seen, "<strong>0/s</strong>") && strings.Contains(seen, "Delivered") {
-			s.relay.deliver(7) // moves until it is seen
+			s.relay.deliver(7) // changes until the change shows
 		}
 		if strings.Contains(seen, "Delivered <strong>") && !strings.Contains(seen, "<strong>0/s") && time.Since(begin) > 6*time.Second {
 			break
@@ -59,22 +59,22 @@ func TestLive(t *testing.T) {
 	if lines.Err() != nil || !strings.Contains(seen, "Delivered <strong>") {
 		t.Errorf("the stream ended with %v: %q", lines.Err(), seen)
 	}
-	if s.relay.questions() == 0 {
-		t.Error("the database was never asked")
+	if s.relay.queryCount() == 0 {
+		t.Error("the database was never queried")
 	}
 	if err := response.Body.Close(); err != nil {
 		t.Error(err)
 	}
 	deadline := time.After(patience)
-	for looking := 1; looking > 0; {
+	for viewers := 1; viewers > 0; {
 		s.console.sampler.mu.Lock()
-		looking = s.console.sampler.looking
+		viewers = s.console.sampler.viewers
 		changed := s.console.sampler.changed
 		s.console.sampler.mu.Unlock()
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatal("nobody notices that the browser is gone")
+			t.Fatal("the server does not notice that the browser is gone")
 		}
 	}
 	if a := s.do(s.request(http.MethodGet, Path+"live/nothing", nil)); a.code != http.StatusNotFound {
@@ -90,7 +90,7 @@ func TestPauseAndResume(t *testing.T) {
 	if a.code != http.StatusSeeOther || !s.relay.paused["mail"] {
 		t.Fatalf("pause: %d\n%s", a.code, a.body)
 	}
-	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "Paused. What is under way") || !strings.Contains(page, "destinations/resume") {
+	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "Paused. Deliveries that are under way") || !strings.Contains(page, "destinations/resume") {
 		t.Errorf("the page does not show it:\n%s", page)
 	}
 	if a := s.post(Path+"destinations", Path+"destinations/resume", form); a.code != http.StatusSeeOther || s.relay.paused["mail"] {
@@ -124,18 +124,18 @@ func TestDeadLetters(t *testing.T) {
 	if seen != 120 {
 		t.Errorf("%d letters on all pages of the group", seen)
 	}
-	choose := url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "reason": {"mended"}}
+	choose := url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "reason": {"fixed"}}
 	a := s.post(group, Path+"dead/replay", choose)
 	if a.code != http.StatusSeeOther {
 		t.Fatalf("replay: %d\n%s", a.code, a.body)
 	}
 	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "Replayed: 120.") {
-		t.Errorf("what was done is not said:\n%s", page)
+		t.Errorf("the page does not report the action:\n%s", page)
 	}
 	if n := query[int](s, `SELECT count(*) FROM outbox_deliveries WHERE destination = 'mail' AND state = 'retry' AND replays = 1`); n != 120 {
 		t.Errorf("%d were replayed", n)
 	}
-	if n := query[int](s, `SELECT count(*) FROM outbox_audit WHERE actor = 'console' AND action = 'replay' AND details->>'reason' = 'mended'`); n != 120 {
+	if n := query[int](s, `SELECT count(*) FROM outbox_audit WHERE actor = 'console' AND action = 'replay' AND details->>'reason' = 'fixed'`); n != 120 {
 		t.Errorf("%d are in the audit", n)
 	}
 	discardOne(s, other)
@@ -160,7 +160,7 @@ func discardOne(s *site, other int64) {
 		s.Error("it was not discarded")
 	}
 	if page := s.get(event); !strings.Contains(page, "discard</td>") {
-		s.Errorf("the event does not tell:\n%s", page)
+		s.Errorf("the page of the event does not show it:\n%s", page)
 	}
 }
 
@@ -222,8 +222,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestSearchGoesOn: what is found behind more events than one search looks at is
-// found by going on.
+// TestSearchGoesOn: an event behind more events than one search reads is found by
+// continuing the search.
 func TestSearchGoesOn(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)

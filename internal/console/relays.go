@@ -13,14 +13,14 @@ import (
 
 type relaysBody struct {
 	Relays []store.RelaySession
-	// Stream says that there are units, and Units are those.
+	// Stream reports that there are units, which Units lists.
 	Stream bool
 	Units  []positionRow
 	Bell   store.BellState
 	Stats  observe.Stats
 }
 
-// read asks who lives, and who has what.
+// read queries the live relays and the owners of units.
 func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) error {
 	state, err := outboxsql.ReadState(ctx, conn, schema)
 	if err != nil {
@@ -38,10 +38,10 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 	return err
 }
 
-// relays shows who delivers, who has which share, and whether writers ring.
+// relays shows the relays, the units of each, and whether writers ring.
 func (c *Console) relays(w http.ResponseWriter, r *http.Request, s session) error {
 	b := relaysBody{Stats: c.cfg.Relay.Stats()}
-	ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	t := c.tables.Load()
 	conn, err := t.Pool.Acquire(ctx)

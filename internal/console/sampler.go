@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// sampleEvery is how often the relay's figures are taken. They are in its
-	// memory, so this goes on while nobody looks.
+	// sampleEvery is the interval between samples of the relay's figures. They are
+	// in its memory, so sampling goes on without viewers.
 	sampleEvery = time.Second
 	// samples are kept: five minutes.
 	samples = 300
-	// askEvery is the shortest time between two questions to the database, which
-	// are asked only while somebody looks.
-	askEvery = 3 * time.Second
-	// askShare bounds the time that the database is kept busy: the next question
-	// comes no earlier than this many times as long as the last one took.
-	askShare = 10
-	// askTimeout bounds a question.
-	askTimeout = 5 * time.Second
+	// queryEvery is the shortest time between two queries of the database, which run
+	// only while there are viewers.
+	queryEvery = 3 * time.Second
+	// queryShare bounds the load on the database: the pause before the next query is
+	// at least this many times the duration of the last one.
+	queryShare = 10
+	// queryTimeout bounds a query.
+	queryTimeout = 5 * time.Second
 )
 
-// latency is how long events take from being written to being done, in seconds.
-// NaN where none was done lately.
+// latency is the time from the write of an event until it is done, in seconds; NaN if
+// none was done recently.
 type latency struct{ median, p99 float64 }
 
-// point is one sample. What is not known is NaN.
+// point is one sample. Unknown values are NaN.
 type point struct {
 	delivered, failed float64 // per second
 	waiting           float64 // events
@@ -41,48 +41,48 @@ type point struct {
 // lanePoint is one sample of one destination, per second.
 type lanePoint struct{ delivered, failed float64 }
 
-// snapshot is what all viewers see at one moment. Nobody changes it.
+// snapshot holds the figures of one moment for all viewers. It is immutable.
 type snapshot struct {
 	at    time.Time
 	stats observe.Stats
 	// points and lanes are oldest first.
-	points []point
-	lanes  map[string][]lanePoint
-	asked  asked
+	points  []point
+	lanes   map[string][]lanePoint
+	reading reading
 }
 
-// asked is what the database has said.
-type asked struct {
-	at      time.Time // zero if it was never asked
+// reading is the last answer of the database.
+type reading struct {
+	at      time.Time // zero before the first query
 	took    time.Duration
 	backlog observe.Backlog
 	latency latency
 	err     error
 }
 
-// sampler takes the figures once for all who look.
+// sampler takes the figures once for all viewers.
 type sampler struct {
 	relay   Watched
 	latency func(context.Context) (latency, error)
 	every   time.Duration
 
-	asking sync.Mutex // held while the database is asked
+	querying sync.Mutex // held during a query
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	last    snapshot
-	changed chan struct{} // closed, and made anew, with each sample
-	looking int           // streams
+	changed chan struct{} // closed and replaced with each sample
+	viewers int           // streams
 }
 
-func newSampler(relay Watched, ask func(context.Context) (latency, error)) *sampler {
-	return &sampler{relay: relay, latency: ask, every: sampleEvery, changed: make(chan struct{})}
+func newSampler(relay Watched, readLatency func(context.Context) (latency, error)) *sampler {
+	return &sampler{relay: relay, latency: readLatency, every: sampleEvery, changed: make(chan struct{})}
 }
 
 // run samples until ctx ends.
 func (s *sampler) run(ctx context.Context) {
-	var asker sync.WaitGroup
-	defer asker.Wait()
-	asker.Go(func() { s.ask(ctx) })
+	var queries sync.WaitGroup
+	defer queries.Wait()
+	queries.Go(func() { s.queryLoop(ctx) })
 	s.sample(time.Now())
 	ticker := time.NewTicker(s.every)
 	defer ticker.Stop()
@@ -96,8 +96,8 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// ask asks the database while there are streams.
-func (s *sampler) ask(ctx context.Context) {
+// queryLoop queries the database while there are viewers.
+func (s *sampler) queryLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.every)
 	defer ticker.Stop()
 	for {
@@ -107,46 +107,46 @@ func (s *sampler) ask(ctx context.Context) {
 		case <-ticker.C:
 		}
 		s.mu.Lock()
-		looking := s.looking > 0
+		watched := s.viewers > 0
 		s.mu.Unlock()
-		if looking {
+		if watched {
 			s.refresh(ctx)
 		}
 	}
 }
 
-// refresh asks the database unless that was done a moment ago. It waits for
-// whoever does it already.
+// refresh queries the database unless the last answer is recent. It waits for a
+// query that is under way.
 func (s *sampler) refresh(ctx context.Context) {
-	s.asking.Lock()
-	defer s.asking.Unlock()
+	s.querying.Lock()
+	defer s.querying.Unlock()
 	s.mu.Lock()
-	last := s.last.asked
+	last := s.last.reading
 	s.mu.Unlock()
-	if !last.at.IsZero() && time.Since(last.at) < max(askEvery, askShare*last.took) {
+	if !last.at.IsZero() && time.Since(last.at) < max(queryEvery, queryShare*last.took) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	begin := time.Now()
-	answer := asked{latency: latency{math.NaN(), math.NaN()}}
+	answer := reading{latency: latency{math.NaN(), math.NaN()}}
 	answer.backlog, answer.err = s.relay.Backlog(ctx)
 	if answer.err == nil && answer.backlog.Mode != string(outboxsql.ModeStream) {
 		answer.latency, answer.err = s.latency(ctx)
 	}
 	answer.at, answer.took = time.Now(), time.Since(begin)
 	s.mu.Lock()
-	s.last.asked = answer
+	s.last.reading = answer
 	s.mu.Unlock()
 }
 
-// sample takes the figures of the moment.
+// sample takes the current figures.
 func (s *sampler) sample(now time.Time) {
 	stats := s.relay.Stats()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.last
-	next := snapshot{at: now, stats: stats, lanes: make(map[string][]lanePoint, len(stats.Destinations)), asked: before.asked}
+	next := snapshot{at: now, stats: stats, lanes: make(map[string][]lanePoint, len(stats.Destinations)), reading: before.reading}
 	p := point{waiting: math.NaN(), latency: latency{math.NaN(), math.NaN()}}
 	old := make(map[string]observe.DestinationStats, len(before.stats.Destinations))
 	for _, d := range before.stats.Destinations {
@@ -164,8 +164,8 @@ func (s *sampler) sample(now time.Time) {
 		p.delivered, p.failed = p.delivered+lp.delivered, p.failed+lp.failed
 		next.lanes[d.Name] = keep(before.lanes[d.Name], lp)
 	}
-	// What the database said is true for a while, and unknown then.
-	if a := before.asked; !a.at.IsZero() && a.err == nil && now.Sub(a.at) < max(askEvery, askShare*a.took)+2*s.every {
+	// An answer of the database is valid for a while, and unknown afterwards.
+	if a := before.reading; !a.at.IsZero() && a.err == nil && now.Sub(a.at) < max(queryEvery, queryShare*a.took)+2*s.every {
 		p.waiting, p.latency = float64(waiting(a.backlog, stats.Destinations).N), a.latency
 	}
 	if stats.Mode == string(outboxsql.ModeStream) {
@@ -177,7 +177,7 @@ func (s *sampler) sample(now time.Time) {
 	s.changed = make(chan struct{})
 }
 
-// rate is that of a counter, which begins anew when the relay does.
+// rate is the rate of a counter, which restarts with the relay.
 func rate(from, to uint64, seconds float64) float64 {
 	if to < from {
 		return 0
@@ -185,16 +185,17 @@ func rate(from, to uint64, seconds float64) float64 {
 	return float64(to-from) / seconds
 }
 
-// keep returns a copy of list with another element, and without its first ones if there are too many.
+// keep returns a copy of list with another element, and without its oldest ones
+// if there are too many.
 func keep[T any](list []T, another T) []T {
 	list = list[max(0, len(list)+1-samples):]
 	return append(append(make([]T, 0, len(list)+1), list...), another)
 }
 
-// waiting is what waits for anybody, dead letters left out. An event that waits
-// for two destinations counts twice once it was tried. Of a stream it is the lag of
-// whichever of these destinations is last: a position that nobody moves any more counts
-// for nothing.
+// waiting is the backlog of all destinations, without dead letters. An event that
+// waits for two destinations counts twice once it was tried. In a stream it is
+// the lag of the last of these destinations: a position that no relay moves does
+// not count.
 func waiting(b observe.Backlog, mine []observe.DestinationStats) observe.Count {
 	all := b.Fresh
 	if b.Mode == string(outboxsql.ModeStream) {
@@ -211,8 +212,8 @@ func waiting(b observe.Backlog, mine []observe.DestinationStats) observe.Count {
 	return all
 }
 
-// latencyBetween is made of what was acknowledged between two samples. Rows of a stream do
-// not tell when they were done.
+// latencyBetween is computed from the acknowledgements between two samples. Rows
+// of a stream do not hold the time at which they were done.
 func latencyBetween(before, now []observe.DestinationStats) latency {
 	var sum observe.Histogram
 	for _, d := range now {
@@ -228,8 +229,8 @@ func latencyBetween(before, now []observe.DestinationStats) latency {
 	return latency{quantile(&sum, 0.5), quantile(&sum, 0.99)}
 }
 
-// quantile is the upper bound of the bucket that has it, in seconds; NaN for an empty
-// histogram.
+// quantile is the upper bound of the bucket that contains the quantile, in
+// seconds; NaN for an empty histogram.
 func quantile(h *observe.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()
@@ -241,10 +242,10 @@ func quantile(h *observe.Histogram, q float64) float64 {
 			return bounds[i].Seconds()
 		}
 	}
-	return bounds[len(bounds)-1].Seconds() // it is more
+	return bounds[len(bounds)-1].Seconds() // beyond the last bound
 }
 
-// now returns the newest snapshot, with an answer of the database that is not old.
+// now returns the newest snapshot, with a recent answer of the database.
 func (s *sampler) now(ctx context.Context) snapshot {
 	s.refresh(ctx)
 	s.mu.Lock()
@@ -252,15 +253,15 @@ func (s *sampler) now(ctx context.Context) snapshot {
 	return s.last
 }
 
-// look counts a stream, until leave is called.
-func (s *sampler) look() (leave func()) {
+// addViewer counts a stream until remove is called.
+func (s *sampler) addViewer() (remove func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looking++
+	s.viewers++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.looking--
+		s.viewers--
 	}
 }
 
@@ -271,8 +272,8 @@ func (s *sampler) next() (snapshot, <-chan struct{}) {
 	return s.last, s.changed
 }
 
-// sampleNow shows what somebody has just changed: the newest snapshot gets the
-// figures of now, without being another point.
+// sampleNow shows a change at once: the newest snapshot gets the current states,
+// without a new point.
 func (s *sampler) sampleNow() {
 	stats := s.relay.Stats()
 	s.mu.Lock()

@@ -15,19 +15,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestPostsOfOthers sends forms that are not from a page of the session.
+// TestPostsOfOthers sends forms that do not come from a page of the session.
 func TestPostsOfOthers(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
 	good := s.csrf(Path + "destinations")
 	for name, change := range map[string]func(*http.Request){
-		"another site":              func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
-		"the same site":             func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
-		"another origin":            func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
-		"no origin":                 func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") },
-		"a null origin":             func(r *http.Request) { r.Header.Set("Origin", "null"); r.Header.Del("Sec-Fetch-Site") },
-		"no cookie":                 func(r *http.Request) { r.Header.Set("No-Cookie", "1") },
-		"a token of another's form": func(r *http.Request) { r.Header.Set("Bad-Token", "1") },
+		"another site":                      func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
+		"the same site":                     func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
+		"another origin":                    func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		"no origin":                         func(r *http.Request) { r.Header.Del("Origin"); r.Header.Del("Sec-Fetch-Site") },
+		"a null origin":                     func(r *http.Request) { r.Header.Set("Origin", "null"); r.Header.Del("Sec-Fetch-Site") },
+		"no cookie":                         func(r *http.Request) { r.Header.Set("No-Cookie", "1") },
+		"a token of another session's form": func(r *http.Request) { r.Header.Set("Bad-Token", "1") },
 	} {
 		form := url.Values{"destination": {"mail"}, "csrf": {good}}
 		r := s.request(http.MethodPost, Path+"destinations/pause", form)
@@ -52,11 +52,12 @@ func TestPostsOfOthers(t *testing.T) {
 		t.Errorf("a link pauses: %d", a.code)
 	}
 	if a := s.do(s.request(http.MethodPost, Path+"destinations/pause", url.Values{"destination": {"mail"}, "csrf": {good}})); a.code != http.StatusSeeOther {
-		t.Errorf("the form itself: %d, so the others prove nothing", a.code)
+		t.Errorf("the genuine form: %d, so the other cases prove nothing", a.code)
 	}
 }
 
-// TestNamesOfOthers: without a token, a name that somebody has pointed here is refused.
+// TestNamesOfOthers: without a token, a foreign name that resolves to the server
+// is refused.
 func TestNamesOfOthers(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -116,7 +117,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("logout: %d", a.code)
 	}
 	r := s.request(http.MethodGet, Path, nil)
-	r.Header.Set("Cookie", session) // somebody has kept it
+	r.Header.Set("Cookie", session) // the cookie was kept
 	s.client = s.browser()
 	if a := s.do(r); a.code != http.StatusSeeOther {
 		t.Errorf("the cookie is still good after the logout: %d", a.code)
@@ -205,7 +206,7 @@ func TestHiddenPayloads(t *testing.T) {
 
 const markup = `"><script>alert(1)</script><img src=x onerror=alert(2)>'{{.}}`
 
-// TestMarkup: what applications and destinations write is text.
+// TestMarkup: values from applications and destinations are shown as text.
 func TestMarkup(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -227,10 +228,10 @@ func TestMarkup(t *testing.T) {
 	for _, path := range paths {
 		page := s.get(Path + path)
 		if strings.Contains(page, "<script>") || strings.Contains(page, "<img") || strings.Contains(page, "ZgotmplZ") {
-			t.Errorf("/%s takes text for markup:\n%s", path, page)
+			t.Errorf("/%s shows text as markup:\n%s", path, page)
 		}
 		if strings.Contains(page, " style=") || strings.Contains(page, " onclick=") {
-			t.Errorf("/%s has what the policy forbids", path)
+			t.Errorf("/%s contains inline code, which the policy forbids", path)
 		}
 	}
 	a := s.do(s.request(http.MethodGet, Path+"static/console.js", nil))
@@ -246,7 +247,7 @@ func TestMarkup(t *testing.T) {
 	}
 }
 
-// TestSearchPlans: no search reads a table, however stale its statistics are.
+// TestSearchPlans: no search scans a table, however stale its statistics are.
 func TestSearchPlans(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// cookieName is that of the session's cookie.
+	// cookieName is the name of the session's cookie.
 	cookieName = "notifyd_session"
 	// sessionLife is how long a login lasts: a working day.
 	sessionLife = 8 * time.Hour
@@ -28,12 +28,12 @@ const (
 // session is one browser.
 type session struct {
 	id   string
-	csrf string // what its forms carry
+	csrf string // the token in its forms
 }
 
-// sessions are those who are logged in. They are forgotten when the process ends.
+// sessions are the open logins. They end with the process.
 type sessions struct {
-	key []byte // of what forms carry
+	key []byte // key of the tokens in forms
 
 	mu   sync.Mutex
 	ends map[string]time.Time
@@ -47,7 +47,8 @@ func newSessions(random io.Reader) *sessions {
 	return s
 }
 
-// of returns the session of an id. What forms carry is made of the id, so that it need not be kept.
+// of returns the session of an id. The token in forms is derived from the id, so
+// that it need not be stored.
 func (s *sessions) of(id string) session {
 	mac := hmac.New(sha256.New, s.key)
 	mac.Write([]byte(id))
@@ -88,8 +89,8 @@ func (s *sessions) close(id string) {
 	delete(s.ends, id)
 }
 
-// isLoopbackHost reports whether the Host of a request names this machine in a
-// way that nobody else can point elsewhere.
+// isLoopbackHost reports whether the Host of a request is a name of this machine
+// that no DNS server controls.
 func isLoopbackHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -103,12 +104,12 @@ func isLoopbackHost(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// handler is a page for somebody who may see it. An error is shown.
+// handler serves a page to an authorized viewer. Its error is shown.
 type handler func(w http.ResponseWriter, r *http.Request, s session) error
 
-// inside lets those in who are logged in, and sends others to the login.
-// Without a token everybody is in, with a session that proves nothing but that a
-// form is one of ours.
+// inside admits requests with a session, and redirects others to the login.
+// Without a token every request is admitted, with a session that only proves that
+// a form is one of ours.
 func (c *Console) inside(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, ok := c.session(r)
@@ -126,7 +127,7 @@ func (c *Console) inside(h handler) http.Handler {
 	})
 }
 
-// session returns the one whose cookie the request has.
+// session returns the session of the request's cookie.
 func (c *Console) session(r *http.Request) (session, bool) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil || cookie.Value == "" || c.cfg.Token != nil && !c.sessions.lives(cookie.Value, time.Now()) {
@@ -147,23 +148,23 @@ func (c *Console) sendToLogin(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, target, http.StatusSeeOther)
 }
 
-// checked lets a POST through that comes from a form of this console.
+// checked admits a POST from a form of this console.
 func (c *Console) checked(h handler) handler {
 	return func(w http.ResponseWriter, r *http.Request, s session) error {
 		if err := fromHere(r); err != nil {
 			return err
 		}
 		if err := r.ParseForm(); err != nil {
-			return badRequest("The form cannot be read.")
+			return badRequest("The form is malformed.")
 		}
 		if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("csrf")), []byte(s.csrf)) != 1 {
-			return forbidden("The form is not one of this session. Go back, load the page again, and repeat it.")
+			return forbidden("The form does not belong to this session. Go back, reload the page, and try again.")
 		}
 		return h(w, r, s)
 	}
 }
 
-// act is checked, and not for those who may only look.
+// act is checked, and refuses a read-only console.
 func (c *Console) act(h handler) handler {
 	inner := c.checked(h)
 	return func(w http.ResponseWriter, r *http.Request, s session) error {
@@ -174,10 +175,10 @@ func (c *Console) act(h handler) handler {
 	}
 }
 
-// fromHere refuses what another site has sent. Every browser says where a POST
-// comes from, in one way or the other.
+// fromHere refuses requests from another site. Every browser sends the origin of
+// a POST, in one header or the other.
 func fromHere(r *http.Request) error {
-	refused := forbidden("The request comes from another site, or does not say where it comes from.")
+	refused := forbidden("The request comes from another site, or does not state its origin.")
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
 		return refused
 	} else if site != "" && r.Header.Get("Origin") == "" {
@@ -190,13 +191,14 @@ func fromHere(r *http.Request) error {
 	return nil
 }
 
-// loginBody is what the login page shows.
+// loginBody is the data of the login page.
 type loginBody struct {
 	Next  string
 	Wrong bool
 }
 
-// localPath returns where to go after the login: a page of the console, whatever is asked for.
+// localPath returns the page after the login: always a page of the console,
+// whatever the request names.
 func localPath(next string) string {
 	if strings.HasPrefix(next, Path) && !strings.ContainsAny(next, "\\\r\n") {
 		return next
@@ -221,7 +223,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := r.ParseForm(); err != nil {
-		c.fail(w, r, session{}, badRequest("The form cannot be read."))
+		c.fail(w, r, session{}, badRequest("The form is malformed."))
 		return
 	}
 	next := localPath(r.PostForm.Get("next"))

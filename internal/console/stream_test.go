@@ -24,8 +24,9 @@ func (router) DestinationsOf(eventType string) []string {
 	return []string{"hook"}
 }
 
-// serveStream is serve with a stream of six events. Its destination hook has come to the
-// first; a session has the units of mail and audit, the second of which is another relay's.
+// serveStream is serve with a stream of six events. Its destination hook has
+// reached the first; a session owns the units of mail and audit, the second of
+// which is another relay's.
 func serveStream(t *testing.T, partitioned bool) *site { //nolint:revive // two tables
 	t.Helper()
 	s := serve(t, func(c *Config) { c.Router = router{} })
@@ -63,7 +64,7 @@ func serveStream(t *testing.T, partitioned bool) *site { //nolint:revive // two 
 	return s
 }
 
-// TestStreamPages: what is shown of a stream is read off its positions.
+// TestStreamPages: the pages of a stream follow from its positions.
 func TestStreamPages(t *testing.T) {
 	t.Parallel()
 	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
@@ -71,7 +72,7 @@ func TestStreamPages(t *testing.T) {
 			t.Parallel()
 			s := serveStream(t, partitioned)
 			s.awaitPositions()
-			// Nobody moves gone, hook has nothing of orders to get, and audit is another relay's.
+			// No relay moves gone, hook receives no orders, and audit is another relay's.
 			want := []string{"1 waiting", "2 retry", "3 waiting", "4 waiting", "5 dead", "6 waiting"}
 			if got := s.states("?"); !slices.Equal(got, want) {
 				t.Errorf("events: %q, want %q", got, want)
@@ -88,9 +89,9 @@ func TestStreamPages(t *testing.T) {
 			for page, want := range map[string][]string{
 				"events/1":     {`<span class="badge done">done</span>`},
 				"events/4":     {`<span class="badge waiting">waiting</span>`, "<dt>Waits for</dt><dd>mail</dd>"},
-				"destinations": {"<dt>Lag</dt><dd>2, 1 of them", "<dt>Delivered by</dt><dd>nobody</dd>", `id="d-gone"`, "the purge of events above 0", `<dt>Aggregates that wait</dt><dd>1</dd>`},
-				"relays":       {"Who delivers what", "types without a route", `<span class="badge bad">nobody</span>`, "Owner of units"},
-				"":             {"No relay delivers hook: nobody holds its unit.", "No relay delivers types without a route"},
+				"destinations": {"<dt>Lag</dt><dd>2, 1 of them", "<dt>Delivered by</dt><dd>none</dd>", `id="d-gone"`, "the purge of events above 0", `<dt>Blocked aggregates</dt><dd>1</dd>`},
+				"relays":       {"Owners of units", "types without a route", `<span class="badge bad">none</span>`, "Owner of units"},
+				"":             {"No relay delivers hook: its unit has no owner.", "No relay delivers types without a route"},
 			} {
 				text := s.get(Path + page)
 				for _, w := range want {
@@ -106,16 +107,16 @@ func TestStreamPages(t *testing.T) {
 	}
 }
 
-// awaitPositions waits until the console has asked the database of what is there now.
+// awaitPositions waits until the console has read the current positions.
 func (s *site) awaitPositions() {
 	s.Helper()
 	deadline := time.After(patience)
-	for s.console.sampler.now(s.Context()).asked.backlog.Positions == nil {
+	for s.console.sampler.now(s.Context()).reading.backlog.Positions == nil {
 		_, changed := s.console.sampler.next()
 		select {
 		case <-changed:
 		case <-deadline:
-			s.Fatal("the database is not asked")
+			s.Fatal("the database is not queried")
 		}
 	}
 }
@@ -131,7 +132,7 @@ func (s *site) states(query string) (all []string) {
 	return all
 }
 
-// TestWaitingInStream: a position of nobody's makes nothing wait.
+// TestWaitingInStream: a position without an owner makes no event wait.
 func TestWaitingInStream(t *testing.T) {
 	t.Parallel()
 	b := observe.Backlog{Mode: string(outboxsql.ModeStream), Fresh: observe.Count{N: 100}, Destinations: []observe.DestinationBacklog{
@@ -142,7 +143,7 @@ func TestWaitingInStream(t *testing.T) {
 	}
 }
 
-// TestLatencyOfStream: rows do not tell, the relay does.
+// TestLatencyOfStream: the latency comes from the relay, not from rows.
 func TestLatencyOfStream(t *testing.T) {
 	t.Parallel()
 	var before, now observe.Histogram

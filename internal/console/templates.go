@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// parsePages returns the templates by page. Each has the layout.
+// parsePages returns the templates by page. Each includes the layout.
 func parsePages() (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
 		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
@@ -65,10 +65,10 @@ func number(n any) (string, error) {
 	}
 }
 
-// maxShown bounds what is shown of a payload, in bytes.
+// maxShown bounds the part of a payload that is shown, in bytes.
 const maxShown = 64 << 10
 
-// pretty writes JSON for people. What is too long is cut, and says so.
+// pretty formats JSON for people. Long text is cut, with a note.
 func pretty(raw json.RawMessage) string {
 	var out bytes.Buffer
 	if len(raw) > maxShown {
@@ -80,7 +80,7 @@ func pretty(raw json.RawMessage) string {
 	return out.String()
 }
 
-// dict makes the argument of a template of several: key, value, key, value.
+// dict combines several values into the argument of a template: key, value, key, value.
 func dict(pairs ...any) (map[string]any, error) {
 	m := make(map[string]any, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -1,5 +1,5 @@
-// Replaces the figures of a page while somebody looks. The server sends HTML that
-// it has escaped; without this script the page is whole, and does not move.
+// Updates the figures of a page while it is visible. The server sends HTML that
+// it has escaped; without this script the page is complete and static.
 (() => {
   'use strict';
   const region = document.querySelector('[data-live]');
@@ -93,7 +93,7 @@
     toggle.textContent = wanted ? 'Stop updating' : 'Update';
     apply();
   });
-  // Nobody looks at a page in the background.
+  // A page in the background needs no updates.
   document.addEventListener('visibilitychange', apply);
   window.addEventListener('pagehide', stop);
   apply();
