@@ -112,7 +112,7 @@ routes: [{match: "*", to: [a, b]}]
 	}
 }
 
-// TestManyAliases guards against the file that names ten things ten times each.
+// TestManyAliases guards against a file whose aliases multiply.
 func TestManyAliases(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

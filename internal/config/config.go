@@ -16,40 +16,40 @@ const supportedVersion = 1
 type Config struct {
 	Version      int          `yaml:"version" jsonschema:"required" jsonschema_description:"Version of the file format. Always 1."`
 	Database     Database     `yaml:"database" jsonschema_description:"The PostgreSQL database that holds the outbox."`
-	Relay        Relay        `yaml:"relay" jsonschema_description:"How events are taken from the outbox."`
+	Relay        Relay        `yaml:"relay" jsonschema_description:"How the relay takes events from the outbox."`
 	Retention    Retention    `yaml:"retention" jsonschema_description:"How long delivered events are kept."`
-	Log          Log          `yaml:"log" jsonschema_description:"What notifyd writes to its log."`
+	Log          Log          `yaml:"log" jsonschema_description:"Contents and format of the log."`
 	Destinations Destinations `yaml:"destinations" jsonschema_description:"Where events go, by a name of your choice."`
 	Routes       []Route      `yaml:"routes" jsonschema_description:"Which events go to which destinations."`
 	Admin        Admin        `yaml:"admin" jsonschema_description:"The HTTP server for metrics and health."`
-	Alerts       Alerts       `yaml:"alerts" jsonschema_description:"Who is told of dead letters, outages and events that wait for too long."`
+	Alerts       Alerts       `yaml:"alerts" jsonschema_description:"Notifications about dead letters, outages and events that wait too long."`
 
-	// Warnings are about things that are allowed but probably not meant.
+	// Warnings are about settings that are allowed but probably not intended.
 	Warnings []Mistake `yaml:"-"`
 
 	// origins is a pointer so that %+v of a Config does not print it.
 	origins *origins
-	// places says where each destination stands.
+	// places holds the position of each destination.
 	places map[string]Mistake
 }
 
 // Wrong returns an error about a destination, such as that it cannot be opened,
-// as an [*Error] with the place where the destination stands. The text must not
-// hold a secret.
+// as an [*Error] with the position of the destination. The text must not hold a
+// secret.
 func (c *Config) Wrong(destination string, err error) error {
 	m := c.places[destination]
 	m.Message = "destinations." + destination + ": " + oneLine(err.Error())
 	return &Error{[]Mistake{m}}
 }
 
-// origins maps the path of each value that was expanded to its text in the
-// file, which is what [Print] shows in place of the value.
+// origins maps the path of each expanded value to its text in the file, which
+// [Print] shows in place of the value.
 type origins map[string]string
 
-// Database says how to reach PostgreSQL.
+// Database holds the connection to PostgreSQL.
 type Database struct {
 	URL       secret.String `yaml:"url" jsonschema_description:"Connection string, postgres://user:password@host:5432/db. Falls back to $DATABASE_URL, then to the PG* variables of libpq."`
-	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database where url leads through a pooler in transaction mode, which LISTEN and sessions do not survive. Falls back to url."`
+	ListenURL secret.String `yaml:"listen_url" jsonschema_description:"Connection string that leads directly to the database if url leads through a pooler in transaction mode, which LISTEN and sessions do not survive. Falls back to url."`
 	Schema    string        `yaml:"schema" jsonschema_description:"PostgreSQL schema that holds the outbox tables."`
 }
 
@@ -58,38 +58,38 @@ type Relay struct {
 	Connections     int           `yaml:"connections" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Connections that claim events. Fetching and settling overlap between them."`
 	Batch           int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events taken by one claim."`
 	BatchBytes      int           `yaml:"batch_bytes" jsonschema:"minimum=1" jsonschema_description:"Most bytes of payloads taken by one claim; a larger event is taken alone."`
-	LockBudget      time.Duration `yaml:"lock_budget" jsonschema_description:"Longest time that a transaction stays open over a delivery. Slower deliveries continue under a lease."`
+	LockBudget      time.Duration `yaml:"lock_budget" jsonschema_description:"Longest time that a transaction stays open for a delivery. Slower deliveries continue under a lease."`
 	Lease           time.Duration `yaml:"lease" jsonschema_description:"How long a slow delivery belongs to the relay that started it. Must be longer than lock_budget."`
-	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay looks at the table for what no notification announced."`
-	Canary          time.Duration `yaml:"canary" jsonschema_description:"How often the relay proves, by a notification to itself, that it would hear one; 0 never does."`
+	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay polls the table for events that no notification announced."`
+	Canary          time.Duration `yaml:"canary" jsonschema_description:"How often the relay proves, by a notification to itself, that it hears notifications; 0 for never."`
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema_description:"How long running deliveries may take to finish after SIGTERM."`
 }
 
-// Retention says what happens to events that are done.
+// Retention holds the settings for events that are done.
 type Retention struct {
 	Keep  time.Duration `yaml:"keep" jsonschema_description:"How long delivered events are kept; 0 deletes them at once."`
 	Batch int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events deleted by one statement."`
 	// Partitions is none or daily.
-	Partitions string `yaml:"partitions" jsonschema:"enum=none,enum=daily" jsonschema_description:"daily makes a partition for each day and drops it as a whole when it is done with; the table must be made so by notifyd migrate --partitions daily. none deletes events one by one."`
+	Partitions string `yaml:"partitions" jsonschema:"enum=none,enum=daily" jsonschema_description:"daily creates a partition for each day and drops it as a whole when all its events are done; notifyd migrate --partitions daily must have partitioned the table. none deletes events one by one."`
 }
 
-// Daily reports whether the relay looks after partitions.
+// Daily reports whether the relay maintains partitions.
 func (r Retention) Daily() bool { return r.Partitions == "daily" }
 
-// Log says what is logged, and how.
+// Log holds the level and format of the log.
 type Log struct {
 	Level  string `yaml:"level" jsonschema:"enum=debug,enum=info,enum=warn,enum=error" jsonschema_description:"Lowest level that is written."`
 	Format string `yaml:"format" jsonschema:"enum=auto,enum=text,enum=json" jsonschema_description:"text or json; auto means text on a terminal, json elsewhere."`
 }
 
-// Admin is the HTTP server for those who run notifyd.
+// Admin is the HTTP server for operators.
 type Admin struct {
 	Listen string `yaml:"listen" jsonschema_description:"Address to serve /metrics, /livez, /readyz and /version on, such as 127.0.0.1:9470; none by default."`
 	// TLS is the server's certificate.
 	TLS   AdminTLS      `yaml:"tls" jsonschema_description:"Certificate to serve HTTPS with; HTTP by default."`
-	Token secret.String `yaml:"token" jsonschema_description:"What has to be shown as Authorization: Bearer for everything but /livez and the bare answer of /readyz; 16 characters or more. Nothing by default."`
+	Token secret.String `yaml:"token" jsonschema_description:"Token that requests must send as Authorization: Bearer, for everything but /livez and the bare answer of /readyz; 16 characters or more. None by default."`
 	Pprof bool          `yaml:"pprof" jsonschema_description:"Serve profiles of the process at /debug/pprof/."`
-	// Console and what is below are the web console.
+	// Console and the fields below configure the web console.
 	Console  bool   `yaml:"console" jsonschema_description:"Serve the web console at /console/ of admin.listen, which must be a loopback address unless there is a token."`
 	ReadOnly bool   `yaml:"read_only" jsonschema_description:"The console shows and changes nothing: no pause, no replay, no discard."`
 	Payloads string `yaml:"payloads" jsonschema:"enum=shown,enum=hidden" jsonschema_description:"Whether the console shows the payloads of events."`
@@ -97,16 +97,16 @@ type Admin struct {
 
 // AdminTLS are PEM files. They are read again when they change.
 type AdminTLS struct {
-	CertFile string `yaml:"cert_file" jsonschema_description:"PEM file of the certificate, and those that lead to its authority, relative to the configuration file. It is read again when it changes."`
+	CertFile string `yaml:"cert_file" jsonschema_description:"PEM file of the certificate, and of those that lead to its authority, relative to the configuration file. It is read again when it changes."`
 	KeyFile  string `yaml:"key_file" jsonschema_description:"PEM file of the key that belongs to cert_file."`
 }
 
-// Alerts says who is told of what the relay cannot mend by itself.
+// Alerts configures notifications about problems that the relay cannot fix by itself.
 type Alerts struct {
 	To            []string      `yaml:"to" jsonschema_description:"Names of destinations that get alerts, as events of the type notifyd.alert; none by default."`
-	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=waiting" jsonschema_description:"What to tell of: dead_letter, destination, database, listener, waiting. All by default."`
-	Every         time.Duration `yaml:"every" jsonschema_description:"Shortest time between two alerts; what happens meanwhile goes into the next one."`
-	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before that is told; 0 never tells."`
+	On            []string      `yaml:"on" jsonschema:"enum=dead_letter,enum=destination,enum=database,enum=listener,enum=waiting" jsonschema_description:"Incidents to report: dead_letter, destination, database, listener, waiting. All by default."`
+	Every         time.Duration `yaml:"every" jsonschema_description:"Shortest time between two alerts; incidents in between go into the next one."`
+	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before an alert reports it; 0 for never."`
 }
 
 // Destinations are the destinations in the order of the file.
@@ -116,7 +116,7 @@ type Destinations []Destination
 type Destination struct {
 	// Name is the destination's key in the file.
 	Name string
-	// Type is the word that chose Settings from the [Registry].
+	// Type is the name that selected Settings from the [Registry].
 	Type string
 	Lane
 	// Settings is the pointer that the registry's [Type] returned, filled.
@@ -126,26 +126,26 @@ type Destination struct {
 // Lane holds the settings that destinations of every type have.
 type Lane struct {
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000" jsonschema_description:"Deliveries that run at the same time."`
-	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events given to a destination in one go, if its type can take several."`
+	Batch       int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events passed to a destination in one call, if its type supports batches."`
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one delivery may take."`
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
-	Priority    int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the events of destinations of higher priority are looked for first."`
-	Order       string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after those before it; only a stream can. none gives that up: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
-	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"What becomes of the later events of an aggregate behind a dead letter: they continue, or are held back until it is replayed or discarded, which only a stream can do."`
+	Priority    int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the relay looks for events of destinations of higher priority first."`
+	Order       string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after its predecessors; only a stream can. none gives up order: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
+	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"Fate of the later events of an aggregate behind a dead letter: continue, or block, which holds them back until it is replayed or discarded, and which only a stream can do."`
 	Backoff     Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
 }
 
-// The words of Lane.Order.
+// The values of Lane.Order.
 const (
 	OrderAuto      = "auto"
 	OrderNone      = "none"
 	OrderAggregate = "aggregate"
 )
 
-// OnDeadBlock is a word of Lane.OnDead.
+// OnDeadBlock is a value of Lane.OnDead.
 const OnDeadBlock = "block"
 
-// NeedsStream returns the settings that a table which is a queue cannot keep, such as
+// NeedsStream returns the settings that a queue cannot honor, such as
 // "destination mail: order: aggregate".
 func (c *Config) NeedsStream() (settings []string) {
 	for _, d := range c.Destinations {
@@ -160,7 +160,7 @@ func (c *Config) NeedsStream() (settings []string) {
 }
 
 // Backoff is the growth of the pause between attempts. The actual pause is a
-// random part of it, so that what failed together does not return together.
+// random part of it, so that events that failed together do not return together.
 type Backoff struct {
 	Initial    time.Duration `yaml:"initial" jsonschema_description:"Pause after the first failure."`
 	Max        time.Duration `yaml:"max" jsonschema_description:"The pause does not grow beyond this."`
@@ -176,7 +176,7 @@ type Route struct {
 // defaults returns the settings of an empty file. Those of the relay and its
 // lanes are the library's own.
 func defaults() *Config {
-	relay, told := engine.DefaultLimits(), alert.DefaultConfig()
+	relay, alerts := engine.DefaultLimits(), alert.DefaultConfig()
 	return &Config{
 		Database: Database{Schema: "public"},
 		Relay: Relay{
@@ -192,12 +192,12 @@ func defaults() *Config {
 		Retention: Retention{Keep: engine.DefaultRetention, Batch: engine.DefaultPurgeBatch, Partitions: "none"},
 		Log:       Log{Level: "info", Format: "auto"},
 		Admin:     Admin{Payloads: "shown"},
-		Alerts:    Alerts{To: []string{}, On: []string{}, Every: told.Every, OldestWaiting: told.OldestWaiting},
+		Alerts:    Alerts{To: []string{}, On: []string{}, Every: alerts.Every, OldestWaiting: alerts.OldestWaiting},
 		origins:   &origins{},
 	}
 }
 
-// defaultLane returns the lane of a destination that sets nothing.
+// defaultLane returns the lane of a destination without settings.
 func defaultLane() Lane {
 	lane := dispatch.DefaultLaneConfig()
 	return Lane{

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// TestLoadDatabase reads a file whose other secrets, and even destinations, are
-// not there.
+// TestLoadDatabase reads a file whose other secrets, and even destinations, are missing.
 func TestLoadDatabase(t *testing.T) {
 	t.Parallel()
 	load := func(text string, env map[string]string) (*Config, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// decoder walks the tree against Go values. A null leaves the default alone, as
-// if the key were not there.
+// decoder walks the tree against Go values. A null keeps the default, as a
+// missing key does.
 type decoder struct {
 	list    *mistakes
 	expand  *expander
@@ -49,7 +49,7 @@ func (d *decoder) decode(n *node, v reflect.Value, r rule, path string) {
 	}
 }
 
-// decodeSpecial handles the types that say themselves how they are read.
+// decodeSpecial handles the types that decode themselves.
 func (d *decoder) decodeSpecial(n *node, v reflect.Value, path string) bool {
 	switch target := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -76,10 +76,10 @@ func (d *decoder) decodeSpecial(n *node, v reflect.Value, path string) bool {
 	return true
 }
 
-// scrub removes the values that must not be seen from a message of somebody else.
+// scrub removes secret values from a message of other code.
 func (d *decoder) scrub(message string) string { return scrub(message, d.expand.values) }
 
-// decodeStruct fills fields from a mapping and reports the keys that none has.
+// decodeStruct fills fields from a mapping and reports the keys without a field.
 func (d *decoder) decodeStruct(n *node, path string, fields []setting) {
 	if n.kind != kindMap {
 		d.wrong(n, path, "a mapping of keys and values")
@@ -145,7 +145,7 @@ func (d *decoder) decodeMap(n *node, v reflect.Value, path string) {
 	v.Set(m)
 }
 
-// plain returns n as what encoding/json would make of it.
+// plain returns n as the value that encoding/json would decode.
 func (d *decoder) plain(n *node, path string) any {
 	switch {
 	case n.kind == kindList:
@@ -171,7 +171,7 @@ func (d *decoder) plain(n *node, path string) any {
 	}
 }
 
-// wrong reports a value of another kind than the one that is wanted.
+// wrong reports a value of the wrong kind.
 func (d *decoder) wrong(n *node, path, want string) {
 	if n.kind == kindBad {
 		d.list.fail(path)

@@ -16,7 +16,7 @@ var destinationNameRegexp = regexp.MustCompile(destinationName)
 type fileDecoder struct {
 	decoder
 	registry Registry
-	places   map[string]Mistake // where each destination stands
+	places   map[string]Mistake // positions of the destinations
 }
 
 // destinations fills the list from the mapping under the key "destinations".
@@ -43,7 +43,7 @@ func (d *fileDecoder) destinations(n *node) Destinations {
 	return all
 }
 
-// destination decodes one destination, and validates it even if keys had
+// destination decodes one destination, and validates it even if some keys had
 // mistakes: the others may have some too.
 func (d *fileDecoder) destination(name string, n *node, path string) (Destination, bool) {
 	dest := Destination{Name: name, Lane: defaultLane()}
@@ -82,7 +82,7 @@ func (d *fileDecoder) typeOf(n *node, path string) (Type, bool) {
 		d.list.add(n.key, at, `the key "type" is missing in %s%s`, path, suggest("", d.registry.names()))
 		return nil, false
 	case t.hidden:
-		d.list.add(t.at, at, "%s: write the type out: it decides which other keys there are", at)
+		d.list.add(t.at, at, "%s: write the type out: it decides which other keys exist", at)
 		return nil, false
 	}
 	word, ok := d.text(t, at)
@@ -96,8 +96,8 @@ func (d *fileDecoder) typeOf(n *node, path string) (Type, bool) {
 	return fresh, ok
 }
 
-// shareDefaults settles on one default where a destination type has a setting
-// that lanes have as well: that of the type, unless it leaves it at zero.
+// shareDefaults picks one default for a setting that both the destination type
+// and the lane have: that of the type, unless it is zero.
 func shareDefaults(fields []setting) {
 	for _, f := range fields {
 		if len(f.targets) != 2 || f.targets[0].Type() != f.targets[1].Type() {
@@ -112,8 +112,8 @@ func shareDefaults(fields []setting) {
 	}
 }
 
-// validate reports the mistakes in err, which are relative to n, unless the
-// decoder has reported the same setting: then its value is not the file's.
+// validate reports the mistakes in err, whose paths are relative to n, except for
+// settings that the decoder has reported: their value is not the file's.
 func (d *fileDecoder) validate(err error, n *node, path string) {
 	for _, e := range field.Split(err) {
 		relative := field.Path(e)

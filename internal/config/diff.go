@@ -8,13 +8,13 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// Change is one setting that two configurations have different values for.
+// Change is a setting with different values in two configurations.
 type Change struct {
-	// Path is the setting's, such as "relay.batch" or "destinations.mail.host".
+	// Path is the path of the setting, such as "relay.batch" or "destinations.mail.host".
 	Path string `json:"path"`
-	// Old and New are the values as [Print] shows them: without secrets, and as
-	// they stand in the file where they were expanded. Both may be the same. One is
-	// "" where the setting is not there.
+	// Old and New are the values as [Print] shows them: without secrets, and with
+	// the unexpanded text of the file. They may be equal. One is "" if the setting
+	// is missing there.
 	Old string `json:"old"`
 	New string `json:"new"`
 }
@@ -22,33 +22,33 @@ type Change struct {
 // Hidden reports whether the values themselves are not shown.
 func (c Change) Hidden() bool { return c.Old == c.New }
 
-// DestinationChange is what becomes of a destination that both or one of two
+// DestinationChange is the change of a destination that one or both of two
 // configurations have.
 type DestinationChange struct {
 	Name string `json:"name"`
 	// Kind is "added", "removed" or "changed".
 	Kind string `json:"kind"`
-	// Type is the destination's type, the new one where that has changed.
+	// Type is the destination's type, the new one if the type has changed.
 	Type string `json:"type"`
-	// Settings are those that differ, with paths inside of the destination; for
-	// another type there is only the change of "type".
+	// Settings are the settings that differ, with paths inside the destination; if
+	// the type differs, only the change of "type".
 	Settings []Change `json:"settings,omitempty"`
 }
 
-// RouteChange is what becomes of a route. Old or New is empty if it has been
-// added or removed. The order of destinations makes no difference.
+// RouteChange is the change of a route. Old is empty if it was added, New if it
+// was removed. The order of destinations makes no difference.
 type RouteChange struct {
 	Match string   `json:"match"`
 	Old   []string `json:"old"`
 	New   []string `json:"new"`
 }
 
-// Difference is what two configurations do not have in common. The order of
+// Difference is the difference between two configurations. The order of
 // destinations and routes makes no difference.
 type Difference struct {
 	Destinations []DestinationChange `json:"destinations"`
 	Routes       []RouteChange       `json:"routes"`
-	// Settings are the others: of the database, the relay and so on.
+	// Settings are the other settings: of the database, the relay and so on.
 	Settings []Change `json:"settings"`
 }
 
@@ -57,8 +57,8 @@ func (d Difference) Empty() bool {
 	return len(d.Destinations) == 0 && len(d.Routes) == 0 && len(d.Settings) == 0
 }
 
-// Names returns what has changed in few words, one for each destination and
-// route, and the paths of the other settings. No value is among them.
+// Names summarizes the changes: a word for each destination and route, and the
+// paths of the other settings, without values.
 func (d Difference) Names() []string {
 	names := []string{}
 	for _, c := range d.Destinations {
@@ -73,8 +73,8 @@ func (d Difference) Names() []string {
 	return names
 }
 
-// Diff returns what is different in c, compared with old. It compares the
-// values that apply, also of secrets, and returns what may be shown.
+// Diff returns the difference of c from old. It compares the effective values,
+// also of secrets, and returns only values that may be shown.
 func Diff(old, c *Config) Difference {
 	d := Difference{Destinations: []DestinationChange{}, Routes: diffRoutes(old.Routes, c.Routes), Settings: []Change{}}
 	before, after := flattenConfig(old), flattenConfig(c)
@@ -137,13 +137,13 @@ func diffRoutes(old, is []Route) []RouteChange {
 	return changes
 }
 
-// SameSet reports whether two lists have the same elements, in whatever order.
+// SameSet reports whether two lists have the same elements, in any order.
 func SameSet(a, b []string) bool {
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
 	return slices.Equal(a, b)
 }
 
-// leaf is a setting that has no settings of its own.
+// leaf is a setting without settings of its own.
 type leaf struct{ path, shown, actual string }
 
 // flattenConfig lists all settings but destinations and routes.

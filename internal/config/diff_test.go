@@ -9,8 +9,8 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 )
 
-// TestDiffShowsNoSecrets: what differs in secrets alone is named, and no value
-// of either file is shown.
+// TestDiffShowsNoSecrets: a difference in secrets alone is named, and no value of
+// either file is shown.
 func TestDiffShowsNoSecrets(t *testing.T) {
 	t.Parallel()
 	old := mustParse(t, full)
@@ -40,7 +40,7 @@ func TestDiffShowsNoSecrets(t *testing.T) {
 	}
 }
 
-// TestRouteOf: the file's routes mean what they mean to the relay.
+// TestRouteOf: the file's routes have the same meaning as in the relay.
 func TestRouteOf(t *testing.T) {
 	t.Parallel()
 	c := mustParse(t, "version: 1\ndestinations: {a: {type: log}, b: {type: log}}\nroutes:\n"+

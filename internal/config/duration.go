@@ -11,7 +11,7 @@ import (
 
 const day = 24 * time.Hour
 
-// durationPattern is what [parseDuration] accepts, for the JSON Schema as well.
+// durationPattern matches what [parseDuration] accepts, for the JSON Schema as well.
 const durationPattern = `^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h|d))+)$`
 
 var (
@@ -22,7 +22,7 @@ var (
 	errTooLong  = errors.New("duration is too long: the most is about 292 years")
 )
 
-// ParseDuration reads a duration as the file has them: Go's, and days such as 7d.
+// ParseDuration reads a duration of the file: Go's syntax, and days such as 7d.
 func ParseDuration(s string) (time.Duration, error) { return parseDuration(s) }
 
 // parseDuration reads Go's durations plus the unit d, a day of 24 hours.
@@ -52,7 +52,7 @@ func parsePart(number, unit string) (time.Duration, error) {
 	return time.Duration(days * float64(day)), nil
 }
 
-// formatDuration is the shortest text that [parseDuration] reads back.
+// formatDuration returns the shortest text that [parseDuration] reads back.
 func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return "0"

@@ -31,11 +31,11 @@ var (
 // expander replaces "${env:NAME}" and "${file:PATH}" in the values of a file.
 type expander struct {
 	lookup LookupEnv
-	// dir is the folder of the configuration file: relative paths start there,
-	// wherever the daemon was started.
+	// dir is the folder of the configuration file. Relative paths start there,
+	// whatever the daemon's working directory is.
 	dir string
-	// values are secrets and expanded texts, which no message may show. Numbers
-	// and the like are not among them: a 1 would blot out every 1.
+	// values are secrets and expanded texts, which no message may show. Numbers and
+	// the like are left out: a 1 would redact every 1.
 	values []string
 }
 
@@ -46,7 +46,7 @@ func (x *expander) keep(value string) {
 }
 
 // expand returns s with its expansions replaced, and whether there were any.
-// What an expansion yields is not looked at again.
+// The result of an expansion is not expanded again.
 func (x *expander) expand(s string) (text string, used bool, errs []error) {
 	var b strings.Builder
 	for {
@@ -79,7 +79,7 @@ func (x *expander) expand(s string) (text string, used bool, errs []error) {
 	}
 }
 
-// value returns what stands between the braces stands for.
+// value returns the value of the expression between the braces.
 func (x *expander) value(inner string) (string, error) {
 	if strings.Contains(inner, "${") {
 		return "", errNestedExpansion

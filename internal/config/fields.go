@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// setting is a key of a mapping and the field, or the fields, it is decoded into.
+// setting is a key of a mapping and the fields that it is decoded into.
 type setting struct {
 	name    string
 	targets []reflect.Value
 	rule    rule
 }
 
-// rule is what the jsonschema tag of a field demands, so that the file and the
-// schema cannot disagree about it.
+// rule is the content of a field's jsonschema tag. It serves both the file and
+// the schema, so they cannot disagree.
 type rule struct {
 	required bool
 	enum     []string
 	min, max *float64
-	former   map[string]string // words of before, and those that are to be written for them
+	former   map[string]string // former values, and their replacements
 }
 
-// settingsOf lists the keys that the given structs have together.
+// settingsOf lists the keys of all given structs.
 func settingsOf(structs ...reflect.Value) []setting {
 	var all []setting
 	for _, s := range structs {

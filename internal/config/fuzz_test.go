@@ -9,8 +9,8 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 )
 
-// FuzzParse: whatever the file says, Parse returns; every mistake has a place;
-// and what was accepted can be printed and read again.
+// FuzzParse: Parse returns for every input; every mistake has a position; and an
+// accepted configuration can be printed and read again.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"", full, head, "\t", "a: *a", "relay: &r {<<: *r}", "a: &a [*a]", "version: 1\n---\n", "? [a]\n: b", "\xff",
@@ -33,7 +33,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("Print: %v", err)
 		}
 		if strings.Contains(out.String(), "[redacted]") {
-			return // a redacted URL need not be one any more
+			return // a redacted URL may be invalid
 		}
 		if _, err := config.Parse("f.yaml", out.Bytes(), registry(), env("A=value")); err != nil {
 			t.Errorf("cannot read what was printed: %v\n%s", err, out.String())

@@ -140,6 +140,5 @@ func FuzzDuration(f *testing.F) {
 	})
 }
 
-// ForgetPlaces makes configurations comparable whose destinations stand on
-// different lines.
+// ForgetPlaces makes configurations comparable whose destinations are on different lines.
 func ForgetPlaces(c *Config) { c.places = nil }

@@ -20,9 +20,9 @@ func Load(path string, registry Registry, lookup LookupEnv) (*Config, error) {
 	return Parse(path, data, registry, lookup)
 }
 
-// LoadDatabase is [Load] for who works on the tables only: it reads the keys
-// version, database and retention, and leaves the rest alone. The secrets of the
-// destinations need not be there.
+// LoadDatabase is [Load] for commands that work on the tables only: it reads the
+// keys version, database and retention, and ignores the rest. The secrets of the
+// destinations may be missing.
 func LoadDatabase(path string, lookup LookupEnv) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
@@ -39,7 +39,7 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// reason returns err without the path, which the message has already.
+// reason returns err without the path, which is already in the message.
 func reason(err error) string {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathErr.Err.Error()
@@ -47,10 +47,10 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// Find returns the path of the configuration file: flag if it is not empty,
-// else what $NOTIFYD_CONFIG says, else the first that exists of ./notifyd.yaml,
+// Find returns the path of the configuration file: flag if it is not empty, else
+// $NOTIFYD_CONFIG if set, else the first that exists of ./notifyd.yaml,
 // $XDG_CONFIG_HOME/notifyd/config.yaml and /etc/notifyd/config.yaml. The error,
-// an [*Error], lists what was tried.
+// an [*Error], lists the paths tried.
 func Find(flag string, lookup LookupEnv) (string, error) {
 	if flag != "" {
 		return flag, nil
@@ -60,7 +60,7 @@ func Find(flag string, lookup LookupEnv) (string, error) {
 	}
 	tried := places(lookup)
 	for _, path := range tried {
-		// Anything but "not there" is reported by Load, with the reason.
+		// Load reports every error but a missing file, with the reason.
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			return path, nil
 		}
@@ -71,7 +71,7 @@ func Find(flag string, lookup LookupEnv) (string, error) {
 	}}}
 }
 
-// places lists where the file may be if nobody says where it is.
+// places lists the default paths of the file.
 func places(lookup LookupEnv) []string {
 	all := []string{"notifyd.yaml"}
 	home, ok := lookup("XDG_CONFIG_HOME")

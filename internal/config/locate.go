@@ -8,7 +8,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// message returns what a mistake says beside its path.
+// message returns the text of a mistake without its path.
 func message(err error) string {
 	if fe, ok := err.(*field.Error); ok { //nolint:errorlint // only where nothing is wrapped around it
 		return fe.Err.Error()
@@ -22,7 +22,7 @@ func message(err error) string {
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // locate returns the position of the setting at path inside n: of its value if
-// that is a scalar, else of the key of the innermost part that is there.
+// that is a scalar, else of the key of the innermost part that exists.
 func locate(n *node, path string) pos {
 	n = find(n, path)
 	if n.kind == kindScalar {
@@ -31,7 +31,7 @@ func locate(n *node, path string) pos {
 	return n.key
 }
 
-// find returns the node at path, or the innermost one on the way that is there.
+// find returns the node at path, or the innermost one on the way that exists.
 func find(n *node, path string) *node {
 	for path != "" {
 		next, rest := step(n, path)
@@ -43,7 +43,7 @@ func find(n *node, path string) *node {
 	return n
 }
 
-// step takes the first part off a path. Keys of a map may contain dots, so the
+// step removes the first part of a path. Keys of a map may contain dots, so the
 // longest key that fits wins.
 func step(n *node, path string) (next *node, rest string) {
 	if n.kind == kindList {

@@ -9,8 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// expansionPattern matches a text with an expansion, which may stand for any
-// scalar.
+// expansionPattern matches a text with an expansion, which may stand for any scalar.
 const expansionPattern = `\$\{(env|file):`
 
 // orNull is the type that a setting may have in place of its own, unless it is
@@ -92,8 +91,8 @@ func setTypes(s *jsonschema.Schema, types []string) {
 	s.Extras["type"] = types
 }
 
-// defaultOf returns the default as the file would say it, nil if there is none
-// worth telling.
+// defaultOf returns the default as the file would spell it, nil if it is not
+// worth mentioning.
 func defaultOf(v reflect.Value) any {
 	if v.IsZero() || v.Type() == reflect.TypeFor[secret.String]() {
 		return nil

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Mistake is one thing that is wrong in a configuration file.
+// Mistake is one mistake in a configuration file.
 type Mistake struct {
 	// File is the name of the file, as it was given.
 	File string
 	// Line and Column count from 1. Both are 0 if the file could not be read.
 	Line, Column int
-	// Message says what is wrong and how to mend it.
+	// Message says what is wrong and how to fix it.
 	Message string
 }
 
@@ -25,8 +25,8 @@ func (m Mistake) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Column, m.Message)
 }
 
-// Error is everything that is wrong with a configuration. A command that
-// returns it exits with code 78.
+// Error holds all mistakes of a configuration. A command that returns it exits
+// with code 78.
 type Error struct {
 	// Mistakes are sorted by position. There is at least one.
 	Mistakes []Mistake
@@ -44,7 +44,7 @@ func (e *Error) Error() string {
 // pos is a place in the file; both numbers count from 1.
 type pos struct{ line, col int }
 
-// mistakes collects what is wrong with one file.
+// mistakes collects the mistakes of one file.
 type mistakes struct {
 	file string
 	all  []Mistake
@@ -57,7 +57,7 @@ func newMistakes(file string) *mistakes {
 	return &mistakes{file: file, failed: map[string]bool{}}
 }
 
-// add notes a mistake about the setting at path, which may be "".
+// add records a mistake about the setting at path, which may be "".
 func (m *mistakes) add(at pos, path, format string, args ...any) {
 	m.all = append(m.all, Mistake{
 		File: m.file, Line: at.line, Column: at.col, Message: fmt.Sprintf(format, args...),
@@ -65,15 +65,15 @@ func (m *mistakes) add(at pos, path, format string, args ...any) {
 	m.fail(path)
 }
 
-// fail notes that the setting at path has a mistake that was reported already.
+// fail records that the setting at path has a mistake that was reported already.
 func (m *mistakes) fail(path string) {
 	if path != "" {
 		m.failed[path] = true
 	}
 }
 
-// explains reports whether a mistake about path, about something inside it or
-// about something around it is known: then its value means nothing.
+// explains reports whether a mistake about path, about a part of it or about a
+// setting around it is known: then its value means nothing.
 func (m *mistakes) explains(path string) bool {
 	if path == "" {
 		return false

@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// Parse reads a configuration from memory. The name stands in the messages, and
+// Parse reads a configuration from memory. The name appears in messages, and
 // relative paths in "${file:PATH}" start at its folder. The error, if any, is an
 // [*Error] with every mistake that could be found.
 func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Config, error) {
@@ -37,7 +37,7 @@ func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Conf
 	return c, nil
 }
 
-// parseDatabase reads what [LoadDatabase] says.
+// parseDatabase reads the keys of [LoadDatabase].
 func parseDatabase(name string, data []byte, lookup LookupEnv) (*Config, error) {
 	keys := []string{"version", "database", "retention"}
 	list := newMistakes(name)
@@ -48,7 +48,7 @@ func parseDatabase(name string, data []byte, lookup LookupEnv) (*Config, error) 
 	}
 	c := defaults()
 	d := &fileDecoder{decoder: decoder{list, expand, c.origins}}
-	if root.kind == kindMap { // what << has merged is not pruned
+	if root.kind == kindMap { // merged keys (<<) are not pruned
 		root.entries = slices.DeleteFunc(root.entries, func(e entry) bool { return !slices.Contains(keys, e.name) })
 	}
 	d.decodeStruct(root, "", slices.DeleteFunc(topLevel(c), func(s setting) bool { return !slices.Contains(keys, s.name) }))
@@ -63,8 +63,8 @@ func parseDatabase(name string, data []byte, lookup LookupEnv) (*Config, error) 
 	return c, nil
 }
 
-// topLevel lists the keys of the file. The destinations are known, so that the
-// key is not a mistake, and decoded into nothing: [fileDecoder] does that.
+// topLevel lists the keys of the file. The key of the destinations is known, so
+// that it is no mistake, but not decoded here: [fileDecoder] does that.
 func topLevel(c *Config) []setting {
 	all := settingsOf(reflect.ValueOf(c).Elem())
 	for i := range all {
@@ -87,12 +87,12 @@ func (d *fileDecoder) checkVersion(root *node, version int) {
 	}
 }
 
-// checkWhole checks what one setting demands of another.
+// checkWhole checks settings that depend on each other.
 func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	d.validate(c.validate(), root, "")
 	var names []string
 	if n := root.get("destinations"); n != nil {
-		for _, e := range n.entries { // also those with mistakes: they are there
+		for _, e := range n.entries { // also those with mistakes: they exist
 			names = append(names, e.name)
 		}
 	}
@@ -103,8 +103,8 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	}
 }
 
-// fillURL falls back to $DATABASE_URL. Without it the URL stays empty, which
-// makes pgx look at the PG* variables, as psql does.
+// fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx
+// reads the PG* variables, as psql does.
 func (d *fileDecoder) fillURL(c *Config, lookup LookupEnv) {
 	const path = "database.url"
 	value, ok := lookup("DATABASE_URL")
@@ -118,7 +118,7 @@ func (d *fileDecoder) fillURL(c *Config, lookup LookupEnv) {
 	}
 }
 
-// warn notes what is allowed and probably not meant.
+// warn records settings that are allowed and probably not intended.
 func (c *Config) warn(root *node, file string) {
 	routed := map[string]bool{}
 	for _, r := range c.Routes {

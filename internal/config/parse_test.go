@@ -113,7 +113,7 @@ routes:
 `)
 	want := `notifyd.yaml:1:10: version 2 is not supported: this notifyd reads version 1
 notifyd.yaml:2:1: unknown key "databas" (did you mean "database"?)
-notifyd.yaml:4:10: relay.lease: 10ms is not longer than relay.lock_budget (100ms): a delivery would be given away before it is leased
+notifyd.yaml:4:10: relay.lease: 10ms is not longer than relay.lock_budget (100ms): another relay could take a delivery before it is leased
 notifyd.yaml:5:16: relay.connections: "0" is too small: the least is 1
 notifyd.yaml:6:18: relay.poll_interval: "5" has no unit: write 500ms, 30s, 5m, 12h or 7d
 notifyd.yaml:7:10: relay.batch: expected a whole number, got "many"
@@ -127,7 +127,7 @@ notifyd.yaml:15:19: destinations.mail.to.3: three are enough
 notifyd.yaml:16:11: destinations.mail.from: "nobody" is not an address
 notifyd.yaml:17:18: destinations.mail.concurrency: "0" is too small: the least is 1
 notifyd.yaml:18:5: the key "concurrency" is there twice in destinations.mail: the first is on line 17
-notifyd.yaml:19:12: destinations.mail.order: "false" is not taken any more: write none
+notifyd.yaml:19:12: destinations.mail.order: "false" is no longer accepted: write none
 notifyd.yaml:20:16: unknown destination type "slak" in destinations.chat (known: email, log)
 notifyd.yaml:21:29: destinations.other.order: "total" is not one of auto, none, aggregate
 notifyd.yaml:22:3: the destination name "bad name" must be at most 63 letters, digits, - _ and . and start with a letter or digit

@@ -15,10 +15,10 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// Print writes the effective configuration as YAML: what the file says, and
-// the defaults for the rest. Secrets are replaced by [secret.Redacted], and of
-// a connection string the password. A text that was expanded is printed as it
-// stands in the file, "${env:NAME}", for it may be a secret as well.
+// Print writes the effective configuration as YAML: the settings of the file, and
+// the defaults for the rest. Secrets, and the password of a connection string,
+// are replaced by [secret.Redacted]. A text that was expanded is printed
+// unexpanded, "${env:NAME}", because it may be a secret as well.
 func Print(w io.Writer, c *Config) error {
 	p := printer{origins: *c.origins}
 	root := mapping()
@@ -37,8 +37,8 @@ func Print(w io.Writer, c *Config) error {
 	return err
 }
 
-// printer makes nodes of values; with reveal they hold the values that apply,
-// which are to be compared and never to be shown.
+// printer converts values to nodes; with reveal the nodes hold the effective
+// values, which are for comparison and never shown.
 type printer struct {
 	origins origins
 	reveal  bool
@@ -48,7 +48,7 @@ func mapping() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!ma
 
 func text(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
 
-// bare is a scalar whose tag is what its text looks like.
+// bare is a scalar whose tag follows from its text.
 func bare(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
 
 // add appends a key to a mapping. An absent value leaves the key out.
@@ -98,7 +98,7 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 		for i := range v.Len() {
 			n := p.encode(v.Index(i), fmt.Sprintf("%s.%d", path, i))
 			if n == nil {
-				n = bare("null") // leaving it out would move the others
+				n = bare("null") // without it the others would move
 			}
 			if n.Kind != yaml.ScalarNode {
 				list.Style = 0
@@ -123,7 +123,7 @@ func (p printer) encodeMap(v reflect.Value, path string) *yaml.Node {
 	return m
 }
 
-// encodeSpecial handles the types that are not written by their kind.
+// encodeSpecial handles the types that are not encoded by their kind.
 func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 	switch value := v.Interface().(type) {
 	case time.Duration:
@@ -152,8 +152,8 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 	}
 }
 
-// visible returns the text of the file for a value that was expanded. One
-// string that stands for a list is known by the path of the list.
+// visible returns the text in the file of an expanded value. A single string in
+// place of a list is recorded under the path of the list.
 func (p printer) visible(s, path string) string {
 	if p.reveal {
 		return s
@@ -167,7 +167,7 @@ func (p printer) visible(s, path string) string {
 	return redactURL(escape(s))
 }
 
-// escape makes sure that reading the file again does not expand s.
+// escape ensures that reading the file again does not expand s.
 func escape(s string) string {
 	if strings.Contains(s, "${") || strings.Contains(s, "$$") {
 		return strings.ReplaceAll(s, "$", "$$")

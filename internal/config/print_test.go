@@ -18,7 +18,7 @@ func printed(t *testing.T, c *config.Config) string {
 	return b.String()
 }
 
-// shortConfig leaves much to the defaults.
+// shortConfig relies on many defaults.
 const shortConfig = head + `database:
   url: postgres://app:s3cret@db:5432/app?sslpassword=k3y&sslmode=require
   listen_url: host=db password='a b' user=app

@@ -10,7 +10,7 @@ import (
 var (
 	// keywordPassword matches the password in libpq's keyword form, quoted or not.
 	keywordPassword = regexp.MustCompile(`(?is)(password\s*=\s*)('(?:[^'\\]|\\.)*(?:'|$)|(?:\\.|\S)+)`)
-	// queryPassword matches the parameters of a URL that tell secrets.
+	// queryPassword matches the parameters of a URL that hold secrets.
 	queryPassword = regexp.MustCompile(`(?is)([?&][^=&]*(?:passw|secret|token|api_?key)[^=&]*=)[^&]*`)
 )
 

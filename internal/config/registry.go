@@ -9,10 +9,10 @@ import (
 // yaml tags.
 //
 // Fields may be strings, booleans, numbers, time.Duration, secret.String,
-// pointers, structs, slices and maps of these, and whatever implements
+// pointers, structs, slices and maps of these, and types that implement
 // encoding.TextUnmarshaler. A slice of strings accepts a single string as well.
-// Of the tag "jsonschema", the words required, enum=, minimum= and maximum= are
-// enforced when a file is read, and all of them go into the JSON Schema.
+// Reading a file enforces required, enum=, minimum= and maximum= of the tag
+// "jsonschema"; the JSON Schema has the whole tag.
 type Settings interface {
 	// Validate returns the mistakes that the types cannot express, joined by
 	// errors.Join, each a *field.Error whose path is relative to the struct.
@@ -20,13 +20,13 @@ type Settings interface {
 	Validate() error
 }
 
-// Type makes the settings of a destination type, with the defaults filled in:
-// a new pointer at every call. A setting with the name of one in [Lane] is
-// decoded into both, and its default replaces that of the lane.
+// Type creates the settings of a destination type, with the defaults filled in: a
+// new pointer at every call. A setting with the name of one in [Lane] is decoded
+// into both, and its default replaces that of the lane.
 type Type func() Settings
 
-// Registry holds the destination types by the word that chooses them.
+// Registry holds the destination types by name.
 type Registry map[string]Type
 
-// names returns the types that exist, sorted.
+// names returns the names of the types, sorted.
 func (r Registry) names() []string { return slices.Sorted(maps.Keys(r)) }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// show returns the value of n for a message, if it may be seen.
+// show returns the value of n for a message, if it may be shown.
 func show(n *node) string {
 	if n.hidden {
 		return "the expanded value"
@@ -19,8 +19,8 @@ func show(n *node) string {
 	return quote(n.text)
 }
 
-// text returns the text of a scalar. A plain 123 or true is refused: whoever
-// wants text should see that it is.
+// text returns the text of a scalar. A plain 123 or true is refused: text that
+// looks like another type needs quotes.
 func (d *decoder) text(n *node, path string) (string, bool) {
 	switch {
 	case n.kind != kindScalar:
@@ -79,14 +79,14 @@ func (d *decoder) decodeScalar(n *node, v reflect.Value, r rule, path string) {
 			v.SetFloat(f)
 		}
 	default:
-		// A mistake of ours, not of the operator; the schema test finds it.
+		// A bug of notifyd, not a mistake of the operator; the schema test finds it.
 		d.list.add(n.at, path, "%s: notifyd cannot read a %s", path, v.Type())
 	}
 }
 
 func (d *decoder) decodeString(n *node, v reflect.Value, r rule, path string) {
 	if now, ok := r.former[n.text]; ok && n.kind == kindScalar {
-		d.list.add(n.at, path, "%s: %s is not taken any more: write %s", path, show(n), now)
+		d.list.add(n.at, path, "%s: %s is no longer accepted: write %s", path, show(n), now)
 		return
 	}
 	text, ok := d.text(n, path)
@@ -114,7 +114,7 @@ func didYouMean(word string, candidates []string) string {
 
 func (d *decoder) decodeInt(n *node, v reflect.Value, r rule, path string) {
 	if n.kind == kindScalar && n.tag == "!!int" && leadingZero(n.text) {
-		d.list.add(n.at, path, "%s: %s starts with a zero, which some take for octal: leave it out", path, show(n))
+		d.list.add(n.at, path, "%s: %s starts with a zero, which some programs read as octal: remove it", path, show(n))
 		return
 	}
 	i, err := parseInt(n)
@@ -158,8 +158,7 @@ func (d *decoder) inRange(n *node, f float64, r rule, path string) bool {
 	return false
 }
 
-// wrongScalar reports a scalar that is not what is wanted, with its text where
-// that helps.
+// wrongScalar reports a scalar of the wrong kind, with its text if that helps.
 func (d *decoder) wrongScalar(n *node, path, want string) {
 	if n.kind == kindScalar {
 		d.list.add(n.at, path, "%s: expected %s, got %s", path, want, show(n))
@@ -178,7 +177,7 @@ func parseInt(n *node) (int64, error) {
 	case n.kind == kindScalar && n.hidden:
 		return strconv.ParseInt(strings.TrimSpace(n.text), 10, 64)
 	case n.kind == kindScalar && n.tag == "!!float" && strings.Trim(n.text, "+-0123456789_") == "":
-		return 0, fmt.Errorf("%w: %w", errNotInt, strconv.ErrRange) // digits only: YAML's way to say too large
+		return 0, fmt.Errorf("%w: %w", errNotInt, strconv.ErrRange) // digits only: the number is too large for YAML's int
 	default:
 		return 0, errNotInt
 	}
@@ -210,7 +209,7 @@ func parseBool(n *node) (value, ok bool) {
 	}
 }
 
-// plainScalar returns a scalar as the Go type that YAML gives it.
+// plainScalar returns a scalar as the Go type that YAML assigns.
 func plainScalar(n *node) any {
 	if i, err := parseInt(n); err == nil {
 		return i

@@ -14,12 +14,12 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// schemaID is where editors find the committed copy of the schema.
+// schemaID is the address of the committed copy of the schema, for editors.
 const schemaID = "https://raw.githubusercontent.com/notifyd/notifyd/main/docs/notifyd.schema.json"
 
 // Schema returns the JSON Schema of notifyd.yaml for the given destination
-// types, for editors. What it refuses, [Parse] refuses as well; what one setting
-// demands of another, only Parse knows.
+// types, for editors. [Parse] refuses all that the schema refuses; only Parse
+// checks settings that depend on each other.
 func Schema(registry Registry) ([]byte, error) {
 	c := defaults()
 	root, err := schemaOf(reflect.ValueOf(c).Elem())
@@ -80,8 +80,8 @@ func property(s *jsonschema.Schema, name string) *jsonschema.Schema {
 	return p
 }
 
-// schemaOf reflects a struct and then loosens each setting by what the file may
-// say in place of its type: an expansion, or nothing at all.
+// schemaOf reflects a struct and then loosens each setting: the file may have an
+// expansion in place of its type, or nothing at all.
 func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
 	defer func() { // the library panics at a type that it does not know
 		if r := recover(); r != nil {
@@ -102,7 +102,7 @@ func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
 
 var errNoTag = errors.New("the field needs a yaml tag")
 
-// mapType gives the types that the file writes as text, and the mapping of
+// mapType maps the types that the file writes as text, and the mapping of
 // destinations, whose values depend on their type.
 func mapType(t reflect.Type) *jsonschema.Schema {
 	switch {

@@ -32,7 +32,7 @@ func schema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// instance is a file as an editor hands it to the schema.
+// instance is a file as an editor validates it.
 func instance(t *testing.T, data string) any {
 	t.Helper()
 	var v any
@@ -50,7 +50,7 @@ func instance(t *testing.T, data string) any {
 	return doc
 }
 
-// TestSchemaAndParseAgree about what a schema can say.
+// TestSchemaAndParseAgree about the rules that a schema can express.
 func TestSchemaAndParseAgree(t *testing.T) {
 	t.Parallel()
 	var starter bytes.Buffer
@@ -122,7 +122,7 @@ func TestSchemaAndParseAgree(t *testing.T) {
 	}
 }
 
-// TestSchemaIsReadable: descriptions and defaults are there for the editor.
+// TestSchemaIsReadable: the schema has descriptions and defaults for the editor.
 func TestSchemaIsReadable(t *testing.T) {
 	t.Parallel()
 	data, err := config.Schema(registry())

@@ -7,13 +7,14 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// shortest is the length from which a text is looked for inside a message. A
-// shorter one would hit ordinary words; it is only recognised as a whole word.
+// shortest is the length from which a text is redacted anywhere in a message. A
+// shorter one would match parts of ordinary words, so it is redacted as a whole
+// word only.
 const shortest = 3
 
-// scrub removes from a message, written by a handler's Validate or by a parser
-// that it called, every trace of the given values: the value itself, and every
-// word that is part of one, for parsers quote the part that they stumbled on.
+// scrub removes every trace of the given values from a message of a handler's
+// Validate or of a parser that it called: the value itself, and every word that
+// is part of one, because parsers quote the part that they reject.
 func scrub(message string, values []string) string {
 	for _, v := range values {
 		if len(v) < shortest {

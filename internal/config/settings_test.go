@@ -43,7 +43,7 @@ type limitRule struct {
 	Max  int    `yaml:"max"`
 }
 
-// upper is a text type that reads itself.
+// upper is a text type that decodes itself.
 type upper string
 
 func (u *upper) UnmarshalText(b []byte) error {

@@ -25,8 +25,8 @@ func suggest(word string, candidates []string) string {
 	}
 }
 
-// distance is the number of letters to insert, remove, replace or swap with
-// their neighbour that makes b of a.
+// distance is the number of letters to insert, remove, replace or swap with their
+// neighbour to turn a into b.
 func distance(a, b string) int {
 	const tooLong = 64 // no key is that long, and the work is the product of the lengths
 	if len(a) > tooLong || len(b) > tooLong {

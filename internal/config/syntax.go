@@ -18,7 +18,7 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// addSyntaxError notes what the YAML library could not read.
+// addSyntaxError records a syntax error of the YAML library.
 func addSyntaxError(list *mistakes, data []byte, err error) {
 	var all *yaml.LoadErrors
 	if errors.As(err, &all) && len(all.Errors) > 0 {
@@ -45,7 +45,7 @@ func offset(data []byte, index int) pos {
 	return pos{bytes.Count(before, []byte("\n")) + 1, len(before) - (bytes.LastIndexByte(before, '\n') + 1) + 1}
 }
 
-// syntaxMessage returns what the library says, unless that repeats text of the
+// syntaxMessage returns the library's message, unless it repeats text of the
 // file: an unquoted password that starts with * is "an unknown anchor".
 func syntaxMessage(e *yaml.LoadError) string {
 	if strings.HasPrefix(e.Message, "unknown anchor") {

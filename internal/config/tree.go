@@ -23,12 +23,11 @@ const (
 	kindBad
 )
 
-// node is a value of the file: what YAML says, with aliases and merge keys
-// resolved and expansions done.
+// node is a value of the file, with aliases and merge keys resolved and expansions done.
 type node struct {
 	kind kind
-	// at is where the value stands, key where its key does. They are the same
-	// for elements of a list.
+	// at is the position of the value, key that of its key. They are the same for
+	// elements of a list.
 	at, key pos
 	tag     string // "!!str", "!!int" ..., for scalars
 	text    string // scalars only
@@ -56,7 +55,7 @@ func (n *node) get(name string) *node {
 	return nil
 }
 
-// tree makes nodes of what the YAML library returns.
+// tree converts the YAML library's nodes.
 type tree struct {
 	list   *mistakes
 	expand *expander
@@ -65,8 +64,8 @@ type tree struct {
 	open map[*yaml.Node]bool
 }
 
-// parseTree reads the one document in data, of its top level the given keys only,
-// all if none is given. It returns nil if a mistake left nothing to look at.
+// parseTree reads the one document in data; of its top level only the given keys,
+// all if none is given. It returns nil if a mistake left nothing to check.
 func parseTree(data []byte, list *mistakes, expand *expander, keys ...string) *node {
 	root := parseDocument(data, list)
 	if root == nil {
@@ -80,7 +79,7 @@ func parseTree(data []byte, list *mistakes, expand *expander, keys ...string) *n
 }
 
 // prune drops the other keys of a mapping, before anything in them is expanded.
-// What an alias stands for is still there, and so is what is merged.
+// The targets of aliases and merges stay.
 func prune(root *yaml.Node, keys []string) {
 	if root.Kind != yaml.MappingNode {
 		return
@@ -95,7 +94,7 @@ func prune(root *yaml.Node, keys []string) {
 }
 
 // parseDocument returns the root of the one document in data, nil if a mistake
-// left nothing to look at.
+// left nothing to check.
 func parseDocument(data []byte, list *mistakes) *yaml.Node {
 	loader, err := yaml.NewLoader(strings.NewReader(string(data)))
 	if err != nil {
@@ -125,7 +124,7 @@ func parseDocument(data []byte, list *mistakes) *yaml.Node {
 	return doc.Content[0]
 }
 
-// position returns where n stands; the library leaves some positions out.
+// position returns the position of n; the library leaves some positions out.
 func position(n *yaml.Node) pos { return pos{max(n.Line, 1), max(n.Column, 1)} }
 
 // build returns the node for y, always a new one, so that the caller may set
@@ -211,8 +210,8 @@ func prefix(path string) string {
 	return path + ": "
 }
 
-// fillMap fills n.entries. Keys that are there win over merged ones wherever
-// they stand, as YAML says.
+// fillMap fills n.entries. A key of the mapping itself wins over a merged one,
+// whatever their order, as YAML specifies.
 func (t *tree) fillMap(n *node, y *yaml.Node, path string) {
 	first := map[string]pos{}
 	var merged []*node
@@ -251,7 +250,7 @@ func (t *tree) fillMap(n *node, y *yaml.Node, path string) {
 	}
 }
 
-// mergeable returns the mappings that the value of a "<<" stands for.
+// mergeable returns the mappings in the value of a "<<".
 func (t *tree) mergeable(y *yaml.Node, path string) []*node {
 	n := t.build(y, path)
 	all := []*node{n}
@@ -267,7 +266,7 @@ func (t *tree) mergeable(y *yaml.Node, path string) []*node {
 	return all
 }
 
-// describe names what a node is without giving away what it says.
+// describe names the kind of a node without revealing its content.
 func describe(n *node) string {
 	switch {
 	case n.kind == kindList:

@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// validate checks what the types and tags of the common settings cannot say.
+// validate checks the rules that the types and tags of the common settings cannot express.
 func (c *Config) validate() error {
 	return errors.Join(
 		checkURL("database.url", c.Database.URL),
@@ -30,7 +30,7 @@ func (c *Config) validate() error {
 	)
 }
 
-// checkListen wants host:port; the host may be empty, which is every address.
+// checkListen requires host:port; the host may be empty, which means every address.
 func checkListen(path, address string) error {
 	if address == "" {
 		return nil
@@ -45,7 +45,7 @@ func checkListen(path, address string) error {
 	return nil
 }
 
-// minToken is what cannot be guessed, in bytes.
+// minToken is the length of a token that cannot be guessed, in bytes.
 const minToken = 16
 
 func (a Admin) validate() error {
@@ -58,7 +58,7 @@ func (a Admin) validate() error {
 	}
 	token := a.Token.Reveal()
 	if token != "" && len(token) < minToken {
-		errs = append(errs, field.Errorf("admin.token", "is shorter than %d characters: make one with `openssl rand -hex 32`", minToken))
+		errs = append(errs, field.Errorf("admin.token", "is shorter than %d characters: create one with `openssl rand -hex 32`", minToken))
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		errs = append(errs, field.Errorf("admin.token", "has characters that a header cannot carry: use letters and digits"))
@@ -69,9 +69,9 @@ func (a Admin) validate() error {
 	return errors.Join(append(errs, a.checkConsole())...)
 }
 
-// checkConsole keeps a console that lets everybody in on this machine.
+// checkConsole keeps a console without a token on this machine.
 func (a Admin) checkConsole() error {
-	_, _, found := strings.Cut(a.Listen, ":") // else checkListen has said what is wrong
+	_, _, found := strings.Cut(a.Listen, ":") // otherwise checkListen has reported the mistake
 	switch {
 	case !a.Console:
 		return nil
@@ -101,7 +101,7 @@ func (r Relay) checkLease() error {
 	if r.Lease > r.LockBudget {
 		return nil
 	}
-	return field.Errorf("relay.lease", "%s is not longer than relay.lock_budget (%s): a delivery would be given away before it is leased",
+	return field.Errorf("relay.lease", "%s is not longer than relay.lock_budget (%s): another relay could take a delivery before it is leased",
 		formatDuration(r.Lease), formatDuration(r.LockBudget))
 }
 
@@ -142,8 +142,8 @@ func checkSchema(path, name string) error {
 	}
 }
 
-// checkURL finds what is plainly no connection string. It says nothing about
-// the text: all of it may be a secret.
+// checkURL finds text that is plainly no connection string. The error does not
+// repeat the text: all of it may be a secret.
 func checkURL(path string, s secret.String) error {
 	text := s.Reveal()
 	scheme, _, isURL := strings.Cut(text, "://")
