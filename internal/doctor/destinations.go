@@ -9,20 +9,20 @@ import (
 	"github.com/notifyd/notifyd/internal/guard"
 )
 
-// Destination is one of the configuration.
+// Destination is a destination of the configuration.
 type Destination struct {
 	Name, Type string
 	// Check connects as a delivery does and sends nothing; nil where the type has no
-	// such thing.
+	// connection.
 	Check func(ctx context.Context) error
-	// MaxBytes is what its messages may have, in bytes; 0 for no limit.
+	// MaxBytes is the limit of a message, in bytes; 0 for no limit.
 	MaxBytes int
 }
 
 const (
 	// destinationTimeout bounds the check of one destination.
 	destinationTimeout = 15 * time.Second
-	// destinationsAtOnce bounds how many are checked at the same time.
+	// destinationsAtOnce bounds the number of concurrent checks.
 	destinationsAtOnce = 8
 )
 
@@ -54,7 +54,7 @@ func (d Destination) examine(ctx context.Context) Finding {
 		err = p
 	}
 	if err != nil {
-		return found(Error, fmt.Sprintf("mend destinations.%s of the configuration, or what it leads to", d.Name), "The destination cannot be used: %s.", oneLine(guard.Text(err)))
+		return found(Error, fmt.Sprintf("fix destinations.%s of the configuration, or the server that it names", d.Name), "The destination cannot be used: %s.", oneLine(guard.Text(err)))
 	}
-	return found(OK, "", "It takes the connection and the credentials.")
+	return found(OK, "", "It accepts the connection and the credentials.")
 }

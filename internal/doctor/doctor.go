@@ -1,6 +1,6 @@
-// Package doctor looks for what keeps notifyd from working well: in the schema,
-// in the server's settings, in who else uses the database, and at the
-// destinations. It changes nothing but what a session of its own holds.
+// Package doctor looks for problems that keep notifyd from working well: in the
+// schema, in the server's settings, in other users of the database, and at the
+// destinations. It changes nothing but its own sessions.
 package doctor
 
 import (
@@ -16,33 +16,33 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Severity says how much a finding matters.
+// Severity is the weight of a finding.
 type Severity string
 
-// The severities, from what is well to what has to be cured.
+// The severities, in ascending order.
 const (
-	// OK is what was looked at and is well.
+	// OK: the check found no problem.
 	OK Severity = "ok"
-	// Note is something to know of.
+	// Note: a fact worth knowing.
 	Note Severity = "note"
-	// Warning is something that will hurt, or hurts a little.
+	// Warning: a problem that will hurt, or hurts a little.
 	Warning Severity = "warning"
-	// Error is something that keeps events from being delivered or written.
+	// Error: a problem that keeps events from being delivered or written.
 	Error Severity = "error"
 )
 
-// Finding is what one check has to say.
+// Finding is one result of a check.
 type Finding struct {
 	// Check is the name of the check.
 	Check    string   `json:"check"`
 	Severity Severity `json:"severity"`
 	// Text is a sentence.
 	Text string `json:"text"`
-	// Cure is a command or a setting; empty where all is well.
+	// Cure is a command or a setting; empty for OK.
 	Cure string `json:"cure,omitempty"`
 }
 
-// Report is what all checks have to say, in their order.
+// Report holds the findings of all checks, in their order.
 type Report struct {
 	Findings []Finding `json:"findings"`
 }
@@ -60,44 +60,43 @@ func (r Report) Count(s Severity) (n int) {
 // Connect opens a connection, which the caller closes.
 type Connect func(ctx context.Context) (*pgx.Conn, error)
 
-// Options say whom to examine.
+// Options select the system to examine.
 type Options struct {
 	// Connect opens a connection as relays do, with none of its settings changed.
 	Connect Connect
-	// Listen opens the one that listens; nil is Connect.
+	// Listen opens the connection that listens; nil is Connect.
 	Listen Connect
 	// Schema holds the tables.
 	Schema string
-	// Connections is how many a relay opens; 0 is unknown.
+	// Connections is the number of connections that a relay opens; 0 is unknown.
 	Connections int
-	// Daily says whether relays look after partitions; nil is unknown.
+	// Daily reports whether relays maintain partitions; nil is unknown.
 	Daily *bool
-	// Destinations are those of the configuration.
+	// Destinations are the destinations of the configuration.
 	Destinations []Destination
 	// Route returns the destinations of an event type; nil if they are not known.
 	Route func(eventType string) []string
-	// Limits are from where on something is worth mentioning; the zero value is
-	// DefaultLimits.
+	// Limits are the thresholds of findings; the zero value is DefaultLimits.
 	Limits Limits
 	// Now is the clock of this machine; nil is time.Now.
 	Now func() time.Time
 }
 
-// Limits are from where on something is worth mentioning.
+// Limits are the thresholds of findings.
 type Limits struct {
-	// RoundTrip is what a notification may take; one that takes Silence is not heard.
+	// RoundTrip is the time that a notification may take; one that takes Silence is not heard.
 	RoundTrip, Silence time.Duration
-	// Skew is by how much the clocks of the database and of this machine may differ.
+	// Skew is the largest difference between the clocks of the database and of this machine.
 	Skew time.Duration
 	// Frozen is how long events may wait while a relay keeps the bell silent and
 	// claims nothing.
 	Frozen time.Duration
 	// Transaction is how long another session may hold back vacuum.
 	Transaction time.Duration
-	// Gap is how long a transaction may have ids of a stream and not end.
+	// Gap is how long a transaction with ids of a stream may stay open.
 	Gap time.Duration
-	// DeadRows is how many dead rows a table may have, as long as there are
-	// twice as many live ones.
+	// DeadRows is the number of dead rows that a table may have. More are fine while
+	// there are twice as many live ones.
 	DeadRows int64
 	// QueueUsage is the fill of the notification queue, between 0 and 1.
 	QueueUsage float64
@@ -117,21 +116,21 @@ const checkTimeout = 20 * time.Second
 // exam is one examination.
 type exam struct {
 	Options
-	conn *pgx.Conn // to be used by one check at a time
+	conn *pgx.Conn // used by one check at a time
 	mode outboxsql.Mode
 }
 
-// check looks at one thing. do returns what it found to be well as a sentence, and
-// what it did not; where there are findings, the sentence is not said. An error
-// says that the check itself could not be done.
+// check examines one aspect. do returns a sentence for the case that all is well,
+// and the findings; with findings, the sentence is not reported. An error means
+// that the check itself could not run.
 type check struct {
 	name string
 	do   func(ctx context.Context, e *exam) (well string, findings []Finding, err error)
-	// noTables says that it can be done without the tables.
+	// noTables marks a check that does not need the tables.
 	noTables bool
 }
 
-// checks are all that need the database, in the order of the report.
+// checks are all checks that need the database, in the order of the report.
 func checks() []check {
 	return []check{
 		{"server", checkServer, true},
@@ -158,7 +157,7 @@ func checks() []check {
 	}
 }
 
-// streamChecks are those of a stream, which follow.
+// streamChecks are the further checks of a stream.
 func streamChecks() []check {
 	return []check{
 		{"stream", checkStream, false},
@@ -168,8 +167,8 @@ func streamChecks() []check {
 	}
 }
 
-// Run makes all checks and returns what they have to say. It always returns a
-// report: a database that cannot be reached is a finding.
+// Run runs all checks and returns their findings. It always returns a report: a
+// database that cannot be reached is a finding.
 func Run(ctx context.Context, o Options) Report {
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits()
@@ -184,7 +183,7 @@ func Run(ctx context.Context, o Options) Report {
 	var r Report
 	conn, err := o.Connect(ctx)
 	if err != nil {
-		r.add("database", Finding{Severity: Error, Text: "The database cannot be reached: " + oneLine(err.Error()) + ".", Cure: "start the server, or mend database.url"})
+		r.add("database", Finding{Severity: Error, Text: "The database cannot be reached: " + oneLine(err.Error()) + ".", Cure: "start the server, or fix database.url"})
 	} else {
 		defer closeConn(ctx, conn)
 		e.conn = conn
@@ -194,7 +193,7 @@ func Run(ctx context.Context, o Options) Report {
 	return r
 }
 
-// database makes the checks that need one.
+// database runs the checks that need a database.
 func (e *exam) database(ctx context.Context, r *Report) {
 	tables, err := e.hasTables(ctx)
 	if err != nil {
@@ -202,7 +201,7 @@ func (e *exam) database(ctx context.Context, r *Report) {
 		return
 	}
 	all := checks()
-	if state, err := outboxsql.ReadState(ctx, e.conn, e.Schema); err == nil { // or the check of the schema tells
+	if state, err := outboxsql.ReadState(ctx, e.conn, e.Schema); err == nil { // otherwise the check of the schema reports it
 		e.mode = state.Mode
 	}
 	if e.mode == outboxsql.ModeStream {
@@ -215,11 +214,11 @@ func (e *exam) database(ctx context.Context, r *Report) {
 	}
 }
 
-// one makes one check.
+// one runs one check.
 func (e *exam) one(ctx context.Context, c check) []Finding {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTimeout, fmt.Errorf("there was no answer within %v", checkTimeout))
 	defer cancel()
-	if e.conn.IsClosed() { // the check before has lost it
+	if e.conn.IsClosed() { // the previous check has lost it
 		conn, err := e.Connect(ctx)
 		if err != nil {
 			return []Finding{undone(err)}
@@ -236,16 +235,16 @@ func (e *exam) one(ctx context.Context, c check) []Finding {
 	return findings
 }
 
-// undone is the finding of a check that could not be done.
+// undone is the finding of a check that could not run.
 func undone(err error) Finding {
-	f := Finding{Severity: Error, Text: "This could not be checked: " + oneLine(err.Error()) + ".", Cure: "mend that, and run notifyd doctor again"}
+	f := Finding{Severity: Error, Text: "This could not be checked: " + oneLine(err.Error()) + ".", Cure: "fix the error, and run notifyd doctor again"}
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient_privilege
 		f.Severity, f.Cure = Warning, "run notifyd doctor as the owner of the tables, or grant the role pg_monitor"
 	}
 	return f
 }
 
-// add puts findings of one check into the report; an empty name keeps theirs.
+// add adds the findings of a check to the report; an empty name keeps theirs.
 func (r *Report) add(name string, findings ...Finding) {
 	for _, f := range findings {
 		if name != "" {
@@ -262,24 +261,24 @@ func (e *exam) hasTables(ctx context.Context) (all bool, err error) {
 	return all, err
 }
 
-// table returns the name of a table as SQL has it.
+// table returns the qualified name of a table in SQL.
 func (e *exam) table(name string) string { return pgx.Identifier{e.Schema, name}.Sanitize() }
 
 const closeTimeout = time.Second
 
-// closeConn says goodbye, also after ctx has ended.
+// closeConn closes a connection, also after ctx has ended.
 func closeConn(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // the socket is closed either way
+	_ = conn.Close(ctx) // the socket is closed in any case
 }
 
-// oneLine puts a text that goes over several lines on one.
+// oneLine joins the lines of a text.
 func oneLine(text string) string {
 	return strings.TrimSuffix(strings.Join(strings.Fields(text), " "), ".")
 }
 
-// found makes a finding.
+// found creates a finding.
 func found(s Severity, cure, format string, args ...any) Finding {
 	return Finding{Severity: s, Text: fmt.Sprintf(format, args...), Cure: cure}
 }

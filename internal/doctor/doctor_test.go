@@ -17,7 +17,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// patience bounds waiting for something that is to happen.
+// patience bounds each wait for an expected change.
 const patience = 60 * time.Second
 
 // calm are limits that a busy machine does not reach.
@@ -27,7 +27,7 @@ func calm() Limits {
 	return l
 }
 
-// connectTo connects in the way of a command.
+// connectTo connects as a command does.
 func connectTo(to string) Connect {
 	return func(ctx context.Context) (*pgx.Conn, error) {
 		cfg, err := pgx.ParseConfig(to)
@@ -39,7 +39,7 @@ func connectTo(to string) Connect {
 	}
 }
 
-// examine makes all checks of the patient's database.
+// examine runs all checks on the patient's database.
 func (p *patient) examine(change func(*Options)) Report {
 	p.Helper()
 	o := Options{Connect: connectTo(p.url), Schema: "public", Limits: calm()}
@@ -49,7 +49,7 @@ func (p *patient) examine(change func(*Options)) Report {
 	return Run(p.Context(), o)
 }
 
-// of returns what one check says.
+// of returns the findings of one check.
 func (r Report) of(check string) (all []Finding) {
 	for _, f := range r.Findings {
 		if f.Check == check {
@@ -59,7 +59,7 @@ func (r Report) of(check string) (all []Finding) {
 	return all
 }
 
-// relay lets a relay show that it lives.
+// relay holds the lock by which a relay shows that it lives.
 func (p *patient) relay() {
 	p.Helper()
 	cfg, err := pgx.ParseConfig(p.url)
@@ -73,9 +73,9 @@ func (p *patient) relay() {
 	}
 }
 
-// illness is something that a check finds.
+// illness is a problem that a check finds.
 type illness struct {
-	// cause brings it about, and may change how the patient is examined.
+	// cause produces the illness, and may change the options of the examination.
 	cause    func(p *patient, o *Options)
 	check    string
 	severity Severity
@@ -83,7 +83,7 @@ type illness struct {
 	cure     string // a part of the cure
 }
 
-// sql is a cause that takes statements only.
+// sql is a cause that consists of statements.
 func sql(statements string) func(*patient, *Options) {
 	return func(p *patient, _ *Options) {
 		p.Helper()
@@ -98,12 +98,12 @@ func illnesses() map[string]illness {
 		"column missing":          {sql(`ALTER TABLE outbox_events DROP COLUMN headers`), "schema", Error, "The column outbox_events.headers is missing.", `ALTER TABLE "public"."outbox_events" ADD COLUMN headers jsonb`},
 		"column changed":          {sql(`ALTER TABLE outbox_events ALTER payload TYPE jsonb`), "schema", Error, `outbox_events.payload is "jsonb NOT NULL" and should be "json NOT NULL"`, "ALTER COLUMN payload"},
 		"default lost":            {sql(`ALTER TABLE outbox_events ALTER state DROP DEFAULT`), "schema", Error, "outbox_events.state", "DEFAULT 'fresh'"},
-		"column of another":       {sql(`ALTER TABLE outbox_events ADD tenant text`), "schema", Note, "column outbox_events.tenant is not of notifyd", "DROP COLUMN tenant"},
-		"column that must be":     {sql(`ALTER TABLE outbox_events ADD tenant text NOT NULL`), "schema", Error, "must be given", "DROP NOT NULL"},
+		"column of another":       {sql(`ALTER TABLE outbox_events ADD tenant text`), "schema", Note, "column outbox_events.tenant does not belong to notifyd", "DROP COLUMN tenant"},
+		"column that must be":     {sql(`ALTER TABLE outbox_events ADD tenant text NOT NULL`), "schema", Error, "needs a value", "DROP NOT NULL"},
 		"index missing":           {sql(`DROP INDEX outbox_events_fresh`), "schema", Error, "The index outbox_events_fresh is missing.", "notifyd migrate print"},
 		"index changed":           {sql(`DROP INDEX outbox_events_fresh; CREATE INDEX outbox_events_fresh ON outbox_events (id)`), "schema", Error, "The index outbox_events_fresh is", `DROP INDEX "public"."outbox_events_fresh"`},
-		"index of another":        {sql(`CREATE INDEX mine ON outbox_events (aggregate_id)`), "schema", Note, "index mine is not of notifyd", `DROP INDEX CONCURRENTLY "public"."mine"`},
-		"change broken off":       {sql(`UPDATE outbox_mode SET mode = 'stream', becoming = 'queue'`), "schema", Error, "was to become a queue", "notifyd migrate --mode queue"},
+		"index of another":        {sql(`CREATE INDEX mine ON outbox_events (aggregate_id)`), "schema", Note, "index mine does not belong to notifyd", `DROP INDEX CONCURRENTLY "public"."mine"`},
+		"change broken off":       {sql(`UPDATE outbox_mode SET mode = 'stream', becoming = 'queue'`), "schema", Error, "to a queue was interrupted", "notifyd migrate --mode queue"},
 		"constraint missing":      {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_state_known`), "schema", Error, "constraint outbox_deliveries_state_known is missing", "ADD CONSTRAINT outbox_deliveries_state_known CHECK"},
 		"constraint of another":   {sql(`ALTER TABLE outbox_events ADD CONSTRAINT small CHECK (id < 100)`), "schema", Warning, "constraint small", "DROP CONSTRAINT small"},
 		"primary key missing":     {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_pkey`), "schema", Error, "outbox_deliveries_pkey", "PRIMARY KEY (event_id, destination)"},
@@ -115,7 +115,7 @@ func illnesses() map[string]illness {
 		"trigger missing":         {sql(`DROP TRIGGER outbox_events_bell ON outbox_events`), "trigger", Warning, "There is no trigger", "notifyd migrate up --bell auto"},
 		"trigger disabled":        {sql(`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`), "trigger", Warning, "is disabled", `ALTER TABLE "public"."outbox_events" ENABLE TRIGGER outbox_events_bell`},
 		"trigger for replicas":    {sql(`ALTER TABLE outbox_events ENABLE REPLICA TRIGGER outbox_events_bell`), "trigger", Warning, "replicas only", "ENABLE TRIGGER"},
-		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_bell ON outbox_events; CREATE TRIGGER outbox_events_bell AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_bell_auto()`), "trigger", Error, "not the one that migrate makes", "DROP TRIGGER"},
+		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_bell ON outbox_events; CREATE TRIGGER outbox_events_bell AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_bell_auto()`), "trigger", Error, "not the one that migrate creates", "DROP TRIGGER"},
 		"another trigger":         {sql(`CREATE TRIGGER mine BEFORE INSERT ON outbox_events FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`), "other triggers", Note, "trigger mine", `DROP TRIGGER "mine"`},
 	}
 }
@@ -130,10 +130,10 @@ func partitionTroubles() map[string]illness {
 		"partitioned and none": {func(p *patient, o *Options) {
 			p.partition()
 			o.Daily = new(bool)
-		}, "partitions", Warning, "nobody makes partitions or drops them", "partitions: daily"},
+		}, "partitions", Warning, "no relay creates or drops partitions", "partitions: daily"},
 		"partitioning begun": {
 			sql(`ALTER TABLE outbox_events ADD CONSTRAINT outbox_events_bound CHECK (id < 4294967296) NOT VALID`),
-			"partitions", Warning, "was about to be partitioned", "notifyd migrate --partitions daily",
+			"partitions", Warning, "is half-way to being partitioned", "notifyd migrate --partitions daily",
 		},
 		"partitions of others": {func(p *patient, _ *Options) {
 			p.partition()
@@ -147,7 +147,7 @@ func partitionTroubles() map[string]illness {
 	}
 }
 
-// troubles are illnesses of what is around the tables.
+// troubles are illnesses outside the tables.
 func troubles() map[string]illness {
 	return map[string]illness{
 		"replication role": {func(p *patient, _ *Options) {
@@ -160,9 +160,9 @@ func troubles() map[string]illness {
 			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
 			p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
 		}, "bell", Error, "is frozen", "pg_terminate_backend"},
-		"nobody delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay runs", "notifyd run"},
-		"nobody, nothing": {sql(`SELECT 1`), "relays", Note, "nothing waits", "notifyd run"},
-		"read only":       {sql(`SELECT 1`), "settings", Error, "cannot write events", "reset default_transaction_read_only"},
+		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
+		"no relay, nothing": {sql(`SELECT 1`), "relays", Note, "nothing waits", "notifyd run"},
+		"read only":         {sql(`SELECT 1`), "settings", Error, "cannot write events", "reset default_transaction_read_only"},
 		"autovacuum off for a table": {
 			sql(`ALTER TABLE outbox_events SET (autovacuum_enabled = off)`), "autovacuum", Warning, "Autovacuum is off for outbox_events",
 			`ALTER TABLE "public"."outbox_events" RESET (autovacuum_enabled)`,
@@ -178,7 +178,7 @@ func troubles() map[string]illness {
 		"listens elsewhere": {func(p *patient, o *Options) {
 			o.Listen, o.Limits.Silence = connectTo(testenv.Postgres(p).URL("")), time.Second
 		}, "notify", Error, "no notification arrives", "database.listen_url"},
-		"cannot listen": {func(_ *patient, o *Options) { o.Listen = connectTo("postgres://127.0.0.1:1/x") }, "notify", Error, "cannot be made", "listen_url"},
+		"cannot listen": {func(_ *patient, o *Options) { o.Listen = connectTo("postgres://127.0.0.1:1/x") }, "notify", Error, "cannot be opened", "listen_url"},
 		"transaction pooler": {func(p *patient, o *Options) {
 			o.Connect, o.Limits.Silence = connectTo(p.through(startPooler(p, p.url))), time.Second
 			o.Listen = connectTo(p.url)
@@ -202,12 +202,12 @@ func troubles() map[string]illness {
 			p.exec(`DELETE FROM outbox_events`)
 			p.until(`SELECT n_dead_tup >= 300 FROM pg_stat_user_tables WHERE relname = 'outbox_events'`)
 			o.Limits.DeadRows = 299
-		}, "dead rows", Warning, "outbox_events has 300 dead rows beside 0 live ones", "VACUUM"},
+		}, "dead rows", Warning, "outbox_events has 300 dead rows and 0 live ones", "VACUUM"},
 		"payload too large": {func(p *patient, o *Options) {
 			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000))), ('big', '1'), ('small', '1')`)
 			o.Route = func(string) []string { return []string{"mail", "queue"} }
 			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}, {Name: "queue", Type: "sqs", MaxBytes: 5002}}
-		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail takes 5001", "type big"},
+		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
 		"destination": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}
 		}, "destination mail", Error, "cannot be used: no route.", "destinations.mail"},
@@ -215,12 +215,12 @@ func troubles() map[string]illness {
 		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "is at version 0", "notifyd migrate up"},
 		"small timeout": {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c lock_timeout=50")) }, "settings", Note, "lock_timeout is 50ms", "reset lock_timeout, which comes from the client"},
 		"careless":      {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c synchronous_commit=off")) }, "settings", Note, "synchronous_commit", "reset synchronous_commit"},
-		"queue":         {fillQueue, "notification queue", Warning, "does not take its notifications", "pg_stat_activity"},
+		"queue":         {fillQueue, "notification queue", Warning, "does not receive its notifications", "pg_stat_activity"},
 		"connections":   {func(_ *patient, o *Options) { o.Connections = 100_000 }, "connections", Warning, "one relay opens 100000", "raise max_connections"},
 	}
 }
 
-// fillQueue has a session that listens inside of a transaction.
+// fillQueue leaves a session that listens inside a transaction.
 func fillQueue(p *patient, o *Options) {
 	listener := p.connect(p.url)
 	for _, statement := range []string{`LISTEN doctor`, `BEGIN`, `SELECT 1`} {
@@ -241,7 +241,7 @@ func (p *patient) with(name, value string) string {
 	}
 	q := u.Query()
 	q.Set(name, value)
-	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // as libpq has it
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // as libpq spells it
 	return u.String()
 }
 
@@ -273,7 +273,7 @@ func (p *patient) until(query string) {
 	}
 }
 
-// TestIllnesses brings about each illness in a database of its own.
+// TestIllnesses produces each illness in a database of its own.
 func TestIllnesses(t *testing.T) {
 	t.Parallel()
 	all := illnesses()
@@ -307,9 +307,9 @@ func TestIllnesses(t *testing.T) {
 	}
 }
 
-// TestHealthy: a system that is well gives no finding, and neither does it by a role
-// that may do no more than a relay needs. What one database cannot have without
-// the others comes after that, on the same server.
+// TestHealthy: a healthy system gives no finding, also to a role with no more
+// privileges than a relay needs. Illnesses that affect all databases of a server
+// follow, on the same server.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"fsync": "on", "max_prepared_transactions": "2", "wal_level": "replica", "max_replication_slots": "2"})
@@ -367,7 +367,7 @@ func TestHealthy(t *testing.T) {
 	}, `ALTER SYSTEM SET fsync = off`, `SELECT pg_reload_conf()`)
 }
 
-// TestShorten: nothing that is quoted in a query is shown.
+// TestShorten: no quoted text of a query is shown.
 func TestShorten(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]string{

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// patient is a database with the tables, and what a test does to it.
+// patient is a database with the tables, on which a test operates.
 type patient struct {
 	testing.TB
 	url  string

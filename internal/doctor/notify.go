@@ -10,16 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// roundTrips is how often the notification is timed; the best one counts, for the
-// first ones warm things up.
+// roundTrips is the number of notifications that are timed; the fastest counts,
+// because the first ones include warm-up.
 const roundTrips = 3
 
-// checkNotify listens as a relay does and rings from the connection of the others.
-// The channel is one that nobody else knows.
+// checkNotify listens as a relay does and rings from the connection of the other
+// checks. It uses a channel of its own.
 func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 	listening, err := e.Listen(ctx)
 	if err != nil {
-		return "", []Finding{found(Error, "mend database.listen_url", "The connection that listens cannot be made: %s.", oneLine(err.Error()))}, nil
+		return "", []Finding{found(Error, "fix database.listen_url", "The connection that listens cannot be opened: %s.", oneLine(err.Error()))}, nil
 	}
 	defer closeConn(ctx, listening)
 	channel := "notifyd_doctor_" + rand.Text()
@@ -41,7 +41,7 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 		}
 	}
 	if best > e.Limits.RoundTrip {
-		return "", []Finding{found(Warning, "look at the load of the server and at the way to it",
+		return "", []Finding{found(Warning, "check the load of the server and the network to it",
 			"A notification takes %v to arrive; more than %v is slow.", round(best), e.Limits.RoundTrip)}, nil
 	}
 	return fmt.Sprintf("A notification arrives after %v.", round(best)), nil, nil
@@ -49,7 +49,7 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 
 var errSilent = errors.New("no notification arrived")
 
-// ring sends one notification and returns what it took to arrive.
+// ring sends one notification and returns the time until it arrived.
 func (e *exam) ring(ctx context.Context, listening *pgx.Conn, channel string) (time.Duration, error) {
 	began := time.Now()
 	if _, err := e.conn.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, rand.Text()); err != nil {
@@ -73,13 +73,14 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Microsecond)
 }
 
-// poolerTries is how many other connections take a server session while one
-// waits for its next turn: more than a pooler keeps idle for no reason.
+// poolerTries is the number of other connections that take a server session while
+// one waits for its next turn: more sessions than a pooler keeps idle without
+// need.
 const poolerTries = 3
 
-// checkPooler looks whether a session is one. A pooler invents the process ids that
-// clients are told; one that pools transactions gives a server session to the
-// next client as soon as it is idle.
+// checkPooler checks whether a connection keeps its session of the server. A
+// pooler invents the process ids that its clients get; one that pools
+// transactions gives a server session to the next client as soon as it is idle.
 func checkPooler(ctx context.Context, e *exam) (string, []Finding, error) {
 	first, err := e.Connect(ctx)
 	if err != nil {
@@ -100,15 +101,16 @@ func checkPooler(ctx context.Context, e *exam) (string, []Finding, error) {
 			"A transaction pooler is in between: two connections got the same session of the server, and the locks and statements of a relay do not survive that.")}, nil
 	case int64(first.PgConn().PID()) != int64(backend):
 		return "", []Finding{found(Note, "point database.url at PostgreSQL itself, which saves a hop",
-			"A pooler is in between; it keeps sessions as they are.")}, nil
+			"A pooler is in between; it keeps sessions.")}, nil
 	}
 	return "Connections lead to the server itself, and locks of a session last.", nil, nil
 }
 
 // sharesSession reports whether other connections get the session of first while
-// it is idle, or first another one, or a lock of its session is not its own.
+// it is idle, whether first gets another session, or whether first loses a lock
+// of its session.
 func (e *exam) sharesSession(ctx context.Context, first *pgx.Conn, backend int32) (bool, error) {
-	lock := time.Now().UnixNano() // of nobody else
+	lock := time.Now().UnixNano() // unused elsewhere
 	if _, err := first.Exec(ctx, `SELECT pg_advisory_lock($1)`, lock); err != nil {
 		return false, err
 	}
@@ -143,7 +145,7 @@ func backendOf(ctx context.Context, conn *pgx.Conn, sql string) (pid int32, err 
 	return pid, err
 }
 
-// checkQueue looks how full the notification queue is: when it is full, commits fail.
+// checkQueue checks how full the notification queue is: when it is full, commits fail.
 func checkQueue(ctx context.Context, e *exam) (string, []Finding, error) {
 	var usage float64
 	if err := e.conn.QueryRow(ctx, `SELECT pg_notification_queue_usage()`).Scan(&usage); err != nil {
@@ -156,6 +158,6 @@ func checkQueue(ctx context.Context, e *exam) (string, []Finding, error) {
 	if usage > 0.5 { // where the server begins to warn
 		severity = Error
 	}
-	return "", []Finding{found(severity, "end the session that listens inside of a transaction: SELECT pid, usename, application_name FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' ORDER BY xact_start",
-		"The notification queue is %.2g %% full: a session that listens does not take its notifications. When it is full, every commit that notifies fails.", usage*100)}, nil
+	return "", []Finding{found(severity, "end the session that listens inside a transaction: SELECT pid, usename, application_name FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' ORDER BY xact_start",
+		"The notification queue is %.2g %% full: a session that listens does not receive its notifications. When the queue is full, every commit that notifies fails.", usage*100)}, nil
 }

@@ -11,8 +11,8 @@ import (
 
 const migrateDaily = "notifyd migrate --partitions daily"
 
-// checkPartitions looks whether the table is what relays take it for, and whether
-// its partitions are looked after.
+// checkPartitions checks whether the table is what relays expect, and whether its
+// partitions are maintained.
 func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
 	partitioned, err := outboxsql.Partitioned(ctx, e.conn, e.Schema)
 	if err != nil {
@@ -23,15 +23,15 @@ func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	if e.Daily != nil && !*e.Daily {
 		return "", []Finding{found(Warning, "retention: {partitions: daily}, for one relay at least",
-			"outbox_events is partitioned and retention.partitions is none: nobody makes partitions or drops them, and events are deleted one by one.")}, nil
+			"outbox_events is partitioned and retention.partitions is none: no relay creates or drops partitions, and events are deleted one by one.")}, nil
 	}
 	missing, err := e.mayNot(ctx)
 	if err != nil {
 		return "", nil, err
 	}
 	if missing != "" {
-		return "", []Finding{found(Error, "what notifyd migrate --print-grants prints, run by the owner of the tables",
-			"The role may not call %s, and so not look after partitions.", missing)}, nil
+		return "", []Finding{found(Error, "run the output of notifyd migrate --print-grants as the owner of the tables",
+			"The role may not call %s, so its relay cannot maintain partitions.", missing)}, nil
 	}
 	type facts struct {
 		N        int
@@ -43,7 +43,7 @@ func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	if !f.Tomorrow {
 		return "", []Finding{found(Warning, "notifyd run, with retention.partitions: daily",
-			"There is no partition for tomorrow, so no relay makes any: events go on into the last one, and days are not told apart.")}, nil
+			"There is no partition for tomorrow, so no relay creates any: events still go into the last one, and days are not kept apart.")}, nil
 	}
 	return fmt.Sprintf("outbox_events has %d partitions, and one for tomorrow.", f.N), nil, nil
 }
@@ -57,7 +57,7 @@ func (e *exam) plainTable(ctx context.Context) (string, []Finding, error) {
 	case err != nil:
 		return "", nil, err
 	case begun:
-		return "", []Finding{found(Warning, migrateDaily, "outbox_events was about to be partitioned, and was not in the end.")}, nil
+		return "", []Finding{found(Warning, migrateDaily, "outbox_events is half-way to being partitioned: notifyd migrate was interrupted.")}, nil
 	case e.Daily != nil && *e.Daily:
 		return "", []Finding{found(Warning, migrateDaily, "retention.partitions is daily and outbox_events is a plain table: events are deleted one by one.")}, nil
 	}
@@ -65,7 +65,7 @@ func (e *exam) plainTable(ctx context.Context) (string, []Finding, error) {
 }
 
 // mayNot returns the first function for partitions that the role may not call, or
-// that is not there.
+// that is missing.
 func (e *exam) mayNot(ctx context.Context) (missing string, err error) {
 	for _, name := range outboxsql.PartitionFunctions() {
 		var may bool

@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// pooler is a pooler as PgBouncer is one in transaction mode: a client has a
-// session of the server from the first message of a transaction to its end. The
-// process ids that it tells clients are invented.
+// pooler behaves like PgBouncer in transaction mode: a client has a session of
+// the server from the first message of a transaction to its end. The process ids
+// that clients get are invented.
 type pooler struct {
 	testing.TB
 	url      string
@@ -21,12 +21,11 @@ type pooler struct {
 	done     sync.WaitGroup
 
 	mu   sync.Mutex
-	idle []*pgconn.HijackedConn // the last one is the next to be used
+	idle []*pgconn.HijackedConn // the last one is used next
 	all  []net.Conn
 }
 
-// startPooler returns one that leads to the database of the URL; the end of the
-// test closes it.
+// startPooler returns a pooler for the database of the URL; the end of the test closes it.
 func startPooler(tb testing.TB, url string) *pooler {
 	tb.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
@@ -89,7 +88,7 @@ func (p *pooler) giveBack(server *pgconn.HijackedConn) {
 	p.idle = append(p.idle, server)
 }
 
-// serve speaks with one client until it goes.
+// serve serves one client until it disconnects.
 func (p *pooler) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close() //nolint:errcheck // the client is gone
 	client := pgproto3.NewBackend(conn, conn)
@@ -99,7 +98,7 @@ func (p *pooler) serve(ctx context.Context, conn net.Conn) {
 	var server *pgconn.HijackedConn
 	defer func() {
 		if server != nil {
-			_ = server.Conn.Close() // in a transaction that nobody ends
+			_ = server.Conn.Close() // in a transaction that stays open
 		}
 	}()
 	for {
@@ -129,7 +128,7 @@ func (p *pooler) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// welcome lets everybody in.
+// welcome admits every client.
 func welcome(client *pgproto3.Backend) error {
 	if _, err := client.ReceiveStartupMessage(); err != nil {
 		return err
@@ -143,8 +142,8 @@ func welcome(client *pgproto3.Backend) error {
 	return client.Flush()
 }
 
-// relay passes on the answers until the server is ready again. What the server says
-// without having been asked is lost.
+// relay passes on the answers until the server is ready again. Messages that
+// answer no request are lost.
 func relay(server *pgconn.HijackedConn, client *pgproto3.Backend) (status byte, err error) {
 	if err := server.Frontend.Flush(); err != nil {
 		return 0, err

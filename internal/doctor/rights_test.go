@@ -13,7 +13,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// grant gives roles what they need, as the owner of the tables is told to.
+// grant gives roles their privileges by the statements that migrate prints for
+// the owner of the tables.
 func (p *patient) grant(schema string, roles outboxsql.Roles) {
 	p.Helper()
 	script, err := outboxsql.Grants(schema, roles)
@@ -23,8 +24,8 @@ func (p *patient) grant(schema string, roles outboxsql.Roles) {
 	p.exec(script)
 }
 
-// role makes a role of a name that no other test has, and returns it quoted, and
-// how to connect as it.
+// role creates a role with a name of its own, and returns the quoted name and a
+// function to connect as the role.
 func (p *patient) role(what string) (name, quoted string, connect Connect) {
 	p.Helper()
 	db := p.conn.Config().Database
@@ -44,9 +45,9 @@ func (p *patient) role(what string) (name, quoted string, connect Connect) {
 	return name, quoted, connectTo(u.String())
 }
 
-// TestRights: the relay's role has all it needs by what migrate grants. Whatever is
-// taken from it is found, on each table, and the cure that is named cures it. The
-// role of the writers is told apart.
+// TestRights: migrate grants the relay's role all it needs. Every privilege that
+// is revoked is found, on each table, and the named cure restores it. The role of
+// the writers is reported as insufficient.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)
@@ -68,7 +69,7 @@ func TestRights(t *testing.T) {
 	for _, n := range needs {
 		what, table := n.Kind, `"public"."`+n.Table+`"`
 		if n.Columns != nil {
-			what += " (" + strings.Join(slices.Sorted(slices.Values(n.Columns)), ", ") + ")" // as they are told
+			what += " (" + strings.Join(slices.Sorted(slices.Values(n.Columns)), ", ") + ")" // as the finding says
 		}
 		p.exec(`REVOKE ` + what + ` ON ` + table + ` FROM ` + quoted)
 		got := rights(asRelay)
@@ -97,7 +98,7 @@ func TestRights(t *testing.T) {
 	lacksAll(t, rights(asWriter), needs)
 }
 
-// lacksAll fails unless the findings name something that is lacking on each table.
+// lacksAll fails unless the findings name a missing privilege on each table.
 func lacksAll(t *testing.T, findings []Finding, needs []outboxsql.Privilege) {
 	t.Helper()
 	lacking := make(map[string]bool)
@@ -109,7 +110,7 @@ func lacksAll(t *testing.T, findings []Finding, needs []outboxsql.Privilege) {
 	}
 	for _, n := range needs {
 		if !lacking[`"`+n.Table+`"`] {
-			t.Errorf("the role of writers is said to have what a relay needs on %s: %v", n.Table, lacking)
+			t.Errorf("the role of writers passes as sufficient for a relay on %s: %v", n.Table, lacking)
 		}
 	}
 }

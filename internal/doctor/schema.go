@@ -17,8 +17,9 @@ import (
 //go:embed describe.sql
 var describeSQL string
 
-// expectedSchema is what describeSQL says of a schema that was just migrated. A
-// test keeps it up to date: go test ./internal/doctor -run ExpectedSchema -update.
+// expectedSchema is the output of describeSQL for a schema that was just
+// migrated. A test keeps it up to date: go test ./internal/doctor -run
+// ExpectedSchema -update.
 //
 //go:embed schema.tsv
 var expectedSchema string
@@ -28,10 +29,10 @@ var expectedSchema string
 //go:embed schema_partitioned.tsv
 var expectedPartitioned string
 
-// part is one thing that the schema consists of.
+// part is one part of the schema.
 type part struct{ Kind, Table, Name, Definition string }
 
-// key tells parts apart.
+// key identifies a part.
 func (p part) key() [3]string { return [3]string{p.Kind, p.Table, p.Name} }
 
 // String returns the name for a sentence: "index outbox_events_fresh".
@@ -46,7 +47,7 @@ func (p part) String() string {
 	}
 }
 
-// expected returns the parts that a schema should have by one of the texts above.
+// expected returns the parts that a schema should have, from one of the texts above.
 func expected(text string) ([]part, error) {
 	r := csv.NewReader(strings.NewReader(text))
 	r.Comma, r.FieldsPerRecord = '\t', 4
@@ -77,8 +78,7 @@ func describe(ctx context.Context, conn *pgx.Conn, schema string) (parts []part,
 	return parts, err
 }
 
-// checkSchema compares the version and every part of the schema with what
-// migrate makes.
+// checkSchema compares the version and every part of the schema with the result of migrate.
 func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	state, err := outboxsql.ReadState(ctx, e.conn, e.Schema)
 	if err != nil {
@@ -110,31 +110,31 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", nil, err
 	}
 	if state.Becoming != "" {
-		return "", []Finding{found(Error, "notifyd migrate --mode "+string(state.Becoming), "The table was to become a %s, and that was broken off: no relay reads it until it has come to its end.", state.Becoming)}, nil
+		return "", []Finding{found(Error, "notifyd migrate --mode "+string(state.Becoming), "The change of the table to a %s was interrupted: no relay reads the table until the change is complete.", state.Becoming)}, nil
 	}
 	var findings []Finding
 	if state.Mode == outboxsql.ModeStream {
 		want, have, findings = withoutFresh(e.Schema, want, have)
 	}
 	findings = append(findings, drift(e.Schema, want, have)...)
-	return fmt.Sprintf("The schema %s is at version %d, and as migrate makes it for a %s.", e.Schema, state.Current, state.Mode), findings, nil
+	return fmt.Sprintf("The schema %s is at version %d, as migrate creates it for a %s.", e.Schema, state.Current, state.Mode), findings, nil
 }
 
-// freshIndex is of a queue alone.
+// freshIndex belongs to a queue only.
 const freshIndex = "outbox_events_fresh"
 
-// withoutFresh takes the index of fresh events out of what a stream should have, and
-// tells of it where it is there.
+// withoutFresh removes the index of fresh events from the expected parts of a
+// stream, and reports the index if it exists.
 func withoutFresh(schema string, want, have []part) (should, has []part, findings []Finding) {
 	fresh := func(p part) bool { return p.Kind == "index" && p.Name == freshIndex }
 	if slices.ContainsFunc(have, fresh) {
 		findings = append(findings, found(Warning, "DROP INDEX "+pgx.Identifier{schema, freshIndex}.Sanitize(),
-			"The index %s is of a queue: in a stream it costs every write of outbox_events, and nobody reads it.", freshIndex))
+			"The index %s belongs to a queue: in a stream it slows every write of outbox_events, and no query uses it.", freshIndex))
 	}
 	return slices.DeleteFunc(want, fresh), slices.DeleteFunc(have, fresh), findings
 }
 
-// drift returns how a schema differs from what it should be.
+// drift returns the differences between a schema and its expected parts.
 func drift(schema string, want, have []part) (findings []Finding) {
 	has, should, tables := make(map[[3]string]part), make(map[[3]string]part), make(map[string]bool)
 	for _, p := range have {
@@ -145,12 +145,12 @@ func drift(schema string, want, have []part) (findings []Finding) {
 		should[p.key()], tables[p.Table] = p, true
 		h, ok := has[p.key()]
 		switch {
-		case lost[p.Table]: // it is said already
+		case lost[p.Table]: // reported already
 		case !ok:
 			lost[p.Table] = p.Kind == "table"
 			findings = append(findings, found(Error, restore(schema, p), "The %s is missing.", p))
 		case h.Definition != p.Definition && p.Kind == "function":
-			findings = append(findings, found(Error, restore(schema, p), "The %s is not the one that migrate makes.", p))
+			findings = append(findings, found(Error, restore(schema, p), "The %s is not the one that migrate creates.", p))
 		case h.Definition != p.Definition:
 			findings = append(findings, found(Error, change(schema, p), "The %s is %q and should be %q.", p, h.Definition, p.Definition))
 		}
@@ -163,7 +163,7 @@ func drift(schema string, want, have []part) (findings []Finding) {
 	return findings
 }
 
-// restore says how to get a part back.
+// restore returns the cure for a missing part.
 func restore(schema string, p part) string {
 	table := pgx.Identifier{schema, p.Table}.Sanitize()
 	switch p.Kind {
@@ -173,12 +173,12 @@ func restore(schema string, p part) string {
 		return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", table, p.Name, p.Definition)
 	case "function":
 		return "notifyd migrate up"
-	default: // every statement of it may run again without harm
+	default: // every statement may run again without harm
 		return "notifyd migrate print --schema " + schema + " | psql"
 	}
 }
 
-// change says how to make a part as it should be.
+// change returns the cure for a part that differs.
 func change(schema string, p part) string {
 	table := pgx.Identifier{schema, p.Table}.Sanitize()
 	switch p.Kind {
@@ -193,21 +193,21 @@ func change(schema string, p part) string {
 	}
 }
 
-// extra judges a part that migrate does not make.
+// extra judges a part that migrate does not create.
 func extra(schema string, p part) Finding {
 	table := pgx.Identifier{schema, p.Table}.Sanitize()
 	switch p.Kind {
 	case "index":
 		return found(Note, "DROP INDEX CONCURRENTLY "+pgx.Identifier{schema, p.Name}.Sanitize()+", unless you need it",
-			"The %s is not of notifyd: it costs every write of %s.", p, p.Table)
+			"The %s does not belong to notifyd: it slows every write of %s.", p, p.Table)
 	case "constraint":
 		return found(Warning, fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s, unless you need it", table, p.Name),
-			"The %s is not of notifyd: what it refuses cannot be written (%s).", p, p.Definition)
+			"The %s does not belong to notifyd: it refuses some events (%s).", p, p.Definition)
 	default:
 		if strings.Contains(p.Definition, "NOT NULL") && !strings.Contains(p.Definition, "DEFAULT") && !strings.Contains(p.Definition, "GENERATED") {
 			return found(Error, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", table, p.Name),
-				"The %s is not of notifyd and must be given: writers and relays that do not know it fail.", p)
+				"The %s does not belong to notifyd and needs a value: writers and relays that do not know it fail.", p)
 		}
-		return found(Note, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s, unless you need it", table, p.Name), "The %s is not of notifyd.", p)
+		return found(Note, fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s, unless you need it", table, p.Name), "The %s does not belong to notifyd.", p)
 	}
 }

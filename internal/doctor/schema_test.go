@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the descriptions of the schema anew")
+var update = flag.Bool("update", false, "rewrite the descriptions of the schema")
 
-// TestExpectedSchema: what is embedded is what migrate makes.
+// TestExpectedSchema: the embedded description is that of migrate's result.
 func TestExpectedSchema(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]string{"schema.tsv": expectedSchema, "schema_partitioned.tsv": expectedPartitioned} {

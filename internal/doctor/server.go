@@ -41,10 +41,10 @@ func checkServer(ctx context.Context, e *exam) (string, []Finding, error) {
 	return fmt.Sprintf("PostgreSQL %s, database %s, role %s.", number, s.Database, s.Role), findings, nil
 }
 
-// checkRights looks for what the relay does and the role may not. What migrate
-// grants to a relay is the measure, so that no table is forgotten.
+// checkRights looks for privileges that a relay needs and the role lacks. It
+// compares with the grants of migrate, so that no table is forgotten.
 func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
-	var tables, privileges, columns []string // a column that is empty stands for the whole table
+	var tables, privileges, columns []string // an empty column stands for the whole table
 	for _, p := range outboxsql.RelayPrivileges() {
 		confined := p.Columns
 		if confined == nil {
@@ -55,7 +55,7 @@ func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 		}
 	}
 	type missing struct{ Table, Privileges string }
-	// A table or a column that is not there is what the check of the schema tells.
+	// The check of the schema reports missing tables and columns.
 	lacks, err := rows[missing](ctx, e.conn, `SELECT name, string_agg(privilege || columns, ', ' ORDER BY privilege) FROM (
 			SELECT name, privilege, coalesce(' (' || string_agg(nullif("column", ''), ', ' ORDER BY "column") || ')', '') AS columns
 			FROM unnest($1::text[], $2::text[], $3::text[]) AS n(name, privilege, "column")
@@ -87,16 +87,16 @@ func checkRights(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	if f.Hidden {
 		findings = append(findings, found(Error, "ALTER ROLE "+f.Role+" BYPASSRLS, or disable row level security for the tables of notifyd",
-			"Row level security hides rows of the tables from the role %s: what is hidden is not delivered.", f.Role))
+			"Row level security hides rows of the tables from the role %s: hidden events are not delivered.", f.Role))
 	}
-	return "The role " + f.Role + " may do what a relay does.", findings, nil
+	return "The role " + f.Role + " may do all that a relay needs.", findings, nil
 }
 
-// setting is one of the server's, in effect for a new session of the role.
+// setting is a setting of the server, in effect for a new session of the role.
 type setting struct{ Name, Value, Source string }
 
-// checkSettings looks for settings that make writers fail or lose events. Relays set
-// what they need for their own sessions.
+// checkSettings looks for settings that make writers fail or lose events. Relays
+// set their own for their sessions.
 func checkSettings(ctx context.Context, e *exam) (string, []Finding, error) {
 	names := []string{
 		"default_transaction_read_only", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout",
@@ -119,22 +119,22 @@ func checkSettings(ctx context.Context, e *exam) (string, []Finding, error) {
 }
 
 const (
-	// shortTimeout is what migrations and purges take easily.
+	// shortTimeout is a time that migrations and purges easily exceed.
 	shortTimeout = time.Second
-	// claimTime is what a claim's transaction may take: the longest lock budget,
-	// and the settlement.
+	// claimTime bounds the transaction of a claim: the longest lock budget, and the
+	// settlement.
 	claimTime = 5 * time.Second
 )
 
 func judgeSetting(s setting) (Finding, bool) {
-	ms, _ := strconv.Atoi(s.Value) // 0 for those that are words
+	ms, _ := strconv.Atoi(s.Value) // 0 for settings that are words
 	limit := time.Duration(ms) * time.Millisecond
 	reset := fmt.Sprintf("reset %s, which comes from the %s", s.Name, s.Source)
 	switch {
 	case s.Name == "default_transaction_read_only" && s.Value == "on":
 		return found(Error, reset, "default_transaction_read_only is on: applications cannot write events (relays set it off for themselves)."), true
 	case s.Name == "synchronous_commit" && s.Value == "off":
-		return found(Note, reset, "synchronous_commit is off for writers, too: a crash of the server loses events that were committed in the moment before."), true
+		return found(Note, reset, "synchronous_commit is off for writers, too: a crash of the server loses the events that were committed just before."), true
 	case s.Name == "transaction_timeout" && limit > 0 && limit < claimTime:
 		return found(Warning, reset, "transaction_timeout is %v: it ends claims of relays, which may take up to %v.", limit, claimTime), true
 	case (s.Name == "statement_timeout" || s.Name == "lock_timeout" || s.Name == "idle_in_transaction_session_timeout") && limit > 0 && limit < shortTimeout:
@@ -143,11 +143,11 @@ func judgeSetting(s setting) (Finding, bool) {
 	return Finding{}, false
 }
 
-// defaultConnections is what a relay of a stream opens with the defaults, and one more to
-// ask. One of a queue opens two fewer.
+// defaultConnections is the number that a relay of a stream opens with the
+// defaults, and one more for queries. A relay of a queue opens two fewer.
 const defaultConnections = 10
 
-// checkConnections looks whether one more relay could connect.
+// checkConnections checks whether one more relay could connect.
 func checkConnections(ctx context.Context, e *exam) (string, []Finding, error) {
 	type room struct {
 		Name        string
@@ -186,8 +186,8 @@ func capital(s string) string {
 	return s
 }
 
-// checkClock compares the clocks. Relays go by that of the database; signatures and
-// the dates of mails by that of their machine.
+// checkClock compares the clocks. Relays use the clock of the database;
+// signatures and the dates of mails, that of their machine.
 func checkClock(ctx context.Context, e *exam) (string, []Finding, error) {
 	before := e.Now()
 	var there time.Time
@@ -204,6 +204,6 @@ func checkClock(ctx context.Context, e *exam) (string, []Finding, error) {
 	if skew < 0 {
 		behind = "ahead of"
 	}
-	return "", []Finding{found(Warning, "let both machines get their time by NTP",
-		"The clock of this machine is %v %s that of the database: signatures of webhooks and dates of mails are wrong by as much. Deliveries go by the database alone.", skew.Abs().Round(time.Millisecond), behind)}, nil
+	return "", []Finding{found(Warning, "synchronize both machines by NTP",
+		"The clock of this machine is %v %s that of the database: signatures of webhooks and dates of mails are off by as much. Deliveries follow the clock of the database alone.", skew.Abs().Round(time.Millisecond), behind)}, nil
 }

@@ -13,19 +13,19 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// checkStream looks whether events of a stream could be missed or come twice: what a
-// relay refuses.
+// checkStream looks for the conditions under which events of a stream could be
+// missed or repeated, and which a relay refuses.
 func checkStream(ctx context.Context, e *exam) (string, []Finding, error) {
 	err := outboxsql.CheckStream(ctx, e.conn, e.Schema)
 	if err == nil {
-		return "Ids are given out one by one, and no position is ahead of them.", nil, nil
+		return "Ids are assigned one by one, and no position is ahead of them.", nil, nil
 	}
 	if !errors.Is(err, outboxsql.ErrStream) {
 		return "", nil, err
 	}
 	var findings []Finding
 	for text := range strings.SplitSeq(strings.TrimPrefix(err.Error(), outboxsql.ErrStream.Error()+": "), "; ") {
-		cure := "what that says"
+		cure := "fix the cause named in the finding"
 		if i := strings.LastIndex(text, ": "); i >= 0 {
 			text, cure = text[:i], text[i+2:]
 		}
@@ -46,8 +46,7 @@ func place(p *observe.Position) string {
 	}
 }
 
-// checkUnits looks whether each position has a relay that moves it, and whether there is
-// a destination for it.
+// checkUnits checks whether each position has a relay that moves it, and a destination.
 func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
 	b, err := e.backlog(ctx)
 	if err != nil {
@@ -65,21 +64,21 @@ func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
 		case !e.configured(p.Destination):
 			findings = append(findings, found(Warning, "put it back, or "+store.ForgetPosition(e.Schema, p.Destination),
 				"The configuration has no destination %s, no relay has it, and its position keeps the events above %d from being purged.", p.Destination, p.Lowest))
-		case len(relays) > 0: // or the check of relays tells
+		case len(relays) > 0: // otherwise the check of relays reports it
 			findings = append(findings, found(Error, "notifyd run, with a configuration that has it, and no other; or restart the relays",
-				"Relays run, and none of them has the unit of %s: nothing is delivered from there.", place(p)))
+				"Relays run, and none of them owns the unit of %s: nothing is delivered from there.", place(p)))
 		}
 	}
 	return fmt.Sprintf("Positions: %d. Relays: %d.", len(b.Positions), len(relays)), findings, nil
 }
 
-// configured reports whether there is such a destination, as far as is known. The search
-// for types without a route is always there.
+// configured reports whether the destination may exist. The search for types
+// without a route always exists.
 func (e *exam) configured(name string) bool {
 	return e.Route == nil || name == "" || slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == name })
 }
 
-// checkPositions looks whether a position stands still while an event waits for it.
+// checkPositions looks for a position that stands still while an event waits for it.
 func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 	b, err := e.backlog(ctx)
 	if err != nil {
@@ -100,9 +99,9 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 	return fmt.Sprintf("No position stands still. The largest lag is %d ids.", most), findings, nil
 }
 
-// sqlHolders has the transactions that have drawn an id and not ended: they hold the lock
-// that nextval takes on the sequence. One that was prepared has no process; the lock on
-// its own number tells which it is.
+// sqlHolders finds the open transactions that have drawn an id: they hold the
+// lock that nextval takes on the sequence. A prepared transaction has no process;
+// the lock on its own number identifies it.
 const sqlHolders = `SELECT coalesce(l.pid, 0), coalesce(a.usename, x.owner, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), coalesce(a.query, ''),
 		coalesce(x.gid, ''), extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::float8
 	FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
@@ -134,7 +133,7 @@ func checkGaps(ctx context.Context, e *exam) (string, []Finding, error) {
 			cure = fmt.Sprintf("COMMIT PREPARED or ROLLBACK PREPARED '%s'", strings.ReplaceAll(h.Prepared, "'", "''"))
 		}
 		findings = append(findings, found(Warning, cure,
-			"A transaction has ids of events and has not ended for %v: they stay open at every position, and nothing above them is purged. It is %s.",
+			"A transaction with ids of events has been open for %v: the ids stay open at every position, and nothing above them is purged. It is %s.",
 			time.Duration(h.Seconds*float64(time.Second)).Round(time.Second), who))
 	}
 	return fmt.Sprintf("No transaction has had ids of events for more than %v.", e.Limits.Gap), findings, nil

@@ -10,8 +10,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// stream makes the patient's table a stream, and has a position at its end which nobody
-// moves.
+// stream converts the patient's table to a stream, with a position at its end
+// that no relay moves.
 func (p *patient) stream() {
 	p.Helper()
 	p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) SELECT 'a', '1', now() - interval '1 h' FROM generate_series(1, 10)`)
@@ -23,7 +23,7 @@ func (p *patient) stream() {
 	p.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('', 10), ('mail', 10)`)
 }
 
-// member is a relay that takes part, and holds the units of these destinations.
+// member is a relay of the stream that holds the units of these destinations.
 func (p *patient) member(destinations ...string) {
 	p.Helper()
 	conn := p.connect(p.with("application_name", "notifyd/units"))
@@ -36,7 +36,7 @@ func (p *patient) member(destinations ...string) {
 	}
 }
 
-// routed has all events go to mail.
+// routed routes all events to mail.
 func routed(o *Options) {
 	o.Route = func(string) []string { return []string{"mail"} }
 	o.Destinations = []Destination{{Name: "mail", Type: "log"}}
@@ -51,11 +51,11 @@ func streamTroubles() map[string]illness {
 		"ids of the writer":     {sql(`INSERT INTO outbox_events (id, event_type, payload) SELECT outbox_last_id() + 100, 'a', '1'`), "stream", Error, "that the sequence has not given out", "setval"},
 		"index of a queue": {
 			sql(`CREATE INDEX outbox_events_fresh ON outbox_events (id) WHERE state = 'fresh'`), "schema", Warning,
-			"outbox_events_fresh is of a queue", `DROP INDEX "public"."outbox_events_fresh"`,
+			"outbox_events_fresh belongs to a queue", `DROP INDEX "public"."outbox_events_fresh"`,
 		},
-		"nobody delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay runs", "notifyd run"},
-		"unit of nobody":  {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them has the unit of the destination mail", "notifyd run"},
-		"router of nobody": {
+		"no relay delivers":     {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
+		"unit without an owner": {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them owns the unit of the destination mail", "notifyd run"},
+		"router without an owner": {
 			func(p *patient, _ *Options) { p.member("mail") }, "units", Error, "the unit of types without a route", "notifyd run",
 		},
 		"destination gone": {func(p *patient, _ *Options) {
@@ -84,12 +84,12 @@ func streamTroubles() map[string]illness {
 		"payload too large": {func(p *patient, o *Options) {
 			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('big', to_json(repeat('x', 5000)))`)
 			o.Destinations = []Destination{{Name: "mail", Type: "email", MaxBytes: 5001}}
-		}, "payloads", Warning, "of type big has 5002 bytes and the destination mail takes 5001", "type big"},
+		}, "payloads", Warning, "of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
 	}
 }
 
-// TestStreamIllnesses brings about each illness of a stream, in a plain table and in a
-// partitioned one.
+// TestStreamIllnesses produces each illness of a stream, in a plain table and in
+// a partitioned one.
 func TestStreamIllnesses(t *testing.T) {
 	t.Parallel()
 	for name, ill := range streamTroubles() {
@@ -119,8 +119,8 @@ func TestStreamIllnesses(t *testing.T) {
 	}
 }
 
-// TestHealthyStream: a stream that is well gives no finding, and neither does it by a
-// role that may do no more than a relay needs.
+// TestHealthyStream: a healthy stream gives no finding, also to a role with no
+// more privileges than a relay needs.
 func TestHealthyStream(t *testing.T) {
 	t.Parallel()
 	for _, partitioned := range []bool{false, true} {
@@ -133,14 +133,14 @@ func TestHealthyStream(t *testing.T) {
 			}
 			p.stream()
 			p.member("", "mail")
-			// What is read over while others wait is no trouble, nor what does not go there.
+			// An event that is being read is no problem, nor is one of another destination.
 			p.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`)
 			r := p.examine(func(o *Options) {
 				routed(o)
 				o.Daily = &daily
 			})
 			for _, f := range r.Findings {
-				// Other tests of the same server may be in the way of these.
+				// Other tests on the same server may disturb these checks.
 				if f.Severity != OK && f.Check != "server" && f.Check != "transactions" && f.Check != "notification queue" && f.Check != "connections" {
 					t.Errorf("%+v", f)
 				}

@@ -16,7 +16,7 @@ import (
 
 const (
 	bellTrigger = "outbox_events_bell"
-	// keyFunction is what the triggers call that keep the keys of a partitioned table.
+	// keyFunction is the function of the triggers that keep the keys of a partitioned table.
 	keyFunction = "outbox_key"
 )
 
@@ -32,7 +32,7 @@ func (e *exam) triggers(ctx context.Context) ([]trigger, error) {
 		WHERE t.tgrelid = to_regclass($1) AND NOT t.tgisinternal ORDER BY t.tgname`, e.table("outbox_events"))
 }
 
-// checkTrigger looks whether the bell can ring at all.
+// checkTrigger checks whether the bell can ring at all.
 func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
 	all, err := e.triggers(ctx)
 	if err != nil {
@@ -43,7 +43,7 @@ func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
 			return "The trigger is there and enabled.", judgeTrigger(e.table("outbox_events"), t), nil
 		}
 	}
-	return "", []Finding{found(Warning, "notifyd migrate up --bell auto, unless it is meant to be off, as behind a transaction pooler",
+	return "", []Finding{found(Warning, "notifyd migrate up --bell auto, unless the bell is off on purpose, as behind a transaction pooler",
 		"There is no trigger %s: the bell is off, and relays find events by polling alone.", bellTrigger)}, nil
 }
 
@@ -58,12 +58,12 @@ func judgeTrigger(table string, t trigger) []Finding {
 	case t.Function != "outbox_bell_auto" && t.Function != "outbox_bell_always",
 		!strings.Contains(t.Definition, rings), !strings.Contains(t.Definition, "FOR EACH STATEMENT"), !strings.Contains(t.Definition, "NEW TABLE AS outbox_inserted"):
 		return []Finding{found(Error, fmt.Sprintf("DROP TRIGGER %s ON %s, then notifyd migrate up --bell auto", bellTrigger, table),
-			"The trigger %s is not the one that migrate makes: %s.", bellTrigger, t.Definition)}
+			"The trigger %s is not the one that migrate creates: %s.", bellTrigger, t.Definition)}
 	}
 	return nil
 }
 
-// checkOtherTriggers tells of what else runs with every event that is written.
+// checkOtherTriggers reports other triggers that run with every event that is written.
 func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error) {
 	all, err := e.triggers(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error)
 	for _, t := range all {
 		if t.Name != bellTrigger && t.Function != keyFunction && t.Enabled != "D" {
 			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table("outbox_events")),
-				"The trigger %s is not of notifyd: it runs with every write to outbox_events, and one that notifies makes commits wait for each other.", t.Name))
+				"The trigger %s does not belong to notifyd: it runs with every write to outbox_events, and one that notifies makes commits wait for each other.", t.Name))
 		}
 	}
 	return "No other trigger runs when events are written.", findings, nil
@@ -105,13 +105,13 @@ func checkReplicationRole(ctx context.Context, e *exam) (string, []Finding, erro
 		return "", nil, err
 	}
 	if mode == "replica" && len(findings) == 0 {
-		findings = append(findings, found(Warning, "take session_replication_role out of postgresql.conf or the connection string",
+		findings = append(findings, found(Warning, "remove session_replication_role from postgresql.conf or the connection string",
 			"session_replication_role is replica: no trigger fires, so events are found by polling alone."))
 	}
 	return "Triggers fire (session_replication_role is " + mode + ").", findings, nil
 }
 
-// checkBell looks whether whoever keeps the bell silent works.
+// checkBell checks whether the relay that keeps the bell silent works.
 func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
 	bell, err := store.ReadBell(ctx, e.conn, e.Schema)
 	if err != nil {
@@ -128,7 +128,7 @@ func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	// Relays at work claim all the time; a backlog may be old all the same.
+	// Working relays claim all the time, even if the backlog is old.
 	var atWork bool
 	err = e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name IN ('notifyd/claim', 'notifyd/stream')
 		AND datname = current_database() AND (state_change IS NULL OR state_change > clock_timestamp() - $1::bigint * interval '1 microsecond'))`,
@@ -140,12 +140,12 @@ func checkBell(ctx context.Context, e *exam) (string, []Finding, error) {
 	if oldest != nil && !atWork && oldest.Age > e.Limits.Frozen.Seconds() {
 		age := time.Duration(oldest.Age * float64(time.Second)).Round(time.Second)
 		return "", []Finding{found(Error, fmt.Sprintf("restart that relay, or SELECT pg_terminate_backend(%d)", bell.Silent.PID),
-			"The bell is kept silent by %s, no relay asks for work, and an event has waited for %v: that relay is frozen.", by, age)}, nil
+			"The bell is kept silent by %s, no relay queries for work, and an event has waited for %v: that relay is frozen.", by, age)}, nil
 	}
 	return fmt.Sprintf("The bell is in mode %s, kept silent by %s, which is awake.", bell.Mode, by), nil, nil
 }
 
-// oldestFresh leaves out what was tried: that waits for its destination.
+// oldestFresh leaves out events that were tried: those wait for their destination.
 func oldestFresh(b observe.Backlog) (oldest *observe.Waiting) {
 	for _, t := range b.Types {
 		if t.Oldest != nil && (oldest == nil || t.Oldest.Since.Before(oldest.Since)) {
@@ -160,12 +160,12 @@ func oldestFresh(b observe.Backlog) (oldest *observe.Waiting) {
 	return oldest
 }
 
-// backlog returns what waits.
+// backlog returns the backlog of the tables.
 func (e *exam) backlog(ctx context.Context) (observe.Backlog, error) {
 	return store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema, Route: e.Route})
 }
 
-// relays returns those that live: of a stream its own, of a queue those of the database.
+// relays returns the live relays: for a stream its own, for a queue those of the database.
 func (e *exam) relays(ctx context.Context) ([]store.RelaySession, error) {
 	if e.mode == outboxsql.ModeStream {
 		return store.ReadMembers(ctx, e.conn, e.Schema)
@@ -173,7 +173,7 @@ func (e *exam) relays(ctx context.Context) ([]store.RelaySession, error) {
 	return store.ReadRelays(ctx, e.conn)
 }
 
-// checkRelays looks whether anybody delivers.
+// checkRelays checks whether a relay delivers.
 func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 	relays, err := e.relays(ctx)
 	if err != nil {
@@ -187,7 +187,7 @@ func checkRelays(ctx context.Context, e *exam) (string, []Finding, error) {
 		return "", nil, err
 	}
 	if backlog.Oldest != nil {
-		return "", []Finding{found(Error, "notifyd run", "No relay runs with this database, and events wait.")}, nil
+		return "", []Finding{found(Error, "notifyd run", "No relay uses this database, and events wait.")}, nil
 	}
-	return "", []Finding{found(Note, "notifyd run", "No relay runs with this database; nothing waits.")}, nil
+	return "", []Finding{found(Note, "notifyd run", "No relay uses this database; nothing waits.")}, nil
 }

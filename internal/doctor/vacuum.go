@@ -13,7 +13,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// checkAutovacuum looks whether the tables are vacuumed by themselves.
+// checkAutovacuum checks whether the tables are vacuumed automatically.
 func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 	var on, counts, nap string
 	err := e.conn.QueryRow(ctx, `SELECT current_setting('autovacuum'), current_setting('track_counts'), current_setting('autovacuum_naptime')`).Scan(&on, &counts, &nap)
@@ -24,7 +24,7 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 	for name, value := range map[string]string{"autovacuum": on, "track_counts": counts} {
 		if value == "off" {
 			findings = append(findings, found(Error, fmt.Sprintf("ALTER SYSTEM SET %s = on, then SELECT pg_reload_conf()", name),
-				"%s is off: what is marked or written again piles up as dead rows, and every look at the tables becomes slower.", name))
+				"%s is off: every update leaves a dead row, and every query of the tables becomes slower.", name))
 		}
 	}
 	off, err := rows[struct{ Table string }](ctx, e.conn, `SELECT c.relname::text FROM pg_class c
@@ -36,7 +36,7 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 	for _, t := range off {
 		findings = append(findings, e.vacuumOff(t.Table))
 	}
-	// Not of a table where it is off: that is said already.
+	// Without tables where autovacuum is off, which are reported already.
 	unset, err := rows[struct{ Table string }](ctx, e.conn, `SELECT c.relname::text FROM pg_class c
 		WHERE (c.oid IN (to_regclass($1), to_regclass($2)) OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))) AND c.relkind = 'r'
 		AND NOT EXISTS (SELECT FROM unnest(c.reloptions) AS o WHERE o LIKE 'autovacuum\_%') ORDER BY 1`,
@@ -46,16 +46,16 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 	}
 	for _, t := range unset {
 		if e.neverUpdated(t.Table) {
-			continue // the server's settings will do: there is nothing to clean up
+			continue // the server's settings suffice: there is nothing to clean up
 		}
 		findings = append(findings, found(Note, "notifyd migrate up",
-			"%s has the server's settings for autovacuum, which are made for tables where less is written.", t.Table))
+			"%s has the server's settings for autovacuum, which suit tables with fewer writes.", t.Table))
 	}
-	return fmt.Sprintf("Autovacuum is on and comes every %s.", nap), findings, nil
+	return fmt.Sprintf("Autovacuum is on and runs every %s.", nap), findings, nil
 }
 
-// neverUpdated reports whether the rows of a table are written once: those of the events
-// of a stream.
+// neverUpdated reports whether the rows of a table are written once, as the
+// events of a stream are.
 func (e *exam) neverUpdated(table string) bool {
 	return e.mode == outboxsql.ModeStream && strings.HasPrefix(table, "outbox_events")
 }
@@ -63,12 +63,12 @@ func (e *exam) neverUpdated(table string) bool {
 func (e *exam) vacuumOff(table string) Finding {
 	cure := fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", e.table(table))
 	if e.neverUpdated(table) {
-		return found(Note, cure, "Autovacuum is off for %s: it has no dead rows, but is frozen late and all at once, and a plain table is not emptied of what was purged.", table)
+		return found(Note, cure, "Autovacuum is off for %s: the table has no dead rows, but is frozen late and all at once, and a plain table keeps its purged rows.", table)
 	}
 	return found(Warning, cure, "Autovacuum is off for %s: its dead rows pile up.", table)
 }
 
-// checkDeadRows looks whether vacuum keeps up.
+// checkDeadRows checks whether vacuum keeps up.
 func checkDeadRows(ctx context.Context, e *exam) (string, []Finding, error) {
 	type state struct {
 		Table      string
@@ -91,15 +91,14 @@ func checkDeadRows(ctx context.Context, e *exam) (string, []Finding, error) {
 			if s.Last != nil {
 				last = s.Last.UTC().Format(time.RFC3339)
 			}
-			findings = append(findings, found(Warning, fmt.Sprintf("end what holds back vacuum, if a finding names it, then VACUUM %s", e.table(s.Table)),
-				"%s has %d dead rows beside %d live ones; it was last vacuumed: %s.", s.Table, s.Dead, s.Live, last))
+			findings = append(findings, found(Warning, fmt.Sprintf("end the transactions that hold back vacuum, if a finding names any, then VACUUM %s", e.table(s.Table)),
+				"%s has %d dead rows and %d live ones; last vacuum: %s.", s.Table, s.Dead, s.Live, last))
 		}
 	}
 	return "Rows: " + strings.Join(facts, ", ") + ".", findings, nil
 }
 
-// checkTransactions looks for sessions that hold back vacuum, and with it the marks
-// of relays.
+// checkTransactions looks for sessions that hold back vacuum, which slows relays down.
 func checkTransactions(ctx context.Context, e *exam) (string, []Finding, error) {
 	type session struct {
 		PID                            int32
@@ -123,21 +122,21 @@ func checkTransactions(ctx context.Context, e *exam) (string, []Finding, error) 
 		if s.Began != nil {
 			since = " since " + s.Began.UTC().Format(time.RFC3339)
 		}
-		findings = append(findings, found(Warning, fmt.Sprintf("SELECT pg_terminate_backend(%d); against the next one, set idle_in_transaction_session_timeout for its role", s.PID),
+		findings = append(findings, found(Warning, fmt.Sprintf("SELECT pg_terminate_backend(%d); to prevent another, set idle_in_transaction_session_timeout for its role", s.PID),
 			"A transaction is open for %v and holds back vacuum: pid %d, user %s, application %q, %s, query%s: %s.",
 			time.Duration(s.Seconds*float64(time.Second)).Round(time.Second), s.PID, s.User, s.Application, s.State, since, shorten(s.Text)))
 	}
 	return fmt.Sprintf("No transaction is older than %v.", e.Limits.Transaction), findings, nil
 }
 
-// maxQuery is how much of a query is shown, in characters.
+// maxQuery bounds the part of a query that is shown, in characters.
 const maxQuery = 80
 
-// literal is a text in a query, also one that the server has cut off.
+// literal is a text in a query, also one that the server has truncated.
 var literal = regexp.MustCompile(`(?s)'(?:[^']|'')*(?:'|$)|\$([A-Za-z_]*)\$.*?(?:\$[A-Za-z_]*\$|$)`)
 
-// shorten makes a query fit for a finding: the texts in it may be anything, and
-// what is left is cut.
+// shorten prepares a query for a finding: it hides texts, which may be
+// confidential, and truncates the rest.
 func shorten(query string) string {
 	query = oneLine(literal.ReplaceAllString(query, "'...'"))
 	if utf8.RuneCountInString(query) > maxQuery {
@@ -146,8 +145,8 @@ func shorten(query string) string {
 	return query
 }
 
-// checkPrepared looks for transactions that were prepared and forgotten: they outlive
-// their sessions, and the server.
+// checkPrepared looks for forgotten prepared transactions: they outlive their
+// sessions, and restarts of the server.
 func checkPrepared(ctx context.Context, e *exam) (string, []Finding, error) {
 	type prepared struct {
 		ID, Owner, Database string
@@ -168,7 +167,7 @@ func checkPrepared(ctx context.Context, e *exam) (string, []Finding, error) {
 	return "No prepared transaction is forgotten.", findings, nil
 }
 
-// checkSlots looks for replication slots that nobody reads.
+// checkSlots looks for replication slots without a reader.
 func checkSlots(ctx context.Context, e *exam) (string, []Finding, error) {
 	type slot struct {
 		Name, Type string
@@ -188,7 +187,7 @@ func checkSlots(ctx context.Context, e *exam) (string, []Finding, error) {
 			holds = ", and dead rows"
 		}
 		findings = append(findings, found(Warning, fmt.Sprintf("start its reader, or SELECT pg_drop_replication_slot(%s)", "'"+strings.ReplaceAll(s.Name, "'", "''")+"'"),
-			"Nobody reads the %s replication slot %s: the server keeps %d MiB of its log for it%s, until the disk is full.", s.Type, s.Name, s.Bytes>>20, holds))
+			"The %s replication slot %s has no reader: the server keeps %d MiB of its log for it%s, until the disk is full.", s.Type, s.Name, s.Bytes>>20, holds))
 	}
 	return "No replication slot is abandoned.", findings, nil
 }
@@ -200,9 +199,9 @@ type pendingPayload struct {
 	Bytes     int
 }
 
-// sqlPayloads looks at the size that is stored, which is compressed, for the first
-// 10,000 events that are fresh, and at the real size of the 20 largest of
-// them and of the first 1,000; and so for the deliveries that are due first.
+// sqlPayloads reads the stored size, which is compressed, of the first 10,000
+// fresh events, and the real size of the 20 largest of them, of the first 1,000,
+// and of the deliveries that are due first.
 const sqlPayloads = `WITH fresh AS (SELECT id, event_type, pg_column_size(payload) AS stored FROM outbox_events
 			WHERE %s ORDER BY id LIMIT 10000),
 		due AS (SELECT event_id FROM outbox_deliveries WHERE state = 'retry' ORDER BY destination, available_at LIMIT 1000),
@@ -210,13 +209,13 @@ const sqlPayloads = `WITH fresh AS (SELECT id, event_type, pg_column_size(payloa
 	SELECT DISTINCT ON (event_type) event_type, id, octet_length(payload::text)
 	FROM outbox_events WHERE id IN (SELECT id FROM picked) ORDER BY event_type, octet_length(payload::text) DESC`
 
-// What is fresh: of a stream, what is above the lowest position.
+// Fresh events of a stream are those above the lowest position.
 const (
 	freshOfQueue  = `state = 'fresh'`
 	freshOfStream = `id > (SELECT coalesce(min(head), (SELECT origin_head FROM outbox_mode)) FROM outbox_positions)`
 )
 
-// checkPayloads compares what waits with what the destinations take.
+// checkPayloads compares the waiting payloads with the limits of the destinations.
 func checkPayloads(ctx context.Context, e *exam) (string, []Finding, error) {
 	var all []pendingPayload
 	err := pgx.BeginTxFunc(ctx, e.conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
@@ -254,8 +253,8 @@ func (e *exam) tooLarge(p pendingPayload) (findings []Finding) {
 	for _, name := range e.Route(p.EventType) {
 		for _, d := range e.Destinations {
 			if d.Name == name && d.MaxBytes > 0 && p.Bytes > d.MaxBytes {
-				findings = append(findings, found(Warning, fmt.Sprintf("raise the limit of the destination %s if it has one to raise, or write less into events of type %s", name, p.EventType),
-					"The event %d of type %s has %d bytes and the destination %s takes %d: it will be a dead letter.", p.EventID, p.EventType, p.Bytes, name, d.MaxBytes))
+				findings = append(findings, found(Warning, fmt.Sprintf("raise the limit of the destination %s if it has a setting for it, or write less into events of type %s", name, p.EventType),
+					"The event %d of type %s has %d bytes and the destination %s accepts %d: it will become a dead letter.", p.EventID, p.EventType, p.Bytes, name, d.MaxBytes))
 			}
 		}
 	}
