@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// writeArchive packs files, place to path, below the directory base. Order,
-// times, owners and modes depend on the arguments alone.
+// writeArchive packs files, which maps places to paths, below the directory base.
+// Order, times, owners and modes depend on the arguments alone.
 func writeArchive(path, base string, at time.Time, files map[string]string) (err error) {
 	out, err := os.Create(path)
 	if err != nil {
@@ -26,7 +26,7 @@ func writeArchive(path, base string, at time.Time, files map[string]string) (err
 			_ = os.Remove(path) // half an archive is worse than none
 		}
 	}()
-	zip, err := gzip.NewWriterLevel(out, gzip.BestCompression) // its header has neither a name nor a time
+	zip, err := gzip.NewWriterLevel(out, gzip.BestCompression) // without a name or a time in its header
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func addFile(t *tar.Writer, name, path string, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	mode := int64(0o644) // what a umask made of it says nothing
+	mode := int64(0o644) // the umask must not matter
 	if info.Mode()&0o100 != 0 {
 		mode = 0o755
 	}

@@ -1,6 +1,7 @@
-// Package dist builds what is released: a static binary per platform, packed
-// with its man pages, completions and example files, a bill of materials of each
-// binary, and the checksums of all. Two runs on one commit, in any directory, give the same bytes.
+// Package dist builds a release: a static binary per platform, packed with its
+// man pages, completions and example files, a bill of materials of each binary,
+// and the checksums of all. Two runs on one commit, in any directory, give the
+// same bytes.
 package dist
 
 import (
@@ -21,10 +22,10 @@ import (
 	"time"
 )
 
-// Platform is what a binary runs on.
+// Platform is the platform of a binary.
 type Platform struct{ OS, Arch string }
 
-// Platforms are those that are released.
+// Platforms are the released platforms.
 func Platforms() []Platform {
 	return []Platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}}
 }
@@ -32,14 +33,14 @@ func Platforms() []Platform {
 // Checksums is the name of the file with the checksums, as sha256sum writes it.
 const Checksums = "SHA256SUMS"
 
-// Options say what to build.
+// Options configure a build.
 type Options struct {
 	// Root is the repository, a git work tree.
 	Root string
-	// Package is the one of the program, as "./cmd/notifyd". Its last element
-	// is the program's name.
+	// Package is the package of the program, such as "./cmd/notifyd". Its last
+	// element is the program's name.
 	Package string
-	// Out is the directory for the archives, made if it is missing. Archives of
+	// Out is the directory for the archives, created if it is missing. Archives of
 	// an earlier run stay.
 	Out string
 	// Platforms to build for.
@@ -47,18 +48,18 @@ type Options struct {
 	// Extra maps files and directories below Root to their place in the
 	// archives.
 	Extra map[string]string
-	// Generate, if set, makes more files in dir, by running the program: a
+	// Generate, if set, creates more files in dir by running the program, which is a
 	// build for this machine. epoch is the time of the commit, in seconds.
 	Generate func(ctx context.Context, program, dir string, epoch int64) error
-	// AllowDirty builds what is not committed too, and says so in the version.
+	// AllowDirty also builds uncommitted changes, and the version says so.
 	AllowDirty bool
-	// Log is told what is going on.
+	// Log reports progress.
 	Log *slog.Logger
 }
 
 // ErrDirty is returned, with a list of the files, for a work tree with changes
 // that are not committed.
-var ErrDirty = errors.New("the work tree has changes that are not committed: nobody could build this again")
+var ErrDirty = errors.New("the work tree has changes that are not committed: the build could not be repeated")
 
 // Build writes an archive and a bill of materials per platform, and the checksums
 // of these, and returns the paths: archives, bills, checksums. The program's variables main.version and main.commit are set.
@@ -73,7 +74,7 @@ func Build(ctx context.Context, o Options) (paths []string, err error) {
 		}
 		commit.version += "-dirty"
 	}
-	if err := os.MkdirAll(o.Out, 0o755); err != nil { //nolint:gosec // archives are for everybody
+	if err := os.MkdirAll(o.Out, 0o755); err != nil { //nolint:gosec // archives are public
 		return nil, err
 	}
 	work, err := os.MkdirTemp("", "notifyd-dist-")
@@ -104,7 +105,7 @@ func Build(ctx context.Context, o Options) (paths []string, err error) {
 
 func (o Options) name() string { return filepath.Base(o.Package) }
 
-// collect returns what is in every archive: place to path.
+// collect returns the common files of all archives, by place.
 func (o Options) collect(ctx context.Context, c commit, work string) (map[string]string, error) {
 	files := make(map[string]string)
 	for from, to := range o.Extra {
@@ -151,7 +152,7 @@ func (o Options) compile(ctx context.Context, c commit, p Platform, program stri
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", c.version, c.hash), "-o", program, o.Package)
 	cmd.Dir = o.Root
-	// Whoever builds may have settings of his own for each of these.
+	// The environment may set each of these.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off")
 	if p != (Platform{}) {
 		cmd.Env = append(cmd.Env, "GOOS="+p.OS, "GOARCH="+p.Arch)
@@ -162,15 +163,15 @@ func (o Options) compile(ctx context.Context, c commit, p Platform, program stri
 	return nil
 }
 
-// commit is what is built.
+// commit is the commit to build.
 type commit struct {
 	hash    string
 	time    time.Time
 	version string
-	changes []string // what is not committed, as "git status --porcelain" prints it
+	changes []string // uncommitted changes, as "git status --porcelain" prints them
 }
 
-// listed has a line per change, as far as they are worth reading, and the ways out.
+// listed returns a line per change, up to a limit, and the remedies.
 func listed(changes []string) string {
 	const most = 20
 	var text strings.Builder
@@ -184,7 +185,7 @@ func listed(changes []string) string {
 	if more := len(changes) - most; more > 0 {
 		fmt.Fprintf(&text, "\n  and %d more", more)
 	}
-	text.WriteString("\ncommit, remove or ignore them, or build them too with -allow-dirty, and the version says so")
+	text.WriteString("\ncommit, remove or ignore them, or build them with -allow-dirty, which the version shows")
 	return text.String()
 }
 
@@ -200,7 +201,7 @@ func readCommit(ctx context.Context, root string) (c commit, err error) {
 	}
 	c.hash = git("rev-parse", "HEAD")
 	seconds := git("log", "-1", "--format=%ct")
-	// Whoever builds may have told git to be silent about untracked files.
+	// The configuration of git may hide untracked files.
 	for line := range strings.Lines(git("status", "--porcelain", "--untracked-files=normal")) {
 		c.changes = append(c.changes, strings.TrimRight(line, "\n"))
 	}
@@ -245,7 +246,7 @@ func writeChecksums(path string, files []string) error {
 		lines = append(lines, sum+"  "+filepath.Base(f)+"\n")
 	}
 	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[64:], b[64:]) })
-	return os.WriteFile(path, []byte(strings.Join(lines, "")), 0o644) //nolint:gosec // it is for everybody
+	return os.WriteFile(path, []byte(strings.Join(lines, "")), 0o644) //nolint:gosec // the file is public
 }
 
 func checksum(path string) (sum string, err error) {

@@ -57,7 +57,7 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// repository makes one with a small program, and a clone of it elsewhere.
+// repository creates a repository with a small program, and a clone of it.
 func repository(t *testing.T) (first, second string) {
 	t.Helper()
 	first, second = filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "a", "longer", "path")
@@ -178,7 +178,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// unpack returns what is in an archive.
+// unpack returns the contents of an archive.
 func unpack(t *testing.T, path string) (headers []*tar.Header, contents map[string][]byte) {
 	t.Helper()
 	zip, err := gzip.NewReader(strings.NewReader(read(t, path)))

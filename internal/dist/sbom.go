@@ -56,10 +56,10 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn,omitempty"`
 }
 
-// writeBOM lists what was linked into a program: the modules, as the linker has
-// recorded them, and the standard library. Tools and test dependencies, which
-// go.mod has as well, are absent. The result depends on the commit and on the
-// program alone.
+// writeBOM lists the parts that were linked into a program: the modules, as
+// recorded by the linker, and the standard library. Tools and test dependencies,
+// which are also in go.mod, are absent. The result depends on the commit and on
+// the program alone.
 func writeBOM(path, program string, c commit) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -89,17 +89,17 @@ func writeBOM(path, program string, c commit) error {
 			Properties: append(settings(info), property{"notifyd:commit", c.hash}),
 		},
 		Components: list,
-		// The build information does not say which module uses which.
+		// The build information does not show which module uses which.
 		Dependencies: append([]dependency{all}, dependencies...),
 	}, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(text, '\n'), 0o644) //nolint:gosec // it is for everybody
+	return os.WriteFile(path, append(text, '\n'), 0o644) //nolint:gosec // the file is public
 }
 
-// library is the component of a module, or of the one that go.mod has replaced it
-// by. A directory in its place has neither a version nor an address.
+// library is the component of a module, or of its replacement in go.mod. A
+// directory as the replacement has neither a version nor an address.
 func library(m *debug.Module) component {
 	if m.Replace != nil && m.Replace.Version != "" {
 		m = m.Replace
@@ -123,7 +123,7 @@ func module(kind, path, version string) component {
 	return component{Type: kind, Ref: ref, Name: path, Version: version, URL: ref}
 }
 
-// settings are those of the build that decide what is in the program.
+// settings are the build settings that determine the program.
 func settings(info *debug.BuildInfo) (list []property) {
 	for _, s := range info.Settings {
 		switch s.Key {

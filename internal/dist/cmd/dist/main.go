@@ -29,8 +29,8 @@ func main() {
 
 func run(ctx context.Context) error {
 	out := flag.String("o", "dist", "directory for the archives")
-	platforms := flag.String("platforms", "", "such as linux/amd64,darwin/arm64 (default: all that are released)")
-	dirty := flag.Bool("allow-dirty", false, "build changes that are not committed, too")
+	platforms := flag.String("platforms", "", "such as linux/amd64,darwin/arm64 (default: all released platforms)")
+	dirty := flag.Bool("allow-dirty", false, "also build changes that are not committed")
 	flag.Parse()
 	wanted := dist.Platforms()
 	if *platforms != "" {
@@ -55,7 +55,7 @@ func run(ctx context.Context) error {
 	return err
 }
 
-// extra are the files beside the program, and their places in an archive.
+// extra are the files that accompany the program, and their places in an archive.
 func extra() map[string]string {
 	return map[string]string{
 		"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "SECURITY.md": "SECURITY.md",

@@ -43,8 +43,8 @@ func main() {
 }
 `
 
-// pack makes the archive of a release into out: the files of this repository, with
-// the program above.
+// pack creates the archive of a release in out: the files of this repository,
+// with the program above.
 func pack(t *testing.T, out string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -95,8 +95,8 @@ func shell(t *testing.T, dir, command string) {
 	}
 }
 
-// TestDeployArchive types what docs/deploy.md does with an archive, below a directory
-// in place of the root of the file system.
+// TestDeployArchive runs the commands of docs/deploy.md for an archive, below a
+// directory in place of the root of the file system.
 func TestDeployArchive(t *testing.T) {
 	t.Parallel()
 	sysusers := testenv.Program(t, "systemd-sysusers")
