@@ -112,7 +112,7 @@ func TestEventMistakes(t *testing.T) {
 	yaml := shopConfig(url, sink.Port())
 	maybe := strings.Replace(yaml, "{{ .Payload.email }}", "{{ get .Payload `email` | default `` }}", 1)
 	d := startDaemon(t, nil, "run", "-c", file(t, yaml))
-	absent := ": the event has no such field: mend the event, or use get and default for a field that may be absent"
+	absent := ": the event has no such field: fix the event, or use get and default for a field that may be absent"
 	for _, c := range []struct{ payload, want string }{
 		{`{"email": "ann@example.com"}`, `email: template "subject", line 1, at {{ .Payload.order }}` + absent},
 		{`{"order": 7}`, `email: template "to", line 1, at {{ .Payload.email }}` + absent},

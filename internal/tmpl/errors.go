@@ -20,8 +20,8 @@ func funcErrorf(format string, args ...any) error {
 	return &funcError{fmt.Sprintf(format, args...)}
 }
 
-// parseError rewrites what the template packages say into: which template,
-// which line, what is wrong, what to do.
+// parseError rewrites an error of the template packages into: the template, the
+// line, the mistake, the cure.
 func parseError(name string, err error) error {
 	if bad, ok := errors.AsType[*htmltemplate.Error](err); ok {
 		return fmt.Errorf("template %q, line %d: %s: close the tag, quote or comment that is open where the value stands",
@@ -47,7 +47,7 @@ func parseCure(msg string) string {
 	case strings.Contains(msg, "unexpected EOF"):
 		return "close every {{if}}, {{range}}, {{with}} and {{define}} with {{end}}"
 	case strings.Contains(msg, "unexpected {{end}}"), strings.Contains(msg, "unexpected {{else}}"):
-		return "take it out, or open an {{if}}, {{range}} or {{with}} before it"
+		return "remove it, or open an {{if}}, {{range}} or {{with}} before it"
 	default:
 		return `close every {{ with }} and write text in double quotes, as in {{ date "2006-01-02" .Event.CreatedAt }}`
 	}
@@ -59,8 +59,8 @@ func where() *regexp.Regexp {
 	return regexp.MustCompile(`(?s):(\d+):\d+: executing .*? at <(.*?)>: (.*)$`)
 }
 
-// execError says which template and which field, and lets through only the
-// reasons that are known not to quote a value.
+// execError names the template and the field, and passes on only the reasons that
+// are known not to quote a value.
 func execError(name string, err error) error {
 	var own *funcError
 	isOwn := errors.As(err, &own)
@@ -88,9 +88,9 @@ func execError(name string, err error) error {
 func execReason(reason string) string {
 	switch {
 	case strings.HasPrefix(reason, "map has no entry for key"):
-		return "the event has no such field: mend the event, or use get and default for a field that may be absent"
+		return "the event has no such field: fix the event, or use get and default for a field that may be absent"
 	case strings.Contains(reason, "nil pointer evaluating"), strings.Contains(reason, "nil data"):
-		return "the field above it is null or absent: mend the event, or use get and default for a field that may be absent"
+		return "the field above it is null or absent: fix the event, or use get and default for a field that may be absent"
 	case strings.HasPrefix(reason, "can't evaluate field"):
 		return "the value above it is not an object with that field"
 	case strings.HasPrefix(reason, "range can't iterate over"):
@@ -99,7 +99,7 @@ func execReason(reason string) string {
 		strings.HasPrefix(reason, "error calling lt"), strings.HasPrefix(reason, "error calling gt"),
 		strings.HasPrefix(reason, "error calling le"), strings.HasPrefix(reason, "error calling ge"),
 		strings.HasPrefix(reason, "error calling ne"):
-		return "the value has another type than is needed there: for a number from the payload use int"
+		return "the value has the wrong type: for a number from the payload use int"
 	default:
 		return "the value does not fit what the template does with it"
 	}

@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	// presentFunc is put behind every value that is printed; nobody writes it.
+	// presentFunc is appended to every value that is printed; templates do not write it.
 	presentFunc = "present"
-	// escapeURLFunc is put behind it in URLs.
+	// escapeURLFunc is appended in URLs.
 	escapeURLFunc = "escapeURL"
 )
 
-// funcs returns the functions that a template may use beside those that Go's
-// text/template has:
+// funcs returns the functions that a template may use besides those of Go's text/template:
 //
 //	json V                   compact JSON
 //	get V "a.b"              the value at a path, or nothing if it is absent
@@ -61,7 +60,7 @@ func funcs() map[string]any {
 		"address":     address,
 		"int":         toInt,
 		"fixed":       fixed,
-		// Go's own, with a limit: in a loop they could eat the memory.
+		// Go's own, with a limit: in a loop they could exhaust the memory.
 		"print":   func(args ...any) (string, error) { return bounded(fmt.Sprint(args...)) },
 		"println": func(args ...any) (string, error) { return bounded(fmt.Sprintln(args...)) },
 		"printf": func(format string, args ...any) (string, error) {
@@ -70,7 +69,7 @@ func funcs() map[string]any {
 	}
 }
 
-// FuncNames returns the names of the functions that templates have beside those
+// FuncNames returns the names of the functions that templates have besides those
 // of text/template, sorted.
 func FuncNames() []string {
 	names := slices.Sorted(maps.Keys(funcs()))
@@ -88,7 +87,7 @@ func bounded(s string) (string, error) {
 
 func present(v any) (any, error) {
 	if v == nil {
-		return nil, funcErrorf("the value is null or absent: mend the event, or use get and default")
+		return nil, funcErrorf("the value is null or absent: fix the event, or use get and default")
 	}
 	return v, nil
 }
@@ -144,7 +143,7 @@ func required(message string, v any) (any, error) {
 // escapeURL escapes a value for a segment of a path and for a query alike.
 func escapeURL(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-// text1 makes a template function of one that takes a text.
+// text1 converts a function of a text to a template function.
 func text1(f func(string) string) func(any) (string, error) {
 	return func(v any) (string, error) {
 		s, err := toText(v)
@@ -167,7 +166,7 @@ func toText(v any) (string, error) {
 	case fmt.Stringer:
 		return v.String(), nil
 	case nil:
-		return "", funcErrorf("the value is null or absent: mend the event, or use get and default")
+		return "", funcErrorf("the value is null or absent: fix the event, or use get and default")
 	default:
 		return "", funcErrorf("the value is a list or an object, not a text: use json or join")
 	}
@@ -282,8 +281,8 @@ func fixed(digits int, v any) (string, error) {
 	return r.FloatString(digits), nil
 }
 
-// decimal parses a number exactly. The length limit, and that of the exponent,
-// keep 1e999999999 from eating the memory.
+// decimal parses a number exactly. The limits of the length and the exponent keep
+// 1e999999999 from exhausting the memory.
 func decimal(s string) (*big.Rat, error) {
 	bad := funcErrorf("the value is not a number")
 	if len(s) > 64 || strings.ContainsAny(s, "/_xXbBoOpP") {

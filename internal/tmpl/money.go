@@ -7,8 +7,8 @@ import (
 )
 
 // money formats an amount. An integer counts minor units; a text, or a number
-// with a point, is a decimal amount. An amount that has more digits than the
-// currency is an error: rounding money is not a template's business.
+// with a point, is a decimal amount. An amount with more digits than the currency
+// is an error: a template must not round money.
 func money(amount, currency any) (string, error) {
 	cur, err := toText(currency)
 	if err != nil {

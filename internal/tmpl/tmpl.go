@@ -1,15 +1,15 @@
-// Package tmpl renders text and HTML out of an event.
+// Package tmpl renders text and HTML from an event.
 //
 // A template is Go's text/template, or html/template where the result is HTML,
 // over three values:
 //
 //	.Event     ID, Type, AggregateType, AggregateID, CreatedAt, Attempt, Replay, DedupeID, Destination
-//	.Payload   the decoded JSON; a number keeps the text that it was written in
+//	.Payload   the decoded JSON; a number keeps its original text
 //	.Headers   the event's headers
 //
-// A path that leads nowhere is an error, and so is one that leads to null: a
-// mail that greets "<no value>" is worse than one that was not sent. Where a
-// value may be absent, ask with get: {{ get .Payload "user.name" | default "friend" }}.
+// A path that leads nowhere is an error, and so is one that leads to null: a mail
+// that greets "<no value>" is worse than one that was not sent. Where a value may
+// be absent, use get: {{ get .Payload "user.name" | default "friend" }}.
 //
 // Templates come from the operator's configuration and are trusted as such;
 // payloads are not. Neither can make a template run or grow without end, see
@@ -31,13 +31,13 @@ import (
 )
 
 const (
-	// MaxOutput is the size in bytes that the result of one template may have.
+	// MaxOutput is the limit of the result of one template, in bytes.
 	// Mail servers commonly refuse messages of more than 10 MiB, and Gmail
 	// shows about 100 KiB of one: 1 MiB is far from both.
 	MaxOutput = 1 << 20
-	// MaxSteps bounds what one execution may do: each piece of text, each
-	// printed value and each turn of a range is a step. A table of 5,000 rows
-	// with 20 columns has about 200,000.
+	// MaxSteps bounds one execution: each piece of text, each printed value and each
+	// iteration of a range is a step. A table of 5,000 rows with 20 columns has
+	// about 200,000.
 	MaxSteps = 500_000
 )
 
@@ -49,7 +49,7 @@ type Template struct {
 	text     string
 }
 
-// Event is what a template sees as .Event.
+// Event is .Event in a template.
 type Event struct {
 	ID            int64
 	Type          string
@@ -58,12 +58,12 @@ type Event struct {
 	CreatedAt     time.Time
 	Attempt       int
 	Replay        int
-	DedupeID      string // what a receiver drops duplicates by: delivery.Event's
+	DedupeID      string // the key by which receivers drop duplicates: delivery.Event's
 	Destination   string
 }
 
-// Data is what a template sees as its dot. It may be used for any number of
-// templates, but for none of them concurrently with a change.
+// Data is the dot of a template. It may be used for any number of templates, but
+// not concurrently with a change.
 type Data struct {
 	Event   Event
 	Payload any
@@ -95,9 +95,9 @@ func NewData(e *delivery.Event) (*Data, error) {
 // error: take the setting's path.
 func Text(name, text string) (*Template, error) { return plain(name, text) }
 
-// URL parses a template whose result is a URL. What is printed is escaped, so
-// that a value stays within the segment of the path, or the parameter, where it
-// stands. A segment that is ".." is for the caller to refuse.
+// URL parses a template whose result is a URL. Printed values are escaped, so
+// that a value stays within its segment of the path or its parameter. The caller
+// must refuse a segment that is "..".
 func URL(name, text string) (*Template, error) { return plain(name, text, escapeURLFunc) }
 
 func plain(name, text string, escapers ...string) (*Template, error) {
@@ -115,8 +115,8 @@ func plain(name, text string, escapers ...string) (*Template, error) {
 	return finish(name, text, t.Tree, t.Execute), nil
 }
 
-// HTML parses a template whose result is HTML. Values are escaped for the place
-// in the document where they stand.
+// HTML parses a template whose result is HTML. Values are escaped for their place
+// in the document.
 func HTML(name, text string) (*Template, error) {
 	t, err := htmltemplate.New(name).Option("missingkey=error").Funcs(funcs()).Parse(text)
 	if err != nil {
@@ -130,8 +130,8 @@ func HTML(name, text string) (*Template, error) {
 		return nil, err
 	}
 	parsed := finish(name, text, t.Tree, t.Execute)
-	// html/template looks at the context of each value only when it first
-	// runs. Mistakes in it must show when the configuration is read.
+	// html/template checks the context of each value only when it first runs.
+	// Mistakes in it must show when the configuration is read.
 	var bad *htmltemplate.Error
 	if err := t.Execute(&limitWriter{}, &Data{}); errors.As(err, &bad) {
 		return nil, parseError(name, bad)
@@ -146,8 +146,8 @@ func finish(name, text string, tree *parse.Tree, exec func(io.Writer, any) error
 // Name returns the name that the template was parsed with.
 func (t *Template) Name() string { return t.name }
 
-// Constant reports whether the template has no actions, so that its result is
-// its text whatever the event, and returns that text.
+// Constant reports whether the template has no actions, so that its result is the
+// same for every event, and returns that result.
 func (t *Template) Constant() (string, bool) { return t.text, t.constant }
 
 // Render executes the template. The error names the template and the field.
@@ -159,8 +159,8 @@ func (t *Template) Render(d *Data) (string, error) {
 	return w.buf.String(), nil
 }
 
-// limitWriter holds the result and stops the template at a limit. Every step of
-// a template ends in a Write, if only an empty one: see prepare.
+// limitWriter holds the result and stops the template at a limit. Every step of a
+// template ends in a Write, even an empty one: see prepare.
 type limitWriter struct {
 	buf   bytes.Buffer
 	steps int
@@ -172,7 +172,7 @@ func (w *limitWriter) Write(p []byte) (int, error) {
 		return 0, funcErrorf("it takes more than %d steps: range over fewer elements", MaxSteps)
 	}
 	if w.buf.Len()+len(p) > MaxOutput {
-		return 0, funcErrorf("its result has more than %d bytes: leave something out, or send a link", MaxOutput)
+		return 0, funcErrorf("its result has more than %d bytes: shorten it, or send a link", MaxOutput)
 	}
 	return w.buf.Write(p)
 }

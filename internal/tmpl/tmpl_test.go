@@ -98,7 +98,7 @@ func TestParseErrorsNamePlaceAndCure(t *testing.T) {
 		"a\n{{foo .Payload.x}}":                 {`"subject", line 2`, `"foo" not defined`, "use one of address, date"},
 		"{{.Payload.x":                          {"line 1", "unclosed action", "close every {{"},
 		"{{if .Payload.x}}":                     {"line 1", "unexpected EOF", "{{end}}"},
-		"a{{end}}":                              {"line 1", "unexpected {{end}}", "take it out"},
+		"a{{end}}":                              {"line 1", "unexpected {{end}}", "remove it"},
 		"{{$x}}":                                {"line 1", "undefined variable", "declare it"},
 		"{{.Paylod.x}}":                         {`"subject"`, "no .Paylod", ".Event, .Payload and .Headers"},
 		"{{if (.Event.Name)}}x{{end}}":          {"no .Event.Name", "AggregateID"},

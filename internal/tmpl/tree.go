@@ -7,9 +7,9 @@ import (
 	"text/template/parse"
 )
 
-// prepare checks the parsed trees of one template and changes them so that
-// printing nothing is an error and so that each turn of a loop is seen by the
-// limitWriter. The functions named in escapers are put behind every value.
+// prepare checks the parsed trees of one template. It changes them so that
+// printing nothing is an error, and so that the limitWriter counts each iteration
+// of a loop. The functions named in escapers are appended to every value.
 func prepare(name string, trees map[string]*parse.Tree, escapers ...string) error {
 	for sub, tree := range trees {
 		if tree == nil || tree.Root == nil {
@@ -25,8 +25,8 @@ func prepare(name string, trees map[string]*parse.Tree, escapers ...string) erro
 	return refuseRecursion(name, trees)
 }
 
-// tick puts an empty text in front of a list: it prints nothing, but it is a
-// call of Write, which is where the steps are counted.
+// tick puts an empty text in front of a list: it prints nothing, but calls Write,
+// which counts the steps.
 func tick(l *parse.ListNode) {
 	l.Nodes = slices.Insert(l.Nodes, 0, parse.Node(&parse.TextNode{NodeType: parse.NodeText, Pos: l.Pos}))
 }
@@ -34,7 +34,7 @@ func tick(l *parse.ListNode) {
 type walker struct {
 	template string
 	root     bool     // whether dot and $ are the Data
-	behind   []string // the functions put behind every value
+	behind   []string // the functions appended to every value
 	err      error
 }
 
@@ -78,7 +78,7 @@ func (w *walker) node(n parse.Node) {
 	}
 }
 
-// inner walks a list in which dot is something else than the Data.
+// inner walks a list in which dot is not the Data.
 func (w *walker) inner(l *parse.ListNode) {
 	was := w.root
 	w.root = false
@@ -175,7 +175,7 @@ func calls(l *parse.ListNode, names []string) []string {
 	return names
 }
 
-// isConstant reports whether a tree has text in it and nothing else.
+// isConstant reports whether a tree consists of text only.
 func isConstant(t *parse.Tree) bool {
 	if t == nil || t.Root == nil {
 		return true
