@@ -14,10 +14,10 @@ import (
 )
 
 // certLifetime is longer than any test or demo runs, and short enough that a
-// certificate which ends up elsewhere is of no use.
+// leaked certificate is useless.
 const certLifetime = 7 * 24 * time.Hour
 
-// selfSigned makes a certificate for the loopback addresses, and its PEM.
+// selfSigned creates a certificate for the loopback addresses, and its PEM.
 func selfSigned() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

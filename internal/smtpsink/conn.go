@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// listener hands out connections that have the faults built in.
+// listener returns connections with the faults built in.
 type listener struct {
 	net.Listener
 	sink *Sink
@@ -33,25 +33,25 @@ func (l *listener) Accept() (net.Conn, error) {
 	s.conns[c] = struct{}{}
 	s.accepted++
 	s.announce()
-	if s.server == nil { // accepted while Close was at work
+	if s.server == nil { // accepted during Close
 		go func() { _ = c.Close() }()
 	}
 	return c, nil
 }
 
-// lineConn sits between the socket and go-smtp. It hands over one line at a
-// time, so that a fault can answer a command before go-smtp sees it, and does
-// STARTTLS itself, so that it still sees lines afterwards.
+// lineConn sits between the socket and go-smtp. It passes on one line at a time,
+// so that a fault can answer a command before go-smtp sees it, and does STARTTLS
+// itself, so that it still sees lines afterwards.
 //
-// Read and Write are called by the one goroutine that go-smtp has for the
-// connection; Close by anybody.
+// Only go-smtp's goroutine for the connection calls Read and Write; any goroutine
+// may call Close.
 type lineConn struct {
 	net.Conn
 	sink    *Sink
 	stopped <-chan struct{}
 
 	r       *bufio.Reader
-	rest    []byte // of the line that Read is handing over
+	rest    []byte // of the line that Read is passing on
 	greeted bool
 	inData  bool
 	ehlo    bool // the reply to EHLO is next
@@ -69,7 +69,7 @@ func (c *lineConn) upgrade() {
 	c.tls = true
 }
 
-// Close closes the connection and takes it off the sink's list.
+// Close closes the connection and removes it from the sink's list.
 func (c *lineConn) Close() error {
 	var err error
 	c.once.Do(func() {
@@ -113,7 +113,7 @@ func (c *lineConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// command looks at one command line and reports whether go-smtp is to have it.
+// command examines one command line and reports whether to pass it to go-smtp.
 func (c *lineConn) command(line string) (pass bool, err error) {
 	verb, _, _ := strings.Cut(strings.TrimRight(line, "\r\n"), " ")
 	stage := Stage(strings.ToUpper(verb))
@@ -137,7 +137,7 @@ func (c *lineConn) command(line string) (pass bool, err error) {
 	return true, nil
 }
 
-// fault makes happen what is scripted for a stage and reports whether that
+// fault runs the fault that is scripted for a stage and reports whether it
 // answered the client.
 func (c *lineConn) fault(stage Stage, text string) (answered bool, err error) {
 	f, ok := c.sink.take(stage, text)
@@ -174,7 +174,7 @@ func (c *lineConn) pause(f Fault) error {
 		defer t.Stop()
 		timeout = t.C
 	}
-	// A client that gives up closes its side: look out for that too. It must
+	// A client that gives up closes its side, which Peek notices. The client must
 	// not send anything while it waits for an answer.
 	gone := make(chan struct{})
 	go func() {
@@ -198,8 +198,8 @@ func (c *lineConn) pause(f Fault) error {
 	}
 }
 
-// Write passes go-smtp's replies on. The greeting is where the faults of the
-// stage Connect happen.
+// Write passes go-smtp's replies on. The faults of the stage Connect happen at
+// the greeting.
 func (c *lineConn) Write(p []byte) (int, error) {
 	if !c.greeted {
 		c.greeted = true

@@ -26,20 +26,20 @@ const (
 // Always is for [Fault.Times].
 const Always = -1
 
-// Fault is something that goes wrong at one stage.
+// Fault is a failure at one stage.
 //
 // A fault with a Code at DataEnd refuses the mail. Every other fault at DataEnd
-// accepts and records it: with Drop the client never hears of it.
+// accepts and records it: with Drop the client never learns of it.
 type Fault struct {
-	// Stage is where it happens.
+	// Stage is the stage of the fault.
 	Stage Stage
-	// Code is the reply, 451 for example; 0 gives the usual one. 421 closes the
-	// connection too.
+	// Code is the reply, 451 for example; 0 means the usual one. 421 also closes the
+	// connection.
 	Code int
-	// Text follows the code as it is, with an enhanced status code only if it
+	// Text follows the code unchanged, with an enhanced status code only if it
 	// begins with one; it may have several lines.
 	Text string
-	// Delay passes before anything is answered.
+	// Delay passes before the reply.
 	Delay time.Duration
 	// Drop closes the connection, after the reply if there is a Code, else
 	// instead of it.
@@ -47,27 +47,27 @@ type Fault struct {
 	// Hang answers nothing until the server or the client closes.
 	Hang bool
 	// Match, if set, makes the fault apply only to lines that contain it, such
-	// as one recipient's address. At DataEnd it looks at the whole mail.
+	// as one recipient's address. At DataEnd it matches the whole mail.
 	Match string
-	// Times is how often it happens: 0 is once, [Always] is what it says.
+	// Times is how often the fault happens: 0 is once, [Always] is every time.
 	Times int
 }
 
-// Fail adds faults. At each stage the first one that fits is taken.
+// Fail adds faults. At each stage the first one that matches is used.
 func (s *Sink) Fail(faults ...Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, faults...)
 }
 
-// Heal forgets all faults that are left.
+// Heal removes all faults that are left.
 func (s *Sink) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil
 }
 
-// take returns the fault for a stage and uses it up.
+// take returns the fault for a stage and counts it as used.
 func (s *Sink) take(stage Stage, text string) (Fault, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (f Fault) reply() string {
 	return formatReply(f.Code, f.text())
 }
 
-// text returns what follows the code.
+// text returns the text after the code.
 func (f Fault) text() string {
 	if f.Text == "" {
 		return fmt.Sprintf("%d.0.0 scripted fault at %s", f.Code/100, f.Stage)

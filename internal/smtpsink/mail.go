@@ -13,22 +13,22 @@ import (
 	"time"
 )
 
-// Mail is one mail as it was accepted.
+// Mail is an accepted mail.
 type Mail struct {
 	// From and To are the envelope: the addresses of MAIL and RCPT.
 	From string
 	To   []string
 	// Data is the mail itself, with CRLF line ends and without dot stuffing.
 	Data []byte
-	// TLS says whether it came over an encrypted connection.
+	// TLS reports whether it came over an encrypted connection.
 	TLS bool
-	// User is the name given with AUTH, "" without.
+	// User is the name given with AUTH, "" without AUTH.
 	User string
-	// ReceivedAt is when its last byte arrived.
+	// ReceivedAt is the time at which its last byte arrived.
 	ReceivedAt time.Time
 }
 
-// Message is a [Mail] taken apart. Texts are decoded.
+// Message is a parsed [Mail]. Texts are decoded.
 type Message struct {
 	Header    mail.Header
 	Subject   string
@@ -46,10 +46,10 @@ type Message struct {
 	HTML string
 }
 
-// maxParts keeps a hostile mail from being taken apart for ever.
+// maxParts bounds the parsing of a hostile mail.
 const maxParts = 100
 
-// Parse takes the mail apart.
+// Parse parses the mail.
 func (m Mail) Parse() (*Message, error) {
 	msg, err := mail.ReadMessage(bytes.NewReader(m.Data))
 	if err != nil {
@@ -75,7 +75,7 @@ func (m Mail) Parse() (*Message, error) {
 	return out, err
 }
 
-// part reads one part and those in it.
+// part reads one part and the parts inside it.
 func (m *Message) part(contentType, encoding string, body io.Reader) error {
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// session is what go-smtp asks about one connection.
+// session is go-smtp's backend for one connection.
 type session struct {
 	conn *lineConn
 	user string
@@ -77,7 +77,7 @@ func (s *session) Data(r io.Reader) error {
 	return nil
 }
 
-// AuthMechanisms lists PLAIN and LOGIN where a password is asked for.
+// AuthMechanisms lists PLAIN and LOGIN if the sink requires a password.
 func (s *session) AuthMechanisms() []string {
 	if s.conn.sink.opts.Username == "" {
 		return nil

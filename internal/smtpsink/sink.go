@@ -1,10 +1,10 @@
-// Package smtpsink is a mail server that keeps what it gets, for tests and for
-// the demo. It runs inside the process, speaks STARTTLS, TLS and AUTH, and can
-// be told to fail at any point of a transaction.
+// Package smtpsink is a mail server that keeps its mails, for tests and for the
+// demo. It runs inside the process, speaks STARTTLS, TLS and AUTH, and can be
+// made to fail at any point of a transaction.
 //
-// The SMTP itself is emersion/go-smtp. What that library has no hook for (a
-// refused DATA, a failing RSET, a connection that is never greeted) is done one
-// layer below, on the lines that the client sends: see lineConn.
+// The SMTP itself is emersion/go-smtp. Faults for which that library has no hook
+// (a refused DATA, a failing RSET, a connection that is never greeted) are made
+// one layer below, on the lines that the client sends: see lineConn.
 package smtpsink
 
 import (
@@ -36,7 +36,7 @@ const (
 )
 
 // Options of a [Sink]. The zero value listens on a free port of 127.0.0.1,
-// offers STARTTLS, and asks for no password.
+// offers STARTTLS, and requires no password.
 type Options struct {
 	// Listen opens the listener: on an empty address at first, and on the last
 	// one at a [Sink.Restart]. Nil takes any free port of 127.0.0.1, which
@@ -48,7 +48,7 @@ type Options struct {
 	// Username and Password, if set, must be given by AUTH PLAIN or LOGIN
 	// before a mail is accepted.
 	Username, Password string
-	// Faults are what [Sink.Fail] would add, from the first connection on.
+	// Faults are like those of [Sink.Fail], from the first connection on.
 	Faults []Fault
 }
 
@@ -69,11 +69,11 @@ type Sink struct {
 	hanging  int
 	mails    []Mail
 	faults   []Fault
-	changed  chan struct{} // closed and replaced at every change that is waited for
+	changed  chan struct{} // closed and replaced at every change that Wait methods wait for
 }
 
-// stopTimeout bounds Close: every connection is closed first, so that what is
-// left is a few goroutines on their way out.
+// stopTimeout bounds Close: every connection is closed first, so that only a few
+// goroutines are left to end.
 const stopTimeout = 5 * time.Second
 
 // Start starts a server. The caller closes it.
@@ -122,7 +122,7 @@ func (s *Sink) Restart() error {
 	return nil
 }
 
-// serve serves who comes to l. It is called with mu held.
+// serve serves the connections of l. It is called with mu held.
 func (s *Sink) serve(l net.Listener) {
 	s.addr = l.Addr().String()
 	s.listener = l
@@ -216,7 +216,7 @@ func (s *Sink) Mails() []Mail {
 }
 
 // Wait waits until there are at least n mails and returns them all. If ctx is
-// done before, it returns those that there are and the cause.
+// done before, it returns the mails so far and the cause.
 func (s *Sink) Wait(ctx context.Context, n int) ([]Mail, error) {
 	err := s.until(ctx, func() bool { return len(s.mails) >= n })
 	return s.Mails(), err
@@ -254,7 +254,7 @@ func (s *Sink) until(ctx context.Context, done func() bool) error {
 	}
 }
 
-// announce wakes whoever waits. It is called with mu held.
+// announce wakes the waiters. It is called with mu held.
 func (s *Sink) announce() {
 	close(s.changed)
 	s.changed = make(chan struct{})
