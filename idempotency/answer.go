@@ -10,11 +10,11 @@ import (
 	"strconv"
 )
 
-// answer is what a handler has answered.
+// answer is the answer of a handler.
 type answer struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header,omitempty"`
-	// Large says that the body was too large to be kept.
+	// Large reports that the body was too large to be kept.
 	Large bool `json:"large,omitempty"`
 
 	body []byte
@@ -36,12 +36,12 @@ func decode(text []byte) (*answer, error) {
 		return nil, fmt.Errorf("the stored answer cannot be read: %w", err)
 	}
 	if !ok || a.Status < http.StatusOK || a.Status > 999 {
-		return nil, errors.New("the stored answer is not whole")
+		return nil, errors.New("the stored answer is incomplete")
 	}
 	return a, nil
 }
 
-// chosen returns the headers that are stored: those of the list.
+// chosen returns the headers to store: those of the list.
 func chosen(h http.Header, list []string) http.Header {
 	out := make(http.Header, len(list))
 	for _, name := range list {
@@ -52,14 +52,14 @@ func chosen(h http.Header, list []string) http.Header {
 	return out
 }
 
-// bodyAllowed is what net/http allows.
+// bodyAllowed follows the rules of net/http.
 func bodyAllowed(status int) bool {
 	return status >= http.StatusOK && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
 // write sends the status and the body; the headers are in w already.
 func (a *answer) write(w http.ResponseWriter, method string) {
-	length := a.Header.Get("Content-Length") // what a HEAD would have
+	length := a.Header.Get("Content-Length") // as for a HEAD
 	switch {
 	case !bodyAllowed(a.Status):
 	case method != http.MethodHead:
@@ -69,6 +69,6 @@ func (a *answer) write(w http.ResponseWriter, method string) {
 	}
 	w.WriteHeader(a.Status)
 	if method != http.MethodHead && bodyAllowed(a.Status) {
-		_, _ = w.Write(a.body) // a client that is gone asks again, and gets it then
+		_, _ = w.Write(a.body) // a client that is gone gets it with its next request
 	}
 }

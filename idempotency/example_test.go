@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/idempotency"
 )
 
-// A client sends its order twice, because the first answer got lost.
+// A client sends its order twice, because the first answer was lost.
 func Example() {
 	orders := 0
 	placeOrder := func(w http.ResponseWriter, _ *http.Request) {
@@ -20,7 +20,7 @@ func Example() {
 	once, err := idempotency.New(idempotency.Options{
 		Store: idempotency.NewMemory(), // redisstore or pgstore in production
 		Scope: func(r *http.Request) (string, bool) {
-			user, _, ok := r.BasicAuth() // whoever authentication has found
+			user, _, ok := r.BasicAuth() // the user that authentication has found
 			return user, ok
 		},
 	})

@@ -21,14 +21,13 @@ import (
 
 var errDead = errors.New("connection reset by peer")
 
-// faulty is a store between which and us connections die. Its methods are nil
-// for calls that work.
+// faulty is a store whose connections die. before and after are nil for calls that work.
 type faulty struct {
 	*idempotency.Memory
 
 	mu sync.Mutex
-	// before and after say which error a call with this action (0 for Begin) has
-	// before it has taken effect, or afterwards.
+	// before and after return the error of a call with this action (0 for Begin)
+	// before it takes effect, or afterwards.
 	before, after func(action idempotency.Action) error
 	calls         map[idempotency.Action]int
 }
@@ -100,7 +99,7 @@ func times(n int) func(idempotency.Action) error {
 
 const begins = idempotency.Action(0)
 
-// TestDeadConnections: several in a row, wherever they die, change nothing.
+// TestDeadConnections: several dead connections in a row change nothing, wherever they die.
 func TestDeadConnections(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2, 7} {
@@ -133,7 +132,8 @@ func TestDeadConnections(t *testing.T) {
 	}
 }
 
-// TestStoreDown: closed by default, open where that was chosen, and said once.
+// TestStoreDown: requests fail by default, or pass with FailOpen, and the outage
+// is logged once.
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
 	for _, open := range []bool{false, true} {
@@ -173,7 +173,7 @@ func TestStoreDown(t *testing.T) {
 	}
 }
 
-// TestStoreHangs: no call is waited for longer than StoreTimeout allows.
+// TestStoreHangs: no call takes longer than StoreTimeout allows.
 func TestStoreHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,8 +199,7 @@ func (hanging) Settle(ctx context.Context, _ idempotency.Claim, _ idempotency.Ch
 	return ctx.Err()
 }
 
-// TestNotStored: the client gets the true answer, and the key is held until its
-// lease ends.
+// TestNotStored: the client gets the true answer, and the key is held until its lease ends.
 func TestNotStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -218,7 +217,7 @@ func TestNotStored(t *testing.T) {
 	})
 }
 
-// TestRenewed: a key is held for as long as its handler runs, though two of
+// TestRenewed: a key is held for as long as its handler runs, although two of
 // three renewals fail.
 func TestRenewed(t *testing.T) {
 	t.Parallel()
@@ -271,20 +270,21 @@ func TestRenewed(t *testing.T) {
 	})
 }
 
-// TestInterrupted: a key that cannot be held interrupts its handler before
-// somebody else can have it, and what the handler then says is weighed.
+// TestInterrupted: if a key cannot be held, its handler is interrupted before
+// another request can take the key, and the handler's answer is judged by its
+// completeness.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		before, after func(http.ResponseWriter) // the interruption
 		status        int
-		again         int // what a second request gets, whose handler says 202
+		again         int // the answer to a second request, whose handler answers 202
 	}{
-		"gives up without a word": {nil, nil, 503, 202},
-		"gives up with an error":  {nil, func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadRequest) }, 400, 202},
-		"has done it":             {nil, func(w http.ResponseWriter) { w.WriteHeader(http.StatusCreated) }, 201, 201},
-		"has begun to say so":     {func(w http.ResponseWriter) { _, _ = fmt.Fprint(w, "[1,") }, nil, 410, 410},
-		"has said all": {func(w http.ResponseWriter) {
+		"gives up without an answer": {nil, nil, 503, 202},
+		"gives up with an error":     {nil, func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadRequest) }, 400, 202},
+		"has done it":                {nil, func(w http.ResponseWriter) { w.WriteHeader(http.StatusCreated) }, 201, 201},
+		"has begun its answer":       {func(w http.ResponseWriter) { _, _ = fmt.Fprint(w, "[1,") }, nil, 410, 410},
+		"has answered completely": {func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "2")
 			_, _ = fmt.Fprint(w, "[]")
 		}, nil, 200, 200},
@@ -333,7 +333,7 @@ func TestHandlerTimeout(t *testing.T) {
 			if took := time.Since(start); took != time.Minute {
 				t.Errorf("it took %s", took)
 			}
-			time.Sleep(2 * idempotency.DefaultLease) //nolint:forbidigo // it does not heed its context
+			time.Sleep(2 * idempotency.DefaultLease) //nolint:forbidigo // it ignores its context
 		})
 		go func() {
 			time.Sleep(time.Minute + idempotency.DefaultLease + time.Second) //nolint:forbidigo // of the bubble's clock
@@ -345,8 +345,8 @@ func TestHandlerTimeout(t *testing.T) {
 	})
 }
 
-// TestLateOwner: a handler that does not heed its context and ends after
-// somebody else has answered. There is one answer.
+// TestLateOwner: a handler ignores its context and ends after another process has
+// answered. There is one answer.
 func TestLateOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -356,7 +356,7 @@ func TestLateOwner(t *testing.T) {
 		h := wrap(t, idempotency.Options{Store: s}, func(w http.ResponseWriter, _ *http.Request) {
 			run := runs.Add(1)
 			if run == 1 {
-				time.Sleep(2 * idempotency.DefaultLease) //nolint:forbidigo // it does not heed its context
+				time.Sleep(2 * idempotency.DefaultLease) //nolint:forbidigo // it ignores its context
 			}
 			w.WriteHeader(http.StatusCreated)
 			_, _ = fmt.Fprint(w, "run ", run)

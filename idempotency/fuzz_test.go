@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzKey: what is taken for a key is short, printable and not blank, and has the
-// same meaning in quotes.
+// FuzzKey: an accepted key is short, printable and not blank, and has the same
+// meaning in quotes.
 func FuzzKey(f *testing.F) {
 	for _, seed := range []string{"", "k", `"k"`, `"a\"b\\c"`, `"a`, `"a";b`, " k ", "é", "\x00", `\`, `"\`, strings.Repeat("x", 256)} {
 		f.Add(seed)

@@ -1,29 +1,29 @@
 // Package idempotency is net/http middleware for the header Idempotency-Key: a
-// client that sends a request again, because the answer got lost, gets the
-// answer of the first one, and the handler runs once.
+// client that repeats a request, because the answer was lost, gets the answer of
+// the first one, and the handler runs once.
 //
 // The header is that of the IETF draft draft-ietf-httpapi-idempotency-key-header.
 //
 //	the key is            the middleware answers
-//	new                   what the handler answers, and stores it
-//	done                  what is stored, with the header Idempotency-Replayed: true
+//	new                   with the handler's answer, and stores it
+//	done                  with the stored answer and the header Idempotency-Replayed: true
 //	in progress           409 with Retry-After
 //	of another request    422: method, URI or body differ
 //	missing or malformed  400
 //
-// An answer leaves when it is stored and not before, so that no two answers of
-// one key are seen. Package idempotency/redisstore and idempotency/pgstore have
-// the stores; this package imports the standard library only.
+// An answer leaves only after it is stored, so that clients never see two answers
+// of one key. Packages idempotency/redisstore and idempotency/pgstore have the
+// stores; this package imports the standard library only.
 //
-// # What is promised, and what is not
+// # Guarantees and limits
 //
 // At most one handler runs for a key at any time, as long as it returns when its
 // context ends: a handler holds the key for a lease that is renewed while it runs,
-// and its context is cancelled before the lease can run out unrenewed. A
-// process that dies lets go of its keys when their leases end; what its handler
-// had done by then nobody knows, and the request is run again when it is sent
-// again. So a handler that must never do its work twice does it in one
-// transaction, with a unique constraint on something of the request's.
+// and its context is cancelled before the lease can run out unrenewed. The keys of
+// a process that dies are released when their leases end. How far its handler had
+// come is unknown, and a repeated request runs the handler again. So a handler
+// that must never do its work twice does it in one transaction, with a unique
+// constraint on some value of the request.
 package idempotency
 
 import (
@@ -36,7 +36,7 @@ import (
 	"time"
 )
 
-// ReplayedHeader is set to "true" in an answer that was stored before.
+// ReplayedHeader is set to "true" in a replayed answer.
 const ReplayedHeader = "Idempotency-Replayed"
 
 // The defaults of [Options].
@@ -57,66 +57,64 @@ const (
 
 // Options of the middleware. Store and Scope are required.
 type Options struct {
-	// Store keeps the keys. The caller closes what is behind it.
+	// Store keeps the keys. The caller closes its client or pool.
 	Store Store
-	// Scope returns whose key it is, the tenant or the user: two scopes never
-	// see each other's answers. Take it from what authentication has proven and
-	// not from what the client claims. false is answered with 401. [Everyone] is
-	// the scope of a service with one client.
+	// Scope returns the owner of the key, the tenant or the user: two scopes never
+	// see each other's answers. Derive it from the authenticated identity and not
+	// from a claim of the client. false is answered with 401. [Everyone] is the
+	// scope of a service with one client.
 	Scope func(*http.Request) (scope string, ok bool)
-	// Methods are those that the middleware is for; others pass untouched. The
-	// default is POST and PATCH.
+	// Methods are the methods that the middleware handles; others pass untouched.
+	// The default is POST and PATCH.
 	Methods []string
-	// Required says whether a request without a key is refused with 400; else
-	// it passes untouched. nil: all are refused.
+	// Required reports whether a request without a key is refused with 400; else it
+	// passes untouched. nil: all are refused.
 	Required func(*http.Request) bool
-	// Final says whether an answer with this status is stored. After any other
+	// Final reports whether an answer with this status is stored. After any other
 	// the key is free, and the same request runs the handler again. nil is
 	// [FinalStatus].
 	Final func(status int) bool
-	// Headers are those of an answer that are stored and replayed. nil is
-	// [StoredHeaders]; Set-Cookie is not among them, because a store is no place
-	// for sessions.
+	// Headers are the headers of an answer that are stored and replayed. nil is
+	// [StoredHeaders]; Set-Cookie is not among them, because sessions do not belong
+	// in a store.
 	Headers []string
 	// Lease is how long a process that has died holds a key, 1s at least; 0 is
 	// [DefaultLease]. It is renewed at every third of it, so it does not bound
 	// how long a handler may run.
 	Lease time.Duration
-	// Keep is how long an answer is replayed; 0 is [DefaultKeep]. It must be
-	// longer than clients go on trying.
+	// Keep is how long an answer is replayed; 0 is [DefaultKeep]. It must be longer
+	// than clients keep retrying.
 	Keep time.Duration
 	// HandlerTimeout is when the handler's context ends; 0 is
-	// [DefaultHandlerTimeout]. That context does not end when the client goes
-	// away: the handler comes to its end, and the client gets the answer when it
-	// asks again.
+	// [DefaultHandlerTimeout]. That context does not end when the client goes away:
+	// the handler completes, and the client gets the answer when it repeats the
+	// request.
 	HandlerTimeout time.Duration
-	// StoreTimeout bounds how long the store is tried before and after the
-	// handler; 0 is [DefaultStoreTimeout].
+	// StoreTimeout bounds the calls of the store before the handler, and those after
+	// it; 0 is [DefaultStoreTimeout].
 	StoreTimeout time.Duration
 	// FailOpen runs the handler without any protection while the store does not
 	// answer. The default is to answer 503.
 	FailOpen bool
-	// MaxRequest is the most bytes of a request's body, which is held in
-	// memory; more is answered with 413. 0 is [DefaultMaxRequest].
+	// MaxRequest bounds a request's body, which is held in memory, in bytes; a
+	// longer one is answered with 413. 0 is [DefaultMaxRequest].
 	MaxRequest int64
-	// MaxAnswer is the most bytes of an answer's body that are held in memory
-	// and stored; 0 is [DefaultMaxAnswer]. A longer one goes to the client as it
-	// is written, and whoever asks again gets 410. The handler does not run
-	// again.
+	// MaxAnswer bounds an answer's body that is held in memory and stored, in bytes;
+	// 0 is [DefaultMaxAnswer]. A longer one goes to the client as it is written, and
+	// a repeated request gets 410. The handler does not run again.
 	MaxAnswer int
-	// Refuse writes the answers of the middleware's own. nil writes
-	// application/problem+json.
+	// Refuse writes the middleware's own answers. nil writes application/problem+json.
 	Refuse func(http.ResponseWriter, *http.Request, Problem)
-	// Log gets what goes wrong with the store; nil: nobody does.
+	// Log gets the failures of the store; nil discards them.
 	Log *slog.Logger
 }
 
-// Everyone is the scope of a service with one client. All keys are one client's.
+// Everyone is the scope of a service with one client. All keys belong to that client.
 func Everyone(*http.Request) (scope string, ok bool) { return "", true }
 
-// FinalStatus is the default of Options.Final: success, redirects, and what is
-// wrong with the request itself. Not final are 5xx, and what may well be
-// different in a minute: 401, 403, 408, 425 and 429.
+// FinalStatus is the default of Options.Final: success, redirects, and mistakes
+// of the request itself. Not final are 5xx, and statuses that may soon change:
+// 401, 403, 408, 425 and 429.
 func FinalStatus(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -135,10 +133,10 @@ func StoredHeaders() []string {
 
 // New returns the middleware. All mistakes in the options are returned together.
 //
-// Put it inside of authentication and of compression, and outside of whatever
-// parses forms. The handler's http.ResponseWriter holds the answer back, so it
-// can neither be flushed nor hijacked; informational answers (1xx) and trailers
-// are dropped.
+// Put it inside authentication and compression, and outside handlers that parse
+// forms. The handler's http.ResponseWriter holds the answer back, so it can
+// neither be flushed nor hijacked; informational answers (1xx) and trailers are
+// dropped.
 func New(o Options) (func(http.Handler) http.Handler, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {

@@ -19,15 +19,15 @@ const maxKeyBytes = 255
 // errNoKey says that the request has no key.
 var errNoKey = errors.New("the header " + Header + " is missing")
 
-// Key returns the key of a request, for a handler that makes it a part of what it
-// stores: with a unique constraint there, not even a process that dies between the
-// work and the storing of the answer has it done twice. The error says what is
-// wrong with the header, which the middleware has refused by then.
+// Key returns the key of a request, for a handler that stores it with its work:
+// with a unique constraint on it, the work is not even repeated if the process
+// dies between the work and the storing of the answer. The error says what is
+// wrong with the header; the middleware has refused such a request already.
 func Key(r *http.Request) (string, error) { return keyOf(r.Header) }
 
-// keyOf returns the key of a request. The draft wants a string of Structured
-// Fields, in double quotes; what most clients send is the bare value. Both name
-// the same key.
+// keyOf returns the key of a request. The draft requires a string of Structured
+// Fields, in double quotes; most clients send the bare value. Both name the same
+// key.
 func keyOf(h http.Header) (string, error) {
 	values := h.Values(Header)
 	switch len(values) {
@@ -35,7 +35,7 @@ func keyOf(h http.Header) (string, error) {
 		return "", errNoKey
 	case 1:
 	default:
-		return "", fmt.Errorf("the header %s is there %d times", Header, len(values))
+		return "", fmt.Errorf("the header %s occurs %d times", Header, len(values))
 	}
 	return parseKey(strings.Trim(values[0], " \t"))
 }
@@ -64,7 +64,7 @@ func parseKey(value string) (string, error) {
 	return key, nil
 }
 
-// unquote reads a string of RFC 8941, section 3.3.3, and nothing behind it.
+// unquote reads a string of RFC 8941, section 3.3.3, with no text after it.
 func unquote(value string) (string, error) {
 	var key strings.Builder
 	for i := 1; i < len(value); i++ {
@@ -76,7 +76,7 @@ func unquote(value string) (string, error) {
 			key.WriteByte(value[i])
 		case '"':
 			if i != len(value)-1 {
-				return "", fmt.Errorf("the header %s goes on behind its closing quote", Header)
+				return "", fmt.Errorf("the header %s has text after its closing quote", Header)
 			}
 			return key.String(), nil
 		default:
@@ -86,8 +86,8 @@ func unquote(value string) (string, error) {
 	return "", fmt.Errorf("the header %s has no closing quote", Header)
 }
 
-// digest hashes parts, each with its length before it, so that no two lists of
-// parts are alike. What clients send does not stand in the store.
+// digest hashes parts, each preceded by its length, so that no two lists of parts
+// are alike. The store holds no text of clients.
 func digest(parts ...[]byte) string {
 	h := sha256.New()
 	for _, p := range parts {

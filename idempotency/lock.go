@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// How often the store is asked, in parts of a lease.
+// The intervals of calls to the store, in parts of a lease.
 const (
 	renewals = 3  // per lease
 	retries  = 20 // per lease, after a renewal that failed
 	marginOf = 5  // this part of a lease is left when the handler is interrupted
-	tries    = 3  // each call may take this part of the time for all of them
+	tries    = 3  // each call may take this part of the total time
 )
 
-// The pauses between calls that fail. A dead connection fails at once, and a
-// pool may hold several: so the first pauses are nothing to speak of.
+// The pauses between calls that fail. A dead connection fails at once, and a pool
+// may hold several, so the first pauses are short.
 const (
 	firstPause = 2 * time.Millisecond
 	maxPause   = 500 * time.Millisecond
@@ -25,8 +25,8 @@ const (
 
 // Causes of the end of a handler's context.
 var (
-	// ErrInterrupted is the cause (context.Cause) where the key could not be
-	// held any longer: somebody else may be running the same request soon.
+	// ErrInterrupted is the cause (context.Cause) if the key could not be held any
+	// longer: another process may soon run the same request.
 	ErrInterrupted = errors.New("the idempotency key could not be held")
 
 	errTimeout = errors.New("the handler has used up its time (HandlerTimeout)")
@@ -45,8 +45,8 @@ func newLock(m *middleware, c Claim) *lock {
 	return &lock{store: m.Store, claim: c, lease: m.Lease, timeout: m.StoreTimeout}
 }
 
-// begin takes the key. A client that goes away does not interrupt it: nobody
-// would know then whether the key is held.
+// begin takes the key. A client that goes away does not interrupt the call:
+// otherwise it would be unknown whether the key is held.
 func (l *lock) begin(ctx context.Context) (e Entry, err error) {
 	err = l.try(ctx, func(ctx context.Context) error {
 		start := time.Now()
@@ -82,9 +82,8 @@ func (l *lock) try(ctx context.Context, call func(context.Context) error) error 
 	}
 }
 
-// keep renews the lease until stop is called, which waits for the last renewal
-// to end and may be called twice. It calls interrupt before the lease can have
-// run out.
+// keep renews the lease until stop is called, which waits for the last renewal to
+// end and may be called twice. It calls interrupt before the lease can run out.
 func (l *lock) keep(ctx context.Context, interrupt context.CancelCauseFunc) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -99,7 +98,7 @@ func (l *lock) keep(ctx context.Context, interrupt context.CancelCauseFunc) (sto
 	}
 }
 
-// renew returns nil when ctx ends, and else why the key cannot be held.
+// renew returns nil when ctx ends, and otherwise the reason why the key cannot be held.
 func (l *lock) renew(ctx context.Context) error {
 	margin := l.lease / marginOf
 	failure := errors.New("this process was not running")

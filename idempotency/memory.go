@@ -7,11 +7,11 @@ import (
 )
 
 // Memory is a [Store] for tests and for services of a single process that may
-// forget their keys when they end. Make it with [NewMemory].
+// forget their keys when they end. Create it with [NewMemory].
 type Memory struct {
 	mu      sync.Mutex
 	entries map[string]memoryEntry
-	sweepAt int // the number of entries at which the old ones are removed
+	sweepAt int // the number of entries at which expired ones are removed
 }
 
 type memoryEntry struct {
@@ -21,7 +21,7 @@ type memoryEntry struct {
 	until  time.Time
 }
 
-// minSweep keeps a small store from being swept all the time.
+// minSweep keeps a small store from being swept too often.
 const minSweep = 1024
 
 // NewMemory returns an empty store. It needs no closing.
@@ -70,13 +70,13 @@ func (m *Memory) Settle(_ context.Context, c Claim, change Change) error {
 	return nil
 }
 
-// get returns what has not run out.
+// get returns an entry that has not expired.
 func (m *Memory) get(key string) (memoryEntry, bool) {
 	e, ok := m.entries[key]
 	return e, ok && time.Now().Before(e.until)
 }
 
-// put also removes what has run out, as often as the store has doubled.
+// put also removes expired entries, each time the store has doubled.
 func (m *Memory) put(e memoryEntry) {
 	m.entries[e.claim.Key] = e
 	if len(m.entries) < m.sweepAt {

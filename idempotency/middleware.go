@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 )
 
-// middleware is the handler that New makes.
+// middleware is the handler that New returns.
 type middleware struct {
 	Options
 
@@ -35,7 +35,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	scope, ok := m.Scope(r)
 	if !ok {
-		m.Refuse(w, r, Problem{Status: http.StatusUnauthorized, Title: "Idempotency-Key of nobody", Detail: "The request must say who sends it."})
+		m.Refuse(w, r, Problem{Status: http.StatusUnauthorized, Title: "Idempotency-Key without a sender", Detail: "The request must identify its sender."})
 		return
 	}
 	body, r, err := m.body(w, r)
@@ -46,7 +46,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.claim(w, r, c)
 }
 
-// body reads the request's body. An error has been answered.
+// body reads the request's body. It answers its errors itself.
 func (m *middleware) body(w http.ResponseWriter, r *http.Request) ([]byte, *http.Request, error) {
 	body, again, err := readBody(w, r, m.MaxRequest)
 	if err == nil {
@@ -63,7 +63,7 @@ func (m *middleware) body(w http.ResponseWriter, r *http.Request) ([]byte, *http
 	return nil, nil, err
 }
 
-// claim takes the key or answers with what has become of it.
+// claim takes the key, or answers according to its state.
 func (m *middleware) claim(w http.ResponseWriter, r *http.Request, c Claim) {
 	l := newLock(m, c)
 	entry, err := l.begin(r.Context())
@@ -112,9 +112,9 @@ func (m *middleware) replay(w http.ResponseWriter, r *http.Request, stored []byt
 	}
 }
 
-// run calls the handler, which holds the key meanwhile, and then settles it.
+// run calls the handler while it holds the key, and then settles the key.
 func (m *middleware) run(w http.ResponseWriter, r *http.Request, l *lock) {
-	// The client may go; what has begun comes to its end.
+	// The client may go away; a handler that has begun completes.
 	detached := context.WithoutCancel(r.Context())
 	ctx, cancel := context.WithTimeoutCause(detached, m.HandlerTimeout, errTimeout)
 	defer cancel()
@@ -142,7 +142,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, l *lock) {
 func (m *middleware) settle(w http.ResponseWriter, r *http.Request, l *lock, o outcome) {
 	switch {
 	case o.interrupted != nil && !o.explicit:
-		// net/http would make a 200 of a handler that has given up.
+		// net/http would answer 200 for a handler that has given up.
 		m.release(r.Context(), l)
 		m.Refuse(w, r, unavailable("The request was interrupted. Send it again.", defaultRetry))
 		return
@@ -153,7 +153,7 @@ func (m *middleware) settle(w http.ResponseWriter, r *http.Request, l *lock, o o
 		switch {
 		case o.sent:
 		case errors.Is(err, ErrLost):
-			// Somebody else has run it, and that answer is the one.
+			// Another process has run the request, and its answer counts.
 			m.Refuse(w, r, inProgress(defaultRetry))
 			return
 		case o.Large:
@@ -163,7 +163,7 @@ func (m *middleware) settle(w http.ResponseWriter, r *http.Request, l *lock, o o
 	}
 	if o.sent {
 		if !o.whole {
-			panic(http.ErrAbortHandler) // the client must not take it for all
+			panic(http.ErrAbortHandler) // the client must not take it as complete
 		}
 		return
 	}
@@ -176,9 +176,9 @@ func (m *middleware) settle(w http.ResponseWriter, r *http.Request, l *lock, o o
 	o.write(w, r.Method)
 }
 
-// finish stores an answer. A store that does not take it is logged: the client
-// gets the answer all the same, because it is true, and because one that gets
-// none would ask again and have the work done twice.
+// finish stores an answer. A failure of the store is logged. The client gets the
+// answer all the same, because it is true, and because a client without an answer
+// would repeat the request and the work.
 func (m *middleware) finish(ctx context.Context, l *lock, a *answer) error {
 	stored := &answer{Status: a.Status, Header: chosen(a.Header, m.Headers), Large: a.Large, body: a.body}
 	if n := a.Header.Get("Content-Length"); n != "" && len(a.body) == 0 {

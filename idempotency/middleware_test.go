@@ -16,8 +16,7 @@ import (
 	"github.com/notifyd/notifyd/idempotency"
 )
 
-// wrap puts the middleware around a handler; a Store and a Scope are added where
-// o has none.
+// wrap puts the middleware around a handler; it adds a Store and a Scope if o has none.
 func wrap(tb testing.TB, o idempotency.Options, h http.HandlerFunc) http.Handler {
 	tb.Helper()
 	if o.Store == nil {
@@ -50,10 +49,10 @@ func do(h http.Handler, r *http.Request) (rec *httptest.ResponseRecorder, panick
 	return rec, nil
 }
 
-// got is what a client has got.
+// got is the response to a client.
 type got struct{ *httptest.ResponseRecorder }
 
-// replayed says whether an answer is one that was stored.
+// replayed reports whether an answer was replayed.
 type replayed bool
 
 func (rec got) wants(tb testing.TB, what string, status int, body string, again replayed) {
@@ -146,7 +145,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", name, rec.Code, rec.Body, c.want)
 		}
 	}
-	// A key is its user's.
+	// A key belongs to its user.
 	for _, user := range []string{"ann", "bob"} {
 		r := request("same", user)
 		r.Header.Set("User", user)
@@ -173,7 +172,7 @@ func TestNotRequired(t *testing.T) {
 	got{rec}.wants(t, "with half a key", http.StatusBadRequest, "", false)
 }
 
-// TestMounts: two handlers below different prefixes are two.
+// TestMounts: two handlers below different prefixes are distinct.
 func TestMounts(t *testing.T) {
 	t.Parallel()
 	h := wrap(t, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.URL.Path) })
@@ -187,10 +186,10 @@ func TestMounts(t *testing.T) {
 	r := request("key1", "")
 	r.URL.Path, r.RequestURI = "/v2/orders", "/v2/orders"
 	rec, _ := do(http.StripPrefix("/v2", h), r)
-	got{rec}.wants(t, "the key of the other", http.StatusUnprocessableEntity, "", false)
+	got{rec}.wants(t, "the key of the other handler", http.StatusUnprocessableEntity, "", false)
 }
 
-// TestNotFinal: what may be different in a minute is not stored.
+// TestNotFinal: an answer that may soon change is not stored.
 func TestNotFinal(t *testing.T) {
 	t.Parallel()
 	for status, stored := range map[int]bool{
@@ -231,8 +230,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestInProgress: a copy of a request that runs is told to wait, another request
-// with its key is refused, and a client that goes away interrupts nothing.
+// TestInProgress: a copy of a running request gets 409, another request with its
+// key is refused, and a client that goes away interrupts nothing.
 func TestInProgress(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -283,10 +282,10 @@ func TestInProgress(t *testing.T) {
 	got{rec}.wants(t, "the client comes back", http.StatusCreated, "done", true)
 }
 
-// patience bounds what a test waits for on a machine where much else runs.
+// patience bounds each wait of a test on a busy machine.
 const patience = 2 * time.Minute
 
-// TestWriter: what the handler can and cannot do with its writer.
+// TestWriter: the abilities and limits of the handler's writer.
 func TestWriter(t *testing.T) {
 	t.Parallel()
 	late := make(chan http.ResponseWriter, 1)
@@ -331,7 +330,7 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// TestBodies: the same is seen the first time and when it is replayed.
+// TestBodies: the first answer and its replay are equal.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -370,7 +369,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestLarge: what is too large to be kept goes to the client, once.
+// TestLarge: an answer that is too large to be kept goes to the client, once.
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	runs := 0
@@ -393,7 +392,7 @@ func TestLarge(t *testing.T) {
 }
 
 // TestCutShort: a handler that writes less than it has declared has failed, and
-// the client must not take it for all.
+// the client must not take the answer as complete.
 func TestCutShort(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{0, 1} {
@@ -415,7 +414,7 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: of many copies one runs, and all that get an answer get its.
+// TestManyAtOnce: of many copies one runs, and all that get an answer get that of the one.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	var runs atomic.Int64

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Problem is an answer of the middleware's own, in the form of RFC 9457.
+// Problem is an answer of the middleware itself, in the form of RFC 9457.
 type Problem struct {
-	// Status is that of the answer: 400, 401, 409, 410, 413, 422, 500 or 503.
+	// Status is the status of the answer: 400, 401, 409, 410, 413, 422, 500 or 503.
 	Status int `json:"status"`
 	// Title says what is wrong, the same for all problems of a kind.
 	Title string `json:"title"`
 	// Detail says more, for a person. It is safe to be shown.
 	Detail string `json:"detail,omitempty"`
-	// RetryAfter is when the client may try again, 0 if that is of no use.
+	// RetryAfter is the time until the client may try again, 0 if a retry is useless.
 	RetryAfter time.Duration `json:"-"`
 }
 
@@ -27,7 +27,7 @@ func refuse(w http.ResponseWriter, _ *http.Request, p Problem) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // a client that is gone does not mind
+	_ = json.NewEncoder(w).Encode(p) // the client may be gone
 }
 
 func noKey(err error) Problem {
@@ -51,7 +51,7 @@ func otherRequest() Problem {
 func notKept() Problem {
 	return Problem{
 		Status: http.StatusGone, Title: "The request is done, and its answer could not be kept",
-		Detail: "It was too large or was cut short. Do not send it again with another key: it would be done twice.",
+		Detail: "It was too large or was cut short. Do not repeat the request with another key: it would be done twice.",
 	}
 }
 

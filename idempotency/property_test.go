@@ -88,7 +88,7 @@ const (
 type ledger struct {
 	mu      sync.Mutex
 	running map[string]int
-	final   map[string]int // runs that have come to a final answer
+	final   map[string]int // runs with a final answer
 	number  atomic.Int64
 	broken  []string
 }
@@ -115,7 +115,7 @@ func (l *ledger) isFinal(key string) {
 	}
 }
 
-// ServeHTTP does what the header Do says, and answers with a number of its own.
+// ServeHTTP follows the header Do, and answers with a unique number.
 func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key, what := r.Header.Get(idempotency.Header), r.Header.Get("Do")
 	l.enter(key)
@@ -136,8 +136,8 @@ func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestOneAnswer: never two handlers at once for a key and never two answers,
-// whatever handlers do and whenever connections to the store die.
+// TestOneAnswer: a key never has two handlers at once or two answers, whatever
+// handlers do and whenever connections to the store die.
 func TestOneAnswer(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(testing.TB) place{
@@ -163,7 +163,7 @@ func TestOneAnswer(t *testing.T) {
 func oneAnswer(t *testing.T, rt *rapid.T, p place, run string, plans [][]string) {
 	t.Helper()
 	l := &ledger{running: map[string]int{}, final: map[string]int{}}
-	// Nothing runs out within the test: what is seen is the work of the store.
+	// No lease or answer expires within the test, so the results are due to the store.
 	h := wrap(t, idempotency.Options{Store: p.store, Lease: time.Hour, StoreTimeout: patience, MaxAnswer: 50}, l.ServeHTTP)
 	send := func(key, what string) *httptest.ResponseRecorder {
 		r := request(key, "")
@@ -207,7 +207,7 @@ func oneAnswer(t *testing.T, rt *rapid.T, p place, run string, plans [][]string)
 	}
 	wg.Wait()
 	for key, seen := range got {
-		// Nothing is held any more, and who asks now gets the answer that was given.
+		// No key is held any longer, and a new request gets the answer that was given.
 		rec := send(key, answers)
 		if rec.Code == http.StatusGone {
 			seen[large] = true

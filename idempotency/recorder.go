@@ -11,9 +11,9 @@ import (
 )
 
 // recorder is the http.ResponseWriter of the handler. It holds the answer back
-// until it is stored: what has left cannot be taken back.
+// until it is stored, because an answer that has left cannot be revoked.
 //
-// It does not unwrap to the writer of the server, so that nothing goes past it:
+// It does not unwrap to the writer of the server, so that no output bypasses it:
 // http.ResponseController reports Flush and Hijack as not supported.
 type recorder struct {
 	to     http.ResponseWriter
@@ -22,7 +22,7 @@ type recorder struct {
 
 	mu      sync.Mutex
 	header  http.Header // what the handler sees
-	sent    http.Header // as it was when the status was written
+	sent    http.Header // as at the time when the status was written
 	status  int         // 0 until then
 	body    bytes.Buffer
 	written int64
@@ -83,7 +83,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 		_, _ = r.to.Write(r.body.Bytes())
 		r.body = bytes.Buffer{}
 	}
-	// A client that is gone is no reason for the handler to fail.
+	// A client that is gone must not make the handler fail.
 	_, _ = r.to.Write(p)
 	return len(p), nil
 }
@@ -112,14 +112,14 @@ func (r *recorder) cut() {
 	r.midway = r.status != 0
 }
 
-// outcome is what a handler has made of its request.
+// outcome is the result of a handler.
 type outcome struct {
 	answer
 
-	interrupted error // why the handler's context had ended
+	interrupted error // the reason why the handler's context ended
 	explicit    bool  // the handler has answered, and not just returned
 	whole       bool  // it has written as much as it has declared
-	sent        bool  // the client has got the answer, which was too large to be held
+	sent        bool  // the client has received the answer, which was too large to be held
 }
 
 // close ends the recording.
@@ -128,13 +128,13 @@ func (r *recorder) close(interrupted error) outcome {
 	defer r.mu.Unlock()
 	r.closed = true
 	o := outcome{interrupted: interrupted, explicit: r.status != 0, sent: r.large}
-	r.writeHeader(http.StatusOK) // what net/http makes of silence
+	r.writeHeader(http.StatusOK) // the status of net/http for a handler that writes nothing
 	r.sniff(nil)
 	length, declared := r.declared()
 	bodyless := r.method == http.MethodHead || !bodyAllowed(r.status)
 	o.whole = !declared || bodyless || r.written == length
-	// What was begun before the interruption says what is done, but it may lack
-	// its end, unless its length is known.
+	// An answer that was begun before the interruption reports the work, but its end
+	// may be missing, unless its length is known.
 	cut := interrupted != nil && r.midway && !declared && !bodyless
 	o.answer = answer{Status: r.status, Header: r.sent, Large: r.large || cut, body: r.body.Bytes()}
 	if cut {
@@ -153,7 +153,7 @@ func (r *recorder) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(r.to).SetWriteDeadline(t)
 }
 
-// replace makes to what from is.
+// replace makes to a copy of from.
 func replace(to, from http.Header) {
 	clear(to)
 	maps.Copy(to, from)

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// errParsed says that the body is not there to be looked at.
-var errParsed = errors.New("the body was read before: put the middleware before whatever parses forms")
+// errParsed means that the body was consumed already.
+var errParsed = errors.New("the body was read before: put the middleware before handlers that parse forms")
 
 // readBody returns the body of r, which is bounded by limit, and a request that
-// has it still.
+// still has the body.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *http.Request, error) {
 	if r.PostForm != nil || r.MultipartForm != nil {
 		return nil, nil, errParsed
@@ -33,8 +33,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *htt
 	return body, again, nil
 }
 
-// fingerprint tells requests apart. It has the URI as the client wrote it,
-// because http.StripPrefix makes one path of two.
+// fingerprint identifies a request. It includes the URI as the client wrote it,
+// because http.StripPrefix maps two paths to one.
 func fingerprint(r *http.Request, body []byte) string {
 	uri := r.RequestURI
 	if !strings.HasPrefix(uri, "/") {

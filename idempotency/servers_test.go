@@ -41,8 +41,7 @@ func ownPostgres(tb testing.TB) server {
 	return server{store, s.Kill, s.Start, s.Pause, s.Resume}
 }
 
-// ownRedis forgets everything when it is killed: nothing is saved in so short a
-// time.
+// ownRedis loses everything when it is killed: nothing is saved in so short a time.
 func ownRedis(tb testing.TB) server {
 	tb.Helper()
 	s := testenv.OwnRedis(tb)
@@ -81,8 +80,8 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
-// TestServerHangs: the client is told so, nothing is run, and when the server
-// goes on, what it then finds in its sockets holds the key for a lease at most.
+// TestServerHangs: the client gets an error, no handler runs, and when the server
+// continues, the requests in its sockets hold the key for a lease at most.
 func TestServerHangs(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(testing.TB) server{"postgres": ownPostgres, "redis": ownRedis} {
@@ -90,7 +89,7 @@ func TestServerHangs(t *testing.T) {
 			t.Parallel()
 			s := open(t)
 			var runs atomic.Int64
-			// Long enough for a machine that is busy: what is waited for is real.
+			// Long enough for a busy machine.
 			h := wrap(t, idempotency.Options{Store: s.store, Lease: 8 * time.Second, StoreTimeout: 4 * time.Second}, func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = fmt.Fprint(w, "run ", runs.Add(1))
 			})

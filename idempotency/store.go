@@ -6,54 +6,54 @@ import (
 	"time"
 )
 
-// State is what a store knows of a key.
+// State is the state of a key.
 type State int
 
 // The states of a key.
 const (
-	// Taken says that the key was free and is now held by this claim.
+	// Taken: the key was free and is now held by this claim.
 	Taken State = iota + 1
-	// InProgress says that another claim holds the key.
+	// InProgress: another claim holds the key.
 	InProgress
-	// Done says that there is an answer.
+	// Done: there is an answer.
 	Done
 )
 
-// Claim is one request's wish to have a key, and later its right to it.
+// Claim is one request's bid for a key, and later its hold on the key.
 type Claim struct {
-	// Key tells the scope and the key of the request: 64 hexadecimal digits.
+	// Key identifies the scope and the key of the request: 64 hexadecimal digits.
 	Key string
-	// Token is of this claim alone, so that one that lost its key cannot touch
-	// what another has made of it. Letters and digits.
+	// Token is unique to this claim, so that a claim that has lost its key cannot
+	// change the state set by another. Letters and digits.
 	Token string
-	// Fingerprint tells what is asked for: 64 hexadecimal digits.
+	// Fingerprint identifies the request: 64 hexadecimal digits.
 	Fingerprint string
 }
 
-// Entry is what [Store.Begin] finds.
+// Entry is the result of [Store.Begin].
 type Entry struct {
 	State State
-	// Fingerprint is that of the claim that holds the key or has held it. Not
-	// needed where State is Taken.
+	// Fingerprint is that of the claim that holds the key or has held it. Not needed
+	// if State is Taken.
 	Fingerprint string
-	// Answer is what [Finish] has stored, where State is Done.
+	// Answer is the answer that [Finish] has stored, if State is Done.
 	Answer []byte
 }
 
-// Action is what becomes of a key that a claim holds.
+// Action is a change to a key that a claim holds.
 type Action int
 
 // The actions.
 const (
-	// Renew holds the key for another while.
+	// Renew extends the hold on the key.
 	Renew Action = iota + 1
-	// Release makes the key free.
+	// Release frees the key.
 	Release
 	// Finish stores an answer.
 	Finish
 )
 
-// Change is what [Store.Settle] does.
+// Change is the change that [Store.Settle] makes.
 type Change struct {
 	Action Action
 	// For is how long the key is held after Renew, and the answer kept after
@@ -65,29 +65,28 @@ type Change struct {
 
 // Errors of stores.
 var (
-	// ErrLost says that another claim has taken the key, or that a key to be
-	// renewed is held no more.
-	ErrLost = errors.New("the idempotency key is held no more")
-	// ErrUnusable is wrapped around an error that another try cannot cure, such
-	// as a table that is missing. All others but ErrLost are tried again.
+	// ErrLost means that another claim has taken the key, or that a key to be
+	// renewed is no longer held.
+	ErrLost = errors.New("the idempotency key is no longer held")
+	// ErrUnusable wraps an error that a retry cannot cure, such as a missing table.
+	// Calls are retried after all other errors but ErrLost.
 	ErrUnusable = errors.New("the store of idempotency keys cannot be used")
 )
 
-// Store keeps keys. Each call is atomic, and times are measured by the store's
-// own clock: callers hand over durations only.
+// Store keeps keys. Each call is atomic, and the store's own clock measures
+// times: callers pass durations only.
 //
-// Calls are repeated when their answer got lost, so they must bear it: Begin
-// with the token that holds the key is Taken again, with a new lease, Finish
-// with the token of the answer stores it again, and Release of a key that is free
-// is no error. Package storetest has these rules as tests.
+// Calls are repeated when their answer is lost, so they must be idempotent: Begin
+// with the token that holds the key is Taken again, with a new lease, Finish with
+// the token of the answer stores it again, and Release of a free key is no error.
+// Package storetest tests these rules.
 type Store interface {
-	// Begin takes the key of the claim for the time of lease if it is free, and
-	// else says what is known of it. A key whose lease or answer has run out is
-	// free.
+	// Begin takes the key of the claim for the duration of lease if it is free, and
+	// otherwise returns its state. A key whose lease or answer has expired is free.
 	Begin(ctx context.Context, c Claim, lease time.Duration) (Entry, error)
-	// Settle changes a key that the claim holds. Where another claim has it, or
-	// has answered, nothing is changed and the error wraps [ErrLost]. Renew of a
-	// key that the store has forgotten is ErrLost too; Finish of one stores the
-	// answer, because nobody has given another.
+	// Settle changes a key that the claim holds. If another claim has the key, or
+	// has answered, nothing is changed and the error wraps [ErrLost]. Renew of a key
+	// that the store has lost is ErrLost too; Finish of one stores the answer,
+	// because there is no other.
 	Settle(ctx context.Context, c Claim, change Change) error
 }

@@ -26,24 +26,24 @@ const DefaultSchema = "public"
 // maxNameBytes is PostgreSQL's limit for the name of a schema.
 const maxNameBytes = 63
 
-// DB runs statements: a *pgxpool.Pool. A single connection or a transaction would
-// not do, because requests run at once and each step must be committed.
+// DB runs statements: a *pgxpool.Pool. A single connection or a transaction does
+// not suffice, because requests run concurrently and each step must be committed.
 type DB interface {
 	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
 }
 
-// Store is an idempotency.Store. Make it with [New].
+// Store is an idempotency.Store. Create it with [New].
 type Store struct {
 	db    DB
 	table string
 }
 
-// New returns a store that uses db, which the caller closes. schema is where the
-// table is; "" is [DefaultSchema]. It does not connect.
+// New returns a store that uses db, which the caller closes. schema holds the
+// table; "" is [DefaultSchema]. New does not connect.
 //
-// Give it a pool of its own: where handlers hold all connections of a pool, no
-// lease is renewed, and they are interrupted. A few connections will do.
+// Give it a pool of its own: if handlers hold all connections of its pool, no
+// lease is renewed, and they are interrupted. A few connections suffice.
 func New(db DB, schema string) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("pgstore: a pool is required")
@@ -85,7 +85,7 @@ func quote(schema string) (string, error) {
 		schema = DefaultSchema
 	}
 	if len(schema) > maxNameBytes || strings.ContainsRune(schema, 0) {
-		return "", fmt.Errorf("pgstore: schema name %.70q cannot be", schema)
+		return "", fmt.Errorf("pgstore: schema name %.70q is invalid", schema)
 	}
 	return pgx.Identifier{schema}.Sanitize(), nil
 }
@@ -108,7 +108,7 @@ func (s *Store) Begin(ctx context.Context, c idempotency.Claim, lease time.Durat
 		err = s.db.QueryRow(ctx, `SELECT fingerprint, answer FROM `+s.table+` WHERE key = $1::text AND expires_at > clock_timestamp()`, c.Key).
 			Scan(&e.Fingerprint, &e.Answer)
 		if errors.Is(err, pgx.ErrNoRows) {
-			continue // it was freed, or has run out, between the two
+			continue // the key was released, or has expired, between the two statements
 		}
 		if err != nil {
 			return idempotency.Entry{}, explain(err)
@@ -133,8 +133,8 @@ func (s *Store) Settle(ctx context.Context, c idempotency.Claim, change idempote
 			ON CONFLICT (key) DO UPDATE SET expires_at = excluded.expires_at, answer = excluded.answer
 			WHERE t.token = excluded.token`, c.Key, c.Token, c.Fingerprint, change.For.Microseconds(), answer)
 	case idempotency.Renew:
-		// One that has run out is renewed too while nobody has taken it: the clock
-		// of the server may have been set ahead.
+		// An expired key that no other claim has taken is renewed too: the clock of the
+		// server may have been set ahead.
 		return s.change(ctx, `UPDATE `+s.table+` SET expires_at = clock_timestamp() + $3::bigint * interval '1 microsecond'
 			WHERE key = $1::text AND token = $2::text AND answer IS NULL`, c.Key, c.Token, change.For.Microseconds())
 	default:
@@ -153,8 +153,7 @@ func (s *Store) change(ctx context.Context, query string, args ...any) error {
 	return nil
 }
 
-// release is no error where the key is free: then the answer to the first try
-// was lost.
+// release of a free key is no error: the answer to the first try was lost.
 func (s *Store) release(ctx context.Context, c idempotency.Claim) error {
 	tag, err := s.db.Exec(ctx, `DELETE FROM `+s.table+` WHERE key = $1::text AND token = $2::text AND answer IS NULL`, c.Key, c.Token)
 	if err != nil {
@@ -174,9 +173,9 @@ func (s *Store) release(ctx context.Context, c idempotency.Claim) error {
 	return nil
 }
 
-// explain marks what no other try cures: a statement that is not allowed or has
-// no table (class 42), a database or schema that is not there, a role that may not
-// log in.
+// explain marks errors that no retry cures: a statement that is not allowed or
+// has no table (class 42), a missing database or schema, a role that may not log
+// in.
 func explain(err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && len(e.Code) == 5 {
 		switch e.Code[:2] {

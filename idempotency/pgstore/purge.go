@@ -14,11 +14,11 @@ const (
 	maxBatch = 100_000
 )
 
-// Purge removes the keys that have run out, in statements that each remove batch
-// rows (1 to 100,000; 0 is [DefaultBatch]), until there are no more or budget is
-// used up (0 is [DefaultBudget]), which done tells. Call it every hour or so; how
-// long a key is kept is for the middleware to say. Keys that have run out are
-// free whether they are purged or not.
+// Purge removes expired keys, in statements that each remove batch rows (1 to
+// 100,000; 0 is [DefaultBatch]), until there are no more (done is true) or budget
+// is used up (0 is [DefaultBudget]). Call it every hour or so; the middleware
+// decides how long a key is kept. Expired keys are free whether they are purged
+// or not.
 func (s *Store) Purge(ctx context.Context, batch int, budget time.Duration) (removed int64, done bool, err error) {
 	if batch == 0 {
 		batch = DefaultBatch

@@ -21,7 +21,7 @@ COMMENT ON TABLE :schema.idempotency_keys IS
 COMMENT ON COLUMN :schema.idempotency_keys.key IS
     'A hash of the scope and the key.';
 COMMENT ON COLUMN :schema.idempotency_keys.token IS
-    'Of the request that holds the key or has held it: nobody else can change the row before it expires.';
+    'Of the request that holds the key or has held it: no other request can change the row before it expires.';
 COMMENT ON COLUMN :schema.idempotency_keys.fingerprint IS
     'A hash of method, URI and body.';
 COMMENT ON COLUMN :schema.idempotency_keys.expires_at IS

@@ -1,10 +1,10 @@
 // Package redisstore keeps idempotency keys in Redis: one hash per key, changed
 // by one script, so that each step is atomic. It is tested with a single server.
-// No step touches two keys, so a client of sentinels or of a cluster
-// should do as well; that is not tested.
+// No step touches two keys, so a client of sentinels or of a cluster should work
+// as well; that is not tested.
 //
-// Redis forgets what it has not yet written to its disk or to a replica when it
-// dies, and what it evicts: a key that is gone has its request run again. Use
+// When Redis dies, it loses writes that have not reached its disk or a replica;
+// it also loses evicted keys. The request of a lost key runs again. Use
 // maxmemory-policy noeviction and appendonly yes, or package pgstore where that
 // is not enough.
 package redisstore
@@ -24,10 +24,10 @@ import (
 //go:embed script.lua
 var scriptLua string
 
-// DefaultPrefix is what keys begin with where nothing else is said.
+// DefaultPrefix is the default prefix of keys.
 const DefaultPrefix = "idempotency:"
 
-// Store is an idempotency.Store. Make it with [New].
+// Store is an idempotency.Store. Create it with [New].
 type Store struct {
 	client redis.UniversalClient
 	script *redis.Script
@@ -36,8 +36,9 @@ type Store struct {
 
 // New returns a store that uses client, which the caller closes, and whose keys
 // begin with prefix; "" is [DefaultPrefix]. Services that share a Redis each
-// have a prefix of their own. The client must have ContextTimeoutEnabled, else
-// a Redis that hangs would hold requests for longer than the middleware allows.
+// have a prefix of their own. The client must have ContextTimeoutEnabled,
+// otherwise a Redis that hangs would hold requests for longer than the middleware
+// allows.
 func New(client redis.UniversalClient, prefix string) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("redisstore: a client is required")
@@ -60,7 +61,7 @@ func heedsContext(client redis.UniversalClient) bool {
 	case *redis.Ring:
 		return c.Options().ContextTimeoutEnabled
 	}
-	return true // of the caller's own making
+	return true // made by the caller
 }
 
 // Begin implements idempotency.Store.
@@ -77,7 +78,7 @@ func (s *Store) Begin(ctx context.Context, c idempotency.Claim, lease time.Durat
 	case reply[0] == "done" && len(reply) == 3:
 		return idempotency.Entry{State: idempotency.Done, Fingerprint: reply[1], Answer: []byte(reply[2])}, nil
 	}
-	return idempotency.Entry{}, fmt.Errorf("redis: an answer of the script that cannot be: %.20q", reply[0])
+	return idempotency.Entry{}, fmt.Errorf("redis: invalid answer of the script: %.20q", reply[0])
 }
 
 // Settle implements idempotency.Store.
@@ -108,7 +109,8 @@ func (s *Store) run(ctx context.Context, action string, c idempotency.Claim, ttl
 	return reply, err
 }
 
-// incurable tells by the code, which Redis puts first, what no other try cures.
+// incurable reports, by the code that begins an error of Redis, whether no retry
+// cures the error.
 func incurable(err error) bool {
 	for _, code := range []string{"WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS"} {
 		if redis.HasErrorPrefix(err, code) {

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// open returns a store, and a client to look behind it.
+// open returns a store, and a client to inspect its keys.
 func open(tb testing.TB) (*redisstore.Store, *redis.Client, string) {
 	tb.Helper()
 	place := testenv.Redis(tb)
@@ -63,7 +63,7 @@ func TestNothingStaysForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	ttl("finish", 3*time.Hour)
-	// A key that no millisecond is left of is one that has run out, and no error.
+	// A key with less than a millisecond left has expired, which is no error.
 	c.Key = "k2"
 	if _, err := s.Begin(t.Context(), c, time.Nanosecond); err != nil {
 		t.Error(err)
@@ -78,13 +78,13 @@ func TestMistakes(t *testing.T) {
 	deaf := redis.NewClient(&redis.Options{})
 	t.Cleanup(func() { _ = deaf.Close() })
 	if _, err := redisstore.New(deaf, ""); err == nil {
-		t.Error("a client that does not heed contexts")
+		t.Error("a client that ignores contexts")
 	}
 	s, client, prefix := open(t)
 	if err := client.Set(t.Context(), prefix+"k", "something else", time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Begin(t.Context(), idempotency.Claim{Key: "k", Token: "t", Fingerprint: "f"}, time.Minute); !errors.Is(err, idempotency.ErrUnusable) {
-		t.Errorf("a key of somebody else's: %v", err)
+		t.Errorf("a foreign key: %v", err)
 	}
 }

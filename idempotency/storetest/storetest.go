@@ -19,7 +19,7 @@ import (
 const (
 	// long is a time that does not run out during a test.
 	long = time.Hour
-	// short is one that does, and patience is how long it is waited for.
+	// short is a time that does, and patience bounds the wait for it.
 	short    = 5 * time.Millisecond
 	patience = 2 * time.Minute
 )
@@ -61,7 +61,7 @@ func hash(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// begin wants the state of a key, and what belongs to it.
+// begin checks the state of a key, and the fields that belong to it.
 func begin(t *testing.T, s idempotency.Store, c idempotency.Claim, lease time.Duration, want idempotency.Entry) {
 	t.Helper()
 	got, err := s.Begin(t.Context(), c, lease)
@@ -103,7 +103,7 @@ func finish(answer string, keep time.Duration) idempotency.Change {
 	return idempotency.Change{Action: idempotency.Finish, For: keep, Answer: []byte(answer)}
 }
 
-// takeOver takes the key of a lease that runs out.
+// takeOver takes the key of a lease that expires.
 func takeOver(t *testing.T, s idempotency.Store, c idempotency.Claim) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -115,7 +115,7 @@ func takeOver(t *testing.T, s idempotency.Store, c idempotency.Claim) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("what was to last %s has lasted %s", short, patience)
+			t.Fatalf("a lease of %s has lasted %s", short, patience)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func testStates(t *testing.T, s idempotency.Store) {
 	begin(t, s, claims(1)[0], long, taken)
 }
 
-// testRepeated: a call whose answer was lost is made again.
+// testRepeated: a call whose answer was lost is repeated.
 func testRepeated(t *testing.T, s idempotency.Store) {
 	t.Helper()
 	c := claims(2)
@@ -178,7 +178,7 @@ func testReleased(t *testing.T, s idempotency.Store) {
 	begin(t, s, c[2], long, done(c[1], "one"))
 }
 
-// testLate: an owner whose lease has run out can do nothing to the next one.
+// testLate: an owner whose lease has expired cannot affect the next one.
 func testLate(t *testing.T, s idempotency.Store) {
 	t.Helper()
 	c := claims(3)
@@ -195,7 +195,7 @@ func testLate(t *testing.T, s idempotency.Store) {
 	begin(t, s, c[2], long, done(c[1], "one"))
 }
 
-// testUnrivalled: an answer that comes late, while nobody has the key, is stored.
+// testUnrivalled: a late answer is stored if no claim has the key.
 func testUnrivalled(t *testing.T, s idempotency.Store) {
 	t.Helper()
 	c := claims(3)
@@ -233,7 +233,7 @@ func testBytes(t *testing.T, s idempotency.Store) {
 	begin(t, s, c[1], long, done(c[0], ""))
 }
 
-// testMany: of many at once one has the key, also when it has run out.
+// testMany: of many concurrent claims one gets the key, also after it has expired.
 func testMany(t *testing.T, s idempotency.Store) {
 	t.Helper()
 	const rounds, rivals = 20, 16
@@ -273,7 +273,7 @@ func testMany(t *testing.T, s idempotency.Store) {
 func testContext(t *testing.T, s idempotency.Store) {
 	t.Helper()
 	if _, local := s.(*idempotency.Memory); local {
-		t.Skip("it asks nobody")
+		t.Skip("it calls no server")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
