@@ -17,22 +17,23 @@ import (
 	"github.com/notifyd/notifyd"
 )
 
-// reserveMethod is the call. A real service has generated stubs; that of the
-// example takes a google.protobuf.Struct, so that it needs no generated code.
+// reserveMethod is the method to call. A real service has generated stubs; the
+// example's service takes a google.protobuf.Struct, so that it needs no generated
+// code.
 const reserveMethod = "/warehouse.v1.Warehouse/Reserve"
 
 // idempotencyKey is the metadata by which the service recognises a call that it
 // has answered before: an event may be delivered more than once.
 const idempotencyKey = "idempotency-key"
 
-// warehouse delivers events to the service behind conn, which its maker closes.
+// warehouse delivers events to the service behind conn. The caller closes conn.
 type warehouse struct{ conn grpc.ClientConnInterface }
 
 // Deliver calls the service and returns nil once it has answered.
 func (w warehouse) Deliver(ctx context.Context, e *notifyd.Event) error {
 	var request structpb.Struct
 	if err := protojson.Unmarshal(e.Payload, &request); err != nil {
-		return notifyd.Permanent(fmt.Errorf("warehouse: the payload is no JSON object: %w", err))
+		return notifyd.Permanent(fmt.Errorf("warehouse: the payload is not a JSON object: %w", err))
 	}
 	pairs := []string{idempotencyKey, e.DedupeID()}
 	if trace := e.Headers["traceparent"]; trace != "" {
@@ -42,8 +43,8 @@ func (w warehouse) Deliver(ctx context.Context, e *notifyd.Event) error {
 	return classify(ctx, w.conn.Invoke(ctx, reserveMethod, &request, &emptypb.Empty{}))
 }
 
-// classify says whose fault an error is, by the code of the answer: the only
-// thing about a destination that notifyd cannot know by itself.
+// classify decides whose fault an error is, by the code of the answer: notifyd
+// cannot know that by itself.
 func classify(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -54,14 +55,14 @@ func classify(ctx context.Context, err error) error {
 	}
 	switch status.Code(err) {
 	case codes.AlreadyExists:
-		return nil // it has had this event before
+		return nil // a repeated event
 	case codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange:
 		return notifyd.Permanent(err) // no further attempt cures it
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Unauthenticated,
 		codes.PermissionDenied, codes.Unimplemented, codes.Canceled:
 		return notifyd.Unavailable(err) // the service's fault, or ours: no attempt counts
 	case codes.ResourceExhausted:
-		return notifyd.Throttled(0, err) // it works, and wants fewer: no attempt counts either
+		return notifyd.Throttled(0, err) // it works, and requests fewer calls: no attempt counts either
 	default:
 		return err // perhaps this event's fault: try again, with a limit
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/notifyd/notifyd/internal/freeport"
 )
 
-// service is the other side. It answers a call that it has seen before with
-// ALREADY_EXISTS, and does nothing then.
+// service is the server side. It answers a repeated call with ALREADY_EXISTS, and
+// does nothing else.
 type service struct {
 	address string
 
@@ -57,7 +57,7 @@ func (s *service) reserve(ctx context.Context, request *structpb.Struct) (*empty
 	return &emptypb.Empty{}, nil
 }
 
-// description is what generated code would hold.
+// description is the description that generated code would hold.
 func (s *service) description() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: "warehouse.v1.Warehouse", HandlerType: (*any)(nil),
@@ -74,7 +74,7 @@ func (s *service) description() *grpc.ServiceDesc {
 func (s *service) start(tb testing.TB) {
 	tb.Helper()
 	open := freeport.Listen
-	if s.address != "" { // again, where it was
+	if s.address != "" { // again, at the same address
 		open = func(ctx context.Context) (net.Listener, error) { return freeport.Reopen(ctx, s.address) }
 	}
 	l, err := open(tb.Context())
@@ -95,7 +95,7 @@ func (s *service) stop(testing.TB) {
 	<-s.done
 }
 
-// TestWarehouse holds the handler against what every destination promises.
+// TestWarehouse runs the suite that every destination passes.
 func TestWarehouse(t *testing.T) {
 	t.Parallel()
 	s := &service{}

@@ -25,7 +25,7 @@ import (
 // envSelf makes this test binary the program itself.
 const envSelf = "GRPC_TEST_IS_RELAY"
 
-// patience bounds what the test waits for on a machine where much else runs.
+// patience bounds each wait of the test on a busy machine.
 const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -43,8 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// findLeaks looks for goroutines that are left, longer than the half second that
-// goleak gives them.
+// findLeaks looks for goroutines that are left, for longer than goleak's half second.
 func findLeaks() (err error) {
 	for end := time.Now().Add(patience); ; {
 		if err = goleak.Find(); err == nil || time.Now().After(end) {
@@ -83,8 +82,8 @@ func database(t *testing.T) *pgx.Conn {
 	return conn
 }
 
-// TestReadme types the command of README.md that runs the program, and has an event
-// arrive at the service.
+// TestReadme types the command of README.md that runs the program, and checks
+// that an event arrives at the service.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	conn := database(t)

@@ -1,6 +1,6 @@
-// Command orders is a small shop over HTTP. A client that sends an order again
-// has placed one, its customer gets one mail, and one piece leaves the stock.
-// README.md tells how.
+// Command orders is a small shop over HTTP. A client that repeats its request has
+// placed one order, its customer gets one mail, and one piece leaves the stock.
+// README.md explains how.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/notifyd/notifyd/idempotency/redisstore"
 )
 
-// Timeouts of the server. A client that is cut off asks again.
+// Timeouts of the server. A client that is cut off tries again.
 const (
 	readTimeout  = 10 * time.Second
 	writeTimeout = time.Minute
@@ -35,7 +35,7 @@ const (
 	stopWithin   = 30 * time.Second
 )
 
-// config is what the environment says.
+// config is the configuration from the environment.
 type config struct {
 	database  string            // DATABASE_URL
 	redis     string            // REDIS_URL; "" keeps the keys in PostgreSQL
@@ -83,7 +83,7 @@ func main() {
 func run(ctx context.Context, c config, log *slog.Logger, ready func(addr string)) error {
 	pool, err := pgxpool.New(ctx, c.database)
 	if err != nil {
-		return errors.New("DATABASE_URL is no URL of PostgreSQL") // the error may hold its password
+		return errors.New("DATABASE_URL is not a URL of PostgreSQL") // the error may hold its password
 	}
 	defer pool.Close()
 	keys, closeKeys, err := openKeys(ctx, c)
@@ -132,19 +132,19 @@ func (s *shop) serve(ctx context.Context, listener net.Listener, keys idempotenc
 }
 
 // openKeys returns the store of idempotency keys. In PostgreSQL it has a pool of
-// its own: handlers that hold all connections of theirs must not keep it waiting.
+// its own: it must not wait for handlers that hold all connections of their pool.
 func openKeys(ctx context.Context, c config) (keys idempotency.Store, closeKeys func(), err error) {
 	if c.redis == "" {
 		pool, err := pgxpool.New(ctx, c.database)
 		if err != nil {
-			return nil, nil, errors.New("DATABASE_URL is no URL of PostgreSQL")
+			return nil, nil, errors.New("DATABASE_URL is not a URL of PostgreSQL")
 		}
 		keys, err = pgstore.New(pool, pgstore.DefaultSchema)
 		return keys, pool.Close, err
 	}
 	o, err := redis.ParseURL(c.redis)
 	if err != nil {
-		return nil, nil, errors.New("REDIS_URL is no URL of Redis") // the error may hold its password
+		return nil, nil, errors.New("REDIS_URL is not a URL of Redis") // the error may hold its password
 	}
 	o.ContextTimeoutEnabled = true // or a Redis that hangs would hold requests up
 	client := redis.NewClient(o)
@@ -159,7 +159,7 @@ func mailer(addr string) (*email.Handler, error) {
 	}
 	port, err := strconv.Atoi(portText)
 	if err != nil {
-		return nil, errors.New("SMTP_ADDR: the port is no number")
+		return nil, errors.New("SMTP_ADDR: the port is not a number")
 	}
 	return email.New(email.Config{
 		Host: host, Port: port, TLS: "none", // mandatory (the default) for a server that is not next door

@@ -34,13 +34,13 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// patience bounds what a test waits for on a machine where much else runs.
+	// patience bounds each wait of a test on a busy machine.
 	patience = 2 * time.Minute
 	// copies of each request are sent at once.
 	copies = 10
 )
 
-// world is a shop that runs, and what is around it.
+// world is a running shop and its surroundings.
 type world struct {
 	addr string
 	pool *pgxpool.Pool
@@ -48,10 +48,10 @@ type world struct {
 	mode outboxsql.Mode
 }
 
-// modes of the table. The shop does not know which it has.
+// modes of the table. The shop does not know the mode.
 func modes() []outboxsql.Mode { return []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} }
 
-// setMode does what "notifyd migrate --mode" does.
+// setMode changes the mode as "notifyd migrate --mode" does.
 func setMode(t *testing.T, pool *pgxpool.Pool, mode outboxsql.Mode) {
 	t.Helper()
 	err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error {
@@ -198,8 +198,8 @@ func TestTenTimes(t *testing.T) {
 				wg.Wait()
 			}
 			fire()
-			// All the same if the keys are lost, as when the shop dies between an
-			// order and the storing of its answer.
+			// The same holds if the keys are lost, as when the shop dies between an order
+			// and the storing of its answer.
 			forget(t, w, keys)
 			fire()
 			seen := map[string]bool{}
@@ -249,7 +249,7 @@ func forget(t *testing.T, w world, redisURL string) {
 	}
 }
 
-// checkMails wants one mail per order.
+// checkMails requires one mail per order.
 func (w world) checkMails(t *testing.T, n int) {
 	t.Helper()
 	mails := w.mail.Mails()
@@ -266,8 +266,7 @@ func (w world) checkMails(t *testing.T, n int) {
 	}
 }
 
-// TestRedelivered: what the relay delivers again, ten times at once, takes
-// effect once.
+// TestRedelivered: an event that is delivered ten times at once takes effect once.
 func TestRedelivered(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes() {
@@ -304,7 +303,7 @@ func checkRedelivered(t *testing.T, w world) {
 	if n := w.number(t, `SELECT pieces FROM stock WHERE item = 'lamp'`); n != 999 {
 		t.Errorf("%d lamps are left", n)
 	}
-	e.ID++ // another event, none of whose copies was there before
+	e.ID++ // another event, of which no copy has been delivered
 	deliver()
 	if n := w.number(t, `SELECT pieces FROM stock WHERE item = 'lamp'`); n != 998 {
 		t.Errorf("%d lamps are left", n)

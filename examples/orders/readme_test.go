@@ -66,7 +66,7 @@ func TestReadme(t *testing.T) {
 	end()
 }
 
-// startShop types the block that starts the shop, and waits until it is open.
+// startShop types the block that starts the shop, and waits until the shop is open.
 func startShop(t *testing.T, block string) (end func()) {
 	t.Helper()
 	var says bytes.Buffer

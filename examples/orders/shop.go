@@ -36,7 +36,7 @@ type placed struct {
 	Email string `json:"email"`
 }
 
-// shop takes orders and sees to what follows from them.
+// shop takes orders and handles their events.
 type shop struct {
 	pool      *pgxpool.Pool
 	log       *slog.Logger
@@ -45,8 +45,8 @@ type shop struct {
 	relay     *notifyd.Relay
 }
 
-// newShop makes the tables, the relay and the handler. keys is where idempotency
-// keys are kept, mail is what sends mails; the caller closes both, and the pool.
+// newShop creates the tables, the relay and the handler. keys stores idempotency
+// keys, mail sends mails; the caller closes both, and the pool.
 func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, mail *email.Handler, s shop) (*shop, error) {
 	s.pool = pool
 	if err := s.createTables(ctx); err != nil {
@@ -79,7 +79,7 @@ func newShop(ctx context.Context, pool *pgxpool.Pool, keys idempotency.Store, ma
 
 func (s *shop) createTables(ctx context.Context) error {
 	if _, err := s.pool.Exec(ctx, schemaSQL); err != nil {
-		return fmt.Errorf("make the tables of the shop: %w", err)
+		return fmt.Errorf("create the tables of the shop: %w", err)
 	}
 	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		_, err := outboxsql.Migrate(ctx, c.Conn(), outboxsql.DefaultSchema, outboxsql.BellAuto)
@@ -90,7 +90,7 @@ func (s *shop) createTables(ctx context.Context) error {
 	return errors.Join(inbox.Create(ctx, s.pool, inbox.DefaultSchema), pgstore.Create(ctx, s.pool, pgstore.DefaultSchema))
 }
 
-// customer returns the mail address of whoever has sent the request.
+// customer returns the mail address of the request's sender.
 func (s *shop) customer(r *http.Request) (address string, ok bool) {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
@@ -101,8 +101,8 @@ func (s *shop) customer(r *http.Request) (address string, ok bool) {
 }
 
 // placeOrder stores an order and its event in one transaction. The middleware
-// lets it run once for a key. Should the process die before the answer is
-// stored, it runs again: then the order with the key is there already.
+// lets it run once for a key. If the process dies before the answer is stored, it
+// runs again: then the order with the key exists already.
 func (s *shop) placeOrder(w http.ResponseWriter, r *http.Request) {
 	var order struct {
 		Item string `json:"item"`
@@ -173,7 +173,8 @@ const (
 	keepEvents = 30 * 24 * time.Hour
 )
 
-// purge removes what no client and no relay can repeat any more, until ctx ends.
+// purge removes events and keys that no client and no relay can repeat any
+// longer, until ctx ends.
 func (s *shop) purge(ctx context.Context, keys idempotency.Store) {
 	for tick := time.Tick(purgeEvery); ; {
 		if _, _, err := inbox.Purge(ctx, s.pool, inbox.Retention{Keep: keepEvents}); err != nil && ctx.Err() == nil {

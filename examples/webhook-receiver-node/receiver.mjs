@@ -57,7 +57,7 @@ const server = createServer(async (req, res) => {
     const id = req.headers['webhook-id']
     if (seen.get(id)) return answer(204) // it was delivered, and the answer got lost
     if (seen.has(id)) {
-      // It is being handled this moment, and nobody knows how that ends.
+      // Another request is handling it, and its outcome is unknown yet.
       return res.writeHead(409, { 'Retry-After': '1' }).end()
     }
     seen.set(id, false)

@@ -36,7 +36,7 @@ const (
 
 const patience = 2 * time.Minute
 
-// program is receiver.mjs at work.
+// program is a running receiver.mjs.
 type program struct {
 	url   string
 	lines chan string // of its standard output
@@ -49,7 +49,7 @@ func (p *program) next(t *testing.T) string {
 	case line := <-p.lines:
 		return line
 	case <-time.After(patience):
-		t.Fatal("the receiver says nothing")
+		t.Fatal("the receiver prints nothing")
 		return ""
 	}
 }
@@ -133,7 +133,7 @@ func TestReceiver(t *testing.T) {
 		t.Error(err)
 	}
 	if line := p.next(t); !strings.Contains(line, "notifyd-6-shop") {
-		t.Errorf("what was refused, or came twice, was handled: %s", line)
+		t.Errorf("a refused or repeated event was handled: %s", line)
 	}
 }
 

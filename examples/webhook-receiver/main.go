@@ -1,7 +1,6 @@
-// Command webhook-receiver takes the requests of notifyd's webhook destination.
-// It shows the three things that a receiver has to do: check the signature and
-// the time, drop what it has seen before, and answer 2xx only when the event is
-// safe.
+// Command webhook-receiver receives the requests of notifyd's webhook
+// destination. It shows the three duties of a receiver: check the signature and
+// the time, drop duplicates, and answer 2xx only when the event is safe.
 //
 //	WEBHOOK_SECRET=whsec_... go run ./examples/webhook-receiver
 //
@@ -22,12 +21,12 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// maxBody is the most bytes that are read of a request.
+// maxBody bounds the body of a request, in bytes.
 const maxBody = 1 << 20
 
-// receiver is an http.Handler that hands each event to handle, once.
+// receiver is an http.Handler that passes each event to handle, once.
 type receiver struct {
-	signers []*standardwebhooks.Webhook // one of them must know the signature
+	signers []*standardwebhooks.Webhook // one of them must verify the signature
 	handle  func(id, eventType string, payload []byte) error
 	seen    seen
 }
@@ -60,10 +59,10 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id := req.Header.Get("webhook-id")
 	switch first, done := r.seen.begin(id); {
 	case done:
-		w.WriteHeader(http.StatusNoContent) // it was delivered, and the answer got lost
+		w.WriteHeader(http.StatusNoContent) // delivered before; the answer was lost
 		return
 	case !first:
-		// It is being handled this moment, and nobody knows how that ends.
+		// Another request is handling it, and its outcome is unknown yet.
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "being handled", http.StatusConflict)
 		return
@@ -116,7 +115,7 @@ func (s *seen) begin(id string) (first, done bool) {
 	return true, false
 }
 
-// end notes what became of an id.
+// end records the outcome of an id.
 func (s *seen) end(id string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 	otherSecret = "whsec_b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVyIQ=="
 )
 
-// handled is what a receiver has handled.
+// handled lists the events that a receiver has handled.
 type handled struct {
 	mu   sync.Mutex
 	ids  []string
@@ -152,7 +152,7 @@ func TestCopyWhileHandling(t *testing.T) {
 	}
 	end <- errors.New("no")
 	if err := <-first; err == nil {
-		t.Error("what failed was taken")
+		t.Error("the failed event was accepted")
 	}
 }
 
