@@ -40,7 +40,7 @@ func TestNetworkCut(t *testing.T) {
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 500)`)
 				awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
 				awaitTrue(t, "the loss of the database", func() bool { return r.Stats().DatabaseDown })
-				network.Mend()
+				network.Restore()
 				e.untilDone()
 				if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 1000*(round+1) {
 					t.Errorf("%d events are done, want %d", n, 1000*(round+1))
@@ -74,7 +74,7 @@ func TestListenerHalfOpen(t *testing.T) {
 			}
 			// A sweep of the start can have found it before the canary was missed.
 			awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
-			network.Mend()
+			network.Restore()
 			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 			if n := r.count("not listening") - before; n != 1 {
 				t.Errorf("the loss was reported %d times", n)

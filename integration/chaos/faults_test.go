@@ -324,7 +324,7 @@ func cutNetwork(c *cell) {
 	c.await("the relays notice that they do not listen", func() bool { return c.each(noListener().noticed) })
 }
 
-func mendNetwork(c *cell) { c.network.Mend() }
+func mendNetwork(c *cell) { c.network.Restore() }
 
 func destinationUp(c *cell) { c.sink().set(c.t, modeUp) }
 

@@ -12,13 +12,13 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
-// readableMode lets the account that runs the server look at what a test made.
+// readableMode lets the account of the server read files of a test.
 const readableMode = 0o755
 
-// ClockPostgres is [OwnPostgres] with a clock that the test sets: set says how far
-// it is from that of the machine. Measured durations are not touched, as on a
-// machine whose clock is corrected. It takes libfaketime; where that is not to be
-// had, the test is skipped, or fails if [EnvRequire] lists "faketime".
+// ClockPostgres is [OwnPostgres] with a clock that the test sets: set takes its
+// offset from the clock of the machine. Measured durations stay correct, as on a
+// machine whose clock is adjusted. It needs libfaketime; without it, the test is
+// skipped, or fails if [EnvRequire] lists "faketime".
 func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.Server, set func(offset time.Duration)) {
 	tb.Helper()
 	library, err := findFaketime()
@@ -34,7 +34,7 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 	set = func(offset time.Duration) {
 		tb.Helper()
 		text := fmt.Appendf(nil, "%+d\n", int64(offset/time.Second))
-		// In one piece, because the server reads it all the time.
+		// Atomically, because the server keeps reading it.
 		if err := errors.Join(os.WriteFile(clock+".new", text, readableMode), os.Rename(clock+".new", clock)); err != nil {
 			tb.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func ClockPostgres(tb testing.TB, settings map[string]string) (server *pgserver.
 	return server, set
 }
 
-// findFaketime returns the library, where Debian and others put it.
+// findFaketime returns the path of the library, where Debian and others install it.
 func findFaketime() (string, error) {
 	places := []string{"/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketime.so.1", "/usr/local/lib/faketime/libfaketime.so.1"}
 	for _, place := range places {

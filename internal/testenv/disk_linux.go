@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SmallDisk mounts a file system of so many bytes, in memory, and returns its
-// directory, which everybody can pass through. That takes root; where it is not
-// permitted, the test is skipped, or fails if [EnvRequire] lists "mount". The end
-// of the test unmounts it, whoever may still use it.
+// SmallDisk mounts a file system of the given size in memory, in bytes, and
+// returns its directory, which every account can traverse. The mount needs root;
+// without permission, the test is skipped, or fails if [EnvRequire] lists
+// "mount". The end of the test unmounts the file system, even if it is in use.
 func SmallDisk(tb testing.TB, bytes int) string {
 	tb.Helper()
 	top, err := os.MkdirTemp("/tmp", "notifyd-disk-") //nolint:usetesting // the directory of a test is closed to other accounts

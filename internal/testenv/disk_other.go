@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// SmallDisk is to be had on Linux only: elsewhere the test is skipped, or fails
-// if [EnvRequire] lists "mount".
+// SmallDisk needs Linux: elsewhere the test is skipped, or fails if [EnvRequire]
+// lists "mount".
 func SmallDisk(tb testing.TB, _ int) string {
 	tb.Helper()
-	require(tb, "mount", errors.New("a file system in memory takes Linux"))
+	require(tb, "mount", errors.New("a file system in memory needs Linux"))
 	return ""
 }

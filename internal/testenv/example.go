@@ -6,7 +6,7 @@ import (
 )
 
 // ExampleDatabase is [Database] for a runnable example, which has no
-// testing.TB to fail: it panics where PostgreSQL cannot be had. The database
+// testing.TB to fail: it panics without PostgreSQL. The database
 // lives as long as the shared server.
 func ExampleDatabase(ctx context.Context) (url string) {
 	server, err := postgres.get(ctx)

@@ -1,8 +1,9 @@
 package testenv
 
-// Fills returns statements by name that leave the migrated tables of a queue as they may
-// look when a plan is made. Statistics are what the name says: autovacuum is off, because
-// it would make a never-analysed table an analysed one while the test runs.
+// Fills returns statements by name that leave the migrated tables of a queue in
+// states in which a plan may be made. The name describes the statistics.
+// Autovacuum is off, because it would analyse a never-analysed table while the
+// test runs.
 func Fills() map[string][]string {
 	const (
 		still1 = `ALTER TABLE outbox_events SET (autovacuum_enabled = off)`

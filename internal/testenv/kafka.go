@@ -10,19 +10,19 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 )
 
-// EnvKafkaBrokers names the environment variable with the brokers of a Kafka
-// that is used as the shared one, host:port with commas between them. It must
-// take clients without TLS or SASL, and let them create topics.
+// EnvKafkaBrokers names the environment variable with the brokers of the shared
+// Kafka, host:port with commas between them. It must accept clients without TLS
+// or SASL, and let them create topics.
 const EnvKafkaBrokers = "NOTIFYD_TEST_KAFKA_BROKERS"
 
 // sharedKafka is one broker for all tests of a test binary.
 type sharedKafka struct {
 	mu      sync.Mutex
 	brokers []string
-	err     error // why there is none; it is tried once
+	err     error // why the start failed; it is tried once
 }
 
-// kafka is state of the package for the reason that postgres is.
+// kafka is state of the package for the same reason as postgres.
 var kafka sharedKafka //nolint:gochecknoglobals // see postgres
 
 // Kafka returns the brokers that all tests of this binary share: those of

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// Network is a way to a server that can be cut: packets vanish in both
-// directions, and neither side is told.
+// Network is a network path to a server that can be cut: packets vanish in both
+// directions, and neither side gets an error.
 type Network struct {
-	// Addr leads to the server, as host:port.
+	// Addr is the address of the path, as host:port.
 	Addr string
 
 	tb     testing.TB
@@ -20,10 +20,10 @@ type Network struct {
 	remove func(ctx context.Context) // nil while there is nothing to remove
 }
 
-// NewNetwork makes a way to the server at target, host:port. It takes a network
-// namespace, which takes Linux, root and the program ip; where that is not to be
-// had, the test is skipped, or fails if [EnvRequire] lists "netns". The end of the
-// test removes it.
+// NewNetwork creates a path to the server at target, host:port. It needs a
+// network namespace, and so Linux, root and the program ip; without these, the
+// test is skipped, or fails if [EnvRequire] lists "netns". The end of the test
+// removes the path.
 func NewNetwork(tb testing.TB, target string) *Network {
 	tb.Helper()
 	n := &Network{tb: tb}
@@ -47,11 +47,11 @@ func NewNetwork(tb testing.TB, target string) *Network {
 	return n
 }
 
-// Cut lets all packets vanish from now on.
+// Cut drops all packets from now on.
 func (n *Network) Cut() { n.set(false) }
 
-// Mend lets them through again.
-func (n *Network) Mend() { n.set(true) }
+// Restore lets packets through again.
+func (n *Network) Restore() { n.set(true) }
 
 func (n *Network) set(up bool) {
 	n.tb.Helper()
@@ -60,9 +60,9 @@ func (n *Network) set(up bool) {
 	}
 }
 
-var errNoNetwork = errors.New("network namespaces are not to be had here")
+var errNoNetwork = errors.New("network namespaces are unavailable")
 
-// forwarder hands on what comes in, as long as both sides are there.
+// forwarder copies data in both directions until a side closes.
 type forwarder struct {
 	target string
 	work   sync.WaitGroup
@@ -97,7 +97,7 @@ func (f *forwarder) forward(in net.Conn) {
 	var both sync.WaitGroup
 	for from, to := range map[net.Conn]net.Conn{in: out, out: in} {
 		both.Go(func() {
-			_, _ = io.Copy(to, from) // one of them is gone then
+			_, _ = io.Copy(to, from) // one side is gone then
 			_ = in.Close()
 			_ = out.Close()
 		})
@@ -105,7 +105,7 @@ func (f *forwarder) forward(in net.Conn) {
 	both.Wait()
 }
 
-// keep notes a connection, or closes it if it comes too late.
+// keep records a connection, or closes it if the forwarder has ended.
 func (f *forwarder) keep(c net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

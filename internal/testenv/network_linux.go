@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// open makes a network namespace that one cable leads to, and a socket that
-// listens inside of it.
+// open creates a network namespace with one virtual cable, and a socket that
+// listens inside it.
 func (n *Network) open(ctx context.Context) (net.Listener, error) {
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("%w: they take root", errNoNetwork)
+		return nil, fmt.Errorf("%w: they need root", errNoNetwork)
 	}
 	id := rand.Uint32() //nolint:gosec // a name
 	ns, here, there := fmt.Sprintf("nfd%08x", id), fmt.Sprintf("nfdh%08x", id), fmt.Sprintf("nfdn%08x", id)
-	// 198.18.0.0/15 is set aside for tests of networks.
+	// 198.18.0.0/15 is reserved for tests of networks.
 	block := id & 0x1ffff &^ 3
 	ip := func(host uint32) string {
 		a := 198<<24 | 18<<16 | block + host
@@ -32,7 +32,7 @@ func (n *Network) open(ctx context.Context) (net.Listener, error) {
 	}
 	mac := fmt.Sprintf("02:4e:%02x:%02x:%02x:%02x", id>>24, id>>16&255, id>>8&255, id&255)
 	n.remove = func(ctx context.Context) {
-		_ = run(ctx, "ip netns del "+ns) // the cable goes with it; there may be none yet
+		_ = run(ctx, "ip netns del "+ns) // also removes the cable; the namespace may not exist yet
 	}
 	for _, line := range []string{
 		"ip netns add " + ns,
@@ -41,7 +41,7 @@ func (n *Network) open(ctx context.Context) (net.Listener, error) {
 		"ip link set " + here + " up",
 		"ip -n " + ns + " addr add " + ip(2) + "/30 dev " + there,
 		"ip -n " + ns + " link set " + there + " up",
-		// Or the kernel would say "no route to host" for a peer that is silent.
+		// Without it the kernel would report "no route to host" for a silent peer.
 		"ip neigh replace " + ip(2) + " lladdr " + mac + " dev " + here + " nud permanent",
 	} {
 		if err := run(ctx, line); err != nil {
@@ -63,8 +63,8 @@ func listenIn(ctx context.Context, namespace, ip string) (l net.Listener, err er
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// A thread that is locked and not unlocked ends with its goroutine: nobody
-		// else gets it, in whatever namespace it is.
+		// A locked thread that is not unlocked ends with its goroutine, so no other
+		// goroutine runs in this namespace.
 		runtime.LockOSThread()
 		var target *os.File
 		if target, err = os.Open(namespace); err != nil {

@@ -9,5 +9,5 @@ import (
 )
 
 func (*Network) open(context.Context) (net.Listener, error) {
-	return nil, fmt.Errorf("%w: they take Linux", errNoNetwork)
+	return nil, fmt.Errorf("%w: they need Linux", errNoNetwork)
 }

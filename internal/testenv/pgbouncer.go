@@ -7,7 +7,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// PgBouncer starts a PgBouncer before the server of a connection URL, and
+// PgBouncer starts a PgBouncer in front of the server of a connection URL, and
 // returns the URL that leads through it to the same database. mode is its
 // pool_mode: "session", "transaction" or "statement". The end of the test stops it.
 func PgBouncer(tb testing.TB, postgresURL, mode string) string {
@@ -16,12 +16,12 @@ func PgBouncer(tb testing.TB, postgresURL, mode string) string {
 	return through
 }
 
-// OwnPgBouncer is [PgBouncer] for a test that kills or freezes the pooler too.
+// OwnPgBouncer is [PgBouncer] for a test that also kills or freezes the pooler.
 func OwnPgBouncer(tb testing.TB, postgresURL, mode string) (server *privateserver.Server, through string) {
 	tb.Helper()
 	u, err := url.Parse(postgresURL)
 	if err != nil {
-		tb.Fatal("the URL of PostgreSQL is none") // it may hold a password
+		tb.Fatal("the URL of PostgreSQL is invalid") // it may hold a password
 	}
 	if _, has := u.User.Password(); has {
 		tb.Skip("PgBouncer of the tests has no password for PostgreSQL")

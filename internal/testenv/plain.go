@@ -11,39 +11,39 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// EnvRedisURL names the environment variable with the URL of a Redis that is
-// used as the shared one, redis:// or rediss://.
+// EnvRedisURL names the environment variable with the URL of the shared Redis,
+// redis:// or rediss://.
 const EnvRedisURL = "NOTIFYD_TEST_REDIS_URL"
 
-// EnvNATSURL names the environment variable with the URL of a NATS server with
-// JetStream that is used as the shared one, nats:// or tls://.
+// EnvNATSURL names the environment variable with the URL of the shared NATS
+// server with JetStream, nats:// or tls://.
 const EnvNATSURL = "NOTIFYD_TEST_NATS_URL"
 
 // sharedPlain is one server for all tests of a test binary.
 type sharedPlain struct {
 	mu  sync.Mutex
 	url string
-	err error // why there is none; it is tried once
+	err error // why the start failed; it is tried once
 }
 
-// redis and nats are state of the package for the same reason as postgres is.
+// redis and nats are state of the package for the same reason as postgres.
 var (
 	redis sharedPlain //nolint:gochecknoglobals // see above
 	nats  sharedPlain //nolint:gochecknoglobals // see above
 )
 
-// Place is a server that tests share, and a name in it for one of them.
+// Place is a shared server, and a name in it for one test.
 type Place struct {
-	// URL is that of the server.
+	// URL is the URL of the server.
 	URL string
-	// Name is what the test's keys, streams and subjects begin with. It has
-	// letters, digits and underscores.
+	// Name is the prefix of the test's keys, streams and subjects. It has letters,
+	// digits and underscores.
 	Name string
 }
 
 // Redis returns the Redis that all tests of this binary share: the one of
-// [EnvRedisURL], or a private one that [Main] ends. Nobody removes what a test
-// leaves in it.
+// [EnvRedisURL], or a private one that [Main] ends. The data of a test stays in
+// it.
 func Redis(tb testing.TB) Place {
 	tb.Helper()
 	u, err := redis.get(tb.Context(), EnvRedisURL, privateserver.Redis(), "redis")
@@ -52,8 +52,8 @@ func Redis(tb testing.TB) Place {
 }
 
 // NATS returns the NATS server with JetStream that all tests of this binary
-// share: the one of [EnvNATSURL], or a private one that [Main] ends. Nobody
-// removes what a test leaves in it.
+// share: the one of [EnvNATSURL], or a private one that [Main] ends. The data of
+// a test stays in it.
 func NATS(tb testing.TB) Place {
 	tb.Helper()
 	u, err := nats.get(tb.Context(), EnvNATSURL, privateserver.NATS(""), "nats")
@@ -99,7 +99,7 @@ func (s *sharedPlain) get(ctx context.Context, env string, program privateserver
 	if raw := os.Getenv(env); raw != "" {
 		if u, err := url.Parse(raw); err != nil || u.Host == "" {
 			// The text of err holds the URL, which may hold a password.
-			s.err = fmt.Errorf("%s is no URL", env)
+			s.err = fmt.Errorf("%s is not a URL", env)
 			return "", s.err
 		}
 		s.url = raw

@@ -17,16 +17,15 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
-// EnvPostgresURL names the environment variable with the URL of a PostgreSQL
-// that is used as the shared server. Its role must be allowed to create
-// databases.
+// EnvPostgresURL names the environment variable with the URL of the shared
+// PostgreSQL. Its role must be allowed to create databases.
 const EnvPostgresURL = "NOTIFYD_TEST_POSTGRES_URL"
 
-// Server is a server that tests share. It has no more methods because nobody
-// may stop it: that takes [OwnPostgres].
+// Server is a shared server. It has no more methods because a test must not stop
+// it: use [OwnPostgres] for that.
 type Server interface {
-	// URL returns the connection URL of a database, "" for the one to
-	// administer the server from.
+	// URL returns the connection URL of a database, "" for the one that administers
+	// the server.
 	URL(db string) string
 }
 
@@ -34,12 +33,12 @@ type Server interface {
 type sharedPostgres struct {
 	mu     sync.Mutex
 	server Server
-	err    error // why there is none; it is tried once
+	err    error // why the start failed; it is tried once
 }
 
-// postgres is state of the package because a test function has nothing to carry
-// it: TestMain starts before the tests and hands them nothing. It is guarded by
-// its mutex, and only test binaries hold it.
+// postgres is state of the package because TestMain runs before the tests and
+// cannot pass them values. Its mutex guards it, and only test binaries contain
+// it.
 var postgres sharedPostgres //nolint:gochecknoglobals // see above
 
 // Postgres returns the server that all tests of this binary share: the one of
@@ -52,7 +51,7 @@ func Postgres(tb testing.TB) Server {
 }
 
 // Database creates an empty database on the shared server and returns its URL.
-// It is dropped after the test, whoever may still be connected. Notifications
+// It is dropped after the test, even with open connections. Notifications
 // stay within a database, so that tests do not hear each other.
 func Database(tb testing.TB) string {
 	tb.Helper()
@@ -79,8 +78,8 @@ func OwnPostgres(tb testing.TB, settings map[string]string) *pgserver.Server {
 	return OwnPostgresIn(tb, "", settings)
 }
 
-// OwnPostgresIn is [OwnPostgres] with everything of the server in dir, which must
-// be empty or not exist, and which others than its owner can pass through.
+// OwnPostgresIn is [OwnPostgres] with all files of the server in dir, which must
+// be empty or not exist, and which other accounts can traverse.
 func OwnPostgresIn(tb testing.TB, dir string, settings map[string]string) *pgserver.Server {
 	tb.Helper()
 	server, err := startPostgres(tb.Context(), pgserver.Config{Dir: dir, Settings: settings})
@@ -89,7 +88,7 @@ func OwnPostgresIn(tb testing.TB, dir string, settings map[string]string) *pgser
 	return server
 }
 
-// Standby starts a server that follows primary, which goes down for a moment.
+// Standby starts a standby of primary, which goes down for a moment.
 // port is its own, 0 for a free one. The end of the test stops it.
 func Standby(tb testing.TB, primary *pgserver.Server, port int) *pgserver.Server {
 	tb.Helper()
@@ -121,8 +120,7 @@ func (p *sharedPostgres) get(ctx context.Context) (Server, error) {
 	return own, nil
 }
 
-// startPostgres starts a server of the programs that are there: a test run
-// installs nothing.
+// startPostgres starts a server with the installed programs: a test run installs nothing.
 func startPostgres(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, error) {
 	if cfg.BinDir == "" {
 		binDir, err := pgserver.Find(ctx)
@@ -138,14 +136,14 @@ func startPostgres(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, 
 	return pgserver.Start(ctx, cfg)
 }
 
-// external is a server that somebody else runs.
+// external is a server that the tests do not run.
 type external struct{ url url.URL }
 
 func newExternal(raw string) (Server, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
 		// The text of err holds the URL, which may hold a password.
-		return nil, fmt.Errorf("%s is no URL", EnvPostgresURL)
+		return nil, fmt.Errorf("%s is not a URL", EnvPostgresURL)
 	}
 	if u.Scheme != "postgres" && u.Scheme != "postgresql" {
 		return nil, fmt.Errorf("%s does not begin with postgres://", EnvPostgresURL)
@@ -172,8 +170,8 @@ func administer(ctx context.Context, server Server, statement string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// databaseName returns a name that tells the test, and that no other test on
-// the same server has, in this process or another.
+// databaseName returns a name that contains the name of the test, and is unique
+// on the server.
 func databaseName(test string) string {
 	safe := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {

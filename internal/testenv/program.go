@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// Program returns the path of a program that a test starts, such as "node".
-// Where it is not installed, the test is skipped, or fails if [EnvRequire] lists
-// its name.
+// Program returns the path of a program that a test starts, such as "node". If it
+// is not installed, the test is skipped, or fails if [EnvRequire] lists its name.
 func Program(tb testing.TB, name string) string {
 	tb.Helper()
 	path, err := exec.LookPath(name)

@@ -11,18 +11,17 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 )
 
-// EnvAMQPURL names the environment variable with the AMQP URL of a RabbitMQ
-// that is used as the shared broker. Tests then share its vhost.
+// EnvAMQPURL names the environment variable with the AMQP URL of the shared
+// RabbitMQ. Tests then share its vhost.
 const EnvAMQPURL = "NOTIFYD_TEST_AMQP_URL"
 
-// Broker is a vhost on the RabbitMQ that the tests of a binary share. Nobody
-// may stop it: that takes [OwnRabbitMQ].
+// Broker is a vhost on the shared RabbitMQ. A test must not stop it: use
+// [OwnRabbitMQ] for that.
 type Broker struct {
-	// URL is the AMQP URL of the vhost, which is the test's own but for a
-	// broker of [EnvAMQPURL]. Tests give their queues names of their own.
+	// URL is the AMQP URL of the vhost, which is the test's own except on a broker
+	// of [EnvAMQPURL]. Tests give their queues names of their own.
 	URL string
-	// Server is the node, nil for a broker of [EnvAMQPURL]. It is there for its
-	// Addr and Ctl.
+	// Server is the node, nil for a broker of [EnvAMQPURL]. It gives access to Addr and Ctl.
 	Server *rabbitserver.Server
 }
 
@@ -30,10 +29,10 @@ type Broker struct {
 type sharedRabbitMQ struct {
 	mu     sync.Mutex
 	server *rabbitserver.Server
-	err    error // why there is none; it is tried once
+	err    error // why the start failed; it is tried once
 }
 
-// rabbitmq is state of the package for the same reason as postgres is.
+// rabbitmq is state of the package for the same reason as postgres.
 var rabbitmq sharedRabbitMQ //nolint:gochecknoglobals // see above
 
 // RabbitMQ returns a vhost for this test on the broker that all tests of this
@@ -43,14 +42,14 @@ func RabbitMQ(tb testing.TB) Broker {
 	tb.Helper()
 	if raw := os.Getenv(EnvAMQPURL); raw != "" {
 		if u, err := url.Parse(raw); err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" {
-			tb.Fatalf("%s is no AMQP URL", EnvAMQPURL) // its text may hold a password
+			tb.Fatalf("%s is not an AMQP URL", EnvAMQPURL) // its text may hold a password
 		}
 		return Broker{URL: raw}
 	}
 	server, err := rabbitmq.get(tb.Context())
 	orSkip(tb, "rabbitmq", err)
 	vhost := databaseName(tb.Name())
-	// One command in place of three: each starts an Erlang of its own.
+	// One command instead of three, because each starts an Erlang of its own.
 	add := fmt.Sprintf(`ok = rabbit_vhost:add(<<"%s">>, <<"test">>), `+
 		`rabbit_auth_backend_internal:set_permissions(<<"%s">>, <<"%[1]s">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>).`,
 		vhost, rabbitserver.User)

@@ -8,8 +8,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
 )
 
-// TestRabbitMQ looks at what its subtest left behind, so that one must not run
-// in parallel.
+// TestRabbitMQ checks the cleanup of its subtest, which must not run in parallel.
 func TestRabbitMQ(t *testing.T) { //nolint:tparallel // see above
 	t.Parallel()
 	var first, second Broker
@@ -32,7 +31,7 @@ func TestRabbitMQ(t *testing.T) { //nolint:tparallel // see above
 		}
 	})
 	if first.Server == nil {
-		return // somebody else's
+		return // of another environment
 	}
 	if first.URL == second.URL || first.Server != second.Server {
 		t.Errorf("vhosts %s and %s", first.URL, second.URL)

@@ -17,17 +17,16 @@ import (
 	"time"
 )
 
-// EnvSQSEndpoint names the environment variable with the URL of an SQS that is
-// used as the shared one: an emulator that takes any credentials.
+// EnvSQSEndpoint names the environment variable with the URL of the shared SQS:
+// an emulator that accepts any credentials.
 const EnvSQSEndpoint = "NOTIFYD_TEST_SQS_ENDPOINT"
 
-// sqsReadyWithin is for a machine on which everything else runs at once; it
-// takes a second.
+// sqsReadyWithin allows for a busy machine; a start takes a second.
 const sqsReadyWithin = time.Minute
 
-// sqsScript runs the emulator on the loopback, which its own program does not,
-// and writes its port. It ends with its standard input, and so with us, however
-// we die.
+// sqsScript runs the emulator on the loopback, which its own program cannot, and
+// prints its port. It ends with its standard input, and so with this process,
+// however that dies.
 const sqsScript = `
 import { pathToFileURL } from "node:url";
 const { buildApp } = await import(pathToFileURL(process.argv[1]).href);
@@ -36,22 +35,22 @@ process.stdin.on("end", () => process.exit(0)).resume();
 console.log(await app.listen({ port: 0, host: "127.0.0.1" }));
 `
 
-// errNoSQS is in the chain of the error where there is no emulator.
+// errNoSQS is in the chain of the error if the emulator is not installed.
 var errNoSQS = errors.New("there is no emulator of SQS: make setup fetches it from npm, and node runs it")
 
 // sharedSQS is one emulator for all tests of a test binary.
 type sharedSQS struct {
 	mu       sync.Mutex
 	endpoint string
-	err      error // why there is none; it is tried once
+	err      error // why the start failed; it is tried once
 }
 
-// sqs is state of the package for the reason that postgres is.
+// sqs is state of the package for the same reason as postgres.
 var sqs sharedSQS //nolint:gochecknoglobals // see postgres
 
 // SQS returns the URL of the SQS that all tests of this binary share: the one of
-// [EnvSQSEndpoint], or a private emulator that [Main] ends. It takes any
-// credentials. Tests make queues of their own.
+// [EnvSQSEndpoint], or a private emulator that [Main] ends. It accepts any
+// credentials. Tests create queues of their own.
 func SQS(tb testing.TB) (endpoint string) {
 	tb.Helper()
 	endpoint, err := sqs.get(tb.Context())
@@ -70,7 +69,7 @@ func (s *sharedSQS) get(ctx context.Context) (string, error) {
 	}
 	if raw := os.Getenv(EnvSQSEndpoint); raw != "" {
 		if u, err := url.Parse(raw); err != nil || u.Host == "" || u.User != nil {
-			s.err = fmt.Errorf("%s is no URL, or holds a password", EnvSQSEndpoint)
+			s.err = fmt.Errorf("%s is not a URL, or holds a password", EnvSQSEndpoint)
 			return "", s.err
 		}
 		s.endpoint = raw
@@ -86,7 +85,7 @@ func (s *sharedSQS) get(ctx context.Context) (string, error) {
 	return s.endpoint, nil
 }
 
-// sqsServer is an emulator that runs.
+// sqsServer is a running emulator.
 type sqsServer struct {
 	endpoint string
 	cmd      *exec.Cmd
@@ -103,7 +102,7 @@ func startSQS(ctx context.Context) (*sqsServer, error) {
 	if err != nil {
 		return nil, errNoSQS
 	}
-	// Its life is that of the tests, and not of the first of them.
+	// It lives as long as all tests, not only the first.
 	s := &sqsServer{cmd: exec.CommandContext(context.WithoutCancel(ctx), node, "--input-type=module", "--eval", sqsScript, app)}
 	s.cmd.Stderr = &s.stderr
 	stdout, err := s.cmd.StdoutPipe()
@@ -126,7 +125,7 @@ func startSQS(ctx context.Context) (*sqsServer, error) {
 	return nil, fmt.Errorf("start the emulator of SQS: not ready within %v, or ended: %s", sqsReadyWithin, s.stderr.String())
 }
 
-// stop ends the emulator, politely until ctx is done.
+// stop ends the emulator, gracefully until ctx is done.
 func (s *sqsServer) stop(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = s.cmd.Process.Kill() })()
 	err := s.stdin.Close()
@@ -136,8 +135,7 @@ func (s *sqsServer) stop(ctx context.Context) error {
 	return err
 }
 
-// findSQS returns the emulator that scripts/sqs/setup has fetched into the
-// checkout that we are in.
+// findSQS returns the emulator that scripts/sqs/setup has fetched into this checkout.
 func findSQS() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package testenv gives tests the real servers they run against.
+// Package testenv provides the real servers that tests run against.
 //
 // A package of integration tests calls [Main] from its TestMain; its tests then
-// ask for what they need:
+// request the servers they need:
 //
 //	func TestMain(m *testing.M) { testenv.Main(m) }
 //
@@ -10,7 +10,7 @@
 //		...
 //	}
 //
-// Where a server cannot be had, a test is skipped, so that a contributor can run
+// If a server is unavailable, the test is skipped, so that a contributor can run
 // the others; with [EnvRequire] set, as in CI, it fails.
 package testenv
 
@@ -31,12 +31,12 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// EnvRequire names the environment variable that lists, separated by commas,
-// the servers that must be there: "postgres" for example, or "all".
+// EnvRequire names the environment variable that lists, separated by commas, the
+// required servers: "postgres" for example, or "all".
 const EnvRequire = "NOTIFYD_TEST_REQUIRE"
 
-// cleanupWithin bounds what is tidied up after a test: dropping a database or
-// stopping a server takes well under a second on an idle machine.
+// cleanupWithin bounds the cleanup of a test: dropping a database or stopping a
+// server takes well under a second on an idle machine.
 const cleanupWithin = time.Minute
 
 // leavesWithin is how long a goroutine may take to end after the last test.
@@ -59,8 +59,8 @@ func Main(m *testing.M, opts ...goleak.Option) {
 	os.Exit(code)
 }
 
-// findLeaks looks for goroutines that are left. goleak gives them half a second to
-// end; on a busy machine one that is about to end needs more.
+// findLeaks looks for goroutines that are left. goleak gives them half a second
+// to end; on a busy machine they may need more.
 func findLeaks(opts ...goleak.Option) (err error) {
 	for end := time.Now().Add(leavesWithin); ; {
 		if err = goleak.Find(opts...); err == nil || time.Now().After(end) {
@@ -75,11 +75,11 @@ type stoppers struct {
 	all []func(context.Context) error
 }
 
-// shared is state of the package because a server is started by the first test
-// that asks for it, and stopped by [Main].
+// shared is state of the package because the first test that needs a server
+// starts it, and [Main] stops it.
 var shared stoppers //nolint:gochecknoglobals // see above
 
-// stopLater has Main call stop after the last test.
+// stopLater makes Main call stop after the last test.
 func (s *stoppers) stopLater(stop func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *stoppers) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// complain reports what went wrong after the last test.
+// complain reports an error after the last test.
 func complain(code int, err error) int {
 	fmt.Fprintln(os.Stderr, "testenv:", err)
 	return max(code, 1)
@@ -115,16 +115,16 @@ func FreePort(tb testing.TB) int {
 	return port
 }
 
-// Need ends the test when err says that what is called name is not there: by
-// failing where [EnvRequire] asks for all, else by skipping. It is for tools and
-// parts of servers that a test cannot do without.
+// Need ends the test if err says that name is unavailable: it fails if
+// [EnvRequire] lists the name, else it is skipped. It is for tools and parts of
+// servers that a test requires.
 func Need(tb testing.TB, name string, err error) {
 	tb.Helper()
 	require(tb, name, err)
 }
 
-// require ends the test when err says that the server called name is not to be
-// had: by failing where [EnvRequire] lists it, else by skipping.
+// require ends the test if err says that the server called name is unavailable:
+// it fails if [EnvRequire] lists the server, else it is skipped.
 func require(tb testing.TB, name string, err error) {
 	tb.Helper()
 	if err == nil {
@@ -163,8 +163,7 @@ func required(list, name string) bool {
 	return slices.Contains(names, "all") || slices.Contains(names, name)
 }
 
-// afterwards returns the context for the cleanup of tb, whose own is done by
-// then.
+// afterwards returns the context for the cleanup of tb, because its own is done then.
 func afterwards(tb testing.TB) (context.Context, context.CancelFunc) {
 	tb.Helper()
 	return context.WithTimeout(context.WithoutCancel(tb.Context()), cleanupWithin)

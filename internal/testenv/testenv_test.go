@@ -71,8 +71,7 @@ func TestRequireEndsTheTest(t *testing.T) { //nolint:paralleltest // see above
 	}
 }
 
-// TestDatabase looks at what its subtest left behind, so that one must not run
-// in parallel.
+// TestDatabase checks the cleanup of its subtest, which must not run in parallel.
 func TestDatabase(t *testing.T) { //nolint:tparallel // see above
 	t.Parallel()
 	var urls [2]string
