@@ -19,10 +19,11 @@ import (
 // silent is another relay, which keeps the bell silent.
 type silent struct{ kill, freeze, thaw func() }
 
-// silence has another relay keep the bell silent. That of a queue is in a process of its
-// own: its handler does not answer, and there is more to do than it has room for. Over such
-// a backlog the relay of a stream falls asleep. Of one that is awake writers and other
-// relays see its bell alone, so that is all there is of it.
+// silence makes another relay keep the bell silent. That of a queue is in a
+// process of its own: its handler does not answer, and its backlog exceeds its
+// room. Over such a backlog the relay of a stream falls asleep. Writers and other
+// relays see only the bell of an awake relay, so for a stream there is only the
+// bell.
 func (e *env) silence() silent {
 	e.t.Helper()
 	var s silent
@@ -75,13 +76,14 @@ func (e *env) silentBell() silent {
 	return silent{kill: end, freeze: func() {}, thaw: end}
 }
 
-// rings returns the notifications that tell of events, and not of relays.
+// rings returns the notifications of events, without those of relays.
 func rings(payloads []string) []string {
 	return slices.DeleteFunc(payloads, func(p string) bool { return slices.Contains([]string{listener.WordAwake, "units", "deliveries"}, p) })
 }
 
-// TestBellOfARelayThatIsKilled commits what writers had written silently when
-// the one relay that knew of it was killed. A stream needs no poll for that.
+// TestBellOfARelayThatIsKilled commits events that writers had written silently
+// when the only relay that knew of them was killed. A stream needs no poll for
+// that.
 func TestBellOfARelayThatIsKilled(t *testing.T) {
 	t.Parallel()
 	for mode, poll := range map[outboxsql.Mode]time.Duration{outboxsql.ModeQueue: 200 * time.Millisecond, outboxsql.ModeStream: never} {
@@ -117,7 +119,7 @@ func TestBellOfARelayThatIsKilled(t *testing.T) {
 	}
 }
 
-// untilOwn waits until no event waits but those that the silent relay has in hand.
+// untilOwn waits until only the events that the silent relay holds are left.
 func (e *env) untilOwn() {
 	e.t.Helper()
 	if e.mode == outboxsql.ModeStream {
@@ -127,8 +129,9 @@ func (e *env) untilOwn() {
 	e.until("all but the other relay's own delivered", `SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state = 'fresh')`)
 }
 
-// letDoze gives the relay of a stream time to fall asleep, if it were to: it has shown
-// some times that it lives. A later event would have it look for what was drawn before.
+// letDoze gives the relay of a stream time to fall asleep, if it is going to: it
+// has shown some signs of life. A later event would make it look for ids that
+// were drawn before.
 func (e *env) letDoze() {
 	e.t.Helper()
 	if e.mode != outboxsql.ModeStream {
@@ -136,20 +139,21 @@ func (e *env) letDoze() {
 	}
 	const shown = `SELECT max(query_start)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/units'`
 	for range 3 {
-		e.until("a relay's showing that it lives", `SELECT (`+shown+`) > $1::text`, scan[string](e, shown))
+		e.until("a sign of life of a relay", `SELECT (`+shown+`) > $1::text`, scan[string](e, shown))
 	}
 }
 
-// TestBellOfARelayThatDiedBefore commits, without any poll to find it, what
-// writers had written silently for a relay that was dead before this one came.
+// TestBellOfARelayThatDiedBefore commits, without any poll to find them, events
+// that writers had written silently for a relay that died before this one
+// started.
 func TestBellOfARelayThatDiedBefore(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := bellEnv(t, mode), newRecorder(t)
-			// The bell is all that is left of a relay to writers. One that had left
-			// events behind would make this one sweep for reasons of its own.
+			// To writers, a dead relay is only its bell. A real one that had left events
+			// behind would make this one sweep for other reasons.
 			dead := e.silentBell()
 			e.until("bell silent", holdsBell)
 			heard := e.listen()
@@ -178,8 +182,8 @@ func TestBellOfARelayThatDiedBefore(t *testing.T) {
 	}
 }
 
-// writeSilently leaves transactions of all kinds open. commit ends them, and check, which has
-// relays look, proves that none has rung.
+// writeSilently leaves transactions of all kinds open. commit ends them, and
+// check, which makes relays look, proves that none has rung.
 func (e *env) writeSilently(level pgx.TxIsoLevel) (commit, check func()) {
 	e.t.Helper()
 	heard := e.listen()
@@ -228,12 +232,12 @@ func (e *env) writeSilently(level pgx.TxIsoLevel) (commit, check func()) {
 	}
 }
 
-// TestBellOfARelayThatIsFrozen writes while a relay that does not move keeps
-// the bell silent. The other relay of a queue finds out by polling, and polls fast then;
-// that of a stream knows that nobody rings for it.
+// TestBellOfARelayThatIsFrozen writes while a frozen relay keeps the bell silent.
+// The other relay of a queue notices by polling, and then polls fast; that of a
+// stream knows that the bell does not ring.
 func TestBellOfARelayThatIsFrozen(t *testing.T) {
 	t.Parallel()
-	for name, poll := range map[string]time.Duration{"found by the poll": 200 * time.Millisecond, "found by fast ones": never} {
+	for name, poll := range map[string]time.Duration{"found by the poll": 200 * time.Millisecond, "found by fast polls": never} {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
@@ -258,14 +262,14 @@ func TestBellOfARelayThatIsFrozen(t *testing.T) {
 	}
 }
 
-// foundWithin is short beside a poll that is an hour off, and long beside those
-// that are to find an event.
+// foundWithin is short compared with a poll interval of an hour, and long
+// compared with a fast poll.
 const foundWithin = 5 * time.Second
 
-// untilFoundFast writes one event after the other until ten in a row were
-// found though nobody told of them. Where the poll is far off, a look at the
-// table has to make the relay suspicious; it may take several, because they
-// count only once it is asleep, and nobody tells when.
+// untilFoundFast writes one event after the other until ten in a row were found
+// without a notification. With a long poll interval, a look at the table must
+// make the relay suspicious first. That may take several looks, because they
+// count only once the relay is asleep, and no signal shows when it is.
 func (e *env) untilFoundFast() {
 	e.t.Helper()
 	deadline := time.Now().Add(patience)

@@ -32,7 +32,7 @@ func (g *gate) isOpen() bool {
 
 func (g *gate) open() {
 	if !g.isOpen() {
-		close(g.way) // the player is the only one who opens and shuts
+		close(g.way) // only the player opens and shuts
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestWriterThatWasSilentCommitsLater: a relay falls asleep, and then the transaction
-// of a writer is committed that was silent because of it.
+// TestWriterThatWasSilentCommitsLater: a relay falls asleep, and then a writer
+// commits that was silent because of the relay.
 func TestWriterThatWasSilentCommitsLater(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -50,10 +50,10 @@ func (e *env) commitLate(g *gate, level pgx.TxIsoLevel) (silent bool) {
 	if err := tx.QueryRow(e.ctx, `INSERT INTO outbox_events (event_type, payload) VALUES ('late', '1') RETURNING id`).Scan(&id); err != nil {
 		e.t.Fatal(err)
 	}
-	heard := e.listen() // what the transaction notifies of comes with its commit
+	heard := e.listen() // the transaction's notifications come with its commit
 	calm()
 	e.untilDone()
-	e.until("bell let go", `SELECT NOT (`+holdsBell+`)`)
+	e.until("bell released", `SELECT NOT (`+holdsBell+`)`)
 	e.letDoze()
 	if err := tx.Commit(e.ctx); err != nil {
 		e.t.Fatal(err)
@@ -63,10 +63,11 @@ func (e *env) commitLate(g *gate, level pgx.TxIsoLevel) (silent bool) {
 	return len(rings(heard("end"))) == 0
 }
 
-// keepAwake returns when the relay is awake and the bell silent, until calm is called or
-// soon: that of a queue has events that it has no room for while the gate is shut, and that
-// of a stream had ever more of them until now. What is written next is the last there is, so
-// that no gap of ids has it looked for.
+// keepAwake returns when the relay is awake and the bell silent, which lasts
+// until calm is called or soon ends: the relay of a queue has more events than
+// room while the gate is shut, and that of a stream has had ever more events
+// until now. The next event is the last one, so that no gap of ids makes the
+// relay look for it.
 func (e *env) keepAwake(g *gate) (calm func()) {
 	e.t.Helper()
 	if e.mode == outboxsql.ModeStream {

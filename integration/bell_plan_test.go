@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// stepKind is what one step of a plan does.
+// stepKind is the action of a step of a plan.
 type stepKind string
 
 const (
@@ -24,18 +24,18 @@ const (
 	stepRelease  stepKind = "release savepoint"
 	stepClose    stepKind = "close gate" // handlers do not answer
 	stepOpen     stepKind = "open gate"  // handlers answer
-	stepAwait    stepKind = "await"      // what is committed, if handlers answer
+	stepAwait    stepKind = "await"      // waits for committed events, if handlers answer
 	stepHush     stepKind = "hush"       // all gates closed, a backlog, a relay awake: the bell is silent
-	stepRouse    stepKind = "rouse"      // all gates open, until the bell is let go
-	stepCrowd    stepKind = "crowd"      // writers right at the moment at which the bell is let go
+	stepRouse    stepKind = "rouse"      // all gates open, until the bell is released
+	stepCrowd    stepKind = "crowd"      // writers at the very moment at which the bell is released
 	stepReserve  stepKind = "reserve"    // an id, to be used later
 	stepReserved stepKind = "reserved"   // insert with the oldest reserved id
 	stepOutside  stepKind = "outside"    // insert with an id that no sequence has drawn
 	stepBlocked  stepKind = "blocked"    // an id is drawn by a statement that waits for another transaction before it writes
 )
 
-// step is one step of a plan. One that makes no sense where it stands does
-// nothing, so that a plan remains one whatever is taken out of it.
+// step is one step of a plan. A step that makes no sense at its place does
+// nothing, so that a plan stays valid whatever shrinking removes.
 type step struct {
 	kind  stepKind
 	slot  int // the session that writes
@@ -47,8 +47,8 @@ type step struct {
 	id    int64
 }
 
-// plan is what is done to the relays. It is drawn as a whole and then executed
-// one step after the other, so that a failure can be shrunk and shown.
+// plan is a list of actions on the relays. It is drawn as a whole and then
+// executed step by step, so that a failure can be shrunk and shown.
 type plan struct {
 	relays int
 	steps  []step
@@ -86,16 +86,16 @@ func (p plan) String() string {
 	return b.String()
 }
 
-// everyday are the steps after which nothing has to wait for a poll. A kind
-// that stands here twice is drawn twice as often; simple ones come first,
-// because shrinking goes that way.
+// everyday are the steps after which no event has to wait for a poll. A kind that
+// is listed twice is drawn twice as often; simple ones come first, because plans
+// shrink towards them.
 var everyday = []stepKind{
 	stepAwait, stepInsert, stepInsert, stepBegin, stepBegin, stepBegin, stepCommit, stepCommit, stepCommit,
 	stepHush, stepHush, stepRouse, stepRouse, stepAwait, stepClose, stepOpen, stepOpen,
 	stepRollback, stepSave, stepUnsave, stepRelease, stepCopy, stepKeyed, stepCrowd,
 }
 
-// early are steps that write below ids which were seen before, without a
+// early are steps that write below ids that the relay has seen, without a
 // transaction that the relay could have waited for.
 var early = []stepKind{stepReserve, stepReserve, stepReserved, stepReserved, stepOutside, stepBlocked}
 
@@ -122,7 +122,7 @@ func drawStep(t *rapid.T, kinds []stepKind) step {
 	return s
 }
 
-// drawWrite draws what a session writes.
+// drawWrite draws a write of a session.
 func drawWrite(t *rapid.T, s *step) {
 	switch s.kind {
 	case stepCommit, stepRollback, stepUnsave, stepRelease:
@@ -136,6 +136,6 @@ func drawWrite(t *rapid.T, s *step) {
 	default:
 	}
 	s.event = rapid.SampledFrom(eventTypes).Draw(t, "event")
-	// Around how many ids are named, how many wake, and the batch.
+	// Near the number of ids that a notification names, the number that wakes, and the batch.
 	s.rows = rapid.SampledFrom([]int{1, 1, 1, 2, 7, 8, 9, 64, 65, 300, 1000}).Draw(t, "rows")
 }

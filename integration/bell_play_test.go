@@ -26,8 +26,8 @@ type session struct {
 	saves int // savepoints
 }
 
-// player executes a plan. Its methods return errors instead of failing the
-// test: rapid has to learn of a failure in its own way.
+// player executes a plan. Its methods return errors instead of failing the test,
+// because rapid needs the failure as an error.
 type player struct {
 	*env
 	ctx      context.Context //nolint:containedctx // of one plan
@@ -38,7 +38,7 @@ type player struct {
 	relays   []chan error
 	stop     context.CancelFunc
 	logs     []*logBuffer
-	pumping  *pump // nil: nobody pumps
+	pumping  *pump // nil: no pump runs
 
 	mu    sync.Mutex
 	calls map[int64]int // by event
@@ -53,7 +53,7 @@ func newPlayer(e *env, patience time.Duration) *player {
 	return y
 }
 
-// play executes a plan on an empty table and returns what went wrong.
+// play executes a plan on an empty table and returns the failure.
 func play(e *env, p plan, patience, poll time.Duration) (err error) {
 	y := newPlayer(e, patience)
 	defer func() {
@@ -88,7 +88,7 @@ func play(e *env, p plan, patience, poll time.Duration) (err error) {
 	return y.finish()
 }
 
-// empty has the table begin anew.
+// empty resets the table.
 func (y *player) empty() error {
 	sql := `TRUNCATE outbox_events, outbox_deliveries RESTART IDENTITY`
 	if y.mode == outboxsql.ModeStream {
@@ -99,7 +99,7 @@ func (y *player) empty() error {
 }
 
 // finish lets the relays fall asleep before the last transactions commit, and
-// compares what was committed with what was delivered.
+// compares the committed events with the delivered ones.
 func (y *player) finish() error {
 	if err := y.rouse(); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (y *player) until(what, sql string, args ...any) error {
 	}
 }
 
-// await waits for what is committed and whose handler answers.
+// await waits for the committed events whose handlers answer.
 func (y *player) await() error {
 	var answering []string
 	for event, g := range y.gates {
@@ -237,7 +237,7 @@ func (y *player) await() error {
 		return y.until("delivery of all that is committed",
 			`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE state <> 'done' AND event_type = ANY ($1))`, answering)
 	}
-	// Up to now: somebody may be pumping.
+	// Up to now, because a pump may be running.
 	var last int64
 	if err := y.pool.QueryRow(y.ctx, `SELECT coalesce(max(id), 0) FROM outbox_events`).Scan(&last); err != nil {
 		return err
@@ -252,15 +252,15 @@ func (y *player) openGates() {
 	}
 }
 
-// hush has some relay stay awake until rouse. In a queue it fills the destinations and
-// leaves a backlog behind them; what is there before is delivered first, because a
-// relay with full destinations would sleep on. Over a backlog that stands the relay of a
-// stream falls asleep, and what keeps it awake is that there is always more to read.
+// hush keeps some relay awake until rouse. In a queue it fills the destinations
+// and leaves a backlog behind them; earlier events are delivered first, because a
+// relay with full destinations would stay asleep. The relay of a stream falls
+// asleep over a standing backlog; a steady flow of new events keeps it awake.
 func (y *player) hush() error {
 	y.openGates()
 	if y.mode == outboxsql.ModeStream {
 		if y.pumping == nil {
-			// First what is there: what comes now would have it found.
+			// First the events that exist: new ones would lead the relay to them.
 			if err := y.await(); err != nil {
 				return err
 			}
@@ -281,7 +281,7 @@ func (y *player) hush() error {
 	return y.until("silence", holdsBell)
 }
 
-// unhush ends what keeps a relay awake.
+// unhush stops keeping a relay awake.
 func (y *player) unhush() error {
 	y.openGates()
 	return y.endPump()
@@ -296,7 +296,7 @@ func (y *player) endPump() error {
 	return err
 }
 
-// rouse lets the relays work off all there is and fall asleep.
+// rouse lets the relays work off all events and fall asleep.
 func (y *player) rouse() error {
 	if err := y.unhush(); err != nil {
 		return err
@@ -304,11 +304,10 @@ func (y *player) rouse() error {
 	if err := y.await(); err != nil {
 		return err
 	}
-	return y.until("the bell's being let go", `SELECT NOT (`+holdsBell+`)`)
+	return y.until("the release of the bell", `SELECT NOT (`+holdsBell+`)`)
 }
 
-// endTx ends the transaction of a session. Serialization failures are the
-// writer's own business.
+// endTx ends the transaction of a session. Serialization failures concern only the writer.
 func (y *player) endTx(s *session, how string) error {
 	s.open, s.saves = false, 0
 	_, err := s.Exec(y.ctx, how)

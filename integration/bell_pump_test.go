@@ -21,7 +21,7 @@ func startPump(ctx context.Context, pool *pgxpool.Pool) *pump {
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			// Not with ctx, whose end would leave it open whether they are there.
+			// Not with ctx: if it ended, it would be unknown whether the events exist.
 			if _, err := pool.Exec(context.WithoutCancel(ctx), `INSERT INTO outbox_events (event_type, payload)
 				SELECT (ARRAY['a', 'b'])[1 + n % 2], '1' FROM generate_series(1, 100) n`); err != nil {
 				p.done <- err
@@ -38,7 +38,7 @@ func startPump(ctx context.Context, pool *pgxpool.Pool) *pump {
 	return p
 }
 
-// end returns when nothing more is written.
+// end returns when the pump has stopped.
 func (p *pump) end() error {
 	p.stop()
 	return <-p.done

@@ -85,7 +85,7 @@ func (y *player) insert(w *session, s step) error {
 		_, err = w.CopyFrom(y.ctx, pgx.Identifier{"outbox_events"}, []string{"event_type", "payload"},
 			pgx.CopyFromSlice(s.rows, func(int) ([]any, error) { return []any{s.event, "1"}, nil }))
 	case stepKeyed:
-		// The key is the session's own: nobody waits for anybody.
+		// The key is the session's own: no writer waits for another.
 		_, err = w.Exec(y.ctx, `INSERT INTO outbox_events (event_type, payload, idempotency_key)
 			SELECT $1, '1', CASE WHEN n = 1 THEN $2 END FROM generate_series(1, $3) n ON CONFLICT DO NOTHING`,
 			s.event, fmt.Sprintf("%d-%d", s.slot, s.key), s.rows)
@@ -109,9 +109,9 @@ func (y *player) insert(w *session, s step) error {
 	return err
 }
 
-// outside writes an id of the plan's choice, which may be taken. It stays out of
-// transactions, so that nobody has to wait for one that holds such an id. The
-// timeout would show that somebody does; NOTIFY and the growth of a table take
+// outside writes an id of the plan's choice, which may be taken. It uses no open
+// transaction, so that no writer has to wait for one that holds such an id. The
+// timeout would show that a writer does; NOTIFY and the growth of a table take
 // locks too, and their holders may be kept off the processor for a while.
 func (y *player) outside(w *session, s step) error {
 	if w.open {
@@ -128,7 +128,7 @@ func (y *player) outside(w *session, s step) error {
 	return err
 }
 
-// crowd lets n writers insert over and over until the bell is let go. The last
+// crowd lets n writers insert over and over until the bell is released. The last
 // insert of each, right before or right after that, is committed some
 // statements later, when the relay may have fallen asleep.
 func (y *player) crowd(n, trips int) error {
@@ -143,14 +143,14 @@ func (y *player) crowd(n, trips int) error {
 	errs := make([]error, n)
 	var writers sync.WaitGroup
 	for i, w := range y.sessions[slots : slots+n] {
-		writers.Go(func() { errs[i] = y.insertUntilLetGo(w, trips) })
+		writers.Go(func() { errs[i] = y.insertUntilReleased(w, trips) })
 	}
 	err := y.unhush()
 	writers.Wait()
 	return errors.Join(err, errors.Join(errs...))
 }
 
-func (y *player) insertUntilLetGo(w *session, trips int) error {
+func (y *player) insertUntilReleased(w *session, trips int) error {
 	for held := true; held; {
 		if _, err := w.Exec(y.ctx, `BEGIN`); err != nil {
 			return err
@@ -178,7 +178,7 @@ func (y *player) insertUntilLetGo(w *session, trips int) error {
 
 // blocked lets a statement draw an id and then wait for a transaction that has
 // written the same key, others write in the meantime, and the transaction is
-// rolled back: the id is older than all that its writer did.
+// rolled back: the id is older than all actions of its writer.
 func (y *player) blocked() error {
 	for len(y.sessions) < slots+2 {
 		if err := y.connect(); err != nil {
@@ -199,7 +199,7 @@ func (y *player) blocked() error {
 		_, err := second.Exec(y.ctx, keyed)
 		done <- err
 	}()
-	err := y.until("the second writer's waiting", `SELECT EXISTS (SELECT FROM outbox_events WHERE idempotency_key = 'wanted by two')
+	err := y.until("the wait of the second writer", `SELECT EXISTS (SELECT FROM outbox_events WHERE idempotency_key = 'wanted by two')
 		OR EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')`, pid)
 	if err == nil {
 		_, err = y.pool.Exec(y.ctx, `INSERT INTO outbox_events (event_type, payload) SELECT 'b', '1' FROM generate_series(1, 100)`)

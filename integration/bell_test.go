@@ -12,13 +12,13 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// shrinking is the patience with a plan once one has failed: what is tried then
-// fails again, most of the time.
+// shrinking is the patience with a plan once one has failed: most of the shrunk
+// plans fail again.
 const shrinking = time.Second
 
-// TestBell drives relays that fall asleep and wake with random plans, and
-// with no poll that could cover up for the bell: an event that the protocol
-// lost would be found an hour later.
+// TestBell drives relays that fall asleep and wake with random plans, and with no
+// poll that could hide a fault of the bell: an event that the protocol lost would
+// be found an hour later.
 func TestBell(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -50,10 +50,10 @@ func TestBellEarlyIDs(t *testing.T) {
 	}
 }
 
-// bellEnv is a database for relays that are to fall asleep. That of a queue does so when the
-// transactions of the whole server have ended, and has a server of its own: those of
-// other tests would keep it awake enough to find what it should have lost. For a stream
-// they do not count.
+// bellEnv is a database for relays that fall asleep. The relay of a queue does so
+// when the transactions of the whole server have ended, and has a server of its
+// own: transactions of other tests would keep it awake, so that it would find
+// events that it should have lost. For a stream they do not count.
 func bellEnv(t *testing.T, mode outboxsql.Mode) *env {
 	t.Helper()
 	if mode == outboxsql.ModeStream {
@@ -75,11 +75,11 @@ func checkPlans(t *testing.T, e *env, kinds []stepKind, poll time.Duration) {
 	})
 }
 
-// TestBellPlans are plans that found something once, or that find a break of
-// the protocol which random ones are seldom lucky with.
+// TestBellPlans are plans that once found a fault, or that find a breach of the
+// protocol which random plans seldom hit.
 func TestBellPlans(t *testing.T) {
 	t.Parallel()
-	// Nobody tells when a relay has fallen asleep. By the end of these it has.
+	// No signal shows when a relay has fallen asleep. By the end of these steps it has.
 	var meanwhile []step
 	for range 20 {
 		meanwhile = append(meanwhile, step{kind: stepInsert, slot: 2, event: "b", rows: 1}, step{kind: stepAwait})
@@ -89,16 +89,16 @@ func TestBellPlans(t *testing.T) {
 		crowds = append(crowds, step{kind: stepCrowd, key: 4, trips: 2 * trips})
 	}
 	tests := map[string][]step{
-		"crowds around the bell's being let go": crowds,
-		// The marks must not pass what is still under way.
+		"crowds around the release of the bell": crowds,
+		// The marks must not pass ids that are still under way.
 		"silent writer commits behind the head": slices.Concat([]step{
 			{kind: stepHush},
 			{kind: stepBegin, event: "a", rows: 1, level: pgx.ReadCommitted},
 			{kind: stepInsert, slot: 1, event: "a", rows: 300},
 			{kind: stepRouse},
 		}, meanwhile, []step{{kind: stepCommit}}),
-		// The common sweep skips the lane's types, and the lane's own sweep
-		// goes on from where it was passed over, which is behind the late one.
+		// The common sweep skips the lane's types, and the lane's own sweep continues
+		// where the lane was passed over, which is behind the late event.
 		"silent writer commits behind a lane that lags": slices.Concat([]step{
 			{kind: stepHush},
 			{kind: stepBegin, event: "a", rows: 1, level: pgx.ReadCommitted},

@@ -19,25 +19,25 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// mendable is an answer that is permanent until it is mended.
-type mendable struct{ mended atomic.Bool }
+// fixable is an answer that is permanent until its cause is fixed.
+type fixable struct{ fixed atomic.Bool }
 
-func (m *mendable) answer(context.Context, *notifyd.Event) error {
-	if m.mended.Load() {
+func (m *fixable) answer(context.Context, *notifyd.Event) error {
+	if m.fixed.Load() {
 		return nil
 	}
 	return notifyd.Permanent(errors.New("no such customer"))
 }
 
-// TestReplay: a dead letter is listed, its cause mended, it is replayed, dies
-// again, is replayed again and delivered. Nothing polls: the replay wakes the relay.
+// TestReplay: a dead letter is listed, replayed, dies again, is replayed after
+// its cause was fixed, and delivered. Nothing polls: the replay wakes the relay.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
 		for name, keep := range map[string]time.Duration{"kept": time.Hour, "deleted": 0} {
 			t.Run(string(mode)+" "+name, func(t *testing.T) {
 				t.Parallel()
-				e, h, cause := newEnvIn(t, mode), newRecorder(t), &mendable{}
+				e, h, cause := newEnvIn(t, mode), newRecorder(t), &fixable{}
 				h.answer = cause.answer
 				r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), notifyd.WithRetention(keep, 1000))
 				id := e.insert("order.created", `{"customer": 7}`)
@@ -69,7 +69,7 @@ func TestReplay(t *testing.T) {
 				}
 				replay(1)
 				isDead()
-				cause.mended.Store(true)
+				cause.fixed.Store(true)
 				replay(2)
 				if keep > 0 {
 					e.untilState(id, "done")
@@ -87,9 +87,9 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestReplayPassesDeduplication: the stream has the message already, for the
-// destination failed after it had taken it. An attempt more would be dropped; a
-// replay is not.
+// TestReplayPassesDeduplication: the stream has the message already, because the
+// destination failed after it had accepted it. A further attempt would be
+// dropped; a replay is not.
 func TestReplayPassesDeduplication(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -154,10 +154,10 @@ func TestReplayPassesDeduplication(t *testing.T) {
 	}
 }
 
-// TestReplayBesideClaims: two relays claim, with slow handlers so that leases
-// are among it, while dead letters are replayed by two operators and discarded
-// by a third, and the other destination of the same events goes on. In the end
-// nothing is left of anything, each letter had one fate, and no event is stuck.
+// TestReplayBesideClaims: two relays claim, with slow handlers so that there are
+// leases, while two operators replay dead letters and a third discards them, and
+// the other destination of the same events continues. In the end nothing is left,
+// each letter had one fate, and no event is stuck.
 func TestReplayBesideClaims(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -222,7 +222,7 @@ func TestReplayBesideClaims(t *testing.T) {
 			}
 			e.until("everything gone", `SELECT NOT EXISTS (SELECT FROM outbox_events) AND NOT EXISTS (SELECT FROM outbox_deliveries)`)
 			if n := results[0].Done + results[1].Done + results[2].Done; n != letters {
-				t.Errorf("%d letters were done by all together, want %d: %+v", n, letters, results)
+				t.Errorf("%d letters were handled in total, want %d: %+v", n, letters, results)
 			}
 			mu.Lock()
 			defer mu.Unlock()

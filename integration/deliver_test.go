@@ -58,7 +58,7 @@ func TestDeliveredByPollingAlone(t *testing.T) {
 			h.next()
 			e.untilState(id, "done")
 			if n := scan[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name IN ('notifyd/listen', 'notifyd/bell')`); n != 0 {
-				t.Errorf("%d connections for a bell that is not to be heard", n)
+				t.Errorf("%d connections for a bell that is off", n)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestNothingLeavesForARollback(t *testing.T) {
 			if !errors.Is(err, undo) {
 				t.Fatal(err)
 			}
-			id := e.insert("order.created", `{}`) // committed later: once it is through, the other one is not coming
+			id := e.insert("order.created", `{}`) // committed later: once it is delivered, the other one will not come
 			if got := h.next(); got.ID != id {
 				t.Errorf("handler got event %d, want %d only", got.ID, id)
 			}

@@ -22,15 +22,14 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// never is a poll interval that no test outlives: what is delivered with it
-// was not found by polling.
+// never is a poll interval that no test outlives: events that are delivered with
+// it were not found by polling.
 const never = time.Hour
 
-// patience bounds waiting for something that is to happen; no test expects it
-// to run out.
+// patience bounds each wait for an expected change; no test expects it to run out.
 const patience = 4 * time.Minute
 
-// env is a database with the schema, and what a test does to it.
+// env is a database with the schema, on which a test operates.
 type env struct {
 	t    *testing.T
 	ctx  context.Context //nolint:containedctx // the test's own
@@ -39,7 +38,8 @@ type env struct {
 	mode outboxsql.Mode
 }
 
-// bothModes are what a table can be: for tests of what a queue and a stream both promise.
+// bothModes are the modes of a table, for tests of promises that a queue and a
+// stream share.
 func bothModes() []outboxsql.Mode { return []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} }
 
 // newEnvIn is newEnv with the table of a mode.
@@ -48,7 +48,7 @@ func newEnvIn(t *testing.T, mode outboxsql.Mode) *env {
 	return newEnv(t).become(mode)
 }
 
-// become makes the table one of a mode. No relay may be at work.
+// become changes the mode of the table. No relay may be at work.
 func (e *env) become(mode outboxsql.Mode) *env {
 	e.t.Helper()
 	return e.becomeIn(outboxsql.DefaultSchema, mode)
@@ -68,14 +68,14 @@ func (e *env) becomeIn(schema string, mode outboxsql.Mode) *env {
 	return e
 }
 
-// newEnv makes a database on the shared server and migrates it.
+// newEnv creates a database on the shared server and migrates it.
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	return envAt(t, testenv.Database(t))
 }
 
-// envPartitions names the environment variable that has all tests of this
-// package run on partitioned tables.
+// envPartitions names the environment variable that makes all tests of this
+// package use partitioned tables.
 const envPartitions = "NOTIFYD_TEST_PARTITIONS"
 
 func envAt(t *testing.T, url string) *env {
@@ -130,8 +130,8 @@ func scan[T any](e *env, sql string, args ...any) (value T) {
 	return value
 }
 
-// until waits for a query to return true. The database has no signal for what
-// other sessions do to it, so this asks again and again.
+// until waits for a query to return true. The database does not signal changes by
+// other sessions, so until polls.
 func (e *env) until(what, sql string, args ...any) {
 	e.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -152,8 +152,9 @@ func (e *env) until(what, sql string, args ...any) {
 	}
 }
 
-// untilState waits for an event to reach a state. In a stream events have none: done
-// is what no destination has before it any more, and deferred what waits stored.
+// untilState waits for an event to reach a state. In a stream events have none:
+// an event is done when it is ahead of no destination, and deferred while a
+// delivery of it is stored.
 func (e *env) untilState(id int64, state string) {
 	e.t.Helper()
 	what := fmt.Sprintf("event %d %s", id, state)
@@ -173,11 +174,12 @@ func (e *env) untilDone() {
 	e.until("everything done", doneWhere(e.mode, everyPlace, `true`))
 }
 
-// everyPlace are all destinations that there have been.
+// everyPlace selects all destinations that ever existed.
 const everyPlace = `destination <> ''`
 
-// doneWhere returns the query whether all events e that a condition holds for are
-// done. In a stream that is a matter of the destinations for which places holds.
+// doneWhere returns a query that reports whether all events e that match a
+// condition are done. In a stream that depends on the destinations that match
+// places.
 func doneWhere(mode outboxsql.Mode, places, condition string) string {
 	if mode != outboxsql.ModeStream {
 		return `SELECT NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.state <> 'done' AND (` + condition + `))`
@@ -190,15 +192,16 @@ func doneWhere(mode outboxsql.Mode, places, condition string) string {
 			WHERE d.state <> 'dead' AND (` + condition + `))`
 }
 
-// untilAll waits until all events e that a condition holds for are done at the one
-// destination that they are for.
+// untilAll waits until all events e that match a condition are done at their one
+// destination.
 func (e *env) untilAll(what, destination, condition string, args ...any) {
 	e.t.Helper()
 	e.until(what, doneWhere(e.mode, `destination = '`+destination+`'`, condition), args...)
 }
 
-// untouched returns how many events of a type wait as if nobody had ever tried them: in
-// a stream, those that have no row and that the destination of that name has before it.
+// untouched returns the number of events of a type that wait as if they had never
+// been tried: in a stream, those without a row that are ahead of the destination
+// of that name.
 func (e *env) untouched(eventType, destination string) int {
 	e.t.Helper()
 	if e.mode != outboxsql.ModeStream {
@@ -208,7 +211,7 @@ func (e *env) untouched(eventType, destination string) int {
 		AND (e.id > p.head OR e.id <@ p.open) AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id)`, eventType, destination)
 }
 
-// dump shows the tables as far as they are not done.
+// dump shows the rows that are not done.
 func (e *env) dump() string {
 	var b bytes.Buffer
 	for _, sql := range []string{
@@ -229,7 +232,7 @@ func (e *env) dump() string {
 	return b.String()
 }
 
-// running is a relay at work.
+// running is a running relay.
 type running struct {
 	*notifyd.Relay
 	t    *testing.T
@@ -238,8 +241,8 @@ type running struct {
 	log  *logBuffer
 }
 
-// relay starts a relay and waits until it is ready; register is called before
-// that with the relay, to add handlers. The end of the test stops it.
+// relay starts a relay and waits until it is ready; register is called with the
+// relay first, to add handlers. The end of the test stops it.
 func (e *env) relay(register func(r *notifyd.Relay), options ...notifyd.Option) *running {
 	e.t.Helper()
 	r := e.start(register, options...)
@@ -295,9 +298,9 @@ func (r *running) end() error {
 	}
 }
 
-// lostClaim reports whether the relay has given up a claim, as one does that the
-// machine keeps from working for some seconds: its events come again then.
-// In a stream the same is said of the session that owns what it delivers.
+// lostClaim reports whether the relay has given up a claim, as it does when the
+// machine stalls it for some seconds: then its events come again. In a stream it
+// reports the loss of the session that owns units.
 func (r *running) lostClaim() bool { return r.log.lostClaim() }
 
 // logBuffer collects a log from several goroutines.
@@ -322,7 +325,7 @@ func (l *logBuffer) lostClaim() bool {
 	return strings.Contains(l.text(), "claim was lost") || strings.Contains(l.text(), "no session that owns units")
 }
 
-// recorder is a handler that remembers what it was called with.
+// recorder is a handler that records its calls.
 type recorder struct {
 	t      *testing.T
 	answer func(ctx context.Context, e *notifyd.Event) error // nil: delivered
@@ -369,7 +372,7 @@ func (r *recorder) times(id int64) int {
 }
 
 // all checks that each of the n events of the table was delivered, and returns
-// how many further copies came.
+// the number of further copies.
 func (r *recorder) all(e *env, n int) (copies int) {
 	r.t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT id FROM outbox_events`)
@@ -426,7 +429,7 @@ func handleAll(t *testing.T, h notifyd.Handler, options ...notifyd.HandleOption)
 	}
 }
 
-// quick is a backoff that no test has to wait for.
+// quick is a backoff that costs a test no time.
 func quick() notifyd.HandleOption {
 	return notifyd.WithBackoff(notifyd.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond, Multiplier: 2})
 }

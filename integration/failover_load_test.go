@@ -14,9 +14,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestFailoverUnderLoad kills the primary while events are written, and its standby, which
-// is synchronous, is promoted. Whatever is in the table comes, nothing else has come, and a
-// stream keeps its order.
+// TestFailoverUnderLoad kills the primary while events are written, and promotes
+// its synchronous standby. All events of the table arrive, no others arrive, and
+// a stream keeps its order.
 func TestFailoverUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -50,7 +50,7 @@ func TestFailoverUnderLoad(t *testing.T) {
 			copies := h.all(next, all)
 			t.Logf("%d events, %d before the failover, %d copies", all, before, copies)
 			if n := len(h.count); n != all {
-				t.Errorf("%d events have come, and %d are in the table", n, all)
+				t.Errorf("%d events have arrived, and %d are in the table", n, all)
 			}
 			for w, ids := range acknowledged {
 				if n := scan[int](next, `SELECT count(*) FROM unnest($1::bigint[]) AS a(id) WHERE NOT EXISTS (SELECT FROM outbox_events AS e WHERE e.id = a.id)`, ids); n > 0 {
@@ -64,8 +64,8 @@ func TestFailoverUnderLoad(t *testing.T) {
 	}
 }
 
-// writeThrough writes event after event on whichever server takes them, until ctx ends, and
-// returns the ids of those whose commit it heard of.
+// writeThrough writes event after event on the server that accepts them, until
+// ctx ends, and returns the ids of those whose commit was acknowledged.
 func (e *env) writeThrough(ctx context.Context, url string, writer int) (ids []int64) {
 	pool, err := pgxpool.New(ctx, url+"&target_session_attrs=read-write")
 	if err != nil {
@@ -77,7 +77,7 @@ func (e *env) writeThrough(ctx context.Context, url string, writer int) (ids []i
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		var id int64
-		// Not with ctx, whose end would leave it open whether it is there.
+		// Not with ctx: if it ended, it would be unknown whether the event exists.
 		err := pool.QueryRow(context.WithoutCancel(ctx), `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 			VALUES ('n', 'writer', $1, '1') RETURNING id`, fmt.Sprint(writer, n%5)).Scan(&id)
 		if err == nil {
@@ -91,9 +91,9 @@ func (e *env) writeThrough(ctx context.Context, url string, writer int) (ids []i
 	}
 }
 
-// TestFailoverThatLosesTheTail: the standby that is promoted lacks the last events, which
-// were delivered. Their ids are given out again, and what gets them then comes, like
-// everything else: neither what a relay remembers nor a position passes it over.
+// TestFailoverThatLosesTheTail: the promoted standby lacks the last events, which
+// were delivered. Their ids are assigned again, and the new events with these ids
+// arrive like all others: neither a relay's memory nor a position skips them.
 func TestFailoverThatLosesTheTail(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -140,9 +140,9 @@ func TestFailoverThatLosesTheTail(t *testing.T) {
 					missed++
 				}
 			}
-			t.Logf("%d of %d ids were given out again", twice, len(lost))
+			t.Logf("%d of %d ids were assigned again", twice, len(lost))
 			if twice == 0 {
-				t.Error("no id was given out again, which proves nothing")
+				t.Error("no id was assigned again, which proves nothing")
 			}
 			if missed > 0 || len(came) != len(again) {
 				t.Errorf("%d of %d events never came", missed, len(again))
@@ -172,8 +172,8 @@ func (e *env) insertOrders(eventType string, n int) (ids []int64) {
 	return ids
 }
 
-// TestStartsOnAStandby: a relay that has the address of a standby alone says that it is one, and
-// begins when it is promoted.
+// TestStartsOnAStandby: a relay that has only the address of a standby logs that,
+// and begins when the standby is promoted.
 func TestStartsOnAStandby(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

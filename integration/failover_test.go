@@ -12,8 +12,8 @@ import (
 )
 
 // TestFailover kills the primary and promotes its standby, twice, there and back.
-// The relay has the addresses of both and goes on by itself, also without being
-// told in the URL that it wants the one that takes writes.
+// The relay has the addresses of both and continues by itself, even if the URL
+// does not ask for the server that accepts writes.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for attrs, mode := range map[string]outboxsql.Mode{"": outboxsql.ModeStream, "&target_session_attrs=read-write": outboxsql.ModeQueue} {
@@ -39,7 +39,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// newPair makes a database on a server of its own, and a standby of that.
+// newPair creates a database on a server of its own, and a standby of that server.
 func newPair(t *testing.T, mode outboxsql.Mode) (e *env, primary, standby *pgserver.Server) {
 	t.Helper()
 	primary = testenv.OwnPostgres(t, nil)
@@ -49,13 +49,13 @@ func newPair(t *testing.T, mode outboxsql.Mode) (e *env, primary, standby *pgser
 	return e, primary, standby
 }
 
-// either is the URL of two servers. That of the standby comes first, so that it is refused
-// while it is one.
+// either is the URL of two servers. The standby comes first, so that the relay
+// has to refuse it.
 func either(standby, primary *pgserver.Server) string {
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?sslmode=disable", standby.Port(), primary.Port())
 }
 
-// on returns what is e as another server has it.
+// on returns e as seen on another server.
 func (e *env) on(server *pgserver.Server) *env {
 	e.t.Helper()
 	pool, err := pgxpool.New(e.ctx, server.URL(""))
@@ -67,7 +67,7 @@ func (e *env) on(server *pgserver.Server) *env {
 }
 
 // failOver kills one server and promotes the other, with events written before
-// and after it, and returns what was e as the other has it.
+// and after, and returns e as seen on the other.
 func (e *env) failOver(from, to *pgserver.Server) *env {
 	e.t.Helper()
 	const insert = `INSERT INTO outbox_events (event_type, payload) SELECT 'n', '1' FROM generate_series(1, 300)`
@@ -80,11 +80,11 @@ func (e *env) failOver(from, to *pgserver.Server) *env {
 	return next
 }
 
-// untilFollowed waits until the standby has all that its primary has now. What it has not got
-// is lost with the primary.
+// untilFollowed waits until the standby has received all current data of its
+// primary. Later data is lost with the primary.
 func (e *env) untilFollowed(primary *env) {
 	e.t.Helper()
-	e.until("the standby has it all", `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, scan[string](primary, `SELECT pg_current_wal_flush_lsn()::text`))
+	e.until("the standby has all data", `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, scan[string](primary, `SELECT pg_current_wal_flush_lsn()::text`))
 }
 
 func (e *env) killAndPromote(from, to *pgserver.Server) {

@@ -74,7 +74,7 @@ func TestLeaseThatRunsOutIsClaimedAgain(t *testing.T) {
 	e, h := newEnv(t), newRecorder(t)
 	id := e.insert("order.created", `{}`)
 	e.exec(`UPDATE outbox_events SET state = 'deferred'`)
-	// A relay that lives, as its lock says, but does not renew.
+	// A relay that is alive, according to its lock, but does not renew.
 	conn, err := e.pool.Acquire(e.ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestSlowDestinationDoesNotHoldBackAnother(t *testing.T) {
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'fast', '1' FROM generate_series(1, 5000)`)
 			e.untilAll("fast ones delivered", "fast", `e.event_type = 'fast'`)
 			if n := e.untouched("slow", "slow"); n < 4990 {
-				t.Errorf("only %d of the slow destination's events are left where they were", n)
+				t.Errorf("only %d of the slow destination's events are untouched", n)
 			}
 			close(release)
 			e.untilDone()
@@ -207,8 +207,8 @@ func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 			if len(payloads) > 1 {
 				t.Errorf("%d notifications for one statement: %q", len(payloads), payloads[:min(20, len(payloads))])
 			}
-			// In a stream the relay says besides that it keeps the bell silent, and does not
-			// let it ring for every break that the machine has.
+			// In a stream the relay also announces that it keeps the bell silent, and does
+			// not let it ring at every stall of the machine.
 			if n := all - len(payloads); n > 5 {
 				t.Errorf("the bell fell silent %d times for one statement", n)
 			}
@@ -216,7 +216,7 @@ func TestOneInsertOfAHundredThousandRows(t *testing.T) {
 	}
 }
 
-// listen listens beside the relay. The function that it returns gives the
+// listen listens in addition to the relay. The returned function returns the
 // payloads heard before the given one.
 func (e *env) listen() (until func(payload string) []string) {
 	e.t.Helper()
@@ -263,7 +263,7 @@ func TestListenerTerminated(t *testing.T) {
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
-			// The old session may be seen until it has noticed that it was ended.
+			// The old session may stay visible until it has noticed that it was ended.
 			awaitTrue(t, "the loss of the listener", func() bool { return r.count("not listening") > 0 })
 			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })
 			id = e.insert("order.created", `{}`)
@@ -291,7 +291,7 @@ func TestEveryConnectionTerminated(t *testing.T) {
 				e.insert("n", strconv.Itoa(round))
 				e.untilDone()
 			}
-			// At most what was in flight comes twice: of each round, all of it.
+			// At most the events in flight come twice: all of them in each round.
 			if copies := h.all(e, 5*501); copies > 5*501 {
 				t.Errorf("%d copies of %d events", copies, 5*501)
 			}
@@ -332,7 +332,7 @@ func TestPostgresRestarted(t *testing.T) {
 	}
 }
 
-// insertWhenUp inserts as soon as the server takes it.
+// insertWhenUp inserts as soon as the server accepts it.
 func (e *env) insertWhenUp(eventType string) (id int64) {
 	e.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -375,7 +375,7 @@ func TestStartsBeforeTheDatabase(t *testing.T) {
 	}
 }
 
-// TestStopsBeforeItIsReady: a relay that has never got to work leaves no connection.
+// TestStopsBeforeItIsReady: a relay that never started work leaves no connection.
 func TestStopsBeforeItIsReady(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

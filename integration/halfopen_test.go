@@ -21,10 +21,10 @@ func (e *env) cuttable() (*testenv.Network, string) {
 	return network, u.String()
 }
 
-// TestNetworkCut: no packet gets through, and nobody is told. Both the listener
-// and what claims notice by themselves; what is written meanwhile is delivered
-// when the network is back. Without TCP_USER_TIMEOUT and keepalive that would be
-// a quarter of an hour later, or two hours.
+// TestNetworkCut: no packet gets through, and neither side gets an error. The
+// listener and the claimers notice by themselves; events that are written
+// meanwhile are delivered when the network is back. Without TCP_USER_TIMEOUT and
+// keepalive that would take a quarter of an hour, or two hours.
 func TestNetworkCut(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -52,9 +52,9 @@ func TestNetworkCut(t *testing.T) {
 	}
 }
 
-// TestListenerHalfOpen: the listening connection alone is dead and does not know.
-// The canary, which goes another way, finds out, and events are found by polling
-// meanwhile, though the poll interval is endless.
+// TestListenerHalfOpen: only the listening connection is dead, without an error.
+// The canary, which uses another connection, reveals it, and events are found by
+// polling meanwhile, although the poll interval is endless.
 func TestListenerHalfOpen(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -65,14 +65,14 @@ func TestListenerHalfOpen(t *testing.T) {
 			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(never), listenAt(t, through), notifyd.WithCanary(100*time.Millisecond))
 			awaitTrue(t, "proof", func() bool { return !r.Stats().Listener.Proven.IsZero() })
 			awaitTrue(t, "listening", r.Listening) // a busy machine may be late with a canary
-			awaitTrue(t, "the end of what was told before", func() bool { return r.count("listening again") == r.count("not listening") })
+			awaitTrue(t, "the end of earlier incidents", func() bool { return r.count("listening again") == r.count("not listening") })
 			before := r.count("not listening")
 			network.Cut()
 			id := e.insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
-			// A sweep of the start can have found it before the canary was missed.
+			// The first sweep may have found it before the canary was missed.
 			awaitTrue(t, "the loss of the listener", func() bool { return !r.Listening() })
 			network.Restore()
 			awaitTrue(t, "the return of the listener", func() bool { s := r.Stats().Listener; return s.Listening && s.Trouble == nil })

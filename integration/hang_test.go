@@ -10,10 +10,10 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestOutageThatBeginsWithAHang: an outage shows itself by a call that has no answer
-// for longer than a claim waits. What the same worker had in hand besides goes on under
-// leases, and is put back when the call fails at last. After the outage all of it is
-// delivered, and so is what is written then.
+// TestOutageThatBeginsWithAHang: an outage begins with a call that gets no answer
+// for longer than a claim waits. The other events of the same worker continue
+// under leases, and are put back when the call finally fails. After the outage
+// all of them are delivered, and so are new ones.
 func TestOutageThatBeginsWithAHang(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -37,7 +37,7 @@ func TestOutageThatBeginsWithAHang(t *testing.T) {
 			write := func(n int) {
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'x', '1' FROM generate_series(1, $1::int)`, n)
 			}
-			write(before) // that the destination is known to be fast
+			write(before) // so that the destination is known to be fast
 			e.untilDone()
 			down.Store(true)
 			write(during)

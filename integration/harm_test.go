@@ -10,14 +10,15 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// nilError is an error of a handler that forgets that a nil pointer in an interface is not nil.
+// nilError is the error type of a handler that returns a nil pointer as an error,
+// which is not nil.
 type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text }
 
-// TestHandlersThatDoHarm: a handler that returns what nobody can read, ends its goroutine, or ignores
-// the end of its context, does harm to that event alone, which becomes a dead letter, with all
-// workers that there are busy with such events.
+// TestHandlersThatDoHarm: a handler that returns an unreadable error, ends its
+// goroutine, or ignores the end of its context, harms only that event, which
+// becomes a dead letter, even if all workers are busy with such events.
 func TestHandlersThatDoHarm(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(over chan struct{}) error{

@@ -11,7 +11,8 @@ import (
 	"github.com/notifyd/notifyd"
 )
 
-// envRows is how many rows the tests of large tables write, in place of a few.
+// envRows names the environment variable with the number of rows that the tests
+// of large tables write, instead of a few.
 const envRows = "NOTIFYD_TEST_ROWS"
 
 func rowsOr(t *testing.T, few int) int {
@@ -27,8 +28,8 @@ func rowsOr(t *testing.T, few int) int {
 	return n
 }
 
-// TestDueRowsOfAnother: what one destination has to try again, however much it is, costs
-// the others nothing: neither at the start nor while its rows are due.
+// TestDueRowsOfAnother: the retries of one destination, however many, cost the
+// others nothing, neither at the start nor while its rows are due.
 func TestDueRowsOfAnother(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -54,7 +55,7 @@ func TestDueRowsOfAnother(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			t.Logf("ready after %v beside %d due rows", time.Since(begin), n)
+			t.Logf("ready after %v with %d due rows", time.Since(begin), n)
 			longest := time.Duration(0)
 			for range 40 {
 				begin = time.Now()
@@ -77,7 +78,7 @@ func TestDueRowsOfAnother(t *testing.T) {
 	}
 }
 
-// TestFarOffID: an id that somebody has chosen far above all others delays nobody.
+// TestFarOffID: an explicit id far above all others delays no event.
 func TestFarOffID(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

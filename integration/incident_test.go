@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// incidents is an observer that hands on what it is told.
+// incidents is an observer that passes on its incidents.
 type incidents chan notifyd.Incident
 
 func (c incidents) Observe(i notifyd.Incident) { c <- i }
@@ -27,12 +27,12 @@ func (c incidents) until(t *testing.T, kind delivery.IncidentKind) notifyd.Incid
 				return i
 			}
 		case <-time.After(patience):
-			t.Fatalf("%v was not told of", kind)
+			t.Fatalf("%v was not reported", kind)
 		}
 	}
 }
 
-// TestIncidents makes happen what an observer is told of.
+// TestIncidents produces the incidents that an observer gets.
 func TestIncidents(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -63,7 +63,7 @@ func TestIncidents(t *testing.T) {
 			if i := seen.until(t, delivery.IncidentDead); i.EventID != id || i.EventType != "bad" || i.Destination != "bad" || i.Err == nil || i.Time.IsZero() {
 				t.Errorf("dead letter: %+v", i)
 			}
-			// It is told when it is decided, and written a moment later.
+			// The incident is reported when it is decided, and written a moment later.
 			e.until("the delivery dead", `SELECT state = 'dead' FROM outbox_deliveries WHERE event_id = $1`, id)
 			down.Store(true)
 			e.insert("down", "1")
@@ -76,7 +76,7 @@ func TestIncidents(t *testing.T) {
 			if b, err := r.Backlog(t.Context()); err != nil || b.Destination("bad").Dead.N != 1 || b.Oldest == nil {
 				t.Errorf("Backlog() = %+v, %v", b, err)
 			} else if d := b.Destination("down"); d.Fresh.N+d.Retry.N+d.Running.N != 1 {
-				t.Errorf("what waits for the destination that is down: %+v", d)
+				t.Errorf("the backlog of the destination that is down: %+v", d)
 			}
 			down.Store(false)
 			seen.until(t, delivery.IncidentAvailable)
@@ -87,7 +87,7 @@ func TestIncidents(t *testing.T) {
 			if err := server.Kill(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// Both are told of, in the order in which they are noticed.
+			// Both are reported, in the order in which they are noticed.
 			lost := map[delivery.IncidentKind]bool{}
 			for len(lost) < 2 {
 				select {
@@ -96,7 +96,7 @@ func TestIncidents(t *testing.T) {
 						lost[i.Kind] = i.Err != nil
 					}
 				case <-time.After(patience):
-					t.Fatalf("told of %v", lost)
+					t.Fatalf("reported %v", lost)
 				}
 			}
 			if err := server.Start(t.Context()); err != nil {
@@ -108,7 +108,7 @@ func TestIncidents(t *testing.T) {
 				case i := <-seen:
 					back[i.Kind] = true
 				case <-time.After(patience):
-					t.Fatalf("told of %v", back)
+					t.Fatalf("reported %v", back)
 				}
 			}
 		})

@@ -18,8 +18,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// envOutage names the environment variable with how long the broker of
-// [TestKafkaOutage] is away, "60s" for example.
+// envOutage names the environment variable with the length of the outage in
+// [TestKafkaOutage], "60s" for example.
 const envOutage = "NOTIFYD_TEST_OUTAGE"
 
 func outage(t *testing.T) time.Duration {
@@ -30,7 +30,7 @@ func outage(t *testing.T) time.Duration {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		t.Fatalf("%s=%s is no duration", envOutage, text)
+		t.Fatalf("%s=%s is not a duration", envOutage, text)
 	}
 	return d
 }
@@ -43,9 +43,9 @@ const (
 	outageEvents = 20
 )
 
-// TestKafkaOutage kills the broker under a steady load and starts it again a
-// while later: nothing is lost, nothing dies, no attempt is counted, and the
-// records of each key stand in the order of their delivery, in a stream that of ids.
+// TestKafkaOutage kills the broker under a steady load and restarts it a while
+// later: nothing is lost, nothing dies, no attempt is counted, and the records of
+// each key are in the order of their delivery, in a stream the order of ids.
 func TestKafkaOutage(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -94,8 +94,8 @@ func TestKafkaOutage(t *testing.T) {
 	}
 }
 
-// watched remembers what a handler is called with. It is called for one batch at
-// a time, and looked at when the relay has nothing left to do.
+// watched records the calls of a handler. It is called for one batch at a time,
+// and read when the relay has nothing left to do.
 type watched struct {
 	*kafka.Handler
 	attempt   int     // the highest
@@ -118,8 +118,8 @@ func (w *watched) DeliverBatch(ctx context.Context, events []*notifyd.Event) []e
 	return errs
 }
 
-// steadily writes events for a while, each transaction after the one before, and
-// returns how many.
+// steadily writes events for a while, one transaction after the other, and
+// returns their number.
 func (e *env) steadily(long time.Duration) (n int) {
 	e.t.Helper()
 	tick := time.NewTicker(outageEvery)
@@ -133,10 +133,10 @@ func (e *env) steadily(long time.Duration) (n int) {
 	return n
 }
 
-// checkTopic checks that n different events are in a topic, that in a stream none of a key
-// came for the first time behind a later one, and that the last
-// copies of each key's events stand in the order in which they were delivered:
-// what was given up and written all the same stands before them.
+// checkTopic checks that n different events are in a topic, that in a stream none
+// of a key came for the first time behind a later one, and that the last copies
+// of each key's events are in the order in which they were delivered: copies of
+// calls that were given up and written all the same come before them.
 func checkTopic(t *testing.T, mode outboxsql.Mode, records []*kgo.Record, n int, delivered []int64) (copies int) {
 	t.Helper()
 	byKey, keyOf := make(map[string][]int64), make(map[int64]string)
@@ -170,7 +170,7 @@ func checkTopic(t *testing.T, mode outboxsql.Mode, records []*kgo.Record, n int,
 	return copies
 }
 
-// lastCopies drops what comes again further on.
+// lastCopies drops all but the last copy of each event.
 func lastCopies(ids []int64) (last []int64) {
 	seen := make(map[int64]bool)
 	for _, id := range slices.Backward(ids) {

@@ -13,10 +13,11 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// aliveOwner is the number of a relay that lives, as its lock says, and does not renew.
+// aliveOwner is the number of a relay that is alive, according to its lock, and
+// does not renew.
 const aliveOwner = `(1853122159::bigint << 32 | 7)`
 
-// leaseHistory keeps what happens to leases, by the clock of the database.
+// leaseHistory records the changes of leases, by the clock of the database.
 const leaseHistory = `
 CREATE TABLE lease_history (event_id bigint, renewed boolean, at timestamptz, old_until timestamptz, until timestamptz);
 CREATE FUNCTION note_lease() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -79,9 +80,10 @@ func (l *leaseTrial) sum(figure func(observe.LeaseStats) uint64) (n uint64) {
 	return n
 }
 
-// outlive has a delivery run for three times its lease, beside a lease of the same
-// length that nobody renews: when that has been taken over, whoever did it has
-// left the other one alone. It reports false if this machine stood still for a lease.
+// outlive runs a delivery for three times its lease, next to a lease of the same
+// length that no relay renews: when the latter has been taken over, the other one
+// must be untouched. It reports false if this machine stalled for the length of a
+// lease.
 func (l *leaseTrial) outlive() bool {
 	l.t.Helper()
 	length := l.lease.Microseconds()
@@ -125,7 +127,7 @@ func (l *leaseTrial) outlive() bool {
 	return true
 }
 
-// finish lets the handlers answer, waits for the end of it all and stops the relays.
+// finish lets the handlers answer, waits until all is done and stops the relays.
 func (l *leaseTrial) finish() {
 	l.t.Helper()
 	l.release()
@@ -137,8 +139,9 @@ func (l *leaseTrial) finish() {
 	}
 }
 
-// untilOutlived tries it with longer leases where the machine stands still for the
-// length of the shorter ones. Leases that are not renewed are lost whatever their length.
+// untilOutlived retries with longer leases if the machine stalls for the length
+// of the shorter ones. Leases that are not renewed are lost, whatever their
+// length.
 func (e *env) untilOutlived() {
 	e.t.Helper()
 	for _, lease := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} {
@@ -163,8 +166,8 @@ func (e *env) withLeases() {
 	}
 }
 
-// TestHandlerThatOutlivesItsLease: as long as its relay renews the lease, nobody takes
-// the delivery over.
+// TestHandlerThatOutlivesItsLease: as long as its relay renews the lease, no
+// other relay takes over the delivery.
 func TestHandlerThatOutlivesItsLease(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -172,11 +175,11 @@ func TestHandlerThatOutlivesItsLease(t *testing.T) {
 	e.untilOutlived()
 }
 
-// TestClocksThatDiffer: times are compared and written by the clock of the database
-// alone, so it does no harm that those of relays differ. A program in Go cannot be given
-// a clock of its own, but the server can. With a clock that is ahead of the relays, and with
-// one that is behind: a time of a relay that reached a statement would be too early in one
-// of them, and too late in the other.
+// TestClocksThatDiffer: times are compared and written by the clock of the
+// database alone, so the clocks of relays may differ. A Go program cannot have a
+// clock of its own, but the server can. The test runs with a clock that is ahead
+// of the relays, and with one that is behind: a relay's time in a statement would
+// be too early in one case, and too late in the other.
 func TestClocksThatDiffer(t *testing.T) {
 	t.Parallel()
 	server, set := testenv.ClockPostgres(t, nil)
@@ -195,10 +198,10 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-// TestAnswerThatACrashTookBack: nothing waits for the disk when the answer of a leased
-// delivery is committed, so a crash of the server may bring the lease back, of a relay
-// that lives and knows nothing of it any more. The delivery does not wait for the end of
-// the lease, and what the relay still works on is left alone.
+// TestAnswerThatACrashTookBack: the commit of a leased delivery's answer does not
+// wait for the disk, so a crash of the server may restore the lease of a live
+// relay that has forgotten it. The delivery does not wait for the end of the
+// lease, and the relay's current deliveries are untouched.
 func TestAnswerThatACrashTookBack(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -219,7 +222,7 @@ func TestAnswerThatACrashTookBack(t *testing.T) {
 	id := e.insert("slow", "1")
 	slow.next()
 	e.until("the delivery under a lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE event_id = $1 AND state = 'running')`, id)
-	// As the crash would leave it: a token that the relay has given out, or skipped.
+	// As after the crash: a token that the relay has used, or skipped.
 	lost := scan[int64](e, `WITH e AS (INSERT INTO outbox_events (event_type, payload, state) VALUES ('lost', '1', 'deferred') RETURNING id, event_type)
 		INSERT INTO outbox_deliveries (event_id, destination, event_type, state, lease_owner, lease_token, lease_until)
 		SELECT e.id, 'others', e.event_type, 'running', d.lease_owner, d.lease_token - 1, d.lease_until FROM e, outbox_deliveries AS d

@@ -21,16 +21,16 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// envLeaseVictim makes this test binary a relay on the given database, whose leases
-// are short. It says what its destinations begin with. They keep events of the types
-// "first", "both" and "held" until it is told to answer, by a line on the standard
-// input for each; "a" keeps none.
+// envLeaseVictim makes this test binary a relay on the given database, with short
+// leases. It prints the events that its destinations begin. They hold events of
+// the types "first", "both" and "held" until a line on the standard input
+// releases each; "a" holds none.
 const envLeaseVictim = "NOTIFYD_TEST_LEASE_VICTIM_URL"
 
-// What a lease victim is told to do.
+// The commands of a lease victim.
 const (
-	sayAnswer = "answer" // what waits
-	sayFenced = "fenced" // how many answers were refused
+	sayAnswer = "answer" // print the backlog
+	sayFenced = "fenced" // print the number of refused answers
 )
 
 // leaseVictim runs the relay until the standard input ends.
@@ -82,7 +82,7 @@ func leaseVictim(url string) {
 	}
 }
 
-// begun is what a lease victim says.
+// begun is the output of a lease victim for an event.
 func begun(name string, id int64) string { return fmt.Sprintf("%s begins with %d.", name, id) }
 
 // leaseProcess is such a process, seen from the test.
@@ -146,9 +146,9 @@ func (v *leaseProcess) signal(sig os.Signal) {
 	}
 }
 
-// tailed has the process hold leases for an event that it has begun with and for
-// some behind it, which wait for their turn. It returns the first and the last id of those
-// that were written together, and how many leases there are.
+// tailed makes the process hold leases for an event that it has begun and for
+// some behind it, which wait for their turn. It returns the first and the last id
+// of those that were written together, and the number of leases.
 func (v *leaseProcess) tailed() (first, last int64, leases int) {
 	v.t.Helper()
 	for range 20 {
@@ -182,10 +182,11 @@ func (v *leaseProcess) register(a, b, c notifyd.Handler) func(*notifyd.Relay) {
 	}
 }
 
-// TestFrozenRelayIsFencedOff freezes a relay that is delivering. Another one takes its
-// leases over when they end, although the lock that shows life is held. The late
-// answers are refused, of what was delivered meanwhile and of what the other one is
-// delivering; and what had waited behind them is not begun with any more.
+// TestFrozenRelayIsFencedOff freezes a relay that is delivering. Another one
+// takes over its leases when they end, although the lock that shows life is held.
+// The late answers are refused, for events that were delivered meanwhile and for
+// those that the other relay is delivering; and events that waited behind them
+// are not begun any longer.
 func TestFrozenRelayIsFencedOff(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -202,7 +203,7 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 	frozen.signal(syscall.SIGSTOP)
 	other := e.relay(frozen.register(newRecorder(t), h, holds), notifyd.WithPollInterval(100*time.Millisecond))
 	t.Cleanup(release)
-	// All is delivered or begun with, and the one that is frozen knows nothing of it.
+	// All events are delivered or begun, and the frozen relay has not noticed.
 	holds.next()
 	e.until("the rest delivered", `SELECT count(*) = 1 FROM outbox_events WHERE state <> 'done'`)
 	if !scan[bool](e, `SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1853122159
@@ -213,7 +214,7 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 	frozen.tell(sayAnswer)
 	frozen.tell(sayAnswer)
 	frozen.signal(syscall.SIGCONT)
-	// When all that it held is answered, it begins with nothing of that any more.
+	// When all calls that it held are answered, it begins none of the rest.
 	refused := fmt.Sprint(sayFenced, " ", leases+1, " in all")
 	settled := false
 	awaitTrue(t, "the answers refused", func() bool {
@@ -223,7 +224,7 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 		return settled || frozen.has(refused) && strings.Contains(frozen.said.text(), "answers were refused")
 	})
 	if settled {
-		t.Error("the late answer for what another relay is delivering was taken")
+		t.Error("the late answer for an event that another relay is delivering was accepted")
 	}
 	release()
 	e.untilDone()
@@ -241,8 +242,8 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 	}
 }
 
-// TestFanOutSurvivesAKill: of an event with two destinations, only that is repeated
-// which the relay had not finished when it was killed.
+// TestFanOutSurvivesAKill: of an event with two destinations, only the delivery
+// is repeated that the relay had not finished when it was killed.
 func TestFanOutSurvivesAKill(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -267,10 +268,10 @@ func TestFanOutSurvivesAKill(t *testing.T) {
 				t.Errorf("%d deliveries are left", n)
 			}
 			if n := killed.times("a", id) + a.times(id); n != 1 && !killed.said.lostClaim() {
-				t.Errorf("what was delivered before the kill was delivered %d times", n)
+				t.Errorf("the delivery before the kill was made %d times", n)
 			}
 			if n := killed.times("b", id) + b.times(id); n != 2 && !killed.said.lostClaim() {
-				t.Errorf("what was being delivered began %d times, want 2", n)
+				t.Errorf("the delivery during the kill began %d times, want 2", n)
 			}
 		})
 	}

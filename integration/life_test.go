@@ -14,7 +14,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// through returns e as seen through another URL: what is started of it goes that way.
+// through returns e with another URL, which its relays use.
 func (e *env) through(url string) *env {
 	e.t.Helper()
 	cfg, err := pgxpool.ParseConfig(url)
@@ -55,8 +55,8 @@ func (r *running) count(message string) int {
 	return strings.Count(r.log.text(), `msg="`+message)
 }
 
-// TestListenThroughAPooler: where LISTEN alone leads through a pooler in
-// transaction mode, the relay says so once, with the cure, and polls fast.
+// TestListenThroughAPooler: if LISTEN alone leads through a pooler in transaction
+// mode, the relay reports that once, with the cure, and polls fast.
 func TestListenThroughAPooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -83,7 +83,7 @@ func TestListenThroughAPooler(t *testing.T) {
 	}
 }
 
-// TestListenThroughALatePooler: it is another error that begins the incident.
+// TestListenThroughALatePooler: another error begins the incident.
 func TestListenThroughALatePooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -112,9 +112,9 @@ func TestListenThroughALatePooler(t *testing.T) {
 	}
 }
 
-// TestAllThroughAPooler: no part of a relay gets along with a pooler in
-// transaction mode, so it ends with an error that names pooler and cure, and
-// leaves nothing behind on the pooled connections.
+// TestAllThroughAPooler: no part of a relay works with a pooler in transaction
+// mode, so the relay ends with an error that names the pooler and the cure, and
+// leaves no state on the pooled connections.
 func TestAllThroughAPooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -139,7 +139,7 @@ func TestAllThroughAPooler(t *testing.T) {
 	}
 }
 
-// TestPastAPooler: a direct URL for LISTEN is used for everything then.
+// TestPastAPooler: a direct URL for LISTEN is then used for all connections.
 func TestPastAPooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -152,7 +152,7 @@ func TestPastAPooler(t *testing.T) {
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)
 			}
-			// Writers get along with it, bell and all.
+			// Writers work through the pooler, bell included.
 			id = e.through(pooled.url+"&default_query_exec_mode=exec").insert("order.created", `{}`)
 			if got := h.next(); got.ID != id {
 				t.Errorf("got event %d, want %d", got.ID, id)

@@ -18,7 +18,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// envLongOutage is how many events the long outage is met with.
+// envLongOutage names the environment variable with the number of events in the
+// long outage.
 const envLongOutage = "NOTIFYD_TEST_LONG_OUTAGE"
 
 // longOutage is 20,000 events unless the environment says otherwise: half an hour
@@ -31,12 +32,13 @@ func longOutage(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		t.Fatalf("%s=%q is no number of events", envLongOutage, text)
+		t.Fatalf("%s=%q is not a number of events", envLongOutage, text)
 	}
 	return n
 }
 
-// untilDestination waits until the figures of the relay's only destination are so.
+// untilDestination waits until the figures of the relay's only destination meet a
+// condition.
 func (r *running) untilDestination(what string, ok func(d *observe.DestinationStats) bool) {
 	r.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -55,7 +57,7 @@ func (r *running) untilDestination(what string, ok func(d *observe.DestinationSt
 	}
 }
 
-// tally counts the events that a receiver takes, and further copies of them.
+// tally counts the events that a receiver accepts, and further copies of them.
 type tally struct {
 	t    *testing.T
 	keys int64 // aggregates
@@ -77,7 +79,7 @@ func (y *tally) insert(e *env, n int) {
 		FROM (SELECT nextval(pg_get_serial_sequence('outbox_events', 'id')) AS id FROM generate_series(1, $1::int)) AS n`, n, y.keys)
 }
 
-// came takes word of an event that the receiver takes.
+// came records an event that the receiver accepts.
 func (y *tally) came(req *http.Request) {
 	id, err := strconv.ParseInt(req.Header.Get("notifyd-id"), 10, 64)
 	y.mu.Lock()
@@ -89,15 +91,15 @@ func (y *tally) came(req *http.Request) {
 	y.seen[id] = true
 }
 
-// TestLongOutage: half an hour without a receiver while 1,000 events per second are
-// written, compressed: there are as many probes as in that time, and a
-// backoff and a number of attempts that would make dead letters of everything within
-// a moment if one of them were counted.
+// TestLongOutage: half an hour without a receiver while 1,000 events per second
+// are written, compressed: there are as many probes as in that time, and a
+// backoff and a number of attempts that would turn every event into a dead letter
+// within a moment if an attempt were counted.
 func TestLongOutage(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]struct {
 		share int              // one in so many of the events
-		serve http.HandlerFunc // nil: nobody listens
+		serve http.HandlerFunc // nil: no server listens
 	}{
 		"connections are refused": {1, nil},
 		"a gateway answers 502":   {5, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }},
@@ -112,7 +114,7 @@ func TestLongOutage(t *testing.T) {
 	}
 }
 
-// reset ends the connection of a request as a process does that is killed.
+// reset ends the connection of a request as a killed process does.
 func reset(w http.ResponseWriter, _ *http.Request) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -166,7 +168,7 @@ func meetLongOutage(t *testing.T, mode outboxsql.Mode, events int, away http.Han
 	if away == nil {
 		r.start()
 	}
-	for n := batch; n <= events; n += batch { // patience for each of them: a busy machine takes its time
+	for n := batch; n <= events; n += batch { // patience for each of them, for a busy machine
 		r.await(tried + n)
 	}
 	e.untilDone()
@@ -179,8 +181,7 @@ func meetLongOutage(t *testing.T, mode outboxsql.Mode, events int, away http.Han
 	relay.untilDestination("well", func(d *observe.DestinationStats) bool { return d.State == observe.BreakerClosed })
 }
 
-// checkComplete wants so many events to have come, and no more copies than were
-// under way.
+// checkComplete requires that n events have come, and no more copies than were under way.
 func (y *tally) checkComplete(want int) {
 	y.t.Helper()
 	y.mu.Lock()
@@ -190,7 +191,7 @@ func (y *tally) checkComplete(want int) {
 	}
 }
 
-// checkUncounted wants no attempt counted, in the figures and in the tables.
+// checkUncounted requires that no attempt is counted, in the figures and in the tables.
 func (r *running) checkUncounted(e *env) {
 	r.t.Helper()
 	d := r.Stats().Destinations[0]
@@ -203,14 +204,14 @@ func (r *running) checkUncounted(e *env) {
 }
 
 // TestQuota: a receiver with a quota gets its backlog at its pace. It refuses
-// little, nothing fails, and nobody takes it for down.
+// little, nothing fails, and the relay does not report it as down.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	for name, header := range map[string]string{"with Retry-After": "1", "without": ""} {
 		for _, mode := range bothModes() {
 			t.Run(name+"/"+string(mode), func(t *testing.T) {
 				t.Parallel()
-				const events, perSecond, burst = 600, 60, 20 // a pace that a busy machine exceeds, too
+				const events, perSecond, burst = 600, 60, 20 // a pace that even a busy machine exceeds
 				e := newEnvIn(t, mode)
 				taken := newTally(t, 100)
 				quota := rate.NewLimiter(perSecond, burst)
@@ -246,7 +247,7 @@ func TestQuota(t *testing.T) {
 				}
 				for range len(seen) {
 					if i := <-seen; i.Kind == delivery.IncidentUnavailable {
-						t.Errorf("the receiver was taken for down: %v", i.Err)
+						t.Errorf("the receiver was reported as down: %v", i.Err)
 					}
 				}
 			})

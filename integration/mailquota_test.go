@@ -14,7 +14,7 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
-// mailTo starts a mail server and returns it with a handler that sends there.
+// mailTo starts a mail server and returns it with a handler that sends to it.
 func mailTo(t *testing.T) (*smtpsink.Sink, *email.Handler) {
 	t.Helper()
 	server, err := smtpsink.Start(smtpsink.Options{TLS: smtpsink.NoTLS})
@@ -36,7 +36,7 @@ func mailTo(t *testing.T) (*smtpsink.Sink, *email.Handler) {
 	return server, h
 }
 
-// mails counts what has come, by event.
+// mails counts the mails received, by event.
 func mails(t *testing.T, server *smtpsink.Sink) map[int64]int {
 	t.Helper()
 	count := make(map[int64]int)
@@ -54,9 +54,10 @@ func mails(t *testing.T, server *smtpsink.Sink) map[int64]int {
 	return count
 }
 
-// TestMailQuota: a provider whose rate limit or quota is used up, as it says by
-// its codes, gets its mails more slowly. No attempt is counted and nothing dies,
-// though one attempt is all that there is, and nobody takes it for down.
+// TestMailQuota: a provider whose codes report that its rate limit or quota is
+// used up gets its mails more slowly. No attempt is counted and nothing dies,
+// although only one attempt is allowed, and the relay does not report the
+// provider as down.
 func TestMailQuota(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -88,7 +89,7 @@ func TestMailQuota(t *testing.T) {
 			}
 			for range len(seen) {
 				if i := <-seen; i.Kind == delivery.IncidentUnavailable {
-					t.Errorf("the server was taken for down: %v", i.Err)
+					t.Errorf("the server was reported as down: %v", i.Err)
 				}
 			}
 		})
@@ -96,7 +97,7 @@ func TestMailQuota(t *testing.T) {
 }
 
 // TestMailQuotaOfOneAddress: an address that is always answered with a limit
-// keeps nobody else waiting, and is not lost either.
+// delays no other address, and its event is not lost.
 func TestMailQuotaOfOneAddress(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {

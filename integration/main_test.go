@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(envVictim); url != "" {
-		victim(url) // this process is there to be killed
+		victim(url) // this process will be killed
 		return
 	}
 	if url := os.Getenv(envLeaseVictim); url != "" {
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		orderVictim(url)
 		return
 	}
-	// Each plan takes some 50 ms. The command line has the last word.
+	// Each plan takes some 50 ms. The command line can override this.
 	for name, value := range map[string]string{"rapid.checks": "40", "rapid.shrinktime": "2m"} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)

@@ -9,9 +9,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestModeEndsRelay: a relay of a queue whose sessions were lost, and that comes
-// back to a stream, ends with an error, and marks no event. Started again, it reads the
-// stream.
+// TestModeEndsRelay: a relay of a queue that lost its sessions, and finds a
+// stream when it reconnects, ends with an error, and marks no event. After a
+// restart it reads the stream.
 func TestModeEndsRelay(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -38,8 +38,8 @@ func TestModeEndsRelay(t *testing.T) {
 	}
 }
 
-// TestStreamBecomesQueue: what the destinations of a stream have not got, they get
-// from the relay of a queue, and nothing else.
+// TestStreamBecomesQueue: the destinations of a stream get exactly their missing
+// events from the relay of a queue.
 func TestStreamBecomesQueue(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -118,9 +118,9 @@ func TestStreamKeepsNothing(t *testing.T) {
 	rec.each(250)
 }
 
-// TestQueueBecomesStream: what a queue has left, the relay of a stream delivers, and
-// nothing else: events that are open below the beginning, those that were put aside, and
-// stored deliveries.
+// TestQueueBecomesStream: the relay of a stream delivers exactly what the queue
+// has left: events that are open below the beginning, those that were put aside,
+// and stored deliveries.
 func TestQueueBecomesStream(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

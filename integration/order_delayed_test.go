@@ -2,10 +2,10 @@ package integration
 
 import "testing"
 
-// judgeDelayed looks at what was written after a delayed event of its aggregate had begun
-// at a destination: it had to wait there until that was done with. A relay that stops or
-// loses a claim gives the place of a delayed event back, so this is for tests in which
-// none does.
+// judgeDelayed checks events that were written after a delayed event of their
+// aggregate had begun at a destination: they had to wait there until the delayed
+// one was done. A relay that stops or loses a claim gives up the place of a
+// delayed event, so this is for tests in which none does.
 func (o *orderObserver) judgeDelayed(t *testing.T, e *env) {
 	t.Helper()
 	events := e.committed()
@@ -26,7 +26,7 @@ func (o *orderObserver) judgeDelayed(t *testing.T, e *env) {
 				places[r] = &place{from: s}
 			}
 		case s.what == "begin" || p == nil || p.to.what != "":
-		case s.what == "dead" && o.dests[s.dest].blocks: // it ends when it is replayed and taken, or discarded
+		case s.what == "dead" && o.dests[s.dest].blocks: // it ends when it is replayed and accepted, or discarded
 		default:
 			p.to = s
 		}
@@ -43,7 +43,7 @@ func (o *orderObserver) judgeDelayed(t *testing.T, e *env) {
 				continue
 			}
 			if wrong++; wrong <= 5 {
-				t.Errorf("%s of relay %s began with %d of %s at %v, before %d was done with, which was delayed and had begun; what it saw of both:\n%s",
+				t.Errorf("%s of relay %s began with %d of %s at %v, before %d was done with, which was delayed and had begun; its sights of both:\n%s",
 					r.dest, s.relay, c.id, c.aggregate, s.at, r.id, o.history(r.dest, len(o.sights), r.id, c.id))
 			}
 		}

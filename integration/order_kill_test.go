@@ -117,7 +117,7 @@ func (o *orderObserver) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// chaos is a number of relays to which bad things happen.
+// chaos is a number of relays under faults.
 type chaos struct {
 	*env
 	r        *rand.Rand
@@ -126,11 +126,11 @@ type chaos struct {
 
 	lives  int
 	relays [orderRelays]*exec.Cmd
-	took   []time.Duration // from a death until others had its positions
+	took   []time.Duration // from a death until other relays owned its positions
 }
 
-// launch starts a relay. It returns when SIGTERM stops that in order, and no
-// longer kills it.
+// launch starts a relay. It returns when SIGTERM would stop the relay in order,
+// and no longer kill it.
 func (c *chaos) launch(n int) {
 	c.t.Helper()
 	self, err := os.Executable()
@@ -177,16 +177,16 @@ func (c *chaos) bury(n int, sig os.Signal) {
 	c.relays[n] = nil
 }
 
-// unitsHeld is how many positions some relay owns.
+// unitsHeld is the number of positions that a relay owns.
 const unitsHeld = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND classid = 'outbox_positions'::regclass
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
-// members is how many relays take part in sharing them.
+// members is the number of relays that share them.
 const members = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ShareLock' AND classid = 'outbox_positions'::regclass AND objid = 0
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
-// allHeld says that each position has a relay: those of the destinations, and that of
-// the search for routes.
+// allHeld holds if each position has a relay: those of the destinations, and that
+// of the search for routes.
 const allHeld = `(` + unitsHeld + `) = (SELECT count(*) FROM outbox_positions)`
 
 // untilShared waits until each position has a relay.
@@ -195,7 +195,7 @@ func (c *chaos) untilShared() {
 	c.until("a relay for each position", `SELECT `+allHeld+` AND EXISTS (SELECT FROM outbox_positions)`)
 }
 
-// untilTakenOver waits until the others have the positions of one that died.
+// untilTakenOver waits until the other relays own the positions of a dead one.
 func (c *chaos) untilTakenOver() {
 	c.t.Helper()
 	begin := time.Now()
@@ -210,7 +210,7 @@ func (c *chaos) cut(condition string, args ...any) {
 		AND application_name LIKE 'notifyd/%' AND `+condition, args...)
 }
 
-// freeze stops a relay for a while, and does something to the others meanwhile.
+// freeze stops a relay for a while, and runs an action on the others meanwhile.
 func (c *chaos) freeze(n int, d time.Duration, meanwhile func()) {
 	c.t.Helper()
 	for _, sig := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
@@ -229,7 +229,7 @@ const (
 	allFaults = 8
 )
 
-// strike does something bad out of so many kinds, and mends it.
+// strike produces a fault of one of the first n kinds, and repairs it.
 func (c *chaos) strike(kinds int) {
 	c.t.Helper()
 	n := c.r.IntN(orderRelays)
@@ -249,7 +249,7 @@ func (c *chaos) strike(kinds int) {
 		c.launch(n)
 	case 4:
 		c.freeze(n, some, func() {})
-	case 5: // it has lost everything and does not know
+	case 5: // it has lost everything without noticing
 		c.freeze(n, some, func() { c.cut(`application_name = 'notifyd/units'`) })
 	case 6:
 		c.cut(`application_name = 'notifyd/units'`)
@@ -260,8 +260,8 @@ func (c *chaos) strike(kinds int) {
 	}
 }
 
-// TestOrderUnderKills: relays are killed while events are written. What is delivered
-// again is the end of what an aggregate has got, and nothing comes before its turn.
+// TestOrderUnderKills: relays are killed while events are written. Only a suffix
+// of each aggregate's deliveries repeats, and nothing comes before its turn.
 func TestOrderUnderKills(t *testing.T) {
 	t.Parallel()
 	c, o := underFaults(t, killsOnly)
@@ -270,7 +270,7 @@ func TestOrderUnderKills(t *testing.T) {
 }
 
 // TestOrderUnderFaults: relays are killed, frozen, stopped and cut off while
-// events are written; what is delivered again is, but nothing for the first
+// events are written. Deliveries may repeat, but no event comes for the first
 // time before its turn.
 func TestOrderUnderFaults(t *testing.T) {
 	t.Parallel()
@@ -278,10 +278,10 @@ func TestOrderUnderFaults(t *testing.T) {
 	o.judge(t, c.env)
 }
 
-// leastStrikes is how many there are, however slow the machine is.
+// leastStrikes is the least number of faults, however slow the machine is.
 const leastStrikes = 2
 
-// underFaults has relays deliver while bad things of so many kinds happen to them.
+// underFaults lets relays deliver under faults of the given number of kinds.
 func underFaults(t *testing.T, kinds int) (*chaos, *orderObserver) {
 	t.Helper()
 	seed := orderSeed(t)

@@ -17,10 +17,10 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// orderAttempts is how many failures make a dead letter in tests of the order.
+// orderAttempts is the number of failures that make a dead letter in tests of the order.
 const orderAttempts = 3
 
-// fate is what a destination does with an event; the same each time.
+// fate is a destination's treatment of an event; the same each time.
 type fate struct {
 	fails     int // attempts that fail
 	permanent bool
@@ -29,13 +29,13 @@ type fate struct {
 
 func (f fate) dies() bool { return f.permanent || f.fails >= orderAttempts }
 
-// orderDestination is one of those that order is kept at.
+// orderDestination is a destination that keeps order.
 type orderDestination struct {
 	name string
 	fate func(seed uint64, id int64) fate
 	down func(since time.Duration) bool // nil: never
-	// blocks says that a dead letter holds the later ones of its aggregate back, until
-	// it is replayed or discarded.
+	// blocks means that a dead letter holds back the later events of its aggregate,
+	// until it is replayed or discarded.
 	blocks bool
 }
 
@@ -51,7 +51,7 @@ func draw(seed uint64, name string, id int64) uint64 {
 
 func orderDestinations() []orderDestination {
 	return []orderDestination{
-		// Fast, and rarely has anything to say against an event.
+		// Fast, and rarely refuses an event.
 		{name: "fast", fate: func(seed uint64, id int64) fate {
 			switch x := draw(seed, "fast", id) % 1000; {
 			case x < 3:
@@ -87,7 +87,7 @@ func orderDestinations() []orderDestination {
 			}
 			return fate{}
 		}, down: func(since time.Duration) bool { return since%(2300*time.Millisecond) < 80*time.Millisecond }},
-		// What it does not take is somebody's work, and the rest waits for that.
+		// An event that it refuses needs an operator, and the rest waits for that.
 		{name: "strict", fate: func(seed uint64, id int64) fate {
 			switch x := draw(seed, "strict", id) % 200; {
 			case x < 3:
@@ -99,7 +99,7 @@ func orderDestinations() []orderDestination {
 			}
 			return fate{}
 		}, down: func(since time.Duration) bool { return since%(1900*time.Millisecond) < 100*time.Millisecond }, blocks: true},
-		// Often delayed, often failed and slowly tried again: much comes up meanwhile.
+		// Often delayed, often failed and slowly retried: many events come up meanwhile.
 		{name: "late", fate: func(seed uint64, id int64) fate {
 			if draw(seed, "late", id)%2 == 0 {
 				return fate{fails: 1}
@@ -109,7 +109,7 @@ func orderDestinations() []orderDestination {
 	}
 }
 
-// sight is something that a destination saw.
+// sight is an attempt that a destination saw.
 type sight struct {
 	at    time.Duration
 	dest  string
@@ -118,8 +118,8 @@ type sight struct {
 	relay string
 }
 
-// orderObserver is all destinations in one: it decides what they answer, and
-// writes down what they see, in the order in which they see it.
+// orderObserver is all destinations in one: it decides their answers, and records
+// their attempts, in the order in which they see them.
 type orderObserver struct {
 	seed  uint64
 	begin time.Time
@@ -127,13 +127,13 @@ type orderObserver struct {
 
 	mu     sync.Mutex
 	sights []sight
-	mended map[int64]bool // at the destinations that block
+	fixed  map[int64]bool // at the destinations that block
 
 	dealt int // letters that were replayed or discarded; the operator's until it has stopped
 }
 
 func newOrderObserver(seed uint64) *orderObserver {
-	o := &orderObserver{seed: seed, begin: time.Now(), dests: make(map[string]orderDestination), mended: make(map[int64]bool)}
+	o := &orderObserver{seed: seed, begin: time.Now(), dests: make(map[string]orderDestination), fixed: make(map[int64]bool)}
 	for _, d := range orderDestinations() {
 		o.dests[d.name] = d
 	}
@@ -146,13 +146,13 @@ func (o *orderObserver) see(relay, dest string, id int64, what string) {
 	o.sights = append(o.sights, sight{time.Since(o.begin), dest, id, what, relay})
 }
 
-// deliver is one attempt. What it answers is written down before it is sent:
-// from then on others may go on, even if the answer gets lost.
+// deliver is one attempt. It records the answer before it sends it: from then on
+// other events may continue, even if the answer is lost.
 func (o *orderObserver) deliver(ctx context.Context, relay, dest string, id int64, attempt int) error {
 	d := o.dests[dest]
 	o.see(relay, dest, id, "begin")
 	f := d.fate(o.seed, id)
-	if o.isMended(dest, id) {
+	if o.isFixed(dest, id) {
 		f = fate{}
 	}
 	if f.slow > 0 {
@@ -239,7 +239,8 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 	}
 }
 
-// failer is what handleInOrder needs of a test; a victim has something else.
+// failer is the part of a test that handleInOrder needs; a victim has another
+// implementation.
 type failer interface{ Fatal(args ...any) }
 
 // orderRoutes are the routes of handleInOrder.
@@ -257,7 +258,7 @@ func orderRoutes(eventType string) []string {
 	return []string{"fast", "slow"}
 }
 
-// committed is an event as the table has it in the end.
+// committed is an event of the table in the end.
 type committed struct {
 	id        int64
 	typ       string
@@ -290,11 +291,11 @@ type orderRef struct {
 	id   int64
 }
 
-// orderLine is what order is kept for.
+// orderLine identifies events that are kept in order.
 type orderLine struct{ dest, aggregate string }
 
-// orderLines returns the events of each line in order but for those that are delayed,
-// and all of them by id.
+// orderLines returns the events of each line in order, without delayed ones, and
+// all of them by id.
 func orderLines(events []committed) (lines map[orderLine][]int64, of map[int64]committed) {
 	lines, of = make(map[orderLine][]int64), make(map[int64]committed, len(events))
 	for _, c := range events {
@@ -309,9 +310,9 @@ func orderLines(events []committed) (lines map[orderLine][]int64, of map[int64]c
 	return lines, of
 }
 
-// judgeCopies looks at what came again. Whoever keeps the last that it heard of an
-// aggregate must be left with the last there is: after a copy comes all that came
-// after it before, but for what is dead.
+// judgeCopies checks repeated events. A receiver that keeps the last event of
+// each aggregate must end with the latest: after a copy, all events that had
+// followed it before must follow again, except dead ones.
 func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 	t.Helper()
 	lines, of := orderLines(e.committed())
@@ -321,7 +322,7 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 	skipped := func(at orderLine, after, before int64) (int64, bool) {
 		i, _ := slices.BinarySearch(lines[at], after+1)
 		for ; i < len(lines[at]) && lines[at][i] < before; i++ {
-			if id := lines[at][i]; o.isMended(at.dest, id) || !o.dests[at.dest].fate(o.seed, id).dies() {
+			if id := lines[at][i]; o.isFixed(at.dest, id) || !o.dests[at.dest].fate(o.seed, id).dies() {
 				return id, true
 			}
 		}
@@ -337,7 +338,7 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 		}
 		if id, is := skipped(at, last[at], s.id); is {
 			if wrong++; wrong <= 5 {
-				t.Errorf("%s of relay %s began with %d of %s at %v after %d, and not with %d; what it saw of them:\n%s",
+				t.Errorf("%s of relay %s began with %d of %s at %v after %d, and not with %d; its sights of them:\n%s",
 					s.dest, s.relay, s.id, at.aggregate, s.at, last[at], id, o.history(s.dest, n, last[at], id, s.id))
 			}
 		}
@@ -348,11 +349,11 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 			t.Errorf("%s was left with %d of %s, and has got %d before that", at.dest, id, at.aggregate, next)
 		}
 	}
-	t.Logf("%d times a destination was led back to an earlier event, %d times it was not led on from there", back, wrong)
+	t.Logf("%d times a destination got an earlier event again, %d times the later ones did not follow", back, wrong)
 }
 
-// judge compares what the destinations saw with what is in the tables: nothing
-// lost, nothing left, nothing begun before its turn.
+// judge compares the sights of the destinations with the tables: nothing lost,
+// nothing left, nothing begun before its turn.
 func (o *orderObserver) judge(t *testing.T, e *env) {
 	t.Helper()
 	events := e.committed()
@@ -366,7 +367,7 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 		case !known:
 			t.Errorf("%s saw event %d, which is not in the table", s.dest, s.id)
 			continue
-		case s.what == "dead" && o.dests[s.dest].blocks: // it ends when it is replayed and taken, or discarded
+		case s.what == "dead" && o.dests[s.dest].blocks: // it ends when it is replayed and accepted, or discarded
 			continue
 		case s.what != "begin":
 			if ended[r] {
@@ -385,7 +386,7 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 		}
 		if len(lines[at]) > 0 && lines[at][0] < s.id {
 			if wrong++; wrong <= 5 {
-				t.Errorf("%s of relay %s began with %d of %s at %v, before %d was done with; what it saw of both:\n%s",
+				t.Errorf("%s of relay %s began with %d of %s at %v, before %d was done with; its sights of both:\n%s",
 					s.dest, s.relay, s.id, c.aggregate, s.at, lines[at][0], o.history(s.dest, n, lines[at][0], s.id))
 			}
 		}
@@ -398,11 +399,11 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 		}
 	}
 	o.judgeRows(t, e, events)
-	t.Logf("%d dead letters were dealt with", o.dealt)
+	t.Logf("%d dead letters were handled", o.dealt)
 	t.Logf("%d events, %d sights, %d deliveries made again, %d out of order", len(events), len(o.sights), again, wrong)
 }
 
-// history returns what a destination saw of some events, and a little more.
+// history returns a destination's sights of some events, and a few more.
 func (o *orderObserver) history(dest string, upto int, ids ...int64) (text string) {
 	for n, s := range o.sights[:min(upto+20, len(o.sights))] {
 		if s.dest == dest && slices.Contains(ids, s.id) {
@@ -412,8 +413,8 @@ func (o *orderObserver) history(dest string, upto int, ids ...int64) (text strin
 	return text
 }
 
-// judgeRows looks at what is left in outbox_deliveries: those that had to die, where
-// nobody has dealt with them.
+// judgeRows checks the rows left in outbox_deliveries: the events that had to
+// die, unless the operator has handled them.
 func (o *orderObserver) judgeRows(t *testing.T, e *env, events []committed) {
 	t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT event_id || '/' || destination || ' ' || state FROM outbox_deliveries`)

@@ -11,13 +11,13 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 )
 
-// operatorRound is how often somebody looks at the dead letters of strict.
+// operatorRound is the interval at which the operator handles the dead letters of strict.
 const operatorRound = 200 * time.Millisecond
 
-// operate deals with the dead letters of strict, again and again until stop is called:
-// half of them are replayed, and delivered then, the others are discarded. What holds an
-// aggregate back is over before it is asked for: from then on others may go on, even if
-// the answer gets lost.
+// operate handles the dead letters of strict, again and again until stop is
+// called: half of them are replayed, and then delivered, the others are
+// discarded. The end of a block is recorded before the call that ends it: from
+// then on other events may continue, even if the answer is lost.
 func (o *orderObserver) operate(t *testing.T, e *env) (stop func()) {
 	t.Helper()
 	dlq, err := deadletter.New(e.pool, deadletter.Config{})
@@ -49,7 +49,7 @@ func (o *orderObserver) operate(t *testing.T, e *env) (stop func()) {
 	return stop
 }
 
-// dealWithDead deals with those there are.
+// dealWithDead handles the current dead letters.
 func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *deadletter.Store) error {
 	t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT event_id FROM outbox_deliveries WHERE destination = 'strict' AND state = 'dead'`)
@@ -63,7 +63,7 @@ func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *deadletter.Store
 	var replay, discard []int64
 	for _, id := range dead {
 		if draw(o.seed, "operator", id)%2 == 0 {
-			o.mend(id)
+			o.fix(id)
 			replay = append(replay, id)
 		} else {
 			o.see("operator", "strict", id, "discard")
@@ -90,21 +90,21 @@ func (o *orderObserver) dealWithDead(t *testing.T, e *env, dlq *deadletter.Store
 	return nil
 }
 
-// mend has strict take an event from now on.
-func (o *orderObserver) mend(id int64) {
+// fix makes strict accept an event from now on.
+func (o *orderObserver) fix(id int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.mended[id] = true
+	o.fixed[id] = true
 }
 
-// isMended reports whether an event has been mended at a destination.
-func (o *orderObserver) isMended(dest string, id int64) bool {
+// isFixed reports whether an event has been fixed at a destination.
+func (o *orderObserver) isFixed(dest string, id int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.dests[dest].blocks && o.mended[id]
+	return o.dests[dest].blocks && o.fixed[id]
 }
 
-// untilOrdered waits until all is delivered, and nobody has anything left to deal with.
+// untilOrdered waits until all is delivered, and the operator has nothing left to handle.
 func (o *orderObserver) untilOrdered(e *env, stop func()) {
 	e.t.Helper()
 	e.untilDone()

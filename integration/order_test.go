@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// envOrderFor is how long events are written in each variant of the tests of
-	// the order, such as 5m.
+	// envOrderFor names the environment variable with the time for which each
+	// variant of the tests of the order writes events, such as 5m.
 	envOrderFor = "NOTIFYD_TEST_ORDER_FOR"
-	// envOrderSeed repeats the choices of a run, as far as they are the test's.
+	// envOrderSeed repeats the random choices of a run.
 	envOrderSeed = "NOTIFYD_TEST_ORDER_SEED"
 
 	orderWriters    = 8
@@ -41,7 +41,7 @@ func orderFor(t *testing.T, short time.Duration) time.Duration {
 	return d
 }
 
-// orderSeed returns the seed of a run and says it.
+// orderSeed returns the seed of a run and logs it.
 func orderSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -55,7 +55,7 @@ func orderSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// orderOptions are limits of a relay that make much happen at once.
+// orderOptions are limits of a relay that provoke much concurrency.
 func orderOptions(r *rand.Rand) (options []notifyd.Option) {
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
 	options = []notifyd.Option{
@@ -130,7 +130,7 @@ func writeOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) error {
 			SELECT $1, 't', $2, '1', clock_timestamp() + $4::interval FROM generate_series(1, $3)`, typ, id, rows, delay); err != nil {
 			return err
 		}
-		time.Sleep(pauses()) //nolint:forbidigo // it is what the transaction does beside this
+		time.Sleep(pauses()) //nolint:forbidigo // the other work of the transaction
 	}
 	if r.IntN(8) == 0 {
 		return tx.Rollback(ctx)
@@ -138,7 +138,7 @@ func writeOnce(ctx context.Context, conn *pgx.Conn, r *rand.Rand) error {
 	return tx.Commit(ctx)
 }
 
-// pauseOf returns how a transaction spends its time.
+// pauseOf returns the time that a transaction stays open.
 func pauseOf(r *rand.Rand) func() time.Duration {
 	switch x := r.IntN(400); {
 	case x == 0:
@@ -150,8 +150,9 @@ func pauseOf(r *rand.Rand) func() time.Duration {
 	return func() time.Duration { return time.Duration(r.IntN(50)) * time.Millisecond }
 }
 
-// TestOrderWhileWritten: whatever is written to a stream at the same time, and however
-// the destinations behave, no event overtakes an earlier one of its aggregate.
+// TestOrderWhileWritten: whatever transactions write to a stream concurrently,
+// and however the destinations behave, no event overtakes an earlier one of its
+// aggregate.
 func TestOrderWhileWritten(t *testing.T) {
 	t.Parallel()
 	for _, relays := range []int{1, 2} {

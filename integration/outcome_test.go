@@ -145,7 +145,7 @@ func TestUnroutedEventsWaitForARoute(t *testing.T) {
 				t.Fatal(err)
 			}
 			e.relay(handleAll(t, h))
-			e.untilAll("what was unrouted delivered", "all", `true`)
+			e.untilAll("the unrouted events delivered", "all", `true`)
 			if n := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); n != 0 || len(h.calls) != 3 {
 				t.Errorf("%d delivered and %d left, want 3 and 0", len(h.calls), n)
 			}
@@ -166,7 +166,7 @@ func TestDelayedEvent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Where the machine stands still for its second, nobody sees it wait.
+			// If the machine stalls for that second, the wait cannot be observed.
 			e.until("event waits", `SELECT EXISTS (SELECT FROM outbox_deliveries) OR clock_timestamp() > available_at FROM outbox_events`)
 			h.next()
 			if early := scan[bool](e, `SELECT clock_timestamp() < available_at FROM outbox_events`); early {
@@ -203,11 +203,11 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 			for range 5 { // probes, one at a time
 				h.next()
 			}
-			// A probe that outlasts the lock budget gets a lease, and its event a row: those
-			// of the five probes and the one at hand at most.
+			// A probe that outlasts the lock budget gets a lease, and its event a row: at
+			// most those of the five probes and of the current one.
 			left := e.untouched("mail", "mail")
 			if rows := scan[int](e, `SELECT count(*) FROM outbox_deliveries`); left < 1994 || rows > 6 {
-				t.Errorf("%d of 2000 events are left where they were, %d have a row", left, rows)
+				t.Errorf("%d of 2000 events are untouched, %d have a row", left, rows)
 			}
 			close(up)
 			e.untilDone()
@@ -221,15 +221,15 @@ func TestOutageCountsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestOutageIsProbedOneAtATime: whatever a destination takes at once, one call at a
-// time finds out whether it is back.
+// TestOutageIsProbedOneAtATime: however many calls a destination takes at once,
+// one call at a time probes whether it is back.
 func TestOutageIsProbedOneAtATime(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, other := newEnvIn(t, mode), newRecorder(t)
-			var away atomic.Bool // the relay knows, and all calls from before have come to their end
+			var away atomic.Bool // the relay has noticed, and all earlier calls have ended
 			begun, answer, up := make(chan int32, 1<<16), make(chan struct{}), make(chan struct{})
 			var calls atomic.Int32
 			mail := notifyd.HandlerFunc(func(ctx context.Context, _ *notifyd.Event) error {
@@ -265,7 +265,8 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 				if n := next(t, begun); n != 1 {
 					t.Fatalf("%d calls at once while the destination is away", n)
 				}
-				// Claims go on beside the probe, and find as many events for the destination as there is room for.
+				// Claims continue during the probe, and find as many events for the
+				// destination as there is room for.
 				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'log', '1' FROM generate_series(1, 50)`)
 				e.untilAll("another destination's events delivered", "log", `e.event_type = 'log'`)
 				select {
@@ -286,7 +287,7 @@ func TestOutageIsProbedOneAtATime(t *testing.T) {
 	}
 }
 
-// next returns what comes next.
+// next returns the next value.
 func next[T any](t *testing.T, from <-chan T) (value T) {
 	t.Helper()
 	select {

@@ -18,7 +18,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// partition makes the table one of days; now is zero, or what the first day is.
+// partition partitions the table by days; now is zero, or the first day.
 func (e *env) partition(now time.Time) {
 	e.t.Helper()
 	if err := e.tryPartition(now); err != nil {
@@ -35,9 +35,9 @@ func (e *env) tryPartition(now time.Time) error {
 	return outboxsql.Partition(e.ctx, conn.Conn(), outboxsql.DefaultSchema, outboxsql.PartitionOptions{Now: now, LockPatience: patience})
 }
 
-// TestPartitions: with partitions of several days, everything is as without:
-// events are heard of, swept, tried again, given up, refused where their
-// key is there already; and the relay makes days and drops them.
+// TestPartitions: with partitions of several days, the relay behaves as without:
+// events are notified, swept, retried, given up, and refused if their key exists;
+// and the relay creates days and drops them.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -62,7 +62,7 @@ func TestPartitions(t *testing.T) {
 			aggregate := func(eventType, id string) outbox.Event {
 				return outbox.Event{Type: eventType, AggregateType: "order", AggregateID: id, Payload: 1}
 			}
-			for n := range 4 { // some in each partition, before any relay is there
+			for n := range 4 { // some in each partition, before any relay runs
 				e.exec(`SELECT outbox_partitions_extend($1, 0)`, today.AddDate(0, 0, n-5))
 				if err := write(aggregate("retry", "a"), aggregate("a", "a"), outbox.Event{Type: "key", IdempotencyKey: fmt.Sprint(n), Payload: 1}); err != nil {
 					t.Fatal(err)
@@ -87,14 +87,15 @@ func TestPartitions(t *testing.T) {
 
 			h.checkAggregate("a", 8, mode)
 
-			// The dead letter has kept its partition; when it is dealt with, that goes.
+			// The dead letter has kept its partition; when it is discarded, the partition
+			// is dropped.
 			if left := scan[string](e, `SELECT string_agg(name, ' ') FROM outbox_partitions() WHERE day < $1::date`, today.UTC().Format(time.DateOnly)); left != name(-2) {
 				t.Errorf("left is %s, want %s", left, name(-2))
 			}
 			if err := relay.end(); err != nil {
 				t.Fatal(err)
 			}
-			// One that begins when all is settled finds no other reason than the dead letter.
+			// A relay that begins when all is settled finds the dead letter as the only reason.
 			relay = e.relay(handleAll(t, h), options...)
 			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()
@@ -114,8 +115,8 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// checkAggregate looks at what an aggregate was given so far: n events, in a stream in the
-// order of ids, through all retries.
+// checkAggregate checks the deliveries of an aggregate so far: n events, in a
+// stream in the order of ids, through all retries.
 func (r *recorder) checkAggregate(aggregate string, n int, mode outboxsql.Mode) {
 	r.t.Helper()
 	var got []int64
@@ -131,16 +132,16 @@ func (r *recorder) checkAggregate(aggregate string, n int, mode outboxsql.Mode) 
 	}
 }
 
-// TestPartitionWhileRunning: a table with events of every state becomes
-// partitioned beside two relays and writers. Nothing is lost, nothing is delivered
-// twice, no write fails, and a stream keeps its order.
+// TestPartitionWhileRunning: a table with events of every state is partitioned
+// while two relays and writers run. Nothing is lost, nothing is delivered twice,
+// no write fails, and a stream keeps its order.
 func TestPartitionWhileRunning(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			e, h := newEnv(t), newRecorder(t)
-			var waiting atomic.Int64 // of what is written while the relays run
+			var waiting atomic.Int64 // of the events written while the relays run
 			h.answer = func(_ context.Context, ev *notifyd.Event) error {
 				if ev.Type == "dead" {
 					return notifyd.Permanent(errors.New("no"))
@@ -152,7 +153,7 @@ func TestPartitionWhileRunning(t *testing.T) {
 			}
 			e.exec(`INSERT INTO outbox_events (event_type, payload, state, processed_at, idempotency_key)
 				SELECT 'done', '1', 'done', now(), 'old' || i FROM generate_series(1, 7000) i`)
-			e.become(mode) // what is done in a queue the stream begins behind
+			e.become(mode) // the stream begins behind the events that the queue has done
 			e.exec(`INSERT INTO outbox_events (event_type, payload, available_at) SELECT 'delayed', '1', now() + interval '1 second' FROM generate_series(1, 100)`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'dead', '1' FROM generate_series(1, 10)`)
 			e.exec(`INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id) SELECT 'fresh', '1', 'a', (i % 50)::text FROM generate_series(1, 5000) i`)
@@ -164,7 +165,7 @@ func TestPartitionWhileRunning(t *testing.T) {
 	}
 }
 
-// partitionUnderLoad makes the table partitioned while three writers write.
+// partitionUnderLoad partitions the table while three writers write.
 func (e *env) partitionUnderLoad(waiting *atomic.Int64) {
 	e.t.Helper()
 	ctx, stop := context.WithCancel(e.ctx)
@@ -192,7 +193,7 @@ func (e *env) partitionUnderLoad(waiting *atomic.Int64) {
 	}
 }
 
-// checkPartitioned looks at what has come of it.
+// checkPartitioned checks the result.
 func (e *env) checkPartitioned(h *recorder, relays ...*running) {
 	e.t.Helper()
 	rows, err := e.pool.Query(e.ctx, `SELECT id FROM outbox_events WHERE event_type <> 'done'`)
@@ -233,8 +234,8 @@ func (e *env) checkPartitioned(h *recorder, relays ...*running) {
 	}
 }
 
-// checkAscending wants each aggregate to have got its events in the order of ids, but for
-// what came again.
+// checkAscending requires that each aggregate's events came in the order of ids,
+// except repeated ones.
 func (r *recorder) checkAscending() {
 	r.t.Helper()
 	highest, seen, late := make(map[string]int64), make(map[int64]bool), 0
@@ -253,8 +254,8 @@ func (r *recorder) checkAscending() {
 	}
 }
 
-// mostWaiting is how many events of writeOn may wait for their delivery.
-// Without a bound, three writers leave more than three keys take in time.
+// mostWaiting bounds the events of writeOn that wait for their delivery. Without
+// a bound, three writers produce more than three keys can deliver in time.
 const mostWaiting = 5000
 
 // writeOn writes event after event until ctx ends: alone, in transactions that
@@ -279,8 +280,8 @@ func (e *env) writeOn(ctx context.Context, writer int, waiting *atomic.Int64) er
 		if n%3 == 0 {
 			event.IdempotencyKey = fmt.Sprint(n)
 		}
-		// Not with ctx: an end in the middle of a commit would leave it open
-		// whether there is an event.
+		// Not with ctx: if it ended during a commit, it would be unknown whether the
+		// event exists.
 		err := pgx.BeginFunc(context.WithoutCancel(ctx), conn, func(tx pgx.Tx) error {
 			if err := outbox.Write(context.WithoutCancel(ctx), tx, event); err != nil {
 				return err

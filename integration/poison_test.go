@@ -13,8 +13,8 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// poisonTo are the destinations that some events do harm to. The payload of an event says
-// who gets it, and the harmful ones are for eve.
+// poisonTo are the destinations that some events harm. The payload of an event
+// names its recipient, and the harmful ones are for eve.
 func poisonTo(t *testing.T) map[string]func(t *testing.T) notifyd.Handler {
 	t.Helper()
 	all := make(map[string]func(t *testing.T) notifyd.Handler)
@@ -66,10 +66,10 @@ func poisonTo(t *testing.T) map[string]func(t *testing.T) notifyd.Handler {
 	return all
 }
 
-// TestPoison: events over which their destination fails whenever they come hold up nobody
-// else for long, though they come first, and are dead letters in the end. The pauses are those
-// that a relay has by itself: were the same events always the probe, they would hold up the
-// others for good.
+// TestPoison: events that make their destination fail each time hold up no others
+// for long, although they come first, and are dead letters in the end. The pauses
+// are a relay's defaults: if the same events were always the probe, they would
+// hold up the others for good.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	for name, to := range poisonTo(t) {
@@ -86,7 +86,7 @@ func TestPoison(t *testing.T) {
 				e.untilAll("the others are delivered", "all", `e.event_type = 'fine'`)
 				begin := time.Now()
 				for scan[int](e, `SELECT count(*) FROM outbox_deliveries WHERE state = 'dead'`) < poison {
-					// Whatever is delivered beside them is what tells them from an outage.
+					// Deliveries of other events distinguish them from an outage.
 					e.untilState(e.insert("fine", `{"to": "ada@example.com"}`), "done")
 					if time.Since(begin) > patience {
 						t.Fatalf("they do not die:\n%s", e.dump())

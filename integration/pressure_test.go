@@ -17,14 +17,16 @@ import (
 )
 
 const (
-	// envPressure is how many backlogs are delivered under pressure.
+	// envPressure names the environment variable with the number of backlogs that
+	// are delivered under pressure.
 	envPressure = "NOTIFYD_TEST_PRESSURE"
-	// envPressureSeed repeats one of them, as far as chance allows.
+	// envPressureSeed names the one with a seed, which repeats a backlog as far as
+	// chance allows.
 	envPressureSeed = "NOTIFYD_TEST_PRESSURE_SEED"
 )
 
-// pressure is how a destination behaves, and what is written for it. Of the numbers of
-// calls, 0 stands for never.
+// pressure is the behavior of a destination, and the backlog for it. A number of
+// calls of 0 means never.
 type pressure struct {
 	backlog, both, keys int
 	unkeyed             int           // one in so many events has no aggregate
@@ -32,13 +34,13 @@ type pressure struct {
 	pause               time.Duration // up to this much
 	fails, dies, downs  int           // one in so many calls does
 	throttles           int
-	batched, again      bool // again: as much is written while the relay is at work
+	batched, again      bool // again: the same backlog is written while the relay is at work
 	concurrency         int
 	priority            int // of the other destination
 }
 
-// drawPressure draws it, and limits of a relay that are too short for it: claims stop
-// waiting all the time, and take back, lease and look again what others pass on.
+// drawPressure draws a pressure, and limits of a relay that are too short for it:
+// claims keep running out of time, and take back, lease and search again.
 func drawPressure(seed uint64) (p pressure, options []notifyd.Option) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
@@ -65,7 +67,7 @@ func (p *pressure) insert(e *env) {
 		SELECT CASE i % 2 WHEN 0 THEN 'both' ELSE 'mail' END, 'product', i % 7, '{}' FROM generate_series(1, $1::int) AS i`, p.both)
 }
 
-// pressed receives what is delivered under pressure.
+// pressed receives the deliveries under pressure.
 type pressed struct {
 	pressure
 
@@ -78,7 +80,7 @@ type pressed struct {
 	falls  int
 }
 
-// ended notes that an event is delivered or dead.
+// ended records that an event is delivered or dead.
 func (p *pressed) ended(dest string, e *notifyd.Event) {
 	if p.seen[dest] == nil {
 		p.seen[dest] = make(map[int64]bool)
@@ -95,7 +97,7 @@ func (p *pressed) ended(dest string, e *notifyd.Event) {
 	p.last[key] = e.ID
 }
 
-// one is a call of the destination that behaves.
+// one is a call of the well-behaved destination.
 func (p *pressed) one(_ context.Context, e *notifyd.Event) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,11 +105,11 @@ func (p *pressed) one(_ context.Context, e *notifyd.Event) error {
 	return nil
 }
 
-// bulk is a call of the one that does not.
+// bulk is a call of the other one.
 func (p *pressed) bulk(_ context.Context, e *notifyd.Event) error {
 	once := func(in int) bool { return in > 0 && rand.IntN(in) == 0 }
 	if once(p.pauses) {
-		time.Sleep(rand.N(p.pause)) //nolint:forbidigo // it is what the handler does
+		time.Sleep(rand.N(p.pause)) //nolint:forbidigo // the work of the handler
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,9 +133,9 @@ func (p *pressed) bulk(_ context.Context, e *notifyd.Event) error {
 	return nil
 }
 
-// TestPressure: whatever a relay takes back, leases and looks at again because its
-// handlers take longer than its claims can wait, each destination gets every event of
-// its own once, and of a stream those of an aggregate in order.
+// TestPressure: even if a relay keeps taking back, leasing and searching again
+// because its handlers outlast its claims, each destination gets each of its
+// events once, and in a stream those of an aggregate in order.
 func TestPressure(t *testing.T) {
 	t.Parallel()
 	rounds := 2
@@ -191,7 +193,7 @@ func underPressure(t *testing.T, mode outboxsql.Mode, seed uint64) {
 	}
 }
 
-// register makes both destinations.
+// register adds both destinations.
 func (p *pressed) register(t *testing.T, r *notifyd.Relay) {
 	t.Helper()
 	var bulk notifyd.Handler = notifyd.HandlerFunc(p.bulk)

@@ -12,10 +12,10 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestPriority: behind a backlog of a fast destination, the events of a more urgent one
-// are delivered first, in a queue; those that are for both come first to the one and in
-// their turn to the other. The destinations of a stream do not wait for each other, and
-// each gets the events of an aggregate in order.
+// TestPriority: in a queue, behind a backlog of a fast destination, the events of
+// a more urgent one are delivered first; events for both come first to the urgent
+// one, and in their turn to the other. The destinations of a stream do not wait
+// for each other, and each gets the events of an aggregate in order.
 func TestPriority(t *testing.T) { //nolint:revive // one story
 	t.Parallel()
 	for _, mode := range bothModes() {

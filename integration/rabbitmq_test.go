@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// envRabbitRestarts names the environment variable with how often
-	// [TestRabbitMQRestarts] restarts its broker.
+	// envRabbitRestarts names the environment variable with the number of restarts
+	// in [TestRabbitMQRestarts].
 	envRabbitRestarts     = "NOTIFYD_TEST_RABBITMQ_RESTARTS"
 	defaultRabbitRestarts = 2
-	// envRabbitAway names the environment variable with how long the broker of
-	// [TestRabbitMQAway] is away, "60s" for example.
+	// envRabbitAway names the environment variable with the length of the outage in
+	// [TestRabbitMQAway], "60s" for example.
 	envRabbitAway     = "NOTIFYD_TEST_RABBITMQ_AWAY"
 	defaultRabbitAway = 3 * time.Second
 
 	rabbitQueue = "orders"
-	rabbitKeys  = 200 // so many are delivered at once; with a few, what an outage leaves takes minutes
+	rabbitKeys  = 200 // deliveries at once; with few, the backlog of an outage takes minutes
 	rabbitBatch = 500
 	// One statement of so many events every so often: 500 events a second.
 	rabbitEvery  = 10 * time.Millisecond
 	rabbitEvents = 5
-	// rabbitAhead is how many events may wait, beside those of an outage of a
-	// known length. A busy machine would otherwise have ever more to work off.
+	// rabbitAhead bounds the events that wait, in addition to those of an outage of
+	// a known length. Without it the backlog would keep growing on a busy machine.
 	rabbitAhead = 5000
-	// rabbitFlow is how many deliveries there are between two faults.
+	// rabbitFlow is the number of deliveries between two faults.
 	rabbitFlow = 1000
 )
 
@@ -54,7 +54,7 @@ func TestRabbitMQRestarts(t *testing.T) {
 			if text := os.Getenv(envRabbitRestarts); text != "" {
 				var err error
 				if restarts, err = strconv.Atoi(text); err != nil || restarts < 1 {
-					t.Fatalf("%s=%s is no number of restarts", envRabbitRestarts, text)
+					t.Fatalf("%s=%s is not a number of restarts", envRabbitRestarts, text)
 				}
 			}
 			r := newRabbitRun(t, 0, mode)
@@ -78,7 +78,7 @@ func TestRabbitMQRestarts(t *testing.T) {
 	}
 }
 
-// TestRabbitMQAway lets the broker be away for a while under a steady load.
+// TestRabbitMQAway stops the broker for a while under a steady load.
 func TestRabbitMQAway(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -88,7 +88,7 @@ func TestRabbitMQAway(t *testing.T) {
 			if text := os.Getenv(envRabbitAway); text != "" {
 				var err error
 				if away, err = time.ParseDuration(text); err != nil || away <= 0 {
-					t.Fatalf("%s=%s is no duration", envRabbitAway, text)
+					t.Fatalf("%s=%s is not a duration", envRabbitAway, text)
 				}
 			}
 			r := newRabbitRun(t, away, mode)
@@ -114,15 +114,15 @@ type rabbitRun struct {
 	delivered, failed, highest atomic.Int64
 
 	mu    sync.Mutex
-	given map[string][]int64 // what the handler was given, by key, again and again
+	given map[string][]int64 // the events of the handler by key, repeated ones included
 
 	stop    context.CancelFunc
 	writer  sync.WaitGroup
 	written atomic.Int64
-	ahead   int64 // how much more may be written than delivered
+	ahead   int64 // how many more events may be written than delivered
 }
 
-// newRabbitRun starts one whose broker is to be away for so long.
+// newRabbitRun starts a run whose broker will be away for the given time.
 func newRabbitRun(t *testing.T, away time.Duration, mode outboxsql.Mode) *rabbitRun {
 	t.Helper()
 	r := &rabbitRun{given: make(map[string][]int64), env: newEnvIn(t, mode), broker: testenv.OwnRabbitMQ(t, rabbitserver.Config{})}
@@ -165,15 +165,15 @@ func newRabbitRun(t *testing.T, away time.Duration, mode outboxsql.Mode) *rabbit
 	r.writer.Go(func() { r.write(ctx) })
 	t.Cleanup(func() { stop(); r.writer.Wait() }) // before the pool is closed
 	r.flows()
-	// RabbitMQ confirms messages while their queue may still be in the memory
-	// of Mnesia alone: a new one is gone after a SIGKILL.
+	// RabbitMQ confirms messages while their queue may still exist only in the
+	// memory of Mnesia: a new queue is gone after a SIGKILL.
 	if _, err := r.broker.Ctl(t.Context(), "eval", "mnesia:sync_log()."); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// write inserts events until ctx is done, each transaction after the one before.
+// write inserts events until ctx is done, one transaction after the other.
 // It pauses while too many wait.
 func (r *rabbitRun) write(ctx context.Context) {
 	tick := time.NewTicker(rabbitEvery)
@@ -217,7 +217,7 @@ func (r *rabbitRun) grows(what string, n *atomic.Int64, by int64) {
 	}
 }
 
-// check ends the load and looks at what has arrived, by a client of its own.
+// check ends the load and checks the arrivals, with a client of its own.
 func (r *rabbitRun) check(faults int) {
 	t := r.t
 	t.Helper()
@@ -266,8 +266,7 @@ func (r *rabbitRun) check(faults int) {
 	t.Logf("%d events, %d faults: %d deliveries failed, %d duplicates", written, faults, r.failed.Load(), copies)
 }
 
-// isSubsequence reports whether part is what remains of all after some of it was
-// taken out.
+// isSubsequence reports whether part remains of all after removing some elements.
 func isSubsequence(part, all []int64) bool {
 	for _, id := range all {
 		if len(part) > 0 && part[0] == id {
@@ -277,7 +276,7 @@ func isSubsequence(part, all []int64) bool {
 	return len(part) == 0
 }
 
-// overtaken counts the events whose first copy stands behind a later event.
+// overtaken counts the events whose first copy comes behind a later event.
 func overtaken(ids []int64) (n int) {
 	highest, seen := int64(0), make(map[int64]bool)
 	for _, id := range ids {

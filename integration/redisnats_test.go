@@ -22,7 +22,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// killed is a handler whose server is killed, and what it is asked for.
+// killed is a handler whose server is killed, and its calls.
 type killed struct {
 	notifyd.BatchHandler
 
@@ -44,9 +44,9 @@ func (k *killed) DeliverBatch(ctx context.Context, events []*notifyd.Event) []er
 	return errs
 }
 
-// killUnderLoad kills a server while events are written, starts it again a while
-// later, and wants all of them to be delivered: nothing is lost, nothing dies,
-// and no attempt is counted. arrived returns the ids that are there.
+// killUnderLoad kills a server while events are written, restarts it a while
+// later, and requires that all of them are delivered: nothing is lost, nothing
+// dies, and no attempt is counted. arrived returns the ids that have arrived.
 func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Server, h notifyd.BatchHandler, arrived func() []int64) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -58,7 +58,7 @@ func killUnderLoad(t *testing.T, mode outboxsql.Mode, server *privateserver.Serv
 	e := newEnvIn(t, mode)
 	e.relay(handleAll(t, k, notifyd.WithConcurrency(1), notifyd.WithBatchSize(100), notifyd.WithTimeout(time.Minute)))
 	written := 0
-	// write goes on until something has happened.
+	// write continues until a condition holds.
 	write := func(until func() bool) {
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()

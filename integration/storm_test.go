@@ -15,12 +15,12 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// oneIncident is how soon what comes back and goes again is the same incident:
-// the calm after which the relay says that one is over.
+// oneIncident is the calm after which the relay reports the end of an incident: a
+// new failure before that belongs to the same incident.
 const oneIncident = 5 * time.Second
 
-// TestPostgresRestartsAgainAndAgain is one incident, or as many as there were
-// breaks in which it could have been over.
+// TestPostgresRestartsAgainAndAgain: repeated restarts are one incident, or as
+// many as there were breaks that could have ended one.
 func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -50,13 +50,13 @@ func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 			})
 			for _, message := range []string{"database does not answer", "not listening", "no session that owns units"} {
 				if got := r.count(message); got > breaks || got < 1 && (mode == outboxsql.ModeStream || message != "no session that owns units") {
-					t.Errorf("%q was said %d times in %d storms", message, got, breaks)
+					t.Errorf("%q was logged %d times in %d storms", message, got, breaks)
 				}
 			}
-			for line := range strings.Lines(r.log.text()) { // nothing else is said of it
+			for line := range strings.Lines(r.log.text()) { // nothing else is logged about it
 				if strings.Contains(line, "level=WARN") && !strings.Contains(line, "does not answer") && !strings.Contains(line, "not listening") && !strings.Contains(line, "no session that owns units") &&
-					(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine kept from it for 5 s
-					t.Errorf("the relay said: %s", line)
+					(!strings.Contains(line, "claim was lost") || !strings.Contains(line, "25P03")) { // a relay that the machine stalled for 5 s
+					t.Errorf("the relay logged: %s", line)
 				}
 			}
 			if n := scan[int](e, `SELECT count(*) FROM outbox_events`); n != 20*50+1 {
@@ -67,7 +67,7 @@ func TestPostgresRestartsAgainAndAgain(t *testing.T) {
 }
 
 // TestTooManyClients: a relay that lost its connections, and gets none because
-// others have taken them all, asks more and more rarely, and says so once.
+// others have taken them all, retries more and more rarely, and logs that once.
 func TestTooManyClients(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes() {
@@ -108,17 +108,17 @@ func TestTooManyClients(t *testing.T) {
 			e.untilDone()
 			for _, message := range []string{"database does not answer", "not listening"} {
 				if got := r.count(message); got != 1 {
-					t.Errorf("%q was said %d times", message, got)
+					t.Errorf("%q was logged %d times", message, got)
 				}
 			}
 		})
 	}
 }
 
-// takeAllConnections ends those of the relay and takes their places, until all
-// there are but the admin's are taken: a session that ends leaves the list of
-// the sessions before it leaves its place, so that a list without the relay does
-// not say yet that it cannot come back.
+// takeAllConnections ends the relay's connections and takes their places, until
+// all but the admin's are taken. A session that ends leaves the list of sessions
+// before it frees its place, so a list without the relay does not yet prove that
+// it cannot come back.
 func (e *env) takeAllConnections(admin *pgx.Conn, most int) (others []*pgx.Conn) {
 	e.t.Helper()
 	awaitTrue(e.t, "that the relay has no connection left", func() bool {
@@ -140,7 +140,7 @@ func (e *env) takeAllConnections(admin *pgx.Conn, most int) (others []*pgx.Conn)
 	return others
 }
 
-// refusals returns how many connections the server has refused.
+// refusals returns the number of connections that the server has refused.
 func refusals(t *testing.T, server *pgserver.Server) int {
 	t.Helper()
 	text, err := os.ReadFile(server.LogFile())

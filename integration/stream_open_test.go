@@ -8,9 +8,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestStoredBehindWhatWasInMemory: a relay had the first events of an aggregate in memory
-// and the rest stored, because there were too many of them, when it ended. Whoever takes over
-// delivers what was in memory first.
+// TestStoredBehindWhatWasInMemory: when a relay ended, it had the first events of
+// an aggregate in memory and the rest stored, because there were too many. The
+// relay that takes over delivers those from memory first.
 func TestStoredBehindWhatWasInMemory(t *testing.T) {
 	t.Parallel()
 	const events, inMemory = 40, 25

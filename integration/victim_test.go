@@ -15,8 +15,8 @@ import (
 	"github.com/notifyd/notifyd"
 )
 
-// envVictim makes this test binary a relay on the given database, whose
-// handler never answers. Tests start it to kill it.
+// envVictim makes this test binary a relay on the given database, whose handler
+// never answers. Tests start it to kill it.
 const envVictim = "NOTIFYD_TEST_VICTIM_URL"
 
 // envVictimBudget is the lock budget of that relay.
@@ -25,7 +25,7 @@ const envVictimBudget = "NOTIFYD_TEST_VICTIM_BUDGET"
 // envVictimAnswers, if set, lets the handler answer once the standard input ends.
 const envVictimAnswers = "NOTIFYD_TEST_VICTIM_ANSWERS"
 
-// victimReady is what a victim prints when it listens and claims.
+// victimReady is the output of a victim that listens and claims.
 const victimReady = "ready"
 
 // victim runs the relay; it prints the id of each event that its handler gets.
@@ -75,12 +75,12 @@ func (e *env) startVictim(budget time.Duration) (cmd *exec.Cmd, lines <-chan str
 	cmd = e.victim(budget)
 	lines = e.run(cmd)
 	if line := waitLine(e.t, lines); line != victimReady {
-		e.t.Fatalf("the relay said %s before it was ready", line)
+		e.t.Fatalf("the relay printed %s before it was ready", line)
 	}
 	return cmd, lines
 }
 
-// victim makes the command of such a process.
+// victim returns the command of such a process.
 func (e *env) victim(budget time.Duration) *exec.Cmd {
 	e.t.Helper()
 	self, err := os.Executable()
@@ -93,7 +93,7 @@ func (e *env) victim(budget time.Duration) *exec.Cmd {
 	return cmd
 }
 
-// run starts a victim. Its last lines are lost if nobody takes them.
+// run starts a victim. Its last lines are lost if they are not read.
 func (e *env) run(cmd *exec.Cmd) (lines <-chan string) {
 	e.t.Helper()
 	out, err := cmd.StdoutPipe()

@@ -71,7 +71,7 @@ func (r *httpReceiver) run(l net.Listener) {
 	}()
 }
 
-// stop resets what is under way.
+// stop resets the requests that are under way.
 func (r *httpReceiver) stop() {
 	_ = r.srv.Close()
 	<-r.done
@@ -104,7 +104,7 @@ func (r *httpReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// await waits until n requests have come altogether.
+// await waits until n requests have come in total.
 func (r *httpReceiver) await(n int) {
 	r.t.Helper()
 	deadline := time.After(patience)
@@ -123,7 +123,7 @@ func (r *httpReceiver) await(n int) {
 	}
 }
 
-// events returns how many events came, and how many requests.
+// events returns the number of events and of requests.
 func (r *httpReceiver) events() (events, requests int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,14 +18,13 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// patience bounds waiting for something that is to happen; no test expects it
-// to run out.
+// patience bounds each wait for an expected change; no test expects it to run out.
 const patience = 3 * time.Minute
 
 // dumpWithin bounds reading a table that a fault may have locked.
 const dumpWithin = 10 * time.Second
 
-// form is how much of everything a run takes.
+// form holds the sizes of a run.
 type form struct {
 	long    bool
 	backlog int           // events
@@ -51,38 +50,38 @@ type cell struct {
 	form form
 	mode outboxsql.Mode
 
-	server   *pgserver.Server // its own; nil where the shared one does
+	server   *pgserver.Server // its own; nil for the shared one
 	url      string           // of the database, as superuser
 	pool     *pgxpool.Pool    // likewise
 	role     string           // of the relays
-	relayURL string           // may lead through something
+	relayURL string           // may lead through a pooler or a network
 	place    place
 	relays   []*child
 	load     *load
 
-	// What the fault needs.
+	// State of the fault.
 	network *testenv.Network
 	pooler  *privateserver.Server
 	clock   func(time.Duration)
 	skew    time.Duration // how far the clock was set
 	ballast string        // the file that fills the disk
-	kept    int           // what was settled for good before the fault
+	kept    int           // settled for good before the fault
 	foreign *pgx.Conn
 	frozen  time.Time // when a relay was
 	stopped *child    // which one
 
-	// tookOver is how long the relays that are left took to deliver all that was
-	// there before the fault, where that is asked.
+	// tookOver is how long the remaining relays took to deliver all events from
+	// before the fault, where that is measured.
 	tookOver time.Duration
 
-	// What may come twice in a queue: how many relays lost what they had in flight, how often
-	// together; how many lost their leases alone; and how many deliveries were
-	// settled without being on disk.
+	// The possible duplicates in a queue: how many relays lost their events in
+	// flight, how often all at once; how many lost only their leases; and how many
+	// deliveries were settled without being on disk.
 	broken, unleased, volatile int
 }
 
-// newCell makes the database, with a role for relays that may do what a relay
-// has to and no more.
+// newCell creates the database, with a role for relays that has only the
+// privileges that a relay needs.
 func newCell(t *testing.T, f *fault, mode outboxsql.Mode, s form) *cell {
 	t.Helper()
 	c := &cell{t: t, ctx: t.Context(), form: s, mode: mode}
@@ -101,12 +100,12 @@ func newCell(t *testing.T, f *fault, mode outboxsql.Mode, s form) *cell {
 	c.migrate()
 	u, err := url.Parse(c.url)
 	if err != nil {
-		t.Fatal("the URL of the database is none") // it may hold a password
+		t.Fatal("the URL of the database is invalid") // it may hold a password
 	}
 	u.User = url.User(c.role)
 	c.relayURL = u.String()
 	c.load = newLoad(c)
-	place := f.place // the other cell of the fault runs beside this one
+	place := f.place // the other cell of the fault runs at the same time
 	if place == nil {
 		place = pacedSink
 	}
@@ -153,7 +152,7 @@ func (c *cell) migrate() {
 	}
 }
 
-// pacedSink takes its time, so that a backlog lasts as long as a fault.
+// pacedSink answers slowly, so that a backlog lasts as long as a fault.
 func pacedSink(c *cell) { c.place = newSink(c.t, 15*time.Millisecond) }
 
 func (c *cell) exec(sql string) {
@@ -163,7 +162,7 @@ func (c *cell) exec(sql string) {
 	}
 }
 
-// holds asks a question of the database; no answer is no.
+// holds runs a query for a condition; no answer counts as no.
 func (c *cell) holds(sql string, args ...any) bool {
 	ctx, cancel := context.WithTimeout(c.ctx, writeWithin)
 	defer cancel()
@@ -184,7 +183,7 @@ func (c *cell) await(what string, ok func() bool) {
 	}
 }
 
-// dump shows the tables as far as they are not done.
+// dump shows the rows that are not done.
 func (c *cell) dump() (text string) {
 	for _, sql := range []string{
 		`SELECT e::text FROM (SELECT id, state, event_type, aggregate_id FROM outbox_events WHERE state <> 'done' ORDER BY id LIMIT 10) e`,
@@ -205,8 +204,8 @@ func (c *cell) dump() (text string) {
 	return text
 }
 
-// terminate ends connections of the relays whose application_name is like name,
-// and returns how many there were.
+// terminate ends connections of the relays whose application_name matches name,
+// and returns their number.
 func (c *cell) terminate(name string) (n int) {
 	c.t.Helper()
 	err := c.pool.QueryRow(c.ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity

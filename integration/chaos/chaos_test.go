@@ -1,10 +1,10 @@
-// Package chaos proves what docs/guarantees.md promises: relays in processes of
-// their own deliver while something is done to them, to the database, or to the
-// destination, and it is counted what is lost, what comes twice, and in a stream
-// what comes out of order.
+// Package chaos proves the promises of docs/guarantees.md: relays in processes of
+// their own deliver while a fault hits them, the database, or the destination.
+// The tests count the events that are lost, that come twice, and in a stream that
+// come out of order.
 //
 // The short form runs with all tests. NOTIFYD_CHAOS=long, as "make chaos" sets
-// it, makes the faults last, and prints what was measured.
+// it, makes the faults last, and prints the measurements.
 package chaos
 
 import (
@@ -30,25 +30,25 @@ const (
 	// written to as a Markdown table.
 	envTable = "NOTIFYD_CHAOS_TABLE"
 
-	// atOnce is how many cells run at the same time, and ownAtOnce how many of
-	// them have a server of their own beside the shared one.
+	// atOnce is the number of cells that run at the same time, and ownAtOnce the
+	// number of those with a server of their own, in addition to the shared one.
 	atOnce, ownAtOnce = 4, 1
 
 	steadyLoad, backlogLoad = "steady", "backlog"
-	// tail is how many events are written when all is well again.
+	// tail is the number of events that are written when all is well again.
 	tail = 100
 )
 
 func mainTests(m *testing.M) {
-	// The slots below bound what runs at once, not the number of processors: most
-	// cells wait most of the time. The command line has the last word.
+	// The slots below bound the concurrent cells, not the number of processors: most
+	// cells wait most of the time. The command line can override this.
 	if err := flag.Set("test.parallel", "100"); err != nil {
 		panic(err)
 	}
 	testenv.Main(m)
 }
 
-// slots bound how many cells run at once.
+// slots bound the number of concurrent cells.
 type slots chan struct{}
 
 func (s slots) take() (give func()) {
@@ -86,7 +86,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// run lets the fault happen under a load, and counts.
+// run produces the fault under a load, and counts.
 func (c *cell) run(f *fault, k kind) *result {
 	c.t.Helper()
 	if k.load == backlogLoad {
@@ -123,7 +123,7 @@ func (f *fault) holds(s form) time.Duration {
 	return s.hold
 }
 
-// result is what a cell came to.
+// result is the result of a cell.
 type result struct {
 	fault                    string
 	kind                     kind
@@ -179,7 +179,7 @@ func (c *cell) count(name string, k kind, began, healed time.Time) *result {
 	return r
 }
 
-// note keeps the first examples of what should not be.
+// note keeps the first examples of violations.
 func (r *result) note(format string, args ...any) {
 	if len(r.examples) < 10 {
 		r.examples = append(r.examples, fmt.Sprintf(format, args...))
@@ -206,7 +206,7 @@ func (r *result) row() string {
 		seconds(r.silence), seconds(r.resumed))
 }
 
-// clock is a time as the logs of the relays have it.
+// clock formats a time as the logs of the relays do.
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }

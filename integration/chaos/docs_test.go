@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGuaranteesListTheFaults holds the page against the code: both its tables
-// have the same faults, in the same order.
+// TestGuaranteesListTheFaults compares the page with the code: both its tables
+// list the same faults, in the same order.
 func TestGuaranteesListTheFaults(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/guarantees.md")
@@ -40,7 +40,7 @@ func TestGuaranteesListTheFaults(t *testing.T) {
 		t.Errorf("the page lists\n%q\nand the code has\n%q", listed, want)
 	}
 	if !slices.Equal(measured, wantCells) {
-		t.Errorf("the page has figures for\n%q\nand the code makes\n%q", measured, wantCells)
+		t.Errorf("the page has figures for\n%q\nand the code runs\n%q", measured, wantCells)
 	}
 	if !strings.Contains(string(text), tableHead) {
 		t.Error("the head of the table is not that of the code")

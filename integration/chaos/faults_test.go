@@ -18,25 +18,26 @@ import (
 // fault is a row of the matrix.
 type fault struct {
 	name string
-	// relays is how many share the work.
+	// relays is the number of relays.
 	relays int
 	// server starts a server for this cell alone; nil shares one.
 	server func(*cell)
-	// place makes the destination; nil is a sink that is well.
+	// place creates the destination; nil is a healthy sink.
 	place func(*cell)
-	// way puts something between the relays and the database.
+	// way puts a pooler or a network between the relays and the database.
 	way func(*cell)
-	// inject does the damage and returns when it is done. It notes in the cell
-	// what may come twice because of it.
+	// inject does the damage and returns when it is done. It records in the cell the
+	// possible duplicates.
 	inject func(*cell)
-	// heal repairs it after a while; nil where nothing is to be repaired.
+	// heal repairs the damage after a while; nil if no repair is needed.
 	heal func(*cell)
-	// lasts is how long the fault is left alone; nil is the hold of the form.
+	// lasts is the duration of the fault; nil is the hold of the form.
 	lasts func(form) time.Duration
-	// only is the mode in which there is such a thing; empty is both.
+	// only is the mode to which the fault applies; empty is both.
 	only outboxsql.Mode
-	// both has the short form try both loads in both modes, and turns one load in one
-	// mode: these take a server of their own or many seconds, or tell little more in the other.
+	// both makes the short form try both loads in both modes, and turns one load in
+	// one mode: such faults need a server of their own or many seconds, or show
+	// little more in the other mode.
 	both, turns bool
 }
 
@@ -69,7 +70,7 @@ func faults() []fault {
 		{name: "connection limit reached", inject: limitConnections, heal: liftLimit},
 		{name: "table locked past lock_timeout", turns: true, inject: lockTable, heal: (*cell).commit},
 		{name: "PgBouncer (session) killed and restarted", turns: true, way: throughPgBouncer, inject: killPooler, heal: startPooler},
-		{name: "half-open connections (packets vanish)", turns: true, way: throughNetwork, inject: cutNetwork, heal: mendNetwork},
+		{name: "half-open connections (packets vanish)", turns: true, way: throughNetwork, inject: cutNetwork, heal: restoreNetwork},
 		{name: "destination down", inject: func(c *cell) { c.sink().set(c.t, modeDown) }, heal: destinationUp},
 		{name: "destination slow", turns: true, inject: func(c *cell) { c.sink().set(c.t, modeSlow) }, heal: destinationUp},
 		{name: "destination blocked", inject: blockDestination, heal: destinationUp, lasts: func(s form) time.Duration { return max(s.hold, answerWithin) }},
@@ -95,21 +96,21 @@ func (c *cell) sink() *sink {
 	c.t.Helper()
 	s, ok := c.place.(*sink)
 	if !ok {
-		c.t.Fatal("the destination of this cell is no sink")
+		c.t.Fatal("the destination of this cell is not a sink")
 	}
 	return s
 }
 
-// killRelay waits until the relay that is left has delivered all that was written
-// before: without help, and without the one that is started later. Meanwhile somebody
-// has a transaction open that nobody can see the end of.
+// killRelay waits until the remaining relay has delivered all earlier events:
+// without help, and without the relay that is started later. Meanwhile a
+// transaction stays open whose end is unknown.
 func killRelay(c *cell) {
 	missing, looked := c.load.known(), 0
 	killed := time.Now()
 	c.deliverer().signal(c.t, syscall.SIGKILL)
 	c.broken = 1
 	c.begin("SELECT pg_current_xact_id()")
-	c.await("the relay that is left delivers what was there", func() bool {
+	c.await("the remaining relay delivers the earlier events", func() bool {
 		arrivals := c.place.all()
 		for _, a := range arrivals[looked:] {
 			if missing[a.ID] {
@@ -123,33 +124,33 @@ func killRelay(c *cell) {
 	c.commit()
 }
 
-// freezeRelay freezes a relay that has deliveries under way, or the destination, and
-// goes on writing.
+// freezeRelay freezes a relay that has deliveries under way, or the destination,
+// and keeps writing.
 func freezeRelay(c *cell) {
 	c.load.insist("frozen", freezeKeys, 5*freezeKeys) // some are on their way
 	c.stopped = c.deliverer()
 	c.stopped.signal(c.t, syscall.SIGSTOP)
 	c.frozen = time.Now()
 	c.load.insist("frozen", freezeKeys, 5*freezeKeys)
-	c.broken = 1 // the server ends its sessions after a while, and another relay takes what they had
+	c.broken = 1 // the server ends its sessions after a while, and another relay takes over their events
 }
 
-// freezeKeys is how many aggregates are written to beside the load: enough for all
-// calls that a relay makes at once.
+// freezeKeys is the number of aggregates that are written in addition to the
+// load: enough for all concurrent calls of a relay.
 const freezeKeys = 200
 
-// thawRelay has the other relay deliver, without the one that is frozen, all that
-// was written until then.
+// thawRelay waits until the other relay has delivered, without the frozen one,
+// all events written so far.
 func thawRelay(c *cell) {
 	last := c.last()
 	for _, step := range []struct {
 		what string
 		done func(last int64) bool
 	}{
-		{"taken over what was free", c.taken},
-		{"delivered it, with what the frozen relay held back", c.done},
+		{"taken over the free events", c.taken},
+		{"delivered them, and those that the frozen relay held back", c.done},
 	} {
-		c.await("beside a relay that is frozen, the other one has "+step.what, func() bool { return step.done(last) })
+		c.await("next to a frozen relay, the other one has "+step.what, func() bool { return step.done(last) })
 		c.t.Logf("%.1f s after the freeze the other relay has %s", time.Since(c.frozen).Seconds(), step.what)
 	}
 	c.stopped.signal(c.t, syscall.SIGCONT)
@@ -165,8 +166,8 @@ func killServer(c *cell) {
 	c.crashed(kept)
 }
 
-// crashed notes what a crash of PostgreSQL may make come twice: what was
-// delivered, less what was on disk before.
+// crashed records the possible duplicates after a crash of PostgreSQL: the
+// delivered events, less those that were on disk before.
 func (c *cell) crashed(kept int) {
 	c.broken += len(c.relays)
 	c.volatile += max(0, c.place.distinct()-kept)
@@ -187,13 +188,13 @@ func restartServer(c *cell) {
 	c.crashed(kept)
 }
 
-// endSessions ends the connections of one kind. Those that hold neither claims, leases
-// nor units take nothing with them.
+// endSessions ends the connections of one kind. Connections without claims,
+// leases or units lose nothing.
 func endSessions(c *cell, kind string) {
 	name := "notifyd/" + kind
 	c.await("there are connections named "+name, func() bool { return c.terminate(name) > 0 })
 	switch kind {
-	case "listen", "bell", "stream": // who reads a stream goes on where it was
+	case "listen", "bell", "stream": // the reader of a stream continues where it was
 	case "keeper":
 		c.unleased = len(c.relays)
 	default:
@@ -201,7 +202,7 @@ func endSessions(c *cell, kind string) {
 	}
 }
 
-// smallServer has a file system of its own, of which fill leaves nothing.
+// smallServer has a file system of its own, which fill fills up.
 func smallServer(c *cell) {
 	dir := testenv.SmallDisk(c.t, 400<<20)
 	c.server = testenv.OwnPostgresIn(c.t, dir+"/pg", map[string]string{"max_wal_size": "64MB", "wal_recycle": "off", "min_wal_size": "32MB"})
@@ -214,24 +215,24 @@ func fillDisk(c *cell) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // it is thrown away
+	defer f.Close() //nolint:errcheck // the file is thrown away
 	for chunk := make([]byte, 64<<10); err == nil; {
 		_, err = f.Write(chunk)
 	}
 	c.await("a writer is refused", func() bool {
-		_ = c.load.insert("full-", 3, 2000) // what is written is delivered like the rest
+		_ = c.load.insert("full-", 3, 2000) // these events are delivered like the rest
 		return c.load.refusals() > 0
 	})
 }
 
-// emptyDisk makes room. A server that had no room for its log has crashed, and
-// does not start by itself while the disk is full.
+// emptyDisk frees space. A server without space for its log has crashed, and does
+// not restart by itself while the disk is full.
 func emptyDisk(c *cell) {
 	if err := os.Remove(c.ballast); err != nil {
 		c.t.Fatal(err)
 	}
 	c.await("the server works again", func() bool {
-		_ = c.server.Start(c.ctx) // it says so if it runs
+		_ = c.server.Start(c.ctx) // the error if it runs
 		return c.holds(`SELECT true`)
 	})
 	text, err := os.ReadFile(c.server.LogFile())
@@ -253,8 +254,8 @@ func limitConnections(c *cell) {
 
 func liftLimit(c *cell) { c.exec(`ALTER ROLE ` + c.role + ` CONNECTION LIMIT -1`) }
 
-// lockTable keeps everybody from the events until the server has refused a relay
-// for waiting too long (55P03), and both have noticed; of a stream, the one that has
+// lockTable locks the events until the server has refused a relay for waiting too
+// long (55P03), and both relays have noticed; in a stream, the relay that owns
 // the destination.
 func lockTable(c *cell) {
 	c.awaitWell(noDatabase())
@@ -266,9 +267,9 @@ func lockTable(c *cell) {
 	})
 }
 
-// stallUpdates has a trigger of somebody's wait for what does not come, until the
-// server has ended a statement of a relay for it (57014). Waiting for a lock would
-// end by lock_timeout, which is the lower one.
+// stallUpdates installs a foreign trigger that waits, until the server has ended
+// a statement of a relay for it (57014). A wait for a lock would end by
+// lock_timeout, which is shorter.
 func stallUpdates(c *cell) {
 	c.exec(`CREATE TABLE stall AS SELECT 1 AS n;
 		CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
@@ -283,7 +284,7 @@ func stallUpdates(c *cell) {
 	})
 }
 
-// endStall lets the statements go on that wait at the moment, too.
+// endStall also releases the statements that wait at the moment.
 func endStall(c *cell) { c.exec(`DELETE FROM stall`) }
 
 func throughPgBouncer(c *cell) {
@@ -313,8 +314,8 @@ func throughNetwork(c *cell) {
 	c.relayURL = u.String()
 }
 
-// cutNetwork waits until the relays have given up the connections that they had:
-// till then packets are only late.
+// cutNetwork waits until the relays have given up their connections: until then
+// packets are only late.
 func cutNetwork(c *cell) {
 	c.awaitWell(noDatabase())
 	c.awaitWell(noListener())
@@ -324,7 +325,7 @@ func cutNetwork(c *cell) {
 	c.await("the relays notice that they do not listen", func() bool { return c.each(noListener().noticed) })
 }
 
-func mendNetwork(c *cell) { c.network.Restore() }
+func restoreNetwork(c *cell) { c.network.Restore() }
 
 func destinationUp(c *cell) { c.sink().set(c.t, modeUp) }
 
@@ -346,13 +347,13 @@ func mailServer(c *cell) {
 func dropMails(c *cell) {
 	box, ok := c.place.(*mailbox)
 	if !ok {
-		c.t.Fatal("the destination of this cell is no mail server")
+		c.t.Fatal("the destination of this cell is not a mail server")
 	}
 	box.drop(10)
 }
 
 // foreignWrite leaves a transaction open that has written an event before all
-// that come, and other things.
+// later ones, and other rows.
 func foreignWrite(c *cell) {
 	c.begin(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ('chaos', 'order', 'foreign', '{}')`,
 		`CREATE TABLE foreign_things AS SELECT generate_series(1, 1000)`)
@@ -362,8 +363,8 @@ func foreignRead(c *cell) {
 	c.begin(`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`, `SELECT count(*) FROM outbox_events`)
 }
 
-// truncateDone throws away what is done and keeps the rest, as somebody does who
-// wants his disk back at once.
+// truncateDone removes the events that are done and keeps the rest, as an
+// operator does who needs disk space at once.
 func truncateDone(c *cell) {
 	c.begin(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`,
 		`CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM outbox_events AS e WHERE `+c.undone(),
@@ -381,8 +382,8 @@ func addColumns(c *cell) {
 // clockServer has a clock that can be set.
 func clockServer(c *cell) { c.server, c.clock = testenv.ClockPostgres(c.t, nil) }
 
-// jump sets the clock. Timeouts that are under way in the server may run out by
-// it, and end the sessions that they are for.
+// jump sets the clock. Running timeouts of the server may expire by it, and end
+// their sessions.
 func jump(c *cell, offset time.Duration) {
 	c.clock(offset)
 	c.skew = offset

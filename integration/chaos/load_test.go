@@ -18,8 +18,8 @@ const (
 	writeWithin = 30 * time.Second
 )
 
-// load is what applications write. Each aggregate has one writer, whose
-// transactions follow one another: what order is promised for.
+// load is the writes of applications. Each aggregate has one writer, whose
+// transactions follow one another, because only then is order promised.
 type load struct {
 	cell *cell
 	stop context.CancelFunc
@@ -85,10 +85,10 @@ func (l *load) insert(prefix string, keys, n int) error {
 	return nil
 }
 
-// insist writes until the database takes it.
+// insist writes until the database accepts it.
 func (l *load) insist(prefix string, keys, n int) {
 	l.cell.t.Helper()
-	l.cell.await("the database takes events", func() bool { return l.insert(prefix, keys, n) == nil })
+	l.cell.await("the database accepts events", func() bool { return l.insert(prefix, keys, n) == nil })
 }
 
 func (l *load) refusals() int {
@@ -97,7 +97,7 @@ func (l *load) refusals() int {
 	return l.refused
 }
 
-// known returns the events that a writer knows of by now.
+// known returns the events that a writer knows of.
 func (l *load) known() map[int64]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *load) known() map[int64]bool {
 }
 
 // truth returns the events that were written: those that a writer knows of, and
-// those whose commit was answered to nobody.
+// those whose commit got no answer.
 func (l *load) truth() map[int64]bool {
 	l.cell.t.Helper()
 	rows, err := l.cell.pool.Query(l.cell.ctx, `SELECT id FROM outbox_events`)

@@ -4,7 +4,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// kind is what a fault is tried under: how the table is read, and what is written.
+// kind is the condition of a fault: the mode of the table, and the load.
 type kind struct {
 	mode outboxsql.Mode
 	load string
@@ -22,9 +22,10 @@ func (f *fault) allKinds() (all []kind) {
 	return all
 }
 
-// kinds are those that are tried. The short form tries a fault in a queue under one load,
-// steady and backlog in turn, and in a stream under the other; some in one mode only, which
-// takes turns too; and those that everybody thinks of first in all ways.
+// kinds are the conditions that are tried. The short form tries a fault in a
+// queue under one load, steady and backlog in turn, and in a stream under the
+// other; some faults in one mode only, also in turn; and the most obvious ones
+// under all conditions.
 func (f *fault) kinds(i int, s form) (chosen []kind) {
 	if s.long {
 		return f.allKinds()
@@ -38,15 +39,15 @@ func (f *fault) kinds(i int, s form) (chosen []kind) {
 	return chosen
 }
 
-// sqlDone says that the destination of a stream has everything up to the id $1: nothing
-// of it lies behind its position, is open in it, or is stored.
+// sqlDone holds if the destination of a stream has received all events up to the
+// id $1: none lies behind its position, is open in it, or is stored.
 const sqlDone = `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'all')
 	AND NOT EXISTS (SELECT FROM outbox_deliveries WHERE event_id <= $1)
 	AND NOT EXISTS (SELECT FROM outbox_positions AS p, outbox_events AS e WHERE p.destination = 'all' AND e.id > p.head AND e.id <= $1)
 	AND NOT EXISTS (SELECT FROM outbox_positions AS p, unnest(p.open) AS r, outbox_events AS e
 		WHERE p.destination = 'all' AND e.id >= lower(r) AND e.id < upper(r) AND e.id <= $1)`
 
-// done reports whether everything up to an id is delivered, and written down.
+// done reports whether all events up to an id are delivered and recorded.
 func (c *cell) done(last int64) bool {
 	if c.mode == outboxsql.ModeStream {
 		return c.holds(sqlDone, last)
@@ -72,7 +73,7 @@ func (c *cell) undone() string {
 	return `state <> 'done'`
 }
 
-// marked is the table in which relays write what is done.
+// marked is the table in which relays record progress.
 func (c *cell) marked() string {
 	if c.mode == outboxsql.ModeStream {
 		return "outbox_positions"
@@ -80,7 +81,7 @@ func (c *cell) marked() string {
 	return "outbox_events"
 }
 
-// taken reports whether no event up to an id waits for somebody to begin with it.
+// taken reports whether every event up to an id has been begun.
 func (c *cell) taken(last int64) bool {
 	if c.mode == outboxsql.ModeStream {
 		return c.holds(`SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = 'all' AND head >= $1)`, last)
@@ -88,8 +89,8 @@ func (c *cell) taken(last int64) bool {
 	return c.holds(`SELECT NOT EXISTS (SELECT FROM outbox_events WHERE id <= $1 AND state = 'fresh')`, last)
 }
 
-// durable returns how many events are settled for good: whatever becomes of the
-// server, these are done.
+// durable returns the number of events that are settled for good, whatever
+// happens to the server.
 func (c *cell) durable() (n int) {
 	c.t.Helper()
 	sql := `SELECT count(*) FROM outbox_events WHERE state = 'done'`
@@ -99,12 +100,12 @@ func (c *cell) durable() (n int) {
 	if err := c.pool.QueryRow(c.ctx, sql).Scan(&n); err != nil {
 		c.t.Fatal(err)
 	}
-	// A commit of our own takes to the disk all that was committed before it.
+	// A commit of our own flushes all earlier commits to disk.
 	c.exec(`SELECT pg_logical_emit_message(true, 'chaos', 'flush')`)
 	return n
 }
 
-// inFlight is how much the relays may have delivered and not written down.
+// inFlight is the number of events that the relays may have delivered and not recorded.
 func (c *cell) inFlight() (n int) {
 	if c.mode == outboxsql.ModeStream {
 		arrivals := c.place.all()
@@ -119,7 +120,7 @@ func (c *cell) inFlight() (n int) {
 	return c.broken*claimed + c.unleased*leasedMost + c.volatile
 }
 
-// saying returns how many relays have said something.
+// saying returns the number of relays that have logged a message.
 func (c *cell) saying(text string) (n int) {
 	for _, r := range c.relays {
 		if r.log.has(text) {
@@ -129,8 +130,8 @@ func (c *cell) saying(text string) (n int) {
 	return n
 }
 
-// deliverer is the relay that delivered last, and the one to be hurt: in a queue it is
-// at work, and in a stream it is the one that has the destination.
+// deliverer is the relay that delivered last, which the fault hits: in a queue it
+// is at work, and in a stream it owns the destination.
 func (c *cell) deliverer() *child {
 	c.t.Helper()
 	arrivals := c.place.all()

@@ -16,39 +16,39 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
-// arrival is one event as a destination got it, again and again perhaps.
+// arrival is one event as it arrived at a destination, perhaps repeatedly.
 type arrival struct {
 	ID  int64     `json:"id"`
 	Key string    `json:"key"`
-	By  int       `json:"by"` // the process that delivered it, where it says so
+	By  int       `json:"by"` // the process that delivered it, if known
 	At  time.Time `json:"-"`
 }
 
-// place is where the relays under test deliver to.
+// place is the destination of the relays under test.
 type place interface {
-	// all returns what has arrived so far, in its order.
+	// all returns the arrivals so far, in order.
 	all() []arrival
-	// distinct is how many different events these are.
+	// distinct is the number of different events among them.
 	distinct() int
-	// unsure is how many arrivals the relay may never have heard the answer to.
+	// unsure is the number of arrivals whose answer may not have reached the relay.
 	unsure() int
 }
 
-// How a sink treats what comes in.
+// How a sink treats its input.
 type mode uint8
 
 const (
 	modeUp      mode = iota
 	modeSlow         // answers late
-	modeBlocked      // accepts, and neither takes nor answers
+	modeBlocked      // accepts connections, and neither reads nor answers
 	modeDown         // refuses
 )
 
-// slowness is how late a slow sink answers a batch: later than the lock budget.
+// slowness is the delay of a slow sink's answer: longer than the lock budget.
 const slowness = 150 * time.Millisecond
 
 // sink is a destination that outlives the relays: each line that it reads is a
-// batch of events, and each line that it writes says that it has them.
+// batch of events, and each line that it writes acknowledges one.
 type sink struct {
 	pace time.Duration // how long a batch takes while all is well
 	addr string
@@ -83,7 +83,7 @@ func newSink(t *testing.T, pace time.Duration) *sink {
 	return s
 }
 
-// accept serves who comes to l.
+// accept serves the connections of l.
 func (s *sink) accept(l net.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *sink) set(t *testing.T, m mode) {
 }
 
 func (s *sink) serve(conn net.Conn) {
-	defer conn.Close() //nolint:errcheck // whoever is at the other end finds out
+	defer conn.Close() //nolint:errcheck // the other end notices
 	s.mu.Lock()
 	if s.mode == modeDown {
 		s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *sink) serve(conn net.Conn) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.maybe += s.conns[conn] // its last answer may not have been heard
+		s.maybe += s.conns[conn] // its last answer may have been lost
 		delete(s.conns, conn)
 	}()
 	lines := bufio.NewScanner(conn)
@@ -151,8 +151,8 @@ func (s *sink) serve(conn net.Conn) {
 	}
 }
 
-// take records a batch when the sink lets it in, and returns when it is to be
-// answered; false if it is not.
+// take records a batch when the sink admits it, and returns when the answer is
+// due; false without an answer.
 func (s *sink) take(conn net.Conn, batch []arrival) bool {
 	if !s.admit() {
 		return false
@@ -229,7 +229,7 @@ func (s *sink) unsure() int {
 	return s.maybe
 }
 
-// holding is how many batches wait for a blocked sink.
+// holding is the number of batches that wait for a blocked sink.
 func (s *sink) holding() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +246,8 @@ func newClient(addr string, most int) *client {
 	return &client{addr: addr, idle: make(chan net.Conn, most)}
 }
 
-// send hands a batch over and waits for the answer. A connection that failed is
-// given up, which is how the sink knows.
+// send passes on a batch and waits for the answer. A failed connection is closed,
+// so that the sink notices.
 func (c *client) send(ctx context.Context, batch []arrival) error {
 	var conn net.Conn
 	select {
@@ -307,7 +307,7 @@ func (m *mailbox) all() []arrival {
 	for _, mail := range mails {
 		msg, err := mail.Parse()
 		if err != nil {
-			continue // it is missed then
+			continue // that mail is missed then
 		}
 		id, err := strconv.ParseInt(strings.TrimSpace(msg.Text), 10, 64)
 		if err == nil {

@@ -23,30 +23,31 @@ import (
 	"github.com/notifyd/notifyd/handlers/email"
 )
 
-// What makes this test binary a relay: the URL of its database, and where it
-// delivers to.
+// The variables that make this test binary a relay: the URL of its database, and
+// its destination.
 const (
 	envRelayURL  = "NOTIFYD_CHAOS_RELAY_URL"
 	envRelaySink = "NOTIFYD_CHAOS_RELAY_SINK"
 	envRelaySMTP = "NOTIFYD_CHAOS_RELAY_SMTP"
 )
 
-// The limits of a relay under test. Together they bound what it has in flight.
+// The limits of a relay under test. Together they bound its events in flight.
 const (
 	relayClaims      = 4
 	relayClaimBatch  = 100
 	relayConcurrency = 4
 	relayBatch       = 50
-	// leasedMost is what its lane may run under leases.
+	// leasedMost is the number of deliveries that its lane may run under leases.
 	leasedMost = relayConcurrency * relayBatch
-	// claimed is what a relay of a queue may have delivered and not settled: its claims,
-	// and its leases beside them.
+	// claimed is the number of events that a relay of a queue may have delivered and
+	// not settled: its claims and its leases.
 	claimed = relayClaims*relayClaimBatch + leasedMost
 
 	// answerWithin is how long a destination may take.
 	answerWithin = 3 * time.Second
-	// mailWithin is the same for the mail server: who gives up on a mail that is
-	// about to be accepted sends it twice, and nobody counts those.
+	// mailWithin is the same for the mail server: a client that gives up on a mail
+	// that is about to be accepted sends it twice, and those duplicates are not
+	// counted.
 	mailWithin = 30 * time.Second
 )
 
@@ -55,7 +56,7 @@ func runRelay(url string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the test, whatever ends that
+		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the test, however the test ends
 		os.Exit(1)
 	}()
 	pool, err := pgxpool.New(ctx, url)
@@ -164,8 +165,7 @@ func (r *child) signal(t *testing.T, sig syscall.Signal) {
 	}
 }
 
-// outage is something that a relay says once when it begins and once when it is
-// over.
+// outage is a condition that a relay logs once at its beginning and once at its end.
 type outage struct{ begins, ends string }
 
 func (o outage) noticed(r *child) bool { return r.log.last(o.begins) > r.log.last(o.ends) }
@@ -174,8 +174,8 @@ func noDatabase() outage { return outage{"database does not answer", "database a
 
 func noListener() outage { return outage{"not listening", "listening again"} }
 
-// awaitWell waits until all relays are at work and none of them sees the outage,
-// which a busy machine makes too: who has noticed one says nothing of the next.
+// awaitWell waits until all relays are at work and none of them is in an outage.
+// A busy machine causes outages too, and a relay in one does not log the next.
 func (c *cell) awaitWell(o outage) {
 	c.t.Helper()
 	c.await("all is well with the relays", func() bool {
@@ -207,7 +207,7 @@ func (l *lockedBuffer) has(text string) bool {
 	return bytes.Contains(l.b.Bytes(), []byte(text))
 }
 
-// last returns where the text was written for the last time, -1 if never.
+// last returns the last position of the text, -1 if there is none.
 func (l *lockedBuffer) last(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

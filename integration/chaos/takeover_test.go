@@ -19,14 +19,14 @@ type takeover struct {
 	at      time.Time // by the clock of the server
 	head    int64
 	open    stream.Ranges
-	unclean bool // whoever had it before did not hand it over
+	unclean bool // the previous owner did not hand it over
 }
 
-// doubt is how long the owner of before may go on after an unclean take-over: it knows
-// for so long of nothing.
+// doubt is how long the previous owner may continue after an unclean take-over,
+// because it has not noticed yet.
 const doubt = time.Second
 
-// watchTakeovers has the database write down each position that is taken over.
+// watchTakeovers makes the database record each position that is taken over.
 func (c *cell) watchTakeovers() {
 	c.t.Helper()
 	c.exec(`CREATE TABLE takeovers (at timestamptz DEFAULT clock_timestamp(), head bigint, open text, unclean boolean);
@@ -38,7 +38,7 @@ func (c *cell) watchTakeovers() {
 			WHEN (NEW.destination = 'all' AND NEW.epoch <> OLD.epoch) EXECUTE FUNCTION takeovers()`)
 }
 
-// takeovers returns what was written down.
+// takeovers returns the records.
 func (c *cell) takeovers() []takeover {
 	c.t.Helper()
 	rows, err := c.pool.Query(c.ctx, `SELECT at, head, open, unclean FROM takeovers ORDER BY at`)
@@ -64,9 +64,9 @@ func (c *cell) takeovers() []takeover {
 	return all
 }
 
-// exposed returns the events that the destination had before the take-over, and of
-// which the position did not say so: they were in flight, or acknowledged since the
-// position was last written. These may come twice, and no others.
+// exposed returns the events that the destination had received before the
+// take-over, and that the position did not show: they were in flight, or
+// acknowledged since the last write of the position. Only these may come twice.
 func (t *takeover) exposed(arrivals []arrival) map[int64]bool {
 	until := t.at
 	if t.unclean {
@@ -81,15 +81,15 @@ func (t *takeover) exposed(arrivals []arrival) map[int64]bool {
 	return ids
 }
 
-// TestTakeover takes the relay away that delivers a stream: the other one goes on, nothing
-// is lost, nothing comes out of order, and what comes twice is what had arrived and was
-// not written down.
+// TestTakeover removes the relay that delivers a stream: the other one continues,
+// nothing is lost, nothing comes out of order, and only events that had arrived
+// and were not recorded come twice.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(*cell, *child){
-		"killed":       func(c *cell, r *child) { r.signal(c.t, syscall.SIGKILL) },
-		"told to stop": func(c *cell, r *child) { r.signal(c.t, syscall.SIGTERM) },
-		"frozen":       freezeInCalls,
+		"killed":        func(c *cell, r *child) { r.signal(c.t, syscall.SIGKILL) },
+		"asked to stop": func(c *cell, r *child) { r.signal(c.t, syscall.SIGTERM) },
+		"frozen":        freezeInCalls,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +107,7 @@ func TestTakeover(t *testing.T) {
 			next := func(a arrival) bool { return a.By != gone.cmd.Process.Pid }
 			c.await("the other relay delivers", func() bool { return slices.ContainsFunc(c.place.all(), next) })
 			last := c.last()
-			c.await("it has delivered what was there", func() bool { return c.done(last) })
+			c.await("it has delivered the earlier events", func() bool { return c.done(last) })
 			woken := c.wake(name, gone)
 			c.load.insist("tail", 10, tail)
 			c.load.end()
@@ -119,15 +119,15 @@ func TestTakeover(t *testing.T) {
 			first := arrivals[slices.IndexFunc(arrivals, next)]
 			t.Logf("resumed after %s; %d of %d events came twice, %d could have", seconds(first.At.Sub(began)), r.twice, r.written, r.bound)
 			c.checkCopies(gone, woken)
-			if name == "told to stop" && r.twice > 0 {
+			if name == "asked to stop" && r.twice > 0 {
 				t.Errorf("%d came twice, though the relay had handed over", r.twice)
 			}
 		})
 	}
 }
 
-// freezeInCalls freezes a relay all of whose calls wait for an answer, so that none is
-// about to begin, and gives the answers then.
+// freezeInCalls freezes a relay while all its calls wait for an answer, so that
+// none is about to begin, and then gives the answers.
 func freezeInCalls(c *cell, r *child) {
 	c.t.Helper()
 	c.sink().set(c.t, modeBlocked)
@@ -137,8 +137,8 @@ func freezeInCalls(c *cell, r *child) {
 	c.sink().set(c.t, modeUp)
 }
 
-// wake wakes a relay that was frozen, waits until it knows what it has missed, and
-// returns when that was; a time that is not to come where it was not frozen.
+// wake wakes a frozen relay, waits until it has noticed its losses, and returns
+// that time; a time in the far future if the relay was not frozen.
 func (c *cell) wake(name string, r *child) time.Time {
 	c.t.Helper()
 	if name != "frozen" {
@@ -146,12 +146,12 @@ func (c *cell) wake(name string, r *child) time.Time {
 	}
 	woken := time.Now()
 	r.signal(c.t, syscall.SIGCONT)
-	c.await("the relay that was frozen has a session again", func() bool { return r.log.has("the session that owns units is back") })
+	c.await("the frozen relay has a session again", func() bool { return r.log.has("the session that owns units is back") })
 	return woken
 }
 
-// checkCopies wants each further copy to be of an event that a take-over exposed, and
-// none to be made by a relay after it was woken.
+// checkCopies requires that each further copy is of an event that a take-over
+// exposed, and that a woken relay made none.
 func (c *cell) checkCopies(r *child, woken time.Time) {
 	c.t.Helper()
 	arrivals := c.place.all()
