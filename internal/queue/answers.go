@@ -7,8 +7,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// claimed takes what came of a query, in the order of ids, before the work is
-// handed out.
+// claimed records the result of a query, in the order of ids, before the work is handed out.
 func (s *scheduler) claimed(q *Query, c *Claimed, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,9 +40,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) {
 	}
 }
 
-// failedLocked remembers what has to be looked for again.
+// failedLocked schedules another search for what the failed query looked for.
 func (s *scheduler) failedLocked(q *Query) {
-	// Perhaps it was too much to read in time; claims that succeed correct this.
+	// Perhaps the payloads were too much to read in time; successful claims correct this.
 	s.eventBytes = min(4*max(s.eventBytes, 1<<10), s.limits.Bytes)
 	switch q.Source {
 	case SourceDue:
@@ -67,13 +66,13 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 		s.sweep.head = max(s.sweep.head, last)
 	}
 	if q.lane != nil {
-		s.sweep.count += len(c.Work) // what keeps an awake relay so
+		s.sweep.count += len(c.Work) // counts towards staying awake
 		s.caughtUpLocked(q, c)
 		return
 	}
 	if q.Reach && !full && c.Reach > last {
-		// It has looked that far: the next one need not look at what is for lanes
-		// that lag again.
+		// The claim has read that far: the next one need not read the events of lagging lanes
+		// again.
 		s.sweep.head = max(s.sweep.head, c.Reach)
 	}
 	if full {
@@ -91,7 +90,7 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 	s.readyLocked()
 }
 
-// warmed reports that a claimer has connected, or tried to.
+// warmed records that a claimer has connected, or has tried to.
 func (s *scheduler) warmed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +105,7 @@ func (s *scheduler) readyLocked() {
 	}
 }
 
-// rang takes the transaction id below which silent writers are.
+// rang records that the bell rings again, and the transaction id below which silent writers are.
 func (s *scheduler) rang(xid uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +113,7 @@ func (s *scheduler) rang(xid uint64) {
 	s.idle.wakeAll()
 }
 
-// wakeUpLocked turns from ids to sweeping.
+// wakeUpLocked switches from ids to sweeping.
 func (s *scheduler) wakeUpLocked() {
 	s.ids = nil
 	if s.sweep.wake() {
@@ -122,7 +121,7 @@ func (s *scheduler) wakeUpLocked() {
 	}
 }
 
-// again reports that rows of a claim are free again, as they were.
+// again records that rows of a claim are free again, unchanged.
 func (s *scheduler) again() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,9 +130,9 @@ func (s *scheduler) again() {
 	s.idle.wakeAll()
 }
 
-// armLocked sets the timer for whatever is to be done next. What is in flight
-// needs none: its end is told to everybody, and a time that has passed while it
-// is under way would let the others look again without a break.
+// armLocked sets the timer for the next thing that is due. A query in flight needs no timer: its
+// end wakes every claimer. A timer for a time that passes meanwhile would make the idle claimers
+// check again and again.
 func (s *scheduler) armLocked(now time.Time) {
 	var at time.Time
 	if !s.sweeping {
@@ -141,8 +140,8 @@ func (s *scheduler) armLocked(now time.Time) {
 		if s.sweep.awake() && s.sweep.restUntil.Before(at) {
 			at = s.sweep.restUntil
 		}
-		if now.Before(s.turns.making) && (s.sweep.due(now) || at.Before(s.turns.making)) {
-			at = s.turns.making
+		if now.Before(s.turns.wayUntil) && (s.sweep.due(now) || at.Before(s.turns.wayUntil)) {
+			at = s.turns.wayUntil
 		}
 	}
 	if !s.due.claiming && !s.due.at.IsZero() && (s.sweeping || s.due.at.Before(at)) {
@@ -162,8 +161,8 @@ func (s *scheduler) settledBelow() int64 {
 	return s.sweep.low.low
 }
 
-// jittered spreads d over a tenth of it to both sides, so that relays which
-// were started together do not poll together.
+// jittered varies d by up to 5 % either way, so that relays that were started together do not poll
+// together.
 func jittered(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) //nolint:gosec // spreads load, hides nothing
 }

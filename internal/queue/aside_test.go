@@ -51,7 +51,7 @@ func TestRunPutsAside(t *testing.T) {
 					ids = append(ids, w.insertKeyed("x", []string{"", "k", "l", "m"}[i%4], 0))
 				}
 				w.commit()
-				after(10 * time.Second) // what was on its way when it opened has come to its end
+				after(10 * time.Second) // deliveries that ran when the breaker opened have ended
 				c.mu.Lock()
 				c.most = 0
 				c.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// TestBlindPollsFast: while notifications are not heard the table is looked at
-// every fastPoll, from at once, and at the poll interval again when they are.
+// TestBlindPollsFast: while notifications are not heard, the table is polled every fastPoll, at
+// once and until they are heard again; then at the poll interval.
 func TestBlindPollsFast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

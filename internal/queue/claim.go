@@ -8,22 +8,22 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// claim is what one query has brought, on its way through the lanes. It is ready when
-// every delivery of the lanes that it waits for is answered; what is not answered by then, or
-// by the end of the lock budget, goes on under a lease.
+// claim is the result of one query, on its way through the lanes. It is ready when every delivery
+// of its fast lanes is answered. A delivery that is not answered by then, or by the end of the lock
+// budget, continues under a lease.
 type claim struct {
 	work  []Work
-	parts []*part            // one for each lane that has got something
-	rest  map[int]*remainder // works that are not simply delivered, by their place
-	late  *leases            // takes the answers that come after the settlement
+	parts []*part            // one for each lane that events were handed to
+	rest  map[int]*remainder // what remains of works that were not simply delivered, by index in work
+	late  *leases            // receives the answers that come after the settlement
 
 	ready   chan struct{} // capacity 1: waiting has reached zero
-	over    chan struct{} // capacity 1: a part has come to its end after all
+	over    chan struct{} // capacity 1: a part of a detached claim has answers
 	waiting atomic.Int32  // parts that the claim waits for
 
-	detached atomic.Bool // what is unanswered goes on under a lease
-	adrift   atomic.Bool // which may not have been written
-	lapses   uint64      // of leases when it was detached
+	detached atomic.Bool // unanswered deliveries continue under leases
+	adrift   atomic.Bool // those leases may not have been written
+	lapses   uint64      // leases.lapses when the claim was detached
 }
 
 // part is what a claim has handed to one lane.
@@ -32,34 +32,34 @@ type part struct {
 	lane     dispatch.Lane
 	parcel   *dispatch.Parcel
 	events   []dispatch.Delivery
-	works    []int32 // the place of each delivery in claim.work
-	room     int     // granted and not used
+	works    []int32 // the index of each delivery in claim.work
+	room     int     // granted by the lane and not used yet
 	fast     bool    // the claim waits for it
 	finished atomic.Bool
 	leased   map[int]*lease // by place in the parcel
-	held     bool           // answers go to leases, whose lock guards it
+	held     bool           // answers go to leases; guarded by leases.mu
 }
 
-// remainder is a work of which something is left.
+// remainder is the unfinished part of a work.
 type remainder struct {
-	state  EntryState // set if it cannot be delivered now: delayed or unrouted
-	back   []returned // nobody has begun with
-	put    []Entry    // has failed
-	leased []*lease   // goes on
+	state  EntryState // set if the event cannot be delivered now: delayed or unrouted
+	back   []returned // no worker has started these
+	put    []Entry    // failed
+	leased []*lease   // still running
 }
 
-// returned is a delivery for which a lane had no room, or that it gave back.
+// returned is a delivery that a lane had no room for, or gave back.
 type returned struct {
 	lane  dispatch.Lane
 	entry Entry
 }
 
-// lease is a delivery that goes on after its claim has ended. It is renewed until its
-// handler has long outlived its timeout: then another relay may have it.
+// lease is a delivery that continues after its claim has ended. It is renewed until its handler has
+// long outlived its timeout: then another relay may take it over.
 type lease struct {
 	entry Entry // in the state running
 	until time.Time
-	over  bool // it is answered
+	over  bool // the delivery is answered
 }
 
 func newPart(l dispatch.Lane) *part {
@@ -68,13 +68,13 @@ func newPart(l dispatch.Lane) *part {
 	return p
 }
 
-// answered is called when there are answers to be looked at.
-func (p *part) answered(last bool) { //nolint:revive // as dispatch.NewParcel has it
+// answered is called when the parcel has answers.
+func (p *part) answered(last bool) { //nolint:revive // the signature that dispatch.NewParcel takes
 	c := p.claim
 	if last {
 		p.finished.Store(true)
 		if p.fast && c.waiting.Add(-1) == 0 {
-			c.ready <- struct{}{} // never blocks: it happens once
+			c.ready <- struct{}{} // never blocks: it is sent once
 		}
 	}
 	if !c.detached.Load() {
@@ -87,13 +87,13 @@ func (p *part) answered(last bool) { //nolint:revive // as dispatch.NewParcel ha
 	}
 }
 
-// lapsed reports whether what has not been begun with must be left alone: it goes on
-// under leases, and others may have it by now.
+// lapsed reports whether the workers must not start what they have not started yet: these
+// deliveries are leased, and another relay may have taken them over.
 func (c *claim) lapsed() bool {
 	return c.detached.Load() && (c.adrift.Load() || c.lapses != c.late.lapses.Load() || !c.late.sure(time.Now()))
 }
 
-// remains returns what is left of a work.
+// remains returns the remainder of a work, and creates it if there is none.
 func (c *claim) remains(work int) *remainder {
 	r := c.rest[work]
 	if r == nil {
@@ -106,7 +106,7 @@ func (c *claim) remains(work int) *remainder {
 	return r
 }
 
-// collect takes the answers of all parts that have come so far.
+// collect takes the answers that have arrived so far, of all parts.
 func (c *claim) collect() {
 	for _, p := range c.parts {
 		_, answers, _ := p.parcel.Take()
@@ -114,18 +114,18 @@ func (c *claim) collect() {
 	}
 }
 
-// underWay reports whether something goes on.
+// underWay reports whether any delivery is still running.
 func (c *claim) underWay() bool {
 	return slices.ContainsFunc(c.parts, func(p *part) bool { return len(p.leased) > 0 })
 }
 
-// note takes answers of a part.
+// note records answers of a part.
 func (c *claim) note(p *part, answers []dispatch.Answer) {
 	for i := range answers {
 		a := &answers[i]
 		if l := p.leased[a.Place]; l != nil {
 			l.over = true
-			c.late.tokens.end(l.entry.Token) // no row has it
+			c.late.tokens.end(l.entry.Token) // no row carries this token
 			delete(p.leased, a.Place)
 		}
 		if a.Verdict == dispatch.VerdictDelivered {
@@ -141,8 +141,8 @@ func (c *claim) note(p *part, answers []dispatch.Answer) {
 	}
 }
 
-// detach ends the waiting: what no worker has begun with is taken back, what is under way
-// is leased.
+// detach ends the wait: deliveries that no worker has started are taken back, running ones are
+// leased.
 func (c *claim) detach() {
 	c.lapses = c.late.lapses.Load()
 	c.detached.Store(true)
@@ -165,15 +165,15 @@ func (c *claim) detach() {
 	}
 }
 
-// letGo lets go of the events, none of which is under way: the parts are used for the next
-// claim. Events are not reused, handlers may keep them.
-func (c *claim) letGo() {
+// release drops the events, none of which is being delivered, so that the next claim can use the
+// parts. Events are not reused, because handlers may keep them.
+func (c *claim) release() {
 	for _, p := range c.parts {
 		p.parcel.Empty()
 	}
 }
 
-// overdue tells the lanes that keep the claim waiting how long they take at least.
+// overdue reports to the lanes that keep the claim waiting how long their handlers take at least.
 func (c *claim) overdue(atLeast time.Duration) {
 	for _, p := range c.parts {
 		if p.fast && !p.finished.Load() {
@@ -182,8 +182,8 @@ func (c *claim) overdue(atLeast time.Duration) {
 	}
 }
 
-// settlement says what is to be written, and what is left untouched: the first fresh event
-// of each lane, and whether there are stored deliveries.
+// settlement returns what to write, and what stays untouched: the first fresh event of each lane,
+// and whether stored deliveries are among it.
 func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, left map[dispatch.Lane]int64, rows bool) {
 	s, left = &Settlement{Done: make([]int64, 0, len(c.work))}, make(map[dispatch.Lane]int64)
 	for i := range c.work {
@@ -216,16 +216,16 @@ func (c *claim) settlement(lanesOf func(*Work) []dispatch.Lane) (s *Settlement, 
 	return s, left, rows
 }
 
-// passes notes the first event that a lane has passed over.
+// passes records the first event that a lane has passed over.
 func passes(first map[dispatch.Lane]int64, l dispatch.Lane, id int64) {
 	if least, met := first[l]; !met || id < least {
 		first[l] = id
 	}
 }
 
-// untouched reports whether nothing was begun with. A due delivery without a destination
-// is split up in any case: left alone, it would be claimed without end while other lanes have
-// room.
+// untouched reports whether no delivery of the work was started. A due delivery without a
+// destination is always split into one row per destination: left alone, it would be claimed again
+// and again while other lanes have room.
 func (r *remainder) untouched(w *Work, lanesOf func(*Work) []dispatch.Lane) bool {
 	if len(r.put) > 0 || len(r.back) == 0 || !w.Fresh && w.Destination == "" {
 		return false
@@ -238,7 +238,7 @@ func (r *remainder) untouched(w *Work, lanesOf func(*Work) []dispatch.Lane) bool
 	return len(r.back) == len(lanesOf(w))
 }
 
-// add takes what is left of a work that some lane has begun with.
+// add adds the rest of a work that at least one lane has started.
 func (s *Settlement) add(w *Work, r *remainder) {
 	first := len(s.Put)
 	s.Put = append(s.Put, r.put...)
@@ -268,8 +268,7 @@ func (s *Settlement) add(w *Work, r *remainder) {
 	}
 }
 
-// entryOf returns the row that a delivery leaves behind which was answered, other than that
-// it was delivered.
+// entryOf returns the row of a delivery that was answered with anything but success.
 func entryOf(w *Work, destination string, a *dispatch.Answer) Entry {
 	e := Entry{
 		Ref: Ref{w.Event.ID, destination}, EventType: w.Event.Type, State: EntryRetry, Failures: a.Failures, Delay: a.Delay,

@@ -69,7 +69,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfASweep: what had ended below Xmin, the sweep has seen.
+// TestSnapshotOfASweep: the sweep sees the writes of every transaction below Xmin.
 func TestSnapshotOfASweep(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -112,7 +112,7 @@ func TestTwoSessionsShare(t *testing.T) {
 	}
 	d.settle(second, &Settlement{})
 
-	// A connection that dies lets go of what it had.
+	// A dead connection releases its claim.
 	if err := first.conn.PgConn().Conn().Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -182,9 +182,8 @@ func TestClaimDue(t *testing.T) {
 	}
 }
 
-// TestNothingFallsBetweenDueAndNextDue: a delivery that becomes due while the
-// claim runs is either claimed or announced. The two conditions must look at
-// the same time.
+// TestNothingFallsBetweenDueAndNextDue: a delivery that becomes due while the claim runs is either
+// claimed or announced. The two conditions must use the same time.
 func TestNothingFallsBetweenDueAndNextDue(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -250,7 +249,7 @@ func TestWhatIsClaimed(t *testing.T) {
 	if e := c.Work[len(payloads)].Event; e.AggregateType != "" || e.AggregateID != "" || len(e.Headers) != 0 || string(e.Payload) != "{}" {
 		t.Errorf("bare event: %+v", e)
 	}
-	// By way of deliveries it is the same.
+	// The same for deliveries.
 	s2 := []Entry{}
 	deferred := []int64{}
 	for i := range payloads {
@@ -308,8 +307,7 @@ func TestDelayedEvents(t *testing.T) {
 	}
 }
 
-// TestOddTimesOfDeliveries: a time that somebody wrote by hand must not make
-// the claim of all others fail.
+// TestOddTimesOfDeliveries: a time written by hand must not make the claim of all others fail.
 func TestOddTimesOfDeliveries(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -12,20 +12,20 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// claimer claims, hands out, waits and settles, one claim after the other, on
-// a session of its own. A few of them keep the database busy while handlers run.
+// claimer claims, hands out, waits and settles, one claim after the other, on a session of its own.
+// A few of them keep the database busy while handlers run.
 type claimer struct {
 	e       *Engine
 	session Claimer
 	log     *slog.Logger
-	parts   map[dispatch.Lane]*part // of earlier claims, of which nothing is under way
+	parts   map[dispatch.Lane]*part // reusable: parts of earlier claims that have finished
 }
 
-// run claims until the scheduler is stopped. What is claimed then is brought
-// to its end: the claim is never left waiting for longer than the lock budget.
+// run claims until the scheduler is stopped. A claim that is open then is still settled, and waits
+// for its handlers no longer than the lock budget.
 func (c *claimer) run(ctx context.Context) {
-	// A claim of nothing connects, prepares and plans, so that the first event
-	// does not wait for it. Without a database there is time for that later.
+	// An empty claim connects, prepares and plans, so that the first event does not wait for it. An
+	// error does not matter here: the first real claim connects again.
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
 	c.report(ctx, err)
 	c.e.sched.warmed()
@@ -52,25 +52,25 @@ func (c *claimer) run(ctx context.Context) {
 	}
 }
 
-// report passes on how a claim went. One that was cut off because the relay
-// stops says nothing about the database.
+// report passes on whether the database answered. A claim that was cut off because the relay stops
+// says nothing about the database.
 func (c *claimer) report(ctx context.Context, err error) {
 	if err == nil || ctx.Err() == nil {
 		c.e.report(err)
 	}
 }
 
-// deliver brings a claim to its end.
+// deliver hands out a claim, waits for it and settles it.
 func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	held := c.handOut(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
-	// The answers of a relay that stops are written like any others.
+	// The answers of a stopping relay are written like any others.
 	err := c.settle(context.WithoutCancel(ctx), held, s)
 	if held.detached.Load() {
 		c.e.leases.hold(held, err)
 	} else {
-		held.letGo()
+		held.release()
 	}
 	if err != nil || claimed.Cut {
 		c.e.sched.again()
@@ -89,7 +89,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	}
 }
 
-// handOut gives what was claimed to the lanes.
+// handOut distributes the claimed work to the lanes.
 func (c *claimer) handOut(work []Work) *claim {
 	held := &claim{work: work, late: c.e.leases, ready: make(chan struct{}, 1), over: make(chan struct{}, 1)}
 	passed := make(map[dispatch.Lane]int64)
@@ -143,7 +143,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 		p.room--
 		e := &w.Event
 		if len(lanes) > 1 {
-			each := w.Event // a destination each, and so an event each
+			each := w.Event // each destination gets an event of its own
 			e = &each
 		}
 		e.Destination, e.Attempt = l.Name(), w.Failures+1
@@ -152,8 +152,8 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 	}
 }
 
-// part returns the claim's part for a lane, with room for what is left of the claim from
-// the given work on.
+// part returns the claim's part for a lane. A new part has room for the rest of the claim, from the
+// given work on.
 func (c *claimer) part(held *claim, l dispatch.Lane, from int) *part {
 	p := c.parts[l]
 	if p == nil {
@@ -169,8 +169,8 @@ func (c *claimer) part(held *claim, l dispatch.Lane, from int) *part {
 	return p
 }
 
-// await waits for the answers of fast lanes, up to the lock budget, and leases
-// what has none by then.
+// await waits for the answers of fast lanes, for as long as the lock budget, and leases the
+// deliveries that are still unanswered.
 func (c *claimer) await(held *claim) {
 	if held.waiting.Load() > 0 {
 		c.wait(held)
@@ -185,13 +185,13 @@ func (c *claimer) await(held *claim) {
 	held.collect()
 }
 
-// hurryAfter is how long a claim waits for its handlers even while others have
-// nobody to claim them: below it a lease would cost more than it brings.
+// hurryAfter is how long a claim waits for its handlers even while other events have no claimer:
+// below it a lease would cost more than it saves.
 const hurryAfter = time.Millisecond
 
-// wait returns when the fast lanes have answered, when the lock budget is used
-// up, or when this claimer is needed elsewhere: an event that has just been
-// named must not wait for the handlers of another.
+// wait returns when the fast lanes have answered, when the lock budget is used up, or when this
+// claimer is needed elsewhere: an event that the bell has just named must not wait for the handlers
+// of another.
 func (c *claimer) wait(held *claim) {
 	begin, lockBudget := time.Now(), c.e.limits.LockBudget
 	budget := time.NewTimer(lockBudget)
@@ -211,16 +211,15 @@ func (c *claimer) wait(held *claim) {
 	}
 }
 
-// settle writes the settlement. If the claim was lost with its connection,
-// what was delivered is still written, before anybody claims again, with what has been
-// delivered meanwhile.
+// settle writes the settlement. If the claim was lost with its connection, settle still writes what
+// was delivered, including later answers, before any claimer claims again.
 func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error {
 	err := c.session.Settle(ctx, s)
 	if err == nil {
 		return nil
 	}
 	level := slog.LevelWarn
-	if store.IsDown(err) { // which is reported once, for everybody
+	if store.IsDown(err) { // reported once for all sessions
 		c.e.report(err)
 		level = slog.LevelDebug
 	}
@@ -235,8 +234,8 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 		s, _, _ := held.settlement(c.e.lanesOf)
 		again := c.session.Settle(ctx, s)
 		if again == nil {
-			// The answers are safe; the leases and retries are not, and their
-			// events will be met again.
+			// The answers are safe. The leases and retries are lost: their events will be claimed
+			// again.
 			return err
 		}
 		c.e.report(again)
@@ -247,8 +246,8 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 	}
 }
 
-// awaitRunning waits for what goes on of a lost claim, up to the lock budget: its leases
-// are not written, and what it delivers would be delivered again.
+// awaitRunning waits for the running deliveries of a lost claim, for as long as the lock budget:
+// their leases were not written, so they would be delivered again.
 func (c *claimer) awaitRunning(held *claim) {
 	budget := time.NewTimer(c.e.limits.LockBudget)
 	defer budget.Stop()
@@ -261,6 +260,6 @@ func (c *claimer) awaitRunning(held *claim) {
 	}
 }
 
-// salvageTries bounds how often a settlement that the database refuses is
-// tried again; one that the database is not there for is tried until it is.
+// salvageTries bounds how often a settlement is repeated that the database refuses. While the
+// database is unavailable, attempts are not counted.
 const salvageTries = 3

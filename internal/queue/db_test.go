@@ -62,7 +62,7 @@ func (d *db) expect(what, query string, want ...string) {
 	}
 }
 
-// events and deliveries are what most tests compare.
+// events and deliveries are the queries that most tests compare.
 const (
 	events     = `SELECT format('%s %s %s', id, state, processed_at IS NOT NULL) FROM outbox_events ORDER BY id`
 	deliveries = `SELECT format('%s/%s %s %s', event_id, destination, state, attempts) FROM outbox_deliveries ORDER BY event_id, destination`
@@ -116,8 +116,7 @@ func (d *db) claim(s *Session, q Query) Claimed {
 	return c
 }
 
-// keepOpen lets a claim stay open while something else is done, however long that
-// takes on a busy machine.
+// keepOpen keeps a claim open during other work, however long that takes on a busy machine.
 func (d *db) keepOpen(s *Session) {
 	d.Helper()
 	if _, err := s.conn.Exec(d.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
@@ -138,12 +137,12 @@ func (d *db) settle(s *Session, settlement *Settlement) {
 	}
 }
 
-// end ends the session by which a relay shows that it lives, and waits until it is gone.
+// end ends the session that proves that a relay is alive, and waits until it is gone.
 func (d *db) end(owner int64) {
 	d.Helper()
 	if !one[bool](d, `SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory' AND granted
 		AND classid = ($1::bigint >> 32)::oid AND objid = ($1::bigint & 4294967295)::oid`, owner) {
-		d.Fatal("the session does not end")
+		d.Fatal("the session did not end")
 	}
 }
 

@@ -2,29 +2,30 @@
 // lock them with SKIP LOCKED, and mark each when it is delivered. No order is kept.
 //
 // A scheduler decides what to claim: ids that the bell named, fresh events in sweeps, and
-// deliveries that are due. A claimer takes that to the lanes of package dispatch and writes down
-// what became of it, in the transaction that holds the locks; what takes longer goes on under a lease.
+// deliveries that are due. A claimer passes the claimed events to the lanes of package dispatch and
+// writes the outcome in the transaction that holds the locks. Deliveries that take longer continue
+// under a lease.
 //
 // Read engine.go and work.go first, then scheduler.go and claimer.go:
 //
 //	engine.go     runs and stops claimers, leases, housekeeping
 //	work.go       what scheduler, claimers and sessions exchange
 //	scheduler.go  chooses the next query
-//	answers.go    takes what came of a query
+//	answers.go    processes the results of queries
 //	sweep.go      cursor, marks; awake, ringing, drowsy, asleep
-//	lag.go        lanes that the common sweep has passed over
+//	lag.go        lanes that the common sweep passed over
 //	priority.go   which sweep goes first
-//	tally.go      counts queries, and how often the bell rings
-//	idle.go       claimers that wait
+//	tally.go      counts queries, and measures how often the bell rings
+//	idle.go       waiting claimers
 //	ringer.go     works the bell, so that the scheduler does not wait for it
 //	claimer.go    claims, hands out, waits, settles
 //	claim.go      one claim: its parts in the lanes, its settlement
 //	leases.go     renews leases, writes late answers
-//	tokens.go     numbers leases, knows which are live
+//	tokens.go     numbers leases, tracks which are live
 //	session.go    a claimer's connection; pipelined flights
 //	read.go       the statements of a claim
 //	settle.go     the statements of a settlement
 //	ranged.go     gives ids their range, for partitions
-//	keeper.go     writes and renews leases; finds unrouted events that have a route now
-//	takeover.go   takes over the leases of relays that are gone
+//	keeper.go     writes and renews leases; finds unrouted events that have gained a route
+//	takeover.go   takes over the leases of dead relays
 package queue

@@ -16,7 +16,7 @@ import (
 
 func (r *relay) stateNow() observe.BreakerState { return r.Stats().Destinations[0].State }
 
-// TestRunRampsUp: a destination that is back is not overrun by what waits for it.
+// TestRunRampsUp: a backlog does not overrun a destination that is back.
 func TestRunRampsUp(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -53,12 +53,12 @@ func TestRunRampsUp(t *testing.T) {
 		down.Store(false)
 		eventually(t, "ramping", func() bool { return r.stateNow() == observe.BreakerRamping })
 		if s := r.Stats().Destinations[0]; s.Unavailable {
-			t.Error("it answers and is said to be unavailable")
+			t.Error("the destination answers but is shown as unavailable")
 		}
 		begin := time.Now()
 		eventually(t, "closed", func() bool { return r.stateNow() == observe.BreakerClosed })
 		eventually(t, "all delivered", db.empty)
-		// Seven rounds to the 64 that are wanted, and 14 at full speed.
+		// Seven rounds up to the concurrency of 64, and 14 at full speed.
 		if took := time.Since(begin); took > 2*time.Second {
 			t.Errorf("it took %v from the first answer on", took)
 		}
@@ -66,8 +66,8 @@ func TestRunRampsUp(t *testing.T) {
 	})
 }
 
-// TestRunDoesNotHammerWhatFallsOver: a destination that answers now and then and
-// falls over again is one outage, with ever longer pauses.
+// TestRunDoesNotHammerWhatFallsOver: a destination that answers now and then and fails again has
+// one outage, with ever longer pauses.
 func TestRunDoesNotHammerWhatFallsOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -113,8 +113,7 @@ func TestRunDoesNotHammerWhatFallsOver(t *testing.T) {
 	})
 }
 
-// TestRunClosesWithoutMoreEvents: one event brings the outage to light and is the
-// last one.
+// TestRunClosesWithoutMoreEvents: one event reveals the outage and is the last one.
 func TestRunClosesWithoutMoreEvents(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -129,18 +128,18 @@ func TestRunClosesWithoutMoreEvents(t *testing.T) {
 		p.down.Store(false)
 		eventually(t, "delivered", db.empty)
 		if s := r.stateNow(); s != observe.BreakerRamping {
-			t.Errorf("it is %v after its first answer", s)
+			t.Errorf("the breaker is %v after the first answer", s)
 		}
 		eventually(t, "closed", func() bool { return r.stateNow() == observe.BreakerClosed })
 		if r.log.count("destination answers again") != 1 {
-			t.Error("nobody says that it answers again")
+			t.Error("recovery was not logged")
 		}
 		p.once(t, ids)
 	})
 }
 
-// TestPauseWhileRamping: a pause in the middle of a ramp holds, and what waits is
-// delivered when it ends.
+// TestPauseWhileRamping: a pause in the middle of a ramp holds, and the backlog is delivered when
+// it ends.
 func TestPauseWhileRamping(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -173,14 +172,14 @@ func TestPauseWhileRamping(t *testing.T) {
 	})
 }
 
-// quota is a destination that takes so many deliveries and refuses what is more.
+// quota is a destination that accepts so many deliveries and refuses the rest.
 type quota struct {
 	calls
 
 	every  time.Duration // one more may come
 	most   float64       // saved up
 	window time.Duration // if not 0, so many may come in each of them, and every is not used
-	tells  bool          // how long to wait
+	tells  bool          // refusals carry the time to wait
 
 	mu      sync.Mutex
 	left    float64
@@ -254,7 +253,7 @@ func TestRunThrottled(t *testing.T) {
 				c.q.once(t, ids)
 				c.q.uncounted(t.T)
 				if r.log.count("unavailable") > 0 || r.Stats().Destinations[0].Throttled != uint64(c.q.refused) {
-					t.Errorf("it works, and asks for fewer: %+v", r.Stats().Destinations[0])
+					t.Errorf("a working destination throttles: %+v", r.Stats().Destinations[0])
 				}
 				t.Logf("%d events took %v, %d refused in %d calls", c.events, took, c.q.refused, c.q.n())
 				if 3*c.q.refused > c.q.n() {
@@ -268,8 +267,7 @@ func TestRunThrottled(t *testing.T) {
 	}
 }
 
-// TestRunThrottledWaits: nothing is begun before the time is over that the
-// destination has asked for.
+// TestRunThrottledWaits: no delivery starts before the time requested by the destination is over.
 func TestRunThrottledWaits(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -301,8 +299,8 @@ func TestRunThrottledWaits(t *testing.T) {
 	})
 }
 
-// TestRunThrottledEventAlone: one event that is throttled whenever it comes, and
-// comes first, does not keep the others, and does not die of it.
+// TestRunThrottledEventAlone: one event that is throttled whenever it comes, and comes first, does
+// not hold back the others, and does not become a dead letter.
 func TestRunThrottledEventAlone(t *testing.T) {
 	t.Parallel()
 	for name, many := range map[string]int{"others wait": 500, "nobody else": 0} {
@@ -352,7 +350,7 @@ func TestRunThrottledEventAlone(t *testing.T) {
 	}
 }
 
-// TestRunThrottledProbe: a probe that is answered with less, please, is an answer.
+// TestRunThrottledProbe: a probe that is throttled counts as answered.
 func TestRunThrottledProbe(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -379,7 +377,7 @@ func TestRunThrottledProbe(t *testing.T) {
 	})
 }
 
-// TestRunThrottledBatches: some of a batch are taken, and the rest is not.
+// TestRunThrottledBatches: part of a batch is accepted, the rest is not.
 func TestRunThrottledBatches(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

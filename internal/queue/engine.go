@@ -13,25 +13,24 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Options say what an [Engine] works with. Bell may be nil where writers always ring.
+// Options are the parts of an [Engine]. Bell may be nil where writers always ring.
 type Options struct {
-	// Config has the limits.
+	// Limits bound claims, leases and stopping.
 	Limits engine.Limits
 	// Dispatcher has the lanes and routes.
 	Dispatcher *dispatch.Dispatcher
-	// Claimers are Limits.Claims sessions. Run uses them; whoever made them closes them.
+	// Claimers are Limits.Claims sessions. Run uses them; their creator closes them.
 	Claimers []Claimer
-	// Leases and House look after what outlives its claim, and what no claim finds.
+	// Leases and House maintain deliveries that outlive their claim, and rows that no claim finds.
 	Leases LeaseKeeper
 	House  Housekeeper
 	// Bell is nil where the relay polls.
 	Bell engine.Bell
-	// Log takes what there is to say.
-	Log *slog.Logger
+	Log  *slog.Logger
 }
 
-// Engine delivers the events of a queue: it claims rows that nobody else has locked, in
-// any order, and marks each when its destinations have acknowledged it. Relays compete for them.
+// Engine delivers the events of a queue: it claims rows that no other relay has locked, in any
+// order, and marks each when its destinations have acknowledged it. Relays compete for rows.
 type Engine struct {
 	Options
 	limits engine.Limits
@@ -43,7 +42,7 @@ type Engine struct {
 	work context.Context //nolint:containedctx // ends all deliveries; made by Run
 }
 
-// New returns an engine. The destinations have been added to the dispatcher.
+// New returns an engine. All destinations must have been added to the dispatcher before.
 func New(o Options) *Engine {
 	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log)}
 	e.ringer = &ringer{bell: o.Bell, report: e.report, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
@@ -58,17 +57,16 @@ func New(o Options) *Engine {
 
 func (e *Engine) report(err error) { e.d.ReportDatabase(err) }
 
-// lastWrite bounds writing the last answers down.
+// lastWrite bounds the writing of the last answers.
 const lastWrite = 5 * time.Second
 
-// Run claims and delivers until ctx ends, then stops in order: nothing more is
-// claimed, what runs may finish within the shutdown timeout, then it is
-// cancelled and given back without counting an attempt. It returns nil, or
-// [dispatch.ErrShutdownIncomplete]. Run can be called once.
+// Run claims and delivers until ctx ends, then stops in order: it claims nothing more; running
+// deliveries may finish within the shutdown timeout; then they are cancelled and given back without
+// counting an attempt. It returns nil, or [dispatch.ErrShutdownIncomplete]. Run can be called once.
 func (e *Engine) Run(ctx context.Context) error {
 	e.work = e.d.Begin(ctx)
-	// Three circles, stopped from the outside in: who claims, who delivers,
-	// who writes late answers and keeps leases.
+	// Three circles, stopped from the outside in: claimers, deliveries, and the goroutines that
+	// write late answers and renew leases.
 	var claimers, keepers sync.WaitGroup
 	for i, session := range e.Claimers {
 		c := &claimer{e: e, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part)}
@@ -88,7 +86,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return err
 }
 
-// lanesOf returns where a work goes, nothing if no route matches.
+// lanesOf returns the lanes of a work, none if no route matches.
 func (e *Engine) lanesOf(w *Work) []dispatch.Lane {
 	if w.Destination != "" {
 		if l, ok := e.d.LaneOf(w.Destination); ok {
@@ -103,26 +101,24 @@ func (e *Engine) lanesOf(w *Work) []dispatch.Lane {
 	return lanes
 }
 
-// Wake takes the id of an event that has just been committed. It never blocks.
+// Wake passes the id of an event that has just been committed. It never blocks.
 func (e *Engine) Wake(id int64) { e.sched.hint(id) }
 
-// Look is called where notifications may have been missed. It never blocks.
+// Look requests a full sweep, where notifications may have been missed. It never blocks.
 func (e *Engine) Look() { e.sched.look() }
 
-// Blind is called when notifications are not heard, or not known to be, and when
-// they are again. While it is so, the table is looked at every 20 ms. It
-// never blocks.
+// Blind switches fast polling on or off: on while notifications are not heard, or not known to be
+// heard. While it is on, the table is polled every 20 ms. Blind never blocks.
 func (e *Engine) Blind(is bool) { e.sched.blind(is) }
 
-// Awake reports whether the relay sweeps without a break: then nothing depends
-// on notifications.
+// Awake reports whether the relay sweeps without a break. Then nothing depends on notifications.
 func (e *Engine) Awake() bool { return e.sched.awake() }
 
-// Ready is closed after the table has been looked at for the first time.
+// Ready is closed after the first sweep of the table.
 func (e *Engine) Ready() <-chan struct{} { return e.sched.ready }
 
-// SettledBelow returns an id below which hardly any event is still fresh: one
-// whose id was drawn long before its transaction wrote is the exception.
+// SettledBelow returns an id below which hardly any event is still fresh. The exception is an event
+// whose id was drawn long before its transaction wrote it.
 func (e *Engine) SettledBelow() int64 { return e.sched.settledBelow() }
 
 // Stats adds the figures of the queue.
@@ -131,16 +127,15 @@ func (e *Engine) Stats(s *observe.Stats) {
 	e.sched.stats(s)
 }
 
-// houseEvery is the longest time between two looks, however seldom the table is
-// polled: what a dead relay had in hand is not to wait for that.
+// houseEvery is the longest pause between two rounds of housekeeping, however seldom the table is
+// polled: the deliveries of a dead relay must not wait for a poll.
 const houseEvery = time.Second
 
-// keepHouse looks after leases of relays that are gone, and after events that
-// had no route when they came.
+// keepHouse takes over leases of dead relays, and finds unrouted events that have gained a route.
 func (e *Engine) keepHouse(ctx context.Context) {
 	failing := reconnectPauses()
 	for ctx.Err() == nil {
-		err := e.lookAfter(ctx)
+		err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report(err)
 		}
@@ -154,33 +149,34 @@ func (e *Engine) keepHouse(ctx context.Context) {
 	}
 }
 
-func (e *Engine) lookAfter(ctx context.Context) error {
+// houseRound is one round of housekeeping.
+func (e *Engine) houseRound(ctx context.Context) error {
 	n, err := e.House.TakeOver(ctx, e.leases.tokens.now)
 	if err != nil {
 		return err
 	}
 	if n > 0 {
 		e.leases.taken.Add(uint64(n))
-		e.Log.WarnContext(ctx, "took over deliveries of a relay that is gone, or whose answers the database has lost", "deliveries", n)
+		e.Log.WarnContext(ctx, "took over deliveries of a dead relay, or deliveries whose outcome the database lost", "deliveries", n)
 		e.sched.dueNow()
 	}
 	n, err = e.House.Reroute(ctx, e.d.Routed)
 	if err == nil && n > 0 {
-		e.Log.InfoContext(ctx, "event types that had no route have one now", "event_types", n)
+		e.Log.InfoContext(ctx, "event types without a route have gained one", "event_types", n)
 		e.sched.dueNow()
 	}
 	return err
 }
 
 const (
-	// firstReconnect is short: most broken connections come back at once.
+	// firstReconnect is short: most connections can be replaced at once.
 	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long a database that is back goes unnoticed.
+	// longestReconnect bounds how long the return of a database goes unnoticed.
 	longestReconnect = 2 * time.Second
 )
 
-// reconnectPauses returns the pauses between attempts to reach the database.
-// It never gives up. One goroutine uses it.
+// reconnectPauses returns the pauses between attempts to reach the database. It never gives up.
+// Only one goroutine may use it.
 func reconnectPauses() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstReconnect),
 		backoff.WithMaxInterval(longestReconnect), backoff.WithMultiplier(2), backoff.WithMaxElapsedTime(0))

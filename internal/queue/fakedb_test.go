@@ -8,41 +8,40 @@ import (
 	"time"
 )
 
-// fakeDB is the database in memory, with the behaviour that the package relies
-// on: row locks that others skip, rows that become visible when their
-// transaction commits, due times, leases with owner and token. Its clock is
-// the bubble's.
+// fakeDB is the database in memory, with the behaviour that the package relies on: row locks that
+// others skip, rows that become visible when their transaction commits, due times, leases with
+// owner and token. Its clock is that of the bubble.
 type fakeDB struct {
 	roundTrip time.Duration
-	routes    map[string][]string // by event type: what the settled map is computed with
+	routes    map[string][]string // by event type: used to compute settled
 
 	mu       sync.Mutex // guards what follows
 	faults   func(op string) faultKind
-	cutOff   int64 // the owner whose relay does not reach the database
+	cutOff   int64 // the owner whose relay cannot reach the database
 	down     bool
-	mute     bool // notifications get lost
+	mute     bool // notifications are lost
 	events   map[int64]*fakeEvent
 	order    []int64
 	rows     map[Ref]*fakeRow
 	nextXid  uint64
 	open     map[uint64]bool // writing transactions
 	alive    map[int64]bool  // owners whose lock is held
-	bellOf   *fakeBell       // who keeps the bell silent
+	bellOf   *fakeBell       // the bell that is kept silent
 	ears     []*Engine
 	settled  map[Ref]bool // deliveries known to be acknowledged
-	newly    []Ref        // those of the transaction under way
-	judge    func([]Ref)  // looks at them
+	newly    []Ref        // those of the current transaction
+	judge    func([]Ref)  // checks newly
 	broken   []string     // violated invariants
-	history  []string     // of what was asked and answered
+	history  []string     // requests and answers
 	claims   int
 	commits  int
 	ops      int
-	slow     int // every so many operations take effect late, 0: none
-	late     int // every so many answers come late, 0: none
+	slow     int // one in so many operations takes effect late, 0: none
+	late     int // one in so many answers comes late, 0: none
 	fenced   int
-	inflight func() int // what a fault may cause to be delivered again
+	inflight func() int // how many deliveries a fault may cause to repeat
 	excused  int
-	faulted  time.Time // when the last fault was over
+	faulted  time.Time // end of the last fault
 }
 
 type fakeEvent struct {
@@ -50,7 +49,7 @@ type fakeEvent struct {
 	xid     uint64
 	typ     string
 	key     string    // its aggregate
-	stamp   int       // the place of its commit among all
+	stamp   int       // the number of its commit
 	at      time.Time // available_at
 	state   string    // fresh, deferred, done
 	visible bool
@@ -71,15 +70,15 @@ type faultKind uint8
 
 const (
 	noFault    faultKind = iota
-	lostBefore           // the connection breaks before the operation took effect
-	lostAfter            // it took effect, but nobody heard
+	lostBefore           // the connection breaks before the operation takes effect
+	lostAfter            // the operation takes effect, but its answer is lost
 	refused              // the server answers with an error
 	hung                 // the answer takes more than a second
 )
 
 const (
 	lateAnswer = 9 * time.Millisecond    // how long a late answer takes
-	hangs      = 1500 * time.Millisecond // and one of an operation that hangs
+	hangs      = 1500 * time.Millisecond // and that of an operation that hangs
 )
 
 var errLost = errors.New("connection reset by peer")
@@ -98,7 +97,7 @@ func newFakeDB() *fakeDB {
 	}
 }
 
-// fault decides the fate of an operation, and counts what it may cost.
+// fault decides the fate of an operation, and counts the repeats that it may cause.
 func (db *fakeDB) fault(owner int64, op string) faultKind {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -225,10 +224,10 @@ func (db *fakeDB) breakLocked(format string, args ...any) {
 	db.broken = append(db.broken, fmt.Sprintf(format, args...))
 }
 
-// destinations returns where events of the type go.
+// destinations returns the destinations of an event type.
 func (db *fakeDB) destinations(typ string) []string { return db.routes[typ] }
 
-// settledAllBut notes that all destinations of an event but the given are done.
+// settledAllBut records that all destinations of an event but the given ones are done.
 func (db *fakeDB) settledAllBut(id int64, left map[string]bool) {
 	for _, name := range db.destinations(db.events[id].typ) {
 		if !left[name] {
@@ -242,7 +241,7 @@ func (db *fakeDB) settleLocked(ref Ref) {
 	db.newly = append(db.newly, ref)
 }
 
-// finishLocked closes events of which nothing is left to do.
+// finishLocked closes events that have no deliveries left.
 func (db *fakeDB) finishLocked(id int64) {
 	e := db.events[id]
 	if e == nil || e.state != "deferred" {
@@ -256,8 +255,8 @@ func (db *fakeDB) finishLocked(id int64) {
 	e.state = "done"
 }
 
-// checkLocked looks for events that are done while something is left, and for
-// events of which nobody would ever hear again.
+// checkLocked looks for events that are done while deliveries are left, and for events that no
+// relay would ever find.
 func (db *fakeDB) checkLocked() {
 	left := make(map[int64]bool)
 	for ref, row := range db.rows {
@@ -267,10 +266,10 @@ func (db *fakeDB) checkLocked() {
 	}
 	for id, e := range db.events {
 		if e.state == "done" && left[id] {
-			db.breakLocked("event %d is done while something is left", id)
+			db.breakLocked("event %d is done while deliveries are left", id)
 		}
 		if e.state == "deferred" && !left[id] {
-			db.breakLocked("event %d is deferred and has nothing left", id)
+			db.breakLocked("event %d is deferred and has no deliveries left", id)
 		}
 	}
 	if db.judge != nil {
@@ -320,7 +319,7 @@ func (db *fakeDB) event(id int64) fakeEvent {
 	return *db.events[id]
 }
 
-// fakeBell is one relay's hand on the bell.
+// fakeBell is one relay's access to the bell.
 type fakeBell struct{ db *fakeDB }
 
 func (b *fakeBell) Silence() {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// fakeKeeper looks after leases like Keeper.
+// fakeKeeper maintains leases like Keeper.
 type fakeKeeper struct {
 	db    *fakeDB
 	owner int64
@@ -92,8 +92,8 @@ func (k *fakeKeeper) Renew(ctx context.Context, tokens []int64) error {
 	return nil
 }
 
-// TakeOver asks each time which leases are live, not on a new session only: what is
-// taken back too early is then delivered twice, where the plan has no fault for it.
+// TakeOver calls mine each time, not only on a new session: a lease taken over too early then shows
+// as a duplicate that no fault of the plan explains.
 func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err error) {
 	live := mine()
 	if _, err := k.enter(ctx, "takeover"); err != nil {

@@ -181,7 +181,7 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 	return nil
 }
 
-// lockAll waits until nobody else has a lock on the rows to be written.
+// lockAll waits until no other session has a lock on the rows to be written.
 func (s *fakeSession) lockAll(st *Settlement) {
 	for {
 		free := true

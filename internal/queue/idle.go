@@ -2,19 +2,19 @@ package queue
 
 import "sync"
 
-// idle are the claimers that wait for something to claim. Who came last goes first: the
-// server's process of its session has everything at hand, where one that was not used for a few
-// events answers a claim 0.03 ms later.
+// idle holds the claimers that wait for something to claim. The one that came last is woken first:
+// its server process has warm caches. A process that was idle for a few events answers a claim 0.03
+// ms later.
 type idle struct {
 	waiting []chan struct{}
-	coming  int // are woken, and have not locked yet
+	coming  int // woken, but without the lock yet
 	spare   []chan struct{}
 }
 
-// nobody reports whether all are at work.
-func (i *idle) nobody() bool { return len(i.waiting)+i.coming == 0 }
+// allBusy reports whether no claimer waits.
+func (i *idle) allBusy() bool { return len(i.waiting)+i.coming == 0 }
 
-// wait unlocks mu until it is woken, and locks it again.
+// wait unlocks mu until the claimer is woken, and locks it again.
 func (i *idle) wait(mu *sync.Mutex) {
 	var turn chan struct{}
 	if n := len(i.spare); n > 0 {
@@ -30,7 +30,7 @@ func (i *idle) wait(mu *sync.Mutex) {
 	i.spare = append(i.spare, turn)
 }
 
-// wake lets the one go on who has waited for the shortest time.
+// wake wakes the claimer that has waited for the shortest time.
 func (i *idle) wake() {
 	if n := len(i.waiting); n > 0 {
 		i.waiting[n-1] <- struct{}{}
@@ -39,7 +39,7 @@ func (i *idle) wake() {
 	}
 }
 
-// wakeAll lets all go on.
+// wakeAll wakes all waiting claimers.
 func (i *idle) wakeAll() {
 	for len(i.waiting) > 0 {
 		i.wake()

@@ -9,17 +9,16 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// Keeper looks after leases and everything else that no claim finds, on the connection
-// that shows that the relay lives. It implements [LeaseKeeper] and [Housekeeper].
+// Keeper maintains leases and everything else that no claim finds, on the connection that proves
+// that the relay is alive. It implements [LeaseKeeper] and [Housekeeper].
 type Keeper struct {
 	*store.Keeper
 	options SessionOptions
 
-	checked *pgx.Conn // where it was looked for what a crash brought back; Do guards it
+	checked *pgx.Conn // the session on which TakeOver has checked the relay's own leases; Do guards it
 }
 
-// NewKeeper returns a keeper that connects when it is first used. Whoever made it calls
-// Close.
+// NewKeeper returns a keeper that connects on first use. The caller closes it.
 func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
 	return &Keeper{Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Refused: o.Refused}), options: o}
 }
@@ -36,10 +35,9 @@ func (k *Keeper) Finish(ctx context.Context, done, put []Entry) (fenced int, err
 	return fenced, err
 }
 
-// held is the condition under which a lease is still ours. Its second line is
-// written so that no index serves it: the one of running deliveries by owner has
-// all leases of this relay, and the planner, who knows nothing of how many there
-// are, would look through them for each of the answers.
+// held is the condition under which a lease is still ours. Its second line is written so that it
+// matches no index: the index of running deliveries by owner has all leases of this relay, and the
+// planner, without statistics for them, would search them all for each answer.
 const held = ` d.event_id = p.event_id AND d.destination = p.destination
 	AND d.state || '' = 'running' AND d.lease_owner + 0 = $1 AND d.lease_token = p.token`
 
@@ -100,8 +98,8 @@ func (k *Keeper) finishEvents(ctx context.Context, tx pgx.Tx, ids []int64) error
 	return err
 }
 
-// Renew implements [LeaseKeeper]. A lease that somebody else has taken
-// is left alone: its settlement will be fenced off.
+// Renew implements [LeaseKeeper]. A lease that another relay has taken over is left alone: its
+// settlement will be fenced off.
 func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 	return k.Do(ctx, "renew leases", func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, `UPDATE outbox_deliveries SET lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
@@ -113,7 +111,7 @@ func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 
 // Reroute implements [Housekeeper].
 func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, err error) {
-	err = k.Do(ctx, "look for unrouted events", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "find unrouted events", func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `WITH RECURSIVE t(type) AS (
 				(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
 				UNION ALL

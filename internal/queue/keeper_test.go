@@ -70,8 +70,7 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// TestFencing: a lease that is somebody else's by now, or none any more, is not
-// settled.
+// TestFencing: a lease that another relay has taken over, or that no longer exists, is not settled.
 func TestFencing(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -80,7 +79,7 @@ func TestFencing(t *testing.T) {
 	entries := []Entry{
 		d.lease(mine.Owner, 1, soon),
 		d.lease(theirs.Owner, 2, soon), // same token, other owner
-		d.lease(mine.Owner, 3, soon),   // another token by now
+		d.lease(mine.Owner, 3, soon),   // another token
 		d.lease(mine.Owner, 4, soon),   // taken over and due
 		d.lease(mine.Owner, 5, soon),   // gone
 	}
@@ -140,8 +139,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// TestTakeOverMany: the leases of a relay that had more than one statement takes
-// over are all taken over by one call, but for those that somebody is settling.
+// TestTakeOverMany: one call takes over all leases of a relay that had more than one statement
+// takes over, except those that are being settled.
 func TestTakeOverMany(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

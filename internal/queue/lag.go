@@ -8,19 +8,19 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// lag is where a lane stands that was passed over: it has a sweep of its own
-// until that has caught up with the common one. The scheduler's lock guards it.
+// lag is the position of a lane that was passed over: the lane has a sweep of its own until it has
+// caught up with the common one. The scheduler's lock guards it.
 type lag struct {
-	after  int64  // its own sweep looks for what is behind this id
-	given  int64  // the same, for what was given back since that sweep began
+	after  int64  // its own sweep continues after this id
+	given  int64  // the same, for events given back since that sweep began
 	low    int64  // the low mark when the common sweep left the lane out
-	served uint64 // the number of its last sweep among those of all lanes
+	served uint64 // the number of its last sweep, counted over all lanes
 }
 
-// back makes the lane look again behind the id.
+// back moves the lane's sweep back to the id.
 func (g *lag) back(after int64) { g.after, g.given = min(g.after, after), min(g.given, after) }
 
-// lagLocked has the common sweep leave the lane out, whose own looks behind the id.
+// lagLocked makes the common sweep skip the lane, and the lane's own sweep start after the id.
 func (s *scheduler) lagLocked(l dispatch.Lane, after int64) {
 	g := s.lagged[l]
 	if g == nil {
@@ -30,9 +30,8 @@ func (s *scheduler) lagLocked(l dispatch.Lane, after int64) {
 	g.back(after)
 }
 
-// passedOver reports the first events that lanes were offered and did not take. It is
-// called when that is known, and again when their rows are free: a sweep in between
-// finds them locked.
+// passedOver records the first events that lanes were offered and refused. It is called when that
+// is known, and again when the rows are free: a sweep in between finds them locked.
 func (s *scheduler) passedOver(first map[dispatch.Lane]int64) {
 	if len(first) == 0 {
 		return
@@ -45,7 +44,7 @@ func (s *scheduler) passedOver(first map[dispatch.Lane]int64) {
 	s.idle.wakeAll()
 }
 
-// skipLocked lists the event types all of whose lanes lag behind.
+// skipLocked lists the event types whose lanes all lag.
 func (s *scheduler) skipLocked() []string {
 	if len(s.lagged) == 0 {
 		return nil
@@ -55,7 +54,7 @@ func (s *scheduler) skipLocked() []string {
 	})
 }
 
-// lagQueryLocked sweeps for a lane that was passed over and has room again.
+// lagQueryLocked returns a sweep for a lane that lags and has room again.
 func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 	for _, l := range s.byPriorityLocked() {
 		room := min(l.Roomy(), s.batchLocked())
@@ -66,18 +65,18 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		s.turns.lags++
 		g.served, g.given = s.turns.lags, math.MaxInt64
 		s.sweeping = true
-		// Types that have not been met yet may be for this lane. What comes behind the
-		// common sweep is left to that.
+		// Types that were never seen may be for this lane. Events beyond the common sweep are left
+		// to the common sweep.
 		others := s.route.TypesOf(func(lanes []dispatch.Lane) bool { return !slices.Contains(lanes, l) })
 		return Query{Source: SourceSweep, After: g.after, Upto: s.sweep.head, Limit: room, Bytes: s.limits.Bytes, Skip: others, lane: &l, asked: now}, true
 	}
 	return Query{}, false
 }
 
-// caughtUpLocked takes how far the own sweep of a lane has come. One that found less than
-// it asked for has caught up, unless something was given back meanwhile: then the common
-// sweep looks for the lane's events again, and for those, too, that were committed
-// behind the marks while it skipped them.
+// caughtUpLocked records the progress of a lane's own sweep. A sweep that found less than its limit
+// has caught up, unless events were given back meanwhile. The marks then move back, so that the
+// common sweep finds the lane's events again, and with them those that were committed behind the
+// marks while their types were skipped.
 func (s *scheduler) caughtUpLocked(q *Query, c *Claimed) {
 	g := s.lagged[*q.lane]
 	if g == nil {

@@ -12,29 +12,28 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// leases looks after the deliveries that go on after their claim has ended:
-// it renews their leases and writes down their answers, all that have come in
-// meanwhile in one transaction.
+// leases maintains the deliveries that continue after their claim has ended: it renews their leases
+// and writes their answers, all that have arrived meanwhile in one transaction.
 type leases struct {
 	keeper  LeaseKeeper
 	length  time.Duration
 	log     *slog.Logger
-	report  func(error)         // how the database was found
-	retryIn func(time.Duration) // called for every delivery that is due after a while
+	report  func(error)         // of the database: nil if it answered
+	retryIn func(time.Duration) // called with the delay of every delivery to retry
 	tokens  tokens
 	fenced  atomic.Uint64
-	granted atomic.Uint64 // leases that were written
+	granted atomic.Uint64 // leases written
 	renewed atomic.Uint64
-	lost    atomic.Uint64 // given up, because a handler outlived its context
-	taken   atomic.Uint64 // of relays that are gone
+	lost    atomic.Uint64 // given up because a handler outlived its context
+	taken   atomic.Uint64 // taken over from dead relays
 	began   time.Time
-	until   atomic.Int64  // in ns since began: up to then all leases are held for sure; 0: nothing is known
-	lapses  atomic.Uint64 // how often that had passed before it was moved: what was leased before may be with others
-	wake    chan struct{} // capacity 1: there are answers
+	until   atomic.Int64  // in ns since began: until then all leases are certainly held; 0: unknown
+	lapses  atomic.Uint64 // how often until passed before it was extended: older leases may have been taken over
+	wake    chan struct{} // capacity 1: answers have arrived
 
 	mu      sync.Mutex
-	live    map[int64]*lease   // by token: to be renewed
-	woken   map[*part]struct{} // have answers
+	live    map[int64]*lease   // by token; to be renewed
+	woken   map[*part]struct{} // parts with new answers
 	results []lateResult
 }
 
@@ -48,14 +47,13 @@ func newLeases(keeper LeaseKeeper, length time.Duration, log *slog.Logger) *leas
 		keeper: keeper, length: length, log: log, began: time.Now(),
 		wake: make(chan struct{}, 1), live: make(map[int64]*lease), woken: make(map[*part]struct{}),
 	}
-	ls.tokens.last = time.Now().UnixNano() // tokens of an earlier life do not come back
+	ls.tokens.last = time.Now().UnixNano() // above all tokens of an earlier process
 	return ls
 }
 
-// hold takes over what goes on of a claim whose settlement has come to its end. After an
-// error most likely the rows are free and will be claimed again; if the commit was lost on its
-// way back, the leases exist: so the answers are written all the same, and fenced off where
-// they do not.
+// hold takes over the running deliveries of a claim after its settlement. After an error the rows
+// are most likely free and will be claimed again. But if only the reply to COMMIT was lost, the
+// leases exist. So the answers are written in either case, and fenced off where no lease exists.
 func (ls *leases) hold(c *claim, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -71,11 +69,11 @@ func (ls *leases) hold(c *claim, err error) {
 	}
 }
 
-// answered takes that a part of a claim has answers. It does not block.
+// answered records that a part of a claim has answers. It does not block.
 func (ls *leases) answered(p *part) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if p.held { // else its claim takes them
+	if p.held { // else its claim collects them
 		ls.wokenLocked(p)
 	}
 }
@@ -88,7 +86,7 @@ func (ls *leases) wokenLocked(p *part) {
 	}
 }
 
-// take makes results of the answers.
+// take converts the answers into results.
 func (ls *leases) take() []lateResult {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -113,7 +111,7 @@ func (ls *leases) take() []lateResult {
 	return results
 }
 
-// run works until ctx ends; then it writes what is left, within the given time.
+// run works until ctx ends; then it writes the remaining answers, within the given time.
 func (ls *leases) run(ctx context.Context, last time.Duration) {
 	ls.renewedAt(time.Now())
 	renew := time.NewTicker(ls.length / 3)
@@ -136,19 +134,19 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	defer cancel()
 	err := ls.flush(ctx)
 	for pause.Reset(); err != nil && ctx.Err() == nil; err = ls.flush(ctx) {
-		sleep(ctx, pause.NextBackOff()) // most broken connections come back at once
+		sleep(ctx, pause.NextBackOff()) // most connections can be replaced at once
 	}
 	if err != nil {
 		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written, they will be delivered again", "err", err)
 	}
 }
 
-// maxFinish is how many answers are written in one transaction: so many take
-// tens of milliseconds. Without a bound, a transaction that is too large to be
-// done in time would be tried again with even more, for ever.
+// maxFinish is how many answers one transaction writes: so many take tens of milliseconds. Without
+// a bound, a transaction too large to finish in time would be repeated with even more answers, for
+// ever.
 const maxFinish = 1000
 
-// flush writes all answers; after an error the rest is kept for the next time.
+// flush writes all answers; after an error the rest is kept for the next call.
 func (ls *leases) flush(ctx context.Context) error {
 	results := ls.take()
 	for len(results) > 0 {
@@ -223,8 +221,8 @@ func (ls *leases) renew(ctx context.Context) {
 	ls.renewedAt(now)
 }
 
-// renewedAt records that all leases were extended at the given time, or later. After
-// too long a time that holds for those only that nobody has taken over by then.
+// renewedAt records that all leases were extended at the given time, or later. If they had lapsed
+// before, other relays may have taken some of them over.
 func (ls *leases) renewedAt(now time.Time) {
 	if !ls.sure(time.Now()) {
 		ls.lapses.Add(1)
@@ -232,19 +230,19 @@ func (ls *leases) renewedAt(now time.Time) {
 	ls.until.Store(int64(now.Sub(ls.began) + ls.length - ls.length/leaseMargin))
 }
 
-// leaseMargin is the part of a lease, one of so many, before whose end nothing is
-// begun with any more: by then whoever takes it over may have heard of it.
+// leaseMargin is the last part of a lease, as a fraction 1/leaseMargin of its length, in which no
+// delivery is started any more: another relay may be about to take over.
 const leaseMargin = 6
 
-// sure reports whether all leases are held for a while yet. They are not where the
-// database was away for most of a lease, or this process frozen.
+// sure reports whether all leases are certainly held for a while longer. They are not if the
+// database was unavailable for most of a lease, or this process was frozen.
 func (ls *leases) sure(now time.Time) bool {
 	until := ls.until.Load()
-	return until == 0 || int64(now.Sub(ls.began)) < until // by the clock that nobody sets
+	return until == 0 || int64(now.Sub(ls.began)) < until // by the monotonic clock
 }
 
-// reportFrom passes on how the keeper fared. What was not even begun with,
-// because the relay stops, says nothing about the database.
+// reportFrom passes on whether the database answered. A call that the stopping relay cancelled says
+// nothing about the database.
 func (ls *leases) reportFrom(ctx context.Context, err error) {
 	if err == nil || !errors.Is(ctx.Err(), context.Canceled) {
 		ls.report(err)

@@ -30,8 +30,8 @@ func (k *smallKeeper) Finish(_ context.Context, done, put []Entry) (int, error) 
 	return 0, nil
 }
 
-// TestManyAnswers: a flood of late answers is written in parts, and each of
-// them once, also if a part fails.
+// TestManyAnswers: a flood of late answers is written in parts, and each of them once, even if a
+// part fails.
 func TestManyAnswers(t *testing.T) {
 	t.Parallel()
 	const n = 3*maxFinish + 1
@@ -54,7 +54,7 @@ func TestManyAnswers(t *testing.T) {
 	}
 }
 
-// stoppedKeeper refuses what it is asked after the end of ctx, as the real one does.
+// stoppedKeeper refuses calls after the end of ctx, as the real one does.
 type stoppedKeeper struct {
 	LeaseKeeper
 	stop func() // called by the first transaction
@@ -67,8 +67,8 @@ func (k *stoppedKeeper) Finish(ctx context.Context, _, _ []Entry) (int, error) {
 
 func (k *stoppedKeeper) Renew(ctx context.Context, _ []int64) error { return ctx.Err() }
 
-// TestStopIsNoOutage: a relay that stops while it writes answers or renews
-// leases does not report that the database is gone.
+// TestStopIsNoOutage: a relay that stops while it writes answers or renews leases does not report
+// that the database is unavailable.
 func TestStopIsNoOutage(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -7,8 +7,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestModeIsHeld: as long as a session lives that claims or settles, the table
-// stays a queue; one that comes back to a stream does nothing, and says so.
+// TestModeIsHeld: while a session that claims or settles is open, the table stays a queue. A
+// session that reconnects to a stream does nothing, and reports it.
 func TestModeIsHeld(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -11,21 +11,21 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Hard plans have all at once: bursts, batches, delays, dead letters that are dealt with,
-// pauses, and a database that fails in between. What is left may not stand still for
-// longer than the plan's patience: it is below the time after which everything is swept.
+// Hard plans have everything at once: bursts, batches, delays, dead letters that a person handles,
+// pauses, and a database that fails in between. The remaining events may not stand still for longer
+// than the plan's patience, which is below the time after which the whole table is swept.
 
 const (
-	// hardPatience is above what waits for leases, backoff and reconnecting.
+	// hardPatience is above all waits for leases, backoff and reconnecting.
 	hardPatience = 8 * time.Second
-	// hardOps is far above what all plans of the model take, and far below what looking
-	// again and again for the same comes to.
+	// hardOps is far above the operations of any plan of the model, and far below those of a relay
+	// that repeats the same query without end.
 	hardOps = 100_000
 	// modelBatchSize is how many events a batch handler gets at most.
 	modelBatchSize = 5
 )
 
-// deed is what a person does to a dead letter.
+// deed is an action of a person on a dead letter.
 type deed uint8
 
 const (
@@ -66,7 +66,7 @@ func (b *modelBatch) DeliverBatch(ctx context.Context, events []*delivery.Event)
 	return errs
 }
 
-// called counts what is in a call: a fault may cause all of it to be delivered again.
+// called counts the events of a call: a fault may cause all of them to repeat.
 func (m *model) called(dest string, events []*delivery.Event, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -75,9 +75,9 @@ func (m *model) called(dest string, events []*delivery.Event, n int) {
 	}
 }
 
-// mend does to each dead letter what is chosen, as package deadletter does it, and
-// returns to how many something was done.
-func (db *fakeDB) mend(choose func(Ref) deed) (n int) {
+// resolve applies the chosen deed to each dead letter, as package deadletter does, and returns how
+// many it changed.
+func (db *fakeDB) resolve(choose func(Ref) deed) (n int) {
 	db.mu.Lock()
 	for _, row := range db.sortedRows() {
 		if row.State != EntryDead {
@@ -111,20 +111,20 @@ func (db *fakeDB) mend(choose func(Ref) deed) (n int) {
 	return n
 }
 
-// person deals with dead letters until the plan is over.
+// person handles dead letters until the plan is over.
 func (m *model) person(until <-chan struct{}) {
 	for {
 		select {
 		case <-until:
 			return
-		case <-time.After(m.plan.mends):
+		case <-time.After(m.plan.personEvery):
 		}
-		m.db.mend(func(ref Ref) deed {
+		m.db.resolve(func(ref Ref) deed {
 			m.mu.Lock() // the database's is held
 			defer m.mu.Unlock()
-			d := m.byID[ref.EventID].scripts[ref.Destination].mend
+			d := m.byID[ref.EventID].scripts[ref.Destination].onDeath
 			if d != leave {
-				m.mended[ref], m.moved = d, time.Now()
+				m.resolved[ref], m.moved = d, time.Now()
 				delete(m.failed, ref)
 			}
 			return d
@@ -132,7 +132,7 @@ func (m *model) person(until <-chan struct{}) {
 	}
 }
 
-// pauseLane pauses a destination at a relay, or the one that has taken its place.
+// pauseLane pauses a destination at a relay, or at its successor.
 func (m *model) pauseLane(p lanePause) {
 	at := func(do func(*relay) error) {
 		m.mu.Lock()
@@ -151,8 +151,8 @@ func (m *model) pauseLane(p lanePause) {
 	at(func(r *relay) error { return r.Resume(p.dest) })
 }
 
-// cutOff lets a relay reach the database no more, which takes it for dead. What the
-// relay does until it is stopped may be done again.
+// cutOff cuts a relay off from the database, so that others take it for dead. Its deliveries until
+// it is stopped may repeat.
 func (m *model) cutOff(r *relay) {
 	r.bell.close()
 	m.db.set(func() {
@@ -162,14 +162,14 @@ func (m *model) cutOff(r *relay) {
 	})
 }
 
-// left returns how many events are not done, and dead letters not dealt with.
+// left returns how many events are not done, and how many dead letters are not handled.
 func (m *model) left() int {
 	n := m.db.unfinished()
 	m.db.set(func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for ref, row := range m.db.rows {
-			if row.State == EntryDead && m.byID[ref.EventID].scripts[ref.Destination].mend != leave {
+			if row.State == EntryDead && m.byID[ref.EventID].scripts[ref.Destination].onDeath != leave {
 				n++
 			}
 		}
@@ -177,8 +177,8 @@ func (m *model) left() int {
 	return n
 }
 
-// stalls reports whether nothing was begun with for longer than the plan allows, since
-// the given time and all that the plan does by itself.
+// stalls reports whether no delivery has started for longer than the plan allows, since the given
+// time and the last action of the plan.
 func (m *model) stalls(since time.Time) bool {
 	calm := since
 	for _, s := range m.plan.stops {
@@ -257,7 +257,7 @@ func drawHard(t *rapid.T) *modelPlan {
 			rapid.IntRange(0, 1).Draw(t, "relay"), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "dest"), ms(4000, "pause at"), ms(800, "lasts"),
 		})
 	}
-	p.mends = 50*time.Millisecond + ms(1500, "mends")
+	p.personEvery = 50*time.Millisecond + ms(1500, "person")
 	drawRelays(t, p, 3, 500)
 	for i := range p.stops {
 		p.stops[i].cut = rapid.IntRange(0, 2).Draw(t, "cut off") == 0
@@ -272,7 +272,7 @@ func (p *modelPlan) drawScript(t *rapid.T, dest string, slow time.Duration, thro
 	switch rapid.IntRange(0, 24).Draw(t, "behaviour") {
 	case 0:
 		s.fails = rapid.IntRange(1, modelAttempts).Draw(t, "fails")
-		s.panics = !p.batches[dest] && rapid.Bool().Draw(t, "panics") // a whole batch would fail of it
+		s.panics = !p.batches[dest] && rapid.Bool().Draw(t, "panics") // a panic would fail the whole batch
 	case 1:
 		s.fails, s.permanent = 1, true
 	case 2:
@@ -284,6 +284,6 @@ func (p *modelPlan) drawScript(t *rapid.T, dest string, slow time.Duration, thro
 			s.throttled = rapid.IntRange(1, 4).Draw(t, "throttled")
 		}
 	}
-	s.mend = rapid.SampledFrom([]deed{leave, replay, discard}).Draw(t, "mend")
+	s.onDeath = rapid.SampledFrom([]deed{leave, replay, discard}).Draw(t, "on death")
 	return s
 }

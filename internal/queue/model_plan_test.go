@@ -17,8 +17,8 @@ type script struct {
 	panics    bool
 	slow      time.Duration
 	wait      time.Duration // asked for by RetryAfter, if not zero
-	throttled int           // calls, before any other answer, that are told to come later
-	mend      deed          // what a person does to it if it dies
+	throttled int           // calls that are throttled, before any other answer
+	onDeath   deed          // the action of a person if it dies
 }
 
 type modelPlan struct {
@@ -28,24 +28,24 @@ type modelPlan struct {
 	stops   []relayStop
 	slow    int // see fakeDB
 	late    int
-	foreign time.Duration // when somebody begins a long transaction, 0: never
-	lasts   time.Duration // for how long that goes on, 0: without end
+	foreign time.Duration // when an unrelated long transaction begins, 0: never
+	lasts   time.Duration // how long it lasts, 0: without end
 	relays  int
 	batch   int            // of a claim
 	urgency map[string]int // priority of each destination
 
 	// What only hard plans have.
-	batches  map[string]bool // which destinations take several events
-	pauses   []lanePause
-	mends    time.Duration // how often a person looks at dead letters, 0: never
-	patience time.Duration // for how long nothing may begin while something is left, 0: for ever
+	batches     map[string]bool // which destinations take several events
+	pauses      []lanePause
+	personEvery time.Duration // how often a person handles dead letters, 0: never
+	patience    time.Duration // how long no delivery may start while some are left, 0: for ever
 }
 
 type modelEvent struct {
 	typ     string
 	key     string        // its aggregate
-	at      time.Duration // when it is inserted
-	commit  time.Duration // how much later it is committed
+	at      time.Duration // time of the insert
+	commit  time.Duration // delay of the commit after the insert
 	delay   time.Duration // available_at
 	scripts map[string]script
 }
@@ -54,7 +54,7 @@ type outage struct {
 	dest     string
 	from, to time.Duration
 	throttle bool          // it works, and refuses every second call
-	wait     time.Duration // which that asks for
+	wait     time.Duration // the wait that it requests
 }
 
 type relayStop struct {
@@ -72,7 +72,7 @@ func modelTypes() []string { return []string{"one", "one", "two", "three", "b", 
 const (
 	modelAttempts = 3
 	modelRelays   = 2
-	// modelLimit is for lanes that many of their events have slowed down.
+	// modelLimit allows for lanes that many events have slowed down.
 	modelLimit = 20 * time.Minute
 )
 
@@ -120,15 +120,15 @@ func drawDense(t *rapid.T) *modelPlan {
 	return p
 }
 
-// drawMillis returns what draws a time of up to so many milliseconds.
+// drawMillis returns a function that draws a time of up to so many milliseconds.
 func drawMillis(t *rapid.T) func(most int, label string) time.Duration {
 	return func(most int, label string) time.Duration {
 		return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * time.Millisecond
 	}
 }
 
-// drawRelays draws what both kinds of plans have: the relays, when they are stopped and
-// for how many milliseconds, and how the database answers them.
+// drawRelays draws the parts that both kinds of plans share: the relays, when they are stopped and
+// for how many milliseconds, and the behaviour of the database.
 func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
 	ms := drawMillis(t)
 	for range rapid.IntRange(0, stops).Draw(t, "stops") {
@@ -142,7 +142,7 @@ func drawRelays(t *rapid.T, p *modelPlan, stops, pause int) {
 	p.batch = rapid.SampledFrom([]int{2, 5, engine.DefaultLimits().Batch}).Draw(t, "batch")
 }
 
-// drawUrgency makes all destinations alike in half of the plans.
+// drawUrgency gives all destinations the same priority in half of the plans.
 func drawUrgency(t *rapid.T) map[string]int {
 	urgency := make(map[string]int)
 	if rapid.Bool().Draw(t, "ranked") {

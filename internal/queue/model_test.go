@@ -27,17 +27,17 @@ type model struct {
 	db    *fakeDB
 	begin time.Time
 
-	mu      sync.Mutex // taken after the database's
-	byID    map[int64]*modelEvent
-	running map[Ref]int
-	acks    map[Ref]int
-	calls   map[Ref]int
-	began   map[Ref]time.Duration // the first call
-	failed  map[Ref]map[int]bool  // attempts that failed by fault of the event
-	mended  map[Ref]deed          // what was done to dead letters
-	moved   time.Time             // when something was last begun with, or done to dead letters
-	relays  [modelRelays]*relay   // at work at the moment
-	broken  []string
+	mu       sync.Mutex // taken after the database's
+	byID     map[int64]*modelEvent
+	running  map[Ref]int
+	acks     map[Ref]int
+	calls    map[Ref]int
+	began    map[Ref]time.Duration // the first call
+	failed   map[Ref]map[int]bool  // attempts that failed because of the event
+	resolved map[Ref]deed          // what was done to dead letters
+	moved    time.Time             // when a delivery last started, or a dead letter was last handled
+	relays   [modelRelays]*relay   // running now
+	broken   []string
 }
 
 func (m *model) breaks(format string, args ...any) {
@@ -53,7 +53,7 @@ func (m *model) handler(dest string) delivery.Handler {
 	})
 }
 
-// deliver is one call, or a part of one. settled is whether the delivery was when that began.
+// deliver is one call, or a part of one. settled is whether the delivery was settled when it began.
 func (m *model) deliver(ctx context.Context, ref Ref, e *delivery.Event, settled bool) (err error) {
 	class := delivery.ClassEvent
 	s, n := m.begins(ref, e, settled)
@@ -69,7 +69,7 @@ func (m *model) deliver(ctx context.Context, ref Ref, e *delivery.Event, settled
 	return err
 }
 
-// begins judges the beginning of a call, and returns how it is to go and its number.
+// begins judges the start of a call, and returns its script and its number.
 func (m *model) begins(ref Ref, e *delivery.Event, settled bool) (s script, n int) { //nolint:revive // it is judged, and not what to do
 	m.db.set(func() {
 		m.db.note("deliver %v, attempt %d, key %q", ref, e.Attempt, e.AggregateID)
@@ -109,7 +109,7 @@ func (m *model) ends(ref Ref, e *delivery.Event, class delivery.Class, err error
 	}
 }
 
-// answer returns what a call comes to, and whose fault that is.
+// answer returns the result of a call, and whose fault it is.
 func (m *model) answer(ctx context.Context, dest string, e *delivery.Event, s *script, n int) (delivery.Class, error) {
 	now := time.Since(m.begin)
 	for _, o := range m.plan.outages {
@@ -148,7 +148,7 @@ func (m *model) check(ref Ref, e *delivery.Event) {
 	}
 }
 
-// inflight returns how many deliveries a fault may cause to be made again.
+// inflight returns how many deliveries a fault may cause to repeat.
 func (m *model) inflight() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,7 +197,7 @@ func (m *model) starts(i int, r *relay) {
 	r.start()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.relays[i], m.moved = r, time.Now() // one that was cut off has tried for a while to write its last answers
+	m.relays[i], m.moved = r, time.Now() // a relay that was cut off has spent a while on its last answers
 }
 
 // keep runs a relay, and stops and starts it again as the plan says.
@@ -227,13 +227,13 @@ func (m *model) keep(i int, until <-chan struct{}) {
 	}
 }
 
-// play runs the plan to its end and returns what was wrong.
+// play runs the plan to its end and returns the violations.
 func play(t *testing.T, plan *modelPlan) (broken []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{
 			t: t, plan: plan, db: newFakeDB(), begin: time.Now(), byID: make(map[int64]*modelEvent),
-			running: make(map[Ref]int), calls: make(map[Ref]int), began: make(map[Ref]time.Duration), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool), mended: make(map[Ref]deed), moved: time.Now(),
+			running: make(map[Ref]int), calls: make(map[Ref]int), began: make(map[Ref]time.Duration), acks: make(map[Ref]int), failed: make(map[Ref]map[int]bool), resolved: make(map[Ref]deed), moved: time.Now(),
 		}
 		m.db.inflight = m.inflight
 		ops := make(map[string]int)
@@ -263,7 +263,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 		for _, s := range plan.pauses {
 			writers.Go(func() { m.pauseLane(s) })
 		}
-		if plan.mends > 0 {
+		if plan.personEvery > 0 {
 			relays.Go(func() { m.person(until) })
 		}
 		writers.Wait()
@@ -281,7 +281,7 @@ func play(t *testing.T, plan *modelPlan) (broken []string) {
 	return broken
 }
 
-// judge compares what became of all events with what had to.
+// judge compares the outcome of all events with the expected one.
 func (m *model) judge() {
 	again := 0
 	for id, e := range m.byID {
@@ -292,10 +292,10 @@ func (m *model) judge() {
 			ref := Ref{id, dest}
 			row := m.db.rows[ref]
 			dies := s.permanent || s.fails >= modelAttempts
-			if dies && s.mend == discard && row == nil && m.acks[ref] == 0 && m.mended[ref] == discard {
+			if dies && s.onDeath == discard && row == nil && m.acks[ref] == 0 && m.resolved[ref] == discard {
 				continue
 			}
-			dies = dies && s.mend != replay
+			dies = dies && s.onDeath != replay
 			switch {
 			case dies && (row == nil || row.State != EntryDead || m.acks[ref] > 0):
 				m.breaks("%v should be a dead letter: %d acknowledged, row %+v", ref, m.acks[ref], row)

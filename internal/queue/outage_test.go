@@ -43,7 +43,7 @@ func TestRunProbesADestinationThatIsDown(t *testing.T) {
 				<-r.Ready()
 				ids := db.write("x", 500)
 				after(time.Second)
-				// What was on its way when it opened, and a probe for each pause.
+				// Deliveries that ran when the breaker opened, and a probe for each pause.
 				if n := p.n(); n > 60 {
 					t.Errorf("%d calls within the first second", n)
 				}
@@ -219,12 +219,12 @@ func TestRunProbesWithADueDeliveryAfterThePause(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		db := t.db
 		cfg := testConfig()
-		cfg.PollInterval = time.Hour // nothing may depend on it
+		cfg.PollInterval = time.Hour // no step may depend on it
 		r := newRelay(t, db, 2, cfg)
 		var c calls
 		var n atomic.Int32
 		r.to(t, "a", c.handler(func(ctx context.Context, _ *delivery.Event) error {
-			sleep(ctx, 10*time.Millisecond) // long enough for others to look in vain
+			sleep(ctx, 10*time.Millisecond) // long enough for others to search in vain
 			switch n.Add(1) {
 			case 1:
 				return delivery.RetryAfter(time.Second, errors.New("once"))

@@ -189,7 +189,7 @@ func TestRunDelaysAndReportsUnrouted(t *testing.T) {
 		if db.unfinished() != 3 || r.log.count("no route matches") != 1 {
 			t.Errorf("%d events left, %d reports", db.unfinished(), r.log.count("no route matches"))
 		}
-		// A relay that has a route takes them.
+		// A relay with a route takes them.
 		var c2 calls
 		other := newRelay(t, db, 2, testConfig())
 		other.to(t, "b", c2.handler(nil), testLane(), "nowhere")

@@ -16,8 +16,8 @@ func (d *db) keep(p *store.Partitions, at time.Time, keep time.Duration) {
 	}
 }
 
-// TestSettlePartitioned: claims by id and sweeps, and all that a settlement
-// writes, work across partitions, in the order of ids.
+// TestSettlePartitioned: claims by id and sweeps, and all writes of a settlement, work across
+// partitions, in the order of ids.
 func TestSettlePartitioned(t *testing.T) {
 	t.Parallel()
 	for _, remove := range []bool{false, true} {
@@ -52,8 +52,8 @@ func TestSettlePartitioned(t *testing.T) {
 	}
 }
 
-// TestSessionBesideExtension: a session that was there before a partition finds
-// what is in it, whichever way it looks, and settles it.
+// TestSessionBesideExtension: a session that is older than a partition finds the events in it by
+// every kind of query, and settles them.
 func TestSessionBesideExtension(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)
@@ -63,7 +63,7 @@ func TestSessionBesideExtension(t *testing.T) {
 		t.Errorf("sweep: %v, want %v", got, old)
 	}
 	d.settle(s, &Settlement{Done: old[:1]})
-	d.claim(s, Query{Source: SourceIDs, IDs: old}) // with the plans of before
+	d.claim(s, Query{Source: SourceIDs, IDs: old}) // with the plans made before
 	d.settle(s, &Settlement{Done: old})
 	d.keep(store.NewPartitions(d.Connector), partitionDay(20), time.Hour)
 	fresh := d.insert("a", 3)

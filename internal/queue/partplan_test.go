@@ -30,15 +30,14 @@ func newPartitionedDB(tb testing.TB) *db {
 }
 
 var (
-	// byIndex is a scan of a partition by one of the two indexes that are good.
+	// byIndex matches a scan of a partition by one of the two good indexes.
 	byIndex = regexp.MustCompile(`Index Scan using outbox_events_(p\d+|default)_(id_idx|pkey) on`)
 	anyScan = regexp.MustCompile(`(Seq|Bitmap Heap|Tid|Index|Index Only) Scan[^\n]* on outbox_events[^\n]*|-> +(Incremental )?Sort`)
 	removed = regexp.MustCompile(`Subplans Removed: (\d+)`)
 )
 
-// TestPlansPartitioned: with thirty partitions, each statement reaches events by
-// index, in order without a sort, and where it is given ids it looks into the
-// partitions of these only.
+// TestPlansPartitioned: with thirty partitions, each statement reaches events by index, in order
+// without a sort, and a statement with ids searches only the partitions of these ids.
 func TestPlansPartitioned(t *testing.T) {
 	t.Parallel()
 	for _, fill := range []string{"empty", "never analysed", "analysed"} {
@@ -71,7 +70,7 @@ func (d *db) plansPartitioned() {
 	list, bounds := fmt.Sprintf("'{%d,%d}'", low+5, low+9), fmt.Sprintf("%d, %d", low+5, low+9)
 	for _, c := range []struct {
 		call string
-		left int // partitions that are looked into, 0 where it does not show
+		left int // partitions searched, 0 where the plan does not show it
 	}{
 		{"by_ids(" + list + ", " + bounds + ")", 1},
 		{fmt.Sprintf("sweep(%d, 100, %d)", low, int64(1)<<62), 5}, // those ahead, and the default one
@@ -114,7 +113,7 @@ func (d *db) plansPartitioned() {
 				left -= n
 			}
 			if left != c.left {
-				d.Errorf("%s: %d partitions are looked into, want %d\n%s", c.call, left, c.left, plan.String())
+				d.Errorf("%s: %d partitions are searched, want %d\n%s", c.call, left, c.left, plan.String())
 			}
 		}
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// pausedNow is what the figures say of the first destination.
+// pausedNow reports whether the figures show the first destination as paused.
 func (r *relay) pausedNow() bool { return r.Stats().Destinations[0].Paused }
 
-// TestPauseKeepsEventsInTheTable pauses one of two destinations under load. The
-// other one goes on, and what waits is delivered once, as a first attempt.
+// TestPauseKeepsEventsInTheTable pauses one of two destinations under load. The other one
+// continues, and the backlog is delivered once, as a first attempt.
 func TestPauseKeepsEventsInTheTable(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -28,13 +28,13 @@ func TestPauseKeepsEventsInTheTable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !r.pausedNow() {
-			t.Error("the figures do not say that it is paused")
+			t.Error("the figures do not show the pause")
 		}
-		after(time.Second) // calls that were under way
+		after(time.Second) // for calls that were running
 		seen := a.n()
 		ids = append(ids, db.write("x", 500)...)
 		others := db.write("y", 500)
-		eventually(t, "the other one goes on", func() bool { return b.n() == 500 })
+		eventually(t, "the other one continues", func() bool { return b.n() == 500 })
 		after(10 * time.Minute)
 		if n := a.n(); n != seen || n == 2000 {
 			t.Errorf("%d calls when it was paused, %d ten minutes later", seen, n)
@@ -60,7 +60,7 @@ func TestPauseKeepsEventsInTheTable(t *testing.T) {
 	})
 }
 
-// TestPauseWhileDown: a paused destination is not probed, and is again when it is resumed.
+// TestPauseWhileDown: a paused destination is not probed until it is resumed.
 func TestPauseWhileDown(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

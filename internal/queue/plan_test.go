@@ -32,8 +32,8 @@ func forEachFill(t *testing.T, f func(t *testing.T, d *db)) {
 
 var scan = regexp.MustCompile(`(Index(?: Only)? Scan(?: Backward)? using \w+|(?:Seq|Bitmap Heap|Tid) Scan) on \w+|(?:Incremental )?Sort`)
 
-// TestPlans: the prepared statements of a session reach rows by the index that
-// is meant for them, whatever the statistics say.
+// TestPlans: the prepared statements of a session reach rows by the index that was made for them,
+// whatever the statistics say.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	const (
@@ -86,8 +86,8 @@ func TestPlans(t *testing.T) {
 	})
 }
 
-// TestPlansAsRun looks at every statement that a claim, its settlement and the
-// keeper really run, with auto_explain.
+// TestPlansAsRun checks every statement that a claim, its settlement and the keeper really run,
+// with auto_explain.
 func TestPlansAsRun(t *testing.T) {
 	t.Parallel()
 	forEachFill(t, func(t *testing.T, d *db) {
@@ -146,8 +146,8 @@ func TestPlansAsRun(t *testing.T) {
 			if strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Sort") || strings.Contains(plan, "Bitmap") {
 				t.Errorf("%s", plan)
 			}
-			// By their key: among all leases of this relay, each of a thousand
-			// answers would look through thousands of rows.
+			// By their key: otherwise each of a thousand answers would search thousands of rows,
+			// all leases of this relay.
 			if strings.Contains(plan, "p.token") && strings.Contains(plan, "outbox_deliveries_running") {
 				t.Errorf("%s", plan)
 			}

@@ -9,41 +9,41 @@ import (
 )
 
 const (
-	// lesserTurn is which of the sweeps, counted, goes to those whose turn it would
-	// not be by priority, so that nobody waits for ever.
+	// lesserTurn is how often, one sweep in so many, a lane of lower priority gets the turn, so
+	// that no lane waits for ever.
 	lesserTurn = 8
-	// sharedPart is the part of a claim, one of so many, from which on a destination
-	// does not make way: what it shares with a more urgent one would have to be
-	// written down for it, event by event.
+	// sharedPart is the part of a claim, as a fraction 1/sharedPart, from which on a destination is
+	// not passed over: each event that it shares with a more urgent destination would need a
+	// row of its own.
 	sharedPart = 8
-	// waySize is how many times as long as it took the common sweep then makes way
-	// for those that lag, if it has found that nothing more urgent is there. Beside a
-	// backlog that it only has to pass, it takes long at first. longestWay bounds
-	// this, and with it how long what is urgent waits to be found.
+	// waySize is how long the common sweep makes way for lagging lanes after it has found nothing
+	// more urgent, in multiples of the time that this took. Next to a backlog that it only has to
+	// pass, the first such sweep takes long. longestWay bounds the pause, and with it the time until
+	// an urgent event is found.
 	waySize    = 4
 	longestWay = 20 * time.Millisecond
 )
 
-// Priorities use what is there for destinations without room. While there is a
-// backlog, those of lower priority are passed over by the common sweep, which so
-// comes to the events of the others at once, and catch up by sweeps of their own.
+// Priorities use the mechanism for destinations without room. During a backlog, the common sweep
+// passes over the lanes of lower priority, and so reaches the events of the others at once. The
+// passed lanes catch up by sweeps of their own.
 
-// turns is what decides which sweep is next. The scheduler's lock guards it.
+// turns decides which sweep is next. The scheduler's lock guards it.
 type turns struct {
-	ranked  bool      // some lanes are more urgent than others
-	lagNext bool      // the last sweep was the common one
-	sweeps  uint64    // common ones in a backlog of what is more urgent
-	lags    uint64    // sweeps of lanes that lag
-	making  time.Time // until then the common sweep makes way for them
+	ranked   bool      // lanes have different priorities
+	lagNext  bool      // the last sweep was the common one
+	sweeps   uint64    // common sweeps during a backlog of more urgent events
+	lags     uint64    // sweeps of lagging lanes
+	wayUntil time.Time // until then the common sweep makes way for lagging lanes
 }
 
-// isRanked reports whether some lanes go before others.
+// isRanked reports whether the lanes have different priorities.
 func isRanked(lanes []dispatch.Lane) bool {
 	return slices.ContainsFunc(lanes, func(l dispatch.Lane) bool { return l.Priority() != lanes[0].Priority() })
 }
 
-// yieldLocked passes over what is less urgent than others, after a claim of the
-// common sweep that was full, and up to which everything has been met.
+// yieldLocked passes over the less urgent lanes after a full claim of the common sweep, which has
+// read everything up to last.
 func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 	if !s.turns.ranked {
 		return
@@ -57,8 +57,8 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 	}
 }
 
-// topLocked returns the highest priority among the lanes that the common sweep has
-// something to look for. Where those are full or down, nobody has to make way.
+// topLocked returns the highest priority among the lanes that the common sweep can serve. Lanes
+// that are full or down do not make others wait.
 func (s *scheduler) topLocked() int {
 	top := dispatch.MinPriority
 	for _, l := range s.lanes {
@@ -69,8 +69,7 @@ func (s *scheduler) topLocked() int {
 	return top
 }
 
-// sharesLocked reports whether much of the claim is for the lane and for a more
-// urgent one.
+// sharesLocked reports whether much of the claim is for both the lane and a more urgent one.
 func (s *scheduler) sharesLocked(l dispatch.Lane, c *Claimed) bool {
 	shared := 0
 	for i := range c.Work {
@@ -82,8 +81,8 @@ func (s *scheduler) sharesLocked(l dispatch.Lane, c *Claimed) bool {
 	return shared*sharedPart >= len(c.Work)
 }
 
-// lagTurnLocked reports whether a lane that lags goes before the common sweep: in
-// turns, unless the common sweep is in a backlog of what is more urgent.
+// lagTurnLocked reports whether a lagging lane goes before the common sweep: in turns, unless the
+// common sweep is in a backlog of more urgent events.
 func (s *scheduler) lagTurnLocked() bool {
 	if !s.turns.ranked || !s.sweep.active {
 		return true
@@ -92,15 +91,15 @@ func (s *scheduler) lagTurnLocked() bool {
 	return s.turns.sweeps%lesserTurn == 0
 }
 
-// makeWayLocked lets lanes that lag go before the common sweep for a moment.
+// makeWayLocked lets lagging lanes go before the common sweep for a moment.
 func (s *scheduler) makeWayLocked(now time.Time, q *Query, full bool) { //nolint:revive // whether the claim was full decides
 	if s.turns.ranked && !full && q.passes {
-		s.turns.making = now.Add(min(waySize*now.Sub(q.asked), longestWay))
+		s.turns.wayUntil = now.Add(min(waySize*now.Sub(q.asked), longestWay))
 	}
 }
 
-// byPriorityLocked returns the lanes that lag: the most urgent first, among equals the
-// one whose last turn is longest ago, and once in a while that one of all.
+// byPriorityLocked returns the lagging lanes, the most urgent first. Among equals the lane that was
+// swept longest ago comes first; once in lesserTurn sweeps, it comes before all others.
 func (s *scheduler) byPriorityLocked() []dispatch.Lane {
 	var lagging []dispatch.Lane
 	for _, l := range s.lanes {

@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// arrivals are destinations that note in which order their events come.
+// arrivals are destinations that record the order of their events.
 type arrivals struct {
 	mu   sync.Mutex
 	list []string // destination and id
@@ -77,7 +77,7 @@ func TestPriorityComesFirstInABacklog(t *testing.T) {
 	}
 }
 
-// What is less urgent does not wait for ever, and none of those alike for another.
+// Less urgent destinations do not wait for ever, and equal ones take turns.
 func TestPriorityLeavesTurnsToOthers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -110,13 +110,13 @@ func TestPriorityLeavesTurnsToOthers(t *testing.T) {
 			}
 		}
 		if one, two := place("one", 250), place("two", 250); max(one, two) > 2*min(one, two) {
-			t.Errorf("of two that are alike one had a quarter after %d, the other after %d deliveries", one, two)
+			t.Errorf("of two equal ones, one had a quarter after %d, the other after %d deliveries", one, two)
 		}
 	})
 }
 
-// A destination that shares most of the backlog with a more urgent one keeps up with
-// it: nothing has to be written down for it.
+// A destination that shares most of the backlog with a more urgent one keeps up with it: no rows
+// have to be written for it.
 func TestPriorityDoesNotPartWhatIsShared(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

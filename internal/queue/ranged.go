@@ -8,16 +8,15 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// Where outbox_events is partitioned, by ranges of ids, a list of ids tells
-// PostgreSQL nothing about where to look: it would look for each of them in each
-// partition. So the statements that are given a list are told its lowest and its
-// highest id as well. On a plain table they stay as they are.
+// Where outbox_events is partitioned by ranges of ids, a list of ids does not tell PostgreSQL which
+// partitions to search: it would search each partition for each id. So the statements that take a
+// list get its lowest and its highest id as well. On a plain table they stay as they are.
 
-// listed is how the statements that take a list of ids begin their condition.
+// listed is the beginning of the condition of statements that take a list of ids.
 const listed = `id = ANY($1::bigint[])`
 
-// byListOfIDs are the statements whose first parameter is a list of ids of
-// events, and how many parameters each has.
+// byListOfIDs returns the statements whose first parameter is a list of event ids, and how many
+// parameters each has.
 func byListOfIDs() map[string]int {
 	return map[string]int{
 		stmtByIDs: 1, stmtDone: 1, stmtDelete: 1, stmtBury: 1, stmtDefer: 1,
@@ -25,8 +24,7 @@ func byListOfIDs() map[string]int {
 	}
 }
 
-// withRange puts the range into the statements, as their second and third
-// parameter.
+// withRange adds the range to the statements, as their second and third parameters.
 func withRange(statements map[string]string) {
 	for name, params := range byListOfIDs() {
 		sql := statements[name]

@@ -10,35 +10,33 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// sqlSnapshot must run before the sweep in the same flight: what it calls
-// ended, the sweep sees.
+// sqlSnapshot must run before the sweep in the same flight: the sweep then sees the writes of every
+// transaction that the snapshot calls ended.
 const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_current_snapshot() AS s`
 
-// sqlReach must run before the sweep, too: what it has seen, the sweep sees.
+// sqlReach must also run before the sweep: the sweep then sees every row that sqlReach saw.
 const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
 
-// sqlFresh names its columns in the order in which readFresh reads them. The
-// condition is the index's own, word for word, so that the index always fits.
-// The wait is bounded here, because neither infinity nor the ends of
-// PostgreSQL's calendar can be subtracted or fit into a duration.
+// sqlFresh names its columns in the order in which readFresh reads them. Its condition is that of
+// the index, verbatim, so that the index always matches. The delay is bounded here, because
+// infinity and the ends of PostgreSQL's calendar can neither be subtracted nor fit into a duration.
 const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
 	CASE WHEN available_at > clock_timestamp() THEN
 		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END, traceparent
 FROM outbox_events WHERE state = 'fresh'`
 
-// Places of columns in sqlFresh and sqlDue.
+// Column numbers in sqlFresh and sqlDue.
 const (
 	payloadColumn    = 4
 	freshTraceColumn = 8
 	dueTraceColumn   = 10
 )
 
-// sqlDue takes from each destination what it has room for, longest due first: the index
-// of what is due has it in that order, and no destination's rows are looked at for another.
-// The outer join keeps a delivery whose event was deleted by hand in view, so
-// that it is removed instead of being met for ever. The time is that of BEGIN,
-// the same as in sqlNextDue: what becomes due between the two statements must
-// not escape both.
+// sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
+// index of due deliveries has this order, so no rows of other destinations are read. The outer join
+// keeps a delivery visible whose event was deleted by hand, so that the relay removes it instead of
+// meeting it for ever. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
+// between the two statements must not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
 	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent
 FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
@@ -55,8 +53,8 @@ CROSS JOIN LATERAL (
 	WHERE state = 'retry' AND destination = want.destination AND available_at > now()
 	ORDER BY available_at LIMIT 1) AS d`
 
-// Claim implements [Claimer]. It begins the transaction that Settle
-// ends; a claim that found nothing ends it at once.
+// Claim implements [Claimer]. It begins the transaction that Settle ends. A claim that found
+// nothing ends it at once.
 func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 	if err := s.connect(ctx); err != nil {
 		return Claimed{}, err
@@ -157,8 +155,8 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q Query) {
 	}
 }
 
-// freshFormats asks for headers as text: jsonb has a version byte in binary.
-// Text and json are the same in both formats.
+// freshFormats requests headers as text: binary jsonb begins with a version byte. Text and json are
+// the same in both formats.
 func freshFormats() []int16 {
 	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text}
 }
@@ -189,7 +187,7 @@ func readSnapshot(f *flight) (snap Snapshot, err error) {
 	return snap, err
 }
 
-// readReach returns the smallest number where there is no fresh event.
+// readReach returns the smallest number if there is no fresh event.
 func readReach(f *flight) (id int64, err error) {
 	id = math.MinInt64
 	reader, err := f.next()

@@ -48,7 +48,7 @@ func (b *logBuffer) count(text string) int {
 	return strings.Count(b.buf.String(), text)
 }
 
-// relayConfig is what a relay of the tests is given.
+// relayConfig configures a relay of the tests.
 type relayConfig struct {
 	engine.Limits
 	ShutdownTimeout time.Duration
@@ -60,7 +60,7 @@ func testConfig() relayConfig {
 	return cfg
 }
 
-// dispatcher is the part that the dispatcher gets.
+// dispatcher returns the dispatcher's part.
 func (c relayConfig) dispatcher() dispatch.Config {
 	return dispatch.Config{Window: c.LockBudget / 2, ShutdownTimeout: c.ShutdownTimeout}
 }
@@ -135,7 +135,7 @@ func (r *relay) stop() error {
 	return err
 }
 
-// bubble is a test in virtual time, with a relay that is yet to be started.
+// bubble is a test in virtual time, with a relay that has not been started yet.
 type bubble struct {
 	*testing.T
 
@@ -163,13 +163,13 @@ func inBubble(t *testing.T, f func(t *bubble)) {
 	})
 }
 
-// after lets virtual time pass, until everything has come to rest.
+// after lets virtual time pass, until all goroutines are idle.
 func after(d time.Duration) {
 	sleep(context.Background(), d)
 	synctest.Wait()
 }
 
-// eventually lets virtual time pass until ok, a minute at most.
+// eventually lets virtual time pass until ok returns true, a minute at most.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	for step, begin := time.Millisecond, time.Now(); time.Since(begin) < time.Minute; {
@@ -186,7 +186,7 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 
 func (db *fakeDB) empty() bool { return db.unfinished() == 0 }
 
-// calls notes when a handler was called with which event.
+// calls records the calls of a handler and their events.
 type calls struct {
 	mu      sync.Mutex
 	list    []call
@@ -201,7 +201,7 @@ type call struct {
 	ok      bool
 }
 
-// handler notes each call of f; f may be nil.
+// handler records each call of f; f may be nil.
 func (c *calls) handler(f func(ctx context.Context, e *delivery.Event) error) delivery.Handler {
 	return delivery.HandlerFunc(func(ctx context.Context, e *delivery.Event) error {
 		c.mu.Lock()

@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestReplayIsClaimed: what was replayed says so to its handler, and goes on
-// saying so after it has failed, or has died again.
+// TestReplayIsClaimed: a replayed event is marked as such for its handler, also after it has
+// failed, or died again.
 func TestReplayIsClaimed(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -7,22 +7,21 @@ import (
 	"github.com/notifyd/notifyd/internal/engine"
 )
 
-// ringer works the bell for the scheduler, which must not wait for it. Only
-// the newest order counts.
+// ringer operates the bell for the scheduler, which must not wait for it. Only the newest order
+// counts.
 type ringer struct {
-	bell   engine.Bell // nil: nobody is ever silent
-	report func(error) // how the database was found
+	bell   engine.Bell // nil: writers always ring
+	report func(error) // of the database: nil if it answered
 	rang   func(xid uint64)
 	queued func(rate float64)
 	orders chan bellOrder // capacity 1
-	rates  chan float64   // capacity 1: it is to be looked whether writers queue up
+	rates  chan float64   // capacity 1: requests to check whether writers queue up
 }
 
 func (r *ringer) silence() { r.order(bellSilence) }
 func (r *ringer) ring()    { r.order(bellRing) }
 
-// order replaces the order that waits. The scheduler's lock is held, so there
-// is one caller at a time.
+// order replaces the waiting order. The scheduler's lock is held, so there is one caller at a time.
 func (r *ringer) order(o bellOrder) {
 	select {
 	case <-r.orders:
@@ -31,7 +30,7 @@ func (r *ringer) order(o bellOrder) {
 	r.orders <- o
 }
 
-// watch asks to look whether writers queue up to ring. It never blocks.
+// watch requests a check whether writers queue up to ring. It never blocks.
 func (r *ringer) watch(rate float64) {
 	select {
 	case r.rates <- rate:
@@ -42,19 +41,19 @@ func (r *ringer) watch(rate float64) {
 const (
 	// queueLength is how many waiting writers make a queue.
 	queueLength = 2
-	// queueAgain is after how long there must be a queue still: two commits may
-	// always meet.
+	// queueAgain is the delay after which the queue must still be there: two commits may always
+	// coincide.
 	queueAgain = 5 * time.Millisecond
 )
 
-// look tells the scheduler if writers queue up.
+// look reports to the scheduler if writers queue up.
 func (r *ringer) look(ctx context.Context, rate float64) {
 	if r.bell == nil {
 		return
 	}
 	for range 2 {
 		if n, err := r.bell.Queued(ctx); err != nil || n < queueLength {
-			return // the bell finds out by itself what ails its connection
+			return // the bell reports its own connection errors
 		}
 		sleep(ctx, queueAgain)
 	}
@@ -73,14 +72,14 @@ func (r *ringer) run(ctx context.Context) {
 			case o == bellSilence && r.bell != nil:
 				r.bell.Silence()
 			case o == bellRing:
-				r.letGo(ctx)
+				r.release(ctx)
 			}
 		}
 	}
 }
 
-// letGo rings until it succeeds or a newer order has come.
-func (r *ringer) letGo(ctx context.Context) {
+// release rings until it succeeds or a newer order has arrived.
+func (r *ringer) release(ctx context.Context) {
 	if r.bell == nil {
 		r.rang(0)
 		return

@@ -29,7 +29,7 @@ func TestRunDeliversAnnouncedEventsAtOnce(t *testing.T) {
 	})
 }
 
-// takes is a handler that takes its time.
+// takes is a handler that takes d.
 func takes(d time.Duration) func(context.Context, *delivery.Event) error {
 	return func(ctx context.Context, _ *delivery.Event) error {
 		sleep(ctx, d)
@@ -73,7 +73,7 @@ func TestRunLeasesSlowLanesAtOnce(t *testing.T) {
 		r.to(t, "a", c.handler(takes(time.Second)), testLane(), "x")
 		r.start()
 		ids := db.write("x", 8)
-		eventually(t, "the lane is known to be slow", db.empty)
+		eventually(t, "the lane counts as slow", db.empty)
 		claims := db.claimed()
 		ids = append(ids, db.write("x", 1)...)
 		after(5 * time.Millisecond)

@@ -25,7 +25,7 @@ func TestRunSavesWhatWasDeliveredWhenTheDatabaseGoes(t *testing.T) {
 				db.set(func() { db.down = true })
 				after(length)
 				if db.unfinished() == 0 {
-					t.Fatal("nothing was under way")
+					t.Fatal("no delivery was running")
 				}
 				db.set(func() { db.down = false })
 				eventually(t, "all delivered", db.empty)
@@ -69,7 +69,7 @@ func TestRunFencesALostLease(t *testing.T) {
 		r.start()
 		id := db.write("x", 1)[0]
 		after(time.Second)
-		db.set(func() { // the connection that shows life is gone: others see a dead relay
+		db.set(func() { // the keeper's connection is gone: others see a dead relay
 			delete(db.alive, r.owner)
 			db.ears = nil
 			db.faults = func(op string) faultKind {
@@ -94,8 +94,8 @@ func TestRunFencesALostLease(t *testing.T) {
 	})
 }
 
-// slowTail is a relay whose destination was fast and takes its time now: two of 60
-// events run, and many wait behind them under leases of 5 s.
+// slowTail is a relay whose destination was fast and has become slow: two of 60 events run, and
+// many wait behind them under leases of 5 s.
 type slowTail struct {
 	*bubble
 
@@ -117,7 +117,7 @@ func newSlowTail(t *bubble, pause time.Duration) *slowTail {
 	}), lane, "x")
 	t.r.start()
 	<-t.r.Ready()
-	t.db.write("x", 2000) // which shows that the destination is fast
+	t.db.write("x", 2000) // so that the lane counts as fast
 	eventually(t, "all delivered", t.db.empty)
 	s.seen = s.here.n()
 	slow.Store(true)
@@ -126,9 +126,9 @@ func newSlowTail(t *bubble, pause time.Duration) *slowTail {
 	return s
 }
 
-// takeOver has another relay deliver what the first one gives up, until done says so
-// and a minute more. It returns how many of the first one's calls, whether
-// they came to an end or not, were for what the other has delivered.
+// takeOver has another relay deliver the events that the first one gives up, until done returns
+// true and a minute longer. It returns how many calls of the first one, finished or not, were for
+// events that the other has delivered.
 func (s *slowTail) takeOver(done func() bool) (twice int) {
 	next := newRelay(s, s.db, 2, testConfig())
 	next.to(s, "a", s.there.handler(nil), testLane(), "x")
@@ -148,8 +148,8 @@ func (s *slowTail) takeOver(done func() bool) (twice int) {
 	return twice
 }
 
-// What waits behind slow deliveries in a relay that does not reach the database is not
-// begun with when the lease is about to end: others have it from then on.
+// Deliveries that wait behind slow ones in a relay that cannot reach the database are not started
+// when the lease is about to end: other relays may have them from then on.
 func TestRunShedsTheTailOfALease(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -163,7 +163,7 @@ func TestRunShedsTheTailOfALease(t *testing.T) {
 			}
 			return len(all) == len(s.ids)
 		})
-		// Their answers could not be written: five rounds of two, and what was under way.
+		// Their answers could not be written: five rounds of two, and the running ones.
 		if twice > 16 {
 			t.Errorf("%d of %d events were delivered by both", twice, len(s.ids))
 		}
@@ -176,8 +176,8 @@ func TestRunShedsTheTailOfALease(t *testing.T) {
 	})
 }
 
-// A relay that was frozen, or cut off, renews its leases as soon as it is back. Others
-// have taken them over by then: what waited under them is not begun with, either.
+// A relay that was frozen, or cut off, renews its leases as soon as it is back. Others have taken
+// them over by then: the deliveries that waited under them are not started either.
 func TestRunShedsTheTailAfterAFreeze(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -187,7 +187,7 @@ func TestRunShedsTheTailAfterAFreeze(t *testing.T) {
 			s.db.faults = func(op string) faultKind {
 				if op == "renew" {
 					if renewals++; renewals < 5 {
-						return lostBefore // nobody renews anything for seven seconds
+						return lostBefore // no lease is renewed for seven seconds
 					}
 				}
 				return noFault

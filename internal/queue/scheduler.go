@@ -9,13 +9,12 @@ import (
 	"github.com/notifyd/notifyd/internal/engine"
 )
 
-// scheduler decides what is claimed next. Hints, timers and lanes tell it what
-// may be there; claimers ask it for a query and report what came of it.
+// scheduler decides what is claimed next. Hints, timers and lanes report where work may be;
+// claimers get queries from it and report their results.
 //
-// Fresh events are found in three ways: by an id that the bell named, by
-// sweeping the table in the order of ids, and by the sweep of one lane that
-// had no room when its events came by. Only one sweep is in flight at a time:
-// the next one begins where it ended.
+// Fresh events are found in three ways: by an id that the bell named, by the common sweep of the
+// table in the order of ids, and by the own sweep of a lane that had no room when the common sweep
+// passed. Only one sweep is in flight at a time: the next one begins where it ended.
 type scheduler struct {
 	limits engine.Limits
 	lanes  []dispatch.Lane
@@ -27,8 +26,8 @@ type scheduler struct {
 	wake *time.Timer
 
 	stopped   bool
-	hurry     chan struct{} // capacity 1: somebody should come who waits for handlers
-	salvaging int           // claimers that have answers to write first
+	hurry     chan struct{} // capacity 1: a claimer that waits for handlers should come
+	salvaging int           // claimers that must first write the answers of a lost claim
 
 	ids      []int64 // named by the bell, not yet claimed
 	hearing  hearing
@@ -37,7 +36,7 @@ type scheduler struct {
 	lagged   map[dispatch.Lane]*lag // lanes that were passed over
 	turns    turns
 
-	eventBytes int // of a payload, on average
+	eventBytes int // average payload
 	tally      tally
 
 	due due
@@ -48,22 +47,22 @@ type scheduler struct {
 	cold    int // claimers that have not tried to connect
 }
 
-// due is what is known of deliveries that had to wait. The scheduler's lock guards it.
+// due is the state of searching for due deliveries. The scheduler's lock guards it.
 type due struct {
 	claiming bool // a claim of due deliveries is in flight
 	now      bool
-	blocked  bool      // a lane had no room when last asked
-	at       time.Time // zero: nothing known
-	nextPoll time.Time // deliveries that another relay left behind
+	blocked  bool      // a lane had no room at the last query
+	at       time.Time // zero: unknown
+	nextPoll time.Time // finds deliveries that another relay left behind
 }
 
-// routes say where event types go. A [dispatch.Dispatcher] has them.
+// routes map event types to lanes. [dispatch.Dispatcher] implements it.
 type routes interface {
 	LanesOf(eventType string) (lanes []dispatch.Lane, firstTime bool)
 	TypesOf(f func(lanes []dispatch.Lane) bool) []string
 }
 
-// bellControl is how the scheduler works the bell; see bellringer.
+// bellControl operates the bell for the scheduler; see ringer.
 type bellControl interface {
 	silence()
 	ring()
@@ -78,21 +77,21 @@ func newScheduler(limits engine.Limits, lanes []dispatch.Lane, route routes, bel
 	s.wake = time.AfterFunc(time.Hour, s.poke)
 	s.sweep.low.settle, s.sweep.poll = settleTime, limits.PollInterval
 	s.sweep.begin(sweepFull)
-	// Writers may have been silent for a relay that has died since, and not have
-	// committed yet: falling asleep properly is what waits for them.
+	// Writers may have been silent because of a relay that has died since, and may not have
+	// committed yet. Falling asleep in the proper steps waits for them.
 	s.sweep.mode = ringing
 	bell.ring()
 	return s
 }
 
-// poke lets every waiting claimer look again.
+// poke makes every waiting claimer check again.
 func (s *scheduler) poke() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle.wakeAll()
 }
 
-// stop ends all waiting: next returns false from now on.
+// stop ends all waits: next returns false from now on.
 func (s *scheduler) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,13 +100,13 @@ func (s *scheduler) stop() {
 	s.idle.wakeAll()
 }
 
-// hint takes an id from the bell. It never blocks; what is too much becomes a
-// look at the table.
+// hint passes an id from the bell. It never blocks. Too many ids wake the relay up, which then
+// sweeps the table.
 func (s *scheduler) hint(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sweep.awake() {
-		return // the sweep will meet it
+		return // the sweep will find it
 	}
 	s.ids = append(s.ids, id)
 	if rate := s.hearing.count(time.Now()); rate >= watchFrom {
@@ -116,7 +115,7 @@ func (s *scheduler) hint(id int64) {
 	if len(s.ids) >= pressure {
 		s.wakeUpLocked()
 	}
-	if s.idle.nobody() {
+	if s.idle.allBusy() {
 		select {
 		case s.hurry <- struct{}{}:
 		default:
@@ -125,8 +124,8 @@ func (s *scheduler) hint(id int64) {
 	s.idle.wake()
 }
 
-// queued takes word that writers queue up to ring, at the given rate: silence
-// is worth while if more is found in it.
+// queued records that writers queue up to ring, and the rate of named ids. Silence pays if more
+// events are found in it.
 func (s *scheduler) queued(rate float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +137,7 @@ func (s *scheduler) queued(rate float64) {
 	s.idle.wakeAll()
 }
 
-// look takes word that there may be anything: the whole table is swept.
+// look requests a sweep of the whole table.
 func (s *scheduler) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +157,7 @@ func (s *scheduler) dueIn(d time.Duration) {
 	}
 }
 
-// room reports that a lane that refused work can take some.
+// room records that a lane that refused work has room again.
 func (s *scheduler) room() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +166,7 @@ func (s *scheduler) room() {
 	s.idle.wakeAll()
 }
 
-// dueNow reports that deliveries have become due.
+// dueNow records that deliveries have become due.
 func (s *scheduler) dueNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,8 +174,8 @@ func (s *scheduler) dueNow() {
 	s.idle.wakeAll()
 }
 
-// salvage keeps everybody from claiming while answers of a lost claim are to
-// be written, so that what was delivered is not claimed again first.
+// salvage stops all claims while the answers of a lost claim are being written, so that delivered
+// events are not claimed again before. delta is +1 at the beginning and -1 at the end.
 func (s *scheduler) salvage(delta int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +183,7 @@ func (s *scheduler) salvage(delta int) {
 	s.idle.wakeAll()
 }
 
-// next waits until there is something to claim. It returns false once the
-// scheduler is stopped.
+// next waits until there is something to claim. It returns false once the scheduler is stopped.
 func (s *scheduler) next() (Query, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +200,8 @@ func (s *scheduler) next() (Query, bool) {
 	return Query{}, false
 }
 
-// pickLocked prefers what has waited for nothing but us: named ids, then what
-// is due, then the sweep.
+// pickLocked prefers work that waits for nothing but a claimer: first named ids, then due
+// deliveries, then sweeps.
 func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if len(s.ids) > 0 {
 		q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.limits.Bytes, asked: now}
@@ -216,7 +214,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if s.sweeping {
 		return Query{}, false
 	}
-	common := s.sweep.due(now) && !now.Before(s.turns.making)
+	common := s.sweep.due(now) && !now.Before(s.turns.wayUntil)
 	if s.turns.lagNext || !common {
 		if q, ok := s.lagQueryLocked(now); ok {
 			s.turns.lagNext = false
@@ -230,7 +228,7 @@ func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	return s.sweepQueryLocked(now)
 }
 
-// dueQueryLocked asks for what had to wait, if any of it may be due.
+// dueQueryLocked returns a query for due deliveries, if there may be any.
 func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 	if s.due.claiming || !s.due.now && (s.due.at.IsZero() || now.Before(s.due.at)) {
 		return Query{}, false
@@ -241,12 +239,11 @@ func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 	return Query{Source: SourceDue, Wanted: wanted, Bytes: s.limits.Bytes, asked: now}, s.due.claiming
 }
 
-// sweepQueryLocked goes on with the common sweep, if any lane has room for what
-// it finds.
+// sweepQueryLocked continues the common sweep, if any lane has room for the events it may find.
 func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 	if s.sweep.start(now) && s.sweep.kind == sweepFull {
 		for _, g := range s.lagged {
-			g.back(beforeAll) // events may have come up behind these, too
+			g.back(beforeAll) // new events may be behind these positions, too
 		}
 	}
 	if !now.Before(s.due.nextPoll) {
@@ -261,12 +258,12 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		s.sweeping = true
 		return q, true
 	}
-	// Every lane is full or paused. Nothing could be done with what a
-	// sweep finds; onRoom brings us back here.
+	// Every lane is full or paused, so no lane could take what a sweep finds. A call of room
+	// resumes the sweep.
 	s.sweep.wait(now)
 	if len(s.lagged) == len(s.lanes) {
-		// Or all lag behind: their own sweeps see to it, and this one
-		// would wait for the slowest of them.
+		// Or all lanes lag: their own sweeps find the events, and the common sweep would wait for
+		// the slowest lane.
 		s.sweep.leave(now)
 		s.swept = true
 		s.readyLocked()
@@ -292,9 +289,9 @@ func (s *scheduler) wantedLocked() map[string]int {
 	return wanted
 }
 
-// limitLocked is as much as the roomiest lane can take: what the others cannot
-// is put back, and swept for them alone later. Half of the bytes are aimed at,
-// because what does not fit is read in vain.
+// limitLocked is the room of the roomiest lane: events that the other lanes cannot take are put
+// back, and swept for these lanes alone later. It aims at half of the bytes, because reading
+// payloads beyond the limit is wasted.
 func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {
@@ -303,7 +300,7 @@ func (s *scheduler) limitLocked() int {
 		}
 	}
 	if len(s.lanes) == 0 {
-		most = s.limits.Batch // everything is unrouted, and has to be marked so
+		most = s.limits.Batch // without lanes every event is unrouted, and is marked so
 	}
 	return min(most, s.batchLocked())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// silentBell notes what the scheduler asked of the bell last.
+// silentBell records the last order of the scheduler.
 type silentBell struct{ last bellOrder }
 
 func (b *silentBell) silence()    { b.last = bellSilence }
@@ -20,8 +20,8 @@ func (*silentBell) watch(float64) {}
 
 func (b *silentBell) ring() { b.last = bellRing }
 
-// newTestScheduler has two lanes: slow takes type s, fast takes type f, and
-// both have been met. The first full sweep is over.
+// newTestScheduler has two lanes: slow takes type s, fast takes type f, and both types are known.
+// The first full sweep is over.
 func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow dispatch.Lane) {
 	t.Helper()
 	d, err := dispatch.New(testConfig().dispatcher(), nil, slog.New(slog.DiscardHandler))
@@ -46,7 +46,7 @@ func newTestScheduler(t *testing.T) (s *scheduler, d *dispatch.Dispatcher, slow 
 	return s, d, d.Lanes()[0]
 }
 
-// lag makes a lane look behind the id.
+// lag makes a lane lag from the id on.
 func (s *scheduler) lag(l dispatch.Lane, after int64) {
 	s.passedOver(map[dispatch.Lane]int64{l: after + 1})
 }
@@ -62,7 +62,7 @@ func (s *scheduler) pick(t *testing.T) Query {
 	return q
 }
 
-// swept is a claim of consecutive ids.
+// sweptIDs is a claim of consecutive ids.
 func sweptIDs(from, to int64) *Claimed {
 	c := &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}}
 	for id := from; id <= to; id++ {
@@ -76,7 +76,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 	for name, tc := range map[string]struct {
 		passed int64
 		found  func(q Query) *Claimed
-		want   int64 // the lane's sweep goes on behind it
+		want   int64 // the lane's sweep continues after it
 	}{
 		"within a full claim":   {15, func(q Query) *Claimed { return sweptIDs(11, 10+int64(q.Limit)) }, 14},
 		"before a full claim":   {5, func(q Query) *Claimed { return sweptIDs(11, 10+int64(q.Limit)) }, 4},
@@ -100,7 +100,7 @@ func TestSchedulerKeepsWhatIsPassedOverDuringALanesSweep(t *testing.T) {
 			} else {
 				s.claimed(&q, c, nil)
 			}
-			for range 3 { // others may come first
+			for range 3 { // other queries may come first
 				q = s.pick(t)
 				if q.lane != nil {
 					break
@@ -160,8 +160,8 @@ func TestSchedulerTakesTurnsBetweenSweeps(t *testing.T) {
 	}
 }
 
-// nextOf answers what there is to claim with nothing, until it is what is wanted, and
-// returns how long that took.
+// nextOf answers queries with empty claims until the wanted one comes, and returns how long that
+// took.
 func (s *scheduler) nextOf(t *testing.T, wanted func(q *Query) bool) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -177,14 +177,14 @@ func (s *scheduler) nextOf(t *testing.T, wanted func(q *Query) bool) time.Durati
 	}
 }
 
-// A relay that is asleep has nothing but its timer: a common sweep that makes way is not
-// to wait for the next poll.
+// A sleeping relay has only its timer: a common sweep that makes way must not wait for the next
+// poll.
 func TestSchedulerComesBackAfterARest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _, _ := newTestScheduler(t)
 		s.sweep.mode = asleep
-		s.turns.making = time.Now().Add(longestWay)
+		s.turns.wayUntil = time.Now().Add(longestWay)
 		s.sweep.begin(sweepFull)
 		if took := s.nextOf(t, func(q *Query) bool { return q.Source == SourceSweep }); took > longestWay {
 			t.Errorf("it took %v", took)

@@ -15,40 +15,38 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Session claims and settles on a connection of its own, which it opens when
-// it is first needed and again after it was lost. It implements [Claimer].
-// One goroutine uses it; whoever made it calls Close.
+// Session claims and settles on a connection of its own, which it opens on first use and again
+// after a loss. It implements [Claimer]. Only one goroutine may use it; its creator closes it.
 type Session struct {
 	connector *store.Connector
 	options   SessionOptions
 	conn      *pgx.Conn
 	names     wire.Names
-	params    []byte // reused for the parameters of every flight
-	expected  int    // events in the next claim: as many as in the last
+	params    []byte // buffer for parameters, reused by every flight
+	expected  int    // expected number of events in the next claim: that of the last
 	ranged    bool   // outbox_events is partitioned: see ranged.go
 }
 
-// SessionOptions say what becomes of settled events, and whose leases are written.
+// SessionOptions configure the settlement of events, and the leases of a relay.
 type SessionOptions struct {
-	// Owner is the advisory lock of the relay, written into its leases.
+	// Owner is the key of the relay's advisory lock, which its leases carry.
 	Owner int64
 	// Lease is how long a lease lasts unless it is renewed.
 	Lease time.Duration
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
-	// Refused, if set, is called where the table turns out to be a stream, with an
-	// error that wraps outboxsql.ErrMode: the relay has nothing to do there any
-	// more. It must not block; several sessions may call it.
+	// Refused, if set, is called when the table turns out to be a stream, with an error that wraps
+	// outboxsql.ErrMode: this relay cannot work there any more. It must not block; several sessions
+	// may call it.
 	Refused func(error)
 }
 
-// NewSession returns a session that connects when it is first used.
+// NewSession returns a session that connects on first use.
 func NewSession(c *store.Connector, o SessionOptions) *Session {
 	return &Session{connector: c, options: o}
 }
 
-// Close ends the session, also after ctx has ended. What it had claimed is
-// unlocked.
+// Close ends the session, also after ctx has ended, and unlocks its claim.
 func (s *Session) Close(ctx context.Context) {
 	if s.conn != nil {
 		store.Close(ctx, s.conn)
@@ -98,7 +96,7 @@ func (s *Session) statements() map[string]string {
 	return all
 }
 
-// connect makes sure that there is a connection with all statements prepared.
+// connect ensures a connection with all statements prepared.
 func (s *Session) connect(ctx context.Context) error {
 	if s.conn != nil && !s.conn.IsClosed() {
 		return nil
@@ -108,8 +106,8 @@ func (s *Session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Every session asks: one that came back to a table that has become a stream
-	// would find all its events fresh.
+	// Every session checks the mode: after a reconnect to a table that has become a stream, all its
+	// events would look fresh.
 	if err = s.connector.HoldMode(ctx, conn, outboxsql.ModeQueue, s.options.Refused); err == nil {
 		s.ranged, err = store.IsPartitioned(ctx, conn)
 	}
@@ -144,15 +142,15 @@ func prepareAll(ctx context.Context, conn *pgconn.PgConn, statements map[string]
 	return errors.Join(append(errs, p.Close())...)
 }
 
-// flight is one pipelined round trip: statements go out together, and their
-// answers are read in order.
+// flight is one pipelined round trip: statements leave together, and their answers are read in
+// order.
 type flight struct {
 	pipeline *pgconn.Pipeline
 	cancel   context.CancelFunc
 }
 
-// fly sends the queued statements. The context bounds the round trip only: a
-// relay that stops lets a claim in flight come home.
+// fly sends the queued statements. The context bounds the round trip only: a stopping relay still
+// reads the answer of a claim in flight.
 func (s *Session) fly(ctx context.Context, queue func(*pgconn.Pipeline)) (*flight, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), store.RoundTripTimeout,
 		fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout))
@@ -178,7 +176,7 @@ func (f *flight) next() (*pgconn.ResultReader, error) {
 	return reader, nil
 }
 
-// skip reads the answer of a statement that returns nothing of interest.
+// skip reads and drops the answer of a statement.
 func (f *flight) skip() error {
 	reader, err := f.next()
 	if err != nil {
@@ -193,9 +191,8 @@ func (f *flight) close() error {
 	return f.pipeline.Close()
 }
 
-// abandon gives up the connection after an error, and with it the transaction
-// and all that it had locked. Reconnecting is rare and always right; picking
-// up a half-read pipeline is neither.
+// abandon gives up the connection after an error, and with it the transaction and its locks.
+// Reconnecting is rare and always right; resuming a half-read pipeline is neither.
 func (s *Session) abandon(ctx context.Context, what string, err error) error {
 	s.Close(ctx)
 	return fmt.Errorf("%s: %w", what, err)

@@ -10,16 +10,16 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// The conditions on state make every statement harmless to repeat: a
-// settlement whose COMMIT was not heard may be written again, by anybody.
+// The conditions on state make every statement harmless to repeat: after a COMMIT without a reply,
+// any relay may write the settlement again.
 const (
 	sqlDone   = `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 	sqlDelete = `DELETE FROM outbox_events WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 	sqlDefer  = `UPDATE outbox_events SET state = 'deferred' WHERE id = ANY($1::bigint[]) AND state = 'fresh'`
 )
 
-// sqlPut writes what is left to do. Times are the database's own, so that the
-// clocks of relays do not matter.
+// sqlPut writes the remaining deliveries. Times are those of the database, so that the clocks of
+// relays do not matter.
 const sqlPut = `INSERT INTO outbox_deliveries AS d
 	(event_id, destination, event_type, state, attempts, available_at, error_class, last_error, lease_token, lease_owner, lease_until)
 SELECT p.event_id, p.destination, p.event_type, p.state, p.attempts,
@@ -39,11 +39,10 @@ ON CONFLICT (event_id, destination) DO UPDATE SET
 const sqlRemove = `DELETE FROM outbox_deliveries AS d USING unnest($1::bigint[], $2::text[]) AS p(event_id, destination)
 WHERE d.event_id = p.event_id AND d.destination = p.destination`
 
-// Two relays may settle the last two destinations of one event at the same
-// moment, and neither sees the other's row go. So whoever has settled a
-// delivery locks its event, in the order of ids against deadlocks, and looks
-// with a statement, and so a snapshot, of its own. Delivery rows are always
-// locked before event rows.
+// Two relays may settle the last two destinations of one event at the same moment, and neither sees
+// the other's row go. So each relay that has settled a delivery locks the event, in the order of
+// ids against deadlocks, and checks for remaining deliveries with a statement, and so a snapshot,
+// of its own. Delivery rows are always locked before event rows.
 const (
 	sqlLock   = `SELECT FROM outbox_events WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE`
 	sqlFinish = `UPDATE outbox_events AS e SET state = 'done', processed_at = clock_timestamp()
@@ -63,8 +62,8 @@ func settleStatements() map[string]string {
 // Settle implements [Claimer]: all statements and the COMMIT leave in one flight.
 func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
 	if s.conn == nil || s.conn.IsClosed() {
-		// The claim is gone with its connection. What was delivered is
-		// written all the same, in a transaction of its own.
+		// The claim is gone with its connection. The deliveries are still recorded, in a
+		// transaction of their own.
 		return s.salvage(ctx, settlement)
 	}
 	if err := s.settle(ctx, settlement); err != nil {
@@ -73,12 +72,12 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
 	return nil
 }
 
-// salvage writes down what destinations have acknowledged after the claim was
-// lost. What failed is not written: its rows are free and will be met again.
+// salvage records acknowledged deliveries after the claim was lost. Failures are not recorded:
+// their rows are free and will be claimed again.
 func (s *Session) salvage(ctx context.Context, settlement *Settlement) error {
 	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove}
 	if len(settlement.Put) > 0 {
-		// Remove may belong to a delivery that Put has split up: both or neither.
+		// An entry of Remove may belong to a delivery that Put has split up: both or neither.
 		rest.Remove = nil
 	}
 	if rest.Empty() {
@@ -126,7 +125,7 @@ func (s *Session) send(ctx context.Context, queue func(send func(name string, ar
 	}
 	for range statements {
 		if err := f.skip(); err != nil {
-			_ = f.close() // says the same
+			_ = f.close() // returns the same error
 			return err
 		}
 	}
@@ -165,7 +164,7 @@ func (s *Session) queueSettlement(send func(name string, args ...[]byte), settle
 	}
 }
 
-// finished returns the events of which a delivery came to an end, in order.
+// finished returns the events of which a delivery has ended, in order.
 func finished(settlement *Settlement) []int64 {
 	var ids []int64
 	for _, r := range settlement.Remove {
@@ -207,8 +206,8 @@ func entryParams(entries []Entry) [][]byte {
 	}
 }
 
-// maxDelay keeps a time that is added to now within PostgreSQL's range, and
-// any event in sight of a person.
+// maxDelay keeps now plus a delay within PostgreSQL's range, and any event within a person's
+// lifetime.
 const maxDelay = 100 * 365 * 24 * time.Hour
 
 func delayMicroseconds(d time.Duration) int64 { return min(d, maxDelay).Microseconds() }

@@ -47,7 +47,7 @@ func TestSettle(t *testing.T) {
 	d.expect("the rest has none", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state <> 'running' AND num_nonnulls(lease_owner, lease_token, lease_until) > 0`)
 	d.expect("when", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE available_at BETWEEN now() + interval '59 min' AND now() + interval '61 min'`, "3")
 
-	// A second failure keeps what it does not replace, and a repetition is harmless.
+	// A second failure keeps the values that it does not replace, and a repetition is harmless.
 	d.exec(`UPDATE outbox_deliveries SET available_at = now() WHERE event_id = 3 AND destination = 'x'`)
 	if got := ids(d.claim(s, dueFor("x"))); len(got) != 1 {
 		t.Fatalf("due %v", got)
@@ -59,7 +59,7 @@ func TestSettle(t *testing.T) {
 	}
 	d.expect("again", `SELECT format('%s %s %s %s', attempts, error_class, last_error, available_at <= clock_timestamp()) FROM outbox_deliveries WHERE event_id = 3 AND destination = 'x'`, "3 event boom t")
 
-	// One destination after the other comes to an end.
+	// One destination after the other is settled.
 	d.claim(s, dueFor("x"))
 	d.settle(s, &Settlement{Remove: []Ref{ref(3, "x")}})
 	d.expect("one is left", events, "1 done t", "2 done t", "3 deferred f", "4 deferred f", "5 fresh f", "6 fresh f")
@@ -68,7 +68,7 @@ func TestSettle(t *testing.T) {
 	d.expect("the last one is dead", events, "1 done t", "2 done t", "3 done t", "4 deferred f", "5 fresh f", "6 fresh f")
 	d.expect("no lease is left", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE lease_owner IS NOT NULL`)
 
-	// What Put has split up: the undecided row goes, its destinations come.
+	// Put splits the undecided row: it goes, those of its destinations come.
 	d.exec(`UPDATE outbox_deliveries SET state = 'retry' WHERE event_id = 4`)
 	d.claim(s, dueFor(""))
 	d.settle(s, &Settlement{Remove: []Ref{ref(4, "")}, Put: []Entry{entry(4, "x", EntryRetry), entry(4, "y", EntryRetry)}})
@@ -95,8 +95,8 @@ func TestSettleDeletes(t *testing.T) {
 	d.expect("dead letters stay", deliveries, "2/x dead 0", "4/y dead 0", "5/y retry 0")
 }
 
-// TestLastTwoDestinations of one event are settled by two sessions at the same
-// moment: one of them has to see that nothing is left.
+// TestLastTwoDestinations of one event are settled by two sessions at the same moment: one of them
+// must see that no delivery is left.
 func TestLastTwoDestinations(t *testing.T) {
 	t.Parallel()
 	for _, remove := range []bool{false, true} {
@@ -164,8 +164,7 @@ func TestLastTwoDestinations(t *testing.T) {
 	}
 }
 
-// TestLostClaim: what was delivered is written although the claim was lost, and
-// nothing else is.
+// TestLostClaim: deliveries are recorded although the claim was lost, and nothing else is.
 func TestLostClaim(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -185,7 +184,7 @@ func TestLostClaim(t *testing.T) {
 		t.Fatal("settled although the claim was lost")
 	}
 	d.expect("nothing is written with an error", events, "1 fresh f", "2 fresh f", "3 fresh f", "4 fresh f", "5 deferred f")
-	// Another relay has met one of them in the meantime.
+	// Another relay has deferred one of them in the meantime.
 	d.exec(`UPDATE outbox_events SET state = 'deferred' WHERE id = 2`)
 	d.settle(s, settlement)
 	d.expect("salvaged", events, "1 done t", "2 deferred f", "3 fresh f", "4 fresh f", "5 deferred f")
@@ -201,7 +200,7 @@ func TestLostClaim(t *testing.T) {
 	d.expect("salvaged a delivery", events, "1 done t", "2 deferred f", "3 fresh f", "4 fresh f", "5 done t")
 	d.settle(s, &Settlement{})
 
-	// The session goes on, on a new connection.
+	// The session continues on a new connection.
 	if got := d.sweep(s, 10); len(got) != 2 {
 		t.Errorf("claimed %v", got)
 	}
@@ -312,7 +311,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestStandby: a server that cannot be written to counts as one that is not there.
+// TestStandby: a server that is read-only counts as unavailable.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, nil)

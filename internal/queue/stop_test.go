@@ -172,14 +172,13 @@ func TestRunStopSavesAnswersOfALostClaim(t *testing.T) {
 			t.Errorf("stopping took %v, lost %t", took, lost)
 		}
 		if !db.empty() {
-			t.Error("what was delivered is not written down")
+			t.Error("a delivery is not recorded")
 		}
 		c.once(t, ids)
 	})
 }
 
-// TestStopWhileItStartsIsNoOutage: the database was asked for slots, and has not
-// answered yet.
+// TestStopWhileItStartsIsNoOutage: the relay stops while its first query has no answer yet.
 func TestStopWhileItStartsIsNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,7 +191,7 @@ func TestStopWhileItStartsIsNoOutage(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 		if n := r.log.count("database does not answer"); n != 0 {
-			t.Errorf("an outage is told %d times", n)
+			t.Errorf("an outage is reported %d times", n)
 		}
 	})
 }

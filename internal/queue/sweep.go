@@ -6,48 +6,48 @@ import (
 )
 
 const (
-	// pressure is how many ids may wait for a claimer before the relay turns
-	// to sweeping, where one claim takes hundreds. Above the number of claimers,
-	// so that a handful of events at once is not yet a backlog.
+	// pressure is how many ids may wait for a claimer before the relay switches to sweeping, where
+	// one claim takes hundreds of events. It exceeds the number of claimers, so that a handful of
+	// simultaneous events is not yet a backlog.
 	pressure = 8
-	// awakeFor is over how long an awake relay measures what it finds, before
-	// it stays awake or falls asleep.
+	// awakeFor is the period over which an awake relay counts events, before it stays awake or
+	// falls asleep.
 	awakeFor = 20 * time.Millisecond
-	// awakePause is between the sweeps of an awake relay that has caught up:
-	// sweeping in vain would take the writers' processors from them.
+	// awakePause separates the sweeps of an awake relay that has caught up: empty sweeps would take
+	// processor time from the writers.
 	awakePause = 500 * time.Microsecond
-	// idleRate is the number of events per second that a relay claims as well
-	// by their ids, asleep, and with less delay.
+	// idleRate is the number of events per second that a sleeping relay claims by their ids as well
+	// as by sweeps, and with less delay.
 	idleRate = 2500
-	// silencePays is how much more writers must get done in silence for it to
-	// be worth while, where they had queued up for the bell.
+	// silencePays is how much more writers must get done in silence for silence to pay, if they had
+	// queued up for the bell.
 	silencePays = 1.2
-	// drowsyFirst is the first pause between the sweeps of a relay that falls
-	// asleep; each pause is twice as long as the one before.
+	// drowsyFirst is the first pause between the sweeps of a relay that falls asleep; each pause is
+	// twice as long as the one before.
 	drowsyFirst = time.Millisecond
-	// fullSweepEvery bounds how long an event may stay behind all cursors: an
-	// id may be drawn long before its transaction begins to write.
+	// fullSweepEvery bounds how long an event may stay behind all cursors: an id may be drawn long
+	// before its transaction begins to write.
 	fullSweepEvery = 30 * time.Second
-	// sweepShare is the part of the time that sweeps in vain may take.
+	// sweepShare is the share of the time that empty sweeps may take.
 	sweepShare = 0.05
-	// settleTime keeps the low-water mark away from ids that were drawn by
-	// statements which had not written yet, and so had no transaction id.
+	// settleTime keeps the low mark away from ids drawn by statements that had not written yet, and
+	// so had no transaction id.
 	settleTime = 2 * time.Second
-	// fastPoll is the poll interval while polls find what nobody announced.
+	// fastPoll is the poll interval while polls find unannounced events.
 	fastPoll = 20 * time.Millisecond
-	// fastPollFor is how long it stays so after the last such find.
+	// fastPollFor is how long fast polling continues after the last such event.
 	fastPollFor = 5 * time.Second
 )
 
-// cheapSweep is what looking back may cost without being rationed.
+// cheapSweep is how long a full sweep may take without being rationed.
 const cheapSweep = time.Millisecond
 
 // beforeAll is the id behind which a full sweep begins: writers may choose ids
 // of their own, and negative ones are among them.
 const beforeAll = math.MinInt64
 
-// rowCost is taken off the duration of a sweep for each event that it found:
-// the rest is what looking in vain cost.
+// rowCost is subtracted from the duration of a sweep for each event found: the rest is the cost of
+// an empty sweep.
 const rowCost = 10 * time.Microsecond
 
 // sweepKind says where a run of sweeps begins.
@@ -65,12 +65,12 @@ type mode uint8
 
 const (
 	asleep  mode = iota // the bell names ids; the poll is the floor
-	awake               // sweeping without a break, bell silent
-	ringing             // about to fall asleep; the bell is being let go
+	awake               // sweeps without a break; the bell is silent
+	ringing             // about to fall asleep; the bell is being released
 	drowsy              // asleep, but silent writers may not have committed yet
 )
 
-// bellOrder is what the bell is to do.
+// bellOrder is an order for the bell.
 type bellOrder uint8
 
 const (
@@ -79,16 +79,16 @@ const (
 	bellRing
 )
 
-// watermark is an id below which all events are settled, as far as
-// transactions tell that had an id of their own when it was set.
+// watermark is an id below which all events are settled, except those of transactions that had no
+// id yet when it was set.
 type watermark struct {
-	settle time.Duration // how old a candidate has to be
+	settle time.Duration // minimum age of a candidate
 
 	low  int64 // the mark
 	next int64 // becomes the mark once all transactions below xid have ended
 	xid  uint64
 	at   time.Time
-	over bool // they had, before the run under way began
+	over bool // they had ended before the current run began
 }
 
 // propose makes head the candidate, if there is none.
@@ -98,7 +98,7 @@ func (w *watermark) propose(now time.Time, head int64, xmax uint64) {
 	}
 }
 
-// runBegins notes whether the run that begins now will prove the candidate.
+// runBegins records whether the run that begins now will prove the candidate.
 func (w *watermark) runBegins(now time.Time, xmin uint64) {
 	w.over = w.xid != 0 && xmin >= w.xid && now.Sub(w.at) >= w.settle
 }
@@ -113,47 +113,46 @@ func (w *watermark) runEnded() {
 
 // sweep is the state of sweeping the table. The scheduler's lock guards it.
 //
-// Cursors and marks are there for speed only: what is behind all of them is
-// found by the full sweep.
+// Cursors and marks only save time: the full sweep finds the events behind all of them.
 type sweep struct {
 	poll   time.Duration // the poll interval
 	mode   mode
-	active bool      // a run is under way: go on until a claim comes back short
+	active bool      // a run is under way: continue until a claim comes back short
 	kind   sweepKind // where the run began
-	asked  bool      // another run, of kind wanted, is to follow
+	asked  bool      // another run, of kind wanted, will follow
 	wanted sweepKind
 
-	cursor int64     // the run goes on behind this id
+	cursor int64     // the run continues after this id
 	head   int64     // the highest id ever claimed
 	before int64     // head when the claim in flight left: older than its snapshot
-	near   watermark // trails head by the transactions under way
-	low    watermark // trails it by a while more
-	xmin   uint64    // of the last snapshot
+	near   watermark // trails head by the open transactions
+	low    watermark // trails near by settle
+	xmin   uint64    // xmin of the last snapshot
 
-	next      time.Time // when to sweep without being asked
+	next      time.Time // time of the next sweep if nothing requests one sooner
 	nextNear  time.Time
 	nextFull  time.Time
 	fastUntil time.Time
-	began     time.Time     // of the claim in flight
-	found     int           // events in this run so far
-	floor     float64       // awake: stay so above this many events per second
-	since     time.Time     // awake: counting what is found since
-	count     int           // awake: found since then
-	restUntil time.Time     // awake: until the next sweep
+	began     time.Time     // start of the claim in flight
+	found     int           // events found in this run
+	floor     float64       // awake: stays awake above this rate, in events per second
+	since     time.Time     // awake: start of the count
+	count     int           // awake: events found since then
+	restUntil time.Time     // awake: no sweep before this time
 	pause     time.Duration // drowsy: until the next sweep
 	xid       uint64        // drowsy: silent writers are below it
 }
 
 func (s *sweep) awake() bool { return s.mode == awake }
 
-// begin asks for a run; a more thorough one replaces a lesser one.
+// begin requests a run; a more thorough kind replaces a lesser one.
 func (s *sweep) begin(kind sweepKind) {
 	if !s.asked || kind > s.wanted {
 		s.asked, s.wanted = true, kind
 	}
 }
 
-// wake turns to sweeping without a break. It reports whether that is news.
+// wake switches to sweeping without a break. It reports whether that is a change.
 func (s *sweep) wake() bool {
 	s.begin(sweepLow)
 	if s.mode == awake {
@@ -163,21 +162,21 @@ func (s *sweep) wake() bool {
 	return true
 }
 
-// rise begins to be awake.
+// rise starts the time awake.
 func (s *sweep) rise() {
 	s.mode, s.floor, s.since, s.count = awake, idleRate, time.Time{}, 0
 }
 
-// due reports whether a sweep should be in flight.
+// due reports whether a sweep should be started.
 func (s *sweep) due(now time.Time) bool {
 	return s.active || s.asked || s.mode == awake && !now.Before(s.restUntil) || !now.Before(s.next)
 }
 
-// start chooses where the next claim begins. It reports whether that is a new run.
+// start chooses where the next claim begins. It reports whether that starts a new run.
 func (s *sweep) start(now time.Time) bool {
 	s.began, s.before = now, s.head
 	if s.active && (!s.asked || s.wanted <= s.kind) {
-		return false // what was asked for follows when this run has ended
+		return false // the requested run follows when this one has ended
 	}
 	kind := sweepOn
 	switch {
@@ -206,7 +205,7 @@ func (s *sweep) start(now time.Time) bool {
 	return true
 }
 
-// leave gives up a run; the marks stay where they are.
+// leave gives up a run; the marks do not move.
 func (s *sweep) leave(now time.Time) {
 	s.active = false
 	if s.kind == sweepFull {
@@ -214,9 +213,9 @@ func (s *sweep) leave(now time.Time) {
 	}
 }
 
-// rewind looks again behind low, where the marks may be ahead of a lane that
-// lagged: the common sweep has skipped its types and its own sweep goes on from
-// where it was, so that neither has seen who committed late.
+// rewind moves the marks back to low, where they may be ahead of a lane that lagged: the common
+// sweep has skipped its types, and the lane's own sweep continued after its last position. So
+// neither has seen events that were committed late.
 func (s *sweep) rewind(low int64) {
 	for _, w := range []*watermark{&s.near, &s.low} {
 		w.low, w.over = min(w.low, low), false
@@ -224,20 +223,19 @@ func (s *sweep) rewind(low int64) {
 	s.begin(sweepLow)
 }
 
-// rest puts off the next sweep.
+// rest postpones the next sweep.
 func (s *sweep) rest(now time.Time, d time.Duration) {
 	s.next = now.Add(jittered(d))
 }
 
-// wait puts off the next sweep of a relay that has nowhere to put what it would
-// find. Room is told of; that an awake relay looks again by itself is for the
-// case that there was room before anybody could be told.
+// wait postpones the next sweep of a relay whose lanes have no room. They report when they have
+// room again. An awake relay also checks by itself, in case room appeared before it was waiting.
 func (s *sweep) wait(now time.Time) {
 	s.rest(now, s.poll)
 	s.restUntil = now.Add(min(fastPoll, s.poll))
 }
 
-// swept takes what a claim of the common sweep found, and returns what the bell is to do.
+// swept records the result of a claim of the common sweep, and returns the order for the bell.
 func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 	n := len(c.Work)
 	s.xmin = c.Xmin
@@ -245,8 +243,8 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 		s.cursor = max(s.cursor, c.Work[n-1].Event.ID)
 	}
 	s.found += n
-	// Not the head of now: ids may have been drawn and claimed since the
-	// snapshot, beside others whose transactions it does not know.
+	// Not the current head: since the snapshot, ids may have been drawn and claimed, next to others
+	// whose transactions the snapshot does not know.
 	s.near.propose(now, s.before, c.Xmax)
 	s.low.propose(now, s.before, c.Xmax)
 	if c.Cut || n >= q.Limit {
@@ -259,8 +257,7 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 	return s.ended(now, max(0, now.Sub(s.began)-time.Duration(n)*rowCost))
 }
 
-// ended closes a run: there was nothing more to claim. cost is how long it
-// took to find that out.
+// ended closes a run that found nothing more to claim. cost is how long its last claim took.
 func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 	s.active = false
 	stretch := time.Duration(float64(cost) / sweepShare)
@@ -292,7 +289,7 @@ func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 	return bellLeave
 }
 
-// stayAwake counts what is found, and falls asleep when it has become little.
+// stayAwake counts the events found, and falls asleep when their rate is low.
 func (s *sweep) stayAwake(now time.Time) bellOrder {
 	s.restUntil = now.Add(awakePause)
 	s.count += s.found
@@ -313,7 +310,7 @@ func (s *sweep) stayAwake(now time.Time) bellOrder {
 	return bellRing
 }
 
-// rang begins the drowsy time: whoever wrote silently has an id below xid.
+// rang begins the drowsy time: silent writers have a transaction id below xid.
 func (s *sweep) rang(now time.Time, xid uint64) {
 	if s.mode == ringing {
 		s.mode, s.xid, s.pause = drowsy, xid, min(drowsyFirst, s.poll)
@@ -321,8 +318,8 @@ func (s *sweep) rang(now time.Time, xid uint64) {
 	}
 }
 
-// doze falls asleep once nobody is left who wrote silently: the snapshot was
-// taken before the sweep, so what had ended by then the sweep has seen.
+// doze falls asleep once no silent writer is left: the snapshot was taken before the sweep, so the
+// sweep has seen the events of every transaction that had ended by then.
 func (s *sweep) doze(now time.Time) {
 	if s.found == 0 && s.xmin >= s.xid {
 		s.mode = asleep
@@ -330,15 +327,15 @@ func (s *sweep) doze(now time.Time) {
 		return
 	}
 	if s.found > 0 {
-		// Somebody still writes silently: whoever keeps the bell may be frozen.
+		// A writer is still silent: the relay that keeps the bell may be frozen.
 		s.pause, s.fastUntil = min(drowsyFirst, s.poll), now.Add(fastPollFor)
 	}
 	s.next = now.Add(s.pause)
-	s.pause = min(2*s.pause, s.poll) // doubled without end, it would run over
+	s.pause = min(2*s.pause, s.poll) // bounded, or doubling would overflow
 }
 
-// pollFaster shortens the poll while it finds what nobody announced: a frozen
-// relay may be keeping the bell silent, or there is no bell.
+// pollFaster shortens the poll while it finds unannounced events: a frozen relay may keep the bell
+// silent, or there is no bell.
 func (s *sweep) pollFaster(now time.Time) {
 	if s.found > 0 {
 		s.fastUntil = now.Add(fastPollFor)
@@ -363,8 +360,8 @@ func (m mode) String() string {
 	}
 }
 
-// blind polls fast while nobody announces what may be there. As with every
-// poll, sweeps that take long are further apart.
+// blind polls fast while notifications are not heard. As with every poll, sweeps that take long are
+// further apart.
 func (s *scheduler) blind(is bool) { //nolint:revive // the state itself
 	s.mu.Lock()
 	defer s.mu.Unlock()

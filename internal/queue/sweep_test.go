@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sweptBy lets s take a claim of n events that ended at the id last.
+// sweptBy passes s a claim of n events that ended at the id last.
 func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) bellOrder { //nolint:revive // a test may say what it means
 	s.poll = testConfig().PollInterval
 	claimed := *c
@@ -22,7 +22,7 @@ func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) 
 	return s.swept(now, q, &claimed)
 }
 
-// swept is one sweep of the tests: it starts, and a claim comes back.
+// sweptIn is one sweep of the tests: it starts, and a claim comes back.
 func (s *sweep) sweptIn(now time.Time, took time.Duration, found int, c Claimed) bellOrder {
 	s.start(now)
 	return sweptBy(s, now.Add(took), s.head, false, found, &c)
@@ -38,7 +38,7 @@ func TestSweepFallsAsleepInSteps(t *testing.T) {
 	}
 	s.sweptIn(now, 0, 0, Claimed{Snapshot: Snapshot{Xmin: 10, Xmax: 10}})
 	if s.mode != asleep || s.due(now) {
-		t.Fatalf("mode %d after an empty table, due %t", s.mode, s.due(now))
+		t.Fatalf("mode %d after sweeping an empty table, due %t", s.mode, s.due(now))
 	}
 	if !s.wake() || s.mode != awake || s.wake() {
 		t.Fatal("waking is news once")
@@ -54,7 +54,7 @@ func TestSweepFallsAsleepInSteps(t *testing.T) {
 	step(awakeFor/2, awake, bellLeave, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
 	step(awakeFor/2, ringing, bellRing, Claimed{Snapshot: Snapshot{Xmin: 11, Xmax: 11}})
 	if s.due(now) {
-		t.Error("sweeps while the bell is let go")
+		t.Error("sweeps while the bell is being released")
 	}
 	s.rang(now, 12)
 	if s.mode != drowsy || !s.due(now) {
@@ -103,10 +103,10 @@ func TestSweepLooksAgainAfterTheRunUnderWay(t *testing.T) {
 	s.begin(sweepFull)
 	s.start(now)
 	sweptBy(s, now, 50, true, 50, &Claimed{})
-	s.begin(sweepFull) // a look, while the run is at id 50
+	s.begin(sweepFull) // a full sweep is requested while the run is at id 50
 	s.start(now)
 	if s.cursor != 50 {
-		t.Fatalf("the run under way was cut short: cursor %d", s.cursor)
+		t.Fatalf("the current run was cut short: cursor %d", s.cursor)
 	}
 	sweptBy(s, now, 60, false, 10, &Claimed{})
 	if !s.due(now) {
@@ -114,13 +114,13 @@ func TestSweepLooksAgainAfterTheRunUnderWay(t *testing.T) {
 	}
 	s.start(now)
 	if s.kind != sweepFull || s.cursor != beforeAll {
-		t.Errorf("what follows is of kind %d from %d", s.kind, s.cursor)
+		t.Errorf("the next run is of kind %d from %d", s.kind, s.cursor)
 	}
 	lesser := &sweep{active: true, kind: sweepNear, cursor: 70}
 	lesser.begin(sweepFull)
 	lesser.start(now)
 	if lesser.kind != sweepFull || lesser.cursor != beforeAll {
-		t.Errorf("a lesser run goes on: kind %d from %d", lesser.kind, lesser.cursor)
+		t.Errorf("a lesser run continues: kind %d from %d", lesser.kind, lesser.cursor)
 	}
 }
 

@@ -6,20 +6,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// takeOverBatch is how many leases one statement takes over: relays that had many
-// and are gone must not make it run out of its time again and again.
+// takeOverBatch is how many leases one statement takes over. Without a bound, the many leases of a
+// dead relay would make it time out again and again.
 const takeOverBatch = 1000
 
-// TakeOver implements [Housekeeper]. A lease is taken over when its
-// time is up, or at once when its owner's advisory lock is free. One that is being
-// settled at the moment is left to the next call.
+// TakeOver implements [Housekeeper]. A lease is taken over when it has expired, or at once when its
+// owner's advisory lock is free. A lease that is being settled is left to the next call.
 //
-// After each loss of the session it looks for leases of this relay that the relay
-// does not know, too: what was committed in the last moments before a crash of
-// PostgreSQL, or before a failover to a server that lagged, may be undone, and
-// with it that a leased delivery has come to its end. mine is asked on the new
-// session: a lease that is not live by then has ended in a commit, and if the row
-// still has it, that commit is lost.
+// After each loss of the session, TakeOver also takes over leases of this relay that the relay does
+// not know. A crash of PostgreSQL, or a failover to a server that lagged, may undo the last
+// commits, and with them the end of a leased delivery. mine is called on the new session: a lease
+// that is not live then had ended in a commit, and if the row still has it, that commit is lost.
 func (k *Keeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, err error) {
 	for {
 		some, err := k.takeOverSome(ctx, mine)
@@ -36,7 +33,7 @@ func (k *Keeper) takeOverSome(ctx context.Context, mine func() Tokens) (n int, e
 		if k.checked != c {
 			t := mine()
 			own, err = takeOver(ctx, c, `lease_owner = $3 AND lease_token <= $4 AND lease_token <> ALL($5)`,
-				"the database has lost what became of it", k.options.Owner, t.Last, append([]int64{}, t.Live...)) // an array in any case: <> ALL (NULL) is never true
+				"the database lost the outcome of the delivery", k.options.Owner, t.Last, append([]int64{}, t.Live...)) // never nil: <> ALL (NULL) is never true
 			if err != nil || own == takeOverBatch {
 				n = own
 				return err
@@ -54,14 +51,14 @@ func (k *Keeper) takeOverSome(ctx context.Context, mine func() Tokens) (n int, e
 			}
 		}
 		n, err = takeOver(ctx, c, `(lease_owner = ANY($3) OR lease_until < clock_timestamp())`,
-			"the relay that worked on it is gone, or did not renew its lease", gone)
+			"the relay that ran the delivery is gone, or did not renew its lease", gone)
 		n += own
 		return err
 	})
 	return n, err
 }
 
-// takeOver makes due what runs and fits the condition, whose parameters begin with $3.
+// takeOver makes due the running deliveries that fit the condition, whose parameters begin with $3.
 func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...any) (int, error) {
 	tag, err := c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
 		lease_owner = NULL, lease_token = NULL, lease_until = NULL,
@@ -72,8 +69,8 @@ func takeOver(ctx context.Context, c *pgx.Conn, condition, why string, args ...a
 	return int(tag.RowsAffected()), err
 }
 
-// otherOwners returns who else holds leases, skipping from owner to owner in
-// the index instead of reading every lease.
+// otherOwners returns the other owners of leases. It skips from owner to owner in the index instead
+// of reading every lease.
 func (k *Keeper) otherOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) {
 	rows, err := c.Query(ctx, `WITH RECURSIVE o(owner) AS (
 			(SELECT lease_owner FROM outbox_deliveries WHERE state = 'running' ORDER BY lease_owner LIMIT 1)
@@ -87,8 +84,8 @@ func (k *Keeper) otherOwners(ctx context.Context, c *pgx.Conn) ([]int64, error) 
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// goneOwners returns those of the owners whose lock nobody holds. pg_locks
-// shows a bigint key as its two halves.
+// goneOwners returns those of the owners whose lock is free. pg_locks shows a bigint key as its two
+// halves.
 func goneOwners(ctx context.Context, c *pgx.Conn, owners []int64) ([]int64, error) {
 	rows, err := c.Query(ctx, `SELECT o.owner FROM unnest($1::bigint[]) AS o(owner)
 		WHERE NOT EXISTS (SELECT FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1

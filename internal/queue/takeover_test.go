@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// none are the leases of a relay that has not begun any.
+// none are the leases of a relay that has none yet.
 func none() Tokens { return Tokens{} }
 
 func (d *db) takeOver(k *Keeper) int {
@@ -23,7 +23,7 @@ func TestTakeOver(t *testing.T) {
 	alive, other := d.keeper(a), d.keeper(b)
 	d.hold(alive)
 	d.hold(other)
-	d.lease(a.Owner, 1, soon)                     // its owner lives
+	d.lease(a.Owner, 1, soon)                     // its owner is alive
 	d.lease(b.Owner, 1, soon)                     // the other one's own
 	d.lease(a.Owner, 2, `now() - interval '1 s'`) // not renewed
 	if n := d.takeOver(other); n != 1 {
@@ -33,9 +33,9 @@ func TestTakeOver(t *testing.T) {
 	if n := d.takeOver(other); n != 0 {
 		t.Errorf("%d taken over from the living", n)
 	}
-	d.lease(c.Owner, 1, soon) // an owner that never was
+	d.lease(c.Owner, 1, soon) // an owner that never existed
 	if n := d.takeOver(other); n != 1 {
-		t.Errorf("%d taken over from the one that never was", n)
+		t.Errorf("%d taken over from the one that never existed", n)
 	}
 	d.end(a.Owner)
 	if n := d.takeOver(other); n != 1 {
@@ -45,8 +45,8 @@ func TestTakeOver(t *testing.T) {
 	d.expect("reason", `SELECT DISTINCT error_class FROM outbox_deliveries WHERE state = 'retry'`, "ours")
 	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
 
-	// Whoever was only disconnected for a moment lives on and can finish what
-	// was not taken.
+	// A relay that only lost its connection for a moment is alive and can finish the leases that
+	// were not taken over.
 	if err := alive.Renew(t.Context(), []int64{1}); err == nil {
 		t.Error("renewed on a dead connection")
 	}
@@ -62,7 +62,7 @@ func TestTakeOver(t *testing.T) {
 	if n := d.takeOver(other); n != 1 {
 		t.Errorf("%d taken over from the one that has stopped", n)
 	}
-	// What runs under the same number in another database is somebody else.
+	// The same number in another database belongs to another relay.
 	elsewhere := newDB(t)
 	stranger := elsewhere.keeper(c)
 	elsewhere.hold(stranger)
@@ -72,8 +72,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestTakeOverOfOnesOwn: what a crash of the database brought back is due again,
-// and what the relay works on is not.
+// TestTakeOverOfOnesOwn: a lease that a crash of the database brought back is due again; live
+// leases are not.
 func TestTakeOverOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -90,7 +90,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 		t.Helper()
 		n, err := k.TakeOver(t.Context(), func() Tokens {
 			asked++
-			return Tokens{Live: live, Last: 3} // 4 is given while the question is under way
+			return Tokens{Live: live, Last: 3} // token 4 is given out during the call
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 		t.Errorf("%d taken back, want 2", n)
 	}
 	d.expect("taken back", deliveries, "1/x retry 2", "2/x running 2", "3/x retry 2", "4/x running 2", "5/x running 2")
-	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "ours: the database has lost what became of it")
+	d.expect("why", `SELECT DISTINCT error_class || ': ' || last_error FROM outbox_deliveries WHERE state = 'retry'`, "ours: the database lost the outcome of the delivery")
 	if n := take(k); n != 0 || asked != 1 {
 		t.Errorf("%d taken back on the same session, asked %d times", n, asked)
 	}
@@ -113,10 +113,10 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 		t.Errorf("%d taken back on the next session, asked %d times", n, asked)
 	}
 	d.expect("all", deliveries, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x running 2")
-	// The first call looks for what is the other's own, and for what is nobody's.
+	// The first call takes over this relay's own leases and those without an owner.
 	d.lease(options().Owner, 1, soon)
 	if n := take(other); n != 2 {
-		t.Errorf("%d taken, want one of its own and one of nobody", n)
+		t.Errorf("%d taken, want one of its own and one without an owner", n)
 	}
 	d.expect("the other's", deliveries, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x retry 2", "6/x retry 2")
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// tally counts queries and what they found.
+// tally counts queries and their results.
 type tally struct {
-	claims uint64 // that found something
-	found  uint64 // by them
+	claims uint64 // claims that found something
+	found  uint64 // events found by them
 	asks   [SourceDue + 1]observe.Asked
 }
 
@@ -33,21 +33,22 @@ func (t *tally) stats(to *observe.Stats) {
 }
 
 const (
-	// listenFor is over how long the rate of named ids is measured.
+	// listenFor is the period over which the rate of named ids is measured.
 	listenFor = 50 * time.Millisecond
-	// watchFrom is the rate from which the relay looks whether writers queue up.
+	// watchFrom is the rate, in ids per second, from which the relay checks whether writers queue
+	// up.
 	watchFrom = 100.0
 )
 
-// hearing measures how many ids the bell names per second. Writers that have to
-// ring commit one after the other: the rate alone does not tell whether they
-// would be faster in silence, so from watchFrom on the relay looks whether they queue up.
+// hearing measures how many ids per second the bell names. Writers that ring commit one after the
+// other. The rate alone does not tell whether they would be faster in silence, so from watchFrom on
+// the relay checks whether they queue up.
 type hearing struct {
-	n     int // ids since then
+	n     int // ids since that time
 	since time.Time
 }
 
-// count counts an id, and returns the rate where it has been measured; 0 otherwise.
+// count counts an id, and returns the rate if it has just been measured, 0 otherwise.
 func (h *hearing) count(now time.Time) (rate float64) {
 	took := now.Sub(h.since)
 	if took < listenFor {

@@ -6,18 +6,17 @@ import (
 	"sync"
 )
 
-// tokens numbers the leases of a relay, and knows which of them have not come to
-// their end. A lease ends in a commit that PostgreSQL may lose in a crash, because
-// none is waited for: then the table has a lease of a relay that lives and has
-// forgotten it. See [Housekeeper].
+// tokens numbers the leases of a relay, and tracks which of them are live. A lease ends in a commit
+// that PostgreSQL may lose in a crash, because the relay does not wait for the flush. Then the
+// table has a lease of a live relay that the relay has forgotten. See [Housekeeper].
 type tokens struct {
-	mu   sync.Mutex // a leaf: no other lock is taken under it
+	mu   sync.Mutex // leaf: no other lock is taken under it
 	last int64
 	live map[int64]struct{}
 }
 
-// next returns the token of a new lease, which is live from then on: it may be in
-// the table before the relay hears that it is.
+// next returns the token of a new lease, which is live from now on: its row may exist before the
+// reply to the commit arrives.
 func (t *tokens) next() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,8 +28,8 @@ func (t *tokens) next() int64 {
 	return t.last
 }
 
-// end takes word that nobody works on these leases any more, and that what became
-// of them has been committed, or never will be.
+// end records that these leases are over: no delivery runs under them, and their outcome has been
+// committed, or never will be.
 func (t *tokens) end(ended ...int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,7 +38,7 @@ func (t *tokens) end(ended ...int64) {
 	}
 }
 
-// now returns the leases of this moment.
+// now returns the current leases.
 func (t *tokens) now() Tokens {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 
 const captured = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// TestTraceOfTheWriter: what was captured at the insert is a header, by every way
-// to the event, unless the writer gave one or it is none.
+// TestTraceOfTheWriter: a trace captured at the insert becomes a header, by every kind of query,
+// unless the writer set one or it is invalid.
 func TestTraceOfTheWriter(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
