@@ -13,32 +13,32 @@ import (
 )
 
 const (
-	// retryLock is the pause between attempts to get the lock while another
-	// relay has it. That relay's being awake is as good as ours.
+	// retryLock is the pause between attempts to get the lock while another relay has it. While
+	// that relay is awake, the bell is silent for this one, too.
 	retryLock = 100 * time.Millisecond
-	// checkHeld is how often a held lock is looked after.
+	// checkHeld is how often a held lock is checked.
 	checkHeld = time.Second
-	// queueFor bounds queueing for the lock behind writers, who hold it for
-	// microseconds: past that, a relay must have got it in between.
+	// queueFor bounds the wait for the lock behind writers, who hold it for microseconds: a longer
+	// wait means that a relay has got it in between.
 	queueFor = 200 * time.Millisecond
 	// bellTimeout bounds one statement.
 	bellTimeout = 10 * time.Second
-	// lockNotAvailable is what lock_timeout ends a wait with.
+	// lockNotAvailable is the SQLSTATE of a lock_timeout.
 	lockNotAvailable = "55P03"
 )
 
-// Bell keeps the trigger silent while the relay is awake: it holds the
-// advisory lock that the trigger tests, on a session of its own. When that
-// session breaks, the lock is free and the bell rings again by itself.
+// Bell keeps the trigger silent while the relay is awake: it holds the advisory lock that the
+// trigger tests, on a session of its own. When that session breaks, the lock is free and the bell
+// rings again by itself.
 type Bell struct {
 	connect Connect
 	log     *slog.Logger
-	wanted  chan struct{} // capacity 1: silence is asked for
+	wanted  chan struct{} // capacity 1: silence is requested
 	rings   chan chan ring
 	counts  chan chan count
 	notes   chan note
 
-	announce string // channel to tell other relays on that the bell is silent; empty where they need not know
+	announce string // channel on which other relays are notified that the bell is silent; empty: they are not
 	asks     chan chan silenced
 	pid      atomic.Uint32 // of the session, 0 while there is none
 
@@ -48,7 +48,7 @@ type Bell struct {
 	pauses *backoff.ExponentialBackOff // between attempts to connect
 }
 
-// note is a notification to be sent.
+// note is a notification to send.
 type note struct {
 	channel, payload string
 	sent             chan error // capacity 1
@@ -72,7 +72,7 @@ func NewBell(connect Connect, log *slog.Logger) *Bell {
 	}
 }
 
-// Silence asks for silence and returns at once.
+// Silence requests silence and returns at once.
 func (b *Bell) Silence() {
 	select {
 	case b.wanted <- struct{}{}:
@@ -80,10 +80,9 @@ func (b *Bell) Silence() {
 	}
 }
 
-// Ring ends the silence. It returns a transaction id such that every
-// transaction in which the trigger was silent because of this bell, or of one
-// that had asked for silence, has a smaller one: the lock is let go first, and
-// the id drawn after it.
+// Ring ends the silence. It returns a transaction id: every transaction in which the trigger was
+// silent because of this bell, or of one that had requested silence, has a smaller one. The lock is
+// released first, and the id drawn after that.
 func (b *Bell) Ring(ctx context.Context) (uint64, error) {
 	answer := make(chan ring, 1)
 	select {
@@ -99,9 +98,8 @@ func (b *Bell) Ring(ctx context.Context) (uint64, error) {
 	}
 }
 
-// Queued returns how many transactions, of the whole server, wait for others
-// to finish ringing: a transaction that notifies holds one lock, "database 0",
-// through its flush to disk.
+// Queued returns how many transactions of the whole server wait for others to finish ringing: a
+// transaction that notifies holds one lock, "database 0", until its commit is flushed.
 func (b *Bell) Queued(ctx context.Context) (writers int, err error) {
 	answer := make(chan count, 1)
 	select {
@@ -122,12 +120,12 @@ func (b *Bell) count(ctx context.Context) (c count) {
 		return conn.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND NOT granted
 			AND database = 0 AND classid = 'pg_catalog.pg_database'::regclass AND objid = 0`).Scan(&c.writers)
 	})
-	c.err = wrap("look who waits to ring", c.err)
+	c.err = wrap("count writers that wait to ring", c.err)
 	return c
 }
 
-// Notify sends a notification, whether or not the bell is silent: that is a
-// matter of the trigger alone.
+// Notify sends a notification, whether or not the bell is silent: silence concerns only the
+// trigger.
 func (b *Bell) Notify(ctx context.Context, channel, payload string) error {
 	n := note{channel, payload, make(chan error, 1)}
 	select {
@@ -150,7 +148,7 @@ func (b *Bell) notify(ctx context.Context, n note) error {
 	}))
 }
 
-// Run works the bell until ctx ends, and returns the cause of that.
+// Run operates the bell until ctx ends, and returns the cause.
 func (b *Bell) Run(ctx context.Context) error {
 	defer b.closeConn(ctx)
 	retry := time.NewTimer(0)
@@ -180,17 +178,17 @@ func (b *Bell) Run(ctx context.Context) error {
 		case answer := <-b.rings:
 			wanting = false
 			select {
-			case <-b.wanted: // asked for before this ring
+			case <-b.wanted: // requested before this ring
 			default:
 			}
-			xid, err := b.letGo(ctx)
+			xid, err := b.release(ctx)
 			answer <- ring{xid, err}
 		}
 		switch {
 		case !wanting:
 		case b.hold(ctx):
 			retry.Reset(checkHeld)
-		case b.conn == nil: // there is none to be had
+		case b.conn == nil: // no connection
 			retry.Reset(b.pauses.NextBackOff())
 		default:
 			retry.Reset(retryLock)
@@ -198,14 +196,13 @@ func (b *Bell) Run(ctx context.Context) error {
 	}
 }
 
-// WordAwake is what a bell notifies of that falls silent.
+// WordAwake is the notification of a bell that falls silent.
 const WordAwake = "awake"
 
 // Sent reports whether a notification comes from the session of the bell.
 func (b *Bell) Sent(from uint32) bool { return from != 0 && from == b.pid.Load() }
 
-// hold takes the lock unless another relay has it, and tells the others when it has got
-// it.
+// hold takes the lock unless another relay has it, and notifies the others when it has got it.
 func (b *Bell) hold(ctx context.Context) bool {
 	was := b.held
 	if !b.tryHold(ctx) {
@@ -220,7 +217,7 @@ func (b *Bell) hold(ctx context.Context) bool {
 // tryHold takes the lock unless another relay has it.
 func (b *Bell) tryHold(ctx context.Context) bool {
 	if b.held {
-		// The lock dies with its session, and nobody tells.
+		// The lock dies with its session, without a message.
 		_ = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
 		if b.held {
 			return true
@@ -232,9 +229,9 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 	if err != nil || b.held {
 		return b.held
 	}
-	// Writers test the lock by taking it for a moment, and under load there is
-	// always one that has it: a try never wins against them, a waiter does at
-	// once. Only a relay keeps it, and there is no need to queue behind that.
+	// Writers test the lock by taking it for a moment, and under load one of them always has it: an
+	// attempt without waiting never succeeds, and one that waits succeeds at once. Only a relay
+	// keeps the lock, and queueing behind a relay is useless.
 	relay, err := b.keptByOther(ctx)
 	if err != nil || relay {
 		return false
@@ -272,26 +269,26 @@ func (b *Bell) Silenced(ctx context.Context) (bool, error) {
 	}
 }
 
-// Announce has the bell tell other relays, on the channel that they listen on, when it
-// falls silent: they read what this one does not. Call it before Run.
+// Announce sets the channel on which the bell notifies other relays when it falls silent: they read
+// what this one does not. Call it before Run.
 func (b *Bell) Announce(channel string) { b.announce = channel }
 
-// keptByOther looks for a session that holds the lock, other than this one.
+// keptByOther reports whether another session holds the lock.
 func (b *Bell) keptByOther(ctx context.Context) (relay bool, err error) {
 	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objsubid = 1
 			AND granted AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 			AND classid = ((`+bellKey+`) >> 32)::oid AND objid = ((`+bellKey+`) & 4294967295)::oid)`).Scan(&relay)
 	})
-	return relay, wrap("look who keeps the bell silent", err)
+	return relay, wrap("check whether another relay keeps the bell silent", err)
 }
 
-// bellKey is the number of the lock in SQL. The search_path leads to the table.
+// bellKey is the key of the lock in SQL. The search_path leads to the table.
 const bellKey = `1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint`
 
-// letGo gives the lock back and draws a transaction id, in two statements:
-// within one, the id could be drawn first.
-func (b *Bell) letGo(ctx context.Context) (xid uint64, err error) {
+// release releases the lock and draws a transaction id, in two statements: in one, the id could be
+// drawn first.
+func (b *Bell) release(ctx context.Context) (xid uint64, err error) {
 	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if b.held {
 			if _, err := c.Exec(ctx, `SELECT pg_advisory_unlock(`+bellKey+`)`); err != nil {
@@ -301,11 +298,10 @@ func (b *Bell) letGo(ctx context.Context) (xid uint64, err error) {
 		}
 		return c.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint`).Scan(&xid)
 	})
-	return xid, wrap("let the bell ring", err)
+	return xid, wrap("release the bell", err)
 }
 
-// session runs f on the connection, which it opens if need be and gives up
-// after an error.
+// session runs f on the connection, which it opens if need be and gives up after an error.
 func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, bellTimeout)
 	defer cancel()
@@ -345,5 +341,5 @@ func (b *Bell) closeConn(ctx context.Context) {
 	b.pid.Store(0)
 }
 
-// closeTimeout bounds saying goodbye.
+// closeTimeout bounds the orderly end of the connection.
 const closeTimeout = time.Second

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// silent says whether a relay keeps the bell silent, as the trigger finds out.
+// silent reports whether a relay keeps the bell silent, as the trigger finds out.
 const silent = `SELECT NOT (pg_try_advisory_lock_shared(` + bellKey + `) AND pg_advisory_unlock_shared(` + bellKey + `))`
 
 func newBell(tb testing.TB, url string) (*Bell, *dialer, func()) {
@@ -21,7 +21,7 @@ func newBell(tb testing.TB, url string) (*Bell, *dialer, func()) {
 	return b, d, start(tb, b.Run)
 }
 
-// until asks until the answer is as wanted; go test's timeout bounds it.
+// until repeats the query until the answer is as wanted; go test's timeout bounds it.
 func until(tb testing.TB, conn *pgx.Conn, query string, want bool) {
 	tb.Helper()
 	for value[bool](tb, conn, query) != want {
@@ -31,8 +31,7 @@ func until(tb testing.TB, conn *pgx.Conn, query string, want bool) {
 	}
 }
 
-// held says whether a session holds the lock. Unlike a try it does not get
-// into anybody's way.
+// held reports whether a session holds the lock. Unlike a try it does not disturb other sessions.
 const held = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND objsubid = 1
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND classid = 1853122162::oid AND objid = 'outbox_events'::regclass::oid)`
@@ -111,7 +110,7 @@ func TestRingEndsWithItsContext(t *testing.T) {
 func TestRunOfTheBellEnds(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	// A writer that never lets go, so that the bell queues again and again.
+	// A writer that never releases it, so that the bell queues again and again.
 	exec(t, conn, `SELECT pg_advisory_lock_shared(`+bellKey+`)`)
 	b, _, stop := newBell(t, url)
 	b.Silence()
@@ -130,7 +129,7 @@ func TestTwoBells(t *testing.T) {
 	until(t, conn, held, true)
 	second.Silence()
 	until(t, conn, `SELECT true`, true)
-	// The second one answers at any time, and its ring takes nothing from the first.
+	// The second one always answers, and its ring does not end the silence of the first.
 	for range 5 {
 		second.Silence()
 		mustRing(t, second)
@@ -156,7 +155,7 @@ func TestTwoBells(t *testing.T) {
 	if holder() != pid(d2) {
 		t.Error("the second bell did not take over")
 	}
-	// And back, by the death of the second, whoever had asked in the meantime.
+	// And back, by the death of the second, whichever had requested silence in the meantime.
 	first.Silence()
 	d2.terminate(t, conn)
 	until(t, conn, held, true)
@@ -165,9 +164,8 @@ func TestTwoBells(t *testing.T) {
 	}
 }
 
-// TestBellUnderLoad: writers test the lock by taking it for a moment, all the
-// time; silence must come all the same, and ring must name an id above those of
-// all who were silent.
+// TestBellUnderLoad: writers test the lock by taking it for a moment, all the time. Silence must
+// come all the same, and the ring must return an id above those of all silent writers.
 func TestBellUnderLoad(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -180,8 +178,8 @@ func TestBellUnderLoad(t *testing.T) {
 		writer := connect(t, url)
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				// The test of the trigger, beside the transaction's own id. It
-				// comes last, so that what it finds was so when it has the id.
+				// The trigger's test, next to the transaction's own id. It comes last, so that its
+				// result still holds when the id has been drawn.
 				if _, err := writer.Exec(t.Context(), `WITH x AS MATERIALIZED (SELECT pg_current_xact_id()::text::bigint AS xid)
 					INSERT INTO said SELECT $1::bigint, xid, NOT (pg_try_advisory_lock_shared(`+bellKey+`) AND pg_advisory_unlock_shared(`+bellKey+`)) FROM x`,
 					rounds.Load()); err != nil {
@@ -197,8 +195,8 @@ func TestBellUnderLoad(t *testing.T) {
 		b.Silence()
 		until(t, conn, held, true)
 		xid := mustRing(t, b)
-		// Those below xid may still be open; those that are above were not silent,
-		// unless a later silence made them so.
+		// Transactions below xid may still be open; those above were not silent, unless because of
+		// a later silence.
 		until(t, conn, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > `+strconv.FormatUint(xid, 10), true)
 		if n := value[int](t, conn, `SELECT count(*) FROM said WHERE silent AND xid >= $1::bigint`, int64(xid)); n != 0 {
 			t.Fatalf("round %d: %d writers were silent with an id above the ring's", round, n)
@@ -208,6 +206,6 @@ func TestBellUnderLoad(t *testing.T) {
 	cancel()
 	wg.Wait()
 	if quiet == 0 {
-		t.Error("nobody was ever silent")
+		t.Error("no writer was ever silent")
 	}
 }

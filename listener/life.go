@@ -14,55 +14,56 @@ import (
 )
 
 const (
-	// canaryTimeout is how long the answer to a canary may take: it takes
-	// milliseconds where all is well, and a busy machine must not cost the connection.
+	// canaryTimeout is how long a canary may take. A healthy one takes milliseconds, but a busy
+	// machine must not cost the connection.
 	canaryTimeout = 5 * time.Second
-	// calm is how long notifications must have been heard without a break before
-	// an incident is over: a server that restarts again and again is one incident.
+	// calm is how long notifications must have been heard without a break before an incident is
+	// over: a server that restarts again and again is one incident.
 	calm = 5 * time.Second
 )
 
-// Proof says how a [Listener] proves that it would hear the bell: by canaries,
-// notifications of its own that are sent from another connection.
+// Proof configures how a [Listener] proves that it hears the bell: by canaries, notifications of
+// its own that are sent from another connection.
 type Proof struct {
-	// Channel is what canaries are sent on. No other relay may use it.
+	// Channel is the channel of the canaries. No other relay may use it.
 	Channel string
-	// Every is how often one is sent; more than 0.
+	// Every is the interval of canaries; above 0.
 	Every time.Duration
-	// Notify sends one, from another connection than the listening one.
+	// Notify sends a canary, from another connection than the listening one.
 	Notify func(ctx context.Context, channel, payload string) error
-	// Missed reports whether a notification would be missed at the moment if it
-	// were not heard. While it is not, no canary is sent. nil means always.
+	// Missed reports whether the relay depends on notifications now. While it returns false, no
+	// canary is sent. nil means always.
 	Missed func() bool
 }
 
-// State is how a [Listener] is at one moment.
+// State is the state of a [Listener] at one moment.
 type State struct {
-	// Listening says that there is a connection, LISTEN was accepted, and nothing
+	// Listening reports that there is a connection, that LISTEN was accepted, and that no evidence
 	// speaks against notifications being heard.
 	Listening bool
-	// Proven is when a canary was heard last, zero before the first.
+	// Proven is when the last canary was heard, zero before the first.
 	Proven time.Time
-	// RoundTrip is how long that one took, from being sent to being heard.
+	// RoundTrip is how long that canary took from being sent to being heard.
 	RoundTrip time.Duration
-	// Sent counts canaries, Unheard those that were not heard in time, and Unsent
-	// those that could not be sent.
+	// Sent counts canaries, Unheard those that were not heard in time, and Unsent those that could
+	// not be sent.
 	Sent, Unheard, Unsent uint64
 	// Lost counts connections that were lost or given up.
 	Lost uint64
-	// Trouble is why notifications are not heard, nil while they are.
+	// Trouble is the reason why notifications are not heard, nil while they are.
 	Trouble error
 }
 
-// errDead is a connection that was heard on, and is not any more.
+// errDead is the reason to give up a connection that has heard canaries, but does not any more.
 var errDead = fmt.Errorf("a notification was sent from another connection and not heard within %v: the connection is dead", canaryTimeout)
 
-// ErrDeaf is a connection on which no canary was ever heard, though LISTEN was accepted.
+// ErrDeaf is the error of a connection on which no canary was ever heard, though LISTEN was
+// accepted.
 var ErrDeaf = fmt.Errorf("LISTEN was accepted, and a notification from another connection was not heard within %v: the connection leads "+
 	"through a pooler in transaction mode, or to another database than the others; let listen_url lead to the database directly", canaryTimeout)
 
-// life is what is known of the listening connection. The goroutine that listens
-// and the one that sends canaries share it.
+// life is the state of the listening connection. The goroutine that listens and the one that sends
+// canaries share it.
 type life struct {
 	log      *slog.Logger
 	channel  string
@@ -71,28 +72,27 @@ type life struct {
 	poke     chan struct{} // capacity 1: LISTEN has just been accepted
 
 	mu     sync.Mutex
-	conn   *pgx.Conn // that listens, nil while there is none
+	conn   *pgx.Conn // the listening connection, nil while there is none
 	heard  chan uint64
-	proven bool  // on conn
+	proven bool  // conn has heard a canary
 	reason error // why conn was given up
-	deaf   bool  // nothing was ever heard on the last one
+	deaf   bool  // the last connection never heard a canary
 	blind  bool
 	state  State
 
-	since time.Time // when the incident began, zero while there is none
-	well  time.Time // since when all is well again, zero while it is not
-	lost  uint64    // connections, in this incident
-	tries uint64    // in vain, in this incident
+	since        time.Time // start of the incident, zero while there is none
+	healthySince time.Time // since when notifications are heard again, zero while they are not
+	lost         uint64    // connections lost in this incident
+	tries        uint64    // failed attempts in this incident
 }
 
-// listens takes word that LISTEN was accepted on conn. Where nothing is to be
-// proven it is taken as proof itself.
+// listens records that LISTEN was accepted on conn. Without a proof, that counts as hearing.
 func (l *life) listens(conn *pgx.Conn, prove bool) { //nolint:revive // prove is what the listener was told
 	l.mu.Lock()
 	l.conn, l.proven, l.state.Listening = conn, false, true
 	l.mu.Unlock()
 	if !prove {
-		l.fine(conn)
+		l.healthy(conn)
 	}
 	select {
 	case l.poke <- struct{}{}:
@@ -100,7 +100,7 @@ func (l *life) listens(conn *pgx.Conn, prove bool) { //nolint:revive // prove is
 	}
 }
 
-// ended takes word that the connection is gone, or could not be made.
+// ended records that the connection is gone, or could not be opened.
 func (l *life) ended(ctx context.Context, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,10 +122,10 @@ func (l *life) ended(ctx context.Context, err error) {
 	l.troubleLocked(ctx, err)
 }
 
-// troubleLocked begins an incident, or goes on with the one that is under way.
+// troubleLocked begins an incident, or continues the current one.
 func (l *life) troubleLocked(ctx context.Context, err error) {
-	l.state.Trouble, l.well = err, time.Time{}
-	l.seeLocked(true)
+	l.state.Trouble, l.healthySince = err, time.Time{}
+	l.setBlindLocked(true)
 	if !l.since.IsZero() {
 		return
 	}
@@ -136,8 +136,8 @@ func (l *life) troubleLocked(ctx context.Context, err error) {
 	l.log.WarnContext(ctx, "not listening; events are found by polling until notifications are heard again", "channel", l.channel, "err", err)
 }
 
-// seeLocked says whether the relay is blind, where that is news.
-func (l *life) seeLocked(blind bool) { //nolint:revive // the state itself
+// setBlindLocked reports whether the relay is blind, if that has changed.
+func (l *life) setBlindLocked(blind bool) { //nolint:revive // the state itself
 	if l.blind != blind {
 		l.blind = blind
 		if l.onBlind != nil {
@@ -146,33 +146,33 @@ func (l *life) seeLocked(blind bool) { //nolint:revive // the state itself
 	}
 }
 
-// fine takes word that notifications are heard on conn, which may be gone again.
-func (l *life) fine(conn *pgx.Conn) {
+// healthy records that notifications are heard on conn, which may be gone again.
+func (l *life) healthy(conn *pgx.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != conn {
 		return
 	}
 	l.state.Trouble, l.proven, l.deaf = nil, true, false
-	l.seeLocked(false)
-	if l.well.IsZero() {
-		l.well = time.Now()
+	l.setBlindLocked(false)
+	if l.healthySince.IsZero() {
+		l.healthySince = time.Now()
 	}
 }
 
-// settle ends the incident if all has been well for long enough, and returns
-// how long that will be yet, 0 if there is nothing to wait for.
+// settle ends the incident if notifications have been heard for long enough. It returns the time
+// left until then, 0 if there is no incident to end.
 func (l *life) settle() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.since.IsZero() || l.well.IsZero() {
+	if l.since.IsZero() || l.healthySince.IsZero() {
 		return 0
 	}
-	if left := calm - time.Since(l.well); left > 0 {
+	if left := calm - time.Since(l.healthySince); left > 0 {
 		return left
 	}
-	l.log.Info("listening again", "channel", l.channel, "after", l.well.Sub(l.since).Round(time.Millisecond),
-		"connections_lost", l.lost, "tries_in_vain", l.tries)
+	l.log.Info("listening again", "channel", l.channel, "after", l.healthySince.Sub(l.since).Round(time.Millisecond),
+		"connections_lost", l.lost, "failed_attempts", l.tries)
 	l.since, l.lost, l.tries = time.Time{}, 0, 0
 	if l.onChange != nil {
 		l.onChange(nil)
@@ -180,16 +180,16 @@ func (l *life) settle() time.Duration {
 	return 0
 }
 
-// giveUp closes the connection under the goroutine that waits on it, which then
-// makes a new one. It does nothing to a connection that is gone already.
+// giveUp closes the connection under the goroutine that waits on it, which then opens a new one. It
+// does nothing to a connection that is already gone.
 func (l *life) giveUp(conn *pgx.Conn) {
 	if l.condemn(conn) {
-		_ = conn.PgConn().Conn().Close() // it is given up because it does not work
+		_ = conn.PgConn().Conn().Close() // the connection is broken anyway
 	}
 }
 
-// condemn notes why the connection is given up. It reports false if that is
-// not the one that listens.
+// condemn records why the connection is given up. It returns false if conn is not the listening
+// one.
 func (l *life) condemn(conn *pgx.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,35 +206,35 @@ func (l *life) condemn(conn *pgx.Conn) bool {
 	return true
 }
 
-// isDeaf reports whether the last connection was one on which nothing is heard.
+// isDeaf reports whether the last connection never heard a canary.
 func (l *life) isDeaf() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.deaf
 }
 
-// hear takes a canary from the listening connection.
+// hear passes on a canary from the listening connection.
 func (l *life) hear(payload string) {
 	n, err := strconv.ParseUint(payload, 10, 64)
 	if err != nil {
-		return // somebody else sings on our channel
+		return // another client notifies on our channel
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
 	case l.heard <- n:
-	default: // nobody waits for that many
+	default: // more canaries than were sent
 	}
 }
 
-// listener returns the connection that listens, nil if there is none.
+// listener returns the listening connection, nil if there is none.
 func (l *life) listener() *pgx.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn
 }
 
-// isBlind reports whether the relay has been told to poll.
+// isBlind reports whether the relay has been switched to polling.
 func (l *life) isBlind() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,7 +249,7 @@ func (l *life) now() State {
 
 // watch sends canaries, if p is not nil, and ends incidents, until ctx ends.
 func (l *life) watch(ctx context.Context, p *Proof) {
-	every := time.Hour // woken by poke and by the end of an incident only
+	every := time.Hour // only poke and the end of an incident wake it
 	if p != nil {
 		every = p.Every
 	}
@@ -262,14 +262,14 @@ func (l *life) watch(ctx context.Context, p *Proof) {
 			timer = time.NewTimer(left)
 			over = timer.C
 		}
-		sing := false
+		send := false
 		select {
 		case <-ctx.Done():
 		case <-over:
 		case <-l.poke:
-			sing = p != nil
+			send = p != nil
 		case <-tick.C:
-			sing = p != nil && (p.Missed == nil || p.Missed() || l.isBlind())
+			send = p != nil && (p.Missed == nil || p.Missed() || l.isBlind())
 		}
 		if timer != nil {
 			timer.Stop()
@@ -277,16 +277,16 @@ func (l *life) watch(ctx context.Context, p *Proof) {
 		if ctx.Err() != nil {
 			return
 		}
-		if sing {
-			l.sing(ctx, p)
+		if send {
+			l.sendCanary(ctx, p)
 		}
 	}
 }
 
-// sing sends a canary and waits until it is heard. A connection on which it is
-// not is given up. Where it cannot be sent, that says nothing about the
-// connection that listens, only that nobody knows.
-func (l *life) sing(ctx context.Context, p *Proof) {
+// sendCanary sends a canary and waits until it is heard. A connection that does not hear it is
+// given up. If the canary cannot be sent, that tells nothing about the listening connection, only
+// that its state is unknown.
+func (l *life) sendCanary(ctx context.Context, p *Proof) {
 	conn := l.listener()
 	if conn == nil {
 		return
@@ -307,7 +307,7 @@ func (l *life) sing(ctx context.Context, p *Proof) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.poke: // another connection; it is its turn
+		case <-l.poke: // another connection, which needs a canary of its own
 			if conn = l.listener(); conn != nil {
 				l.again()
 			}
@@ -319,7 +319,7 @@ func (l *life) sing(ctx context.Context, p *Proof) {
 			l.mu.Lock()
 			l.state.Proven, l.state.RoundTrip = time.Now(), time.Since(begin)
 			l.mu.Unlock()
-			l.fine(conn)
+			l.healthy(conn)
 			return
 		case <-patience.C:
 			l.giveUp(conn)
@@ -328,7 +328,7 @@ func (l *life) sing(ctx context.Context, p *Proof) {
 	}
 }
 
-// again pokes whoever watches, which is the caller.
+// again pokes the watching goroutine, which is the caller.
 func (l *life) again() {
 	select {
 	case l.poke <- struct{}{}:
@@ -336,7 +336,7 @@ func (l *life) again() {
 	}
 }
 
-// unsent takes word that a canary could not be sent.
+// unsent records that a canary could not be sent.
 func (l *life) unsent(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -344,10 +344,10 @@ func (l *life) unsent(ctx context.Context, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state.Unsent++
-	l.troubleLocked(ctx, fmt.Errorf("whether notifications are heard is not known: %w", err))
+	l.troubleLocked(ctx, fmt.Errorf("it is unknown whether notifications are heard: %w", err))
 }
 
-// canaries takes the canaries that are heard.
+// canaries handles the canaries that are heard.
 type canaries struct{ l *Listener }
 
 func (c canaries) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {

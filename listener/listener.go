@@ -1,9 +1,7 @@
-// Package listener hears the bell of PostgreSQL: one connection that LISTENs,
-// and one that keeps the bell silent while the relay is awake anyway. It knows
-// ids and nothing else of events.
+// Package listener hears the bell of PostgreSQL: one connection that LISTENs, and one that keeps
+// the bell silent while the relay is awake. Of events it knows only ids.
 //
-// A notification is a hint. The rows are durable, and a hint that is lost, or
-// that comes twice, costs latency and nothing else.
+// A notification is a hint. The rows are durable, and a lost or repeated hint costs only latency.
 package listener
 
 import (
@@ -24,30 +22,28 @@ import (
 // which closes it.
 type Connect func(ctx context.Context) (*pgx.Conn, error)
 
-// Hints takes what the listener hears. Neither method may block: they run on
-// the connection that listens, and what blocks it fills the server's queue.
+// Hints receives the notifications. Neither method may block: they run on the listening connection,
+// and blocking it fills the server's queue.
 type Hints interface {
 	// Wake names an event that has been committed.
 	Wake(id int64)
-	// Look says that any number of events may be there, unnamed.
+	// Look reports that any number of unnamed events may be there.
 	Look()
 }
 
-// Words is implemented by [Hints] that know what a notification says that names no
-// event. Heard reports whether that is all there is to be done; otherwise Look is called.
-// It must not block.
+// Words is implemented by [Hints] that understand notifications that name no event. Heard reports
+// whether it has handled the notification; otherwise Look is called. It must not block.
 type Words interface {
-	// Heard takes the word, and the process of the server that it comes from.
+	// Heard gets the payload, and the process id of the server process that sent it.
 	Heard(word string, from uint32) bool
 }
 
 const (
-	// firstReconnect is short: most broken connections come back at once.
+	// firstReconnect is short: most connections can be replaced at once.
 	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long a database that is back goes unnoticed.
+	// longestReconnect bounds how long the return of a database goes unnoticed.
 	longestReconnect = 5 * time.Second
-	// steady is how long a connection must last to be taken as a good one: the
-	// pauses begin anew only after it.
+	// steady is how long a connection must last to count as good: only then the pauses start over.
 	steady = 5 * time.Second
 )
 
@@ -58,13 +54,13 @@ type Listener struct {
 	hints   Hints
 	pauses  *backoff.ExponentialBackOff
 
-	proof *Proof // nil: LISTEN is taken for proof
+	proof *Proof // nil: LISTEN counts as proof
 	life  *life
 
 	// Used by the goroutine that listens only.
 	connected time.Time // when the connection was made, zero while there is none
-	failed    bool      // the last attempt to connect was in vain
-	waiting   int       // channels that LISTEN has not been accepted for
+	failed    bool      // the last attempt to connect failed
+	waiting   int       // channels for which LISTEN has not been accepted
 	onListen  func()
 }
 
@@ -88,18 +84,18 @@ func reconnects() *backoff.ExponentialBackOff {
 	)
 }
 
-// OnChange sets a function that is told of the beginning of an incident, in
-// which notifications are not heard or not known to be, and with nil of its end,
-// some seconds after they are heard again. It must not block. Call it before Run.
+// OnChange sets a function that is called at the beginning of an incident, in which notifications
+// are not heard or not known to be heard, and with nil at its end, some seconds after they are
+// heard again. It must not block. Call OnChange before Run.
 func (l *Listener) OnChange(f func(err error)) { l.life.onChange = f }
 
-// OnBlind sets a function that is told when notifications are not heard, or not
-// known to be, and when they are again. It must not block. Call it before Run.
+// OnBlind sets a function that is called with true when notifications are not heard, or not known
+// to be heard, and with false when they are heard again. It must not block. Call OnBlind before
+// Run.
 func (l *Listener) OnBlind(f func(blind bool)) { l.life.onBlind = f }
 
-// Prove makes the listener prove that it hears. Without it, LISTEN is believed:
-// a connection that is dead and does not know, or a pooler, goes unnoticed. Call
-// it before Run. It fails where something is missing in p.
+// Prove makes the listener prove that it hears. Without it, an accepted LISTEN counts as proof, and
+// a dead connection or a pooler goes unnoticed. Call Prove before Run. It fails if p is incomplete.
 func (l *Listener) Prove(p Proof) error {
 	if p.Channel == "" || p.Channel == l.channel || p.Every <= 0 || p.Notify == nil {
 		return errProof
@@ -111,11 +107,10 @@ func (l *Listener) Prove(p Proof) error {
 // Listening reports whether the connection is there and listens.
 func (l *Listener) Listening() bool { return l.life.now().Listening }
 
-// State returns how the listener is at the moment.
+// State returns the current state of the listener.
 func (l *Listener) State() State { return l.life.now() }
 
-// Run listens until ctx ends, and reconnects whenever it has to. It returns
-// the cause of ctx's end.
+// Run listens until ctx ends, and reconnects whenever necessary. It returns the cause of ctx's end.
 func (l *Listener) Run(ctx context.Context) error {
 	p := &pgxlisten.Listener{
 		Connect:        l.reconnect,
@@ -128,18 +123,18 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 	var watch sync.WaitGroup
 	watch.Go(func() { l.life.watch(ctx, l.proof) })
-	_ = p.Listen(ctx) // it ends with ctx and tells nothing else
+	_ = p.Listen(ctx) // it ends only with ctx
 	watch.Wait()
 	return context.Cause(ctx)
 }
 
-// reconnect waits as long as the last connection deserves, and connects.
+// reconnect waits according to how long the last connection lasted, and connects.
 func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 	lost := !l.connected.IsZero()
 	if lost && time.Since(l.connected) >= steady && !l.life.isDeaf() {
 		l.pauses.Reset()
 	}
-	l.connected = time.Time{} // it has been given credit for
+	l.connected = time.Time{} // its duration has been taken into account
 	if lost || l.failed {
 		timer := time.NewTimer(l.pauses.NextBackOff())
 		defer timer.Stop()
@@ -161,8 +156,8 @@ func (l *Listener) reconnect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// accepted counts the channels that LISTEN was accepted for: only with all of
-// them can a canary be heard.
+// accepted counts the channels for which LISTEN was accepted: a canary can be heard only with all
+// of them.
 func (l *Listener) accepted(conn *pgx.Conn) {
 	if l.waiting--; l.waiting == 0 {
 		l.life.listens(conn, l.proof != nil)
@@ -172,8 +167,8 @@ func (l *Listener) accepted(conn *pgx.Conn) {
 // handler runs on the listening connection.
 type handler struct{ l *Listener }
 
-// HandleBacklog runs right after LISTEN: what was committed before it was not
-// heard, so the table has to be looked at, in this order and no other.
+// HandleBacklog runs right after LISTEN: commits before it were not heard, so the table must be
+// swept after it, in this order.
 func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
 	h.l.hints.Look()
 	if h.l.onListen != nil {
@@ -183,8 +178,8 @@ func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) erro
 	return nil
 }
 
-// HandleNotification passes an id on. Anything else, an empty payload above
-// all, means that there is more than could be named.
+// HandleNotification passes an id on. Any other payload, above all an empty one, means that there
+// are more events than could be named.
 func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
 	if id, ok := ParsePayload(n.Payload); ok {
 		h.l.hints.Wake(id)
@@ -194,8 +189,8 @@ func (h handler) HandleNotification(_ context.Context, n *pgconn.Notification, _
 	return nil
 }
 
-// ParsePayload returns the id that a notification names, and false if it
-// names none: then the table is to be looked at.
+// ParsePayload returns the id that a notification names, and false if it names none: then the table
+// must be swept.
 func ParsePayload(payload string) (id int64, ok bool) {
 	id, err := strconv.ParseInt(payload, 10, 64)
 	return id, err == nil && strconv.FormatInt(id, 10) == payload
@@ -206,7 +201,7 @@ var (
 	_ pgxlisten.BacklogHandler = handler{}
 )
 
-// wrap adds what was being done to an error.
+// wrap adds the failed action to an error.
 func wrap(what string, err error) error {
 	if err == nil {
 		return nil

@@ -72,9 +72,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestListensBeforeItLooks: what is committed during the look is heard. The
-// look of this test commits something itself, and on the first connection as
-// on every later one.
+// TestListensBeforeItLooks: events committed during the look are heard. The look of this test
+// commits one itself, on the first connection as on every later one.
 func TestListensBeforeItLooks(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -90,7 +89,7 @@ func TestListensBeforeItLooks(t *testing.T) {
 	stop()
 }
 
-// lookers does something when it is told to look.
+// lookers runs a function at every look.
 type lookers struct {
 	ears
 	look func()
@@ -113,8 +112,8 @@ func TestChannelOfAnotherSchema(t *testing.T) {
 	heard.expect(t, "2")
 }
 
-// TestReportsOnce however often it tries, also before the first connection. The
-// end is told when it has been good for a while.
+// TestReportsOnce however often it tries, also before the first connection. The end is reported
+// when notifications have been heard for a while.
 func TestReportsOnce(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -138,17 +137,17 @@ func TestReportsOnce(t *testing.T) {
 		heard.expect(t, "look")
 	}
 	if err := <-changes; err == nil {
-		t.Error("the first that is told is not the loss")
+		t.Error("the first report is not the loss")
 	}
 	if err := <-changes; err != nil {
-		t.Errorf("told of %v, want of the end", err)
+		t.Errorf("reported %v, want the end", err)
 	}
 	stop()
 	log.expect(t, "WARN not listening", "INFO listening again")
 }
 
-// TestPauses: a database that is down is asked more and more rarely, whether or
-// not it was ever there, and one that was there for a while quickly at first.
+// TestPauses: a database that is down is tried ever more rarely, whether or not it was ever up; one
+// that was connected for a while is tried quickly at first.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	for _, before := range []time.Duration{-1, 0, time.Hour} {
@@ -176,8 +175,7 @@ func TestPauses(t *testing.T) {
 				if n := len(tries); n < 40 || n > 200 {
 					t.Errorf("%d tries in 5 minutes", n)
 				}
-				// A connection that lasted is tried again quickly, one that
-				// broke at once is not.
+				// A connection that lasted is replaced quickly, one that broke at once is not.
 				if quick := tries[0].Sub(begin) <= 2*firstReconnect; quick != (before != 0) {
 					t.Errorf("first try after %v", tries[0].Sub(begin))
 				}
@@ -218,7 +216,7 @@ func TestParsePayload(t *testing.T) {
 	}
 }
 
-// FuzzPayload: a payload is an id exactly where it is how the id is written.
+// FuzzPayload: a payload is an id exactly if it is the canonical form of one.
 func FuzzPayload(f *testing.F) {
 	for _, seed := range []string{"", "0", "-1", "+1", "01", " 1", "9223372036854775807", "9223372036854775808"} {
 		f.Add(seed)

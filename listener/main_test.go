@@ -80,11 +80,11 @@ func (d *dialer) terminate(tb testing.TB, admin *pgx.Conn) {
 	pid := d.pids[len(d.pids)-1]
 	d.mu.Unlock()
 	if !value[bool](tb, admin, `SELECT pg_terminate_backend($1, 60000)`, pid) {
-		tb.Fatal("the session does not end")
+		tb.Fatal("the session did not end")
 	}
 }
 
-// logbook is where messages end up: "WARN text".
+// logbook collects messages: "WARN text".
 type logbook struct {
 	slog.Handler
 

@@ -17,10 +17,10 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// patience bounds waiting for something that is to happen.
+// patience bounds the wait for an expected event.
 const patience = time.Minute
 
-// proving is a listener that proves itself, and what it says.
+// proving is a listener that proves itself, and its reports.
 type proving struct {
 	*Listener
 	heard   ears
@@ -29,8 +29,7 @@ type proving struct {
 	changes chan error
 }
 
-// proved makes one that listens by way of connect; bell is the URL that its
-// canaries are sent to.
+// proved creates one that listens by way of connect; bell is the URL that its canaries are sent to.
 func proved(tb testing.TB, connect Connect, bell string) *proving {
 	tb.Helper()
 	p := &proving{heard: make(ears, 1000), log: &logbook{}, blind: make(chan bool, 1000), changes: make(chan error, 1000)}
@@ -89,8 +88,7 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// deafConn is a socket that takes nothing in once it is told to, like one whose
-// peer has vanished.
+// deafConn is a socket that reads nothing after a switch, like one whose peer has vanished.
 type deafConn struct {
 	net.Conn
 	deaf   <-chan struct{}
@@ -114,8 +112,8 @@ func (c *deafConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestDeadConnection: one on which nothing comes in any more is given up, and
-// until the bell is proven again the relay is blind.
+// TestDeadConnection: a connection that receives nothing any more is given up, and until the bell
+// is proven again the relay is blind.
 func TestDeadConnection(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -162,8 +160,8 @@ func TestDeadConnection(t *testing.T) {
 	}
 }
 
-// TestPoolerIsFound: LISTEN through a pooler in transaction mode is accepted,
-// and nothing is heard. It is said once, with the cure.
+// TestPoolerIsFound: LISTEN through a pooler in transaction mode is accepted, and no notification
+// is heard. It is reported once, with the remedy.
 func TestPoolerIsFound(t *testing.T) {
 	t.Parallel()
 	url, _ := database(t)
@@ -181,11 +179,11 @@ func TestPoolerIsFound(t *testing.T) {
 	stop()
 	p.log.expect(t, "WARN not listening")
 	if len(p.blind)+len(p.changes) > 0 {
-		t.Error("told of more than one incident")
+		t.Error("reported more than one incident")
 	}
 }
 
-// TestPoolerThatKeepsSessions: one in session mode is as good as none.
+// TestPoolerThatKeepsSessions: a pooler in session mode counts as a direct connection.
 func TestPoolerThatKeepsSessions(t *testing.T) {
 	t.Parallel()
 	url, _ := database(t)
@@ -194,8 +192,8 @@ func TestPoolerThatKeepsSessions(t *testing.T) {
 	p.until(t, "proof", func(s State) bool { return s.Sent > 5 && !s.Proven.IsZero() && s.Trouble == nil })
 }
 
-// TestCanaryThatCannotBeSent says nothing about the listening connection, only
-// that nobody knows.
+// TestCanaryThatCannotBeSent tells nothing about the listening connection, only that its state is
+// unknown.
 func TestCanaryThatCannotBeSent(t *testing.T) {
 	t.Parallel()
 	url, _ := database(t)
@@ -219,7 +217,7 @@ func TestCanaryThatCannotBeSent(t *testing.T) {
 		t.Error("still blind")
 	}
 	if err := next(t, "the incident", p.changes); err == nil {
-		t.Error("told of the end only")
+		t.Error("reported only the end")
 	}
 	if err := next(t, "its end", p.changes); err != nil {
 		t.Errorf("told of %v", err)
@@ -231,8 +229,8 @@ func TestCanaryThatCannotBeSent(t *testing.T) {
 	}
 }
 
-// TestStorm: however often the connection comes and goes, one line says so, and
-// one sums up. A connection that broke at once is not tried again at once.
+// TestStorm: however often the connection comes and goes, one line reports the incident, and one
+// sums it up. A connection that broke at once is not retried at once.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,8 +257,8 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// TestNoCanaryWhileNobodyWouldMissIt but for the first on a connection, and while
-// the relay is blind.
+// TestNoCanaryWhileNobodyWouldMissIt except the first on a connection, and while the relay is
+// blind.
 func TestNoCanaryWhileNobodyWouldMissIt(t *testing.T) {
 	t.Parallel()
 	url, _ := database(t)

@@ -1,5 +1,5 @@
-// Package engine has what both engines are given: limits, and the bell. An engine finds
-// what is to be delivered: package queue claims events, package stream reads them in order.
+// Package engine has the parts that both engines use: limits, and the bell. An engine finds the
+// events to deliver: package queue claims them, package stream reads them in order.
 package engine
 
 import (
@@ -11,19 +11,19 @@ import (
 
 // Limits bound an engine. DefaultLimits has the defaults; every field must be set.
 type Limits struct {
-	// Claims is how many claims of a queue may be in flight, each with a session; a stream
-	// reads with one connection more than that.
+	// Claims is how many claims of a queue may be in flight, each on a session of its own. A stream
+	// reads with one connection more.
 	Claims int
 	// Batch is the largest number of events in one claim or read.
 	Batch int
-	// Bytes bounds the payloads of one claim or read together, so that Claims times
-	// Bytes bounds what is in memory. A larger event is taken alone.
+	// Bytes bounds the payloads of one claim or read, so that Claims times Bytes bounds the memory.
+	// A larger event is taken alone.
 	Bytes int
 	// LockBudget is how long a claim's transaction may wait for handlers.
 	LockBudget time.Duration
 	// Lease is how long the lease of a slower delivery lasts without renewal.
 	Lease time.Duration
-	// PollInterval is how often the table is looked at without a notification.
+	// PollInterval is how often the table is polled without a notification.
 	PollInterval time.Duration
 }
 
@@ -81,12 +81,11 @@ func (l Limits) Validate() error {
 
 // Bell keeps writers from notifying while the engine reads the table anyway.
 type Bell interface {
-	// Silence asks for silence and returns at once; it may take a while to be
-	// granted, or never be, which costs writers speed and nothing else.
+	// Silence requests silence and returns at once. It may be granted late, or never, which only
+	// slows writers down.
 	Silence()
-	// Ring ends the silence, and returns a transaction id such that whoever
-	// wrote silently has a smaller one.
+	// Ring ends the silence, and returns a transaction id: every silent writer has a smaller one.
 	Ring(ctx context.Context) (xid uint64, err error)
-	// Queued returns how many writers wait for one another in order to ring.
+	// Queued returns how many writers wait for one another to ring.
 	Queued(ctx context.Context) (writers int, err error)
 }

@@ -16,36 +16,32 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// DefaultBacklogLimit is how many rows a question about what waits looks at,
-// unless BacklogOptions says otherwise.
+// DefaultBacklogLimit is how many rows a query of the backlog reads, unless BacklogOptions sets
+// another limit.
 const DefaultBacklogLimit = 10_000
 
-// BacklogOptions say what to look at. The zero value looks at the tables in
-// the schema public from their beginning.
+// BacklogOptions select the backlog to read. The zero value reads the tables in the schema public
+// from their beginning.
 type BacklogOptions struct {
 	// Schema holds the tables; "" is public.
 	Schema string
-	// After is the id above which fresh events are looked for: what a relay
-	// knows to be settled (dispatch.Dispatcher.SettledBelow). 0 looks at all of
-	// them, negative ids included.
+	// After is the id above which fresh events are searched: an id that a relay knows to be settled
+	// (dispatch.Dispatcher.SettledBelow). 0 searches all of them, negative ids included.
 	After int64
-	// Limit bounds the rows that each question reads, and with it every count;
-	// 0 is DefaultBacklogLimit.
+	// Limit bounds the rows that each query reads, and with it every count; 0 is
+	// DefaultBacklogLimit.
 	Limit int
-	// Route returns the destinations of an event type, none for a type without a
-	// route. Nil where the routes are not known: fresh events then count for no
-	// destination.
+	// Route returns the destinations of an event type, none for a type without a route. If it is
+	// nil, fresh events count for no destination.
 	Route func(eventType string) []string
-	// CountsOnly leaves errors, groups of dead letters and unrouted types out.
+	// CountsOnly omits errors, groups of dead letters and unrouted types.
 	CountsOnly bool
 }
 
-// ReadBacklog returns what waits. It never counts a table: every question
-// reads as many rows of an index as the limit says, and of a stream what waits to be
-// read is the distance between two numbers. All of them see the same
-// moment. conn may be any connection that is in no transaction; its settings
-// are as they were afterwards. The error names the cure where the tables are
-// missing.
+// ReadBacklog returns the backlog. It never counts a table: every query reads at most Limit rows of
+// an index. The unread part of a stream is the difference of two numbers. All queries see the same
+// snapshot. conn must not be in a transaction; its settings are the same afterwards. If the tables
+// are missing, the error names the remedy.
 func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (observe.Backlog, error) {
 	o = o.withDefaults()
 	r := backlogReader{options: o, names: make(map[string]*observe.DestinationBacklog)}
@@ -65,7 +61,7 @@ func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (observe
 		return observe.Backlog{}, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate up`: %w", o.Schema, outboxsql.ErrNotMigrated)
 	}
 	if err != nil {
-		return observe.Backlog{}, fmt.Errorf("read what waits: %w", err)
+		return observe.Backlog{}, fmt.Errorf("read the backlog: %w", err)
 	}
 	return r.finish(), nil
 }
@@ -76,12 +72,12 @@ func (o BacklogOptions) withDefaults() BacklogOptions {
 	return o
 }
 
-// backlogReader collects the answers.
+// backlogReader collects the results.
 type backlogReader struct {
 	options BacklogOptions
 	result  observe.Backlog
 	names   map[string]*observe.DestinationBacklog
-	oldest  map[int64][]*observe.DestinationBacklog // by event, of deliveries
+	oldest  map[int64][]*observe.DestinationBacklog // by event; the destinations whose oldest delivery is of that event
 }
 
 func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
@@ -99,7 +95,7 @@ func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
 	return steps
 }
 
-// destination returns the entry of a name, a new one if need be.
+// destination returns the entry of a name, and creates it if there is none.
 func (r *backlogReader) destination(name string) *observe.DestinationBacklog {
 	d := r.names[name]
 	if d == nil {
@@ -109,7 +105,7 @@ func (r *backlogReader) destination(name string) *observe.DestinationBacklog {
 	return d
 }
 
-// known returns the names in their order, the undecided one "" among them.
+// known returns the names in their order, with "" for undecided events.
 func (r *backlogReader) known() []string {
 	names := make([]string, 0, len(r.names))
 	for name := range r.names {
@@ -119,18 +115,17 @@ func (r *backlogReader) known() []string {
 	return names
 }
 
-// count makes a Count of n rows that were found by asking for one more than
-// the limit.
+// count converts n, a number of rows read with a limit one above the bound, into a Count.
 func (r *backlogReader) count(n int) observe.Count {
 	return observe.Count{N: min(n, r.options.Limit), More: n > r.options.Limit}
 }
 
-// waiting is an event that has waited since then.
+// waiting returns an event that has waited since the given time.
 func (r *backlogReader) waiting(id int64, since time.Time) *observe.Waiting {
 	return &observe.Waiting{EventID: id, Since: since, Age: max(0, r.result.At.Sub(since).Seconds())}
 }
 
-// older returns the one that has waited longer; either may be nil.
+// older returns the event that has waited longer; either may be nil.
 func older(a, b *observe.Waiting) *observe.Waiting {
 	if a == nil || b != nil && b.Since.Before(a.Since) {
 		return b
@@ -138,7 +133,7 @@ func older(a, b *observe.Waiting) *observe.Waiting {
 	return a
 }
 
-// finish puts together what belongs to a destination and what to nobody.
+// finish combines the parts of each destination, and those of no destination.
 func (r *backlogReader) finish() observe.Backlog {
 	b := r.result
 	for _, t := range b.Types {

@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// backlogStatement bounds each question: behind a long run of dead index
-	// entries, which an old snapshot keeps, even a bounded one may take long.
+	// backlogStatement bounds each query: even a bounded one may take long behind a long run of
+	// dead index entries, which an old snapshot keeps.
 	backlogStatement = 5 * time.Second
-	// backlogNames bounds the names and types that are told apart.
+	// backlogNames bounds the names and types that are listed separately.
 	backlogNames = 1000
-	// errorsLooked bounds the deliveries whose last error is looked at, and
-	// deadLooked the dead letters that are grouped, per destination.
+	// errorsLooked bounds the deliveries whose last error is read, and deadLooked the dead letters
+	// that are grouped, per destination.
 	errorsLooked, deadLooked = 100, 1000
 )
 
-// sqlSince is since when an event waits. Neither infinity nor the ends of the
-// calendar fit into a time of Go.
+// sqlSince is the time since when an event waits. Neither infinity nor the ends of the calendar fit
+// into a time.Time.
 const sqlSince = `least(greatest(created_at, available_at, now() - interval '100 years'), now() + interval '100 years')`
 
-// The questions. Each reads one index, in its order, and ends at its limit. They
-// say BETWEEN where they mean equal: only then does the order by that column count,
-// and no other index has it. The planner would rather read the primary key, which
-// is in the order of the table, and all of it.
+// The queries. Each reads one index, in its order, up to its limit. They use BETWEEN instead of
+// equality: with equality the planner ignores the order by that column and prefers the primary key,
+// which is in the order of the table, and reads all of it.
 const (
 	sqlBacklogTypes = `SELECT event_type, count(*), min(id) FILTER (WHERE available_at <= now() OR available_at IS NULL),
 		min(` + sqlSince + `) FILTER (WHERE available_at <= now() OR available_at IS NULL)
@@ -67,8 +66,8 @@ const (
 		FROM (SELECT event_id, available_at FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
 
-	// No index has the parked ones alone: they are looked for among those of
-	// their destination that have a key.
+	// No index has the parked rows alone: they are searched among the rows of their destination
+	// that have a key.
 	sqlBacklogParked = `SELECT w.name, d.looked, d.n, d.oldest
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT count(*) AS looked, count(*) FILTER (WHERE state = 'parked') AS n, min(event_id) FILTER (WHERE state = 'parked') AS oldest
@@ -107,8 +106,8 @@ const (
 	sqlBacklogOldest = `SELECT id, ` + sqlSince + ` FROM outbox_events WHERE id = ANY($1::bigint[])`
 )
 
-// prepare pins the plans: each question has one good plan, by index, and must
-// have it whatever the statistics say.
+// prepare pins the plans: each query has one good plan, by index, and must get it whatever the
+// statistics say.
 func (r *backlogReader) prepare(ctx context.Context, tx pgx.Tx) error {
 	names := []string{
 		"search_path", "statement_timeout", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan", "enable_sort",
@@ -267,7 +266,7 @@ func (r *backlogReader) readUnrouted(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// remember has the event's age looked up for a destination.
+// remember requests the age of the event for a destination.
 func (r *backlogReader) remember(d *observe.DestinationBacklog, id *int64) {
 	if id == nil || d.Name == "" {
 		return

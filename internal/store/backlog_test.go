@@ -127,7 +127,7 @@ func hours(w *observe.Waiting) string {
 	return fmt.Sprintf("%d/%v", w.EventID, (time.Duration(w.Age) * time.Second).Round(time.Minute))
 }
 
-// TestBacklogLimit: counting ends, and says so.
+// TestBacklogLimit: counting ends at the limit, and reports it.
 func TestBacklogLimit(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -170,9 +170,9 @@ func TestWatchBacklog(t *testing.T) {
 	}
 }
 
-// TestBacklogPlans reads a table of 300,000 events of which 10,000 wait, and a
-// hundred thousand deliveries. Each index scan has a condition, or ends at a limit:
-// no question reads a whole table or index.
+// TestBacklogPlans reads a table of 300,000 events of which 10,000 wait, and a hundred thousand
+// deliveries. Each index scan has a condition, or ends at a limit: no query reads a whole table or
+// index.
 func TestBacklogPlans(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -208,7 +208,7 @@ func (d *db) connectPinned(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn,
 	return (&Connector{Config: cfg, Schema: d.Schema}).Connect(ctx, "explain")
 }
 
-// explain returns the plans of the questions, as they were run, in JSON.
+// explain returns the plans of the queries, as they were run, in JSON.
 func (d *db) explain(connect func(context.Context, *pgx.ConnConfig) (*pgx.Conn, error), questions func(*pgx.Conn)) []string {
 	d.Helper()
 	var mu sync.Mutex
@@ -259,17 +259,16 @@ func (d *db) countsWaiting(conn *pgx.Conn) {
 		sums[w.State] += w.Count
 		more[w.State] = more[w.State] || w.More
 	}
-	// Each of five destinations has 5,000 that are dead, and of the parked ones all.
+	// Each of five destinations has 5,000 dead ones, and all of the parked ones.
 	if sums["fresh"] != DefaultBacklogLimit || !more["fresh"] || sums["unrouted"] != DefaultBacklogLimit || !more["unrouted"] ||
 		sums["dead"] < 20_000 || more["dead"] || sums["parked"] < 20_000 || more["parked"] || sums["running"] == 0 || sums["retry"] < 20_000 {
 		d.Errorf("what waits: %v, more: %v", sums, more)
 	}
 }
 
-// unboundedScans returns the scans of our tables in a plan that read all there
-// is: sequential and bitmap scans, and those of an index without a condition and a
-// limit right above, and all that really read more than the limits allow. The tables that
-// have a row per destination, or one, may be read whole.
+// unboundedScans returns the scans of our tables in a plan that read all rows: sequential and
+// bitmap scans, index scans without a condition and without a limit right above, and all scans that
+// read more than the limits allow. Tables with one row, or one per destination, may be read whole.
 func unboundedScans(plan string) (all []string) {
 	var root map[string]any
 	if err := json.Unmarshal([]byte(plan), &root); err != nil {

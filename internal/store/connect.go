@@ -1,5 +1,5 @@
-// Package store has what both engines need of the database: connections, the relay's
-// own session, retention, partitions, and what waits.
+// Package store has the parts of the database that both engines use: connections, the relay's own
+// session, retention, partitions, and the backlog.
 package store
 
 import (
@@ -17,8 +17,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Timeouts of the relay's own connections. All of them are far above what a
-// healthy server needs and bound how long a sick one can hold things up.
+// Timeouts of the relay's own connections. They are far above the times of a healthy server, and
+// bound how long a sick one can block the relay.
 const (
 	// connectTimeout bounds dialling, TLS and authentication together.
 	connectTimeout = 10 * time.Second
@@ -31,20 +31,19 @@ const (
 	// idleInTransaction lets the server end the transaction of a relay that
 	// froze, so that its rows are free again. The lock budget is far below it.
 	idleInTransaction = 5 * time.Second
-	// unitsIdle lets the server end the session that owns the units of a stream, if
-	// its relay froze, so that others get them. Whoever owns some uses it several
-	// times a second.
+	// unitsIdle lets the server end the session that owns units of a stream, if its relay froze, so
+	// that other relays get them. An owner uses the session several times a second.
 	unitsIdle = 5 * time.Second
-	// closeTimeout bounds saying goodbye.
+	// closeTimeout bounds the orderly end of a connection.
 	closeTimeout = time.Second
 )
 
-// RoleUnits is the role of the session that owns units of a stream. The server
-// ends it when nothing was asked on it for 5 s.
+// RoleUnits is the role of the session that owns units of a stream. The server ends it after 5 s
+// without a statement.
 const RoleUnits = "units"
 
-// idleLimit returns how long a session may be idle, 0 for as long as it likes: a
-// quiet night is no reason to lose the bell.
+// idleLimit returns how long a session may be idle, 0 for no limit: a quiet night is no reason to
+// lose the bell.
 func idleLimit(role string) time.Duration {
 	if role == RoleUnits {
 		return unitsIdle
@@ -52,25 +51,24 @@ func idleLimit(role string) time.Duration {
 	return 0
 }
 
-// Connector opens the relay's own connections. They never come from a pool:
-// each one has a session with settings and locks of its own.
+// Connector opens the relay's own connections. They never come from a pool: each one is a session
+// with settings and locks of its own.
 type Connector struct {
 	// Config is where to connect to. It is copied, never changed.
 	Config *pgx.ConnConfig
-	// Before, if set, may change the copy before each connect, to put in a
-	// fresh password for example.
+	// Before, if set, may change the copy before each connect, for example to set a fresh password.
 	Before func(ctx context.Context, c *pgx.ConnConfig) error
 	// Schema holds the tables; it becomes the search_path.
 	Schema string
 
 	direct        atomic.Pointer[pgx.ConnConfig] // see Redirect
-	keepsSessions atomic.Bool                    // there is a pooler, and it does
+	keepsSessions atomic.Bool                    // there is a pooler, and it keeps sessions
 	open          openConns
 }
 
-// HoldMode makes sure that the table is of the mode that is wanted, and stays so as long
-// as the session of conn lives: see outboxsql.HoldMode. refused, if set, is called with an
-// error that wraps outboxsql.ErrMode where the table is of the other mode.
+// HoldMode ensures that the table has the wanted mode, and keeps it while the session of conn
+// lives: see outboxsql.HoldMode. refused, if set, is called with an error that wraps
+// outboxsql.ErrMode if the table has the other mode.
 func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql.Mode, refused func(error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
@@ -81,10 +79,10 @@ func (c *Connector) HoldMode(ctx context.Context, conn *pgx.Conn, want outboxsql
 	return err
 }
 
-// Redirect makes all connections from now on go elsewhere: past a pooler.
+// Redirect sends all later connections elsewhere: past a pooler.
 func (c *Connector) Redirect(to *pgx.ConnConfig) { c.direct.Store(to) }
 
-// config returns where to connect to, as a copy.
+// config returns a copy of the target of connections.
 func (c *Connector) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	if direct := c.direct.Load(); direct != nil {
 		return direct.Copy(), nil
@@ -109,8 +107,7 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 	}
 	cfg.DialFunc = dialer().DialContext
 	if cfg.ValidateConnect == nil && len(cfg.Fallbacks) > 0 {
-		// Of several hosts, the one that can be written to. pgx would be content
-		// with the first that answers.
+		// Of several hosts, the primary. pgx would accept the first that answers.
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -129,16 +126,16 @@ func (c *Connector) Connect(ctx context.Context, role string) (*pgx.Conn, error)
 	return conn, nil
 }
 
-// connectError puts what pgx spreads over several lines, one for each address
-// that was tried, on the one that a log has for it.
+// connectError joins the lines of a pgx error, one for each address tried, so that a log has it on
+// one.
 type connectError struct{ error }
 
 func (e *connectError) Error() string { return strings.Join(strings.Fields(e.error.Error()), " ") }
 func (e *connectError) Unwrap() error { return e.error }
 
-// prepare sets what the relay relies on, whatever the role or the database
-// have as defaults. One statement; not startup parameters, because poolers
-// refuse those that they do not know.
+// prepare sets what the relay relies on, whatever the defaults of role and database are. It uses
+// one statement instead of startup parameters, because poolers refuse parameters that they do not
+// know.
 func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) error {
 	settings := [][2]string{
 		{"application_name", "notifyd/" + role},
@@ -152,7 +149,7 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 		{"lock_timeout", milliseconds(lockTimeout)},
 		{"idle_in_transaction_session_timeout", milliseconds(idleInTransaction)},
 		{"idle_session_timeout", milliseconds(idleLimit(role))},
-		// A relay that vanished must not keep rows and the bell locked for hours.
+		// A vanished relay must not keep rows and the bell locked for hours.
 		{"tcp_keepalives_idle", seconds(keepAliveIdle)},
 		{"tcp_keepalives_interval", seconds(keepAliveInterval)},
 		{"tcp_keepalives_count", strconv.Itoa(keepAliveCount)},
@@ -184,12 +181,12 @@ func (c *Connector) prepare(ctx context.Context, conn *pgx.Conn, role string) er
 	return nil
 }
 
-// Close says goodbye within a short time of its own, even when ctx has ended,
-// and closes the socket in any case.
+// Close ends the connection in order, within a short time of its own, even when ctx has ended, and
+// closes the socket in any case.
 func Close(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // the socket is closed either way; there is nothing left to tell
+	_ = conn.Close(ctx) // the socket is closed either way
 }
 
 func seconds(d time.Duration) string { return strconv.FormatInt(int64(d.Seconds()), 10) }

@@ -8,16 +8,15 @@ import (
 
 // RoleConns are the connections of a relay in one role.
 type RoleConns struct {
-	// Role is what follows notifyd/ in pg_stat_activity: claim, lease, listen.
+	// Role is the part of application_name after notifyd/: claim, lease, listen.
 	Role string
-	// Open is how many there are at the moment, and Opened how many there have
-	// been.
+	// Open is how many are open now, and Opened how many were opened so far.
 	Open   int
 	Opened uint64
 }
 
-// openConns counts connections. Whoever closes one does not tell: the
-// connection itself does. The zero value has none.
+// openConns counts connections. The code that closes one does not report it: the connection itself
+// does. The zero value has none.
 type openConns struct {
 	mu     sync.Mutex
 	gone   map[string][]<-chan struct{} // by role; closed with the connection
@@ -34,7 +33,7 @@ func (o *openConns) add(role string, gone <-chan struct{}) {
 	o.gone[role] = append(o.liveLocked(role), gone)
 }
 
-// liveLocked forgets the connections of a role that are closed.
+// liveLocked drops the closed connections of a role.
 func (o *openConns) liveLocked(role string) []<-chan struct{} {
 	return slices.DeleteFunc(o.gone[role], func(gone <-chan struct{}) bool {
 		select {
@@ -46,7 +45,7 @@ func (o *openConns) liveLocked(role string) []<-chan struct{} {
 	})
 }
 
-// Conns returns the connections that c has opened, by role in their order.
+// Conns returns the connections that c has opened, sorted by role.
 func (c *Connector) Conns() (all []RoleConns) {
 	o := &c.open
 	o.mu.Lock()

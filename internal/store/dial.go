@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// How soon a peer is noticed that has vanished without a word: a machine that
-// lost its power, a firewall that forgot the connection. The kernel's defaults
-// take two hours where nothing is sent, and a quarter of an hour where something is.
+// The timeouts that detect a vanished peer: a machine without power, a firewall that dropped the
+// connection. With the kernel's defaults, that takes two hours on an idle connection, and a quarter
+// of an hour on a busy one.
 const (
 	// keepAliveIdle is how long a connection may be silent before it is probed.
 	keepAliveIdle = 5 * time.Second
-	// keepAliveInterval is between the probes.
+	// keepAliveInterval is the time between probes.
 	keepAliveInterval = 2 * time.Second
 	// keepAliveCount is how many probes may go unanswered.
 	keepAliveCount = 3
-	// userTimeout bounds how long what was sent, probes included, may stay
-	// without an acknowledgement. It is TCP_USER_TIMEOUT, which Linux has.
+	// userTimeout bounds how long sent data, probes included, may stay unacknowledged. It is
+	// TCP_USER_TIMEOUT of Linux.
 	userTimeout = 10 * time.Second
 )
 

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestVanishedPeerIsNoticed: every connection has the timers that tell, on both sides.
+// TestVanishedPeerIsNoticed: every connection has the timers that detect it, on both sides.
 func TestVanishedPeerIsNoticed(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -15,14 +15,13 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ownerSpace is 'ntfo' in ASCII: the upper half of the advisory lock by which
-// a relay shows that it lives. The lower half is the relay's own number.
+// ownerSpace is 'ntfo' in ASCII: the upper half of the advisory lock by which a relay proves that
+// it is alive. The lower half is the relay's own number.
 const ownerSpace = 0x6e74666f
 
-// Keeper looks after what concerns a relay as a whole, on one connection of its own. That
-// connection holds the advisory lock by which other relays see that this one
-// lives: when it breaks, they take over. It is safe for several goroutines;
-// whoever made it calls Close.
+// Keeper maintains the relay's presence, on one connection of its own. That connection holds the
+// advisory lock by which other relays see that this one is alive: when it breaks, they take over.
+// Several goroutines may use a Keeper; the caller of NewKeeper closes it.
 type Keeper struct {
 	connector *Connector
 	options   KeeperOptions
@@ -31,27 +30,25 @@ type Keeper struct {
 	conn *pgx.Conn
 }
 
-// KeeperOptions say whose keeper it is.
+// KeeperOptions configure a [Keeper].
 type KeeperOptions struct {
 	// Owner is the number of the relay, see [NewOwner].
 	Owner int64
-	// Mode is what the table has to be; empty is a queue.
+	// Mode is the required mode of the table; empty is a queue.
 	Mode outboxsql.Mode
-	// Refused, if set, is called where the table turns out to be of the other mode,
-	// with an error that wraps outboxsql.ErrMode: the relay has nothing to do there any
-	// more. It must not block.
+	// Refused, if set, is called if the table turns out to have the other mode, with an error that
+	// wraps outboxsql.ErrMode: this relay cannot work there any more. It must not block.
 	Refused func(error)
 }
 
-// NewOwner returns a number for a relay, to be used as KeeperOptions.Owner. It is
-// random: relays have nobody to number them, and a name or process id may
-// occur twice.
+// NewOwner returns a number for a relay, to be used as KeeperOptions.Owner. It is random: no
+// authority numbers relays, and a name or process id may occur twice.
 func NewOwner() int64 { return ownerSpace<<32 | int64(rand.Uint32()) } //nolint:gosec // tells relays apart, hides nothing
 
-// NewKeeper returns a keeper that connects when it is first used.
+// NewKeeper returns a keeper that connects on first use.
 func NewKeeper(c *Connector, o KeeperOptions) *Keeper { return &Keeper{connector: c, options: o} }
 
-// Close ends the session, also after ctx has ended; the relay then counts as gone.
+// Close ends the session, also after ctx has ended; the relay then counts as dead.
 func (k *Keeper) Close(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,11 +62,11 @@ func (k *Keeper) closeConn(ctx context.Context) {
 	}
 }
 
-// Do runs f on the connection, which it opens if need be. The connection is
-// given up only where it is broken, left in a transaction, or with a server that
-// takes no writes any more: with it goes the lock that shows life, and then
-// others deliver again what this relay is delivering. For the same reason a statement that is under way comes home
-// even if the caller is gone; its deadline is kept to.
+// Do runs f on the connection, which it opens if need be. It gives the connection up only if it is
+// broken, left in a transaction, or leads to a server that has become read-only: with the
+// connection goes the lock that proves life, and then other relays repeat this relay's deliveries.
+// For the same reason a running statement finishes even if the caller has given up; its deadline
+// still holds.
 func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,11 +93,11 @@ func (k *Keeper) Do(ctx context.Context, what string, f func(context.Context, *p
 	return nil
 }
 
-// readOnly is the SQLSTATE of a server that takes no writes: after a failover
-// the old primary may keep its sessions.
+// readOnly is the SQLSTATE of a read-only server: after a failover the old primary may keep its
+// sessions.
 const readOnly = "25006"
 
-// isReadOnly reports whether err is the answer of such a server.
+// isReadOnly reports whether err is the answer of a read-only server.
 func isReadOnly(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == readOnly
@@ -125,12 +122,12 @@ func (k *Keeper) connect(ctx context.Context) error {
 	return nil
 }
 
-// holdOwner takes the lock that shows life. After a broken connection the
-// server may still hold the old session for a moment; lock_timeout bounds the wait.
+// holdOwner takes the lock that proves life. After a broken connection the server may still hold
+// the old session for a moment; lock_timeout bounds the wait.
 func (k *Keeper) holdOwner(ctx context.Context) error {
 	_, err := k.conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, k.options.Owner)
 	if err != nil {
-		return fmt.Errorf("take the lock that shows life: %w", err)
+		return fmt.Errorf("take the lock that proves life: %w", err)
 	}
 	return nil
 }
@@ -140,10 +137,9 @@ func (k *Keeper) Hold(ctx context.Context) error {
 	return k.Do(ctx, "hold the relay's lock", func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) })
 }
 
-// Destinations returns the names for which deliveries wait to be tried again,
-// skipping from name to name in the index.
+// Destinations returns the names with deliveries to retry. It skips from name to name in the index.
 func (k *Keeper) Destinations(ctx context.Context) (names []string, err error) {
-	err = k.Do(ctx, "look for whom deliveries wait", func(ctx context.Context, c *pgx.Conn) error {
+	err = k.Do(ctx, "list destinations with waiting deliveries", func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `WITH RECURSIVE d(name) AS (
 				(SELECT destination FROM outbox_deliveries WHERE state = 'retry' AND destination <> '' ORDER BY destination LIMIT 1)
 				UNION ALL

@@ -36,7 +36,7 @@ func TestOwnersAreApart(t *testing.T) {
 
 const remaining = `SELECT e.id::text FROM outbox_events AS e ORDER BY e.id`
 
-// purgeAll purges as the relay does, and returns how many batches it took.
+// purgeAll purges as the relay does, and returns the number of batches.
 func (d *db) purgeAll(k *Keeper, keep time.Duration, batch int) (batches int) {
 	d.Helper()
 	var after int64
@@ -81,8 +81,8 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// TestPurgeGoesOn behind events that have to stay, however many they are, and
-// stops where the young ones begin.
+// TestPurgeGoesOn past events that have to stay, however many there are, and stops where the young
+// ones begin.
 func TestPurgeGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]string{
@@ -111,7 +111,7 @@ func TestPurgeGoesOn(t *testing.T) {
 	}
 }
 
-// TestKeeperReconnects and is somebody again.
+// TestKeeperReconnects and proves life again.
 func TestKeeperReconnects(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -127,8 +127,8 @@ func TestKeeperReconnects(t *testing.T) {
 	d.expect("alive again", fmt.Sprintf(`SELECT (NOT pg_try_advisory_lock(%d))::text`, o.Owner), "true")
 }
 
-// TestKeeperStaysAlive: neither an error of the server nor a caller who gives
-// up makes a relay look dead while it works on leased deliveries.
+// TestKeeperStaysAlive: neither an error of the server nor a caller that gives up makes a relay
+// look dead while it works on leased deliveries.
 func TestKeeperStaysAlive(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
@@ -159,7 +159,7 @@ func TestKeeperStaysAlive(t *testing.T) {
 	cancel()
 	d.exec(`COMMIT`)
 	if err := <-done; err != nil {
-		t.Errorf("the statement under way was given up: %v", err)
+		t.Errorf("the running statement was given up: %v", err)
 	}
 	d.expect("after the caller gave up", alive, "true")
 	if _, _, err := k.Purge(ctx, Range{0, math.MaxInt64}, 0, 1); !errors.Is(err, context.Canceled) {
@@ -168,8 +168,8 @@ func TestKeeperStaysAlive(t *testing.T) {
 	d.expect("after that", alive, "true")
 }
 
-// TestKeeperLeavesAServerThatTakesNoWrites: after a failover the old primary may
-// keep its sessions, and answer each write with 25006. Other errors cost nothing.
+// TestKeeperLeavesAServerThatTakesNoWrites: after a failover the old primary may keep its sessions,
+// and answer each write with 25006. Other errors do not cost the connection.
 func TestKeeperLeavesAServerThatTakesNoWrites(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

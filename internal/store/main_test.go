@@ -92,7 +92,7 @@ func (d *db) keeper(o KeeperOptions) *Keeper {
 func (d *db) terminate(c *pgx.Conn) {
 	d.Helper()
 	if !one[bool](d, `SELECT pg_terminate_backend($1, 60000)`, int64(c.PgConn().PID())) {
-		d.Fatal("the session does not end")
+		d.Fatal("the session did not end")
 	}
 }
 

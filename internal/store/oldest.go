@@ -12,27 +12,25 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Watch answers those who watch the relay. Each question has a connection of
-// its own for as long as it takes, one at a time: on the keeper's, a question
-// that takes too long would hold up the renewal of leases, and one that is given
-// up would end the session by which others see that the relay lives. It is safe
-// for several goroutines.
+// Watch answers the queries of monitoring. Each query has a connection of its own for its duration,
+// one at a time: on the keeper's connection, a slow query would hold up the renewal of leases, and
+// a cancelled one would end the session by which others see that the relay is alive. Several
+// goroutines may use a Watch.
 type Watch struct {
 	connector *Connector
-	turn      chan struct{} // capacity 1: somebody asks
+	turn      chan struct{} // capacity 1: held by a query
 }
 
-// NewWatch returns a watch, which does not have to be closed.
+// NewWatch returns a watch, which need not be closed.
 func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan struct{}, 1)} }
 
-// Oldest returns how long the event has waited that has waited longest, 0 if
-// none waits. Dead letters and unrouted events do not count, nor what is not
-// yet due to be delivered. Fresh events of a queue are looked for above the id
-// o.After, because an index that is full of delivered ones may be long; those of a
+// Oldest returns the age of the event that has waited longest, 0 if none waits. It ignores dead
+// letters, unrouted events, and deliveries that are not due yet. Fresh events of a queue are
+// searched above the id o.After, because an index full of delivered ones may be long; those of a
 // stream at the positions, by o.Route.
 func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration, err error) {
 	o.Schema, o.CountsOnly = w.connector.Schema, true
-	err = w.ask(ctx, "look for the oldest waiting event", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "find the oldest waiting event", func(ctx context.Context, conn *pgx.Conn) error {
 		mode, err := modeOf(ctx, conn, o.Schema)
 		if err != nil {
 			return err
@@ -55,17 +53,17 @@ func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration
 	return max(0, age), nil
 }
 
-// Backlog is [ReadBacklog] of the watch's own schema, whatever the options name.
+// Backlog is [ReadBacklog] for the watch's own schema, whatever schema o names.
 func (w *Watch) Backlog(ctx context.Context, o BacklogOptions) (b observe.Backlog, err error) {
 	o.Schema = w.connector.Schema
-	err = w.ask(ctx, "ask what waits", func(ctx context.Context, conn *pgx.Conn) error {
+	err = w.ask(ctx, "read the backlog", func(ctx context.Context, conn *pgx.Conn) error {
 		b, err = ReadBacklog(ctx, conn, o)
 		return err
 	})
 	return b, err
 }
 
-// ask runs f on a connection of its own, when it is this question's turn.
+// ask runs f on a connection of its own, one query at a time.
 func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()

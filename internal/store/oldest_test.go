@@ -51,8 +51,8 @@ func TestOldest(t *testing.T) {
 	}
 }
 
-// TestWatchingHarmsNobody: an operator has the tables locked, and a scrape is
-// given up. The relay is to live on in the eyes of others.
+// TestWatchingHarmsNobody: an operator has locked the tables, and a scrape is given up. The relay
+// must still count as alive.
 func TestWatchingHarmsNobody(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

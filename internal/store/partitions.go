@@ -15,47 +15,45 @@ import (
 )
 
 const (
-	// dropAgain is when a partition is looked at again that had to stay: that
-	// may read all of it.
+	// dropAgain is when a partition that could not be dropped is checked again: a check may read
+	// all of it.
 	dropAgain = time.Hour
-	// dropSoonAgain is the same for one that nothing but its lock, or a destination
-	// of a stream that lags, has kept.
+	// dropSoonAgain is the same for a partition that was kept only by its lock, or by a destination
+	// of a stream that lags.
 	dropSoonAgain = 10 * time.Minute
-	// keysEvery is how often the keys of vanished events are looked for, unless a
-	// partition was dropped.
+	// keysEvery is how often keys of vanished events are searched, unless a partition was dropped.
 	keysEvery = 24 * time.Hour
-	// keysBatch is how many keys are looked at by one statement, and keysPause
-	// the time between two.
+	// keysBatch is how many keys one statement checks, and keysPause the pause between two.
 	keysBatch = 1000
 	keysPause = 50 * time.Millisecond
-	// extensions is how many calls it takes until events go into a partition that
-	// was made by the first one. Where writers are in the way, later calls do it.
+	// extensions is how many calls it takes until events go into a partition that the first call
+	// made. If writers are in the way, later calls do it.
 	extensions = 3
 )
 
-// Range are the ids of events above After, up to Upto.
+// Range is the range of event ids above After, up to Upto.
 type Range struct{ After, Upto int64 }
 
-// AllIDs is the range of everything.
+// AllIDs is the range of all ids.
 func AllIDs() Range { return Range{math.MinInt64, math.MaxInt64} }
 
-// Upkeep is what [Partitions.Keep] has done and found.
+// Upkeep is the result of [Partitions.Keep].
 type Upkeep struct {
-	// Partitioned is false where the table is a plain one; nothing else is set then.
+	// Partitioned is false for a plain table; nothing else is set then.
 	Partitioned bool
 	// Made and Dropped are names of partitions.
 	Made, Dropped []string
-	// Kept says of partitions that are old enough to be dropped, and were looked at
-	// just now, why they could not be.
+	// Kept maps each partition that is old enough to be dropped, and was just checked, to the
+	// reason why it could not be dropped.
 	Kept map[string]string
-	// Purge is where delivered events have to be deleted one by one: in partitions
-	// that have to stay, and outside of all ranges.
+	// Purge lists the ranges whose delivered events must be deleted one by one: partitions that
+	// have to stay, and ids outside of all partitions.
 	Purge []Range
 }
 
-// Partitions keeps the partitions of a table that [outboxsql.Partition] has made
-// one of days: makes them ahead, and drops those that have come to their end.
-// Several relays may do so at once. One goroutine uses it.
+// Partitions maintains a table that [outboxsql.Partition] has partitioned by day: it creates
+// partitions ahead, and drops expired ones. Several relays may do so at once. Only one goroutine
+// may use a Partitions.
 type Partitions struct {
 	connector *Connector
 	stay      map[string]staying
@@ -64,13 +62,13 @@ type Partitions struct {
 
 // staying is a partition that could not be dropped.
 type staying struct {
-	until time.Time // when it is looked at again
-	// whole says that it will go as a whole before long: nothing but its lock was in
-	// the way, or a destination of a stream has not come so far.
+	until time.Time // time of the next check
+	// whole reports that it will soon be dropped as a whole: only its lock was in the way, or a
+	// destination of a stream that lags.
 	whole bool
 }
 
-// NewPartitions returns what keeps the partitions; it connects for each time.
+// NewPartitions returns a Partitions that connects anew for each call.
 func NewPartitions(c *Connector) *Partitions {
 	return &Partitions{connector: c, stay: make(map[string]staying)}
 }
@@ -82,10 +80,9 @@ type day struct {
 	Closed    *time.Time
 }
 
-// Keep makes the partitions of the day at and of those after it, and drops those
-// in which every event was done for longer than keep; of a stream, those in which every
-// event was written longer ago than that and delivered. Zero as at is the time of
-// the database.
+// Keep creates the partitions of the day at and of those after it. It drops those in which every
+// event has been done for longer than keep; in a stream, those in which every event was written
+// longer ago than keep and is delivered. A zero at is the time of the database.
 func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration) (u Upkeep, err error) {
 	conn, err := p.connector.Connect(ctx, "partitions")
 	if err != nil {
@@ -95,8 +92,7 @@ func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration)
 	if u.Partitioned, err = IsPartitioned(ctx, conn); err != nil || !u.Partitioned {
 		return u, err
 	}
-	// Looking through a partition may take as long as it takes: no lock is held
-	// meanwhile that anybody waits for.
+	// Checking a partition may take long: it holds no lock meanwhile that other sessions wait for.
 	if _, err := conn.Exec(ctx, `SET statement_timeout = 0`); err != nil {
 		return u, fmt.Errorf("keep partitions: %w", err)
 	}
@@ -108,7 +104,7 @@ func (p *Partitions) Keep(ctx context.Context, at time.Time, keep time.Duration)
 	return u, errors.Join(p.extend(ctx, conn, at, &u), p.drop(ctx, conn, at, keep, &u), p.forgetKeys(ctx, conn, at, len(u.Dropped)))
 }
 
-// cured adds to an error what helps against it, where that is known.
+// cured adds the remedy to an error, if it is known.
 func cured(what string, err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -152,7 +148,7 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 	}
 	u.Kept = make(map[string]string)
 	before := at.Add(-keep)
-	past := int64(math.MinInt64) // the last id of the partition before
+	past := int64(math.MinInt64) // last id of the previous partition
 	for _, d := range days {
 		below := max(d.Low, math.MinInt64+1) - 1
 		if below > past {
@@ -181,13 +177,13 @@ func (p *Partitions) drop(ctx context.Context, conn *pgx.Conn, at time.Time, kee
 	return nil
 }
 
-// dropOne drops a partition, or says why it has not.
+// dropOne drops a partition, or returns the reason why it could not.
 func (p *Partitions) dropOne(ctx context.Context, conn *pgx.Conn, name string, before time.Time) (why *string, err error) {
 	err = conn.QueryRow(ctx, `SELECT outbox_partition_drop($1, $2)`, name, before).Scan(&why)
 	return why, cured("drop the partition "+name, err)
 }
 
-// note notes what has become of a partition.
+// note records the outcome for a partition.
 func (p *Partitions) note(name string, why *string, at time.Time, u *Upkeep) {
 	if why == nil {
 		delete(p.stay, name)
@@ -202,7 +198,7 @@ func (p *Partitions) note(name string, why *string, at time.Time, u *Upkeep) {
 	p.stay[name] = s
 }
 
-// joined puts ranges that touch into one.
+// joined merges adjacent ranges.
 func joined(ranges []Range) []Range {
 	all := ranges[:1]
 	for _, r := range ranges[1:] {
@@ -215,7 +211,7 @@ func joined(ranges []Range) []Range {
 	return all
 }
 
-// forgetKeys deletes the idempotency keys of events that have gone.
+// forgetKeys deletes the idempotency keys of vanished events.
 func (p *Partitions) forgetKeys(ctx context.Context, conn *pgx.Conn, at time.Time, dropped int) error {
 	if dropped == 0 && at.Before(p.keysDone.Add(keysEvery)) {
 		return nil
@@ -240,15 +236,14 @@ func (p *Partitions) forgetKeys(ctx context.Context, conn *pgx.Conn, at time.Tim
 	}
 }
 
-// IsPartitioned reports whether outbox_events is. A session that was opened
-// before it became so goes on with the statements that it has, which find the
-// same rows.
+// IsPartitioned reports whether outbox_events is partitioned. A session opened before the table was
+// partitioned continues with the statements that it has, which find the same rows.
 func IsPartitioned(ctx context.Context, conn *pgx.Conn) (yes bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_events') AND relkind = 'p')`).Scan(&yes)
 	if err != nil {
-		return false, fmt.Errorf("look whether outbox_events is partitioned: %w", err)
+		return false, fmt.Errorf("check whether outbox_events is partitioned: %w", err)
 	}
 	return yes, nil
 }

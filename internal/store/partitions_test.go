@@ -32,8 +32,8 @@ func dayNames(names []string) string {
 	return strings.Join(short, " ")
 }
 
-// TestKeepPartitions: with the clock of the test, partitions are made ahead and
-// dropped when they have come to their end, and no earlier.
+// TestKeepPartitions: with the clock of the test, partitions are made ahead, and dropped when they
+// have expired, no earlier.
 func TestKeepPartitions(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)
@@ -42,7 +42,7 @@ func TestKeepPartitions(t *testing.T) {
 	if u := d.keep(p, partitionDay(0), keep); !u.Partitioned || len(u.Made)+len(u.Dropped)+len(u.Kept) != 0 {
 		t.Errorf("at first: %+v", u)
 	}
-	// An event a day, all done at once but for the one of the second day.
+	// An event a day, all done at once except that of the second day.
 	for n := range 8 {
 		u := d.keep(p, partitionDay(n), keep)
 		want := ""
@@ -65,17 +65,17 @@ func TestKeepPartitions(t *testing.T) {
 			t.Errorf("day %d: kept %v", n, u.Kept)
 		}
 	}
-	// What has to stay is purged one by one, as is everything outside of all ranges.
+	// Events that have to stay are purged one by one, as are those outside of all partitions.
 	u := d.keep(p, partitionDay(7).Add(time.Minute), keep)
 	if len(u.Kept) != 0 {
-		t.Errorf("looked at again after a minute: %v", u.Kept)
+		t.Errorf("checked again after a minute: %v", u.Kept)
 	}
 	high := one[int64](d, `SELECT max(high) FROM outbox_partitions()`)
 	open := one[int64](d, `SELECT low FROM outbox_partitions() WHERE name = 'outbox_events_p20310306'`)
 	if want := []Range{{math.MinInt64, open - 1}, {high - 1, math.MaxInt64}}; !slices.Equal(u.Purge, want) {
 		t.Errorf("to be purged: %v, want %v", u.Purge, want)
 	}
-	// The one that was waiting is done, and its partition goes once it has been so for long enough.
+	// The waiting one is done, and its partition goes once that was long enough ago.
 	d.exec(`UPDATE outbox_events SET state = 'done', processed_at = $1 WHERE state = 'fresh'`, partitionDay(7))
 	if u := d.keep(p, partitionDay(8), keep); len(u.Kept) != 1 || !strings.Contains(u.Kept["outbox_events_p20310302"], "long enough ago") {
 		t.Errorf("done a day ago: %+v", u)
@@ -136,8 +136,8 @@ func TestKeepPlain(t *testing.T) {
 	}
 }
 
-// TestKeepCures: where the relay may not, or somebody else has made the
-// partitions, the error says what to do.
+// TestKeepCures: if the relay lacks privileges, or another role has made the partitions, the error
+// names the remedy.
 func TestKeepCures(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)
@@ -170,7 +170,7 @@ func TestKeepCures(t *testing.T) {
 	}
 }
 
-// TestPurgeRange: nothing outside of the range is touched.
+// TestPurgeRange: rows outside of the range stay untouched.
 func TestPurgeRange(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)

@@ -9,29 +9,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrPooler is returned by [Connector.Connect] for a connection that leads
-// through a pooler in transaction or statement mode. A session does not last
-// there: LISTEN is accepted and never heard of again, prepared statements are
-// gone, an advisory lock stays with a connection that somebody else gets next,
-// and so do settings, synchronous_commit = off among them. So nothing is set,
-// locked or listened to before this is known.
+// ErrPooler is returned by [Connector.Connect] for a connection through a pooler in transaction or
+// statement mode. A session does not last there: LISTEN is accepted and never heard, prepared
+// statements are lost, and an advisory lock stays with a connection that another client gets next.
+// So do settings, synchronous_commit = off among them. Therefore the relay sets, locks and listens
+// to nothing before it has ruled this out.
 var ErrPooler = errors.New("the connection leads through a pooler in transaction mode, where LISTEN, session locks, " +
 	"settings and prepared statements are lost: connect to PostgreSQL directly, or through a pool in session mode")
 
 const (
-	// probeTimeout bounds the second connection that tells the modes of a pooler
-	// apart. In session mode it may have to wait for one to be free.
+	// probeTimeout bounds opening the second connection that tells the modes of a pooler apart. In
+	// session mode it may have to wait for a free one.
 	probeTimeout = 2 * time.Second
-	// probeRounds is how often two sessions are compared. A pool that is idle
-	// gives itself away in the first, one that is busy in a few.
+	// probeRounds is how often two sessions are compared. An idle pool reveals itself in the first
+	// round, a busy one in a few.
 	probeRounds = 8
 )
 
-// checkPooler tells a pooler that keeps sessions together from one that does
-// not. A pooler shows by its process id, which is not that of a server
-// process; its mode by two connections that meet in one server process, or by
-// one that changes its own. Whether it is so is found out once: a connection
-// that is not pooled costs one round trip.
+// checkPooler distinguishes a pooler that keeps sessions together from one that does not. The sign
+// of a pooler is a process id that is not that of the server process. The sign of its mode is two
+// connections that share one server process, or one that changes its own. The check is made once;
+// it costs a direct connection one round trip.
 func (c *Connector) checkPooler(ctx context.Context, cfg *pgx.ConnConfig, conn *pgx.Conn) error {
 	first, err := backend(ctx, conn)
 	if err != nil || first == conn.PgConn().PID() || c.keepsSessions.Load() {
@@ -63,14 +61,14 @@ func (c *Connector) checkPooler(ctx context.Context, cfg *pgx.ConnConfig, conn *
 	return nil
 }
 
-// pooled is a connection, and the server process that has answered on it.
+// pooled is a connection, and the server process that answered on it.
 type pooled struct {
 	conn *pgx.Conn
-	pid  uint32 // 0: not known yet
+	pid  uint32 // 0: unknown
 }
 
-// secondSession opens another connection to the same place. It returns nil
-// where none is free in time: a full pool in session mode, most likely.
+// secondSession opens another connection to the same target. It returns nil if none is free in
+// time: most likely a full pool in session mode.
 func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	within, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -85,12 +83,12 @@ func (c *Connector) secondSession(ctx context.Context, cfg *pgx.ConnConfig) (*pg
 	}
 }
 
-// backend returns the id of the server process that answers. The query is
-// never prepared: that is one of the things that poolers do not get along with.
+// backend returns the id of the server process that answers. The query is never prepared, because
+// some poolers do not support that.
 func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 	var n int64
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&n); err != nil {
-		return 0, fmt.Errorf("ask which server process answers: %w", err)
+		return 0, fmt.Errorf("find the answering server process: %w", err)
 	}
 	return uint32(n), nil //nolint:gosec // a process id
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestPoolerIsRefused before anything is set on connections that others get next.
+// TestPoolerIsRefused before any setting on connections that other clients get next.
 func TestPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"transaction", "statement"} {
@@ -37,7 +37,7 @@ func TestPoolerIsRefused(t *testing.T) {
 	}
 }
 
-// TestPoolerIsBusy: one that has many clients gives itself away as well.
+// TestPoolerIsBusy: a pooler with many clients reveals itself as well.
 func TestPoolerIsBusy(t *testing.T) {
 	t.Parallel()
 	url := testenv.PgBouncer(t, testenv.Database(t), "transaction")
@@ -67,7 +67,7 @@ func TestPoolerIsBusy(t *testing.T) {
 	}
 }
 
-// TestPoolerThatKeepsSessions is as good as none.
+// TestPoolerThatKeepsSessions: it counts as a direct connection.
 func TestPoolerThatKeepsSessions(t *testing.T) {
 	t.Parallel()
 	c := connector(t, testenv.PgBouncer(t, testenv.Database(t), "session"))
@@ -87,7 +87,7 @@ func TestPoolerThatKeepsSessions(t *testing.T) {
 	}
 }
 
-// TestRedirect: connections go past a pooler once they are told to.
+// TestRedirect: connections go past a pooler after Redirect.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Database(t)

@@ -15,23 +15,22 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// ForgetPosition returns the statement that ends a destination which is not to come back:
-// events that only it has not had are purged then. Its routes go with it, or what only it
-// was to get would never be found to have no route.
+// ForgetPosition returns the statement that removes a destination for good: events that only it had
+// not received are purged then. Its routes must go too, or events that were only for it would never
+// be found to have no route.
 func ForgetPosition(schema, destination string) string {
 	return fmt.Sprintf("WITH gone AS (DELETE FROM %s WHERE destination = '%s') DELETE FROM %s WHERE destination = '%[2]s'",
 		pgx.Identifier{schema, "outbox_routes"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"), pgx.Identifier{schema, "outbox_positions"}.Sanitize())
 }
 
-// oldestLooked bounds the events that are looked at for the oldest one, per position: an
-// event that goes elsewhere does not wait, and only its type tells.
+// oldestLooked bounds the events that are read to find the oldest one, per position: an event for
+// other destinations does not wait here, and only its type tells.
 const oldestLooked = 1000
 
-// What ids a table has given out. In a plain table that is all up to the last one. A
-// partition begins 2^32 ids after the one before, and what is left of that one is given
-// out to nobody: of a partition that is closed, what counts ends with its highest event.
-// Ids behind that, of transactions that are open or rolled back, are missing from the
-// lag; there are only so many as were under way when the day ended.
+// The ids that a table has assigned. In a plain table these are all ids up to the last one. A
+// partition begins 2^32 ids after the one before, and the rest of that one is never assigned: of a
+// closed partition, ids count up to its highest event. Ids above that, of open or rolled back
+// transactions, are missing from the lag; there are only as many as were open when the day ended.
 const (
 	sqlUsedPlain = `SELECT int8multirange(int8range(NULL, l.last, '[]')) AS ids FROM l`
 
@@ -42,8 +41,9 @@ const (
 		WHERE q.top IS NOT NULL`
 )
 
-// UsedIDs returns the highest id that the table of a schema, to which the search_path leads, has given out, and which ids
-// it may have given out at all, as PostgreSQL writes an int8multirange.
+// UsedIDs returns the highest id that the table of a schema has assigned, and the ids that it may
+// have assigned at all, as PostgreSQL writes an int8multirange. The search_path must lead to the
+// schema.
 func UsedIDs(ctx context.Context, conn *pgx.Conn, schema string) (last int64, used string, err error) {
 	partitioned, err := outboxsql.Partitioned(ctx, conn, schema)
 	if err != nil {
@@ -55,13 +55,13 @@ func UsedIDs(ctx context.Context, conn *pgx.Conn, schema string) (last int64, us
 	}
 	err = conn.QueryRow(ctx, `WITH l AS MATERIALIZED (SELECT coalesce(outbox_last_id(), 0) AS last) SELECT l.last, used.ids::text FROM l, (`+ids+`) AS used`).Scan(&last, &used)
 	if err != nil {
-		return 0, "", fmt.Errorf("ask for the ids that were given out: %w", err)
+		return 0, "", fmt.Errorf("read the assigned ids: %w", err)
 	}
 	return last, used, nil
 }
 
-// sqlUnitHolders has the sessions that hold units: the lock of a unit is the number of
-// the table of positions, and its own.
+// sqlUnitHolders returns the sessions that hold units: the lock of a unit is the number of the
+// table of positions, and its own.
 const sqlUnitHolders = `SELECT l.objid, l.pid, a.application_name, host(a.client_addr) AS client
 	FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
 	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.mode = 'ExclusiveLock'
@@ -85,8 +85,8 @@ func sqlPositions(partitioned bool) string { //nolint:revive // two statements
 	CROSS JOIN l CROSS JOIN used LEFT JOIN held AS h ON h.objid = p.unit::bigint::oid`
 }
 
-// The first events above each position, and of what is open below it, by type. An open
-// range may be wide, and hold nothing.
+// The first events above each position, and those in open ranges below it, by type. An open range
+// may be wide and empty.
 const sqlPositionsOldest = `SELECT p.destination, p.part, e.event_type, min(e.id), min(` + sqlSince + `)
 	FROM (SELECT destination, part, head, open FROM outbox_positions ORDER BY destination, part LIMIT $1) AS p CROSS JOIN LATERAL (
 		(SELECT o.* FROM (SELECT r FROM unnest(p.open) AS r LIMIT $2) AS g CROSS JOIN LATERAL (
@@ -107,7 +107,7 @@ type lister interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// modeOf returns the mode of a schema's table. One of before there were modes is a queue.
+// modeOf returns the mode of a schema's table. A table older than modes is a queue.
 func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode, err error) {
 	table, exists := pgx.Identifier{schema, "outbox_mode"}.Sanitize(), false
 	if err := q.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&exists); err != nil || !exists {
@@ -135,7 +135,7 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 	})
 }
 
-// readPositions reads how far each destination has come, without counting rows.
+// readPositions reads the position of each destination, without counting rows.
 func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), r.options.Schema)
 	if err != nil {
@@ -159,7 +159,7 @@ func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// readPositionsOldest looks for the oldest event that waits at each position.
+// readPositionsOldest finds the oldest event that waits at each position.
 func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) error {
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var name, eventType string
@@ -174,7 +174,7 @@ func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) erro
 				p.Oldest = older(p.Oldest, r.waiting(id, since))
 			}
 		}
-		if name != "" { // what has no route waits for nobody
+		if name != "" { // an event without a route waits for no destination
 			d := r.destination(name)
 			d.Oldest = older(d.Oldest, r.waiting(id, since))
 		}
@@ -182,8 +182,8 @@ func (r *backlogReader) readPositionsOldest(ctx context.Context, tx pgx.Tx) erro
 	}, sqlPositionsOldest, backlogNames, oldestLooked)
 }
 
-// waitsFor reports whether an event that a position has not passed is of interest to
-// it: the router's are those without a route.
+// waitsFor reports whether an event that a position has not passed is for that destination: the
+// router's events are those without a route.
 func (r *backlogReader) waitsFor(destination, eventType string) bool {
 	if r.options.Route == nil {
 		return destination != ""
@@ -192,8 +192,8 @@ func (r *backlogReader) waitsFor(destination, eventType string) bool {
 	return slices.Contains(to, destination) || destination == "" && len(to) == 0
 }
 
-// readRetryOfStream is readRetry where an event that is put aside until it is available
-// is a row of its destination: it is due for the first time, and nothing has failed.
+// readRetryOfStream is readRetry for a stream, where an event that is not available yet is a row
+// of its destination: it is due for the first time, and no attempt has failed.
 func (r *backlogReader) readRetryOfStream(ctx context.Context, tx pgx.Tx) error {
 	return each(ctx, tx, func(row pgx.CollectableRow) error {
 		var name string
@@ -212,7 +212,7 @@ func (r *backlogReader) readRetryOfStream(ctx context.Context, tx pgx.Tx) error 
 	}, sqlBacklogRetryOfStream, r.known(), r.options.Limit+1)
 }
 
-// sqlDelayed is true of a row that is an event which is not available yet.
+// sqlDelayed is true for the row of an event that is not available yet.
 const sqlDelayed = `(attempts = 0 AND last_error IS NULL AND available_at > now())`
 
 const (
@@ -223,7 +223,7 @@ const (
 		FROM (SELECT event_id, available_at, ` + sqlDelayed + ` AS later FROM outbox_deliveries
 			WHERE state = 'retry' AND destination BETWEEN w.name AND w.name ORDER BY destination, available_at LIMIT $2) AS r) AS d`
 
-	// Aggregates that have no dead letter alone.
+	// Only aggregates without a dead letter of their own.
 	sqlBacklogBlocked = `SELECT w.name, d.looked, d.n
 	FROM unnest($1::text[]) AS w(name) CROSS JOIN LATERAL (
 		SELECT count(*) AS looked, count(DISTINCT ordering_key) FILTER (WHERE state <> 'dead') AS n

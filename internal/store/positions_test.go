@@ -49,7 +49,7 @@ func (d *db) position(destination string, head int64, open string) {
 	d.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2, $3::text::int8multirange)`, destination, head, open)
 }
 
-// describeStream is what a backlog says of a stream.
+// describeStream is the backlog of a stream as text.
 func describeStream(b *observe.Backlog) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: fresh %v delayed %v oldest %s\n", b.Mode, b.Fresh, b.Delayed, hours(b.Oldest))
@@ -67,7 +67,7 @@ func describeStream(b *observe.Backlog) string {
 	return text.String()
 }
 
-// TestBacklogOfStream: nothing is read off the rows of events but their age.
+// TestBacklogOfStream: of the rows of events only the age is read.
 func TestBacklogOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, d *db) {
@@ -115,7 +115,7 @@ queue: fresh 2 retry 1 running 0 parked 1 dead 1 blocked 1 oldest 1/9h0m0s
 	})
 }
 
-// TestBacklogAtTheTip: nothing waits.
+// TestBacklogAtTheTip: no event waits.
 func TestBacklogAtTheTip(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, d *db) {
@@ -133,7 +133,7 @@ func TestBacklogAtTheTip(t *testing.T) {
 	})
 }
 
-// TestLagLeavesOutTheNight: ids go on 2^32 higher with each partition, and that is no lag.
+// TestLagLeavesOutTheNight: ids jump by 2^32 with each partition, which is not lag.
 func TestLagLeavesOutTheNight(t *testing.T) {
 	t.Parallel()
 	d := newStream(t, true)
@@ -173,7 +173,7 @@ func TestLagLeavesOutTheNight(t *testing.T) {
 	}
 }
 
-// TestHoldersOfUnits: who delivers is who holds the lock, whatever the row says.
+// TestHoldersOfUnits: the holder of the lock delivers, whatever the row says.
 func TestHoldersOfUnits(t *testing.T) {
 	t.Parallel()
 	d := newStream(t, false)
@@ -223,7 +223,7 @@ func (d *db) unit(destination string) *pgx.Conn {
 	return conn
 }
 
-// TestPlanOfStream: what is counted by type is above the lowest position, or open.
+// TestPlanOfStream: events counted by type are above the lowest position, or open.
 func TestPlanOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, func(t *testing.T, d *db) {

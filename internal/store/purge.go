@@ -10,8 +10,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// The batch is what was looked at, not what was deleted: rows that have to stay are
-// stepped over once, not in every batch again.
+// The batch counts the rows read, not those deleted: rows that have to stay are stepped over once,
+// not in every batch again.
 const sqlPurge = `WITH seen AS MATERIALIZED (
 		SELECT id, state = 'done' AND processed_at < clock_timestamp() - $2::bigint * interval '1 microsecond' AS old,
 			state = 'done' AS done
@@ -21,9 +21,9 @@ const sqlPurge = `WITH seen AS MATERIALIZED (
 		AND NOT EXISTS (SELECT FROM outbox_deliveries AS d WHERE d.event_id = e.id))
 	SELECT coalesce(max(id), $1), count(*) = $3 AND coalesce(bool_or(old) OR NOT bool_or(done), false) FROM seen`
 
-// What a position has passed it has passed for good, or stored in outbox_deliveries
-// in the same transaction: one snapshot shows both. Without positions nothing was
-// delivered but what was done before the table became a stream.
+// Events below a position have been delivered, or stored in outbox_deliveries in the same
+// transaction: one snapshot shows both. Without positions, only events that were done before the
+// table became a stream have been delivered.
 const sqlPurgeStream = `WITH low AS MATERIALIZED (
 		SELECT min(least(head + 1, lower(open))) AS id FROM (
 			SELECT head, open FROM outbox_positions
@@ -39,14 +39,13 @@ const sqlPurgeStream = `WITH low AS MATERIALIZED (
 // ErrNoProgress is returned by Purge for a batch size below 1.
 var ErrNoProgress = errors.New("purge batch must be at least 1")
 
-// Purge deletes up to batch delivered events that were done longer ago than
-// keep, oldest ids first, from one range of ids. It returns the id behind which to
-// go on, and false at the end, or where it has met delivered events that
-// are too young and none that is old. What has to stay is stepped over: events
-// with something left to do, and those with dead letters.
+// Purge deletes up to batch delivered events that were done longer ago than keep, lowest ids first,
+// from one range of ids. It returns the id after which to continue, and false at the end, or if it
+// has met delivered events that are too young and none that is old. Events with deliveries left,
+// and those with dead letters, stay and are stepped over.
 //
-// Of a stream it deletes what was written longer ago than keep, below all positions:
-// their heads, and what is open below these.
+// In a stream it deletes events that were written longer ago than keep, below all positions: below
+// their heads, and outside their open ranges.
 func (k *Keeper) Purge(ctx context.Context, in Range, keep time.Duration, batch int) (next int64, more bool, err error) {
 	if batch < 1 {
 		return in.After, false, ErrNoProgress

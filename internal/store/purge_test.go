@@ -24,8 +24,8 @@ func streamDB(t *testing.T) (*db, *Keeper) {
 	return d, d.keeper(o)
 }
 
-// TestPurgeStream: what is old and below every position goes, in batches; what has a
-// delivery, is open or is ahead of somebody stays.
+// TestPurgeStream: old events below every position go, in batches; those with a delivery, in an
+// open range, or ahead of a position stay.
 func TestPurgeStream(t *testing.T) {
 	t.Parallel()
 	d, k := streamDB(t)
@@ -64,8 +64,8 @@ func numbers(from, to int) string {
 	return strings.Join(all, " ")
 }
 
-// TestKeepStreamPartitions: a partition that a destination has yet to read goes as a
-// whole as soon as it has; nothing is deleted from it one by one before.
+// TestKeepStreamPartitions: a partition that a destination has not read yet goes as a whole as soon
+// as it has; no events are deleted from it one by one before.
 func TestKeepStreamPartitions(t *testing.T) {
 	t.Parallel()
 	d := newPartitionedDB(t)
@@ -82,7 +82,7 @@ func TestKeepStreamPartitions(t *testing.T) {
 		ids = append(ids, id)
 	}
 	d.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('x', $1), ('y', $2)`, ids[3], ids[0])
-	p = NewPartitions(d.Connector) // forgets why they had to stay
+	p = NewPartitions(d.Connector) // has forgotten why they had to stay
 	u := d.keep(p, partitionDay(4), keep)
 	first, second := u.Dropped, u.Kept["outbox_events_p20310302"]
 	if dayNames(first) != "0301" || !strings.HasPrefix(second, fmt.Sprintf("behind: destination y is at event %d", ids[0])) {
@@ -99,7 +99,7 @@ func TestKeepStreamPartitions(t *testing.T) {
 	}
 }
 
-// TestPurgeStreamPlan: what is deleted is found by index, whatever the statistics say.
+// TestPurgeStreamPlan: rows to delete are found by index, whatever the statistics say.
 func TestPurgeStreamPlan(t *testing.T) {
 	t.Parallel()
 	forEachFill(t, func(t *testing.T, d *db) {

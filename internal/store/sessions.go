@@ -15,23 +15,22 @@ import (
 // awake relay keeps the trigger silent. The lower half is the oid of the table.
 const bellSpace = 0x6e746672
 
-// RelaySession is the session by which a relay shows that it lives. What the
-// asking role may not see of it is zero.
+// RelaySession is the session by which a relay proves that it is alive. Fields that the querying
+// role may not see are zero.
 type RelaySession struct {
-	// Owner is the relay's number, as leases have it.
+	// Owner is the relay's number, as in its leases.
 	Owner int64 `json:"owner"`
 	PID   int32 `json:"pid"`
-	// Application, User and Client are what the session says of itself; Client
-	// is empty for one that came by a Unix socket.
+	// Application, User and Client describe the session; Client is empty for a Unix socket.
 	Application string     `json:"application_name"`
 	User        string     `json:"user"`
 	Client      string     `json:"client_addr,omitempty"`
 	Since       *time.Time `json:"since,omitempty"`
 }
 
-// BellState says whether the trigger rings.
+// BellState describes whether the trigger rings.
 type BellState struct {
-	// Mode is what migrate has installed; off also where the trigger is disabled.
+	// Mode is the mode that migrate has installed; off also if the trigger is disabled.
 	Mode outboxsql.Bell `json:"mode"`
 	// Silent is the session that keeps the trigger silent; nil if it rings.
 	Silent *RelaySession `json:"silent_by,omitempty"`
@@ -43,17 +42,16 @@ const sqlLockHolders = `SELECT l.classid::bigint << 32 | l.objid::bigint, l.pid,
 	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.mode = 'ExclusiveLock'
 		AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
 
-// ReadRelays returns the relays that live, longest living first. The locks by
-// which they show it do not tell the schema: those of all schemas of the database
-// are among them.
+// ReadRelays returns the live relays, the oldest session first. Their locks do not carry the
+// schema: relays of all schemas of the database are among them.
 func ReadRelays(ctx context.Context, conn *pgx.Conn) ([]RelaySession, error) {
 	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid ORDER BY a.backend_start, l.pid`, int64(ownerSpace))
 	if err != nil {
-		return nil, fmt.Errorf("look for relays: %w", err)
+		return nil, fmt.Errorf("list relays: %w", err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[RelaySession])
 	if err != nil {
-		return nil, fmt.Errorf("look for relays: %w", err)
+		return nil, fmt.Errorf("list relays: %w", err)
 	}
 	return all, nil
 }
@@ -68,11 +66,11 @@ func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, er
 	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid AND l.objid = to_regclass($2)::oid`,
 		int64(bellSpace), pgx.Identifier{schema, "outbox_events"}.Sanitize())
 	if err != nil {
-		return bell, fmt.Errorf("look who keeps the bell silent: %w", err)
+		return bell, fmt.Errorf("find the session that keeps the bell silent: %w", err)
 	}
 	holder, err := pgx.CollectOneRow(rows, pgx.RowToStructByPos[RelaySession])
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return bell, fmt.Errorf("look who keeps the bell silent: %w", err)
+		return bell, fmt.Errorf("find the session that keeps the bell silent: %w", err)
 	}
 	if err == nil {
 		holder.Owner = 0 // it is the bell's lock
@@ -81,8 +79,8 @@ func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, er
 	return bell, nil
 }
 
-// ReadMembers returns the relays that take part in a stream, longest living first. Owner
-// is 0 of one that has no unit.
+// ReadMembers returns the relays that take part in a stream, the oldest session first. Owner is 0
+// for one without a unit.
 func ReadMembers(ctx context.Context, conn *pgx.Conn, schema string) ([]RelaySession, error) {
 	positions := pgx.Identifier{schema, "outbox_positions"}.Sanitize()
 	rows, err := conn.Query(ctx, `WITH l AS MATERIALIZED (SELECT objid, mode, pid FROM pg_catalog.pg_locks
@@ -94,11 +92,11 @@ func ReadMembers(ctx context.Context, conn *pgx.Conn, schema string) ([]RelaySes
 		FROM l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
 		WHERE l.objid = 0 AND l.mode = 'ShareLock' ORDER BY a.backend_start, l.pid`, positions)
 	if err != nil {
-		return nil, fmt.Errorf("look for relays: %w", err)
+		return nil, fmt.Errorf("list relays: %w", err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[RelaySession])
 	if err != nil {
-		return nil, fmt.Errorf("look for relays: %w", err)
+		return nil, fmt.Errorf("list relays: %w", err)
 	}
 	return all, nil
 }

@@ -9,33 +9,32 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// WaitCount counts what waits in the tables and has a state, a destination and an
-// event type in common.
+// WaitCount counts waiting events or deliveries that share a state, a destination and an event
+// type.
 type WaitCount struct {
-	// State is "fresh" of an event, or that of a delivery: "retry", "running",
-	// "parked", "unrouted" or "dead"; or "position" of a destination of a stream.
+	// State is "fresh" for events, or that of deliveries: "retry", "running", "parked", "unrouted"
+	// or "dead"; or "position" for a destination of a stream.
 	State string
-	// Destination is empty for what is not decided yet.
+	// Destination is empty where it is not decided yet.
 	Destination string
-	// EventType is "*" of a position, and Count its lag.
+	// EventType is "*" for a position, whose Count is its lag.
 	EventType string
 	Count     int
-	// More says that only so many were counted, and there may be more of them.
+	// More reports that counting stopped at Count, and there may be more.
 	More bool
 }
 
-// CountWaiting counts what waits, by index and without any lock. Of fresh events,
-// of leases, and for each destination and state it looks at limit rows at most,
-// 1 at least. The fresh events of a stream are those that one position or another has not
-// passed: other destinations may have them. The connection must be a [Connector]'s: its
-// plans are pinned.
+// CountWaiting counts the backlog, by index and without any lock. It reads at most limit rows, at
+// least 1, of fresh events, of leases, and of each destination and state. The fresh events of a
+// stream are those that at least one position has not passed: other destinations may have received
+// them. The connection must come from a [Connector], which pins its plans.
 func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, RoundTripTimeout, fmt.Errorf("the database did not answer within %v", RoundTripTimeout))
 	defer cancel()
 	var all []WaitCount
 	var mode outboxsql.Mode
 	if err := conn.QueryRow(ctx, `SELECT mode FROM outbox_mode WHERE one`).Scan(&mode); err != nil {
-		return nil, fmt.Errorf("count what waits: %w", err)
+		return nil, fmt.Errorf("count the backlog: %w", err)
 	}
 	fresh := sqlWaitFresh
 	if mode == outboxsql.ModeStream {
@@ -44,11 +43,11 @@ func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, 
 	for _, sql := range []string{fresh, sqlWaitRetry, sqlWaitParked, sqlWaitRunning, sqlWaitUnrouted, sqlWaitDead} {
 		rows, err := conn.Query(ctx, sql, limit)
 		if err != nil {
-			return nil, fmt.Errorf("count what waits: %w", err)
+			return nil, fmt.Errorf("count the backlog: %w", err)
 		}
 		some, err := pgx.CollectRows(rows, pgx.RowToStructByPos[WaitCount])
 		if err != nil {
-			return nil, fmt.Errorf("count what waits: %w", err)
+			return nil, fmt.Errorf("count the backlog: %w", err)
 		}
 		all = append(all, some...)
 	}
@@ -57,7 +56,7 @@ func CountWaiting(ctx context.Context, conn *pgx.Conn, limit int) ([]WaitCount, 
 	}
 	positions, err := countPositions(ctx, conn)
 	if err != nil {
-		return nil, fmt.Errorf("count what waits: %w", err)
+		return nil, fmt.Errorf("count the backlog: %w", err)
 	}
 	return append(all, positions...), nil
 }
@@ -77,15 +76,15 @@ func countPositions(ctx context.Context, conn *pgx.Conn) (all []WaitCount, err e
 	return all, err
 }
 
-// Each skips from destination to destination in an index, and then reads the
-// first rows of each. The sum over a group tells whether its limit was reached. They
-// say BETWEEN where they mean equal, as those of backlog_sql.go do: else the planner
-// reads the primary key, all of it.
+// Each query skips from destination to destination in an index, and then reads the first rows of
+// each. The sum over a group tells whether its limit was reached. They use BETWEEN instead of
+// equality, as the queries of backlog_sql.go do: otherwise the planner reads all of the primary
+// key.
 const (
 	sqlWaitFresh = `SELECT 'fresh', '', event_type, count(*)::int, sum(count(*)) OVER () >= $1
 		FROM (SELECT event_type FROM outbox_events WHERE state = 'fresh' ORDER BY id LIMIT $1) AS e GROUP BY event_type`
 
-	// Before there is a position, all begin where the table became a stream.
+	// As long as there is no position, all begin where the table became a stream.
 	sqlWaitStream = `WITH p AS MATERIALIZED (
 			SELECT head, open FROM outbox_positions
 			UNION ALL SELECT origin_head, origin_open FROM outbox_mode WHERE NOT EXISTS (SELECT FROM outbox_positions))
@@ -107,7 +106,7 @@ const (
 			WHERE state = 'retry' AND destination BETWEEN d.name AND d.name ORDER BY destination, available_at LIMIT $1) AS w
 		GROUP BY d.name, w.event_type`
 
-	// Rows of other states that have a key are looked at, and count towards the limit.
+	// Rows of other states that have a key are read too, and count towards the limit.
 	sqlWaitParked = `WITH RECURSIVE d(name) AS (
 			(SELECT destination FROM outbox_deliveries WHERE ordering_key IS NOT NULL ORDER BY destination LIMIT 1)
 			UNION ALL

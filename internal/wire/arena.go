@@ -2,9 +2,9 @@ package wire
 
 import "strings"
 
-// blockSize is the size of a block. Who keeps one event keeps its block, so it
-// is no larger than what makes the allocations cheap. The first block is small:
-// an idle relay reads one event at a time.
+// blockSize is the size of a block. A handler that keeps one event keeps its block, so a block is
+// only as large as cheap allocation needs. The first block is small: an idle relay reads one event
+// at a time.
 const (
 	blockSize  = 64 << 10
 	firstBlock = 1 << 10
@@ -15,7 +15,7 @@ const (
 // zero value is ready for use.
 type Arena struct{ block []byte }
 
-// Keep returns a copy of raw, which has no room to grow.
+// Keep returns a copy of raw without spare capacity.
 func (a *Arena) Keep(raw []byte) []byte {
 	if len(raw) > blockSize/4 {
 		return append([]byte(nil), raw...)
@@ -32,8 +32,8 @@ func (a *Arena) Keep(raw []byte) []byte {
 	return a.block[start:len(a.block):len(a.block)]
 }
 
-// Strings is an [Arena] of strings: ids of aggregates, of which nearly every one is
-// another. Its blocks grow from little, because they are short.
+// Strings is an [Arena] of strings, for aggregate ids, of which nearly every one is different. Its
+// blocks start small and grow, because the ids are short.
 type Strings struct{ block *strings.Builder }
 
 // Sizes of the blocks of [Strings].
@@ -59,6 +59,6 @@ func (s *Strings) Keep(raw []byte) string {
 		s.block.Grow(max(size, len(raw)))
 	}
 	start := s.block.Len()
-	s.block.Write(raw) // never grows, so that what was handed out stays where it is
+	s.block.Write(raw) // never grows, so that earlier strings stay valid
 	return s.block.String()[start:]
 }

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestKeep: whatever is kept stays as it was when it came, although the buffer that it
-// came in is used again, and nothing that is handed out can reach its neighbour.
+// TestKeep: kept bytes stay as they were, although their buffer is reused, and no slice that was
+// handed out can reach its neighbour.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -2,11 +2,11 @@ package wire
 
 import "unicode/utf8"
 
-// MaxErrorBytes is how much of an error's text is kept in last_error: enough
-// for a server's answer with some context, little enough to list many.
+// MaxErrorBytes is how much of an error's text is kept in last_error: enough for a server's answer
+// with some context, little enough to list many.
 const MaxErrorBytes = 1000
 
-// ErrorText makes s fit for a text column: shortened, UTF-8, no zero bytes.
+// ErrorText makes s valid for a text column: shortened, UTF-8, without zero bytes.
 func ErrorText(s string) string {
 	if len(s) > MaxErrorBytes {
 		s = s[:MaxErrorBytes] + "..."

@@ -1,6 +1,5 @@
-// Package wire encodes parameters and decodes rows of PostgreSQL's protocol
-// without the detour over driver values: for statements that read events by the
-// hundred thousand.
+// Package wire encodes parameters and decodes rows of PostgreSQL's protocol without the detour over
+// driver values, for statements that read events by the hundred thousand.
 package wire
 
 import "encoding/binary"
@@ -18,13 +17,13 @@ const (
 	Binary int16 = 1
 )
 
-// AllBinary asks for all parameters or results in binary.
+// AllBinary requests binary format for all parameters or results.
 func AllBinary() []int16 { return []int16{Binary} }
 
 // Int8 encodes v for a bigint parameter.
 func Int8(v int64) []byte { return AppendInt8(nil, v) }
 
-// AppendInt8 is [Int8] into a buffer of the caller's.
+// AppendInt8 appends [Int8] of v to b.
 func AppendInt8(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(v)) //nolint:gosec // the bits are what is meant
 }

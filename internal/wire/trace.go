@@ -8,9 +8,9 @@ import (
 // headerTrace is the header of W3C Trace Context.
 const headerTrace = "traceparent"
 
-// Traced adds the trace that was captured at the insert to an event's headers,
-// unless the writer gave one with them. The column's default looks at the form
-// alone, and an insert may name the column: what is no traceparent stays here.
+// Traced adds the trace captured at the insert to an event's headers, unless the writer set one. An
+// invalid trace is dropped here: the column's default checks only the form, and an insert may set
+// the column itself.
 func Traced(headers map[string]string, captured []byte) map[string]string {
 	if !isTraceparent(captured) {
 		return headers
@@ -27,8 +27,8 @@ func Traced(headers map[string]string, captured []byte) map[string]string {
 	return headers
 }
 
-// isTraceparent reports whether raw is one of W3C Trace Context: version, trace,
-// span and flags in lower case hexadecimal digits, none of them invalid.
+// isTraceparent reports whether raw is a traceparent of W3C Trace Context: version, trace, span and
+// flags in lower case hexadecimal digits, none of them invalid.
 func isTraceparent(raw []byte) bool {
 	const size, trace, span, flags = 55, 3, 36, 53
 	if len(raw) != size {

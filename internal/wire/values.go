@@ -27,12 +27,12 @@ func DecodeTime(raw []byte) (time.Time, error) {
 	return time.UnixMicro(us + postgresEpoch).UTC(), nil
 }
 
-// maxNames bounds the table of names: event types and aggregate types are
-// few, and where they are not, sharing them is not worth the memory.
+// maxNames bounds the table of names: event types and aggregate types are few, and if they are not,
+// sharing them is not worth the memory.
 const maxNames = 4096
 
-// Names makes strings of names that come again and again, the same one for
-// equal names. The zero value is ready for use. One goroutine uses it.
+// Names converts recurring names to strings, and returns the same string for equal names. The zero
+// value is ready for use. Only one goroutine may use it.
 type Names struct{ known map[string]string }
 
 // Intern returns raw as a string.
