@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// DefaultLockPatience is how long [Partition] and [SetMode] try to get the table to
-// themselves, and wait for transactions that have to end first.
+// DefaultLockPatience is how long [Partition] and [SetMode] try to lock the table exclusively, and
+// wait for transactions that have to end first.
 const DefaultLockPatience = 10 * time.Minute
 
 const (
-	// aloneLock is how long writers may have to wait behind one try.
+	// aloneLock is how long one attempt may make writers wait.
 	aloneLock = 200 * time.Millisecond
-	// alonePause is the mean pause between two tries.
+	// alonePause is the mean pause between two attempts.
 	alonePause = 500 * time.Millisecond
 )
 
-// change is a change of the tables in use that takes several steps.
+// change is a change of tables in use that takes several steps.
 type change struct {
 	conn     *pgx.Conn
 	schema   string
@@ -39,13 +39,12 @@ func (c *change) say(format string, args ...any) {
 // table returns a name of the schema for a statement.
 func (c *change) table(name string) string { return pgx.Identifier{c.schema, name}.Sanitize() }
 
-// schemaPoll is how often a change looks whether another one has ended.
+// schemaPoll is how often a change checks whether another one has ended.
 const schemaPoll = 25 * time.Millisecond
 
-// lockSchema keeps two changes of one schema apart, until unlock is called. It
-// waits for the other one, by asking again and again: whoever waits in a statement
-// has a snapshot, and an index that is built concurrently waits for the end of that.
-// The session must not be within a transaction.
+// lockSchema keeps two changes of one schema apart, until unlock is called. It waits for the other
+// change by polling: a statement that waits has a snapshot, and an index that is built concurrently
+// waits for the end of that snapshot. The session must not be in a transaction.
 func lockSchema(ctx context.Context, conn *pgx.Conn, schema string) (unlock func(context.Context) error, err error) {
 	const key = `$1::bigint << 32 | hashtext($2)::bigint & 4294967295`
 	for got := false; !got; {
@@ -64,10 +63,10 @@ func lockSchema(ctx context.Context, conn *pgx.Conn, schema string) (unlock func
 	}, nil
 }
 
-// begin runs f in a transaction whose names are those of the schema. lock bounds
-// waiting for each lock, 0 is no bound.
+// begin runs f in a transaction with the schema as search_path. lock bounds the wait for each lock,
+// 0 is no bound.
 func (c *change) begin(ctx context.Context, lock time.Duration, f func(tx pgx.Tx) error) error {
-	// What was committed before a lock was had must be seen behind it.
+	// Changes committed before the lock was granted must be visible after it.
 	return pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n"+
 			"SET LOCAL statement_timeout = 0;\nSET LOCAL lock_timeout = %d;\n", pgx.Identifier{c.schema}.Sanitize(), lock.Milliseconds()),
@@ -79,8 +78,7 @@ func (c *change) begin(ctx context.Context, lock time.Duration, f func(tx pgx.Tx
 	})
 }
 
-// tx runs statements in a transaction; lock bounds waiting for each lock, 0 is
-// no bound.
+// tx runs statements in a transaction. lock bounds the wait for each lock, 0 is no bound.
 func (c *change) tx(ctx context.Context, lock time.Duration, statements string) error {
 	return c.begin(ctx, lock, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
@@ -88,20 +86,18 @@ func (c *change) tx(ctx context.Context, lock time.Duration, statements string) 
 	})
 }
 
-// lockRefused are the SQLSTATEs of a lock that was not to be had, and of a deadlock.
+// lockRefused reports whether a lock was unavailable, or the transaction was in a deadlock.
 func lockRefused(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
 }
 
-// alone runs statements that need the table to themselves, and tries again
-// where they do not get it.
+// alone runs statements that lock the table exclusively, and repeats them until they get the lock.
 func (c *change) alone(ctx context.Context, statements string) error {
 	return c.again(ctx, func() error { return c.tx(ctx, aloneLock, statements) })
 }
 
-// again calls f, which takes locks with a bound, until it gets them or patience
-// has come to its end.
+// again calls f, which takes locks with a bound, until it gets them or patience is exhausted.
 func (c *change) again(ctx context.Context, f func() error) error {
 	for began := time.Now(); ; {
 		err := f()
@@ -118,7 +114,7 @@ func (c *change) again(ctx context.Context, f func() error) error {
 	}
 }
 
-// tired reports whether what began then has been tried for long enough.
+// tired reports whether patience is exhausted for attempts since began.
 func (c *change) tired(began time.Time) bool {
 	patience := c.patience
 	if patience == 0 {
@@ -152,7 +148,7 @@ func (c *change) sessions(ctx context.Context, pids string, args ...any) string 
 	var who string
 	var n int
 	err := c.conn.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L, since %%s', pid, usename, application_name, since), '; ' ORDER BY since)
-			FILTER (WHERE n <= %d), 'nobody that can be seen'), count(*)
+			FILTER (WHERE n <= %d), 'no visible session'), count(*)
 		FROM (SELECT pid, usename, application_name, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
 			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (%s)) AS s`, namedSessions, pids), args...).Scan(&who, &n)
 	if err != nil {

@@ -12,10 +12,10 @@ COMMENT ON COLUMN outbox_deliveries.replays IS
 COMMENT ON COLUMN outbox_deliveries.error_fingerprint IS
     'State dead: the same for errors that differ only in numbers, ids, addresses and quoted values. Set by a trigger.';
 
--- A trigger and not the relay, so that a row has its fingerprint whoever buries
--- it, an older relay or a person. It must never fail: the burial would. So the
--- hash is one that takes any text in any encoding and that FIPS does not forbid,
--- and the classes of characters are spelt out, whatever the locale.
+-- A trigger instead of the relay, so that every dead letter has its fingerprint, also if an older
+-- relay or a person buries it. It must never fail: the burial would fail, too. So the hash accepts
+-- any text in any encoding and is not forbidden by FIPS, and the character classes are spelt out,
+-- whatever the locale.
 CREATE OR REPLACE FUNCTION outbox_fingerprint() RETURNS trigger
     LANGUAGE plpgsql AS $fingerprint$
 DECLARE
@@ -31,10 +31,10 @@ BEGIN
     t := pg_catalog.regexp_replace(t, '[^[:space:]<>(),;:="]+@[^[:space:]<>(),;:="]+', '@', 'g');
     t := pg_catalog.regexp_replace(t, '\[[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?\]', '#', 'g');
     t := pg_catalog.regexp_replace(t, '[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+){2,}', '#', 'g');
-    -- Whatever has a digit in it: numbers, durations, UUIDs, hashes.
+    -- Everything with a digit: numbers, durations, UUIDs, hashes.
     t := pg_catalog.regexp_replace(t, '[A-Za-z0-9_.-]*[0-9][A-Za-z0-9_.-]*', '#', 'g');
     t := pg_catalog.regexp_replace(t, '[[:space:]]+', ' ', 'g');
-    -- The beginning: where a text was shortened depends on what stands in it.
+    -- The beginning: where the text was cut depends on the parts that were replaced.
     NEW.error_fingerprint := pg_catalog.right(pg_catalog.lpad(
         pg_catalog.to_hex(pg_catalog.hashtextextended(pg_catalog.left(t, 300), 0)), 16, '0'), 12);
     RETURN NEW;
@@ -46,7 +46,7 @@ CREATE OR REPLACE TRIGGER outbox_deliveries_fingerprint
     BEFORE INSERT OR UPDATE ON outbox_deliveries
     FOR EACH ROW WHEN (NEW.state = 'dead') EXECUTE FUNCTION outbox_fingerprint();
 
--- The dead letters that were there before the trigger.
+-- Dead letters from before the trigger.
 UPDATE outbox_deliveries SET state = state WHERE state = 'dead' AND error_fingerprint IS NULL;
 
 -- Who did what to which event, written in the transaction that did it.

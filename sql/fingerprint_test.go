@@ -10,7 +10,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// alike are errors of which each list is one group.
+// alike are errors; each list is one group.
 func alike() [][]string {
 	return [][]string{
 		{`550 5.1.1 no such user`, `552 5.2.2 no such user`},

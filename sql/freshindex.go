@@ -8,23 +8,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// freshIndex is the index that a queue finds its events by, and that a stream does
-// not have.
+// freshIndex is the index by which a queue finds its events. A stream does not have it.
 const freshIndex = "outbox_events_fresh"
 
-// indexFresh makes the index beside writers: none of them waits for it to be built.
-// One of a partitioned table cannot be built so. There it is made without its parts,
-// each partition gets its own beside writers, and these are attached.
+// indexFresh creates the index concurrently: no writer waits for it. PostgreSQL cannot do that for
+// a partitioned table. There the index is created without its parts, each partition gets its own
+// concurrently, and these are attached.
 func (m *modeChange) indexFresh(ctx context.Context) error {
 	partitioned, err := Partitioned(ctx, m.conn, m.schema)
 	if err != nil {
 		return err
 	}
 	if !partitioned {
-		m.say("indexing the events that wait, beside writers: this waits for transactions that are open")
+		m.say("indexing waiting events concurrently: this waits for open transactions")
 		return m.build(ctx, "outbox_events", freshIndex)
 	}
-	m.say("indexing the events that wait, partition by partition, beside writers: this waits for transactions that are open")
+	m.say("indexing waiting events, partition by partition, concurrently: this waits for open transactions")
 	if err := m.alone(ctx, `CREATE INDEX IF NOT EXISTS outbox_events_fresh ON ONLY outbox_events (id) WHERE state = 'fresh';`); err != nil {
 		return err
 	}
@@ -42,7 +41,7 @@ func (m *modeChange) indexFresh(ctx context.Context) error {
 		}
 	}
 	if partitions, err = m.without(ctx); err == nil && len(partitions) > 0 {
-		err = fmt.Errorf("the partition %s has come up meanwhile: repeat the command", partitions[0])
+		err = fmt.Errorf("partition %s was created meanwhile: repeat the command", partitions[0])
 	}
 	return err
 }
@@ -59,8 +58,8 @@ func (m *modeChange) without(ctx context.Context) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// build makes the index of one table, unless it is there. What a call that was broken
-// off has left is not valid, and made anew.
+// build creates the index of one table, unless it exists. An interrupted call leaves an invalid
+// index, which is rebuilt.
 func (m *modeChange) build(ctx context.Context, table, name string) (err error) {
 	var valid *bool
 	err = m.conn.QueryRow(ctx, `SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)`, m.table(name)).Scan(&valid)
@@ -70,7 +69,7 @@ func (m *modeChange) build(ctx context.Context, table, name string) (err error) 
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
 		return err
 	}
-	// Concurrently is not within a transaction, so the session has the settings.
+	// CREATE INDEX CONCURRENTLY cannot run in a transaction, so the settings apply to the session.
 	if _, err := m.conn.Exec(ctx, `SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false)`); err != nil {
 		return err
 	}

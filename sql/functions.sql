@@ -1,8 +1,8 @@
--- What relays call, and may not do themselves: the functions run as the owner of
--- the tables. See partitions.sql for how they are kept from running anything of a
--- caller's, and for those that only a partitioned table has.
+-- Functions that relays call for what they may not do themselves: the functions run as the owner of
+-- the tables. See partitions.sql for how they are protected from running objects of their caller,
+-- and for those that only a partitioned table has.
 --
--- Runs with every migration. Every statement may run again without harm.
+-- Runs with every migration. Every statement may be repeated.
 
 -- The id that was drawn last.
 CREATE OR REPLACE FUNCTION outbox_last_id() RETURNS bigint
@@ -25,13 +25,13 @@ DECLARE
     who   name;
 BEGIN
     FOREACH f IN ARRAY ARRAY['outbox_last_id()'] LOOP
-        -- pg_temp last: otherwise whoever calls could put a table of that name first.
+        -- pg_temp last: otherwise a caller could create a table of that name that goes first.
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
     END LOOP;
-    -- Whoever may delete events is a relay. It gets here what it cannot start
-    -- without, so that relays of before an upgrade need no new grants for it.
+    -- A role that may delete events is a relay. It gets the privilege that it cannot start without,
+    -- so that relays from before an upgrade need no new grants for it.
     FOR who IN SELECT DISTINCT pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) AS a
         WHERE c.oid = 'outbox_events'::regclass AND a.privilege_type = 'DELETE' AND a.grantee NOT IN (0, c.relowner)
     LOOP

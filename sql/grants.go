@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Roles are the two that need privileges beside the owner of the tables. An
-// empty name leaves the role out.
+// Roles are the two roles that need privileges besides the owner of the tables. An empty name omits
+// the role.
 type Roles struct {
 	// Writer inserts events: the role, or a group role, of the applications.
 	Writer string
@@ -19,56 +19,55 @@ type Roles struct {
 	Relay string
 }
 
-// The roles that are meant where none is named.
+// The default names of the roles.
 const (
 	DefaultWriter = "notifyd_writer"
 	DefaultRelay  = "notifyd_relay"
 )
 
-// maxRoleBytes is what PostgreSQL keeps of a name; it cuts off the rest, and
-// what is left may be somebody else.
+// maxRoleBytes is the longest name that PostgreSQL keeps. It truncates longer ones, and the
+// truncated name may be that of another role.
 const maxRoleBytes = 63
 
-// tableGrant says who may do what with a table; empty means nothing.
+// tableGrant lists the privileges on a table; empty means none.
 type tableGrant struct{ table, writer, relay string }
 
-// tableGrants has a line for every table of the schema, also where nobody gets
-// anything; a test finds one that is missing. Identity columns draw from their
-// sequence without a privilege for it, and a trigger runs its function without
-// one either.
+// tableGrants has a line for every table of the schema, even if neither role gets anything; a test
+// finds a missing one. Identity columns draw from their sequence without a privilege for it, and a
+// trigger runs its function without one, too.
 func tableGrants() []tableGrant {
 	return []tableGrant{
 		{table: "outbox_migrations", relay: "SELECT"},
 		{
 			table: "outbox_events",
-			// What is left out keeps to its default: a writer cannot date an
-			// event back, or call it done.
+			// Omitted columns keep their defaults: a writer cannot backdate an event, or mark it
+			// done.
 			writer: "INSERT (event_type, aggregate_type, aggregate_id, idempotency_key, available_at, headers, payload)",
 			// UPDATE of one column is also what SELECT ... FOR UPDATE needs.
 			relay: "SELECT, UPDATE (state, processed_at), DELETE",
 		},
 		{table: "outbox_deliveries", relay: "SELECT, INSERT, UPDATE, DELETE"},
-		// What is done with dead letters is noted, and the notes stay.
+		// Actions on dead letters are recorded, and the records stay.
 		{table: "outbox_audit", relay: "SELECT, INSERT"},
-		// What a table is decides whoever migrates it.
+		// The role that migrates the table decides its mode.
 		{table: "outbox_mode", relay: "SELECT"},
 		{table: "outbox_positions", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_routes", relay: "SELECT, INSERT, UPDATE, DELETE"},
 	}
 }
 
-// Privilege is one thing that a role may do with a table.
+// Privilege is one privilege on a table.
 type Privilege struct {
-	// Table is without its schema, and Kind a word such as SELECT.
+	// Table is without its schema, and Kind a keyword such as SELECT.
 	Table, Kind string
-	// Columns are those that it is confined to; nil is the whole table.
+	// Columns are those that the privilege is limited to; nil is the whole table.
 	Columns []string
 }
 
-// grantedPrivilege is one of those that a grant lists.
+// grantedPrivilege matches one privilege in a grant.
 var grantedPrivilege = regexp.MustCompile(`([A-Z]+)(?: \(([^)]*)\))?`)
 
-// RelayPrivileges returns what [Grants] gives to the relay, table by table.
+// RelayPrivileges returns the privileges that [Grants] gives to the relay, table by table.
 func RelayPrivileges() (all []Privilege) {
 	for _, g := range tableGrants() {
 		for _, m := range grantedPrivilege.FindAllStringSubmatch(g.relay, -1) {
@@ -82,10 +81,9 @@ func RelayPrivileges() (all []Privilege) {
 	return all
 }
 
-// Grants returns the statements that give the roles what they need in the
-// schema, and no more. They are to be run by the owner of the tables, after
-// [Migrate], and again after each upgrade. Running them twice does no harm;
-// nothing is taken away, and the roles have to be there.
+// Grants returns the statements that give the roles the privileges that they need in the schema,
+// and no more. The owner of the tables must run them, after [Migrate], and again after each
+// upgrade. They may be repeated. They revoke nothing, and the roles must exist.
 func Grants(schema string, roles Roles) (string, error) {
 	if err := errors.Join(ValidateSchema(schema), validateRole("writer", roles.Writer), validateRole("relay", roles.Relay)); err != nil {
 		return "", err
@@ -103,7 +101,7 @@ func Grants(schema string, roles Roles) (string, error) {
 			continue
 		}
 		role := pgx.Identifier{who.name}.Sanitize()
-		// The name is in the statements only: a line break in it would end a comment.
+		// The name is only in the statements: a line break in it would end a comment.
 		fmt.Fprintf(&b, "\n-- This role %s.\n", who.may)
 		fmt.Fprintf(&b, "GRANT USAGE ON SCHEMA %s TO %s;\n", pgx.Identifier{schema}.Sanitize(), role)
 		for _, g := range tableGrants() {
@@ -119,9 +117,9 @@ func Grants(schema string, roles Roles) (string, error) {
 	return b.String(), nil
 }
 
-// PartitionFunctions are what a relay calls where the table is partitioned, one
-// of them, outbox_last_id, also where it is not. They run as the owner of the
-// tables, so that the relay does not have to be it. The names have no schema.
+// PartitionFunctions returns the functions that a relay calls where the table is partitioned; one
+// of them, outbox_last_id, also where it is not. They run as the owner of the tables, so that the
+// relay need not be the owner. The names have no schema.
 func PartitionFunctions() []string {
 	return []string{
 		"outbox_partitions()", "outbox_last_id()", "outbox_partitions_extend(timestamptz, integer)",
@@ -129,7 +127,7 @@ func PartitionFunctions() []string {
 	}
 }
 
-// functionGrants are for the functions that are there.
+// functionGrants returns the grants of the functions that exist.
 func functionGrants(schema, relay string) string {
 	var grants strings.Builder
 	for _, f := range PartitionFunctions() {
@@ -154,9 +152,9 @@ func validateRole(what, name string) error {
 	case strings.ContainsRune(name, 0) || !utf8.ValidString(name):
 		return fmt.Errorf("%s: role name %q is not UTF-8 text without zero bytes", what, name)
 	case name == "public":
-		return fmt.Errorf("%s: public is not a role but everybody, also in quotes: make a role of its own", what)
+		return fmt.Errorf("%s: public means every role, even in quotes: create a separate role", what)
 	case name == "none":
-		return fmt.Errorf("%s: PostgreSQL keeps the name none for itself: make a role with another name", what)
+		return fmt.Errorf("%s: PostgreSQL reserves the name none: create a role with another name", what)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// granted migrates a schema, makes a writer and a relay with odd names, and
-// runs what is printed for them. The names are quoted by nobody but Grants.
+// granted migrates a schema, creates a writer and a relay with odd names, and runs the printed
+// grants. Only Grants quotes the names.
 func granted(t *testing.T, conn *pgx.Conn, schema string, bell outboxsql.Bell) (writer, relay string) {
 	t.Helper()
 	migrate(t, conn, schema, bell)
@@ -57,7 +57,7 @@ func become(t *testing.T, conn *pgx.Conn, role string) {
 	exec(t, conn, "SET ROLE "+pgx.Identifier{role}.Sanitize())
 }
 
-// refused fails the test unless the statement is refused for want of privilege.
+// refused fails the test unless the statement is refused for lack of privilege.
 func refused(t *testing.T, conn *pgx.Conn, statement string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), statement); sqlState(err) != "42501" {
@@ -121,8 +121,8 @@ func writeAll(t *testing.T, conn *pgx.Conn, events ...outbox.Event) {
 	}
 }
 
-// TestGrantsRelay says what a relay may not do. What it has to do is shown by
-// a relay at work, in the tests of the whole system.
+// TestGrantsRelay lists what a relay may not do. The tests of the whole system show what it must be
+// able to do.
 func TestGrantsRelay(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -144,8 +144,8 @@ func TestGrantsRelay(t *testing.T) {
 	}
 }
 
-// TestGrantsCoverEveryTable: whoever adds a table, or a column that writers
-// set, says who may do what with it.
+// TestGrantsCoverEveryTable: a new table, or a new column that writers set, must get its
+// privileges.
 func TestGrantsCoverEveryTable(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -181,8 +181,8 @@ func TestGrantsMistakes(t *testing.T) {
 		roles outboxsql.Roles
 		want  string
 	}{
-		"everybody": {outboxsql.Roles{Writer: "public"}, "writer: public is not a role but everybody"},
-		"none":      {outboxsql.Roles{Relay: "none"}, "relay: PostgreSQL keeps the name none for itself"},
+		"everybody": {outboxsql.Roles{Writer: "public"}, "writer: public means every role"},
+		"none":      {outboxsql.Roles{Relay: "none"}, "relay: PostgreSQL reserves the name none"},
 		"long":      {outboxsql.Roles{Relay: strings.Repeat("r", 64)}, "has 64 bytes, PostgreSQL keeps 63"},
 		"zero":      {outboxsql.Roles{Writer: "w\x00"}, "is not UTF-8 text without zero bytes"},
 		"not UTF-8": {outboxsql.Roles{Writer: "w\xff"}, "is not UTF-8 text without zero bytes"},
@@ -199,8 +199,8 @@ func TestGrantsMistakes(t *testing.T) {
 	}
 }
 
-// TestTriggerTrustsNoSearchPath has a stranger put operators and types of his
-// own before those of PostgreSQL in the writer's search_path. None may run.
+// TestTriggerTrustsNoSearchPath: another role has put operators and types before those of
+// PostgreSQL in the writer's search_path. None may run.
 func TestTriggerTrustsNoSearchPath(t *testing.T) {
 	t.Parallel()
 	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// connect opens a connection that the end of the test closes.
+// connect opens a connection that is closed at the end of the test.
 func connect(tb testing.TB, url string) *pgx.Conn {
 	tb.Helper()
 	conn, err := pgx.Connect(tb.Context(), url)
@@ -74,8 +74,8 @@ func state(tb testing.TB, conn *pgx.Conn, schema string) outboxsql.State {
 	return s
 }
 
-// role makes a role that can do nothing; the end of the test drops it. Roles
-// belong to the whole server, hence the name of the database.
+// role creates a role without privileges, which is dropped at the end of the test. Roles belong to
+// the whole server, hence the name of the database in theirs.
 func role(tb testing.TB, conn *pgx.Conn) string {
 	tb.Helper()
 	name := pgx.Identifier{conn.Config().Database + "_r"}.Sanitize()

@@ -8,19 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// event is what decides what becomes of an event when a stream becomes a queue.
+// event has the columns that decide how an event is marked when a stream becomes a queue.
 type event struct {
 	id        int64
 	eventType string
 }
 
-// stored are the deliveries of one event that are in outbox_deliveries.
+// stored lists the deliveries of one event in outbox_deliveries.
 type stored struct {
 	destinations []string
 	open         bool // one of them is not dead
 }
 
-// marks are what becomes of some events.
+// marks are the marks of a batch of events.
 type marks struct {
 	done, deferred []int64
 	// A delivery for each event and destination.
@@ -28,7 +28,7 @@ type marks struct {
 	destinations []string
 }
 
-// markAll gives their marks to the events up to the highest head.
+// markAll marks the events up to the highest head.
 func (m *modeChange) markAll(ctx context.Context, r *readers) error {
 	var done int64
 	for after, n := int64(math.MinInt64), modeBatch; n == modeBatch; {
@@ -40,13 +40,13 @@ func (m *modeChange) markAll(ctx context.Context, r *readers) error {
 			return err
 		}
 		done += int64(n)
-		m.count("%d events looked at", done)
+		m.count("%d events read", done)
 	}
 	return nil
 }
 
-// markSome deals with the first modeBatch events behind an id. It returns the last
-// of them, and how many there were.
+// markSome marks the first modeBatch events after an id. It returns the last of them, and their
+// number.
 func (m *modeChange) markSome(ctx context.Context, tx pgx.Tx, r *readers, after int64) (last int64, n int, err error) {
 	rows, err := tx.Query(ctx, `SELECT id, event_type, state = 'fresh' FROM outbox_events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3`, after, r.head(), modeBatch)
 	if err != nil {
@@ -73,8 +73,8 @@ func (m *modeChange) markSome(ctx context.Context, tx pgx.Tx, r *readers, after 
 	return last, n, m.decide(r, events, deliveries).write(ctx, tx, events[0].id, last)
 }
 
-// storedBetween returns the deliveries of events, and locks them: whoever replays or
-// discards one of them at this moment looks at its event afterwards.
+// storedBetween returns the deliveries of events, and locks them: a person who replays or discards
+// one of them at this moment checks its event afterwards.
 func storedBetween(ctx context.Context, tx pgx.Tx, after, upto int64) (map[int64]stored, error) {
 	rows, err := tx.Query(ctx, `SELECT event_id, destination, state <> 'dead' FROM outbox_deliveries WHERE event_id > $1 AND event_id <= $2
 		ORDER BY event_id, destination FOR UPDATE`, after, upto)
@@ -94,7 +94,7 @@ func storedBetween(ctx context.Context, tx pgx.Tx, after, upto int64) (map[int64
 	return all, err
 }
 
-// decide says what becomes of events that are fresh.
+// decide returns the marks of events that are fresh.
 func (m *modeChange) decide(r *readers, events []event, deliveries map[int64]stored) *marks {
 	var to marks
 	routes := make(map[string][]string)
@@ -107,9 +107,9 @@ func (m *modeChange) decide(r *readers, events []event, deliveries map[int64]sto
 		have, missing := deliveries[e.id], r.missing(names, e.id)
 		switch {
 		case len(missing) == len(names) && have.destinations == nil:
-			continue // nobody has got it
+			continue // no destination has received it
 		case slices.Contains(have.destinations, ""):
-			missing = nil // whoever gives it a route gives it to all of them
+			missing = nil // the undecided row stands for all of them
 		case m.options.Route == nil && len(missing) > 0:
 			missing = []string{""}
 		}
@@ -125,7 +125,7 @@ func (m *modeChange) decide(r *readers, events []event, deliveries map[int64]sto
 	return &to
 }
 
-// route returns the readers that an event type is for.
+// route returns the readers of an event type.
 func (m *modeChange) route(r *readers, eventType string) []string {
 	if m.options.Route != nil {
 		return r.of(m.options.Route(eventType))
@@ -137,8 +137,8 @@ func (m *modeChange) route(r *readers, eventType string) []string {
 	return names
 }
 
-// write writes the marks of events with ids from low to high. Deliveries before events:
-// whoever settles locks them in this order.
+// write writes the marks of events with ids from low to high. Deliveries come before events:
+// settlements lock them in this order.
 func (to *marks) write(ctx context.Context, tx pgx.Tx, low, high int64) error {
 	if len(to.events) > 0 {
 		_, err := tx.Exec(ctx, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at)

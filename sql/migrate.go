@@ -1,10 +1,9 @@
-// Package outboxsql holds the tables and the trigger of notifyd as SQL, and
-// applies them.
+// Package outboxsql holds the tables and the trigger of notifyd as SQL, and applies them.
 //
-// The files are complete in themselves and can be run with psql: schema.sql,
-// then the files of later versions, dead_letters.sql, tracing.sql,
-// streams.sql and plain.sql, then storage.sql, functions.sql and triggers.sql. [Migrate] does the same under a lock and keeps
-// account of versions. [Partition] makes days of the table.
+// The files are self-contained and can be run with psql: schema.sql, then the files of later
+// versions, dead_letters.sql, tracing.sql, streams.sql and plain.sql, then storage.sql,
+// functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
+// [Partition] partitions the table by day.
 package outboxsql
 
 import (
@@ -43,15 +42,15 @@ var functionsSQL string
 //go:embed triggers.sql
 var triggersSQL string
 
-// DefaultSchema is the schema that is used where none is named.
+// DefaultSchema is the schema of a configuration that names none.
 const DefaultSchema = "public"
 
 // maxSchemaBytes leaves room for ".outbox_events" within PostgreSQL's 63 bytes
 // for the name of a notification channel.
 const maxSchemaBytes = 63 - len(".outbox_events")
 
-// lockSpace is 'ntfm' in ASCII, the upper half of the advisory lock that keeps
-// two migrations of one schema apart. The lower half is a hash of its name.
+// lockSpace is 'ntfm' in ASCII: the upper half of the advisory lock that keeps two migrations of
+// one schema apart. The lower half is a hash of the schema's name.
 const lockSpace = 0x6e74666d
 
 // Bell says when the trigger notifies.
@@ -65,8 +64,8 @@ const (
 	BellAuto Bell = "auto"
 	// BellAlways notifies of every event.
 	BellAlways Bell = "always"
-	// BellOff installs no trigger: relays find events by polling. For PREPARE
-	// TRANSACTION, which PostgreSQL refuses after a NOTIFY.
+	// BellOff installs no trigger: relays find events by polling. It is for writers that use
+	// PREPARE TRANSACTION, which PostgreSQL refuses after a NOTIFY.
 	BellOff Bell = "off"
 )
 
@@ -79,33 +78,32 @@ func (b Bell) Validate() error {
 	return fmt.Errorf("unknown bell mode %q: use auto, always or off", string(b))
 }
 
-// ErrNotMigrated is returned by [Check] where the tables are missing or old.
+// ErrNotMigrated is returned by [Check] if the tables are missing or old.
 var ErrNotMigrated = errors.New("schema is not migrated")
 
-// ErrTooNew is returned where the schema was migrated by a newer notifyd.
+// ErrTooNew is returned if the schema was migrated by a newer notifyd.
 var ErrTooNew = errors.New("schema is newer than this notifyd")
 
-// Version is one applied, or known, version of the schema.
+// Version is one version of the schema, applied or known.
 type Version struct {
 	Number    int
 	Name      string
 	AppliedAt time.Time // zero while it is not applied
 }
 
-// State is what a database has of the schema.
+// State is the state of the schema in a database.
 type State struct {
-	// Versions lists what this notifyd knows, and after it what it does not know.
+	// Versions lists the versions that this notifyd knows, then applied ones that it does not know.
 	Versions []Version
-	// Current is the highest version applied, 0 where there is none.
+	// Current is the highest version applied, 0 if there is none.
 	Current int
 	// Latest is the highest version that this notifyd knows.
 	Latest int
-	// Bell is the mode in place; BellOff where there is no trigger.
+	// Bell is the installed mode; BellOff if there is no trigger.
 	Bell Bell
-	// Mode is how relays read the table; ModeQueue where it is not there.
+	// Mode is how relays read the table; ModeQueue if the table is missing.
 	Mode Mode
-	// Becoming is the mode of a change that has not come to its end; "" if there is
-	// none.
+	// Becoming is the mode of an unfinished change; "" if there is none.
 	Becoming Mode
 }
 
@@ -127,11 +125,10 @@ func migrations() []migration {
 	}
 }
 
-// Migrate brings the schema to the newest version and installs the trigger
-// with the given bell. It returns the versions that it applied, none if there
-// was nothing to do. Everything happens in one transaction under an advisory
-// lock, so several relays may call it at once. A schema that is newer than
-// this notifyd is left alone, with [ErrTooNew].
+// Migrate brings the schema to the newest version and installs the trigger with the given bell. It
+// returns the versions that it applied, none if the schema was up to date. It runs in one
+// transaction under an advisory lock, so several relays may call it at once. It leaves a schema
+// that is newer than this notifyd alone, and returns [ErrTooNew].
 func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (applied []Version, err error) {
 	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
 		return nil, err
@@ -147,11 +144,11 @@ func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (app
 	return applied, nil
 }
 
-// migrate returns got = false where another change of the schema is at work. It
-// does not wait for that in its transaction: see [lockSchema].
+// migrate returns got = false if another change of the schema is in progress. It does not wait for
+// that in its transaction: see [lockSchema].
 func migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (applied []Version, got bool, err error) {
-	// Under a stricter default the snapshot would be older than the lock, and
-	// hide what another migration did before it let go.
+	// Under a stricter default the snapshot would be older than the lock, and hide the commit of
+	// the previous migration.
 	isolation := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 	err = pgx.BeginTxFunc(ctx, conn, isolation, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`,
@@ -167,11 +164,11 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (app
 		}
 		applied = state.Versions[state.Current:]
 		statements := script(schema, state.Current, bell)
-		// Even IF NOT EXISTS wants a privilege on the database, which whoever
-		// was given a schema to work in may not have.
+		// Even IF NOT EXISTS needs a privilege on the database, which a role that may only use one
+		// schema may lack.
 		var exists bool
 		if err := tx.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, pgx.Identifier{schema}.Sanitize()).Scan(&exists); err != nil {
-			return fmt.Errorf("look for the schema: %w", err)
+			return fmt.Errorf("find the schema: %w", err)
 		}
 		if !exists {
 			statements = createSchema(schema) + statements
@@ -189,8 +186,8 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (app
 	return applied, got, err
 }
 
-// Script returns what [Migrate] would run against an empty database, for those
-// who apply SQL with a tool of their own.
+// Script returns the statements that [Migrate] would run against an empty database, for users who
+// apply SQL with a tool of their own.
 func Script(schema string, bell Bell) (string, error) {
 	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
 		return "", err
@@ -210,7 +207,7 @@ func createSchema(schema string) string {
 func script(schema string, current int, bell Bell) string {
 	var b strings.Builder
 	ident := pgx.Identifier{schema}.Sanitize()
-	// IF NOT EXISTS is chatty; what it skips is no news.
+	// IF NOT EXISTS reports what it skips, which is noise here.
 	fmt.Fprintf(&b, "SET LOCAL client_min_messages = warning;\nSET LOCAL search_path = %s;\n", ident)
 	fmt.Fprintf(&b, "SET LOCAL notifyd.bell = '%s';\n", bell)
 	for _, m := range migrations()[current:] {
@@ -222,8 +219,7 @@ func script(schema string, current int, bell Bell) string {
 	return b.String()
 }
 
-// ReadState returns what the database has of the schema. A database without
-// it is no error: Current is 0.
+// ReadState returns the state of the schema. A database without it is no error: Current is 0.
 func ReadState(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
 	var state State
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
@@ -233,8 +229,8 @@ func ReadState(ctx context.Context, conn *pgx.Conn, schema string) (State, error
 	return state, err
 }
 
-// Check returns nil if the schema is exactly as this notifyd needs it,
-// [ErrNotMigrated] or [ErrTooNew] with the cure if it is not.
+// Check returns nil if the schema is exactly the one that this notifyd needs. Otherwise it returns
+// [ErrNotMigrated] or [ErrTooNew], with the remedy.
 func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
 	state, err := ReadState(ctx, conn, schema)
 	switch {
@@ -264,7 +260,7 @@ func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
 	table := pgx.Identifier{schema, "outbox_migrations"}.Sanitize()
 	var exists bool
 	if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&exists); err != nil {
-		return state, fmt.Errorf("look for %s: %w", table, err)
+		return state, fmt.Errorf("find %s: %w", table, err)
 	}
 	if !exists {
 		return state, nil
@@ -291,7 +287,7 @@ func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
 	return state, readBell(ctx, tx, schema, &state.Bell)
 }
 
-// readBell leaves *bell alone where there is no trigger of ours.
+// readBell does not change *bell if our trigger is missing.
 func readBell(ctx context.Context, tx pgx.Tx, schema string, bell *Bell) error {
 	// The name of the function is the mode: outbox_bell_auto, outbox_bell_always.
 	err := tx.QueryRow(ctx, `
@@ -309,7 +305,7 @@ func readBell(ctx context.Context, tx pgx.Tx, schema string, bell *Bell) error {
 func ValidateSchema(schema string) error {
 	switch {
 	case schema == "":
-		return errors.New("schema has no name: use public, or leave the setting out")
+		return errors.New("schema has no name: use public, or omit the setting")
 	case len(schema) > maxSchemaBytes:
 		return fmt.Errorf("schema name %q has %d bytes, at most %d fit into a notification channel", schema, len(schema), maxSchemaBytes)
 	case strings.ContainsRune(schema, 0) || !utf8.ValidString(schema):

@@ -47,8 +47,8 @@ func TestMigrateTwice(t *testing.T) {
 	}
 }
 
-// TestMigrateAtOnce also runs where sessions begin with a stricter isolation
-// level: a snapshot older than the lock must not hide what the winner did.
+// TestMigrateAtOnce also runs with a stricter default isolation level: a snapshot older than the
+// lock must not hide the winner's commit.
 func TestMigrateAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {
@@ -201,8 +201,8 @@ func catalog(tb testing.TB, conn *pgx.Conn, schema string) []string {
 		ORDER BY 1`, schema)
 }
 
-// TestWaysToMigrate compares what Migrate makes with what its script makes,
-// and with the files run by hand.
+// TestWaysToMigrate compares the result of Migrate with that of its script, and with the files run
+// by hand.
 func TestWaysToMigrate(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -363,7 +363,7 @@ func TestEverythingHasAComment(t *testing.T) {
 	}
 }
 
-// TestRefusedRows: what the relay could not deal with does not get in.
+// TestRefusedRows: rows that the relay could not handle are refused.
 func TestRefusedRows(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -398,8 +398,8 @@ func TestMigrateAsOwnerOfTheSchema(t *testing.T) {
 	}
 }
 
-// TestPlainMigration takes a schema from version 4 on, as the first builds with streams had
-// made it: what is parked in a queue is due, and routes have their present shape.
+// TestPlainMigration upgrades a schema from version 4, as the first builds with streams had made
+// it: parked deliveries of a queue are due, and routes have their present shape.
 func TestPlainMigration(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -422,8 +422,8 @@ func TestPlainMigration(t *testing.T) {
 	}
 }
 
-// TestStreamsMigration takes a schema from version 3 on: the index of what is due
-// is made anew, the relay of before has the new rights, and the table is a queue.
+// TestStreamsMigration upgrades a schema from version 3: the index of due deliveries is rebuilt, an
+// older relay gets the new privileges, and the table is a queue.
 func TestStreamsMigration(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))

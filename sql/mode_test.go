@@ -9,8 +9,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestHoldMode: a session that has the mode it wants keeps it, one that has not
-// holds nothing.
+// TestHoldMode: a session that wants the table's mode holds it; another one holds nothing.
 func TestHoldMode(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)

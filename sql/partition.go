@@ -23,21 +23,20 @@ var partitionSwapSQL string
 // PartitionsAhead is how many days get their partitions before they begin.
 const PartitionsAhead = 3
 
-// keysBatch is how many idempotency keys are copied by one statement.
+// keysBatch is how many idempotency keys one statement copies.
 const keysBatch = 5000
 
-// ErrObstacle is returned by [Partition] where the table has something that
-// cannot be carried over by itself.
+// ErrObstacle is returned by [Partition] if the table has a property that cannot be carried over.
 var ErrObstacle = errors.New("outbox_events cannot be partitioned as it is")
 
-// PartitionOptions say how a table is partitioned; the zero value will do.
+// PartitionOptions configure [Partition]; the zero value is valid.
 type PartitionOptions struct {
-	// LockPatience is how long to try to get the table to itself for a moment,
-	// beside those who write to it; 0 is [DefaultLockPatience].
+	// LockPatience is how long to try to lock the table exclusively for a moment, while writers use
+	// it; 0 is [DefaultLockPatience].
 	LockPatience time.Duration
-	// Now decides what day it is; zero is the clock of the database.
+	// Now determines the current day; zero is the clock of the database.
 	Now time.Time
-	// Progress is told what is done next, if it is set.
+	// Progress, if set, is called with the next step.
 	Progress func(step string)
 }
 
@@ -46,18 +45,17 @@ func Partitioned(ctx context.Context, conn *pgx.Conn, schema string) (yes bool, 
 	err = conn.QueryRow(ctx, `SELECT coalesce((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)`,
 		pgx.Identifier{schema, "outbox_events"}.Sanitize()).Scan(&yes)
 	if err != nil {
-		return false, fmt.Errorf("look whether outbox_events is partitioned: %w", err)
+		return false, fmt.Errorf("check whether outbox_events is partitioned: %w", err)
 	}
 	return yes, nil
 }
 
-// Partition makes outbox_events a table that is partitioned by day, after
-// [Migrate]. The table may be in use by writers and relays, and hold any number of
-// events: it becomes the first partition as it is. Twice it has to be had alone,
-// for some milliseconds; each try for that holds up writers for 200 ms at most. A
-// call that was interrupted may be repeated, as may one that was not. There is no
-// way back but copying. The error wraps [ErrObstacle] with the cure where the
-// table has something that would be lost.
+// Partition partitions outbox_events by day, after [Migrate]. Writers and relays may use the table,
+// and it may hold any number of events: it becomes the first partition as it is. Partition locks
+// the table exclusively twice, for some milliseconds; each attempt holds up writers for 200 ms at
+// most. A call may be repeated, whether it was interrupted or not. The only way back is to copy the
+// events. The error wraps [ErrObstacle], with the remedy, if the table has a property that would be
+// lost.
 func Partition(ctx context.Context, conn *pgx.Conn, schema string, o PartitionOptions) (err error) {
 	if err := ValidateSchema(schema); err != nil {
 		return err
@@ -89,7 +87,7 @@ func (p *partitioning) run(ctx context.Context) error {
 		return err
 	}
 	if done {
-		p.say("the table is partitioned already: making sure of its partitions")
+		p.say("the table is already partitioned: checking its partitions")
 		return p.settled(ctx, p.tx(ctx, 0, partitionsSQL+storageSQL+p.extend()))
 	}
 	if err := p.obstacles(ctx); err != nil {
@@ -99,7 +97,7 @@ func (p *partitioning) run(ctx context.Context) error {
 	if err := p.alone(ctx, partitionsSQL+partitionPrepareSQL); err != nil {
 		return err
 	}
-	p.say("checking that all ids are within the bound: this reads the table, beside writers and relays")
+	p.say("checking that all ids are within the bound: this reads the table without blocking writers and relays")
 	if err := p.tx(ctx, 0, `ALTER TABLE outbox_events VALIDATE CONSTRAINT outbox_events_bound;`); err != nil {
 		return err
 	}
@@ -111,8 +109,8 @@ func (p *partitioning) run(ctx context.Context) error {
 	return p.settled(ctx, p.alone(ctx, partitionSwapSQL+partitionsSQL+storageSQL+triggersSQL+p.extend()))
 }
 
-// settled lets the partitions that were made, if err is nil, know that they are
-// there for everybody.
+// settled records, if err is nil, that the partitions created so far are committed and visible to
+// all.
 func (p *partitioning) settled(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -120,7 +118,7 @@ func (p *partitioning) settled(ctx context.Context, err error) error {
 	return p.tx(ctx, 0, p.extend())
 }
 
-// extend makes the partitions of today and the days ahead.
+// extend creates the partitions of today and of the days ahead.
 func (p *partitioning) extend() string {
 	now := "clock_timestamp()"
 	if !p.now.IsZero() {
@@ -129,8 +127,7 @@ func (p *partitioning) extend() string {
 	return fmt.Sprintf("SELECT outbox_partitions_extend(%s, %d);\n", now, PartitionsAhead)
 }
 
-// copyKeys notes the idempotency keys of the events that were there before the
-// trigger that notes them.
+// copyKeys stores the idempotency keys of events that are older than the trigger that stores them.
 func (p *partitioning) copyKeys(ctx context.Context) error {
 	name := func(table string) string { return pgx.Identifier{p.schema, table}.Sanitize() }
 	eventType, key, n := "", "", keysBatch
@@ -152,37 +149,37 @@ func (p *partitioning) copyKeys(ctx context.Context) error {
 	return nil
 }
 
-// obstacles looks for what would be lost with the table's place.
+// obstacles lists the properties that the table would lose.
 func (p *partitioning) obstacles(ctx context.Context) error {
 	rows, err := p.conn.Query(ctx, `SELECT what FROM (
-			SELECT format('the view %s reads it: drop the view, and create it again afterwards', r.ev_class::regclass) AS what
+			SELECT format('the view %s reads it: drop the view, and recreate it afterwards', r.ev_class::regclass) AS what
 			FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
 			WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1::regclass AND r.ev_class <> d.refobjid
-			UNION SELECT format('it has the trigger %I: drop it, and create it again afterwards', tgname) FROM pg_trigger
+			UNION SELECT format('it has the trigger %I: drop it, and recreate it afterwards', tgname) FROM pg_trigger
 			WHERE tgrelid = $1::regclass AND NOT tgisinternal AND tgname NOT IN ('outbox_events_bell', 'outbox_events_key', 'outbox_events_key_gone', 'outbox_events_keys_gone')
 			UNION SELECT format('it has the rule %I: drop it', rulename) FROM pg_rewrite WHERE ev_class = $1::regclass
-			UNION SELECT format('the foreign key %I of %s has to do with it: drop it', conname, conrelid::regclass) FROM pg_constraint
+			UNION SELECT format('the foreign key %I of %s involves it: drop it', conname, conrelid::regclass) FROM pg_constraint
 			WHERE contype = 'f' AND $1::regclass IN (conrelid, confrelid)
 			UNION SELECT format('the index %s is unique, which it cannot be across partitions: drop it', indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND (indisunique OR indisexclusion) AND NOT indisprimary AND indexrelid <> to_regclass($2)
-			UNION SELECT format('the index %s is not valid, and would be built anew while nobody can write: drop it', indexrelid::regclass) FROM pg_index
+			UNION SELECT format('the index %s is not valid, and would be rebuilt while writers are blocked: drop it', indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND NOT indisvalid
 			UNION SELECT format('the check %I is not valid or has NO INHERIT: validate it, or drop it', conname) FROM pg_constraint
 			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname <> 'outbox_events_bound'
 			UNION SELECT 'it has row level security: disable it' FROM pg_class WHERE oid = $1::regclass AND relrowsecurity
-			UNION SELECT format('the publication %I sends it: take the table out of it', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
+			UNION SELECT format('the publication %I publishes it: remove the table from the publication', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
 			WHERE prrelid = $1::regclass
-			UNION SELECT 'it inherits from a table, or a table from it: end that' FROM pg_inherits WHERE $1::regclass IN (inhrelid, inhparent)
-			UNION SELECT format('its owner, %1$I, may not make tables in the schema: GRANT CREATE ON SCHEMA %2$s TO %1$I', pg_get_userbyid(c.relowner), c.relnamespace::regnamespace)
+			UNION SELECT 'it inherits from a table, or a table from it: end the inheritance' FROM pg_inherits WHERE $1::regclass IN (inhrelid, inhparent)
+			UNION SELECT format('its owner, %1$I, may not create tables in the schema: GRANT CREATE ON SCHEMA %2$s TO %1$I', pg_get_userbyid(c.relowner), c.relnamespace::regnamespace)
 			FROM pg_class c WHERE oid = $1::regclass AND NOT has_schema_privilege(c.relowner, c.relnamespace, 'CREATE')
 		) AS o ORDER BY 1`,
 		pgx.Identifier{p.schema, "outbox_events"}.Sanitize(), pgx.Identifier{p.schema, "outbox_events_idempotency"}.Sanitize())
 	if err != nil {
-		return fmt.Errorf("look at the table: %w", err)
+		return fmt.Errorf("inspect the table: %w", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return fmt.Errorf("look at the table: %w", err)
+		return fmt.Errorf("inspect the table: %w", err)
 	}
 	if len(found) > 0 {
 		return fmt.Errorf("%w: %s", ErrObstacle, strings.Join(found, "; "))

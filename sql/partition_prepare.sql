@@ -1,7 +1,6 @@
--- The first short step of partitioning a table in use: from here on no id comes
--- up that would not fit into what is to be its first partition, and all keys
--- that come up are noted. Both are true of every transaction that begins
--- afterwards, because the lock has waited for those before.
+-- The first short step of partitioning a table in use: from here on no id is assigned that would
+-- not fit into the future first partition, and all new keys are stored. Both hold for every
+-- transaction that begins afterwards, because the lock has waited for the earlier ones.
 
 DO $prepare$
 DECLARE
@@ -9,7 +8,7 @@ DECLARE
     last  bigint;
 BEGIN
     IF EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'outbox_events'::regclass AND conname = 'outbox_events_bound') THEN
-        RETURN; -- it was here before and did not come to the end
+        RETURN; -- an earlier call was interrupted after this step
     END IF;
     LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE;
     SELECT greatest(max(id), outbox_last_id(), 0) INTO last FROM outbox_events;
@@ -17,7 +16,7 @@ BEGIN
         RAISE EXCEPTION 'the highest id, %, leaves no room for partitions', last
             USING HINT = 'Give the event with that id a lower one, or delete it.';
     END IF;
-    -- With room for what is written until the second step.
+    -- With room for the events written until the second step.
     EXECUTE format('ALTER TABLE outbox_events ADD CONSTRAINT outbox_events_bound CHECK (id < %s) NOT VALID',
         ((last + width / 2) / width + 1) * width);
     CREATE TRIGGER outbox_events_key AFTER INSERT ON outbox_events

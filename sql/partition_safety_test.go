@@ -12,9 +12,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestPartitionExtendBesideWriters: a relay that comes back after days makes the
-// partition of the day beside writers, and no write fails for it: neither while
-// that is not committed, nor in a transaction that was open all the time.
+// TestPartitionExtendBesideWriters: a relay that returns after days creates the partition of the
+// day next to writers, and no write fails because of it: neither before that is committed, nor in a
+// transaction that was open all the time.
 func TestPartitionExtendBesideWriters(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -54,8 +54,8 @@ func TestPartitionExtendBesideWriters(t *testing.T) {
 	}
 }
 
-// TestPartitionKeysWithoutEvent: a key whose event is not there is free, at once
-// and for one taker.
+// TestPartitionKeysWithoutEvent: a key whose event is missing is free, at once and for one
+// transaction.
 func TestPartitionKeysWithoutEvent(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -105,8 +105,8 @@ func TestPartitionKeysWithoutEvent(t *testing.T) {
 	}
 }
 
-// TestPartitionDropSeesThePresent: what was committed after a snapshot is not
-// dropped with what that has.
+// TestPartitionDropSeesThePresent: events committed after a snapshot are not dropped with the
+// partition that the snapshot shows.
 func TestPartitionDropSeesThePresent(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -125,8 +125,8 @@ func TestPartitionDropSeesThePresent(t *testing.T) {
 	}
 }
 
-// TestPartitionFunctionsTrustNobody: the functions of the owner run nothing of
-// somebody who may create objects in the schema, however well it fits.
+// TestPartitionFunctionsTrustNobody: the functions of the owner run no object of another role that
+// may create objects in the schema, however well it fits.
 func TestPartitionFunctionsTrustNobody(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))

@@ -1,6 +1,6 @@
--- The second short step: a partitioned table takes the name, and the table as it
--- is becomes its first partition. No row is moved or read. What the table has of
--- columns, checks, indexes, comments and privileges is taken over, whatever it is.
+-- The second short step: a partitioned table takes the name, and the existing table becomes its
+-- first partition unchanged. No row is moved or read. All columns, checks, indexes, comments and
+-- privileges are carried over.
 
 DO $swap$
 DECLARE
@@ -45,12 +45,12 @@ BEGIN
     ALTER TABLE outbox_events ADD CONSTRAINT outbox_events_pkey PRIMARY KEY (id);
     EXECUTE format('COMMENT ON TABLE outbox_events IS %L', obj_description(old, 'pg_class'));
 
-    -- Made before there are partitions, which then bring theirs along.
+    -- Created before there are partitions, which then get theirs automatically.
     FOR r IN
         SELECT c.relname, i.indisunique, pg_get_indexdef(c.oid) AS definition, obj_description(c.oid, 'pg_class') AS note
         FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = old AND NOT i.indisprimary
     LOOP
-        IF r.indisunique THEN -- outbox_keys does it from now on
+        IF r.indisunique THEN -- outbox_keys replaces it
             EXECUTE format('DROP INDEX %I', r.relname);
         ELSE
             EXECUTE format('CREATE INDEX %I ON outbox_events %s',
@@ -77,11 +77,11 @@ BEGIN
         EXECUTE format('ALTER TABLE outbox_events ATTACH PARTITION outbox_events_before FOR VALUES FROM (MINVALUE) TO (%s)', bound);
         ALTER TABLE outbox_events_before DROP CONSTRAINT outbox_events_bound;
     END IF;
-    -- For ids that somebody has chosen: what is written must find a place.
+    -- For ids chosen by hand: every row must find a partition.
     CREATE TABLE outbox_events_default PARTITION OF outbox_events DEFAULT;
     EXECUTE format('ALTER TABLE outbox_events_default OWNER TO %I', owner);
 
-    -- No unique index tells of a conflict any more, so before the insert.
+    -- No unique index detects a conflict any more, so a trigger before the insert does.
     CREATE TRIGGER outbox_events_key BEFORE INSERT ON outbox_events
         FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION outbox_key();
     CREATE TRIGGER outbox_events_key_gone AFTER DELETE ON outbox_events

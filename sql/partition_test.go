@@ -19,10 +19,10 @@ import (
 // monday is when most tests begin.
 func monday() time.Time { return time.Date(2031, 3, 10, 15, 0, 0, 0, time.UTC) }
 
-// width is the room for ids in a partition.
+// width is the number of ids in a partition.
 const width = int64(1) << 32
 
-// partition makes the table partitioned, on monday.
+// partition partitions the table, on monday.
 func partition(tb testing.TB, conn *pgx.Conn, schema string) {
 	tb.Helper()
 	if err := outboxsql.Partition(tb.Context(), conn, schema, outboxsql.PartitionOptions{Now: monday()}); err != nil {
@@ -86,9 +86,8 @@ func TestPartitionNew(t *testing.T) {
 	}
 }
 
-// TestPartitionDays: at the turn of the day ids go on in the partition of the
-// new one; missing days, a clock that goes back, and ids that were chosen by hand
-// do no harm.
+// TestPartitionDays: at the turn of the day the sequence moves to the partition of the new one;
+// missing days, a clock that is set back, and ids chosen by hand do no harm.
 func TestPartitionDays(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -135,8 +134,8 @@ func TestPartitionDays(t *testing.T) {
 	}
 }
 
-// TestPartitionLikeParent: partitions have all that the table has, also what
-// came after them, and so has what follows.
+// TestPartitionLikeParent: partitions have all properties of the table, including later ones, and
+// so have later partitions.
 func TestPartitionLikeParent(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -171,8 +170,8 @@ func TestPartitionLikeParent(t *testing.T) {
 	}
 }
 
-// TestPartitionKeys: a key is good for one event of its type, in whatever
-// partition, whatever the writer asks for; it lives as long as the event.
+// TestPartitionKeys: a key is good for one event of its type, in any partition, with any ON
+// CONFLICT; it lives as long as the event.
 func TestPartitionKeys(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -220,8 +219,8 @@ func TestPartitionKeys(t *testing.T) {
 	mustBe("after TRUNCATE", write("a", "k"), "")
 }
 
-// keysAtOnce: of two transactions with the same key the second waits for the
-// first, and goes by how that ends.
+// keysAtOnce: of two transactions with the same key the second waits for the first, and depends on
+// its outcome.
 func keysAtOnce(t *testing.T, conn *pgx.Conn, write func(eventType, key string) error, mustBe func(what string, err error, state string)) {
 	t.Helper()
 	other := connect(t, conn.Config().ConnString())
@@ -248,14 +247,14 @@ func waitFor(tb testing.TB, conn *pgx.Conn, query string) {
 	}
 }
 
-// drop drops a partition in which everything was done before the time.
+// drop drops a partition in which every event was done before the time.
 func drop(tb testing.TB, conn *pgx.Conn, name string) string {
 	tb.Helper()
 	return value[string](tb, conn, `SELECT coalesce(outbox_partition_drop('outbox_events_' || $1, '2031-03-01'), 'dropped')`, name)
 }
 
-// TestPartitionDrop: a partition is dropped when nothing in it is left to do, and
-// nothing was done too lately; whatever is in the way is named.
+// TestPartitionDrop: a partition is dropped when every event in it was done long enough ago; the
+// obstacle is named.
 func TestPartitionDrop(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -301,12 +300,12 @@ func TestPartitionDrop(t *testing.T) {
 	if got := values[int64](t, conn, `SELECT event_id FROM outbox_keys`); !slices.Equal(got, []int64{young}) {
 		t.Errorf("keys of %v are left, want %d", got, young)
 	}
-	// Who writes there now writes all the same.
+	// New writes to that range still succeed.
 	exec(t, conn, `INSERT INTO outbox_events (id, event_type, payload) VALUES (2, 'a', '1')`)
 }
 
-// TestPartitionDropBesideWriters: a writer who has not committed keeps the
-// partition, and no writer waits for long behind a drop that cannot be done.
+// TestPartitionDropBesideWriters: a writer that has not committed keeps the partition, and no
+// writer waits long behind a drop that cannot be done.
 func TestPartitionDropBesideWriters(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -333,7 +332,7 @@ func TestPartitionDropBesideWriters(t *testing.T) {
 	}
 }
 
-// TestPartitionObstacles: what would be lost is not, it is named.
+// TestPartitionObstacles: properties that would be lost are named, and kept.
 func TestPartitionObstacles(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -366,8 +365,8 @@ func TestPartitionObstacles(t *testing.T) {
 	partition(t, conn, "public")
 }
 
-// TestPartitionWaits: a transaction that stays open is named in the end, what
-// was begun does no harm, and the next call goes on from there.
+// TestPartitionWaits: a transaction that stays open is named in the end, the interrupted call does
+// no harm, and the next one continues.
 func TestPartitionWaits(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -408,8 +407,8 @@ func TestPartitionWaits(t *testing.T) {
 	}
 }
 
-// TestPartitionReadsNothingAlone: the table is attached without being looked
-// through while it is had alone.
+// TestPartitionReadsNothingAlone: the table is attached without being read under the exclusive
+// lock.
 func TestPartitionReadsNothingAlone(t *testing.T) {
 	t.Parallel()
 	cfg, err := pgx.ParseConfig(testenv.Database(t))
@@ -443,9 +442,8 @@ func TestPartitionReadsNothingAlone(t *testing.T) {
 	}
 }
 
-// TestPartitionGrants: the roles of a plain table work on after it was
-// partitioned, and neither may do more than before. Nothing of a caller's is run
-// by the functions of the owner.
+// TestPartitionGrants: the roles of a plain table work after it was partitioned, and neither may do
+// more than before. The functions of the owner run no object of a caller.
 func TestPartitionGrants(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -467,7 +465,7 @@ func TestPartitionGrants(t *testing.T) {
 		refused(t, conn, statement)
 	}
 	if n := value[int](t, conn, `SELECT count(*) FROM pg_temp.outbox_keys`); n != 0 {
-		t.Error("the owner's function has written into a table of the writer's")
+		t.Error("the owner's function has written to a table of the writer")
 	}
 	exec(t, conn, `DROP TABLE pg_temp.outbox_keys; RESET ROLE`)
 	if n := value[int](t, conn, `SELECT count(*) FROM events.outbox_keys`); n != 1 {

@@ -1,11 +1,11 @@
--- What outbox_events needs beside it when it is partitioned by day: see
--- partition.go for how it becomes so, and DESIGN.md for why it is as it is.
+-- The objects that a table partitioned by day needs: see partition.go for the conversion, and
+-- DESIGN.md for the reasons.
 --
--- Runs like the other files, where the table is partitioned or about to be, and
--- with every migration. Every statement may run again without harm.
+-- Runs like the other files, if the table is partitioned or about to be, and with every migration.
+-- Every statement may be repeated.
 
--- A unique index of a partitioned table must have the partition key in it, so
--- idempotency keys have a table of their own, kept by triggers.
+-- A unique index of a partitioned table must contain the partition key, so idempotency keys have a
+-- table of their own, maintained by triggers.
 CREATE TABLE IF NOT EXISTS outbox_keys (
     event_id        bigint NOT NULL,
     event_type      text   NOT NULL,
@@ -19,12 +19,11 @@ COMMENT ON COLUMN outbox_keys.event_id IS 'outbox_events.id of the event that ha
 COMMENT ON COLUMN outbox_keys.event_type IS 'Copied from outbox_events.';
 COMMENT ON COLUMN outbox_keys.idempotency_key IS 'Copied from outbox_events.';
 
--- The functions run as the owner of the tables, so that writers need no rights
--- on outbox_keys and relays none on partitions. search_path is set at the end
--- of this file: nothing of a caller's is ever run. Nor is anything of somebody who
--- may create objects in the schema: functions are named with their schema, and
--- operators are given the very types that PostgreSQL's own have, because one of a
--- stranger that fits better goes before those.
+-- The functions run as the owner of the tables, so that writers need no privileges on outbox_keys
+-- and relays none on partitions. search_path is set at the end of this file: no object of a caller
+-- is ever run. Nor is an object of another role that may create objects in the schema: functions
+-- are named with their schema, and operators get exactly the types of PostgreSQL's own operators,
+-- because PostgreSQL would prefer a foreign operator that fits better.
 
 CREATE OR REPLACE FUNCTION outbox_key() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $key$
@@ -49,9 +48,9 @@ BEGIN
         EXIT WHEN EXISTS (SELECT FROM outbox_keys k
             JOIN outbox_events e ON e.id = k.event_id AND e.event_type = k.event_type AND e.idempotency_key = k.idempotency_key
             WHERE k.event_type = NEW.event_type AND k.idempotency_key = NEW.idempotency_key);
-        -- Its event is not there: the partition was dropped, or the insert had
-        -- another conflict. So the key is free. Locked, and then looked at with a
-        -- statement of its own, which sees what others have made of it meanwhile.
+        -- Its event is missing: the partition was dropped, or the insert had another conflict. So
+        -- the key is free. The row is locked, and then read by a statement of its own, which sees
+        -- concurrent changes.
         SELECT event_id INTO holder FROM outbox_keys
         WHERE event_type = NEW.event_type AND idempotency_key = NEW.idempotency_key FOR UPDATE;
         IF FOUND AND NOT EXISTS (SELECT FROM outbox_events
@@ -61,7 +60,7 @@ BEGIN
             RETURN NEW;
         END IF;
     END LOOP;
-    IF TG_WHEN = 'AFTER' THEN -- the table has a unique index still
+    IF TG_WHEN = 'AFTER' THEN -- the table still has a unique index
         RETURN NEW;
     ELSIF pg_catalog.current_setting('notifyd.duplicate', true) = 'ignore' THEN
         RETURN NULL;
@@ -75,11 +74,11 @@ END
 $key$;
 COMMENT ON FUNCTION outbox_key() IS 'Lets at most one event per type and idempotency key into a partitioned outbox_events.';
 
--- The ranges of ids, lowest first. The default partition has none. A partition
--- is closed when the next one gets the events: on that one's day.
+-- The ranges of ids, lowest first. The default partition has none. A partition is closed when the
+-- next one receives the events: on the day of that one.
 CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low bigint, high bigint, day date, closed date)
     LANGUAGE sql STABLE AS $partitions$
-    -- Each bound is read once: between two times a partition may be dropped.
+    -- Each bound is read once: a partition may be dropped between two reads.
     WITH b AS MATERIALIZED (
         SELECT c.relname, pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound
         FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -97,11 +96,11 @@ CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low big
 $partitions$;
 COMMENT ON FUNCTION outbox_partitions() IS 'The partitions of outbox_events, but for the default one.';
 
--- Makes the partitions of the day at hand and of those ahead of it, and has ids
--- go on in that of the day. Where it had to make that one, ids go there with the
--- third call, each in a transaction of its own. A writer never waits for it: attaching
--- a partition lets writers pass, and the lock on the default partition, which no
--- writer needs, is waited for no longer than relays can bear.
+-- Creates the partitions of the current day and of those ahead, and moves the sequence to that of
+-- the day. If it had to create that one, the third call moves the sequence, each call in a
+-- transaction of its own. A writer never waits for it: attaching a partition lets writers pass, and
+-- the lock on the default partition, which no writer needs, is waited for no longer than relays can
+-- bear.
 CREATE OR REPLACE FUNCTION outbox_partitions_extend(at timestamptz, ahead integer) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '1s' AS $extend$
 DECLARE
@@ -120,10 +119,10 @@ BEGIN
     IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
         RETURN; -- another relay is doing it
     END IF;
-    -- A transaction that has written before a partition was there need not find it,
-    -- and would fail with an id that belongs there. So ids go into a partition when
-    -- all of those have ended that began before its comment was written, which is
-    -- done when the partition is there for everybody.
+    -- A transaction that wrote before a partition existed may not see it, and would fail with an id
+    -- that belongs there. So the sequence moves to a partition when all transactions have ended
+    -- that began before its comment was written, and the comment is written when the partition is
+    -- visible to all.
     SELECT p.low INTO ready
     FROM outbox_partitions() AS p JOIN pg_class c ON c.relname = p.name AND c.relnamespace = space
     JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass::oid AND d.objsubid = 0
@@ -142,10 +141,10 @@ BEGIN
     END LOOP;
     FOR n IN 0..ahead LOOP
         SELECT max(day) INTO newest FROM outbox_partitions();
-        CONTINUE WHEN today + n <= newest; -- also where a clock has gone back: ids only go up
+        CONTINUE WHEN today + n <= newest; -- also if a clock was set back: ids only increase
         part := 'outbox_events_p' || pg_catalog.to_char((today + n)::timestamp, 'YYYYMMDD');
-        -- Behind all ranges and all ids in use, and where no id was chosen by hand.
-        -- A new table begins with id 1.
+        -- Above all ranges and all ids in use, and where no id was chosen by hand. A new table
+        -- begins with id 1.
         SELECT greatest(coalesce(max(high), 0), CASE WHEN outbox_last_id() > 0 THEN (outbox_last_id() / width + 1) * width END)
         INTO first FROM outbox_partitions();
         WHILE EXISTS (SELECT FROM outbox_events WHERE id >= first AND id < first + width) LOOP
@@ -159,7 +158,7 @@ BEGIN
         RETURN NEXT part;
     END LOOP;
     IF ready > outbox_last_id() THEN -- NULL is not
-        -- Nobody draws as many ids as are in between while this happens.
+        -- No concurrent transactions draw as many ids as lie in between.
         PERFORM pg_catalog.setval(pg_catalog.pg_get_serial_sequence('outbox_events', 'id'), ready, false);
     END IF;
 END
@@ -167,9 +166,9 @@ $extend$;
 COMMENT ON FUNCTION outbox_partitions_extend(timestamptz, integer) IS
     'Makes the partitions of a day and of those ahead of it, and has new events go into that of the day. Returns what it has made.';
 
--- What is still to be delivered of the events with ids from low up to, and without,
--- past, and so keeps them; NULL for nothing. In a queue that is told by marks, in a stream
--- by positions, and by the beginning of the stream as long as there are none.
+-- The remaining deliveries of events with ids from low (inclusive) to past (exclusive), which keep
+-- these events; NULL for none. A queue shows them by marks, a stream by positions, or by its
+-- beginning as long as there are no positions.
 CREATE OR REPLACE FUNCTION outbox_waits(low bigint, past bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER AS $waits$
 DECLARE
@@ -184,8 +183,8 @@ BEGIN
         END IF;
     ELSE
         SELECT id INTO last FROM outbox_events WHERE id >= low AND id < past ORDER BY id DESC LIMIT 1;
-        -- The operators of ranges take any kind of them: one of a stranger for these
-        -- would fit better, so they are named with their schema.
+        -- The range operators accept any kind of range: a foreign operator for these types would
+        -- fit better, so they are named with their schema.
         FOR p IN
             SELECT r.who, r.head, (SELECT pg_catalog.lower(s) FROM pg_catalog.unnest(r.open) AS s
                 WHERE s OPERATOR(pg_catalog.&&) pg_catalog.int8range(low, past) ORDER BY pg_catalog.lower(s) LIMIT 1) AS gap
@@ -212,9 +211,9 @@ END
 $waits$;
 COMMENT ON FUNCTION outbox_waits(bigint, bigint) IS 'Why events with ids in a range have to stay, as long as something of them is to be delivered. NULL: they need not.';
 
--- Drops a partition in which everything is done, and was so before a time; of a
--- stream, in which everything is delivered and was written before it. Returns NULL, or
--- why it has not.
+-- Drops a partition in which every event was done before a time; in a stream, one in which every
+-- event was written before that time and delivered. Returns NULL, or the reason why the partition
+-- stays.
 CREATE OR REPLACE FUNCTION outbox_partition_drop(partition text, before timestamptz) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $drop$
 DECLARE
@@ -248,30 +247,30 @@ BEGIN
             RETURN why;
         END IF;
         IF attempt = 1 AND queue THEN
-            -- Reads all of it, once: before the locks, because it may take long.
+            -- Reads the whole partition, once: before the locks, because it may take long.
             EXECUTE pg_catalog.format('SELECT id FROM %I.%I WHERE state <> ''done'' OR processed_at >= $1 OR processed_at IS NULL LIMIT 1', place, partition)
                 INTO found USING before;
             IF found IS NOT NULL THEN
                 RETURN pg_catalog.format('event %s is not done, or was not long enough ago', found);
             END IF;
         ELSIF attempt = 1 THEN
-            -- The last ones by id, and not all of them: a stream is not read for this.
-            -- created_at is when a transaction began, so that one below might be younger
-            -- than these by as long as the transactions of so many events took.
+            -- Only the last ones by id: reading all of a stream would be too expensive. created_at
+            -- is the start of a transaction, so an event below might be younger than these, by as
+            -- long as the transactions of so many events took.
             EXECUTE pg_catalog.format('SELECT id FROM (SELECT id, created_at FROM %I.%I ORDER BY id DESC LIMIT 10000) AS e WHERE created_at >= $1 LIMIT 1', place, partition)
                 INTO found USING before;
             IF found IS NOT NULL THEN
                 RETURN pg_catalog.format('event %s was not written long enough ago', found);
             END IF;
         END IF;
-        -- Writers wait behind this for as long as it waits: 100 ms at most. Whoever
-        -- has inserted and not committed makes it wait, so afterwards nobody has.
+        -- Writers wait behind this for as long as it waits: 100 ms at most. It waits for open
+        -- transactions that have inserted, so afterwards there is none.
         BEGIN
             EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.outbox_events, ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, place, partition);
             IF spare IS NOT NULL THEN
                 EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
             END IF;
-            -- Nobody may put a position back into it from now on.
+            -- From now on no position can be moved back into it.
             PERFORM FROM outbox_positions ORDER BY destination, part FOR SHARE;
             IF outbox_waits(first, past) IS NOT NULL THEN
                 RETURN 'an event has come up in it';
@@ -288,8 +287,8 @@ $drop$;
 COMMENT ON FUNCTION outbox_partition_drop(text, timestamptz) IS
     'Drops a partition of outbox_events if everything in it was done before a time. Returns NULL, or why it has not.';
 
--- Deletes the keys of events that have gone with their partition, in batches.
--- Returns where to go on, NULL at the end.
+-- Deletes the keys of events that were dropped with their partition, in batches. Returns the id
+-- after which to continue, NULL at the end.
 CREATE OR REPLACE FUNCTION outbox_keys_purge(after bigint, batch integer) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER AS $purge$
     WITH seen AS MATERIALIZED (SELECT event_id, event_type, idempotency_key FROM outbox_keys WHERE event_id > after ORDER BY event_id LIMIT batch),
@@ -312,11 +311,11 @@ BEGIN
     EXECUTE format('ALTER TABLE outbox_keys OWNER TO %I', owner);
     FOREACH f IN ARRAY ARRAY['outbox_key()', 'outbox_partitions()', 'outbox_partitions_extend(timestamptz, integer)',
         'outbox_waits(bigint, bigint)', 'outbox_partition_drop(text, timestamptz)', 'outbox_keys_purge(bigint, integer)'] LOOP
-        -- pg_temp last: otherwise whoever calls could put a table of that name first.
+        -- pg_temp last: otherwise a caller could create a table of that name that goes first.
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', f, place);
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, owner);
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
-        -- Whoever may delete events is a relay, and may keep the partitions.
+        -- A role that may delete events is a relay, and may maintain the partitions.
         FOR who IN SELECT DISTINCT a.grantee FROM pg_class c, aclexplode(c.relacl) AS a
             WHERE c.oid = 'outbox_events'::regclass AND a.privilege_type = 'DELETE' AND a.grantee NOT IN (0, c.relowner)
         LOOP

@@ -3,12 +3,12 @@
 -- Runs after streams.sql, in the same way. Every statement may run again
 -- without harm.
 
--- What waited for earlier events of its aggregate is due.
+-- Deliveries that waited for earlier events of their aggregate are due.
 UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
     WHERE state = 'parked' AND (SELECT mode FROM outbox_mode WHERE one) = 'queue';
 
--- In the first builds with streams a row was about one pattern. A relay notes its routes anew
--- when it finds none; what had no route then waits in outbox_deliveries, as before.
+-- In the first builds with streams a row was about one pattern. A relay without routes stores its
+-- own; events without a route wait in outbox_deliveries, as before.
 DO $routes$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass('outbox_routes') AND attname = 'pattern' AND NOT attisdropped) THEN

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// reach is what one reader of a stream has acknowledged: everything up to head but
-// what is open. The spans are in order and do not touch.
+// reach is what one reader of a stream has acknowledged: all events up to head, except open ones.
+// The spans are sorted and do not touch.
 type reach struct {
 	destination string
 	head        int64
 	open        []span
 }
 
-// misses reports whether the reader has yet to get the event.
+// misses reports whether the reader has not received the event yet.
 func (r *reach) misses(id int64) bool {
 	if id > r.head {
 		return true
@@ -22,8 +22,8 @@ func (r *reach) misses(id int64) bool {
 	return i < len(r.open) && r.open[i].low <= id
 }
 
-// readers are all who read a stream. A destination may have several parts; what one
-// of them misses, the destination misses.
+// readers are all readers of a stream. A destination may have several parts; an event that one of
+// them misses, the destination misses.
 type readers struct {
 	all    []*reach
 	byName map[string][]*reach
@@ -37,7 +37,7 @@ func newReaders(all []*reach) *readers {
 	return r
 }
 
-// head returns the highest head: above it, everybody misses everything.
+// head returns the highest head: above it, every reader misses every event.
 func (r *readers) head() (head int64) {
 	for _, one := range r.all {
 		head = max(head, one.head)
@@ -45,11 +45,10 @@ func (r *readers) head() (head int64) {
 	return head
 }
 
-// of returns the names among the given ones that have a position. Where none has,
-// and where no names are given because the event type has no route, it is the one
-// who looks for types without a route, or the beginning of the stream, named "".
-// A destination that has never read the stream begins at its end: it misses nothing
-// that others have got.
+// of returns those of the names that have a position. If none has, or if there are no names because
+// the event type has no route, it returns "": the router, which looks for types without a route, or
+// the beginning of the stream. A destination that has never read the stream begins at its end: it
+// misses no event that others have received.
 func (r *readers) of(names []string) (known []string) {
 	for _, name := range names {
 		if name != "" && r.byName[name] != nil {
@@ -75,10 +74,9 @@ func (r *readers) missing(names []string, id int64) (who []string) {
 	return who
 }
 
-// disputed returns the ids up to the highest head that some readers miss and others
-// do not.
+// disputed returns the ids up to the highest head that some readers miss and others do not.
 func (r *readers) disputed() (spans []span) {
-	// What changes at an id: one reader more misses what follows, or one less.
+	// The change at an id: the number of readers that miss the following ids.
 	changes := make(map[int64]int)
 	top := r.head() + 1
 	for _, one := range r.all {

@@ -8,9 +8,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestStreamPartitionDrop: a partition of a stream goes when all positions are past
-// it, none of its events has a delivery, and it is old enough; whoever is in the way is
-// named. What the events are marked as does not matter.
+// TestStreamPartitionDrop: a partition of a stream is dropped when all positions are past it, none
+// of its events has a delivery, and it is old enough; the obstacle is named. The marks of the
+// events do not matter.
 func TestStreamPartitionDrop(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -53,8 +53,8 @@ func TestStreamPartitionDrop(t *testing.T) {
 	}
 }
 
-// TestStreamPartitionDropUnread: what was done in the queue goes before a relay has
-// come to read the stream.
+// TestStreamPartitionDropUnread: events done in the queue are dropped before a relay has read the
+// stream.
 func TestStreamPartitionDropUnread(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)
@@ -67,8 +67,8 @@ func TestStreamPartitionDropUnread(t *testing.T) {
 	}
 }
 
-// TestStreamPartitionDropBesideSeek: a position that is put back while the partition
-// is being dropped keeps it.
+// TestStreamPartitionDropBesideSeek: a position that is moved back while the partition is being
+// dropped keeps it.
 func TestStreamPartitionDropBesideSeek(t *testing.T) {
 	t.Parallel()
 	conn := partitioned(t)

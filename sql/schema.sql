@@ -1,7 +1,7 @@
 -- The tables of notifyd, version 1.
 --
--- Unqualified names on purpose: the file runs with search_path set to the one
--- schema that is to hold the tables, by `notifyd migrate` or by hand:
+-- Unqualified names on purpose: the file runs with search_path set to the one schema for the
+-- tables, by `notifyd migrate` or by hand:
 --
 --   psql -c 'SET search_path = public' -f schema.sql -f triggers.sql
 --
@@ -65,8 +65,8 @@ COMMENT ON COLUMN outbox_events.payload IS
     'The event itself. Type json, not jsonb: it reaches the consumer byte for byte.';
 COMMENT ON COLUMN outbox_events.headers IS 'An object of strings that travels with the event, for example {"traceparent": "..."}.';
 
--- One row per event and destination, and only for what was not delivered at
--- the first go. The row is deleted once it is delivered.
+-- One row per event and destination, only for deliveries that did not succeed at the first attempt.
+-- The row is deleted once the event is delivered.
 CREATE TABLE IF NOT EXISTS outbox_deliveries (
     event_id     bigint      NOT NULL,
     available_at timestamptz NOT NULL DEFAULT now(),
@@ -89,10 +89,10 @@ CREATE TABLE IF NOT EXISTS outbox_deliveries (
         CHECK ((state = 'running') = (lease_owner IS NOT NULL AND lease_token IS NOT NULL AND lease_until IS NOT NULL))
 );
 
--- What is due, per destination because each takes only what it has room for.
+-- Due deliveries, per destination because each takes only as many as it has room for.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_due
     ON outbox_deliveries (destination, available_at) WHERE state = 'retry';
--- Leases: few rows, read when leases are renewed and when an owner is gone.
+-- Leases: few rows, read when leases are renewed and when an owner is dead.
 CREATE INDEX IF NOT EXISTS outbox_deliveries_running
     ON outbox_deliveries (lease_owner) WHERE state = 'running';
 -- The events of one aggregate, oldest first.

@@ -12,46 +12,44 @@ import (
 // ErrRelays is returned by [SetMode] while relays are connected to the table.
 var ErrRelays = errors.New("relays are at work on outbox_events")
 
-// ErrPositions is returned by [SetMode] where the destinations of a stream are not
-// at the same place and nobody has said which event types they get.
-var ErrPositions = errors.New("the destinations of the stream are not at the same place")
+// ErrPositions is returned by [SetMode] if the destinations of a stream have different positions
+// and their event types are unknown.
+var ErrPositions = errors.New("the destinations of the stream have different positions")
 
 const (
-	// modeBatch is how many events one transaction of [SetMode] deals with: some
-	// hundredths of a second.
+	// modeBatch is how many events one transaction of [SetMode] changes: it takes some hundredths
+	// of a second.
 	modeBatch = 5000
-	// modeSay is the shortest time between two lines about one step.
+	// modeSay is the shortest time between two lines of progress of one step.
 	modeSay = 5 * time.Second
-	// maxOpen is how many ranges of ids a stream begins with at most. Each write of
-	// a position writes all of its ranges.
+	// maxOpen is the largest number of open ranges that a stream begins with. Each write of a
+	// position writes all of its ranges.
 	maxOpen = 4000
 )
 
-// ModeOptions say how the mode is changed; the zero value will do where no events
-// wait, and from a queue to a stream.
+// ModeOptions configure [SetMode]. The zero value is valid if no events wait, and for the change
+// from a queue to a stream.
 type ModeOptions struct {
-	// LockPatience is how long to try to get the table to itself for a moment,
-	// beside those who write to it, and to wait for writers' transactions that have
-	// to end first; 0 is [DefaultLockPatience].
+	// LockPatience is how long to try to lock the table exclusively for a moment, while writers use
+	// it, and to wait for writers' transactions that have to end first; 0 is [DefaultLockPatience].
 	LockPatience time.Duration
-	// Progress is told what is done next and how far it has come, if it is set.
+	// Progress, if set, is called with the next step, and with its progress.
 	Progress func(step string)
-	// Route returns the destinations of an event type by today's routes. It is for
-	// a stream that becomes a queue, where some destinations have got an event and
-	// others have not. Nil: not known.
+	// Route returns the destinations of an event type by the current routes. It is needed for a
+	// stream that becomes a queue, if some destinations have received an event and others have not.
+	// Nil: unknown.
 	Route func(eventType string) []string
-	// Unordered reports whether a destination of a stream gets the events of one aggregate
-	// in any order. Nil: none does.
+	// Unordered reports whether a destination of a stream gets the events of one aggregate in any
+	// order. Nil: none does.
 	Unordered func(destination string) bool
 }
 
-// SetMode makes outbox_events a queue or a stream, after [Migrate]. It does nothing
-// where the table is that already. Relays have to be stopped: the error wraps
-// [ErrRelays] with who they are if they are not. Writers go on, on tables of any size.
-// What was waiting waits afterwards, what was delivered is delivered. A call that was
-// interrupted may be repeated, and goes on; until then a stream that was to become a
-// queue is neither, and relays wait. The error wraps [ErrStream] where the table cannot
-// be a stream, and [ErrPositions] where Route is needed.
+// SetMode makes outbox_events a queue or a stream, after [Migrate]. It does nothing if the table
+// has that mode already. Relays must be stopped: otherwise the error wraps [ErrRelays] and names
+// them. Writers continue, on tables of any size. Waiting deliveries stay waiting, finished ones
+// stay finished. An interrupted call may be repeated, and continues; until then a stream that was
+// to become a queue is neither, and relays wait. The error wraps [ErrStream] if the table cannot be
+// a stream, and [ErrPositions] if Route is needed.
 func SetMode(ctx context.Context, conn *pgx.Conn, schema string, mode Mode, o ModeOptions) (err error) {
 	if err := errors.Join(ValidateSchema(schema), mode.Validate()); err != nil {
 		return err
@@ -74,12 +72,12 @@ func SetMode(ctx context.Context, conn *pgx.Conn, schema string, mode Mode, o Mo
 	return nil
 }
 
-// direct returns an error for a connection through a pooler, which may give the
-// session to somebody else together with the locks that keep relays away.
+// direct returns an error for a connection through a pooler, which may give the session to another
+// client, together with the locks that keep relays away.
 func direct(ctx context.Context, conn *pgx.Conn) error {
 	var pid int64
 	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&pid); err != nil {
-		return fmt.Errorf("ask which server process answers: %w", err)
+		return fmt.Errorf("find the answering server process: %w", err)
 	}
 	if uint32(pid) != conn.PgConn().PID() { //nolint:gosec // a process id
 		return errors.New("the connection leads through a pooler: connect to PostgreSQL directly to change the mode")
@@ -91,7 +89,7 @@ func direct(ctx context.Context, conn *pgx.Conn) error {
 type modeChange struct {
 	change
 	options ModeOptions
-	said    time.Time // when the last line about the step at hand was said
+	said    time.Time // time of the last line about the current step
 }
 
 func (m *modeChange) run(ctx context.Context, to Mode) error {
@@ -102,7 +100,7 @@ func (m *modeChange) run(ctx context.Context, to Mode) error {
 	case becoming == "" && mode == to:
 		return nil
 	case becoming != "" && becoming != to:
-		return fmt.Errorf("%w: it was to become a %s, and that was broken off: run `notifyd migrate --mode %[2]s` to its end first", ErrModeChanging, becoming)
+		return fmt.Errorf("%w: its change to a %s was interrupted: finish it first with `notifyd migrate --mode %[2]s`", ErrModeChanging, becoming)
 	}
 	if to == ModeStream {
 		if err := CheckStream(ctx, m.conn, m.schema); err != nil {
@@ -121,8 +119,8 @@ func (m *modeChange) run(ctx context.Context, to Mode) error {
 	return errors.Join(err, release(ctx))
 }
 
-// exclude takes the guard of the mode alone, so that no relay reads the table
-// until release is called.
+// exclude takes the guard of the mode exclusively, so that no relay reads the table until release
+// is called.
 func (m *modeChange) exclude(ctx context.Context) (release func(context.Context) error, err error) {
 	var got bool
 	if err := m.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+modeGuard(m.schema)+`)`).Scan(&got); err != nil {
@@ -142,8 +140,8 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 	}, nil
 }
 
-// step runs f in a transaction of some hundredths of a second, whose statements
-// find events by index however little PostgreSQL knows of the table.
+// step runs f in a transaction of some hundredths of a second, whose statements find events by
+// index even if PostgreSQL has no statistics of the table.
 func (m *modeChange) step(ctx context.Context, f func(tx pgx.Tx) error) error {
 	return m.again(ctx, func() error {
 		return m.begin(ctx, aloneLock, func(tx pgx.Tx) error {
@@ -157,7 +155,7 @@ func (m *modeChange) step(ctx context.Context, f func(tx pgx.Tx) error) error {
 	})
 }
 
-// count tells how far a long step has come, now and then.
+// count reports the progress of a long step, now and then.
 func (m *modeChange) count(format string, n int64) {
 	if time.Since(m.said) >= modeSay {
 		m.said = time.Now()

@@ -56,8 +56,8 @@ func same(tb testing.TB, what string, got, want []int64) {
 	tb.Errorf("%s: %d ids, want %d; missing or too many: %v", what, len(got), len(want), wrong)
 }
 
-// tables runs a test on a plain table, on one that is partitioned, and on one
-// that is so since before its first event.
+// tables runs a test on a plain table, on one that was partitioned later, and on one that was
+// partitioned before its first event.
 func tables(t *testing.T, test func(t *testing.T, conn *pgx.Conn)) {
 	t.Helper()
 	for name, days := range map[string]bool{"plain": false, "partitioned": true} {
@@ -75,9 +75,9 @@ func tables(t *testing.T, test func(t *testing.T, conn *pgx.Conn)) {
 	}
 }
 
-// crowd writes beside a change until stop is called, which returns the ids of what was
-// committed: plain transactions, rolled back ones, with savepoints, and with ids
-// that are drawn before they are inserted.
+// crowd writes during a change until stop is called, which returns the committed ids: plain
+// transactions, rolled back ones, with savepoints, and with ids that are drawn before they are
+// inserted.
 func crowd(t *testing.T, url string) (stop func() []int64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -174,7 +174,8 @@ func fill(tb testing.TB, conn *pgx.Conn, n int) {
 	exec(tb, conn, `UPDATE outbox_events AS e SET state = 'done', processed_at = now() FROM outbox_deliveries AS d WHERE d.event_id = e.id AND d.state = 'dead'`)
 }
 
-// storedRows are the stored deliveries, and keyedRows what a stream makes of those of a queue.
+// storedRows are the stored deliveries, and keyedRows the form that a stream gives to those of a
+// queue.
 const (
 	storedRows = `SELECT format('%s %s %s %s %s', event_id, destination, state, attempts, ordering_key)
 	FROM outbox_deliveries WHERE destination <> '' OR last_error = 'no' ORDER BY event_id, destination`
@@ -183,8 +184,8 @@ const (
 	FROM outbox_deliveries AS d JOIN outbox_events AS e ON e.id = event_id WHERE destination <> '' OR last_error = 'no' ORDER BY event_id, destination`
 )
 
-// TestQueueToStream: what is open is what was fresh, and what came up beside the
-// change. Stored deliveries are as they were, and nobody holds them any more.
+// TestQueueToStream: the fresh events are open, and those written during the change. Stored
+// deliveries are unchanged, without leases.
 func TestQueueToStream(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -235,8 +236,8 @@ func noFreshIndex(tb testing.TB, conn *pgx.Conn) {
 	}
 }
 
-// TestQueueToStreamRanges: a range goes from one fresh event to the next as long as
-// nothing marked is in between; a backlog at the end needs none.
+// TestQueueToStreamRanges: a range goes from one fresh event to the next as long as no marked one
+// is in between; a backlog at the end needs none.
 func TestQueueToStreamRanges(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -258,7 +259,7 @@ func TestQueueToStreamRanges(t *testing.T) {
 	})
 }
 
-// TestNewStream: on a table without events, and on one of which nothing is done.
+// TestNewStream: on a table without events, and on one without done events.
 func TestNewStream(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -285,8 +286,8 @@ func TestNewStream(t *testing.T) {
 	})
 }
 
-// TestQueueToStreamLate: a transaction that drew an id below the last mark and has
-// not ended is waited for, whatever it has done with the id; it is named in the end.
+// TestQueueToStreamLate: the change waits for a transaction that drew an id below the last mark and
+// has not ended, whatever it did with the id; it is named in the end.
 func TestQueueToStreamLate(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]string{
@@ -322,8 +323,8 @@ func TestQueueToStreamLate(t *testing.T) {
 	}
 }
 
-// TestSetModeBesideRelays: relays are named, and nothing is changed. What goes on
-// beside the change waits.
+// TestSetModeBesideRelays: relays are named, and nothing is changed. Relays that start during the
+// change wait.
 func TestSetModeBesideRelays(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -352,6 +353,6 @@ func TestSetModeBesideRelays(t *testing.T) {
 		t.Errorf("%d locks are left", n)
 	}
 	if err := outboxsql.SetMode(t.Context(), conn, "public", "log", outboxsql.ModeOptions{}); err == nil {
-		t.Error("an unknown mode is taken")
+		t.Error("an unknown mode is accepted")
 	}
 }

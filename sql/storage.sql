@@ -1,8 +1,8 @@
--- How often the tables are vacuumed. PostgreSQL's defaults wait for a fifth of a
--- table: of a log of a hundred million events that is twenty million dead rows.
+-- How often the tables are vacuumed. PostgreSQL's default is a fifth of a table: in a log of a
+-- hundred million events that is twenty million dead rows.
 --
--- Runs with every migration, and leaves alone whatever was set by hand. Setting
--- it holds up neither writers nor relays.
+-- Runs with every migration, and keeps settings made by hand. It holds up neither writers nor
+-- relays.
 
 DO $storage$
 DECLARE
@@ -21,7 +21,7 @@ BEGIN
             EXECUTE format('ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
                 autovacuum_vacuum_cost_delay = 0)', t.name);
         ELSE
-            -- Each pass reads the indexes as a whole: not for every thousand rows of a long log.
+            -- Each pass reads the whole indexes: so not for every thousand rows of a long log.
             EXECUTE format('ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
                 autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000)', t.name);
         END IF;

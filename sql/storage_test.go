@@ -8,8 +8,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestStorage: migrate has the tables vacuumed early, and changes nothing that
-// was set by hand.
+// TestStorage: migrate has the tables vacuumed early, and keeps settings made by hand.
 func TestStorage(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))

@@ -15,8 +15,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestCheckStream: what would lose events or send them again is refused, for a
-// change and for a relay that starts, with what helps; and that does help.
+// TestCheckStream: a table that would lose or repeat events is refused, for a change and for a
+// relay that starts, with the remedy, and the remedy works.
 func TestCheckStream(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -34,8 +34,8 @@ func TestCheckStream(t *testing.T) {
 			{`ALTER SEQUENCE outbox_events_id_seq CACHE 20`, "in steps of 1, 20 at a time", ""},
 			{`ALTER SEQUENCE outbox_events_id_seq INCREMENT BY 2`, "in steps of 2, 1 at a time", ""},
 			{`ALTER TABLE outbox_events ALTER COLUMN id SET CACHE 5`, "5 at a time", ""},
-			{`INSERT INTO outbox_events (id, event_type, payload) SELECT outbox_last_id() + 1000, 'a', '1'`, "that the sequence has not given out", ""},
-			{`INSERT INTO outbox_events (id, event_type, payload) VALUES (0, 'a', '1')`, "event 0 has an id of the writer's own", `DELETE FROM outbox_events WHERE id = 0`},
+			{`INSERT INTO outbox_events (id, event_type, payload) SELECT outbox_last_id() + 1000, 'a', '1'`, "that the sequence, which is at", ""},
+			{`INSERT INTO outbox_events (id, event_type, payload) VALUES (0, 'a', '1')`, "event 0 has an id chosen by its writer", `DELETE FROM outbox_events WHERE id = 0`},
 			{
 				`INSERT INTO outbox_positions (destination, head) SELECT 'Shop x', outbox_last_id() + 7`,
 				`the sequence gives out ids again that were delivered`, "",
@@ -83,7 +83,7 @@ func TestCheckStreamWithoutSequence(t *testing.T) {
 	}
 }
 
-// TestCheckStreamAsRelay: a relay may look, with what it is granted.
+// TestCheckStreamAsRelay: a relay may run the check, with its grants.
 func TestCheckStreamAsRelay(t *testing.T) {
 	t.Parallel()
 	for _, days := range []bool{false, true} {
@@ -107,8 +107,8 @@ func TestCheckStreamAsRelay(t *testing.T) {
 	}
 }
 
-// TestCheckStreamSubscribed: on a table that gets its events from elsewhere, and on
-// one that is a partition's.
+// TestCheckStreamSubscribed: a table that gets its events from elsewhere, and one with such a
+// partition.
 func TestCheckStreamSubscribed(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -125,7 +125,7 @@ func TestCheckStreamSubscribed(t *testing.T) {
 		if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
 			t.Errorf("one of other tables: %v", err)
 		}
-		// What REFRESH would write, had it a publisher to ask.
+		// The rows that REFRESH would write if there were a publisher.
 		exec(t, conn, `INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT b.oid, coalesce((SELECT max(inhrelid) FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass), 'outbox_events'::regclass), 'r'
 			FROM pg_subscription AS b WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 		err := outboxsql.CheckStream(t.Context(), conn, "public")
@@ -135,7 +135,7 @@ func TestCheckStreamSubscribed(t *testing.T) {
 	})
 }
 
-// TestCheckStreamStandby: a standby does not see whose transactions are open.
+// TestCheckStreamStandby: a standby does not know the open transactions.
 func TestCheckStreamStandby(t *testing.T) {
 	t.Parallel()
 	primary := testenv.OwnPostgres(t, nil)
@@ -149,8 +149,8 @@ func TestCheckStreamStandby(t *testing.T) {
 	}
 }
 
-// TestQueueToStreamPrepared: a prepared transaction has no process, and is waited for
-// all the same.
+// TestQueueToStreamPrepared: a prepared transaction has no process, and the change waits for it,
+// too.
 func TestQueueToStreamPrepared(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})

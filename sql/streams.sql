@@ -1,5 +1,4 @@
--- Streams, version 4: a table that is read like a log, by positions, instead of
--- one mark per event.
+-- Streams, version 4: a table that is read like a log, by positions, instead of one mark per event.
 --
 -- Runs after tracing.sql, in the same way. Every statement may run again
 -- without harm.
@@ -28,8 +27,8 @@ COMMENT ON COLUMN outbox_mode.origin_open IS 'Ids up to origin_head that were wa
 COMMENT ON COLUMN outbox_mode.changed_at IS 'When the mode was set.';
 INSERT INTO outbox_mode DEFAULT VALUES ON CONFLICT DO NOTHING;
 
--- Rewritten many times a second: half of each page is left for the next versions
--- of its rows, so that none of them needs another entry in an index.
+-- Rewritten many times a second: half of each page is left for the next versions of its rows, so
+-- that none of them needs another index entry.
 CREATE TABLE IF NOT EXISTS outbox_positions (
     destination text           NOT NULL,
     part        integer        NOT NULL DEFAULT 0,
@@ -84,8 +83,8 @@ COMMENT ON COLUMN outbox_routes.until_head IS 'The destination reads by these ro
 COMMENT ON COLUMN outbox_routes.until_open IS 'Ids up to until_head for which the next routes count.';
 COMMENT ON COLUMN outbox_routes.handed IS 'Whether the unrouted events up to head have been handed to the destination.';
 
--- In the order of events that are due together, which is that of their ids. The
--- table is small: it has what could not be delivered.
+-- In the order of deliveries that are due together: by id. The table is small: it has only what
+-- could not be delivered.
 DO $due$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass('outbox_deliveries_due') AND indnkeyatts = 3) THEN
@@ -95,8 +94,8 @@ BEGIN
 END
 $due$;
 
--- schema.sql makes it again where it is run by hand. In a stream nothing reads it,
--- and every insert would pay for it.
+-- schema.sql creates it again if it is run by hand. In a stream no query reads it, and every insert
+-- would pay for it.
 DO $fresh$
 BEGIN
     IF to_regclass('outbox_events_fresh') IS NOT NULL AND EXISTS (SELECT FROM outbox_mode WHERE mode = 'stream' AND becoming IS NULL) THEN

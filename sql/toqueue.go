@@ -7,17 +7,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// toQueue marks what destinations of a stream have got, as a queue would have.
+// toQueue marks the events that destinations of a stream have received, as a queue would have.
 //
-// In a stream all events are fresh, which is what a queue takes for not dealt with.
-// So each one up to the highest head becomes done, or deferred with a row for each
-// destination that has not got it, or stays fresh where none has. One that is not to be
-// seen yet, because its transaction is open, is a gap to every reader or above its head,
-// and rightly fresh when it comes up: nobody has to wait for it.
+// In a stream all events are fresh, which to a queue means undelivered. So each event up to the
+// highest head becomes done; or deferred, with a row for each destination that has not received it;
+// or stays fresh, if no destination has. An event that is still invisible, because its transaction
+// is open, is a gap of every reader or above its head, and rightly fresh when it appears: the
+// change need not wait for it.
 //
-// In between the table is neither: what is stored for a destination would be read from
-// the events as well. So the change is noted before its first step, and no relay reads
-// the table until the last one. Begun again, it goes on with the events that are fresh.
+// In between the table is neither: relays would read from the events what is also stored for a
+// destination. So the change is recorded before its first step, and no relay reads the table until
+// the last one. A repeated call continues with the events that are still fresh.
 func (m *modeChange) toQueue(ctx context.Context) error {
 	r, err := m.readers(ctx)
 	if err != nil {
@@ -29,33 +29,33 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 		}
 	}
 	if err := m.tx(ctx, aloneLock, `UPDATE outbox_mode SET becoming = 'queue'`); err != nil {
-		return fmt.Errorf("note the change: %w", err)
+		return fmt.Errorf("record the change: %w", err)
 	}
 	m.say("marking the events that have been delivered, up to event %d", r.head())
 	if err := m.markAll(ctx, r); err != nil {
 		return fmt.Errorf("mark events: %w", err)
 	}
-	m.say("making due what waits for earlier events of its aggregate")
+	m.say("making parked deliveries due")
 	if err := m.unpark(ctx); err != nil {
-		return fmt.Errorf("make due what is parked: %w", err)
+		return fmt.Errorf("make parked deliveries due: %w", err)
 	}
 	if err := m.indexFresh(ctx); err != nil {
-		return fmt.Errorf("index the events that wait: %w", err)
+		return fmt.Errorf("index waiting events: %w", err)
 	}
 	m.say("making the table a queue")
 	return m.tx(ctx, aloneLock, `DELETE FROM outbox_positions; DELETE FROM outbox_routes;
 		UPDATE outbox_mode SET mode = 'queue', becoming = NULL, origin_head = 0, origin_open = '{}', changed_at = clock_timestamp();`)
 }
 
-// unpark makes due what is parked: a queue keeps no order.
+// unpark makes parked deliveries due: a queue keeps no order.
 func (m *modeChange) unpark(ctx context.Context) error {
 	return m.batches(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
 		WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE state = 'parked' LIMIT $1 FOR UPDATE))`)
 }
 
-// readers returns how far everybody has come. The beginning of the stream stands for
-// whoever has not come to read it: for all, or, where routes are known, for the one who
-// looks for event types without any.
+// readers returns the position of every reader. The beginning of the stream stands for readers
+// without a position: for all of them, or, if routes are known, for the router, which looks for
+// event types without any.
 func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 	rows, err := m.conn.Query(ctx, `SELECT destination, part, head, lower(s), upper(s) FROM (
 			SELECT destination, part, head, open FROM `+m.table("outbox_positions")+`
@@ -83,8 +83,8 @@ func (m *modeChange) readers(ctx context.Context) (*readers, error) {
 	return newReaders(all), err
 }
 
-// agreed returns an error if there is an event that some readers have got and others
-// have not: it is not known who is to get it.
+// agreed returns an error if there is an event that some readers have received and others have not:
+// its destinations are unknown.
 func (m *modeChange) agreed(ctx context.Context, r *readers) error {
 	disputed := r.disputed()
 	low, high := make([]int64, len(disputed)), make([]int64, len(disputed))
@@ -100,7 +100,7 @@ func (m *modeChange) agreed(ctx context.Context, r *readers) error {
 	case err != nil:
 		return fmt.Errorf("compare the positions: %w", err)
 	case id != nil:
-		return fmt.Errorf("%w: some have got event %d and others have not: let relays catch up and stop them, or give --config with the routes of the relays", ErrPositions, *id)
+		return fmt.Errorf("%w: some have received event %d and others have not: let relays catch up and stop them, or pass --config with the routes of the relays", ErrPositions, *id)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// stream is what a test knows of who has got what.
+// stream is the test's record of which destination has received which event.
 type stream struct {
 	routes map[string][]string
 	heads  map[string]int64
@@ -28,8 +28,8 @@ func (s *stream) misses(destination string, id int64) bool {
 	return id > s.heads[destination] || s.gaps[destination][id]
 }
 
-// newStream makes a stream of n events with destinations a, b and c, the last one far
-// behind, and rows of what could not be delivered.
+// newStream makes a stream of n events with destinations a, b and c, the last one far behind, and
+// rows of failed deliveries.
 func newStream(tb testing.TB, conn *pgx.Conn, n int) *stream {
 	tb.Helper()
 	exec(tb, conn, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, state)
@@ -58,7 +58,7 @@ func newStream(tb testing.TB, conn *pgx.Conn, n int) *stream {
 	return s
 }
 
-// store writes rows for some of what the destinations are past, and for event types
+// store writes rows for some of the events that the destinations have passed, and for event types
 // without a route.
 func (s *stream) store(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
@@ -112,8 +112,8 @@ func deliveries(tb testing.TB, conn *pgx.Conn) map[string]string {
 	return all
 }
 
-// owed returns what is yet to be delivered: by "event/destination", and "event/" for
-// what has no route. marked says whether the table is a queue.
+// owed returns the remaining deliveries: "event/destination", and "event/" for events without a
+// route. marked reports whether the table is a queue.
 func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]bool { //nolint:revive // two tables
 	tb.Helper()
 	owed := make(map[string]bool)
@@ -134,7 +134,7 @@ func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]boo
 			if marked {
 				waits = e.state == "fresh"
 			}
-			// One that is new gets what nobody of its route has got.
+			// A new destination gets the events that no destination of its route has received.
 			if d == "new" && !marked {
 				waits = s.misses("a", e.id) && s.misses("b", e.id) && s.misses("c", e.id) && e.state == "fresh"
 			}
@@ -146,7 +146,7 @@ func (s *stream) owed(tb testing.TB, conn *pgx.Conn, marked bool) map[string]boo
 	return owed
 }
 
-// TestStreamToQueue: what is owed to each destination is owed to it in the queue.
+// TestStreamToQueue: the queue owes each destination the same events as the stream.
 func TestStreamToQueue(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -155,14 +155,14 @@ func TestStreamToQueue(t *testing.T) {
 		owed, rows := s.owed(t, conn, false), deliveries(t, conn)
 		stop := crowd(t, conn.Config().ConnString())
 		o := outboxsql.ModeOptions{Route: func(eventType string) []string { return s.routes[eventType] }, Unordered: func(d string) bool { return d == "b" }}
-		// A row that somebody holds breaks it off in the middle.
+		// A row locked by another session interrupts it.
 		holder := connect(t, conn.Config().ConnString())
 		exec(t, holder, `BEGIN`)
 		exec(t, holder, `SELECT FROM outbox_deliveries WHERE event_id = (SELECT min(event_id) FROM outbox_deliveries WHERE event_id > (SELECT origin_head + 60000 FROM outbox_mode)) FOR UPDATE`)
 		o.LockPatience = time.Millisecond
 		err := outboxsql.SetMode(t.Context(), conn, "public", outboxsql.ModeQueue, o)
 		if sqlState(err) != "55P03" {
-			t.Errorf("beside somebody who holds a row: %v", err)
+			t.Errorf("while another session has locked a row: %v", err)
 		}
 		if done := value[int](t, conn, `SELECT count(*) FROM outbox_events WHERE state <> 'fresh'`); done < 50_000 || done > 70_000 {
 			t.Errorf("%d events are marked", done)
@@ -187,7 +187,7 @@ func TestStreamToQueue(t *testing.T) {
 	})
 }
 
-// compare compares what is owed with what is to be, and rows with those of before.
+// compare compares the owed deliveries with the expected ones, and rows with the earlier ones.
 func (s *stream) compare(t *testing.T, conn *pgx.Conn, owed map[string]bool, before map[string]string) {
 	t.Helper()
 	got, wrong := s.owed(t, conn, true), 0
@@ -238,8 +238,8 @@ func queueAsNew(t *testing.T, conn *pgx.Conn) {
 	}
 }
 
-// TestStreamToQueueWithoutRoutes: where all destinations have got the same, nobody has
-// to know who gets what; where not, nothing is changed.
+// TestStreamToQueueWithoutRoutes: if all destinations have received the same events, no routes are
+// needed; otherwise nothing is changed.
 func TestStreamToQueueWithoutRoutes(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -251,7 +251,7 @@ func TestStreamToQueueWithoutRoutes(t *testing.T) {
 		position := func(name string, head int64, low, high int64) {
 			exec(t, conn, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2::bigint + $3, int8multirange(int8range($2::bigint + $4, $2::bigint + $5)))`, name, at, head, low, high)
 		}
-		// Different by events that are not there.
+		// Positions that differ only by ids without events.
 		position("a", 45, 20, 22)
 		position("b", 41, 20, 22)
 		position("", 40, 20, 22)
@@ -274,7 +274,7 @@ func TestStreamToQueueWithoutRoutes(t *testing.T) {
 	})
 }
 
-// TestStreamToQueueUnread: a stream that nobody has read waits as it did in the queue.
+// TestStreamToQueueUnread: a stream that no relay has read waits as it did in the queue.
 func TestStreamToQueueUnread(t *testing.T) {
 	t.Parallel()
 	tables(t, func(t *testing.T, conn *pgx.Conn) {
@@ -293,7 +293,7 @@ func TestStreamToQueueUnread(t *testing.T) {
 	})
 }
 
-// TestQueueToStreamKeys: what is to be tried again has the key that relays make of an aggregate.
+// TestQueueToStreamKeys: a delivery to retry has the key that relays make of its aggregate.
 func TestQueueToStreamKeys(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))

@@ -11,43 +11,43 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// span are the ids from low up to, and without, high.
+// span is the range of ids from low (inclusive) to high (exclusive).
 type span struct{ low, high int64 }
 
 const (
-	// lookBatch is how many events one statement looks at.
+	// lookBatch is how many events one statement reads.
 	lookBatch = 20_000
-	// drawersPoll is how often it is looked whether transactions have ended.
+	// drawersPoll is how often to check whether transactions have ended.
 	drawersPoll = 50 * time.Millisecond
 )
 
-// toStream makes what is waiting in a queue what is open in a stream.
+// toStream converts the waiting events of a queue into the open ranges of a stream.
 //
-// The stream begins behind the last event that was marked. Above that one nothing is
-// marked, so everything that there is and that will come is read in the order of ids.
-// Below it, what is not marked is open: ranges from one fresh event to the next, as
-// long as no marked one is in between. With relays away nothing else gets a mark.
+// The stream begins after the last marked event. Above that, no event is marked, so all present and
+// future events are read in the order of ids. Below it, unmarked events are open: ranges from one
+// fresh event to the next, as long as no marked one is in between. Without relays no other event is
+// marked.
 //
-// An event that is not to be seen yet must not be missing from that. Its id may be
-// below the last mark only if its transaction drew it before that event's id was drawn.
-// Drawing takes a lock on the sequence first, which only the end of the transaction
-// lets go. So whoever holds that lock when the last mark is known, is waited for, and
-// whoever does not has nothing below it, or has ended; then the fresh events are
-// looked for. Those that draw later draw above it.
+// An event that is still invisible must not be missing from the ranges. Its id can be below the
+// last mark only if its transaction drew it before the id of the last marked event was drawn.
+// Drawing an id locks the sequence until the end of the transaction. So toStream waits for the
+// transactions that hold this lock after the last mark is known. All others have no id below the
+// mark, or have ended. Then it reads the fresh events. Transactions that draw later draw ids above
+// the mark.
 //
-// Until the last step the table is a queue, and nothing is lost if that never comes.
+// Until the last step the table is a queue, and an interrupted change loses nothing.
 func (m *modeChange) toStream(ctx context.Context) error {
 	if err := m.giveBack(ctx); err != nil {
 		return fmt.Errorf("give back leases: %w", err)
 	}
-	m.say("noting the aggregates of what is to be tried again")
+	m.say("storing the aggregates of deliveries to retry")
 	if err := m.keyRows(ctx); err != nil {
-		return fmt.Errorf("note the aggregates of stored deliveries: %w", err)
+		return fmt.Errorf("store the aggregates of deliveries: %w", err)
 	}
-	m.say("looking for the last event that was dealt with")
+	m.say("finding the last event that is not fresh")
 	head, err := m.lastMarked(ctx)
 	if err != nil {
-		return fmt.Errorf("look for the last event that was dealt with: %w", err)
+		return fmt.Errorf("find the last event that is not fresh: %w", err)
 	}
 	var open []span
 	if head > 0 {
@@ -59,7 +59,7 @@ func (m *modeChange) toStream(ctx context.Context) error {
 			return err
 		}
 	}
-	m.say("making the table a stream that begins behind event %d, with %d ranges open below it", head, len(open))
+	m.say("making the table a stream that begins after event %d, with %d ranges open below it", head, len(open))
 	return m.alone(ctx, fmt.Sprintf(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE;
 		DROP INDEX IF EXISTS outbox_events_fresh;
 		DELETE FROM outbox_positions;
@@ -79,9 +79,9 @@ func multirange(spans []span) string {
 	return "{" + b.String() + "}"
 }
 
-// giveBack makes due what relays that are gone had leased.
+// giveBack makes due the deliveries leased by dead relays.
 func (m *modeChange) giveBack(ctx context.Context) error {
-	m.say("giving back what relays that are gone were delivering")
+	m.say("giving back the deliveries of dead relays")
 	return m.batches(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
 		lease_owner = NULL, lease_token = NULL, lease_until = NULL
 		WHERE ctid = ANY(ARRAY(SELECT ctid FROM outbox_deliveries WHERE state = 'running' LIMIT $1 FOR UPDATE))`)
@@ -102,8 +102,8 @@ func (m *modeChange) batches(ctx context.Context, sql string) error {
 	return nil
 }
 
-// orderingKey is what a stream keeps the order of an aggregate by, the same as package
-// dispatch makes it: a longer one ends, at a whole character, in a hash.
+// orderingKey is the key by which a stream keeps the order of an aggregate, the same as in package
+// dispatch: a longer one ends, at a whole character, in a hash.
 const orderingKey = `CASE
 	WHEN octet_length(k.bytes) <= 200 THEN k.name
 	ELSE convert_from(substring(k.bytes FROM 1 FOR CASE
@@ -112,8 +112,8 @@ const orderingKey = `CASE
 		WHEN get_byte(k.bytes, 126) & 192 <> 128 THEN 126
 		ELSE 125 END), 'UTF8') || '#' || encode(sha256(k.bytes), 'hex') END`
 
-// keyRows notes the aggregate of what a queue has begun with and is to try again: in a
-// stream, what comes later of the aggregate waits for it.
+// keyRows stores the aggregate of deliveries that a queue has started and has to retry: in a
+// stream, later events of the aggregate wait for them.
 func (m *modeChange) keyRows(ctx context.Context) error {
 	last := struct {
 		id          int64
@@ -175,28 +175,27 @@ func (m *modeChange) lastMarked(ctx context.Context) (head int64, err error) {
 		}
 		upto = *lowest - 1
 		looked += n
-		m.count("%d events looked at", looked)
+		m.count("%d events read", looked)
 	}
 }
 
-// awaitDrawers waits until all transactions have ended that may have drawn an id
-// that is known already and cannot be seen.
+// awaitDrawers waits until all transactions have ended that may have drawn an id below the last
+// mark and are still invisible.
 func (m *modeChange) awaitDrawers(ctx context.Context) error {
 	const drawers = ` FROM pg_locks WHERE locktype = 'relation' AND relation = to_regclass(pg_get_serial_sequence($1, 'id'))
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'RowExclusiveLock' AND granted`
 	var witnesses []string
 	err := m.conn.QueryRow(ctx, `SELECT coalesce(array_agg(virtualtransaction), '{}')`+drawers, m.table("outbox_events")).Scan(&witnesses)
 	if err != nil {
-		return fmt.Errorf("look who has drawn ids: %w", err)
+		return fmt.Errorf("find transactions that have drawn ids: %w", err)
 	}
 	for began := time.Now(); ; {
-		// One of them may have been prepared, and goes by another name then, without
-		// a process.
+		// One of them may have been prepared. It then has another name and no process.
 		var left int
 		err := m.conn.QueryRow(ctx, `SELECT count(*)`+drawers+` AND (virtualtransaction = ANY($2) OR pid IS NULL)`, m.table("outbox_events"), witnesses).Scan(&left)
 		switch {
 		case err != nil:
-			return fmt.Errorf("look who has drawn ids: %w", err)
+			return fmt.Errorf("find transactions that have drawn ids: %w", err)
 		case left == 0:
 			return nil
 		case m.tired(began):
@@ -208,21 +207,21 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 	}
 }
 
-// freshBelow returns ranges that have all fresh events up to head and no other
-// event: maxOpen of them at most, the highest ones. Events below those are put into
-// outbox_deliveries, where whoever looks for routes finds them.
+// freshBelow returns ranges that contain all fresh events up to head and no other event: at most
+// maxOpen of them, the highest ones. Events below those are stored in outbox_deliveries, where the
+// router finds them.
 func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []span, err error) {
-	m.say("looking for events that wait")
+	m.say("finding waiting events")
 	dropped := 0
 	for low, n := int64(math.MinInt64), lookBatch; n == lookBatch; {
 		var found []span
 		if found, n, err = m.freshFrom(ctx, low, head); err != nil {
-			return nil, fmt.Errorf("look for events that wait: %w", err)
+			return nil, fmt.Errorf("find waiting events: %w", err)
 		}
 		if len(found) == 0 {
 			break
 		}
-		// The batch begins with the event that the one before ended with.
+		// The batch begins with the event that ended the previous one.
 		if len(open) > 0 && found[0].low < open[len(open)-1].high {
 			open[len(open)-1].high = found[0].high
 			found = found[1:]
@@ -244,8 +243,8 @@ func (m *modeChange) freshBelow(ctx context.Context, head int64) (open []span, e
 	return open, err
 }
 
-// freshFrom returns the ranges of the first lookBatch fresh events from low on, and
-// how many events there were.
+// freshFrom returns the ranges of the first lookBatch fresh events from low on, and the number of
+// events.
 func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []span, n int, err error) {
 	err = m.step(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `WITH f AS MATERIALIZED (
@@ -270,8 +269,8 @@ func (m *modeChange) freshFrom(ctx context.Context, low, head int64) (found []sp
 	return found, n, err
 }
 
-// putAside makes fresh events below an id what a delayed or an undecided event looks
-// like, which queues and streams deal with alike.
+// putAside gives fresh events below an id the form of delayed or undecided events, which queues and
+// streams treat alike.
 func (m *modeChange) putAside(ctx context.Context, below int64) error {
 	var done int64
 	for n := int64(modeBatch); n == modeBatch; {
@@ -292,5 +291,5 @@ func (m *modeChange) putAside(ctx context.Context, below int64) error {
 	return nil
 }
 
-// availableAt is when an event is due, within what can be reckoned with.
+// availableAt is when an event is due, within a range that can be calculated with.
 const availableAt = `least(greatest(available_at, clock_timestamp()), clock_timestamp() + interval '100 years')`

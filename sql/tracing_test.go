@@ -12,8 +12,8 @@ import (
 
 const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// TestTraceparentCaptured: the setting of the transaction gets into the row,
-// whatever the columns that the writer names, and nothing broken does.
+// TestTraceparentCaptured: the setting of the transaction is stored in the row, whatever columns
+// the writer names, and invalid values are not.
 func TestTraceparentCaptured(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Database(t))
@@ -50,7 +50,7 @@ func TestTraceparentCaptured(t *testing.T) {
 			t.Errorf("captured %v with columns %q", got, c[0])
 		}
 	}
-	// The setting was of the transaction; what is left of it is the empty text.
+	// The setting belonged to the transaction; the empty text is left of it.
 	for _, setting := range []string{
 		"unset", "", " ", traceparent + "\n", " " + traceparent, traceparent + "-x", strings.ToUpper(traceparent), traceparent[:54],
 		strings.Repeat("-", 55), traceparent[:10] + "-" + traceparent[11:], "%" + traceparent[1:], "ü" + traceparent[1:],
@@ -63,8 +63,8 @@ func TestTraceparentCaptured(t *testing.T) {
 	refused(t, conn, `INSERT INTO relay.outbox_events (event_type, payload, traceparent) VALUES ('a', '1', '`+traceparent+`')`)
 }
 
-// TestTracingMigration takes a schema from version 2 on, below a relay of that
-// version: its statements go on, and events that are there belong to no trace.
+// TestTracingMigration upgrades a schema from version 2 under a relay of that version: its
+// statements continue to work, and existing events belong to no trace.
 func TestTracingMigration(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -86,13 +86,13 @@ func TestTracingMigration(t *testing.T) {
 	exec(t, conn, `INSERT INTO outbox_events (event_type, payload) VALUES ('after', '1')`)
 	tag, err := relay.Exec(t.Context(), "claim", 0)
 	if err != nil || tag.RowsAffected() != 2 {
-		t.Errorf("the relay of before claims %v, %v", tag, err)
+		t.Errorf("the older relay claims %v, %v", tag, err)
 	}
 	got := values[*string](t, conn, `SELECT traceparent FROM outbox_events ORDER BY id`)
 	if len(got) != 2 || got[0] != nil || got[1] == nil || *got[1] != traceparent {
 		t.Errorf("traces %v", got)
 	}
 	if now := value[uint32](t, conn, `SELECT relfilenode FROM pg_class WHERE relname = 'outbox_events'`); now != file {
-		t.Error("the table was written anew")
+		t.Error("the table was rewritten")
 	}
 }

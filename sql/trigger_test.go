@@ -26,8 +26,8 @@ func listen(tb testing.TB, url, schema string) *ears {
 	return e
 }
 
-// heard returns the payloads of all that was committed before the call: what
-// is queued comes in order, so that a mark of its own ends it.
+// heard returns the payloads of all commits before the call: notifications arrive in order, so a
+// marker of its own ends them.
 func (e *ears) heard(tb testing.TB) []string {
 	tb.Helper()
 	e.marks++
@@ -63,7 +63,7 @@ func insertMany(tb testing.TB, conn *pgx.Conn, n int) []string {
 
 const insertOne = `INSERT INTO outbox_events (event_type, payload) VALUES ('order.created', '{"id": 1042}')`
 
-// lockBell takes the lock as a relay that is awake does.
+// lockBell takes the lock as an awake relay does.
 const lockBell = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
 
 const unlockBell = `SELECT pg_advisory_unlock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
@@ -182,7 +182,7 @@ func TestBellWhileARelayIsAwake(t *testing.T) {
 	if err := relay.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The server lets go of the lock a moment after the socket has closed.
+	// The server releases the lock a moment after the socket has closed.
 	exec(t, conn, lockBell)
 	exec(t, conn, unlockBell)
 	ears.expect(t, "the relay is gone", insertMany(t, conn, 1)...)
@@ -224,8 +224,8 @@ func TestBellOff(t *testing.T) {
 	ears.expect(t, "off")
 }
 
-// TestWriterNeedsNoMore than INSERT on the one table: neither SELECT, nor the
-// sequence, nor the functions.
+// TestWriterNeedsNoMore than INSERT on the one table: neither SELECT, nor the sequence, nor the
+// functions.
 func TestWriterNeedsNoMore(t *testing.T) {
 	t.Parallel()
 	for _, bell := range []outboxsql.Bell{outboxsql.BellAuto, outboxsql.BellAlways} {
@@ -256,7 +256,7 @@ func TestWriterNeedsNoMore(t *testing.T) {
 	}
 }
 
-// TestManyWriters: whoever commits while nobody is awake is heard, each once.
+// TestManyWriters: every event committed while no relay is awake is heard, exactly once.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)

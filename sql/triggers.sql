@@ -1,15 +1,13 @@
--- The bell of notifyd: tells a sleeping relay about new events, and says
--- nothing to a relay that is at work anyway.
+-- The bell of notifyd: notifies a sleeping relay of new events, and is silent for a relay that is
+-- awake.
 --
--- A transaction with a pending NOTIFY takes one lock for the whole cluster and
--- holds it through its flush to disk, so that notifying commits happen one
--- after the other. A relay that sweeps the table holds an exclusive advisory
--- lock; while it does, the trigger stays silent and writers commit in groups.
--- DESIGN.md has the protocol and its proof.
+-- A transaction with a pending NOTIFY takes one lock for the whole cluster and holds it until its
+-- commit is flushed, so that notifying commits happen one after the other. A relay that sweeps the
+-- table holds an exclusive advisory lock. While it does, the trigger is silent and writers commit
+-- in groups. DESIGN.md has the protocol and its proof.
 --
--- SET notifyd.bell = 'auto' | 'always' | 'off' before running this file chooses
--- the mode, for this once; without it the mode in place is kept, and auto is
--- the first one.
+-- SET notifyd.bell = 'auto' | 'always' | 'off' before running this file selects the mode, for this
+-- run. Without it the installed mode stays; the initial one is auto.
 
 DO $first$
 BEGIN
@@ -19,32 +17,31 @@ BEGIN
 END
 $first$;
 
--- What to say is in two functions rather than in one with a switch: the
--- trigger runs in every transaction that writes an event.
+-- One function for each mode rather than one with a switch: the trigger runs in every transaction
+-- that writes an event.
 --
--- They run as the writer, with the writer's search_path. So every function,
--- type and operator below is named with its schema: whoever may create objects
--- in a schema on that path could otherwise put one of the same name there, and
--- the writer would run it. SET search_path on the functions would do as well,
--- but every writer would pay for it.
+-- They run as the writer, with the writer's search_path. So every function, type and operator below
+-- is named with its schema: otherwise a role that may create objects in a schema on that path could
+-- add one of the same name, and the writer would run it. SET search_path on the functions would
+-- also help, but every writer would pay for it.
 CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger
     LANGUAGE plpgsql AS $bell$
 DECLARE
-    -- 1853122162 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
-    -- Nothing else is computed before the test: this much every writer pays.
+    -- 1853122162 is 'ntfr' in ASCII. The oid distinguishes tables of different schemas. Before the
+    -- test only this is computed: every writer pays for it.
     bell    CONSTANT bigint := (1853122162::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint;
     channel pg_catalog.text;
     ids     bigint[];
 BEGIN
-    -- Taken and given back in one expression: a long transaction must not hold
-    -- it. Not got: a relay is awake and will see the rows without being told.
-    -- Locks are not subject to snapshots, so this is right at every isolation level.
+    -- Taken and released in one expression: a long transaction must not hold it. If it is
+    -- unavailable, a relay is awake and will see the rows without a notification. Locks are not
+    -- subject to snapshots, so this is right at every isolation level.
     IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell) THEN
         channel := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
             ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
         SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
         IF pg_catalog.array_length(ids, 1) OPERATOR(pg_catalog.>) 64 THEN
-            -- Too many to name: look at the table.
+            -- Too many to name: an empty payload requests a sweep.
             PERFORM pg_catalog.pg_notify(channel, '');
         ELSE
             PERFORM pg_catalog.pg_notify(channel, id::pg_catalog.text) FROM pg_catalog.unnest(ids) AS id;
@@ -78,7 +75,7 @@ COMMENT ON FUNCTION outbox_bell_always() IS
 DO $install$
 DECLARE
     events  CONSTANT regclass := 'outbox_events'::regclass;
-    -- A trigger that was disabled does not ring: the mode in place is off.
+    -- A disabled trigger does not ring: the installed mode is off.
     current text := (SELECT p.proname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
                      WHERE t.tgrelid = events AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D');
     mode    text := coalesce(nullif(current_setting('notifyd.bell', true), ''),
@@ -87,7 +84,7 @@ BEGIN
     IF mode NOT IN ('auto', 'always', 'off') THEN
         RAISE EXCEPTION 'unknown bell mode %', quote_literal(mode) USING HINT = 'Use auto, always or off.';
     END IF;
-    -- Only when something changes: creating a trigger locks the table against writers.
+    -- Only if the mode changes: creating a trigger locks the table against writers.
     IF mode = 'off' THEN
         IF current IS NOT NULL THEN
             DROP TRIGGER outbox_events_bell ON outbox_events;

@@ -130,7 +130,7 @@ func TestPrintGrants(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"--writer w":                                         "--writer goes with --print-grants",
-		"--print-grants --relay public":                      "--relay: public is not a role but everybody, also in quotes: make a role of its own",
+		"--print-grants --relay public":                      "--relay: public means every role, even in quotes: create a separate role",
 		"--print-grants --writer=":                           "--writer: the name of a role is missing",
 		"--print-grants --bell off":                          "--bell changes the trigger, --print-grants changes nothing: run them one after the other",
 		"--print-grants --schema " + strings.Repeat("s", 64): "--schema: schema name",
