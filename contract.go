@@ -7,31 +7,30 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// The contract between the relay and handlers is package delivery, and what can be
-// observed of a relay is package observe; these are their names for programs that embed
-// a relay.
+// The contract between the relay and handlers is package delivery, and the figures of a relay are
+// in package observe. These are their names for programs that embed a relay.
 type (
 	// Event is one event on its way to one destination.
 	Event = delivery.Event
-	// Handler delivers one event; see delivery.Handler for what it must keep to.
+	// Handler delivers one event; see delivery.Handler for its contract.
 	Handler = delivery.Handler
-	// HandlerFunc makes a Handler of a function.
+	// HandlerFunc adapts a function to a Handler.
 	HandlerFunc = delivery.HandlerFunc
-	// BatchHandler is a Handler that takes several events in one go.
+	// BatchHandler is a Handler that takes several events in one call.
 	BatchHandler = delivery.BatchHandler
-	// BatchHandlerFunc makes a BatchHandler of a function.
+	// BatchHandlerFunc adapts a function to a BatchHandler.
 	BatchHandlerFunc = delivery.BatchHandlerFunc
 	// Middleware wraps a Handler in another.
 	Middleware = delivery.Middleware
-	// Observer is told of incidents, such as a dead letter.
+	// Observer is notified of incidents, such as a dead letter.
 	Observer = delivery.Observer
-	// Incident is something that an operator may want to know of at once.
+	// Incident is an event that an operator may want to know at once.
 	Incident = delivery.Incident
 	// Stats are the figures of a relay.
 	Stats = observe.Stats
-	// Backlog is what waits in the tables.
+	// Backlog is the backlog of the tables.
 	Backlog = observe.Backlog
-	// Backoff says how long to wait between attempts.
+	// Backoff is the wait between attempts.
 	Backoff = delivery.Backoff
 )
 
@@ -39,8 +38,8 @@ type (
 // becomes a dead letter at once. Permanent(nil) is nil.
 func Permanent(err error) error { return delivery.Permanent(err) }
 
-// RetryAfter marks err as a failure that may be tried again after d, in place
-// of the backoff. The attempt counts. RetryAfter(d, nil) is nil.
+// RetryAfter marks err as a failure that may be retried after d, instead of the backoff. The
+// attempt counts. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error { return delivery.RetryAfter(d, err) }
 
 // Unavailable marks err as a fault of the destination, not of the event: its

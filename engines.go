@@ -11,21 +11,20 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// engine finds what is to be delivered: package queue where the table is a queue, package
-// stream where it is a stream.
+// anEngine finds the events to deliver: package queue for a queue, package stream for a stream.
 type anEngine interface {
 	runner
 	hearer
 }
 
-// runner delivers.
+// runner runs an engine.
 type runner interface {
 	Run(ctx context.Context) error
 	Ready() <-chan struct{}
 	Stats(s *Stats)
 }
 
-// hearer is notified.
+// hearer receives notifications.
 type hearer interface {
 	Wake(id int64)
 	Look()
@@ -33,7 +32,7 @@ type hearer interface {
 	Awake() bool
 }
 
-// claimQueue makes the engine for a table that is a queue.
+// claimQueue creates the engine of a queue.
 func (r *Relay) claimQueue() {
 	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.limits.Lease, Delete: r.settings.keep == 0, Refused: r.refuse}
 	keeper := queue.NewKeeper(r.connector, o)
@@ -50,7 +49,7 @@ func (r *Relay) claimQueue() {
 	r.use(r.queue)
 }
 
-// readStream makes the engine for a table that is a stream.
+// readStream creates the engine of a stream.
 func (r *Relay) readStream() {
 	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
@@ -65,15 +64,15 @@ func (r *Relay) readStream() {
 
 func (r *Relay) use(e anEngine) { r.engine.Store(&e) }
 
-// refuse ends Run, because the table is of another mode.
+// refuse ends Run, because the table has another mode.
 func (r *Relay) refuse(err error) {
 	select {
 	case r.refused <- err:
-	default: // another session has said so
+	default: // another session has already reported it
 	}
 }
 
-// deliver runs the engine that the table is for.
+// deliver runs the engine for the table's mode.
 func (r *Relay) deliver(ctx context.Context) error {
 	err := (*r.engine.Load()).Run(ctx)
 	if err != nil && r.stream {
@@ -90,8 +89,8 @@ func (r *Relay) settledBelow() int64 {
 	return r.queue.SettledBelow()
 }
 
-// hints passes on what the listener hears to the engine. What comes before there is
-// one is not missed: an engine begins with a look at the table.
+// hints passes notifications to the engine. Those before there is an engine are not missed: an
+// engine begins with a sweep or a read of the table.
 type hints struct{ r *Relay }
 
 // Wake implements listener.Hints.
@@ -108,7 +107,7 @@ func (h hints) Look() {
 	}
 }
 
-// Heard implements listener.Words. What this relay's own bell says is no news.
+// Heard implements listener.Words. Notifications of this relay's own bell are ignored.
 func (h hints) Heard(word string, from uint32) bool {
 	e := h.r.engine.Load()
 	if e == nil {
@@ -125,7 +124,7 @@ func (h hints) Heard(word string, from uint32) bool {
 	}
 }
 
-// Blind is called when notifications are not heard, and when they are again.
+// Blind is called with true when notifications are not heard, and with false when they are again.
 func (h hints) Blind(is bool) {
 	if e := h.r.engine.Load(); e != nil {
 		(*e).Blind(is)

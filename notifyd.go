@@ -1,11 +1,9 @@
 // Package notifyd delivers events from a PostgreSQL outbox table.
 //
-// An application inserts an event into outbox_events in the transaction of its
-// business change, with package outbox or with plain SQL. A [Relay] hears of
-// it when the transaction commits, locks the row, and calls the handler that
-// is registered for the event's type. The event is done when the handler has
-// returned nil, and is tried again until then: every event is delivered at
-// least once.
+// An application inserts an event into outbox_events in the transaction of its business change,
+// with package outbox or with plain SQL. After the commit, a [Relay] finds the event and calls the
+// handler that is registered for its type. The event is done when the handler has returned nil, and
+// is retried until then: every event is delivered at least once.
 package notifyd
 
 import (
@@ -31,8 +29,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ErrDestination is wrapped by errors about a destination that is not there, or cannot be
-// as it is described.
+// ErrDestination is wrapped by errors about a destination that does not exist, or whose description
+// is invalid.
 var ErrDestination = dispatch.ErrDestination
 
 // ErrShutdownIncomplete is wrapped by the error of Run if handlers were still running some
@@ -42,12 +40,12 @@ var ErrShutdownIncomplete = dispatch.ErrShutdownIncomplete
 // ErrRunTwice is returned by the second call of Run.
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
 
-// ErrNeedsStream is returned by Run where a destination asks for what only a stream
-// keeps, and the table is a queue: order, or to hold back what comes after a dead letter.
+// ErrNeedsStream is returned by Run if a destination requires a feature of streams and the table is
+// a queue: order, or holding back the events after a dead letter.
 var ErrNeedsStream = errors.New("only a stream keeps order: run `notifyd migrate --mode stream`, or do without")
 
-// Relay delivers the events of one outbox table. Make it with [New], register
-// handlers, then call Run.
+// Relay delivers the events of one outbox table. Create it with [New], register handlers, then call
+// Run.
 type Relay struct {
 	settings   settings
 	pool       *pgxpool.Pool
@@ -63,25 +61,25 @@ type Relay struct {
 
 	middleware []Middleware
 	ordered    []string      // destinations that need a stream
-	owner      int64         // the number that tells relays apart
-	listens    chan struct{} // closed after the first LISTEN, or when it is clear that there will be none
+	owner      int64         // the number that identifies this relay
+	listens    chan struct{} // closed after the first LISTEN, or when LISTEN cannot succeed
 	heard      sync.Once     // closes listens
 	ready      chan struct{}
-	refused    chan error               // has room for the one that ends Run
-	engine     atomic.Pointer[anEngine] // nil before Run knows what the table is
+	refused    chan error               // capacity 1: the error that ends Run
+	engine     atomic.Pointer[anEngine] // nil before Run knows the mode of the table
 	queue      *queue.Engine            // nil unless the table is a queue
 	ran        atomic.Bool
-	stream     bool              // the table is one; set by prepare
+	stream     bool              // the table is a stream; set by prepare
 	avoided    bool              // all connections go past a pooler; used by prepare only
-	partitions *store.Partitions // nil unless the relay looks after them
-	plain      bool              // it was said that there are no partitions; used by purge only
+	partitions *store.Partitions // nil unless the relay maintains them
+	plain      bool              // the lack of partitions has been reported; used by purge only
 }
 
-// New makes a relay for the database that pool connects to. The pool itself is
-// used by [Relay.DeadLetters] only, so it may be small: the relay opens connections of its own, with
-// the pool's configuration, because they hold locks and settings. With the
-// defaults these are seven: four that claim, one that listens, one for the
-// bell and one for leases; [Relay.OldestWaiting] and [Relay.Backlog] open another while they ask.
+// New creates a relay for the database that pool connects to. Only [Relay.DeadLetters] uses the
+// pool itself, so it may be small: the relay opens connections of its own, with the pool's
+// configuration, because they hold locks and settings. With the defaults these are seven: four that
+// claim, one that listens, one for the bell and one for leases; [Relay.OldestWaiting] and
+// [Relay.Backlog] open another one for each call.
 //
 // New does not connect. All mistakes in the options are returned together.
 func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
@@ -110,7 +108,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 	return r, r.wire()
 }
 
-// wire makes the parts and connects them to one another.
+// wire creates the parts and connects them to one another.
 func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
 	if r.settings.partitions {
@@ -119,7 +117,7 @@ func (r *Relay) wire() error {
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
 	}
-	window := r.settings.limits.LockBudget / 2 // a claim waits for what it found
+	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
 	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience}, r.settings.observer, r.log)
 	if err != nil {
 		return fmt.Errorf("notifyd: %w", err)
@@ -132,7 +130,7 @@ func (r *Relay) wire() error {
 	return r.wireListener()
 }
 
-// wireListener makes the part that listens.
+// wireListener creates the part that listens.
 func (r *Relay) wireListener() error {
 	listens := func() { r.heard.Do(func() { close(r.listens) }) }
 	connect := r.connectAs(r.listening, "listen")
@@ -140,7 +138,7 @@ func (r *Relay) wireListener() error {
 		conn, err := connect(ctx)
 		if errors.Is(err, store.ErrPooler) {
 			r.pooled(ctx, err)
-			listens() // it never will, and polling works
+			listens() // there will be no LISTEN, and polling works
 		}
 		return conn, err
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
@@ -156,14 +154,13 @@ func (r *Relay) wireListener() error {
 		return nil
 	}
 	return r.listener.Prove(listener.Proof{
-		// The owner's number is what tells relays apart. A sleeping relay alone
-		// would miss a notification.
+		// The owner's number distinguishes relays. Only a sleeping relay would miss a notification.
 		Channel: fmt.Sprintf("notifyd_canary_%x", uint64(r.owner)), Every: r.settings.canary, //nolint:gosec // a name
 		Notify: r.bell.Notify, Missed: func() bool { return !hints{r}.Awake() },
 	})
 }
 
-// pooled tells of a pooler that LISTEN leads through, where the listener does not
+// pooled reports a pooler between LISTEN and the database, if the listener does not report it
 // because it could not connect for another reason before.
 func (r *Relay) pooled(ctx context.Context, err error) {
 	if trouble := r.listener.State().Trouble; trouble != nil && !errors.Is(trouble, store.ErrPooler) {
@@ -195,8 +192,8 @@ func (r *Relay) Handle(name, pattern string, h Handler, options ...HandleOption)
 	return r.Route(pattern, name)
 }
 
-// Destination adds a destination that routes can name. The name is stored with
-// every delivery that has to be tried again: keep it from release to release.
+// Destination adds a destination that routes can name. The name is stored with every delivery to
+// retry: keep it from release to release.
 func (r *Relay) Destination(name string, h Handler, options ...HandleOption) error {
 	hs := handleSettings{lane: dispatch.DefaultLaneConfig()}
 	for _, option := range options {
@@ -217,8 +214,8 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 	return nil
 }
 
-// Route sends the event types that match pattern to the named destinations.
-// Each of them gets the event, retries and dead letters of its own.
+// Route sends the event types that match pattern to the named destinations. Each of them has its
+// own copy of the event, its own retries and its own dead letters.
 func (r *Relay) Route(pattern string, destinations ...string) error {
 	if err := r.dispatcher.Route(pattern, destinations...); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
@@ -232,8 +229,8 @@ func (r *Relay) Route(pattern string, destinations ...string) error {
 // found by polling.
 func (r *Relay) Ready() <-chan struct{} { return r.ready }
 
-// Stats returns the figures of the moment: counters since the start, and what
-// every destination is doing. It asks nobody and is cheap.
+// Stats returns the current figures: counters since the start, and the state of every destination.
+// It makes no query and is cheap.
 func (r *Relay) Stats() Stats {
 	s := r.dispatcher.Stats()
 	if e := r.engine.Load(); e != nil {
@@ -247,7 +244,7 @@ func (r *Relay) Stats() Stats {
 	return s
 }
 
-// connections returns those of the relay's own, and of the pool that it was given.
+// connections returns the figures of the relay's own connections, and of the pool.
 func (r *Relay) connections() (all []observe.ConnectionStats) {
 	for _, c := range r.connector.Conns() {
 		all = append(all, observe.ConnectionStats(c))
@@ -261,14 +258,13 @@ func (r *Relay) connections() (all []observe.ConnectionStats) {
 	return append(all, observe.ConnectionStats{Role: "pool", Open: int(pool.TotalConns()), Opened: uint64(pool.NewConnsCount())}) //nolint:gosec // a count
 }
 
-// Pause keeps this relay from claiming for a destination until Resume is called
-// or the process ends; other relays go on. Calls that are under way end as usual, its events
-// wait in the table, and no attempt is counted. The error wraps
-// [ErrDestination] if there is none of that name.
+// Pause stops this relay from claiming for a destination until Resume is called or the process
+// ends; other relays continue. Running calls end as usual, the destination's events wait in the
+// table, and no attempt is counted. The error wraps [ErrDestination] if no destination has that
+// name.
 func (r *Relay) Pause(destination string) error { return r.dispatcher.Pause(destination) }
 
-// Resume ends a pause. The error wraps [ErrDestination] if there is no
-// destination of that name.
+// Resume ends a pause. The error wraps [ErrDestination] if no destination has that name.
 func (r *Relay) Resume(destination string) error { return r.dispatcher.Resume(destination) }
 
 // DestinationsOf returns the names of the destinations of an event type, none if no
@@ -277,21 +273,20 @@ func (r *Relay) DestinationsOf(eventType string) []string {
 	return r.dispatcher.DestinationsOf(eventType)
 }
 
-// Listening reports whether notifications are heard, as far as is known at the
-// moment; never where the relay only polls.
+// Listening reports whether notifications are heard, as far as known now; never if the relay only
+// polls.
 func (r *Relay) Listening() bool { return r.listener != nil && r.listener.Listening() }
 
-// OldestWaiting returns how long the event has waited that has waited longest,
-// 0 if none waits: since it was written, or since it was to be available. Dead
-// letters and events without a route do not count. It asks the database, by index,
-// on a connection for this question alone: asking disturbs no delivery.
+// OldestWaiting returns the age of the event that has waited longest, 0 if none waits: since it was
+// written, or since it became available. Dead letters and events without a route do not count. It
+// queries the database, by index, on a connection of its own: that disturbs no delivery.
 func (r *Relay) OldestWaiting(ctx context.Context) (time.Duration, error) {
 	return r.watch.Oldest(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
-// DeadLetters returns what lists, replays, discards and edits the dead letters
-// of the relay's tables. It works with the pool that was given to [New], whether
-// the relay runs or not, and whichever relay has given them up.
+// DeadLetters returns the store that lists, replays, discards and edits the dead letters of the
+// relay's tables. It uses the pool that was given to [New], works whether or not the relay runs,
+// and covers dead letters of all relays.
 func (r *Relay) DeadLetters() *deadletter.Store {
 	s, err := deadletter.New(r.pool, deadletter.Config{Schema: r.settings.schema, DeleteEvents: r.settings.keep == 0})
 	if err != nil {
@@ -300,32 +295,29 @@ func (r *Relay) DeadLetters() *deadletter.Store {
 	return s
 }
 
-// Backlog returns what waits: events by type and destination, deliveries by
-// state, errors and dead letters. It looks at 10,000 rows per question at most and
-// says where there are more. Like OldestWaiting it asks the database, by index, on
-// a connection for this question alone.
+// Backlog returns the backlog: events by type and destination, deliveries by state, errors and dead
+// letters. Each query reads at most 10,000 rows, and the result shows where there are more. Like
+// OldestWaiting it queries the database, by index, on a connection of its own.
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
 	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf})
 }
 
-// Waiting is Backlog without errors, groups of dead letters and types that have no
-// route: what is cheap enough to be asked every few seconds.
+// Waiting is Backlog without errors, groups of dead letters and types without a route: cheap enough
+// to be called every few seconds.
 func (r *Relay) Waiting(ctx context.Context) (Backlog, error) {
 	return r.watch.Backlog(ctx, store.BacklogOptions{After: r.settledBelow(), Route: r.dispatcher.DestinationsOf, CountsOnly: true})
 }
 
-// Run delivers events until ctx ends. It waits for a database that is down,
-// and returns an error at once if the schema is not the one it needs, if a destination
-// needs a stream and the table is a queue ([ErrNeedsStream]), or if the
-// pool leads through a pooler in transaction mode and [WithListenConfig] does not
-// lead past it: store.ErrPooler.
+// Run delivers events until ctx ends. It waits for a database that is down. It returns an error at
+// once if the schema is not the one it needs, if a destination needs a stream and the table is a
+// queue ([ErrNeedsStream]), or if the pool leads through a pooler in transaction mode and
+// [WithListenConfig] does not lead past it: store.ErrPooler.
 //
-// When ctx ends it stops in order: nothing more is claimed, running deliveries
-// may finish within the shutdown timeout, then their contexts are cancelled
-// and their events given back without counting an attempt. Run returns nil
-// after a clean stop, and [ErrShutdownIncomplete] if a handler did not
-// return though its context had ended. Handlers are not closed: whoever made
-// them does that after Run has returned.
+// When ctx ends it stops in order: it claims nothing more; running deliveries may finish within the
+// shutdown timeout; then their contexts are cancelled and their events given back without counting
+// an attempt. Run returns nil after a clean stop, and [ErrShutdownIncomplete] if a handler did not
+// return though its context had ended. Run does not close handlers: their creator does, after Run
+// has returned.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.ran.CompareAndSwap(false, true) {
 		return fmt.Errorf("notifyd: %w", ErrRunTwice)

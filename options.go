@@ -22,7 +22,7 @@ type settings struct {
 	schema     string
 	log        *slog.Logger
 	limits     engine.Limits
-	patience   time.Duration // for what runs when the relay stops
+	patience   time.Duration // for deliveries that run when the relay stops
 	observer   Observer
 	listen     *pgx.ConnConfig
 	pollOnly   bool
@@ -73,34 +73,30 @@ func (s *settings) validate() error {
 // WithSchema names the schema that holds the tables; "public" by default.
 func WithSchema(name string) Option { return func(s *settings) { s.schema = name } }
 
-// WithLogger sets where the relay reports; by default it keeps silent.
-// Payloads are never logged.
+// WithLogger sets the log of the relay; by default there is none. Payloads are never logged.
 func WithLogger(log *slog.Logger) Option { return func(s *settings) { s.log = log } }
 
-// WithObserver sets who is told of dead letters, of destinations that become
-// unavailable and available, and of the loss of the database and the listening
-// connection; nobody by default. Package alert has one that sends messages.
+// WithObserver sets the observer of dead letters, of destinations that become unavailable and
+// available, and of the loss of the database and the listening connection; none by default. Package
+// alert has one that sends messages.
 func WithObserver(o Observer) Option { return func(s *settings) { s.observer = o } }
 
-// WithListenConfig lets the listening connection go elsewhere than the others:
-// past a transaction pooler, where LISTEN is accepted and never heard of again.
-// If the pool given to [New] turns out to lead through such a pooler, all
-// connections of the relay go there: none of them would work.
+// WithListenConfig makes the listening connection go elsewhere than the others: past a transaction
+// pooler, where LISTEN is accepted and never heard. If the pool given to [New] turns out to lead
+// through such a pooler, all connections of the relay go there, because none of them would work.
 func WithListenConfig(c *pgx.ConnConfig) Option { return func(s *settings) { s.listen = c } }
 
-// WithPollingOnly neither listens nor works the bell: events are found by
-// polling alone. For tables with the bell off.
+// WithPollingOnly uses neither LISTEN nor the bell: events are found by polling alone. It is for
+// tables without a bell.
 func WithPollingOnly() Option { return func(s *settings) { s.pollOnly = true } }
 
-// WithCanary sets how often the relay sends itself a notification from another
-// connection, to prove that it would hear one; 5 s by default, at least 100 ms, 0
-// for never. One that is not heard costs the listening connection, and until one
-// is heard again the table is polled every 20 ms.
+// WithCanary sets how often the relay sends itself a notification from another connection, to prove
+// that it would hear one; 5 s by default, at least 100 ms, 0 for never. A canary that is not heard
+// costs the listening connection, and until one is heard again the table is polled every 20 ms.
 func WithCanary(every time.Duration) Option { return func(s *settings) { s.canary = every } }
 
-// WithPollInterval sets how often the table is looked at without being told
-// to; 1 s by default, at least 1 ms. While looks find what no notification
-// announced, the relay looks more often by itself.
+// WithPollInterval sets how often the table is polled without a notification; 1 s by default, at
+// least 1 ms. While polls find unannounced events, the relay polls more often by itself.
 func WithPollInterval(d time.Duration) Option {
 	return func(s *settings) { s.limits.PollInterval = d }
 }
@@ -113,18 +109,16 @@ func WithClaims(n int) Option { return func(s *settings) { s.limits.Claims = n }
 // default, at least 1.
 func WithClaimBatch(n int) Option { return func(s *settings) { s.limits.Batch = n } }
 
-// WithClaimBytes bounds the payloads of one claim together; 8 MiB by default,
-// at least 1. Claims times this bounds what the relay keeps in memory.
+// WithClaimBytes bounds the payloads of one claim; 8 MiB by default, at least 1. This times the
+// number of claims bounds the payloads in memory.
 func WithClaimBytes(n int) Option { return func(s *settings) { s.limits.Bytes = n } }
 
-// WithLockBudget sets how long a claim's transaction may stay open while
-// handlers run; 100 ms by default, between 1 ms and 2 s. Deliveries that take
-// longer go on under a lease.
+// WithLockBudget sets how long a claim's transaction may stay open while handlers run; 100 ms by
+// default, between 1 ms and 2 s. Deliveries that take longer continue under a lease.
 func WithLockBudget(d time.Duration) Option { return func(s *settings) { s.limits.LockBudget = d } }
 
-// WithLease sets how long the lease of a slow delivery lasts without being
-// renewed; 30 s by default, at least 1 s. Leases of a relay that is gone are
-// taken over earlier, as soon as its connection is.
+// WithLease sets how long the lease of a slow delivery lasts without renewal; 30 s by default, at
+// least 1 s. Leases of a dead relay are taken over earlier, as soon as its connection is gone.
 func WithLease(d time.Duration) Option { return func(s *settings) { s.limits.Lease = d } }
 
 // WithShutdownTimeout sets how long running deliveries may finish once Run's
@@ -133,19 +127,18 @@ func WithShutdownTimeout(d time.Duration) Option {
 	return func(s *settings) { s.patience = d }
 }
 
-// WithRetention sets how long delivered events are kept, 7 days by default,
-// and how many are deleted in one statement. With keep 0 they are deleted the
-// moment they are delivered, in a stream within a minute after the last destination
-// has got them. Events with dead letters are kept in any case.
+// WithRetention sets how long delivered events are kept, 7 days by default, and how many are
+// deleted in one statement. With keep 0 they are deleted when they are delivered; in a stream
+// within a minute after the last destination has received them. Events with dead letters are always
+// kept.
 func WithRetention(keep time.Duration, batch int) Option {
 	return func(s *settings) { s.keep, s.purgeBatch = keep, batch }
 }
 
-// WithDailyPartitions lets the relay look after the partitions of a table that
-// `notifyd migrate --partitions daily`, or outboxsql.Partition, has made one of
-// days: it makes those of the days ahead, and drops each in which everything was
-// done for as long as [WithRetention] says. Several relays may do so. On a plain
-// table it warns once, and deletes events one by one.
+// WithDailyPartitions makes the relay maintain the partitions of a table that `notifyd migrate
+// --partitions daily`, or outboxsql.Partition, has partitioned by day: it creates those of the days
+// ahead, and drops each in which every event has been done for as long as [WithRetention] keeps it.
+// Several relays may do so. On a plain table it warns once, and deletes events one by one.
 func WithDailyPartitions() Option { return func(s *settings) { s.partitions = true } }
 
 // HandleOption is a setting of one destination.
@@ -154,7 +147,7 @@ type HandleOption func(*handleSettings)
 type handleSettings struct {
 	lane       dispatch.LaneConfig
 	middleware []Middleware
-	ordered    bool // is asked for in so many words
+	ordered    bool // Ordered was given
 }
 
 // WithLane sets concurrency, batch size and timeout as the package of a handler suggests

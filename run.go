@@ -45,8 +45,8 @@ func (r *Relay) prepare(ctx context.Context) error {
 	return nil
 }
 
-// avoidPooler goes past a pooler that no part of the relay would get along with,
-// if it is known where, and says so once.
+// avoidPooler makes all connections go past a pooler that would break every part of the relay, if a
+// way past it is configured, and reports it once.
 func (r *Relay) avoidPooler(ctx context.Context, err error) error {
 	if r.settings.listen == nil || r.avoided {
 		return fmt.Errorf("notifyd: database.url: %w; a direct database.listen_url would be used for all connections", err)
@@ -91,8 +91,8 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 	return r.missDestinations(ctx)
 }
 
-// missDestinations says once for which destinations deliveries wait that this
-// relay does not have: renamed, most likely, or left to another relay.
+// missDestinations reports once the destinations that this relay does not have and for which
+// deliveries wait: most likely renamed ones, or those of another relay.
 func (r *Relay) missDestinations(ctx context.Context) error {
 	names, err := r.keeper.Destinations(ctx)
 	if err != nil {
@@ -105,9 +105,8 @@ func (r *Relay) missDestinations(ctx context.Context) error {
 	return nil
 }
 
-// run lets the parts work until ctx ends, and stops them from the outside in:
-// first what hears of events, then what delivers them, then what keeps their
-// leases and the bell.
+// run runs the parts until ctx ends, and stops them from the outside in: first those that hear of
+// events, then those that deliver them, then those that keep their leases and the bell.
 func (r *Relay) run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -115,7 +114,7 @@ func (r *Relay) run(ctx context.Context) error {
 	defer stopInner()
 	var outside, inside sync.WaitGroup
 	if r.listener != nil {
-		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns the end of ctx and nothing else
+		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
 	if r.purges() || r.partitions != nil {
@@ -124,7 +123,7 @@ func (r *Relay) run(ctx context.Context) error {
 	outside.Go(func() { r.announce(ctx) })
 	outside.Go(func() {
 		select {
-		case err := <-r.refused: // while it had no session, the table has become a stream
+		case err := <-r.refused: // the table has become a stream while the relay had no session
 			stop(err)
 		case <-ctx.Done():
 		}
@@ -132,11 +131,11 @@ func (r *Relay) run(ctx context.Context) error {
 	r.log.InfoContext(ctx, "relay started", "schema", r.settings.schema)
 
 	err := r.deliver(ctx)
-	stop(err) // it may have come to its end by itself, and nobody else would tell the others
+	stop(err) // the engine may have ended by itself: then the other parts must stop, too
 	outside.Wait()
 	stopInner()
 	inside.Wait()
-	if err == nil { // otherwise a handler may still be at work with a session
+	if err == nil { // otherwise a handler may still be using a session
 		for _, s := range r.sessions {
 			s.Close(ctx)
 		}
@@ -152,7 +151,7 @@ func (r *Relay) run(ctx context.Context) error {
 	return nil
 }
 
-// announce closes ready when both halves are.
+// announce closes ready when both parts are ready.
 func (r *Relay) announce(ctx context.Context) {
 	for _, half := range []<-chan struct{}{r.listens, (*r.engine.Load()).Ready()} {
 		select {
@@ -165,25 +164,22 @@ func (r *Relay) announce(ctx context.Context) {
 }
 
 const (
-	// purgeEvery is how often delivered events that are too old are looked for,
-	// and partitions looked after.
+	// purgeEvery is how often expired events are purged, and partitions maintained.
 	purgeEvery = time.Minute
-	// purgeSoon is the same for a stream that keeps nothing: events go soon after
-	// their delivery, which in a queue deletes them itself.
+	// purgeSoon is the same for a stream that keeps nothing: events are purged soon after their
+	// delivery. A queue deletes them itself.
 	purgeSoon = 5 * time.Second
-	// purgePause and purgeShare keep the purge from taking the database for
-	// itself: the pause after a batch is purgePause at least, and purgeShare times
-	// as long as the batch took.
+	// purgePause and purgeShare keep the purge from monopolising the database: the pause after a
+	// batch is at least purgePause, and at least purgeShare times as long as the batch took.
 	purgePause = 50 * time.Millisecond
 	purgeShare = 4
 )
 
-// purges reports whether delivered events are deleted here: a queue that keeps none
-// deletes each with its delivery.
+// purges reports whether this loop deletes delivered events: a queue that keeps none deletes each
+// with its delivery.
 func (r *Relay) purges() bool { return r.settings.keep > 0 || r.stream }
 
-// purge deletes delivered events in small batches, and looks after partitions,
-// until ctx ends.
+// purge deletes delivered events in small batches, and maintains partitions, until ctx ends.
 func (r *Relay) purge(ctx context.Context) {
 	wait := purgeEvery / 10 // soon after the start, but not first thing
 	for pause(ctx, wait) {
@@ -209,7 +205,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// purgeRange deletes in batches what is too old in one range of ids.
+// purgeRange deletes the expired events of one range of ids in batches.
 func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
 	for more := r.purges(); more; {
 		began := time.Now()
@@ -226,15 +222,15 @@ func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
 func (r *Relay) reportPurge(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
-	case store.IsDown(err): // which is said once, for everybody
+	case store.IsDown(err): // reported once for all sessions
 		r.dispatcher.ReportDatabase(err)
 	default:
-		r.log.WarnContext(ctx, "retention could not be seen to, it is tried again", "err", err)
+		r.log.WarnContext(ctx, "purging failed; it is retried", "err", err)
 	}
 }
 
-// keepPartitions looks after the partitions, if that is asked for, and returns in
-// which ranges events have to be deleted one by one.
+// keepPartitions maintains the partitions, if configured, and returns the ranges whose events have
+// to be deleted one by one.
 func (r *Relay) keepPartitions(ctx context.Context) []store.Range {
 	if r.partitions == nil {
 		return []store.Range{store.AllIDs()}
@@ -250,10 +246,10 @@ func (r *Relay) keepPartitions(ctx context.Context) []store.Range {
 		r.log.InfoContext(ctx, "partition dropped", "partition", name)
 	}
 	for name, why := range u.Kept {
-		r.log.InfoContext(ctx, "partition is old enough to be dropped, and kept", "partition", name, "reason", why)
+		r.log.InfoContext(ctx, "partition is old enough to be dropped, but is kept", "partition", name, "reason", why)
 	}
 	switch {
-	case err != nil && !u.Partitioned: // it is not known whether there are any
+	case err != nil && !u.Partitioned: // it is unknown whether there are any
 		return nil
 	case !u.Partitioned:
 		if !r.plain {

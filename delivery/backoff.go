@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// Backoff says how long to wait before an event is tried again: Initial after
-// the first failure, Multiplier times as long after each further one, at most
-// Max, and each wait spread over everything from zero to twice its length, so
-// that events which failed together do not come back together.
+// Backoff is the wait before an event is retried: Initial after the first failure, Multiplier times
+// as long after each further one, at most Max. Each wait is drawn from zero to twice its length, so
+// that events that failed together do not come back together.
 type Backoff struct {
 	Initial    time.Duration // at least 1 ms; 1 s by default
 	Max        time.Duration // at least Initial; 1 h by default
 	Multiplier float64       // at least 1; 2 by default
 }
 
-// DefaultBackoff is the backoff of a destination that has none of its own.
-// With 20 attempts an event is tried for about nine hours.
+// DefaultBackoff is the backoff of a destination that sets none. With 20 attempts an event is tried
+// for about nine hours.
 func DefaultBackoff() Backoff {
 	return Backoff{Initial: time.Second, Max: time.Hour, Multiplier: 2}
 }
@@ -33,7 +32,7 @@ func (b Backoff) Validate() error {
 		errs = append(errs, fmt.Errorf("longest backoff of %v is below the initial one of %v", b.Max, b.Initial))
 	}
 	if !(b.Multiplier >= 1) || math.IsInf(b.Multiplier, 1) { // NaN is not at least 1
-		errs = append(errs, fmt.Errorf("backoff multiplier of %v is not a number from 1 on", b.Multiplier))
+		errs = append(errs, fmt.Errorf("backoff multiplier of %v is not a number of at least 1", b.Multiplier))
 	}
 	return errors.Join(errs...)
 }

@@ -1,5 +1,5 @@
-// Package delivery is the contract between the relay and destinations: what the author of
-// a destination reads, and all that a destination imports.
+// Package delivery is the contract between the relay and destinations: the package that the author
+// of a destination reads, and the only one that a destination imports.
 //
 // A destination is a [Handler], or a [BatchHandler] if it takes several events in one
 // call. The error that it returns says whose fault a failure is and what follows from it:
@@ -8,5 +8,5 @@
 // [Previewer], [Sizer], [Reporter], which [As] finds behind [Middleware], and
 // [OrderKeeper]. Package handlers/handlertest proves that a handler keeps the contract.
 //
-// The package imports the standard library alone.
+// The package imports only the standard library.
 package delivery

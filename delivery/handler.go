@@ -14,43 +14,41 @@ import (
 // counts, and what the call does from then on may come after the event was delivered again, or after
 // later ones. It is called from several goroutines at once, as many as the destination's concurrency.
 //
-// A handler that holds resources implements io.Closer as well; it is closed
-// once, by whoever created it, after the last Deliver has returned.
+// A handler that holds resources also implements io.Closer; its creator closes it once, after the
+// last Deliver has returned.
 type Handler interface {
 	Deliver(ctx context.Context, e *Event) error
 }
 
-// HandlerFunc makes a [Handler] of a function.
+// HandlerFunc adapts a function to a [Handler].
 type HandlerFunc func(ctx context.Context, e *Event) error
 
 // Deliver calls f(ctx, e).
 func (f HandlerFunc) Deliver(ctx context.Context, e *Event) error { return f(ctx, e) }
 
-// BatchHandler is implemented by a [Handler] that can take several events in
-// one go. A batch holds whatever is waiting, up to the destination's batch
-// size: one event when the relay is idle, more under load. Nothing waits for a
-// batch to fill.
+// BatchHandler is implemented by a [Handler] that can take several events in one call. A batch
+// holds the events that are waiting, up to the destination's batch size: one event when the relay
+// is idle, more under load. No event waits for a batch to fill.
 //
-// DeliverBatch answers for each event: a nil slice says that all were
-// delivered, otherwise errs[i] belongs to events[i] and nil means delivered.
-// A slice of any other length is a bug in the handler, and the whole batch
-// counts as failed.
+// DeliverBatch answers for each event: a nil slice means that all were delivered, otherwise errs[i]
+// belongs to events[i] and nil means delivered. A slice of any other length is a bug in the
+// handler, and the whole batch counts as failed.
 type BatchHandler interface {
 	Handler
 	DeliverBatch(ctx context.Context, events []*Event) (errs []error)
 }
 
-// OrderKeeper is implemented by a [BatchHandler] that may be given several
-// events of one aggregate in one call where their order is kept. Others get one of each
-// at a time then. Where it is not kept, as in a queue, a call may hold any events.
+// OrderKeeper is implemented by a [BatchHandler] that may get several events of one aggregate in
+// one call even if their order is kept. Other batch handlers then get one event of each aggregate
+// at a time. Without order, as in a queue, a call may hold any events.
 type OrderKeeper interface {
-	// KeepsOrder reports whether DeliverBatch delivers the events of an
-	// aggregate in the order in which they stand in the batch, and none of them
-	// after an earlier one has failed with an error that is not [Permanent].
+	// KeepsOrder reports whether DeliverBatch delivers the events of an aggregate in the order of
+	// the batch, and none of them after an earlier one has failed with an error that is not
+	// [Permanent].
 	KeepsOrder() bool
 }
 
-// BatchHandlerFunc makes a [BatchHandler] of a function.
+// BatchHandlerFunc adapts a function to a [BatchHandler].
 type BatchHandlerFunc func(ctx context.Context, events []*Event) []error
 
 // Deliver calls f with the one event.
@@ -73,42 +71,41 @@ func (f BatchHandlerFunc) DeliverBatch(ctx context.Context, events []*Event) []e
 
 // Previewer is implemented by a [Handler] that can show what it would send.
 type Previewer interface {
-	// Preview returns what Deliver would send for e, in a form for people to
-	// read and without any credential. Nothing is sent and nobody is contacted.
-	// It fails where Deliver would fail before sending.
+	// Preview returns the message that Deliver would send for e, readable for people and without
+	// any credential. It sends nothing and contacts no server. It fails where Deliver would fail
+	// before sending.
 	Preview(e *Event) (string, error)
 }
 
-// Checker is implemented by a [Handler] that can tell whether its destination can
-// be used, without sending anything to it.
+// Checker is implemented by a [Handler] that can test whether its destination is usable, without
+// sending anything to it.
 type Checker interface {
-	// Check connects and proves who it is as Deliver would, and returns what would
-	// keep it from delivering; nil if nothing is known to. It may be called before
-	// and between deliveries, leaves nothing at the destination, and holds no credential in
-	// its error.
+	// Check connects and authenticates as Deliver would, and returns the obstacle to a delivery;
+	// nil if none was found. It may be called before and between deliveries, leaves nothing at the
+	// destination, and its error holds no credential.
 	Check(ctx context.Context) error
 }
 
-// Sizer is implemented by a [Handler] whose messages have a largest size.
+// Sizer is implemented by a [Handler] with a largest message size.
 type Sizer interface {
-	// MaxBytes is that size in bytes. An event whose payload alone is larger cannot
-	// be delivered.
+	// MaxBytes returns that size in bytes. An event whose payload alone is larger cannot be
+	// delivered.
 	MaxBytes() int
 }
 
-// Reporter is implemented by a [Handler] that knows how its destination is.
+// Reporter is implemented by a [Handler] that knows the state of its destination.
 type Reporter interface {
-	// Report returns what is known. It contacts nothing and returns at once.
+	// Report returns the known state. It contacts no server and returns at once.
 	Report() Report
 }
 
 // Report is the state of a handler at one moment.
 type Report struct {
-	// Connected says that there is a connection. A handler that connects when it
-	// is first used has none before.
+	// Connected reports that there is a connection. A handler that connects on first use has none
+	// before.
 	Connected bool
-	// Blocked says that the destination has asked for a pause, as RabbitMQ does
-	// when it runs out of memory, and Reason why, in its own words.
+	// Blocked reports that the destination has asked for a pause, as RabbitMQ does when it runs out
+	// of memory. Reason is its reason, verbatim.
 	Blocked bool
 	Reason  string
 	// Unconfirmed is how many messages are sent and not answered yet.

@@ -4,32 +4,32 @@ import (
 	"time"
 )
 
-// IncidentKind says what has happened.
+// IncidentKind is the kind of an [Incident].
 type IncidentKind uint8
 
 const (
-	// IncidentDead is an event that became a dead letter.
+	// IncidentDead: an event became a dead letter.
 	IncidentDead IncidentKind = iota + 1
-	// IncidentUnavailable is a destination that is unavailable: its lane pauses.
+	// IncidentUnavailable: a destination is unavailable, and its lane pauses.
 	IncidentUnavailable
-	// IncidentAvailable is a destination that answers again.
+	// IncidentAvailable: a destination answers again.
 	IncidentAvailable
-	// IncidentDatabaseLost is a database that does not answer.
+	// IncidentDatabaseLost: the database does not answer.
 	IncidentDatabaseLost
-	// IncidentDatabaseBack is a database that answers again, and has for a while.
+	// IncidentDatabaseBack: the database answers again, and has for a while.
 	IncidentDatabaseBack
-	// IncidentListenerLost is that notifications are not heard, or not known to
-	// be: events are found by polling.
+	// IncidentListenerLost: notifications are not heard, or not known to be heard; events are found
+	// by polling.
 	IncidentListenerLost
-	// IncidentListenerBack is that they are heard again, and have been for a while.
+	// IncidentListenerBack: notifications are heard again, and have been for a while.
 	IncidentListenerBack
-	// IncidentStale is an event that has waited for too long.
+	// IncidentStale: an event has waited for too long.
 	IncidentStale
-	// IncidentCaughtUp is that no event waits for that long any more.
+	// IncidentCaughtUp: no event waits for that long any more.
 	IncidentCaughtUp
 )
 
-// String returns the word for the kind, as logs and alerts have it.
+// String returns the label of the kind, as in logs and alerts.
 func (k IncidentKind) String() string {
 	switch k {
 	case IncidentDead:
@@ -55,25 +55,24 @@ func (k IncidentKind) String() string {
 	}
 }
 
-// Incident is something that an operator may want to know of at once. The
-// relay raises all but the last two kinds, which are for whoever watches how
-// long events wait. A dead letter is raised when it is decided, not when
-// it is written to the database: after a lost connection it may be raised again.
+// Incident is an event that an operator may want to know at once. The relay raises all but the last
+// two kinds, which are for monitoring of how long events wait. A dead letter is raised when it is
+// decided, not when it is written to the database: after a lost connection it may be raised again.
 type Incident struct {
 	Kind IncidentKind
 	// Time is when it happened, by the clock of the relay.
 	Time time.Time
-	// Destination is empty for those that are about none.
+	// Destination is empty for incidents without one.
 	Destination string
-	// EventID and EventType tell the event, for IncidentDead.
+	// EventID and EventType identify the event, for IncidentDead.
 	EventID   int64
 	EventType string
-	// Err is what went wrong, nil for good news.
+	// Err is the cause, nil for good news.
 	Err error
 }
 
-// Observer takes incidents. Observe is called from many goroutines, on paths
-// that deliver events: it must return at once.
+// Observer receives incidents. Observe is called from many goroutines, on paths that deliver
+// events: it must return at once.
 type Observer interface {
 	Observe(incident Incident)
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Class says whose fault a failed delivery was. It decides whether an attempt
-// is counted and what happens to the event.
+// Class tells whose fault a failed delivery was. It decides whether an attempt is counted and what
+// happens to the event.
 type Class uint8
 
 const (
@@ -15,17 +15,16 @@ const (
 	// counts, and the event is a dead letter once its attempts are used up, or
 	// at once if the error is [Permanent].
 	ClassEvent Class = iota + 1
-	// ClassDestination is a fault of the place: it is down, refusing,
-	// throttling, or does not accept our credentials. No attempt counts and
-	// nothing dies of it.
+	// ClassDestination is a fault of the destination: it is down, refusing, throttling, or rejects
+	// our credentials. No attempt counts and no event becomes a dead letter.
 	ClassDestination
-	// ClassOurs is a fault of the relay: it is stopping, or lost its database.
-	// The event is given back as if it had never been tried.
+	// ClassOurs is a fault of the relay: it is stopping, or lost its database. The event is given
+	// back as if it had never been tried.
 	ClassOurs
 )
 
-// String returns "event", "destination" or "ours", the words used in the
-// error_class column, in logs and in metrics.
+// String returns "event", "destination" or "ours", the labels in the error_class column, in logs
+// and in metrics.
 func (c Class) String() string {
 	switch c {
 	case ClassEvent:
@@ -58,9 +57,8 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &p) && p.Permanent()
 }
 
-// RetryAfter marks err as a failure that may be tried again after d, in place
-// of the backoff that the attempt would have had. The attempt counts.
-// A negative d is taken as zero. RetryAfter(d, nil) is nil.
+// RetryAfter marks err as a failure that may be retried after d, instead of the backoff of the
+// attempt. The attempt counts. A negative d counts as zero. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -99,15 +97,15 @@ func Throttled(after time.Duration, err error) error {
 	return &throttledError{err, max(after, 0)}
 }
 
-// IsThrottled reports whether err, or an error that it wraps, was marked by
-// [Throttled] or has a method Throttled() bool that returns true. How long the destination wants to
-// hear nothing is then what a method RetryAfter() time.Duration returns, if there is one.
+// IsThrottled reports whether err, or an error that it wraps, was marked by [Throttled] or has a
+// method Throttled() bool that returns true. A method RetryAfter() time.Duration, if there is one,
+// returns how long the destination wants no deliveries.
 func IsThrottled(err error) bool {
 	var t interface{ Throttled() bool }
 	return errors.As(err, &t) && t.Throttled()
 }
 
-// RetryDelay returns the delay asked for by [RetryAfter] or [Throttled].
+// RetryDelay returns the delay requested by [RetryAfter] or [Throttled].
 func RetryDelay(err error) (time.Duration, bool) {
 	var r interface{ RetryAfter() time.Duration }
 	if errors.As(err, &r) {

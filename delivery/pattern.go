@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ErrPattern is wrapped by errors about a pattern that cannot be used.
+// ErrPattern is wrapped by errors about an invalid pattern.
 var ErrPattern = errors.New("invalid pattern")
 
 // CheckPattern returns an error that wraps [ErrPattern] unless pattern is an
@@ -24,9 +24,9 @@ func CheckPattern(pattern string) error {
 	return nil
 }
 
-// BestPattern returns the place of the pattern that an event type is routed by,
-// -1 if none matches: the type itself, else the longest prefix, else "*". It is
-// for those who look at routes without a relay; the patterns must be valid.
+// BestPattern returns the index of the pattern that routes an event type, -1 if none matches: the
+// type itself, else the longest prefix, else "*". It is for programs that inspect routes without a
+// relay; the patterns must be valid.
 func BestPattern(patterns []string, eventType string) int {
 	best, length := -1, -1
 	for i, p := range patterns {

@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// Count is a number of rows. Counting ends at the limit: a table may hold
-// millions.
+// Count is a number of rows. Counting ends at a limit, because a table may hold millions.
 type Count struct {
-	// N is how many were counted.
+	// N is the number of rows counted.
 	N int `json:"count"`
-	// More says that counting ended before the rows did.
+	// More reports that there are more rows than were counted.
 	More bool `json:"more,omitempty"`
 }
 
-// String returns "12", or "10000+" where there are more.
+// String returns "12", or "10000+" if there are more.
 func (c Count) String() string {
 	if c.More {
 		return strconv.Itoa(c.N) + "+"
@@ -22,82 +21,80 @@ func (c Count) String() string {
 	return strconv.Itoa(c.N)
 }
 
-// Plus returns both together.
+// Plus returns the sum of both.
 func (c Count) Plus(d Count) Count { return Count{N: c.N + d.N, More: c.More || d.More} }
 
-// Backlog is what waits, at one moment.
+// Backlog is the backlog at one moment.
 type Backlog struct {
-	// At is that moment, by the clock of the database. Ages count from it.
+	// At is that moment, by the clock of the database. Ages are relative to it.
 	At time.Time `json:"at"`
 	// Mode is ModeQueue or ModeStream.
 	Mode string `json:"mode"`
-	// Positions are how far the destinations of a stream have come, by name, that of the
-	// router among them; nil in a queue.
+	// Positions are the positions of the destinations of a stream, by name, including the router's;
+	// nil in a queue.
 	Positions []Position `json:"positions,omitempty"`
-	// Fresh counts the events that no relay has dealt with yet, and Types counts
-	// them by type, in the order of the types' names. Of a stream Fresh is the largest
-	// lag of a position, and Types are not known.
+	// Fresh counts the events that no relay has delivered or stored yet, and Types counts them by
+	// type, in the order of the types' names. In a stream Fresh is the largest lag of a position,
+	// and Types are unknown.
 	Fresh Count         `json:"fresh"`
 	Types []TypeBacklog `json:"types"`
-	// Delayed counts the events that were put aside until they are available; in a
-	// stream once for each destination.
+	// Delayed counts the events that are not available yet; in a stream once for each destination.
 	Delayed Count `json:"delayed"`
 	// Unrouted are the types that no route of a relay matched.
 	Unrouted []TypeBacklog `json:"unrouted"`
-	// Destinations are those for which something waits or is dead, by name.
+	// Destinations are those with waiting or dead deliveries, by name.
 	Destinations []DestinationBacklog `json:"destinations"`
-	// Oldest is the event that has waited longest; nil if none waits. What is
-	// parked waits, what is dead, delayed or unrouted does not.
+	// Oldest is the event that has waited longest; nil if none waits. Parked events wait; dead,
+	// delayed and unrouted ones do not.
 	Oldest *Waiting `json:"oldest,omitempty"`
 }
 
-// TypeBacklog is what waits of one event type.
+// TypeBacklog is the backlog of one event type.
 type TypeBacklog struct {
 	EventType string `json:"event_type"`
 	Count
-	// Oldest is the one that has waited longest; nil for types that are unrouted,
-	// and where all are delayed.
+	// Oldest is the event of the type that has waited longest; nil for unrouted types, and if all
+	// events are delayed.
 	Oldest *Waiting `json:"oldest,omitempty"`
 }
 
-// DestinationBacklog is what waits for one destination.
+// DestinationBacklog is the backlog of one destination.
 type DestinationBacklog struct {
 	Name string `json:"name"`
-	// Fresh counts the events that are routed to it and that no relay has dealt
-	// with yet; always 0 where the routes are not known. Of a stream it is Position.Lag.
+	// Fresh counts its routed events that no relay has delivered or stored yet; always 0 if the
+	// routes are unknown. In a stream it is Position.Lag.
 	Fresh Count `json:"fresh"`
-	// Retry, Running, Parked and Dead count its deliveries by state. Events of a stream
-	// that are not available yet are not among Retry.
+	// Retry, Running, Parked and Dead count its deliveries by state. Events of a stream that are
+	// not available yet are not part of Retry.
 	Retry   Count `json:"retry"`
 	Running Count `json:"running"`
 	Parked  Count `json:"parked"`
 	Dead    Count `json:"dead"`
-	// Blocked counts the aggregates of a stream of which a delivery is to be tried again;
-	// 0 in a queue.
+	// Blocked counts the aggregates of a stream with a delivery to retry; 0 in a queue.
 	Blocked Count `json:"blocked"`
 	// NextDue is when the next delivery of state retry is due; nil if there is none.
 	NextDue *time.Time `json:"next_due,omitempty"`
-	// Oldest is the event that has waited longest for this destination, as far as
-	// the rows that were looked at tell.
+	// Oldest is the event that has waited longest for this destination, among the rows that were
+	// read.
 	Oldest *Waiting `json:"oldest,omitempty"`
-	// LastError is the newest failure among the deliveries that are due next; nil
-	// if none of them has failed.
+	// LastError is the newest failure among the deliveries that are due next; nil if none of them
+	// has failed.
 	LastError *Failure `json:"last_error,omitempty"`
 	// DeadLetters are the newest dead letters, grouped by error, largest group first.
 	DeadLetters []DeadGroup `json:"dead_letters,omitempty"`
 }
 
-// Waiting returns all that waits for the destination, dead letters left out.
+// Waiting returns all that waits for the destination, without dead letters.
 func (d *DestinationBacklog) Waiting() Count {
 	return d.Fresh.Plus(d.Retry).Plus(d.Running).Plus(d.Parked)
 }
 
-// Waiting is an event that waits.
+// Waiting is a waiting event.
 type Waiting struct {
 	EventID int64 `json:"event_id"`
-	// Since is when it was written, or when it was to be available.
+	// Since is when it was written, or when it became available.
 	Since time.Time `json:"since"`
-	// Age is how long that was before Backlog.At, in seconds; never negative.
+	// Age is the time from Since to Backlog.At, in seconds; never negative.
 	Age float64 `json:"age_seconds"`
 }
 
@@ -111,22 +108,20 @@ type Failure struct {
 	At        time.Time `json:"at"`
 }
 
-// DeadGroup are dead letters of one destination with one error. Errors that
-// differ in numbers and UUIDs only are the same.
+// DeadGroup are dead letters of one destination with one error. Errors that differ only in numbers
+// and UUIDs are the same.
 type DeadGroup struct {
 	Count
 	Class string `json:"class"`
 	// Error is the text of the newest one.
 	Error string `json:"error"`
-	// EventID and EventType are those of the newest one, and At is when it was
-	// given up.
+	// EventID and EventType are those of the newest one, and At is when it became a dead letter.
 	EventID   int64     `json:"event_id"`
 	EventType string    `json:"event_type"`
 	At        time.Time `json:"at"`
 }
 
-// Destination returns what waits for the named destination; nothing for a name
-// that is not there.
+// Destination returns the backlog of the named destination, an empty one if there is none.
 func (b *Backlog) Destination(name string) DestinationBacklog {
 	for _, d := range b.Destinations {
 		if d.Name == name {

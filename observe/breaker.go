@@ -2,21 +2,23 @@ package observe
 
 import "fmt"
 
-// BreakerState says how a lane lets its destination be called.
+// BreakerState is the state of a lane's breaker.
 type BreakerState uint8
 
 const (
-	// BreakerClosed is the state of a destination that is well.
+	// BreakerClosed is the state of a healthy destination.
 	BreakerClosed BreakerState = iota
-	// BreakerOpen is that of one that is down: nothing is begun before the end of a pause.
+	// BreakerOpen is that of a destination that is down: no delivery starts before the end of a
+	// pause.
 	BreakerOpen
-	// BreakerProbing is that of one that may be down still: one delivery at a time finds out.
+	// BreakerProbing is that of a destination that may still be down: one delivery at a time finds
+	// out.
 	BreakerProbing
-	// BreakerRamping is that of one that answers again: it gets twice as many
-	// deliveries at once with every round of answers.
+	// BreakerRamping is that of a destination that answers again: its concurrency doubles with
+	// every round of answers.
 	BreakerRamping
-	// BreakerThrottled is that of one that is well and has asked for fewer: there
-	// is a gap between the beginnings of deliveries.
+	// BreakerThrottled is that of a healthy destination that has asked for fewer deliveries: there
+	// is a gap between their starts.
 	BreakerThrottled
 )
 
@@ -25,7 +27,7 @@ func BreakerStates() []BreakerState {
 	return []BreakerState{BreakerClosed, BreakerOpen, BreakerProbing, BreakerRamping, BreakerThrottled}
 }
 
-// String returns the word for the state, as metrics have it.
+// String returns the label of the state, as in metrics.
 func (s BreakerState) String() string {
 	switch s {
 	case BreakerClosed:

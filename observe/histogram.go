@@ -2,11 +2,11 @@ package observe
 
 import "time"
 
-// latencyBuckets is how many bounds a [Histogram] has.
+// latencyBuckets is the number of bounds of a [Histogram].
 const latencyBuckets = 17
 
-// LatencyBounds returns the upper bounds of a [Histogram]'s buckets, ascending
-// from 0.25 ms to 60 s. What is above the last one is in Count only.
+// LatencyBounds returns the upper bounds of a [Histogram]'s buckets, ascending from 0.25 ms to 60
+// s. Durations above the last one are in Count only.
 func LatencyBounds() [latencyBuckets]time.Duration {
 	return [latencyBuckets]time.Duration{
 		250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
@@ -17,16 +17,15 @@ func LatencyBounds() [latencyBuckets]time.Duration {
 
 // Histogram counts durations. The zero value is empty.
 type Histogram struct {
-	// Count is how many there were, and Sum what they add up to.
+	// Count is the number of durations, and Sum their sum.
 	Count uint64
 	Sum   time.Duration
-	// Buckets has for each of [LatencyBounds] how many were at most that long
-	// and longer than the bound before it.
+	// Buckets has for each of [LatencyBounds] the number of durations up to that bound and above
+	// the previous one.
 	Buckets [latencyBuckets]uint64
 }
 
-// Observe counts a duration. One that is negative, because two clocks differ,
-// counts as 0.
+// Observe counts a duration. A negative one, because two clocks differ, counts as 0.
 func (h *Histogram) Observe(d time.Duration) {
 	d = max(0, d)
 	h.Count++
@@ -45,7 +44,7 @@ func (h *Histogram) Observe(d time.Duration) {
 	}
 }
 
-// Add counts what o has counted, too.
+// Add adds the counts of o.
 func (h *Histogram) Add(o *Histogram) {
 	h.Count += o.Count
 	h.Sum += o.Sum

@@ -6,39 +6,35 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// The modes of a table, as Stats.Mode and Backlog.Mode have them.
+// The modes of a table, in Stats.Mode and Backlog.Mode.
 const (
 	ModeQueue  = "queue"
 	ModeStream = "stream"
 )
 
-// Stats are the figures of a relay. Counters begin with zero at its start
-// and only grow.
+// Stats are the figures of a relay. Counters begin at zero at its start and only grow.
 type Stats struct {
-	// Claims counts the claims that found something, and Claimed what they found.
+	// Claims counts the claims that found events, and Claimed the events in them.
 	Claims, Claimed uint64
-	// Fenced counts answers that were refused because their lease was taken over,
-	// lost in a crash of the database, or settled just before a connection was lost.
+	// Fenced counts answers that were refused because their lease was taken over, lost in a crash
+	// of the database, or settled just before a connection was lost.
 	Fenced uint64
-	// ByID, Sweeps and Due count the questions for work, whether they found something or
-	// not: for ids that the bell named, for fresh events in order, and for deliveries that
-	// had to wait.
+	// ByID, Sweeps and Due count the queries for work, with or without a result: for ids that the
+	// bell named, for fresh events in order, and for due deliveries.
 	ByID, Sweeps, Due Asked
 	// Leases are those of deliveries that outlived their claim.
 	Leases LeaseStats
-	// Bell is how awake the relay is: "asleep" (writers ring), "awake" (it keeps
-	// them silent and sweeps), "ringing" or "drowsy" (about to fall asleep).
+	// Bell is the state of the relay: "asleep" (writers ring), "awake" (it keeps them silent and
+	// sweeps), "ringing" or "drowsy" (about to fall asleep).
 	Bell string
-	// DatabaseDown says that the database does not answer.
+	// DatabaseDown reports that the database does not answer.
 	DatabaseDown bool
-	// Listener is the connection that listens; nil where the relay only polls, or
-	// if somebody else than a relay asks.
+	// Listener is the connection that listens; nil if the relay only polls, and outside of a relay.
 	Listener *ListenerStats
-	// Connections are those to the database, by role; nil if somebody else than a
-	// relay asks.
+	// Connections are those to the database, by role; nil outside of a relay.
 	Connections []ConnectionStats
-	// Mode is ModeStream where the relay reads a stream, ModeQueue where it claims, and empty
-	// before it knows.
+	// Mode is ModeStream if the relay reads a stream, ModeQueue if it claims, and empty before it
+	// knows.
 	Mode string
 	// Positions are the units of a stream that this relay owns, by destination; nil in
 	// a queue.
@@ -49,42 +45,43 @@ type Stats struct {
 
 // PositionStats are the figures of a unit of a stream that this relay owns.
 type PositionStats struct {
-	// Destination is the unit's destination, empty for the router, which looks for event
-	// types without a route. Part is 0 but where a destination is read in parts.
+	// Destination is the unit's destination, empty for the router, which looks for event types
+	// without a route. Part is 0 unless a destination is read in parts.
 	Destination string
 	Part        int
-	// Head is the highest id that was read, and Last the highest that was given out
-	// when it was last asked for: everything in between has yet to be read. Unread is how
-	// many ids that is, without those between two partitions, which no event can have.
+	// Head is the highest id that was read, and Last the highest assigned id at the last query: ids
+	// in between have not been read yet. Unread is their number, without ids between two
+	// partitions, which no event can have.
 	Head, Last, Unread int64
-	// Open is how many events up to Head are not acknowledged or stored yet, and Gaps how
-	// many ids up to Head belong to transactions that are open, as far as is known, in so many Ranges.
+	// Open is how many events up to Head are not acknowledged or stored yet. Gaps is how many ids
+	// up to Head belong to transactions that are open, as far as known, in as many ranges as
+	// Ranges.
 	Open, Gaps, Ranges int64
-	// OldestGap is for how long the oldest of them has been known; 0 if there is none.
+	// OldestGap is how long the oldest gap has been known; 0 if there is none.
 	OldestGap time.Duration
 	// Blocked is how many aggregates wait for a stored delivery.
 	Blocked int
-	// Delivered counts what the destination has acknowledged since this relay owns the unit.
+	// Delivered counts the deliveries acknowledged since this relay has owned the unit.
 	Delivered uint64
-	// Saved counts the writes of the position, and SavedAt is when the last one was.
+	// Saved counts the writes of the position, and SavedAt is the time of the last one.
 	Saved   uint64
 	SavedAt time.Time
 }
 
-// Lag is how many ids have yet to be dealt with. Ids of transactions that were rolled
-// back count until they are known to be.
+// Lag is how many ids have not been handled yet. Ids of rolled back transactions count until the
+// relay knows that they were rolled back.
 func (s PositionStats) Lag() int64 { return s.Unread + s.Open + s.Gaps }
 
 // ConnectionStats are the connections to the database in one role.
 type ConnectionStats struct {
-	// Role is what follows notifyd/ in pg_stat_activity, or "pool".
+	// Role is the part of application_name after notifyd/, or "pool".
 	Role string
-	// Open is how many there are, and Opened how many there have been.
+	// Open is how many are open now, and Opened how many were opened so far.
 	Open   int
 	Opened uint64
 }
 
-// Asked counts questions for work.
+// Asked counts queries for work.
 type Asked struct{ Count, Failed uint64 }
 
 // Plus returns the sum of both.
@@ -92,42 +89,41 @@ func (a Asked) Plus(b Asked) Asked { return Asked{a.Count + b.Count, a.Failed + 
 
 // LeaseStats are the figures of leases.
 type LeaseStats struct {
-	// Held is how many this relay holds at the moment.
+	// Held is how many this relay holds now.
 	Held int
 	// Granted, Renewed and Lost count leases that were written, extended, and
 	// given up because a handler ignored the end of its context.
 	Granted, Renewed, Lost uint64
-	// TakenOver counts the deliveries of relays that are gone, and those of its own
-	// whose answers a crash of the database took back.
+	// TakenOver counts the deliveries taken over from dead relays, and the relay's own deliveries
+	// whose outcome a crash of the database lost.
 	TakenOver uint64
 }
 
 // DestinationStats are the figures of one destination.
 type DestinationStats struct {
 	Name string
-	// Delivered, Failed, Dead and Released count answers: acknowledged, to be
-	// tried again, given up, and given back or put aside without counting an attempt.
+	// Delivered, Failed, Dead and Released count answers: acknowledged, to be retried, dead, and
+	// given back or put aside without counting an attempt.
 	Delivered, Failed, Dead, Released uint64
-	// Parked counts deliveries that shared a call with an earlier one of their
-	// aggregate, and wait because that failed.
+	// Parked counts deliveries that shared a call with an earlier one of their aggregate, and wait
+	// because that one failed.
 	Parked uint64
 	// Classes counts answers by [Class]; index 0 has those without an error.
 	Classes [delivery.ClassOurs + 1]uint64
-	// Refused, Withdrawn and Withheld count deliveries that were found and not
-	// begun with: there was no room; they were taken back before their turn; or an
-	// earlier event of their aggregate has to go first.
+	// Refused, Withdrawn and Withheld count deliveries that were found and not started: the lane
+	// had no room; they were taken back before their turn; or an earlier event of their aggregate
+	// has to go first.
 	Refused, Withdrawn, Withheld uint64
-	// Begun is how old events were when their first attempt began, and Acked how
-	// old they were when the destination acknowledged them, retries included. The
-	// age counts from Event.CreatedAt, which is when the writer's transaction began, to
-	// the relay's clock. Events with available_at and replays are left out where
-	// they are known.
+	// Begun is the age of events when their first attempt began, and Acked their age when the
+	// destination acknowledged them, retries included. The age counts from Event.CreatedAt, which
+	// is when the writer's transaction began, to the relay's clock. Events with available_at and
+	// replays are omitted where they are known.
 	Begun, Acked Histogram
-	// Room is for how many more deliveries there is room at the moment, and
-	// Aggregates how many aggregates have a delivery under way or put aside.
+	// Room is for how many more deliveries there is room now, and Aggregates how many aggregates
+	// have a delivery that is running or put aside.
 	Room, Aggregates int
-	// Running is how many calls of the handler are under way, and Queued how many
-	// deliveries wait for one in memory.
+	// Running is how many calls of the handler are running, and Queued how many deliveries wait for
+	// one in memory.
 	Running, Queued int
 	// Stuck is how many calls were given up because they had not returned long after their
 	// timeout, and still have not. There may be as many as the concurrency beside those that are
@@ -137,33 +133,32 @@ type DestinationStats struct {
 	// destination because that is down: it is open or probing; or that so many calls are stuck.
 	State       BreakerState
 	Unavailable bool
-	// Throttled counts answers that asked for fewer deliveries, and Gap is what the lane
-	// puts between the beginnings of two because of them; 0 if nothing.
+	// Throttled counts answers that asked for fewer deliveries, and Gap is the resulting gap
+	// between the starts of two deliveries; 0 if none.
 	Throttled uint64
 	Gap       time.Duration
-	// Paused says that somebody has called Pause: nothing is claimed for it.
+	// Paused reports that Pause was called: nothing is claimed for the destination.
 	Paused bool
-	// Pace is what an event takes a worker, on average.
+	// Pace is the average time of an event in a worker.
 	Pace time.Duration
-	// Report is what the handler knows; nil if it does not tell.
+	// Report is the handler's report; nil if the handler has none.
 	Report *delivery.Report
 }
 
 // ListenerStats are the figures of the connection that listens.
 type ListenerStats struct {
-	// Listening says that notifications are heard, as far as is known.
+	// Listening reports that notifications are heard, as far as known.
 	Listening bool
-	// Proven is when a notification of the relay's own was heard last; zero
-	// before the first.
+	// Proven is when the last canary was heard; zero before the first.
 	Proven time.Time
-	// RoundTrip is how long that one took, from being sent to being heard.
+	// RoundTrip is how long that canary took from being sent to being heard.
 	RoundTrip time.Duration
-	// Sent counts the notifications that were sent for proof, Unheard those that
-	// were not heard in time, and Unsent those that could not be sent.
+	// Sent counts canaries, Unheard those that were not heard in time, and Unsent those that could
+	// not be sent.
 	Sent, Unheard, Unsent uint64
 	// Lost counts the connections that were lost or given up.
 	Lost uint64
-	// Trouble is why notifications are not heard, or not known to be; nil while
+	// Trouble is the reason why notifications are not heard, or not known to be heard; nil while
 	// they are.
 	Trouble error
 }
