@@ -31,10 +31,10 @@ BEGIN
     t := pg_catalog.regexp_replace(t, '[^[:space:]<>(),;:="]+@[^[:space:]<>(),;:="]+', '@', 'g');
     t := pg_catalog.regexp_replace(t, '\[[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?\]', '#', 'g');
     t := pg_catalog.regexp_replace(t, '[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+){2,}', '#', 'g');
-    -- Everything with a digit: numbers, durations, UUIDs, hashes.
+    -- Whatever has a digit in it: numbers, durations, UUIDs, hashes.
     t := pg_catalog.regexp_replace(t, '[A-Za-z0-9_.-]*[0-9][A-Za-z0-9_.-]*', '#', 'g');
     t := pg_catalog.regexp_replace(t, '[[:space:]]+', ' ', 'g');
-    -- The beginning: where the text was cut depends on the parts that were replaced.
+    -- The beginning: where a text was shortened depends on what stands in it.
     NEW.error_fingerprint := pg_catalog.right(pg_catalog.lpad(
         pg_catalog.to_hex(pg_catalog.hashtextextended(pg_catalog.left(t, 300), 0)), 16, '0'), 12);
     RETURN NEW;

@@ -48,9 +48,9 @@ BEGIN
         EXIT WHEN EXISTS (SELECT FROM outbox_keys k
             JOIN outbox_events e ON e.id = k.event_id AND e.event_type = k.event_type AND e.idempotency_key = k.idempotency_key
             WHERE k.event_type = NEW.event_type AND k.idempotency_key = NEW.idempotency_key);
-        -- Its event is missing: the partition was dropped, or the insert had another conflict. So
-        -- the key is free. The row is locked, and then read by a statement of its own, which sees
-        -- concurrent changes.
+        -- Its event is not there: the partition was dropped, or the insert had
+        -- another conflict. So the key is free. Locked, and then looked at with a
+        -- statement of its own, which sees what others have made of it meanwhile.
         SELECT event_id INTO holder FROM outbox_keys
         WHERE event_type = NEW.event_type AND idempotency_key = NEW.idempotency_key FOR UPDATE;
         IF FOUND AND NOT EXISTS (SELECT FROM outbox_events
@@ -60,7 +60,7 @@ BEGIN
             RETURN NEW;
         END IF;
     END LOOP;
-    IF TG_WHEN = 'AFTER' THEN -- the table still has a unique index
+    IF TG_WHEN = 'AFTER' THEN -- the table has a unique index still
         RETURN NEW;
     ELSIF pg_catalog.current_setting('notifyd.duplicate', true) = 'ignore' THEN
         RETURN NULL;
@@ -78,7 +78,7 @@ COMMENT ON FUNCTION outbox_key() IS 'Lets at most one event per type and idempot
 -- next one receives the events: on the day of that one.
 CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low bigint, high bigint, day date, closed date)
     LANGUAGE sql STABLE AS $partitions$
-    -- Each bound is read once: a partition may be dropped between two reads.
+    -- Each bound is read once: between two times a partition may be dropped.
     WITH b AS MATERIALIZED (
         SELECT c.relname, pg_catalog.pg_get_expr(c.relpartbound, c.oid) AS bound
         FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -119,10 +119,10 @@ BEGIN
     IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
         RETURN; -- another relay is doing it
     END IF;
-    -- A transaction that wrote before a partition existed may not see it, and would fail with an id
-    -- that belongs there. So the sequence moves to a partition when all transactions have ended
-    -- that began before its comment was written, and the comment is written when the partition is
-    -- visible to all.
+    -- A transaction that has written before a partition was there need not find it,
+    -- and would fail with an id that belongs there. So ids go into a partition when
+    -- all of those have ended that began before its comment was written, which is
+    -- done when the partition is there for everybody.
     SELECT p.low INTO ready
     FROM outbox_partitions() AS p JOIN pg_class c ON c.relname = p.name AND c.relnamespace = space
     JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass::oid AND d.objsubid = 0
@@ -141,10 +141,10 @@ BEGIN
     END LOOP;
     FOR n IN 0..ahead LOOP
         SELECT max(day) INTO newest FROM outbox_partitions();
-        CONTINUE WHEN today + n <= newest; -- also if a clock was set back: ids only increase
+        CONTINUE WHEN today + n <= newest; -- also where a clock has gone back: ids only go up
         part := 'outbox_events_p' || pg_catalog.to_char((today + n)::timestamp, 'YYYYMMDD');
-        -- Above all ranges and all ids in use, and where no id was chosen by hand. A new table
-        -- begins with id 1.
+        -- Behind all ranges and all ids in use, and where no id was chosen by hand.
+        -- A new table begins with id 1.
         SELECT greatest(coalesce(max(high), 0), CASE WHEN outbox_last_id() > 0 THEN (outbox_last_id() / width + 1) * width END)
         INTO first FROM outbox_partitions();
         WHILE EXISTS (SELECT FROM outbox_events WHERE id >= first AND id < first + width) LOOP
@@ -158,7 +158,7 @@ BEGIN
         RETURN NEXT part;
     END LOOP;
     IF ready > outbox_last_id() THEN -- NULL is not
-        -- No concurrent transactions draw as many ids as lie in between.
+        -- Nobody draws as many ids as are in between while this happens.
         PERFORM pg_catalog.setval(pg_catalog.pg_get_serial_sequence('outbox_events', 'id'), ready, false);
     END IF;
 END
@@ -183,8 +183,8 @@ BEGIN
         END IF;
     ELSE
         SELECT id INTO last FROM outbox_events WHERE id >= low AND id < past ORDER BY id DESC LIMIT 1;
-        -- The range operators accept any kind of range: a foreign operator for these types would
-        -- fit better, so they are named with their schema.
+        -- The operators of ranges take any kind of them: one of a stranger for these
+        -- would fit better, so they are named with their schema.
         FOR p IN
             SELECT r.who, r.head, (SELECT pg_catalog.lower(s) FROM pg_catalog.unnest(r.open) AS s
                 WHERE s OPERATOR(pg_catalog.&&) pg_catalog.int8range(low, past) ORDER BY pg_catalog.lower(s) LIMIT 1) AS gap
@@ -247,30 +247,30 @@ BEGIN
             RETURN why;
         END IF;
         IF attempt = 1 AND queue THEN
-            -- Reads the whole partition, once: before the locks, because it may take long.
+            -- Reads all of it, once: before the locks, because it may take long.
             EXECUTE pg_catalog.format('SELECT id FROM %I.%I WHERE state <> ''done'' OR processed_at >= $1 OR processed_at IS NULL LIMIT 1', place, partition)
                 INTO found USING before;
             IF found IS NOT NULL THEN
                 RETURN pg_catalog.format('event %s is not done, or was not long enough ago', found);
             END IF;
         ELSIF attempt = 1 THEN
-            -- Only the last ones by id: reading all of a stream would be too expensive. created_at
-            -- is the start of a transaction, so an event below might be younger than these, by as
-            -- long as the transactions of so many events took.
+            -- The last ones by id, and not all of them: a stream is not read for this.
+            -- created_at is when a transaction began, so that one below might be younger
+            -- than these by as long as the transactions of so many events took.
             EXECUTE pg_catalog.format('SELECT id FROM (SELECT id, created_at FROM %I.%I ORDER BY id DESC LIMIT 10000) AS e WHERE created_at >= $1 LIMIT 1', place, partition)
                 INTO found USING before;
             IF found IS NOT NULL THEN
                 RETURN pg_catalog.format('event %s was not written long enough ago', found);
             END IF;
         END IF;
-        -- Writers wait behind this for as long as it waits: 100 ms at most. It waits for open
-        -- transactions that have inserted, so afterwards there is none.
+        -- Writers wait behind this for as long as it waits: 100 ms at most. Whoever
+        -- has inserted and not committed makes it wait, so afterwards nobody has.
         BEGIN
             EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.outbox_events, ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, place, partition);
             IF spare IS NOT NULL THEN
                 EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
             END IF;
-            -- From now on no position can be moved back into it.
+            -- Nobody may put a position back into it from now on.
             PERFORM FROM outbox_positions ORDER BY destination, part FOR SHARE;
             IF outbox_waits(first, past) IS NOT NULL THEN
                 RETURN 'an event has come up in it';

@@ -27,21 +27,21 @@ $first$;
 CREATE OR REPLACE FUNCTION outbox_bell_auto() RETURNS trigger
     LANGUAGE plpgsql AS $bell$
 DECLARE
-    -- 1853122162 is 'ntfr' in ASCII. The oid distinguishes tables of different schemas. Before the
-    -- test only this is computed: every writer pays for it.
+    -- 1853122162 is 'ntfr' in ASCII. The oid keeps tables of other schemas apart.
+    -- Nothing else is computed before the test: this much every writer pays.
     bell    CONSTANT bigint := (1853122162::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint;
     channel pg_catalog.text;
     ids     bigint[];
 BEGIN
-    -- Taken and released in one expression: a long transaction must not hold it. If it is
-    -- unavailable, a relay is awake and will see the rows without a notification. Locks are not
-    -- subject to snapshots, so this is right at every isolation level.
+    -- Taken and given back in one expression: a long transaction must not hold
+    -- it. Not got: a relay is awake and will see the rows without being told.
+    -- Locks are not subject to snapshots, so this is right at every isolation level.
     IF pg_catalog.pg_try_advisory_lock_shared(bell) AND pg_catalog.pg_advisory_unlock_shared(bell) THEN
         channel := CASE WHEN TG_TABLE_SCHEMA OPERATOR(pg_catalog.=) 'public' THEN 'outbox_events'
             ELSE TG_TABLE_SCHEMA::pg_catalog.text OPERATOR(pg_catalog.||) '.outbox_events' END;
         SELECT pg_catalog.array_agg(id) INTO ids FROM (SELECT id FROM outbox_inserted LIMIT 65) AS t;
         IF pg_catalog.array_length(ids, 1) OPERATOR(pg_catalog.>) 64 THEN
-            -- Too many to name: an empty payload requests a sweep.
+            -- Too many to name: look at the table.
             PERFORM pg_catalog.pg_notify(channel, '');
         ELSE
             PERFORM pg_catalog.pg_notify(channel, id::pg_catalog.text) FROM pg_catalog.unnest(ids) AS id;
