@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// calm is how long a session must have lived until the loss of the one before is over:
-// a server that restarts again and again is one incident.
+// calm is how long a session must have lived until the loss of the previous one is over: a server
+// that restarts again and again is one incident.
 const calm = 5 * time.Second
 
-// absence says once that there is no session that owns units, and once that there is one
-// again, however often it comes and goes.
+// absence reports once that there is no session that owns units, and once that there is one again,
+// however often it comes and goes.
 type absence struct {
 	log *slog.Logger
 
 	mu    sync.Mutex
-	since time.Time   // zero while all is well
+	since time.Time   // zero while there is no incident
 	well  time.Time   // since when there is a session again
 	over  *time.Timer // ends the incident, nil unless well is set
-	lost  int         // sessions, and tries in vain
+	lost  int         // lost sessions and failed attempts
 }
 
 func (a *absence) begin(err error) {
@@ -33,7 +33,7 @@ func (a *absence) begin(err error) {
 	}
 }
 
-// back takes word that there is a session.
+// back records that there is a session.
 func (a *absence) back() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -43,8 +43,8 @@ func (a *absence) back() {
 	}
 }
 
-// settle ends the incident if there has been a session for that long. With 0 nobody waits
-// for calm any more.
+// settle ends the incident if there has been a session for at least that long. 0 skips the wait for
+// calm.
 func (a *absence) settle(least time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -4,11 +4,10 @@ import (
 	"slices"
 )
 
-// account returns the position as it is to be written: the highest id that was read,
-// and what up to there is not acknowledged and not stored elsewhere. Ids that nobody
-// has seen are open like those that are under way: whoever takes over reads both again.
-// So is what is to be stored and is not yet: that is pending, unless it is written in the
-// same transaction.
+// account returns the position to write: the highest id that was read, and the ids up to it that
+// are neither acknowledged nor stored elsewhere. Invisible ids are open like those in flight: the
+// next owner reads both again. Rows that are still to be written are open too, which pending
+// includes, unless they are written in the same transaction.
 func (u *unit) account(pending bool) (head int64, open Ranges) { //nolint:revive // which of two it is
 	ids := u.flight.openIDs()
 	if pending {

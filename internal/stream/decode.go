@@ -22,24 +22,23 @@ const (
 	columns
 )
 
-// formats asks for headers as text: jsonb has a version byte in binary. Text and json
-// are the same in both.
+// formats requests headers as text: binary jsonb begins with a version byte. Text and json are the
+// same in both formats.
 func formats() []int16 {
 	f := make([]int16, columns) // text
 	f[colID], f[colCreatedAt], f[colDelay] = wire.Binary, wire.Binary, wire.Binary
 	return f
 }
 
-// decoder makes events of the rows of a batch, whose payloads and ids of aggregates
-// share memory.
+// decoder converts the rows of a batch into events whose payloads and aggregate ids share memory.
 type decoder struct {
 	names    *wire.Names // of all batches
 	payloads wire.Arena
 	ids      wire.Strings
-	typ, agg string // of the row before: often the same
+	typ, agg string // of the previous row: often the same
 }
 
-// event decodes a row that is no more than needed, but for its id.
+// event decodes a wanted row, except its id.
 func (d *decoder) event(e *delivery.Event, row [][]byte) (err error) {
 	if string(row[colType]) != d.typ {
 		d.typ = d.names.Intern(row[colType])
@@ -59,7 +58,7 @@ func (d *decoder) event(e *delivery.Event, row [][]byte) (err error) {
 	return nil
 }
 
-// delay returns how long a row has still to wait.
+// delay returns how long a row must still wait.
 func delay(raw []byte) (time.Duration, error) {
 	us, err := wire.DecodeInt8(raw)
 	return max(0, time.Duration(us)*time.Microsecond), err

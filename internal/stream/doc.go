@@ -1,14 +1,14 @@
-// Package stream is the engine of an outbox that is read like a log: each destination has
-// a position in the table, and no row of it is ever changed. See [Reader] for how nothing is
-// passed over.
+// Package stream is the engine of an outbox that is read like a log: each destination has a
+// position in the table, and no row of it is ever changed. [Reader] explains why no event is
+// missed.
 //
 // Read engine.go, unit.go and reader.go first. Reading:
 //
-//	reader.go   reads upwards and passes nothing over
-//	pass.go     one read: the statement, and what has come of it
-//	gaps.go     ids that nobody has seen: their witnesses, and when they are dead
-//	witness.go  looks who holds the lock of the sequence
-//	ids.go      ends the relay if the sequence has gone back, or was begun anew
+//	reader.go   reads upwards and misses no event
+//	pass.go     one read: the statement and its result
+//	gaps.go     invisible ids: their witnesses, and when they are dead
+//	witness.go  finds the holders of the lock of the sequence
+//	ids.go      ends the relay if the sequence has gone back, or was restarted
 //	absence.go  ids that no event can have, between two partitions
 //	decode.go   rows into events
 //	ranges.go   sets of ids, as int8multirange has them
@@ -17,33 +17,33 @@
 // One destination:
 //
 //	unit.go     reads, hands over, takes answers; one goroutine, one thing after the other
-//	next.go     when it reads on
-//	types.go    what it reads past, and what it gets by routes that have ended
-//	feed.go     how much goes to the lane, and in which parcels
-//	flight.go   what is in memory: parcels at the lane, and what the lane gave back
-//	shelf.go    what is known of its rows: to be written, under way, due
+//	next.go     when it reads again
+//	types.go    types that it skips, and events of routes that have ended
+//	feed.go     how much goes to the lane, in which parcels
+//	flight.go   events in memory: parcels at the lane, and returned deliveries
+//	shelf.go    the state of its rows: to be written, running, due
 //	lines.go    rows that are due, and the stored lines of aggregates
 //	rows.go     the statements that read outbox_deliveries
-//	load.go     which aggregates something is stored of, at a take-over
+//	load.go     aggregates with stored deliveries, at a take-over
 //	ledger.go   how far the position was written
-//	account.go  what is open at this moment
+//	account.go  the ids that are open now
 //	position.go the row of a unit: taken over, written, bounded
-//	writes.go   the position, and what was not simply delivered, in one transaction
+//	writes.go   the position, and the rows that go with it, in one transaction
 //	leave.go    the end of a unit
 //
 // All of them:
 //
-//	engine.go   units, vigil and keeper together; what the relay calls
+//	engine.go   units, vigil and keeper together; the API of the relay
 //	keeper.go   owns units for a relay
-//	tenure.go   one session of it: takes, proves, gives, waits out doubt
+//	tenure.go   one session of the keeper: takes, proves, gives, waits out doubt
 //	session.go  its SQL
-//	share.go    who should have which unit: a pure function of what all relays see
-//	sure.go     until when a session is known to live
+//	share.go    which relay should have which unit: a pure function of what all relays see
+//	sure.go     how long a session is known to be alive
 //	pool.go     the few connections that all units share
-//	routes.go   from where to where a destination reads which event types
-//	note.go     notes that they have changed
+//	routes.go   between which ids a destination reads which event types
+//	note.go     records their changes
 //	router.go   finds events that no destination reads
-//	handout.go  hands them to those who get them by now
+//	handout.go  hands them to destinations that have gained a route
 //	vigil.go    awake, drowsy, asleep: the bell
 //	doze.go     how a relay falls asleep beside silent writers and other relays
 package stream

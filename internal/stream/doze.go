@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// fallAsleep lets the bell ring and waits for those who wrote silently. It reports
-// whether the relay is to be awake again before that has come to its end.
+// fallAsleep lets the bell ring and waits for silent writers. It reports whether the relay must be
+// awake again before it has fallen asleep.
 func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 	pause := drowsyFirst
 	v.become(drowsy)
@@ -18,7 +18,7 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 	for ctx.Err() == nil {
 		over, err := v.goOn(ctx, &d)
 		if over {
-			v.become(asleep) // and everybody reads once more
+			v.become(asleep) // and all units read once more
 			return 0, false
 		}
 		if err != nil && ctx.Err() == nil {
@@ -29,14 +29,14 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 		}
 		pause = min(2*pause, v.poll)
 		if d.rang && !d.rings {
-			pause = min(pause, fastPoll) // nobody rings for what the units of this one are to read
+			pause = min(pause, fastPoll) // no writer rings for the units of this relay
 		}
 		v.wakeAll()
 	}
 	return 0, false
 }
 
-// rest waits for a while, unless the relay is to be awake again, which it reports: the
+// rest pauses, and reports whether the relay must be awake again, which ends the pause: the
 // transaction of a silent writer may last.
 func (v *vigil) rest(ctx context.Context, pause time.Duration, tick <-chan time.Time) (again bool) {
 	timer := time.NewTimer(pause)
@@ -57,17 +57,17 @@ func (v *vigil) rest(ctx context.Context, pause time.Duration, tick <-chan time.
 	}
 }
 
-// doze is how far a relay is with falling asleep.
+// doze is the progress of falling asleep.
 type doze struct {
-	rang   bool   // it has let go of the bell
-	rings  bool   // so have all others, at mark
+	rang   bool   // this relay has released the bell
+	rings  bool   // all others have released it, too, at mark
 	mark   uint64 // the time, as looks count it
-	silent *Look  // who may have written silently
+	silent *Look  // possible silent writers
 }
 
-// goOn goes on with falling asleep, and reports whether that has come to its end. Whoever
-// was silent because of another relay drew an id before that one let go of the bell, so the
-// first look that counts begins when all have. Who falls silent later says so.
+// goOn takes the next step of falling asleep, and reports whether it was the last. A writer that
+// was silent because of another relay drew an id before that relay released the bell, so the first
+// look that counts begins when all have. A relay that falls silent later notifies the others.
 func (v *vigil) goOn(ctx context.Context, d *doze) (over bool, err error) {
 	if !d.rang {
 		if _, err := v.bell.Ring(ctx); err != nil {
@@ -91,7 +91,7 @@ func (v *vigil) goOn(ctx context.Context, d *doze) (over bool, err error) {
 	if remains(d.silent, now) {
 		return false, nil
 	}
-	if v.silenced(ctx) { // somebody whose word was not heard
+	if v.silenced(ctx) { // a relay whose notification was not heard
 		d.rings, d.silent = false, nil
 		return false, nil
 	}
@@ -108,9 +108,8 @@ func (v *vigil) silenced(ctx context.Context) bool {
 	return yes || err != nil
 }
 
-// remains reports whether one of those who were seen by the first look is there in the
-// second. A prepared transaction keeps everybody waiting: a restart of the server gives
-// it another name.
+// remains reports whether one of the holders of the first look is in the second. Every prepared
+// transaction counts: a restart of the server gives it another name.
 func remains(first, second *Look) bool {
 	for _, h := range second.holders {
 		if h.prepared() || first.server == second.server && slices.Contains(first.holders, h) {

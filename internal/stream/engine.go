@@ -20,10 +20,10 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Options say what an [Engine] works with. All fields but Bell and Starts are needed.
+// Options are the parts of an [Engine]. All fields except Bell and Starts are required.
 type Options struct {
-	// Config has the limits; Claims is the number of connections that read, Batch the
-	// largest number of events that one read returns, and Bytes bounds one read.
+	// Limits bound the engine; Claims is the number of connections that read, Batch the largest
+	// number of events of one read, and Bytes bounds the payloads of one read.
 	Limits engine.Limits
 	// Dispatcher has the lanes and routes.
 	Dispatcher *dispatch.Dispatcher
@@ -33,15 +33,14 @@ type Options struct {
 	Owner int64
 	// Bell is nil where the relay polls.
 	Bell engine.Bell
-	// Starts say where destinations begin that have no position yet, by name. What is
-	// not named begins as Start's zero value says.
+	// Starts are the starts of destinations that have no position yet, by name. The others begin as
+	// Start's zero value.
 	Starts map[string]Start
-	// Log takes what there is to say.
-	Log *slog.Logger
+	Log    *slog.Logger
 }
 
-// Engine delivers the events of a stream: it owns a share of the units, one for each
-// destination, and each reads the table in the order of ids for itself.
+// Engine delivers the events of a stream: it owns a share of the units, one for each destination,
+// and each reads the table in the order of ids by itself.
 type Engine struct {
 	Options
 	limits    engine.Limits
@@ -58,10 +57,10 @@ type Engine struct {
 	ready     chan struct{} // closed after the table has been read for the first time
 	readyOnce sync.Once
 	refused   chan error             // capacity 1: why the table cannot be read
-	abandoned chan struct{}          // closed when nobody waits any more for what runs
-	loading   atomic.Int64           // units that read what is stored of theirs
-	last      atomic.Int64           // the highest id that was given out, when it was last asked for
-	used      atomic.Pointer[Ranges] // the ids that were given out then; nil before
+	abandoned chan struct{}          // closed when running deliveries are abandoned
+	loading   atomic.Int64           // units that load their stored deliveries
+	last      atomic.Int64           // the highest assigned id at the last query
+	used      atomic.Pointer[Ranges] // the assigned ids at that query; nil before
 
 	mu       sync.Mutex
 	sequence sequence
@@ -69,11 +68,11 @@ type Engine struct {
 	units    map[string]*running
 }
 
-// running is a unit at work.
+// running is a working unit.
 type running struct {
 	unit *unit // nil for the router
 	stop context.CancelFunc
-	over chan struct{} // closed when it has come to its end
+	over chan struct{} // closed when it has ended
 	poke func(seek bool)
 	stat func() observe.PositionStats
 }
@@ -105,14 +104,14 @@ func New(o Options) *Engine {
 	return e
 }
 
-// wantedOf returns what is wanted of a destination.
+// wantedOf returns the configuration of a destination for the keeper.
 func (e *Engine) wantedOf(name string) Wanted {
 	return e.wanted[slices.IndexFunc(e.wanted, func(w Wanted) bool { return w.Destination == name })]
 }
 
-// Run delivers until ctx ends, and then lets what runs come to its end within the
-// shutdown timeout, and gives its units away. It returns nil,
-// [dispatch.ErrShutdownIncomplete], [ErrIDs], or why the table cannot be read as a stream.
+// Run delivers until ctx ends, then lets running deliveries finish within the shutdown timeout, and
+// gives its units away. It returns nil, [dispatch.ErrShutdownIncomplete], [ErrIDs], or the reason
+// why the table cannot be read as a stream.
 func (e *Engine) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -137,7 +136,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	err := e.d.Drain(&sync.WaitGroup{})
 	close(e.abandoned)
 	work.Wait()
-	e.pool.close(context.WithoutCancel(ctx)) // whoever has not come to an end is a handler
+	e.pool.close(context.WithoutCancel(ctx)) // only handlers may still be running
 	return errors.Join(refused, kept, err)
 }
 
@@ -145,33 +144,32 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) refuse(err error) {
 	select {
 	case e.refused <- err:
-	default: // another unit has said so
+	default: // another unit has already reported it
 	}
 }
 
-// Wake takes the id of an event that has just been committed. It never blocks.
+// Wake reports an event that has just been committed. It never blocks.
 func (e *Engine) Wake(int64) {
 	e.vigil.heard.Add(1)
 	e.poke(false)
 }
 
-// Look takes word that notifications may have been missed, that another relay keeps the
-// bell silent, that stored deliveries were changed, or that a relay came or went. It
-// never blocks.
+// Look requests a read of everything: notifications may have been missed, another relay keeps the
+// bell silent, stored deliveries were changed, or a relay came or went. It never blocks.
 func (e *Engine) Look() {
 	e.vigil.wake()
 	e.keeper.Look()
 	e.poke(true)
 }
 
-// What is notified beside the ids of events.
+// Notifications other than the ids of events.
 const (
 	wordAwake = "awake" // another relay keeps the bell silent
 	wordUnits = "units" // a relay came or went, or gave a unit away
 )
 
-// Heard takes word of something that concerns a part of the engine, and reports whether
-// it knows the word; if not, Look is what to call. It never blocks.
+// Heard passes a notification to the part that it concerns, and reports whether it is known; if
+// not, Look must be called. It never blocks.
 func (e *Engine) Heard(word string) bool {
 	switch word {
 	case wordAwake:
@@ -184,15 +182,13 @@ func (e *Engine) Heard(word string) bool {
 	return true
 }
 
-// Blind takes word that notifications are not heard, or not known to be, and that they
-// are again. It never blocks.
+// Blind records whether notifications are not heard, or not known to be heard. It never blocks.
 func (e *Engine) Blind(is bool) {
 	e.vigil.blind.Store(is)
 	e.poke(false)
 }
 
-// Awake reports whether the relay reads without being told to: then nothing depends on
-// notifications.
+// Awake reports whether the relay reads without notifications: then nothing depends on them.
 func (e *Engine) Awake() bool { return e.vigil.is() == awake }
 
 // Ready is closed after the table has been read for the first time, or when other
@@ -215,8 +211,8 @@ func (e *Engine) Stats(s *observe.Stats) {
 	sortPositions(s.Positions)
 }
 
-// possible returns how many of the ids an event can have: a partition begins far behind the
-// last id of the one before.
+// possible returns how many of the ids an event can have: a partition begins far above the last id
+// of the previous one.
 func (e *Engine) possible(ids Ranges) int64 {
 	if used := e.used.Load(); used != nil {
 		return ids.common(*used)
@@ -236,7 +232,7 @@ func (e *Engine) wakeAll() { e.poke(false) }
 
 func (e *Engine) report(err error) { e.d.ReportDatabase(err) }
 
-// gained begins with a unit.
+// gained starts a unit.
 func (e *Engine) gained(p Position) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -259,9 +255,9 @@ func (e *Engine) gained(p Position) {
 			e.refuse(err)
 		}
 		if err != nil {
-			// It is no trouble of its own: a unit ends so that another owner goes on, or
-			// routes have changed, or the session is lost, of which the keeper tells.
-			e.log.InfoContext(ctx, "a unit is left to its next owner", "destination", unitName(p.Destination), "err", err)
+			// Not an incident of its own: a unit ends because another owner continues, because
+			// routes have changed, or because the session is lost, which the keeper reports.
+			e.log.InfoContext(ctx, "left a unit to its next owner", "destination", unitName(p.Destination), "err", err)
 			e.keeper.Look()
 		}
 		if errors.Is(err, errMoved) {
@@ -270,7 +266,7 @@ func (e *Engine) gained(p Position) {
 	}()
 }
 
-// unitName is a destination as a log shows it: the router has no name.
+// unitName is the name of a destination in a log: the router has no name.
 func unitName(destination string) string {
 	if destination == "" {
 		return "(router)"
@@ -278,7 +274,7 @@ func unitName(destination string) string {
 	return destination
 }
 
-// lost ends a unit, and returns when nothing of it is under way.
+// lost ends a unit, and returns when none of its deliveries is running.
 func (e *Engine) lost(destination string, _ int) {
 	e.mu.Lock()
 	r := e.units[destination]
@@ -294,11 +290,11 @@ func (e *Engine) lost(destination string, _ int) {
 	e.vigil.units.Store(int64(len(e.units)))
 }
 
-// began takes word that a unit has read the table.
+// began records that a unit has read the table.
 func (e *Engine) began() { e.readyOnce.Do(func() { close(e.ready) }) }
 
-// memory is how much of events a unit may have in memory. All units together have
-// twice what one read may return, and each has a little in any case.
+// memory is how many bytes of events a unit may have in memory. All units share twice the bound of
+// one read, and each has a minimum.
 func (e *Engine) memory() int {
 	return max(memoryShare*e.limits.Bytes/int(max(1, e.vigil.units.Load())), leastMemory)
 }
@@ -308,8 +304,8 @@ const (
 	leastMemory = 256 << 10
 )
 
-// lookAfter looks who may have drawn ids, with a look that began after a mark; nil if it is not
-// time for one yet.
+// lookAfter returns a look at the transactions that may have drawn ids, which began after a mark;
+// nil if it is too early for one.
 func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *Look, err error) {
 	err = e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		l, err = e.witnesses.Look(ctx, conn)
@@ -321,10 +317,10 @@ func (e *Engine) lookAfter(ctx context.Context, mark uint64) (l *Look, err error
 	return l, nil
 }
 
-// lastEvery is how often the highest id is asked for.
+// lastEvery is how often the highest id is queried.
 const lastEvery = time.Second
 
-// watchLast asks for the highest id, which is what lag is reckoned by.
+// watchLast queries the highest id, from which lag is calculated.
 func (e *Engine) watchLast(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -334,9 +330,9 @@ func (e *Engine) watchLast(ctx context.Context) {
 			}
 			used, err := ParseRanges(text)
 			if err != nil {
-				return fmt.Errorf("ask for the ids that were given out: %w", err)
+				return fmt.Errorf("read the assigned ids: %w", err)
 			}
-			used.Add(Range{last + 1, math.MaxInt64}) // what was given out since
+			used.Add(Range{last + 1, math.MaxInt64}) // ids assigned since then
 			e.used.Store(&used)
 			e.last.Store(last)
 			return nil

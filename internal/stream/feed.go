@@ -10,8 +10,7 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// feed hands the lane what comes next, if it has room. It reports whether it did
-// anything.
+// feed hands the next events to the lane, if it has room. It reports whether it did anything.
 func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if n, spilled := u.lane.Spills(); spilled {
 		u.collect()
@@ -40,7 +39,7 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	return u.read(ctx, conn)
 }
 
-// feedAgain hands over what was given back, in the order of ids.
+// feedAgain hands over returned deliveries, in the order of ids.
 func (u *unit) feedAgain() bool {
 	if u.stuck = !u.pos.Sure(); u.stuck {
 		return false
@@ -55,14 +54,14 @@ func (u *unit) feedAgain() bool {
 	return true
 }
 
-// grant reserves room in the lane; without any, the lane says when there is some.
+// grant reserves room in the lane; if there is none, the lane reports when there is.
 func (u *unit) grant(n int) int {
 	granted := u.lane.GrantFair(n)
 	u.stuck = granted == 0
 	return granted
 }
 
-// deliver hands deliveries over in a parcel, for which room was granted.
+// deliver hands over deliveries in a parcel, for which room was granted.
 func (u *unit) deliver(p *dispatch.Parcel, all []dispatch.Delivery, unblock []dispatch.Key, granted int) {
 	if len(all) == 0 {
 		u.flight.keep(p)

@@ -7,16 +7,17 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// flight is what a unit has in memory: parcels at the lane, and what the lane gave back.
+// flight has the events of a unit in memory: parcels at the lane, and deliveries that the lane gave
+// back.
 type flight struct {
-	parcels []*dispatch.Parcel // under way
-	spare   []*dispatch.Parcel // nothing of them is
+	parcels []*dispatch.Parcel // at the lane
+	spare   []*dispatch.Parcel // finished, for reuse
 	sizes   map[*dispatch.Parcel]int
-	bytes   int                 // of what is under way
-	again   []dispatch.Delivery // given back, by id: goes before everything else
+	bytes   int                 // of the deliveries at the lane
+	again   []dispatch.Delivery // given back, by id: they go before all others
 }
 
-// unused returns a parcel of which nothing is under way, nil if there is none.
+// unused returns a finished parcel, nil if there is none.
 func (f *flight) unused() *dispatch.Parcel {
 	n := len(f.spare)
 	if n == 0 {
@@ -30,7 +31,7 @@ func (f *flight) unused() *dispatch.Parcel {
 // keep takes an empty parcel back.
 func (f *flight) keep(p *dispatch.Parcel) { f.spare = append(f.spare, p) }
 
-// begin notes a parcel that is about to be handed over.
+// begin records a parcel that is about to be handed over.
 func (f *flight) begin(p *dispatch.Parcel, all []dispatch.Delivery) {
 	size := 0
 	for i := range all {
@@ -41,17 +42,16 @@ func (f *flight) begin(p *dispatch.Parcel, all []dispatch.Delivery) {
 	f.parcels = append(f.parcels, p)
 }
 
-// giveBack takes a delivery back that nobody has begun with.
+// giveBack takes back a delivery that no worker has started.
 func (f *flight) giveBack(d dispatch.Delivery) {
 	at, _ := slices.BinarySearchFunc(f.again, d.Event.ID, func(d dispatch.Delivery, id int64) int { return compare(d.Event.ID, id) })
 	f.again = slices.Insert(f.again, at, d)
 }
 
-// take takes the answers, and returns how many events were acknowledged and whether there
-// was any answer. It begins with the parcel that was handed over last: where
-// an event of an aggregate is found to be answered, so are those before it. Taken the
-// other way round, a row might be removed and one before it not, and a crash
-// would repeat that one alone.
+// take collects the answers, and returns how many events were acknowledged and whether there was
+// any answer. It begins with the parcel that was handed over last: when an event of an aggregate is
+// found to be answered, so are those before it. In the other order, a row might be removed and an
+// earlier one kept, and a crash would repeat that one alone.
 func (f *flight) take(answered func(*dispatch.Answer)) (acknowledged int64, news bool) {
 	taken := make([]taking, len(f.parcels))
 	for i, p := range slices.Backward(f.parcels) {
@@ -79,22 +79,22 @@ func (f *flight) take(answered func(*dispatch.Answer)) (acknowledged int64, news
 	return acknowledged, news
 }
 
-// taking is what was taken of a parcel.
+// taking is a parcel's part in take.
 type taking struct {
 	answers []dispatch.Answer
 	left    int
 }
 
-// openIDs returns the ids of events that were read, and are neither acknowledged nor
-// rows, nor about to be rows.
+// openIDs returns the ids of events that were read, and are neither acknowledged nor rows, nor
+// about to become rows.
 func (f *flight) openIDs() (ids []int64) {
 	note := func(d *dispatch.Delivery) {
 		if !d.Row {
 			ids = append(ids, d.Event.ID)
 		}
 	}
-	// The last first: what is found to be delivered was delivered after those that are
-	// looked at then, so that of an aggregate the end stays open, and nothing before it alone.
+	// The last parcel first: an event found to be delivered was delivered after those checked after
+	// it. So of an aggregate only a suffix stays open, and no event before it.
 	for _, p := range slices.Backward(f.parcels) {
 		p.UnderWay(note)
 	}
@@ -104,7 +104,7 @@ func (f *flight) openIDs() (ids []int64) {
 	return ids
 }
 
-// eventBytes is about how much memory an event takes beside its fixed size.
+// eventBytes is the approximate size of an event in memory, besides its fixed size.
 func eventBytes(e *delivery.Event) int {
 	n := len(e.Payload) + len(e.AggregateID)
 	for name, value := range e.Headers {

@@ -9,39 +9,39 @@ import (
 )
 
 const (
-	// lookAfter is the age at which a gap is worth a look even where nothing was read
-	// since it was seen: nearly all gaps are filled within milliseconds.
+	// lookAfter is the age at which a gap is worth a look even if nothing was read since it was
+	// seen: nearly all gaps are filled within milliseconds.
 	lookAfter = 50 * time.Millisecond
-	// lookSeldom is the longest time between two looks for the same gaps, whose
-	// transactions stay open: nothing waits for it.
+	// lookSeldom is the longest time between two looks for the same gaps, whose transactions stay
+	// open: no delivery waits for it.
 	lookSeldom = time.Second
-	// lookPatience is the share of its age that a gap waits for the next look.
+	// lookPatience is the fraction of its age, 1/lookPatience, that a gap waits for the next look.
 	lookPatience = 4
 )
 
-// mark is what is known of the gaps that one read has shown.
+// mark is the state of the gaps that one read has found.
 type mark struct {
 	seen  uint64 // by the count of Witnesses, after the read
 	since time.Time
-	read  uint64 // which read it was
-	// holders may still fill the gaps: those who held the lock at a look that began
-	// after the gaps were seen, and have done so in every look since. Only memory.
+	read  uint64 // the number of that read
+	// holders may still fill the gaps: transactions that held the lock at a look that began after
+	// the gaps were seen, and in every look since. They are never stored.
 	holders []holder
 	looked  bool   // there was such a look
-	clear   uint64 // the end of the look that showed none of them any more, 0 before
-	kept    uint64 // the last read that left a gap of it
+	clear   uint64 // end of the look that found none of them any more, 0 before
+	kept    uint64 // the last read that left one of its gaps
 }
 
-// gap are ids at or below the head that nobody has seen. A piece of it has its mark.
+// gap is a range of invisible ids at or below the head. A piece of it has its mark.
 type gap struct {
 	Range
 	*mark
 }
 
-// gaps are all of them, in order, and none empty.
+// gaps are all gaps, in order, and none empty.
 type gaps struct {
 	all       []gap
-	marks     []*mark // those of all, each once
+	marks     []*mark // the marks of all gaps, each once
 	low, high []byte  // parameters of the statement, nil where they are stale
 }
 
@@ -57,7 +57,7 @@ func (g *gaps) params() (low, high []byte) {
 	return g.low, g.high
 }
 
-// add adds what lies behind all others.
+// add adds gaps above all others.
 func (g *gaps) add(ranges []Range, m *mark) {
 	if len(ranges) == 0 {
 		return
@@ -69,9 +69,9 @@ func (g *gaps) add(ranges []Range, m *mark) {
 	g.low = nil
 }
 
-// read takes out what a read that began at that count has shown: hits, in order; and
-// what it has not shown up to the horizon, and nobody can fill any more. It returns how
-// many ids are dead.
+// read removes the ids that a read that began at that count has found: hits, in order. It also
+// removes ids that the read has not found up to the horizon, and that no transaction can fill any
+// more. It returns how many of these are dead.
 func (g *gaps) read(hits []int64, horizon int64, began uint64) (dead int64) {
 	over := slices.ContainsFunc(g.marks, func(m *mark) bool { return m.over(began) })
 	if len(hits) == 0 && !over {
@@ -100,13 +100,13 @@ func (g *gaps) read(hits []int64, horizon int64, began uint64) (dead int64) {
 	return dead
 }
 
-// over reports whether what a read that began at that count does not show is dead.
+// over reports whether the ids that a read that began at that count does not find are dead.
 func (m *mark) over(began uint64) bool { return m.clear > 0 && began > m.clear }
 
-// looked takes a look. Those gaps that were seen before it began get witnesses, or
-// lose those who have ended.
+// looked applies a look. Gaps that were seen before it began get witnesses, or lose those that have
+// ended.
 func (g *gaps) looked(l *Look) {
-	rest := make(map[*holder][]holder) // of each set of holders, of which many marks have the same
+	rest := make(map[*holder][]holder) // by set of holders, which many marks share
 	for _, m := range g.marks {
 		if m.clear > 0 || m.seen >= l.began {
 			continue
@@ -128,16 +128,16 @@ func (g *gaps) looked(l *Look) {
 	}
 }
 
-// forget drops all witnesses: their names mean nothing any more.
+// forget drops all witnesses: their names have become meaningless.
 func (g *gaps) forget() {
 	for _, m := range g.marks {
 		m.looked, m.holders, m.clear = false, nil, 0
 	}
 }
 
-// remaining returns those of before who hold the lock still. PREPARE TRANSACTION may
-// change the name of a transaction: where one has gone that was not prepared, any
-// that is may be the same.
+// remaining returns the earlier holders that still hold the lock. PREPARE TRANSACTION may change
+// the name of a transaction: if one has gone that was not prepared, any prepared one may be the
+// same.
 func (l *Look) remaining(before []holder) []holder {
 	left := make([]holder, 0, len(before))
 	renamed := false
@@ -162,10 +162,10 @@ func (l *Look) remaining(before []holder) []holder {
 
 func byTransaction(a, b holder) int { return strings.Compare(a.transaction, b.transaction) }
 
-// next returns when a look is worth its price, given the last one; false if none is.
+// next returns when a look is worth its cost, given the last one; false if none is.
 func (g *gaps) next(last time.Time, reads uint64) (at time.Time, ok bool) {
 	for _, m := range g.marks {
-		if m.clear > 0 { // what it waits for is a read
+		if m.clear > 0 { // it waits for a read
 			continue
 		}
 		due := m.since

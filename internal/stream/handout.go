@@ -13,11 +13,10 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// handBatch is how many events are handed out in one transaction.
+// handBatch is how many events one transaction hands out.
 const handBatch = 2000
 
-// sqlTypes lists the types of rows without a route, skipping from type to type in the
-// index.
+// sqlTypes lists the types of rows without a route, by skipping from type to type in the index.
 const sqlTypes = `WITH RECURSIVE t(type) AS (
 	(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
 	UNION ALL
@@ -25,7 +24,7 @@ const sqlTypes = `WITH RECURSIVE t(type) AS (
 	FROM t WHERE t.type IS NOT NULL)
 SELECT type FROM t WHERE type IS NOT NULL`
 
-// sqlWaiting reads the first rows of some types behind an id, in the order of ids.
+// sqlWaiting reads the first rows of some types after an id, in the order of ids.
 const sqlWaiting = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
 FROM (SELECT w.* FROM unnest($1::text[]) AS t(type)
 	CROSS JOIN LATERAL (SELECT event_id, event_type FROM outbox_deliveries
@@ -33,22 +32,22 @@ FROM (SELECT w.* FROM unnest($1::text[]) AS t(type)
 	ORDER BY w.event_id LIMIT $2) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
-// sqlDecided reads rows of the time as a queue that have no destination yet, and are due.
+// sqlDecided reads rows from the time as a queue that are due and have no destination yet.
 const sqlDecided = `SELECT d.event_id, d.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.id IS NULL
 FROM (SELECT event_id, event_type FROM outbox_deliveries WHERE destination = '' AND state = 'retry' AND available_at <= now()
 	ORDER BY available_at, event_id LIMIT $1) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id ORDER BY d.event_id`
 
-// sqlHand makes a row of each destination that gets an event.
+// sqlHand inserts a row for each destination that gets an event.
 const sqlHand = `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key)
 SELECT p.id, p.destination, p.type, p.state, nullif(p.key, '')
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[]) AS p(id, destination, type, state, key)
 ON CONFLICT DO NOTHING`
 
-// handOut gives what had no route to those who get it now, and tells destinations that
-// wait for it when there is nothing left.
+// handOut gives events that had no route to destinations that get them now, and notifies waiting
+// destinations when no such events are left.
 func (r *router) handOut(ctx context.Context, conn *pgx.Conn) error {
-	if r.dirty { // what has just been read may be among it
+	if r.dirty { // events that have just been read may be among them
 		if err := r.save(ctx, conn); err != nil {
 			return err
 		}
@@ -67,8 +66,8 @@ func (r *router) handOut(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// handStored hands out all that is stored and has got a route, from the first to the last: what
-// somebody has yet to come for stays.
+// handStored hands out all stored events that have gained a route, in order. Events for a
+// destination that has not come yet stay.
 func (r *router) handStored(ctx context.Context, conn *pgx.Conn) (moved bool, err error) {
 	if r.unsorted {
 		types, err := r.routedTypes(ctx, conn)
@@ -100,24 +99,24 @@ func (r *router) handStored(ctx context.Context, conn *pgx.Conn) (moved bool, er
 	return moved, nil
 }
 
-// routedTypes returns the types of rows without a route that have one by now.
+// routedTypes returns the types of rows without a route that have gained one.
 func (r *router) routedTypes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, sqlTypes)
 	if err != nil {
-		return nil, fmt.Errorf("look for event types without a route: %w", err)
+		return nil, fmt.Errorf("list event types without a route: %w", err)
 	}
 	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("look for event types without a route: %w", err)
+		return nil, fmt.Errorf("list event types without a route: %w", err)
 	}
 	return slices.DeleteFunc(types, func(t string) bool { return !r.routes.gotten(r.routes.of(t)) }), nil
 }
 
-// hand hands out some rows, and returns which it has looked at.
+// hand hands out some rows, and returns the rows that it has read.
 func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ...any) (all handing, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
-		// Locks the position against a successor, and proves that it is ours, and that the
-		// routes are those that are known.
+		// Locks the position against a successor, and proves that it is ours, and that the loaded
+		// routes are current.
 		if ok, err := r.pos.Save(ctx, tx, r.reader.Head(), r.reader.Gaps(), 0); err != nil || !ok {
 			return cmp.Or(err, errFenced)
 		}
@@ -125,7 +124,7 @@ func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ..
 		if err != nil {
 			return err
 		}
-		all = handing{kept: []int64{}} // not NULL, which nothing is unlike
+		all = handing{kept: []int64{}} // never nil: <> ALL (NULL) is never true
 		var e delivery.Event
 		var orphan bool
 		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &orphan}, func() error {
@@ -153,14 +152,14 @@ func (r *router) hand(ctx context.Context, conn *pgx.Conn, query string, args ..
 	return all, nil
 }
 
-// sqlUndecided notes that delayed events of the time as a queue have no route.
+// sqlUndecided records that delayed events from the time as a queue have no route.
 const sqlUndecided = `UPDATE outbox_deliveries SET state = 'unrouted', updated_at = now()
 WHERE destination = '' AND event_id = ANY($1) AND state <> 'unrouted'`
 
-// handing are rows to be.
+// handing collects the rows to write.
 type handing struct {
-	looked []int64 // rows that were looked at
-	kept   []int64 // those of them that stay: they have no route, or are to be somebody's who has yet to come
+	looked []int64 // rows that were read
+	kept   []int64 // rows that stay: they have no route, or one to a destination that has not come yet
 	ids    []int64
 	names  []string
 	types  []string
@@ -168,9 +167,9 @@ type handing struct {
 	keys   []string
 }
 
-// share adds the rows of an event. A destination that waits for them finds them parked,
-// and begins with the first of each aggregate. One that is at work has been handed all
-// that it had passed; but what was decided in the time as a queue, and is due now, it finds due.
+// share adds the rows of an event. A destination that waits for them finds them parked, and begins
+// with the first of each aggregate. A working destination has received all events that it had
+// passed; but deliveries decided in the time as a queue, and due now, it finds due.
 func (r *router) share(all *handing, e *delivery.Event, decided bool) { //nolint:revive // two kinds of rows
 	v := r.routes.of(e.Type)
 	if !r.routes.gotten(v) || !decided && r.routes.awaited(v) {
@@ -180,7 +179,7 @@ func (r *router) share(all *handing, e *delivery.Event, decided bool) { //nolint
 	for i := range r.routes.readers {
 		to := &r.routes.readers[i]
 		if !v.gets(to) || r.routes.reads(v, to, e.ID) {
-			continue // it is not for it, or it reads the event by itself
+			continue // the event is not for it, or it reads the event by itself
 		}
 		newest := &r.routes.all[to.newest]
 		if !decided && newest.handed {
@@ -195,8 +194,8 @@ func (r *router) share(all *handing, e *delivery.Event, decided bool) { //nolint
 	}
 }
 
-// finish tells those who wait that they have been handed everything: the router has
-// read as far as they had when they got their route, and seen all that they have seen.
+// finish notifies waiting destinations that they have been handed everything: the router has read
+// as far as they had when they got their route, and seen all that they have seen.
 func (r *router) finish(ctx context.Context, conn *pgx.Conn) (told bool, err error) {
 	gaps := r.reader.Gaps()
 	for i := range r.routes.all {

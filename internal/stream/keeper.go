@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// shareEvery is how often a relay looks whether its share of the units is fair,
-	// give or take a fifth, so that relays do not look in step. Whoever is killed is
-	// missed after that time at most.
+	// shareEvery is how often a relay checks whether its share of the units is fair, plus or minus
+	// a fifth, so that relays do not check in step. It also bounds how long a killed relay goes
+	// unnoticed.
 	shareEvery = 500 * time.Millisecond
-	// staleAfter is how long a unit is free until others take it than the one who should
-	// have it: two looks.
+	// staleAfter is how long a unit is free until relays other than the intended owner take it: two
+	// looks.
 	staleAfter = 2 * shareEvery
-	// slowFor is how long nothing is meant for a member after it did not come: if it is
+	// slowFor is how long no units are planned for a member that did not take its own: if it is
 	// frozen, the server has ended its session by then.
 	slowFor = 10 * time.Second
 )
 
 const (
-	// firstReconnect is short: most broken connections come back at once.
+	// firstReconnect is short: most connections can be replaced at once.
 	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long a database that is back goes unnoticed.
+	// longestReconnect bounds how long the return of a database goes unnoticed.
 	longestReconnect = 2 * time.Second
 )
 
@@ -41,35 +41,35 @@ type place struct {
 	part        int
 }
 
-// Wanted is a destination whose unit a relay would own.
+// Wanted is a destination whose unit a relay wants to own.
 type Wanted struct {
-	// Destination is its name. The router, whose name is empty, is wanted in any case.
+	// Destination is its name. The router, whose name is empty, is always wanted.
 	Destination string
-	// Start says where it begins if it has no position yet.
+	// Start is where it begins if it has no position yet.
 	Start Start
-	// Routes say which events it gets. They are noted with a new position.
+	// Routes are the routes of its events. They are stored with a new position.
 	Routes
 }
 
-// KeeperOptions say what a [Keeper] keeps, and whom it tells.
+// KeeperOptions configure a [Keeper] and its callbacks.
 type KeeperOptions struct {
 	// Owner is the number of the relay, see store.NewOwner.
 	Owner int64
-	// Destinations are those that the relay delivers to. Each may occur once.
+	// Destinations are the destinations of the relay, each at most once.
 	Destinations []Wanted
-	// Gained is called with each unit that was taken, when it may begin. It must not
-	// block: the session is not used while it runs.
+	// Gained is called with each unit that was taken, when it may begin. It must not block: the
+	// session is not used while it runs.
 	Gained func(Position)
-	// Lost is called with each unit that is to be given away, and at once with all of
-	// them when the session is lost. It stops the unit, waits for what runs, writes the
-	// last position, and returns: then somebody else may have it. It runs on a goroutine
-	// of its own, once for each call of Gained, and may take as long as that takes; the
-	// unit is not gained again before it has returned.
+	// Lost is called with each unit that must be given away, and at once with all of them when the
+	// session is lost. It stops the unit, waits for its deliveries, writes the last position, and
+	// returns: then another relay may have the unit. It runs on a goroutine of its own, once for
+	// each call of Gained, and may take as long as that takes; the unit is not gained again before
+	// it has returned.
 	Lost func(destination string, part int)
 }
 
-// Keeper owns units for one relay: a session holds the locks of the units, and they
-// end with it. Make one with [NewKeeper], and call Run once.
+// Keeper owns units for one relay: a session holds the locks of the units, and they end with it.
+// Create one with [NewKeeper], and call Run once.
 type Keeper struct {
 	options KeeperOptions
 	log     *slog.Logger
@@ -77,39 +77,39 @@ type Keeper struct {
 
 	proof atomic.Pointer[proof] // of the session, nil while there is none
 	looks chan struct{}         // capacity 1
-	renew atomic.Pointer[proof] // of the session that is to be given up
+	renew atomic.Pointer[proof] // of the session to give up
 
 	work sync.WaitGroup // calls of Lost
-	left chan place     // where Lost has returned; room for all
+	left chan place     // units for which Lost has returned; room for all
 
-	// What follows belongs to the goroutine of Run.
+	// The following fields belong to the goroutine of Run.
 	leaving map[place]bool      // Lost is running
-	doubt   map[place]time.Time // when an owner that did not hand over is known to begin nothing more
+	doubt   map[place]time.Time // from when an owner without a handover certainly starts nothing more
 }
 
-// session is what the keeper asks of the database, on one connection. An error means
-// that the session is lost, and all locks with it.
+// session is the keeper's access to the database, on one connection. An error means that the
+// session is lost, and all locks with it.
 type session interface {
-	// prove asks for a sign of life.
+	// prove makes the server show that the session is alive.
 	prove(ctx context.Context) error
-	// look says which places this relay would take, and returns what there is. A relay
-	// that would take none takes no part.
+	// look announces the places that this relay wants, and returns what it sees. A relay that wants
+	// none is no member.
 	look(ctx context.Context, would []place) (seen, error)
-	// take tries to get the lock of a unit, and takes its position over. It returns nil
-	// if it did not.
+	// take tries to get the lock of a unit, and takes over its position. It returns nil if it did
+	// not.
 	take(ctx context.Context, unit int32) (*taken, error)
-	// release lets go of the lock of a unit, and tells the others. Cleanly says that
-	// nothing of it is under way any more.
+	// release releases the lock of a unit, and notifies the other relays. how says whether none of
+	// its deliveries is running any more.
 	release(ctx context.Context, p Position, how departure) error
 }
 
-// seen is what a look shows.
+// seen is the result of a look.
 type seen struct {
 	picture
 	rows map[place]row
 }
 
-// row is what a look shows of a position.
+// row is a position as a look sees it.
 type row struct {
 	unit  int32
 	epoch int64
@@ -118,15 +118,15 @@ type row struct {
 // taken is a position as it was taken over.
 type taken struct {
 	Position
-	mine bool // it was ours before
+	mine bool // the unit was ours before
 }
 
-// departure is how a unit is given away.
+// departure is the manner in which a unit is given away.
 type departure bool
 
 const (
 	cleanly   departure = true
-	uncleanly departure = false // who had it before may still be at work
+	uncleanly departure = false // its deliveries may still be running
 )
 
 // NewKeeper returns a keeper that connects when it runs.
@@ -143,34 +143,33 @@ func newKeeper(o KeeperOptions, log *slog.Logger, open func(context.Context) (se
 	}
 }
 
-// Sure reports whether the session was proven to live within the last second. A unit
-// asks [Position.Sure], which knows in addition whether it is still the session that
-// the unit was taken on.
+// Sure reports whether the session was proven alive within the last second. A unit asks
+// [Position.Sure], which also knows whether it is still the session on which the unit was taken.
 func (k *Keeper) Sure() bool {
 	p := k.proof.Load()
 	return p != nil && p.sure()
 }
 
-// Look has the keeper look at the shares now: because another relay came or went, or
-// because a write found that the position has another owner. It never blocks.
+// Look makes the keeper check the shares now: because another relay came or went, or because a
+// write found that the position has another owner. It never blocks.
 func (k *Keeper) Look() {
 	select {
 	case k.looks <- struct{}{}:
-	default: // it will
+	default: // a look is already requested
 	}
 }
 
-// Renew has the keeper give up the session on which p was taken, unless it has another one
-// by now: connections do not lead to where that lives any more. So it is after a failover where
-// the old primary keeps its sessions. It never blocks.
+// Renew makes the keeper give up the session on which p was taken, unless it has another one
+// already: connections do not lead to its server any more. That happens after a failover where the
+// old primary keeps its sessions. It never blocks.
 func (k *Keeper) Renew(p Position) {
 	k.renew.Store(p.proof)
 	k.Look()
 }
 
-// Run keeps this relay's share of the units until ctx ends, and then gives all of them
-// away and returns nil. Where the session is lost it connects again, for as long as it
-// takes. A table that is no stream, or none any more, ends it with outboxsql.ErrMode.
+// Run keeps this relay's share of the units until ctx ends, and then gives all of them away and
+// returns nil. If the session is lost it reconnects, for as long as necessary. It ends with
+// outboxsql.ErrMode if the table is not a stream, or not any more.
 func (k *Keeper) Run(ctx context.Context) error {
 	defer k.work.Wait()
 	pause := backoff.NewExponentialBackOff(
@@ -213,7 +212,7 @@ func (k *Keeper) serve(ctx context.Context, up func()) error {
 	return t.run(ctx)
 }
 
-// lose has a unit stopped.
+// lose stops a unit.
 func (k *Keeper) lose(at place) {
 	k.leaving[at] = true
 	k.work.Go(func() {
@@ -222,7 +221,7 @@ func (k *Keeper) lose(at place) {
 	})
 }
 
-// places returns what is wanted.
+// places returns the wanted places.
 func (k *Keeper) places() []place {
 	places := []place{{}}
 	for _, w := range k.options.Destinations {

@@ -13,12 +13,12 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// lastSave bounds writing the last position of a unit that is given away.
+// lastSave bounds the last write of a position that is given away.
 const lastSave = 5 * time.Second
 
-// leave ends a unit: nothing more begins, what runs comes to its end, and the position is
-// written, unless the unit is somebody else's already, which is what why says. What the
-// successor does not find acknowledged it delivers again.
+// leave ends a unit: no delivery starts any more, running ones finish, and the position is written,
+// unless the unit already belongs to another relay, as why then shows. The successor repeats
+// whatever the position does not show as acknowledged.
 func (u *unit) leave(ctx context.Context, why error) error {
 	u.lane.Withdraw()
 	u.setFull(false)
@@ -53,8 +53,8 @@ func (u *unit) lastSave(ctx context.Context, why error) error {
 	}
 }
 
-// hinted tells the unit that there may be something to read, and with seek that rows
-// may have become due. It never blocks.
+// hinted reports to the unit that there may be events to read, and with seek that rows may have
+// become due. It never blocks.
 func (u *unit) hinted(seek bool) { //nolint:revive // it is what the caller knows
 	u.hint.Store(true)
 	if seek {
@@ -63,7 +63,7 @@ func (u *unit) hinted(seek bool) { //nolint:revive // it is what the caller know
 	u.poke()
 }
 
-// publish makes the unit's figures known to others.
+// publish makes the unit's figures visible to other goroutines.
 func (u *unit) publish() {
 	gaps := u.reader.Gaps()
 	open := int64(len(u.flight.again) + len(u.shelf.pending.fresh))

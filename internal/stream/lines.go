@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// maxLines is how many lines are gone on with by one statement, and maxPerLine
-	// how many rows of each are read at most.
+	// maxLines is how many lines one statement continues, and maxPerLine how many rows of each it
+	// reads at most.
 	maxLines   = 64
 	maxPerLine = 100
 )
 
-// feedDue hands over rows that are due. Where the last of them was read the unit
-// begins anew when the next one is due.
+// feedDue hands over rows that are due. After the last of them, the unit starts over when the next
+// one is due.
 func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.stuck = u.lane.StoredWait(); u.stuck {
 		return false, nil
@@ -40,10 +40,10 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	for i := range rows {
 		r := &rows[i]
 		if _, is := u.shelf.held[r.id]; is {
-			continue // it is under way, or was until a moment ago
+			continue // it is running, or was until a moment ago
 		}
 		if r.key != "" && !r.first && r.event.Replay == 0 && !r.orphan && u.lane.Ordered() {
-			// Not the first of its line, which only a table has that was a queue.
+			// Not the first of its line, which happens only in a table that was a queue.
 			key := u.e.keys.Named(r.key)
 			u.shelf.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
 			u.shelf.held[r.id], u.shelf.doubtful[key] = r.state, r.key
@@ -51,17 +51,17 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 			continue
 		}
 		if r.orphan && r.key != "" && u.lane.Ordered() {
-			u.shelf.drains[u.e.keys.Named(r.key)] = r.key // others may wait behind it
+			u.shelf.drains[u.e.keys.Named(r.key)] = r.key // other rows may wait behind it
 		}
 		all = u.take(all, r, r.key != "")
 	}
-	// What is due together goes in the order of ids.
+	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
 	u.deliver(u.parcel(), all, nil, granted) //nolint:contextcheck // deliveries outlive the read
 	return len(all) > 0 || more, nil
 }
 
-// planDue notes where to go on, and when.
+// planDue records the position and time of the next search for due rows.
 func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more bool) error { //nolint:revive // what the read has shown
 	if len(rows) > 0 {
 		last := &rows[len(rows)-1]
@@ -77,13 +77,13 @@ func (u *unit) planDue(ctx context.Context, conn *pgx.Conn, rows []stored, more 
 	if wait = min(wait, u.e.limits.PollInterval); !known {
 		wait = u.e.limits.PollInterval
 	}
-	u.shelf.lookAnew()
+	u.shelf.searchNow()
 	u.shelf.dueAt = time.Now().Add(wait)
 	return nil
 }
 
-// take makes a delivery of a row, and appends it to all. One whose event was
-// deleted by hand is removed instead.
+// take converts a row into a delivery, and appends it to all. A row whose event was deleted by hand
+// is removed instead.
 func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.Delivery {
 	if r.orphan {
 		u.shelf.pending.remove(r.id)
@@ -104,55 +104,54 @@ func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.D
 	return append(all, d)
 }
 
-// store writes what there is to be written, and takes up the lines whose first rows
-// have been dealt with: that has just been written, so that a line is read as it is.
+// store writes the pending rows, and then continues the lines whose first rows are finished: the
+// write comes first, so that a line is read as it is.
 func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
 	if err := u.save(ctx, conn); err != nil {
 		return err
 	}
 	u.e.report(nil)
 	for key, name := range u.shelf.drains {
-		u.shelf.goOn(key, name)
+		u.shelf.continueLine(key, name)
 	}
 	clear(u.shelf.drains)
 	return u.lookAtLines(ctx, conn)
 }
 
-// lookAtLines looks whether what was just parked waits behind anything. It may not: what
-// was in front of it may have died in the same call, or a person has dealt with it a moment ago, or
-// all of an aggregate was given back while it was blocked. Nobody else would go on with such a line.
+// lookAtLines checks whether rows that were just parked wait behind anything. They may not: the row
+// in front may have died in the same call, or a person may just have handled it, or all of an
+// aggregate was given back while it was blocked. Nothing else would continue such a line.
 func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 	if u.early > 0 {
 		return nil
 	}
 	var names []string
 	for key, name := range u.shelf.doubtful {
-		if !u.lane.Busy(key) { // else the last that is under way says Behind, or stays in front
+		if !u.lane.Busy(key) { // otherwise the last running one reports Behind, or stays in front
 			names = append(names, name)
 		}
 	}
 	for some := range slices.Chunk(names, headsPage) {
 		rows, err := conn.Query(ctx, sqlWaits, u.name, some, u.lane.Blocks())
 		if err != nil {
-			return fmt.Errorf("look at what is stored of %q: %w", u.name, err)
+			return fmt.Errorf("check the stored lines of %q: %w", u.name, err)
 		}
 		free, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
-			return fmt.Errorf("look at what is stored of %q: %w", u.name, err)
+			return fmt.Errorf("check the stored lines of %q: %w", u.name, err)
 		}
 		for _, name := range free {
-			u.shelf.goOn(u.e.keys.Named(name), name)
+			u.shelf.continueLine(u.e.keys.Named(name), name)
 		}
 	}
 	clear(u.shelf.doubtful)
 	return nil
 }
 
-// feedLines goes on with stored lines. Where all that is stored of a line has been
-// handed over, its aggregate is not blocked any more, from the very moment at which
-// that was done.
+// feedLines continues stored lines. When all stored rows of a line have been handed over, its
+// aggregate is unblocked at that very moment.
 func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	// What was parked a moment ago may come before what is stored.
+	// Rows parked a moment ago may come before the stored ones.
 	u.collect()
 	if slices.ContainsFunc(u.shelf.ready, func(l line) bool { return u.shelf.pending.parked[l.key] > 0 }) {
 		return true, u.store(ctx, conn)
@@ -170,9 +169,9 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	rows, cut, err := readRows(ctx, conn, u.e.limits.Bytes, sqlLines, u.name, names, per, u.lane.Blocks())
 	if err != nil {
 		u.lane.Return(granted)
-		return false, fmt.Errorf("read what is stored of %q: %w", u.name, err)
+		return false, fmt.Errorf("read the stored lines of %q: %w", u.name, err)
 	}
-	u.collect() // what was parked until now is among what is to be written
+	u.collect() // rows parked until now are among the pending ones
 	var all []dispatch.Delivery
 	var unblock []dispatch.Key
 	for _, l := range lines {
@@ -186,30 +185,30 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 		rows = rows[n:]
 		whole := n < per && (!cut || len(rows) > 0) && u.shelf.pending.parked[l.key] == 0
 		switch {
-		case state == lineWaits: // until it is due, or until somebody has dealt with a dead letter
+		case state == lineWaits: // until a row is due, or a person has handled a dead letter
 		case whole && len(all) == before:
 			u.lane.Unblock(l.key)
 		case whole:
 			unblock = append(unblock, l.key)
 		case len(all) == before:
-			u.shelf.drains[l.key] = l.name // with what has yet to be written
+			u.shelf.drains[l.key] = l.name // continued with the rows that are still pending
 			u.ledger.dirty = true
 		}
 	}
-	u.shelf.wentOn(len(lines))
+	u.shelf.dropReady(len(lines))
 	u.deliver(u.parcel(), all, unblock, granted) //nolint:contextcheck // deliveries outlive the read
 	return true, nil
 }
 
-// lineState is what was found in a line.
+// lineState is the state of a line.
 type lineState uint8
 
 const (
 	lineGoes  lineState = iota // its rows may be delivered
-	lineWaits                  // one of them is to be tried later, or is dead and blocks
+	lineWaits                  // one of them is due later, or is dead and blocks
 )
 
-// takeLine makes deliveries of the rows of a line, up to the first one that may not be
+// takeLine converts the rows of a line into deliveries, up to the first one that may not be
 // delivered yet.
 func (u *unit) takeLine(all []dispatch.Delivery, rows []stored) ([]dispatch.Delivery, lineState) {
 	for i := range rows {

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// walkPage is how many rows one statement walks over, and headsPage how many lines one
-	// skips through: some milliseconds each, and some seconds where each row has to be
-	// fetched from a slow disk.
+	// walkPage is how many rows one statement walks over, and headsPage how many lines one skips
+	// through: some milliseconds each, and some seconds if each row has to be fetched from a slow
+	// disk.
 	walkPage  = 5000
 	headsPage = 2000
-	// longLine is how many rows a line has on average from where on to skip from line to line,
-	// with two descents in the index for each, is the shorter way.
+	// longLine is the average number of rows of a line from which on skipping from line to line is
+	// faster, with two index descents for each.
 	longLine = 16
 )
 
-// sqlWalk reads the first row of each line behind a name, whatever its state, among the
-// next $3 rows in the order of lines.
+// sqlWalk reads the first row of each line after a name, whatever its state, among the next $3 rows
+// in the order of lines.
 const sqlWalk = `SELECT key, event_id, state
 FROM (SELECT DISTINCT ON (key) key, event_id, state
 	FROM (SELECT ordering_key AS key, event_id, state FROM outbox_deliveries
@@ -28,8 +28,8 @@ FROM (SELECT DISTINCT ON (key) key, event_id, state
 	ORDER BY key, event_id) AS line
 ORDER BY key`
 
-// sqlHeads reads the first row of each line behind a name, up to $3 lines, skipping
-// from name to name in the index. Lines of dead letters that block nobody have none.
+// sqlHeads reads the first row of each line after a name, up to $3 lines, by skipping from name to
+// name in the index. Lines of only non-blocking dead letters have none.
 const sqlHeads = `WITH RECURSIVE line(key, n) AS (
 	(SELECT ordering_key, 1 FROM outbox_deliveries WHERE destination = $1 AND ordering_key > $2 ORDER BY ordering_key LIMIT 1)
 	UNION ALL
@@ -41,14 +41,14 @@ LEFT JOIN LATERAL (SELECT event_id, state FROM outbox_deliveries
 	ORDER BY event_id LIMIT 1) AS d ON true
 WHERE line.key IS NOT NULL`
 
-// loadLines blocks the aggregates of which something is stored, before anything is
-// read that comes after it. Some lines wait behind nothing that is stored: the relay
-// before did not come to it, or what is in front was in its memory, and is open. So they are
-// gone on with only when everything that is open, or comes before them, was read.
+// loadLines blocks the aggregates with stored deliveries, before any later event of them is read.
+// Some lines wait behind nothing that is stored: the previous relay did not get to them, or the
+// event in front was in its memory, and is open. So they continue only when all events that are
+// open, or come before them, have been read.
 //
-// It walks over all rows, which is some five times as fast as to skip from line to line where
-// lines are short. Behind a page of long ones, and where a line begins with a dead letter
-// that blocks nobody, it skips through a page, and tries again.
+// It walks over all rows, which is some five times as fast as skipping from line to line if lines
+// are short. After a page of long ones, and where a line begins with a non-blocking dead letter, it
+// skips through a page, and tries again.
 func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 	if !u.lane.Ordered() {
 		return u.unpark(ctx, conn)
@@ -63,7 +63,7 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 		p, err := u.loadPage(ctx, conn, query, args...)
 		switch {
 		case err != nil:
-			return fmt.Errorf("read what is stored of %q: %w", u.name, err)
+			return fmt.Errorf("load the stored lines of %q: %w", u.name, err)
 		case walks && p.lines == 0 && !p.dead, !walks && p.lines < headsPage:
 			return nil
 		case p.lines > 0:
@@ -73,11 +73,11 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// linePage is a page of lines that was loaded.
+// linePage is a page of loaded lines.
 type linePage struct {
 	lines int
 	last  string // name of the last of them
-	dead  bool   // the one behind it begins with a dead letter that blocks nobody
+	dead  bool   // the next line begins with a non-blocking dead letter
 }
 
 func (u *unit) loadPage(ctx context.Context, conn *pgx.Conn, query string, args ...any) (p linePage, err error) {
@@ -110,8 +110,8 @@ func (u *unit) loadPage(ctx context.Context, conn *pgx.Conn, query string, args 
 	return p, rows.Err()
 }
 
-// sqlUnpark makes up to 5,000 rows due that wait behind others of their aggregate: order
-// is not kept any more. It returns as many rows as there were.
+// sqlUnpark makes up to 5,000 parked rows due: order is not kept any more. It returns the number of
+// rows read.
 const sqlUnpark = `WITH page AS MATERIALIZED (SELECT event_id FROM outbox_deliveries
 	WHERE destination = $1 AND ordering_key IS NOT NULL AND state = 'parked' LIMIT 5000)
 UPDATE outbox_deliveries AS d SET state = 'retry', available_at = now(), updated_at = now()
@@ -125,7 +125,7 @@ func (u *unit) unpark(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("let go what waits at %q: %w", u.name, err)
+			return fmt.Errorf("release the parked deliveries of %q: %w", u.name, err)
 		}
 		if tag.RowsAffected() == 0 {
 			return nil

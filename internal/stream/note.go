@@ -12,33 +12,34 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// handPoll is how often a destination looks whether it has been handed what had no route.
+// handPoll is how often a destination checks whether it has been handed the events that had no
+// route.
 const handPoll = 50 * time.Millisecond
 
-// handed reports whether the destination has been handed all that had no route before
-// it had one. It notes the routes of the destination when it is first called.
+// handed reports whether the destination has been handed all events that had no route before it had
+// one. Its first call stores the routes of the destination.
 func (u *unit) handed(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	if !u.routed {
 		if err := u.note(ctx, conn); err != nil {
-			return false, fmt.Errorf("note the routes of %q: %w", u.name, err)
+			return false, fmt.Errorf("store the routes of %q: %w", u.name, err)
 		}
 		u.routed = true
 	}
 	var waiting bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_routes WHERE destination = $1 AND since > 0 AND until_head IS NULL AND NOT handed)`, u.name).Scan(&waiting)
 	if err != nil {
-		return false, fmt.Errorf("look for what had no route: %w", err)
+		return false, fmt.Errorf("find events that had no route: %w", err)
 	}
 	return !waiting, nil
 }
 
-// sqlFence has the router begin anew with what is stored: what it has in memory it has
-// judged by routes that change now. Of one that nobody has had yet nothing is in memory. It
-// returns how far the router is.
+// sqlFence makes the router start over with stored events: it has judged the ones in its memory by
+// routes that change now. A router that no relay has owned yet has none in memory. It returns the
+// router's position.
 const sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0 RETURNING head, open::text`
 
-// fence returns what the router has seen, and has it judge the rest by the routes that
-// the transaction leaves. It comes before everything that touches outbox_routes.
+// fence returns the ids that the router has seen, and makes it judge the rest by the routes that
+// the transaction leaves. It comes before every statement on outbox_routes.
 func fence(ctx context.Context, tx pgx.Tx) (seen cut, err error) {
 	var open string
 	err = tx.QueryRow(ctx, sqlFence).Scan(&seen.head, &open)
@@ -54,8 +55,8 @@ func fence(ctx context.Context, tx pgx.Tx) (seen cut, err error) {
 	return seen, nil
 }
 
-// note notes the routes of the destination, if they are others than before, and
-// remembers those by which it has yet to read.
+// note stores the routes of the destination, if they have changed, and keeps those by which it
+// still has to read.
 func (u *unit) note(ctx context.Context, conn *pgx.Conn) error {
 	wanted := u.e.wantedOf(u.name)
 	changed := false
@@ -64,7 +65,7 @@ func (u *unit) note(ctx context.Context, conn *pgx.Conn) error {
 		if err != nil {
 			return err
 		}
-		// What is open for this unit it will read itself, with the routes of now.
+		// The unit will read its open events itself, with the current routes.
 		head, open := u.account(true)
 		head, open = bound(head, open)
 		at := cut{head, open}
@@ -91,27 +92,27 @@ func (u *unit) note(ctx context.Context, conn *pgx.Conn) error {
 }
 
 const (
-	// sqlUntil ends a span where the destination or the router is: what either has seen has
-	// these routes.
+	// sqlUntil ends a span at the position of the destination or the router: ids that either has
+	// seen have these routes.
 	sqlUntil = `UPDATE outbox_routes SET until_head = greatest($3::bigint, $5::bigint),
 		until_open = ($4::text::int8multirange + int8multirange(int8range($3, greatest($3::bigint, $5::bigint), '(]')))
 			* ($6::text::int8multirange + int8multirange(int8range($5, greatest($3::bigint, $5::bigint), '(]')))
 		WHERE destination = $1 AND since = $2`
 
-	// sqlSpan begins one. Where it brings nothing new nothing has to be handed.
+	// sqlSpan begins a span. If it brings no new events nothing has to be handed.
 	sqlSpan = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed)
 		SELECT $1::text, 1 + coalesce((SELECT max(since) FROM outbox_routes WHERE destination = $1), 0), $2::text[], $3::text[], $4::bigint, $5::text::int8multirange, $6::boolean`
 )
 
-// change is one of the routes of a destination.
+// change is a change of the routes of a destination.
 type change struct {
-	all  []Wanted // that the relay would own
+	all  []Wanted // that the relay wants to own
 	to   *Wanted  // the destination
-	last *span    // by which it has read; nil if there is none
-	at   cut      // what it has seen
+	last *span    // the span by which it has read; nil if there is none
+	at   cut      // the ids that it has seen
 }
 
-// changeRoutes ends the last span of a destination, if it has any, and begins another one.
+// changeRoutes ends the last span of a destination, if there is one, and begins another.
 func changeRoutes(ctx context.Context, tx pgx.Tx, c change) error {
 	w, last, at := c.to, c.last, c.at
 	router, err := fence(ctx, tx)
@@ -138,7 +139,7 @@ func changeRoutes(ctx context.Context, tx pgx.Tx, c change) error {
 	return noted(ctx, tx, w.Destination)
 }
 
-// noted ends what was expected of a destination: its owner has told its routes.
+// noted removes the routes expected of a destination: its owner has stored them.
 func noted(ctx context.Context, tx pgx.Tx, destination string) error {
 	if _, err := tx.Exec(ctx, `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0`, destination); err != nil {
 		return fmt.Errorf("forget expected routes: %w", err)
@@ -154,7 +155,7 @@ func firstRoutes(ctx context.Context, tx pgx.Tx, all []Wanted, w *Wanted, at cut
 	return changeRoutes(ctx, tx, change{all: all, to: w, at: at})
 }
 
-// dropSpans deletes what has ended for the destination and for the router.
+// dropSpans deletes spans that have ended for both the destination and the router.
 func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router cut) error {
 	all, err := readRoutes(ctx, tx, &destination)
 	if err != nil {
@@ -170,9 +171,9 @@ func dropSpans(ctx context.Context, tx pgx.Tx, destination string, at, router cu
 	return nil
 }
 
-// gains reports whether there may be event types that the destination gets now and did
-// not get by the routes before. The routes of any type are told by the most specific pattern of
-// both that it matches, and by a name that matches no more than that.
+// gains reports whether there may be event types that the destination gets now and did not get by
+// the earlier routes. The most specific pattern of both that a type matches decides its routes; a
+// type that matches no other pattern is represented by a name.
 func (r *Routes) gains(before *Routes) bool {
 	const unheard = "\x00"
 	for _, p := range slices.Concat(r.Patterns, r.Others, before.Patterns, before.Others) {
@@ -188,19 +189,19 @@ func (r *Routes) gains(before *Routes) bool {
 }
 
 const (
-	// sqlExpect notes routes of a destination that its owner has yet to note: what it passes
-	// over until then is kept for it. Who notes other routes for it ends that.
+	// sqlExpect stores routes of a destination that its owner has not stored yet: events that it
+	// passes until then are kept for it. Storing other routes for it ends that.
 	sqlExpect = `INSERT INTO outbox_routes (destination, since, patterns, others, head)
 		SELECT $1::text, 0, $2::text[], $3::text[], 9223372036854775807 WHERE NOT EXISTS (` + sqlAsNoted + `)
 		ON CONFLICT (destination, since) DO UPDATE SET patterns = excluded.patterns, others = excluded.others
 		WHERE (outbox_routes.patterns, outbox_routes.others) IS DISTINCT FROM (excluded.patterns, excluded.others)`
-	// sqlExpected ends what others expected, if the routes are as they are noted.
+	// sqlExpected removes expected routes that equal the stored ones.
 	sqlExpected = `DELETE FROM outbox_routes WHERE destination = $1 AND since = 0 AND EXISTS (` + sqlAsNoted + `)`
 	sqlAsNoted  = `SELECT FROM outbox_routes AS n WHERE n.destination = $1 AND n.since > 0 AND n.until_head IS NULL AND n.patterns = $2 AND n.others = $3`
 )
 
-// expect notes the routes of all destinations that have yet to note them: what had no
-// route is handed to all who get it, so that none comes too late for it.
+// expect stores the routes of all destinations that have not stored theirs: events without a route
+// are handed to all destinations that get them, so none comes too late.
 func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b Wanted) int { return cmp.Compare(a.Destination, b.Destination) })
 	var batch pgx.Batch
@@ -210,7 +211,7 @@ func expect(ctx context.Context, tx pgx.Tx, all []Wanted) error {
 		batch.Queue(sqlExpected, all[i].Destination, patterns, others)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("note which routes are to come: %w", err)
+		return fmt.Errorf("store the expected routes: %w", err)
 	}
 	return nil
 }

@@ -12,36 +12,36 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// pass is one read. The reader takes over what has come of it once all has come.
+// pass is one read. The reader applies its result once it is complete.
 type pass struct {
 	query Query
 	began uint64 // by the count of Witnesses
 	limit int
 	upto  int64
-	gaps  []gap // those that rows may still be in
+	gaps  []gap // gaps that rows may still be in
 	head  int64 // the highest id so far
 
 	decoder decoder
 	batch   Batch
 	hits    []int64 // ids in gaps, in order
 	missing []Range // new gaps
-	last    int64   // id of the last row that was looked at
-	rows    int     // all that came
-	size    int     // of all that came, in bytes
-	cut     bool    // rows came that were not looked at
+	last    int64   // id of the last row that was processed
+	rows    int     // rows received
+	size    int     // bytes received
+	cut     bool    // rows were received and not processed
 }
 
-// The statements. The names of the columns are those of decode.go, in order. Each reads
-// the primary key from a bound on, and no more rows than it returns.
+// The statements. The names of the columns are those of decode.go, in order. Each reads the primary
+// key from a bound on, and no more rows than it returns.
 //
-// The wait is bounded, because neither infinity nor the ends of PostgreSQL's calendar can
-// be subtracted or fit into a duration. The clock is asked for delayed events only.
+// The delay is bounded, because neither infinity nor the ends of PostgreSQL's calendar can be
+// subtracted or fit into a duration. The clock is read for delayed events only.
 const (
 	sqlDelay = `CASE WHEN available_at IS NOT NULL AND available_at > clock_timestamp() THEN
 		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END`
 	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
-	// LIMIT keeps the planner from dissolving the inner query, so that a type is looked
-	// for once. What is not wanted is not even fetched from where large values are.
+	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
+	// Unwanted values are not even fetched from TOAST.
 	sqlWanted = `id, CASE WHEN NOT skip THEN event_type END, CASE WHEN NOT skip THEN aggregate_type END,
 		CASE WHEN NOT skip THEN aggregate_id END, CASE WHEN NOT skip THEN payload END, CASE WHEN NOT skip THEN headers END,
 		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN traceparent END`
@@ -50,14 +50,14 @@ const (
 
 	sqlHead = ` FROM outbox_events WHERE id > $1::bigint AND id <= $2::bigint ORDER BY id LIMIT $3::bigint`
 	// One statement, because it has one snapshot: of two events of an aggregate that are committed
-	// between two statements, the first in a gap and the second behind the head, the second
-	// would come alone. The gaps are below the head and come first; nothing is sorted.
+	// between two statements, the first in a gap and the second above the head, the second would
+	// come alone. The gaps are below the head and come first; nothing is sorted.
 	sqlGaps = `SELECT e.* FROM unnest($%[2]d::bigint[], $%[3]d::bigint[]) AS g(low, high)
 		CROSS JOIN LATERAL (SELECT %[1]s FROM outbox_events WHERE id >= g.low AND id <= g.high ORDER BY id LIMIT $3::bigint) AS e
 		UNION ALL (SELECT %[1]s` + sqlHead + `)`
 )
 
-// statement returns the statement for the gaps and types to skip that there are.
+// statement returns the statement for reads with or without gaps and types to skip.
 func statement(gaps, skip bool) (name, sql string) {
 	switch {
 	case gaps && skip:
@@ -102,7 +102,7 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 		n := size(row)
 		p.rows, p.size = p.rows+1, p.size+n
 		if p.cut = p.cut || p.full(row, n); p.cut {
-			continue // read on, but look at nothing more
+			continue // read the rest without processing it
 		}
 		id, err := wire.DecodeInt8(row[colID])
 		if err != nil {
@@ -123,13 +123,13 @@ func (p *pass) take(rows *pgconn.ResultReader) error {
 	return nil
 }
 
-// full reports whether a row of so many bytes is more than was asked for.
+// full reports whether a row of this size exceeds the bound.
 func (p *pass) full(row [][]byte, n int) bool {
 	return len(p.batch.Events) >= max(1, p.query.Limit) && row[colType] != nil ||
 		p.query.Bytes > 0 && len(p.batch.Events) > 0 && p.batch.Bytes+n > p.query.Bytes
 }
 
-// place puts an id into its gap, or behind the head.
+// place puts an id into its gap, or above the head.
 func (p *pass) place(id int64) error {
 	if id <= p.last {
 		return fmt.Errorf("%w: %d came after %d", ErrOrder, id, p.last)

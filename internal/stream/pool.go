@@ -15,29 +15,29 @@ import (
 // roleStream is the role of the connections that read the table and write positions.
 const roleStream = "stream"
 
-// roundTrip bounds what a unit does on a connection without a break.
+// roundTrip bounds one continuous use of a connection by a unit.
 const roundTrip = 15 * time.Second
 
-// errMoved says that the session on which a unit was taken is not there any more. The
-// server may have crashed meanwhile, and given back ids that the unit has in memory.
+// errMoved means that the session on which a unit was taken is gone. The server may have crashed
+// meanwhile, and reassigned ids that the unit has in memory.
 var errMoved = errors.New("the session that owns the unit is gone")
 
-// pool is the few connections that all units of a relay share. Reads are single
-// statements, so that a connection is wanted for a moment only.
+// pool has the few connections that all units of a relay share. Reads are single statements, so
+// that a connection is needed for a moment only.
 //
-// A connection is used for a unit only where it is known to lead to the server on which
-// the session lives that owns the unit, in the very life of it: what a unit has in memory is worth
-// nothing after a crash, where ids may be given out again. A connection does not outlive
-// a crash either, so it is enough to look once.
+// A connection is used for a unit only if it certainly leads to the server that holds the session
+// that owns the unit, in the same server life: the memory of a unit is worthless after a crash,
+// when ids may be assigned again. A connection does not outlive a crash either, so one check is
+// enough.
 type pool struct {
 	connector *store.Connector
-	free      chan *pooled // one for each connection there may be; nil in it is not connected
-	waiting   atomic.Int32 // how many wait for one
+	free      chan *pooled // one for each possible connection; without a conn it is not connected
+	waiting   atomic.Int32 // how many units wait for a connection
 }
 
 type pooled struct {
 	conn    *pgx.Conn
-	backend int32 // the session for which it was looked
+	backend int32 // the session for which it was verified
 }
 
 func newPool(c *store.Connector, n int) *pool {
@@ -48,8 +48,8 @@ func newPool(c *store.Connector, n int) *pool {
 	return p
 }
 
-// use runs f on a connection that is good for the unit. After an error that is not
-// an answer of the server the connection is given up.
+// use runs f on a connection that is verified for the unit. After an error that is not an answer of
+// the server the connection is given up.
 func (p *pool) use(ctx context.Context, pos Position, f func(*pgx.Conn) error) error {
 	return p.with(ctx, func(ctx context.Context, c *pooled) error {
 		if c.backend != pos.Backend {
@@ -62,8 +62,8 @@ func (p *pool) use(ctx context.Context, pos Position, f func(*pgx.Conn) error) e
 	})
 }
 
-// verify looks whether the connection is good for the unit. One of before may lead to
-// where the session was once: another one is asked then.
+// verify checks the connection for the unit. An older connection may lead to the session's former
+// server: then a new one is tried.
 func (p *pool) verify(ctx context.Context, c *pooled, pos Position) error {
 	err := pos.verify(ctx, c.conn)
 	if !errors.Is(err, errMoved) || c.backend == 0 {
@@ -102,22 +102,21 @@ func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error)
 	}
 	err := f(ctx, c)
 	if err != nil && !errors.Is(err, errFenced) && c.conn != nil {
-		// Reconnecting is rare and always right; picking up what was left half read is neither.
+		// Reconnecting is rare and always right; resuming a half-read result is neither.
 		store.Close(ctx, c.conn)
 		c.conn = nil
 	}
 	return err
 }
 
-// turn is how long a unit keeps a connection that others wait for, where it has work
-// without end.
+// turn is how long a unit with endless work keeps a connection that others wait for.
 const turn = 20 * time.Millisecond
 
-// wanted reports whether somebody waits for the connection that is used since began. Who
-// waits longest is next.
+// wanted reports whether another unit waits for the connection, which has been used since began.
+// The one that has waited longest is next.
 func (p *pool) wanted(began time.Time) bool { return p.waiting.Load() > 0 && time.Since(began) >= turn }
 
-// close ends all connections. Nobody uses them any more.
+// close ends all connections, which are no longer used.
 func (p *pool) close(ctx context.Context) {
 	for range cap(p.free) {
 		if c := <-p.free; c.conn != nil {
@@ -126,8 +125,8 @@ func (p *pool) close(ctx context.Context) {
 	}
 }
 
-// verify looks whether the session that owns the unit lives on the server that conn
-// leads to. It returns errMoved if not.
+// verify checks that the session that owns the unit is on the server that conn leads to. It returns
+// errMoved if not.
 func (p Position) verify(ctx context.Context, conn *pgx.Conn) error {
 	var lives bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted
@@ -135,7 +134,7 @@ func (p Position) verify(ctx context.Context, conn *pgx.Conn) error {
 		AND classid = 'outbox_positions'::regclass::oid AND objid = $1::bigint::oid AND pid = $2)`, int64(p.Unit), p.Backend).Scan(&lives)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look for the session that owns the unit: %w", err)
+		return fmt.Errorf("find the session that owns the unit: %w", err)
 	case !lives:
 		return errMoved
 	}

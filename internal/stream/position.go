@@ -17,25 +17,25 @@ type Position struct {
 	Part        int
 	// Unit is the number of the unit's advisory lock.
 	Unit int32
-	// Epoch is this ownership: the next owner's is higher.
+	// Epoch numbers the ownerships: the next owner's is higher.
 	Epoch int64
-	// Everything up to Head is acknowledged, or in Open.
+	// All ids up to Head are acknowledged, or in Open.
 	Head int64
 	Open Ranges
-	// Delivered is how many events the destination has acknowledged so far.
+	// Delivered is how many deliveries the destination has acknowledged so far.
 	Delivered int64
-	// Backend is the process of the server behind the session that owns the unit.
+	// Backend is the process id of the server process of the session that owns the unit.
 	Backend int32
-	// Clean says that whoever had the unit before handed it over, or that it was this
-	// relay, or nobody.
+	// Clean reports that the previous owner handed the unit over, or was this relay, or that there
+	// was none.
 	Clean bool
 
 	proof *proof
 }
 
-// Sure reports whether the session on which the unit was taken was proven to live
-// within the last second. While it is false nothing may begin; it may become true
-// again, unless the session is lost.
+// Sure reports whether the session on which the unit was taken was proven alive within the last
+// second. While it is false no delivery may start; it may become true again, unless the session is
+// lost.
 func (p *Position) Sure() bool { return p.proof != nil && p.proof.sure() }
 
 func (p *Position) place() place { return place{destination: p.Destination, part: p.Part} }
@@ -43,17 +43,16 @@ func (p *Position) place() place { return place{destination: p.Destination, part
 // maxOpen bounds the ranges that are written with a position.
 const maxOpen = 4096
 
-// SaveSQL writes how far a unit has come. Its parameters are those of
-// [Position.SaveParams]. It touches one row, or none: then somebody else owns the unit,
-// or the position was moved by hand. Whoever finds that begins nothing more, and calls
-// [Keeper.Look].
+// SaveSQL writes the position of a unit. Its parameters are those of [Position.SaveParams]. It
+// changes one row, or none if another relay owns the unit, or the position was moved by hand. The
+// caller then starts nothing more, and calls [Keeper.Look].
 const SaveSQL = `UPDATE outbox_positions SET head = $3::bigint, open = $4::text::int8multirange,
 	delivered = delivered + $5::bigint, updated_at = clock_timestamp() WHERE unit = $1::int AND epoch = $2::bigint`
 
-// SaveParams returns the parameters of [SaveSQL], as text: to be sent with other
-// statements in one flight. delivered is how many events were acknowledged since the
-// last write. Of more than 4,096 ranges the head that is written lies below all that
-// are too many, so that a crash repeats more of what each aggregate has got last.
+// SaveParams returns the parameters of [SaveSQL], as text, to be sent with other statements in one
+// flight. delivered is how many events were acknowledged since the last write. If there are more
+// than 4,096 ranges, the written head lies below the surplus, so that a crash repeats a longer
+// suffix of each aggregate's deliveries.
 func (p *Position) SaveParams(head int64, open Ranges, delivered int64) [][]byte {
 	head, open = bound(head, open)
 	return [][]byte{
@@ -70,7 +69,7 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// Save runs [SaveSQL]. It returns false where the unit is not this owner's any more.
+// Save runs [SaveSQL]. It returns false if the unit does not belong to this owner any more.
 func (p *Position) Save(ctx context.Context, db execer, head int64, open Ranges, delivered int64) (ok bool, err error) {
 	head, open = bound(head, open)
 	tag, err := db.Exec(ctx, SaveSQL, p.Unit, p.Epoch, head, open.String(), delivered)
@@ -93,8 +92,7 @@ func takeOver(ctx context.Context, conn *pgx.Conn, owner int64, unit int32) (*ta
 	var got taken
 	var before *int64
 	var open string
-	// Nobody but the holder of the lock changes the owner, so it is the same in both
-	// reads of the row.
+	// Only the holder of the lock changes the owner, so it is the same in both reads of the row.
 	err := conn.QueryRow(ctx, `WITH before AS (SELECT unit, owner FROM outbox_positions WHERE unit = $1)
 		UPDATE outbox_positions AS p SET epoch = p.epoch + 1, owner = $2, updated_at = clock_timestamp()
 		FROM before WHERE p.unit = before.unit
@@ -111,25 +109,25 @@ func takeOver(ctx context.Context, conn *pgx.Conn, owner int64, unit int32) (*ta
 	return &got, nil
 }
 
-// sqlHandOver says that nothing of a unit is under way any more.
+// sqlHandOver records that no delivery of a unit is running any more.
 const sqlHandOver = `UPDATE outbox_positions SET owner = NULL, updated_at = clock_timestamp() WHERE unit = $1 AND epoch = $2`
 
-// PositionRow is the position of one unit, as anybody may read it.
+// PositionRow is the position of one unit, as any role with the privilege reads it.
 type PositionRow struct {
 	// Destination is empty for the router.
 	Destination string
 	Part        int
 	Unit        int32
 	Epoch       int64
-	// Owner is the number of the relay that has the unit, nil after it was handed over.
+	// Owner is the number of the relay that owns the unit, nil after a handover.
 	Owner *int64
-	// Everything up to Head is acknowledged, or in Open.
+	// All ids up to Head are acknowledged, or in Open.
 	Head int64
 	Open Ranges
-	// Delivered is how many events the destination has acknowledged so far.
+	// Delivered is how many deliveries the destination has acknowledged so far.
 	Delivered int64
-	// Lag is how many ids lie before the destination: those above Head and those in
-	// Open. Some of them have no event, and some events are not for it.
+	// Lag is how many ids the destination still has to handle: those above Head and those in Open.
+	// Some of them have no event, and some events are not for it.
 	Lag int64
 	// UpdatedAt is when the position last changed.
 	UpdatedAt time.Time

@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// Range are the ids of events from From to To, both included.
+// Range is the range of ids from From to To, both included.
 type Range struct{ From, To int64 }
 
-// Ranges is a set of ids: sorted, disjoint ranges, of which no two touch. The zero
-// value is the empty set. In the database it is an int8multirange.
+// Ranges is a set of ids: sorted, disjoint ranges, of which no two touch. The zero value is the
+// empty set. In the database it is an int8multirange.
 type Ranges []Range
 
 // Len returns the number of ranges.
 func (r Ranges) Len() int { return len(r) }
 
-// IDs returns the number of ids, [math.MaxInt64] where there are more.
+// IDs returns the number of ids, at most [math.MaxInt64].
 func (r Ranges) IDs() int64 {
 	var n uint64
 	for _, g := range r {
@@ -32,7 +32,7 @@ func (r Ranges) IDs() int64 {
 	return int64(n)
 }
 
-// common returns how many ids both sets have.
+// common returns how many ids are in both sets.
 func (r Ranges) common(o Ranges) int64 {
 	var both Ranges
 	for i, j := 0, 0; i < len(r) && j < len(o); {
@@ -60,13 +60,13 @@ func (r Ranges) reaching(id int64) int {
 	return i
 }
 
-// Add puts the ids of g into the set; a range that ends before it begins has none.
+// Add adds the ids of g to the set; a range that ends before it begins has none.
 func (r *Ranges) Add(g Range) {
 	if g.From > g.To {
 		return
 	}
 	all := *r
-	low, high := g.From, g.To // with the neighbours that it touches
+	low, high := g.From, g.To // including the neighbours that it touches
 	if low > math.MinInt64 {
 		low--
 	}
@@ -82,7 +82,7 @@ func (r *Ranges) Add(g Range) {
 	*r = slices.Replace(all, i, j, g)
 }
 
-// Remove takes the ids of g out of the set.
+// Remove removes the ids of g from the set.
 func (r *Ranges) Remove(g Range) {
 	if g.From > g.To {
 		return
@@ -113,7 +113,7 @@ func (r Ranges) String() string {
 		}
 		b = strconv.AppendInt(append(b, '['), g.From, 10)
 		b = append(b, ',')
-		if g.To < math.MaxInt64 { // else it has no bound, because there is no higher number
+		if g.To < math.MaxInt64 { // otherwise it has no bound, because there is no higher number
 			b = strconv.AppendInt(b, g.To+1, 10)
 		}
 		b = append(b, ')')
@@ -121,11 +121,11 @@ func (r Ranges) String() string {
 	return string(append(b, '}'))
 }
 
-// errRanges says that a text is no set of ids.
+// errRanges is returned for a text that is not a set of ids.
 var errRanges = errors.New("not an int8multirange")
 
-// ParseRanges reads what [Ranges.String] or PostgreSQL has written. A missing bound is
-// the lowest or the highest number that there is.
+// ParseRanges reads the format of [Ranges.String] and of PostgreSQL. A missing bound is the lowest
+// or the highest number.
 func ParseRanges(text string) (Ranges, error) {
 	body, opened := strings.CutPrefix(text, "{")
 	body, closed := strings.CutSuffix(body, "}")
@@ -154,7 +154,7 @@ func ParseRanges(text string) (Ranges, error) {
 	return all, nil
 }
 
-// parseRange reads one range, from its bracket to its bracket.
+// parseRange reads one range, from bracket to bracket.
 func parseRange(text string) (g Range, err error) {
 	from, to, ok := strings.Cut(text[1:max(1, len(text)-1)], ",")
 	if !ok || text[0] != '[' && text[0] != '(' {

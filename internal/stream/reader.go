@@ -15,87 +15,86 @@ import (
 )
 
 const (
-	// readTimeout bounds one read. It is above what the server gives a statement, so
-	// that the server gives up first.
+	// readTimeout bounds one read. It is above the statement_timeout, so that the server gives up
+	// first.
 	readTimeout = 15 * time.Second
-	// rowGuess is how many bytes a row is taken to have before any was read.
+	// rowGuess is the assumed size of a row before any was read, in bytes.
 	rowGuess = 16 << 10
-	// ahead is how many times the limit a read looks ahead when the last one was full.
+	// ahead is how far a read looks ahead after a full one, in multiples of the limit.
 	ahead = 8
 )
 
 var (
-	// ErrOrder says that rows came which could not: not in the order of their ids, or of
-	// ids that were not asked for. What has come of them is not delivered.
+	// ErrOrder reports rows that cannot be: out of the order of their ids, or with ids that were
+	// not requested. They are not delivered.
 	ErrOrder = errors.New("events out of order")
 	// errFailed says that a reader was used after an error.
 	errFailed = errors.New("the reader has failed before")
 )
 
-// Query says what to read.
+// Query is one read.
 type Query struct {
 	// Limit is the number of events, 1 at least.
 	Limit int
-	// Rows is the number of rows that may be read for that, where some are of types to
-	// skip; less than Limit is Limit. No more are read than the last read has made
-	// likely to be needed.
+	// Rows is the number of rows that may be read for Limit events, where some are of types to
+	// skip; less than Limit means Limit. No more rows are read than the last read has made likely
+	// to be needed.
 	Rows int
-	// Bytes bounds what is kept of them, but for the first; 0 is no bound. Up to about
+	// Bytes bounds the size of the kept rows, except the first; 0 is no bound. Up to about
 	// twice as much is read.
 	Bytes int
-	// Skip are the event types of which only the id is wanted, to know that it was
-	// there: their rows are seen, and no more of them is read.
+	// Skip are event types of which only the ids are read: their rows count as seen, and are not
+	// returned.
 	Skip []string
 }
 
-// Batch is what a read has found.
+// Batch is the result of a read.
 type Batch struct {
-	// Events are those that are wanted, by their ids. Attempt, Replay and Destination are
-	// not set. The caller may keep them; those of a batch share memory.
+	// Events are the wanted events, by id. Attempt, Replay and Destination are not set. The caller
+	// may keep them; those of a batch share memory.
 	Events []delivery.Event
-	// Delays are nil where no event is delayed. Else each event has here how long it has
-	// to wait still, 0 for not at all, 100 years at most.
+	// Delays is nil if no event is delayed. Otherwise it has for each event how long it must still
+	// wait, 0 for not at all, at most 100 years.
 	Delays []time.Duration
-	// Seen is the number of rows, with those of types to skip.
+	// Seen is the number of rows, including those of types to skip.
 	Seen int
-	// Bytes is the size of the rows that are kept.
+	// Bytes is the size of the rows that were kept.
 	Bytes int
-	// Full says that there may be more, and that the next read is worth while at once.
+	// Full reports that there may be more, and that another read pays at once.
 	Full bool
-	// Last is the highest id among the rows, 0 where there are none. It may be in a gap;
-	// how far all is known is [Reader.Head].
+	// Last is the highest id among the rows, 0 if there are none. It may be in a gap; [Reader.Head]
+	// is the id up to which all ids are known.
 	Last int64
 }
 
-// Reader reads outbox_events in the order of the ids, and passes nothing over: what it
-// has not seen below its head are gaps, and it looks into them with every read until it
-// knows that nobody can fill them any more. DESIGN.md has the proof. It holds no connection,
-// and one goroutine uses it. After an error it is of no more use, nor is the connection:
-// whoever has them makes others, and reads the position that is stored.
+// Reader reads outbox_events in the order of the ids, and misses none: ids below its head that it
+// has not seen are gaps, and every read includes them until the reader knows that no transaction
+// can fill them any more. DESIGN.md has the proof. A Reader holds no connection, and one goroutine
+// uses it. After an error neither the reader nor the connection can be used again: the caller
+// creates new ones, and reads the stored position.
 type Reader struct {
 	witnesses *Witnesses
 	head      int64
 	gaps      gaps
 	reads     uint64
-	server    server // of the last look
-	began     uint64 // of the last look
+	server    server // server of the last look
+	began     uint64 // begin of the last look
 	looked    time.Time
 	names     wire.Names
 	hits      []int64 // reused
-	row       int     // bytes that a row is taken to have
-	rare      float64 // rows that are taken to be read for an event, 1 at least
-	full      bool    // the last read was
-	expected  int     // events of the next read: as many as of the last
+	row       int     // assumed size of a row, in bytes
+	rare      float64 // assumed number of rows read per event, at least 1
+	full      bool    // the last read was full
+	expected  int     // expected events of the next read: as many as in the last
 	failed    bool
 }
 
-// NewReader returns a reader that goes on after head, and with what is open below:
-// ids that were in flight and ids that nobody had seen. w numbers what it does, and is
-// where the looks for [Reader.Looked] come from.
+// NewReader returns a reader that continues after head, and with the open ids below: ids that were
+// in flight and invisible ids. w numbers its reads, and makes the looks for [Reader.Looked].
 func NewReader(head int64, open Ranges, w *Witnesses) *Reader {
 	r := &Reader{witnesses: w, head: head, row: rowGuess, rare: 1}
 	below := slices.Clone(open)
-	below.Remove(Range{head + 1, math.MaxInt64}) // it is read anyway
+	below.Remove(Range{head + 1, math.MaxInt64}) // ids above head are read anyway
 	r.gaps.add(below, &mark{seen: w.count.Add(1), since: time.Now()})
 	return r
 }
@@ -103,12 +102,12 @@ func NewReader(head int64, open Ranges, w *Witnesses) *Reader {
 // Head returns the highest id that was seen.
 func (r *Reader) Head() int64 { return r.head }
 
-// Gaps returns the ids up to the head that were not seen and may still come.
+// Gaps returns the ids up to the head that were not seen and may still appear.
 func (r *Reader) Gaps() Ranges {
 	all := make(Ranges, 0, len(r.gaps.all))
 	for _, g := range r.gaps.all {
 		if n := len(all); n > 0 && all[n-1].To == g.From-1 {
-			all[n-1].To = g.To // noticed by different reads
+			all[n-1].To = g.To // found by different reads
 			continue
 		}
 		all = append(all, g.Range)
@@ -116,8 +115,8 @@ func (r *Reader) Gaps() Ranges {
 	return all
 }
 
-// NextLook returns when a look is worth its price for the gaps that there are; false
-// where none is. A look is followed by a read, which is what it is for.
+// NextLook returns when a look is worth its cost for the current gaps; false if none is. A look
+// must be followed by a read, which is its purpose.
 func (r *Reader) NextLook() (at time.Time, ok bool) { return r.gaps.next(r.looked, r.reads) }
 
 // NeedsLook reports whether the time of [Reader.NextLook] has come.
@@ -126,7 +125,7 @@ func (r *Reader) NeedsLook(now time.Time) bool {
 	return ok && !now.Before(at)
 }
 
-// Looked takes a look of the reader's witnesses, however old, between two reads.
+// Looked applies a look of the reader's witnesses, however old, between two reads.
 func (r *Reader) Looked(l *Look) {
 	r.looked = time.Now()
 	if l.began <= r.began {
@@ -139,19 +138,19 @@ func (r *Reader) Looked(l *Look) {
 	r.gaps.looked(l)
 }
 
-// GapStats tell of the gaps of a reader.
+// GapStats are the figures of a reader's gaps.
 type GapStats struct {
-	// Ranges and IDs are how many there are.
+	// Ranges and IDs are the numbers of ranges and ids.
 	Ranges int
 	IDs    int64
-	// Oldest is the age of the oldest one, in this process.
+	// Oldest is the age of the oldest gap, in this process.
 	Oldest time.Duration
-	// PIDs are the processes of the server that may fill the oldest, as of the last look;
-	// 0 stands for a prepared transaction.
+	// PIDs are the server processes that may fill the oldest gap, as of the last look; 0 stands for
+	// a prepared transaction.
 	PIDs []int32
 }
 
-// GapStats returns what is known of the gaps now.
+// GapStats returns the current figures of the gaps.
 func (r *Reader) GapStats() GapStats {
 	s := GapStats{Ranges: len(r.gaps.all), IDs: r.Gaps().IDs()}
 	if len(r.gaps.marks) > 0 { // in the order in which they were seen
@@ -164,9 +163,9 @@ func (r *Reader) GapStats() GapStats {
 	return s
 }
 
-// Read reads once: one statement, in no transaction, on a connection of store.Connector.
-// It returns when the server has answered, also where ctx ends before: the connection is
-// worth more than the moment.
+// Read reads once: one statement, in no transaction, on a connection of store.Connector. It returns
+// when the server has answered, even if ctx ends before: the connection is worth more than the
+// moment.
 func (r *Reader) Read(ctx context.Context, conn *pgx.Conn, q Query) (Batch, error) {
 	if r.failed {
 		return Batch{}, errFailed
@@ -184,9 +183,9 @@ func (r *Reader) Read(ctx context.Context, conn *pgx.Conn, q Query) (Batch, erro
 	return p.batch, nil
 }
 
-// bounds returns how many rows to read, and up to which id. A read behind a full one looks
-// ahead no further than it needs to: so much of a partitioned table is left alone. What
-// lies behind is found by the read after it, which has no such bound.
+// bounds returns how many rows to read, and up to which id. A read after a full one looks ahead no
+// further than necessary, which skips most of a partitioned table. The next read has no such bound,
+// and finds the events beyond.
 func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	limit, upto = max(1, q.Limit), math.MaxInt64
 	if len(q.Skip) > 0 && q.Rows > limit {
@@ -201,7 +200,7 @@ func (r *Reader) bounds(q Query) (limit int, upto int64) {
 	return limit, upto
 }
 
-// advance takes over what a read has found. It cannot fail.
+// advance applies the result of a read. It cannot fail.
 func (r *Reader) advance(p *pass) {
 	cut := p.cut || p.rows >= p.limit
 	horizon := int64(math.MaxInt64)

@@ -14,9 +14,9 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// router reads the table for nobody: it looks for events whose type has no route, and
-// makes rows of them. When their type gets a route it hands them to who gets them. It has a
-// position like any destination, and no lane. One goroutine does all of it.
+// router reads the table for events whose type has no route, and stores them as rows. When their
+// type gets a route it hands them to its destinations. It has a position like any destination, and
+// no lane. One goroutine does all of it.
 type router struct {
 	e      *Engine
 	pos    Position
@@ -26,15 +26,15 @@ type router struct {
 	seek   atomic.Bool
 
 	routes   routes
-	loaded   time.Time // when the routes were read; zero if they are to be read
+	loaded   time.Time // when the routes were read; zero: they must be read
 	skip     []string
 	skipped  map[string]bool
-	said     map[string]bool // types of which it was said that they have no route
+	said     map[string]bool // types whose lack of a route has been reported
 	pending  []unroutedEvent
-	unsorted bool // there may be rows whose type has a route by now
+	unsorted bool // there may be rows whose type has gained a route
 	dirty    bool
-	yielded  bool  // there is more to read, and others wait for the connection
-	gapIDs   int64 // after the last read
+	yielded  bool  // there is more to read, but other units wait for the connection
+	gapIDs   int64 // ids in gaps after the last read
 	checkAt  time.Time
 	nextAt   time.Time
 	gapWait  time.Duration
@@ -44,7 +44,7 @@ type router struct {
 	figures  atomic.Pointer[observe.PositionStats]
 }
 
-// routerGapPoll is the first pause between two looks at ids that nobody has seen.
+// routerGapPoll is the first pause between two reads of invisible ids.
 const routerGapPoll = 50 * time.Millisecond
 
 type unroutedEvent struct {
@@ -64,13 +64,13 @@ func newRouter(e *Engine, p Position) *router {
 
 func (r *router) stats() observe.PositionStats { return *r.figures.Load() }
 
-// hinted tells the router that there may be something to read, and with seek that
-// routes may have changed. It never blocks.
+// hinted reports to the router that there may be events to read, and with seek that routes may have
+// changed. It never blocks.
 func (r *router) hinted(seek bool) { //nolint:revive // it is what the caller knows
 	if seek {
 		r.seek.Store(true)
 	}
-	// What has no route is in nobody's hurry: events are left for the next poll.
+	// Events without a route are not urgent: they are left for the next poll.
 	if !seek {
 		return
 	}
@@ -81,7 +81,7 @@ func (r *router) hinted(seek bool) { //nolint:revive // it is what the caller kn
 	}
 }
 
-// run works until ctx ends. It returns an error where the unit is lost.
+// run works until ctx ends. It returns an error if the unit is lost.
 func (r *router) run(ctx context.Context) error {
 	pause := reconnectPauses()
 	for ctx.Err() == nil {
@@ -122,7 +122,7 @@ func (r *router) wait(ctx context.Context) {
 	}
 }
 
-// work reads on as far as there is anything, and hands out what has got a route.
+// work reads as far as there are events, and hands out those that have gained a route.
 func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	if !time.Now().Before(r.checkAt) {
 		if err := r.e.checkIDs(ctx, conn, "", r.reader.Head()); err != nil {
@@ -174,36 +174,35 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// complete reports whether the destination waits for nothing but to be handed what is
-// stored, with its newest routes: the router has seen all that it had passed.
+// complete reports whether the destination waits only to be handed stored events, with its newest
+// routes: the router has seen all that it had passed.
 func (r *router) complete(to *span, gaps Ranges) bool {
 	return to.waits() && to.from.within(r.reader.Head(), gaps)
 }
 
-// awaited reports whether a destination waits to be told that it has been handed
-// everything, and there is nothing to be read for that any more: it does not wait until
-// the router has read a backlog that the destination will read by itself.
+// awaited reports whether a destination waits for the end of its handover without any read being
+// necessary for that: it need not wait until the router has read a backlog that the destination
+// will read by itself.
 func (r *router) awaited() bool {
 	gaps := r.reader.Gaps()
 	return slices.ContainsFunc(r.routes.all, func(to span) bool { return r.complete(&to, gaps) })
 }
 
-// hurried reports whether a destination waits until the router has read on.
+// hurried reports whether a destination waits for the router to read further.
 func (r *router) hurried() bool {
 	return slices.ContainsFunc(r.routes.all, func(to span) bool { return to.waits() })
 }
 
 const (
-	// routerBatch is how many times as many rows as others the router reads at once: as
-	// a rule their ids alone.
+	// routerBatch is how many times as many rows as a destination the router reads at once: mostly
+	// only their ids.
 	routerBatch = 10
-	// routerShare is how many times as long as it reads the router leaves the database to
-	// others while there is a backlog, or a unit loads what is stored of its: what has no
-	// route is in nobody's hurry.
+	// routerShare is the router's pause, in multiples of the time of its read, while there is a
+	// backlog, or a unit loads its stored deliveries: events without a route are not urgent.
 	routerShare = 4
 )
 
-// pause lets others read; what is said to the router ends it.
+// pause lets other units read; a call of hinted with seek ends it.
 func (r *router) pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -245,7 +244,7 @@ func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error
 		if v := r.routes.of(e.Type); r.routes.unrouted(v, e.ID) {
 			r.pending = append(r.pending, unroutedEvent{e.ID, e.Type})
 			if r.routes.due(v, e.ID) {
-				r.unsorted = true // it has got a route since
+				r.unsorted = true // it has gained a route since
 			} else if !r.routes.gotten(v) {
 				r.say(e)
 			}
@@ -272,7 +271,7 @@ func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error
 	return b.Full, nil
 }
 
-// say says once that a type has no route.
+// say logs once that a type has no route.
 func (r *router) say(e *delivery.Event) {
 	if r.said[e.Type] || len(r.said) >= maxSkip {
 		return
@@ -281,8 +280,7 @@ func (r *router) say(e *delivery.Event) {
 	r.e.log.Warn("no route matches this event type; its events wait for one", "event_type", e.Type, "event_id", e.ID)
 }
 
-// maySkip leaves the type out of what is read, if everything that is yet to be seen of it
-// is read by a destination.
+// maySkip adds the type to those that reads skip, if destinations read all of its remaining events.
 func (r *router) maySkip(eventType string) {
 	lowest := r.reader.Head()
 	if gaps := r.reader.Gaps(); gaps.Len() > 0 {
@@ -295,11 +293,11 @@ func (r *router) maySkip(eventType string) {
 	r.skip = append(r.skip, eventType)
 }
 
-// sqlUnrouted makes rows of events without a route.
+// sqlUnrouted stores events without a route as rows.
 const sqlUnrouted = `INSERT INTO outbox_deliveries (event_id, destination, event_type, state)
 SELECT p.id, '', p.type, 'unrouted' FROM unnest($1::bigint[], $2::text[]) AS p(id, type) ON CONFLICT DO NOTHING`
 
-// save writes the position, and the rows of what has no route with it.
+// save writes the position, and with it the rows of events without a route.
 func (r *router) save(ctx context.Context, conn *pgx.Conn) error {
 	if !r.dirty {
 		return nil

@@ -11,13 +11,13 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// outbox_routes has by which routes a destination reads which ids. Nothing in it
-// changes for an id that the destination has seen: routes that are added count for
-// what it has yet to see, and those that are taken away count on for what it has seen, and for what
-// the router has. So an event has the routes that it had when it was looked at first, by
-// its destination or by the router, and what has none can be told whenever it is looked at.
+// outbox_routes has the routes by which a destination reads which ids. They never change for an id
+// that the destination has seen: added routes apply to ids that it has not seen yet, and removed
+// routes still apply to ids that it, or the router, has seen. So an event has the routes of the
+// moment when it was first read, by its destination or by the router, and whether it has none can
+// be decided at any later time.
 
-// cut is what was seen at a moment: all ids up to head but those in open.
+// cut is the set of ids seen at a moment: all ids up to head except those in open.
 type cut struct {
 	head int64
 	open Ranges
@@ -26,7 +26,7 @@ type cut struct {
 // has reports whether the id had been seen.
 func (c *cut) has(id int64) bool { return id <= c.head && !c.open.Contains(id) }
 
-// within reports whether all of it is seen by a reader with that head and these gaps.
+// within reports whether a reader with that head and these gaps has seen all of it.
 func (c *cut) within(head int64, gaps Ranges) bool {
 	if head < c.head {
 		return false
@@ -44,14 +44,14 @@ func (c *cut) within(head int64, gaps Ranges) bool {
 
 func (c *cut) equal(o *cut) bool { return c.head == o.head && slices.Equal(c.open, o.open) }
 
-// Routes are the patterns of event types that lead to a destination, and those that
-// lead to others alone. The most specific one decides.
+// Routes are the patterns of event types that lead to a destination, and those that lead only to
+// others. The most specific one decides.
 type Routes struct {
 	Patterns []string
 	Others   []string
 }
 
-// way says where the events of a type go.
+// way is where the events of a type go.
 type way uint8
 
 const (
@@ -70,7 +70,7 @@ func (r *Routes) way(eventType string) way {
 	return elsewhere
 }
 
-// lists returns both as the table has them: an empty list is not NULL.
+// lists returns both lists as the table stores them: an empty list is not NULL.
 func (r *Routes) lists() (patterns, others []string) {
 	return append([]string{}, r.Patterns...), append([]string{}, r.Others...)
 }
@@ -79,11 +79,11 @@ func (r *Routes) equal(o *Routes) bool {
 	return slices.Equal(r.Patterns, o.Patterns) && slices.Equal(r.Others, o.Others)
 }
 
-// span is a row of outbox_routes: from the cut on, and until another one, the
-// destination reads by these routes. Where two of its spans have an id, either counts.
+// span is a row of outbox_routes: from its cut on, until another one, the destination reads by
+// these routes. If two of its spans contain an id, either counts.
 type span struct {
 	destination string
-	since       int64 // expected: some relay knows these routes, the owner does not
+	since       int64 // expected: another relay has these routes, the owner has not stored them
 	Routes
 	from   cut
 	until  cut
@@ -96,8 +96,8 @@ const expected = 0
 // contains reports whether the destination reads the id by these routes.
 func (s *span) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
 
-// waits reports whether the destination begins with these routes, and waits until it is
-// handed what had none before.
+// waits reports whether the destination begins with these routes, and waits to be handed the events
+// that had none before.
 func (s *span) waits() bool { return s.since != expected && !s.ended && !s.handed }
 
 func (s *span) equal(o *span) bool {
@@ -132,7 +132,7 @@ func readRoutes(ctx context.Context, db querier, destination *string) ([]span, e
 	return all, nil
 }
 
-// announce has all relays of the table look at their units, routes and stored deliveries.
+// announce makes all relays of the table check their units, routes and stored deliveries.
 func (e *Engine) announce(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, 'deliveries')`, outboxsql.Channel(e.Connector.Schema)); err != nil {
 		return fmt.Errorf("announce to other relays: %w", err)
@@ -141,21 +141,21 @@ func (e *Engine) announce(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// routes tell the router who gets what.
+// routes tells the router which destinations get which events.
 type routes struct {
 	all     []span
 	readers []reader           // by destination
 	byType  map[string]verdict // answers so far
 }
 
-// reader is a destination, with the places of its spans in all.
+// reader is a destination, with the indices of its spans in all.
 type reader struct {
-	spans  []int // that it has noted, in order
-	newest int   // -1: none is noted
-	coming int   // what is expected of it; -1: nothing
+	spans  []int // that it has stored, in order
+	newest int   // -1: none is stored
+	coming int   // the expected span; -1: none
 }
 
-// verdict is what the spans say of an event type: one way for each.
+// verdict is the judgement of the spans on an event type: one way for each.
 type verdict []way
 
 func newRoutes(all []span) routes {
@@ -188,18 +188,18 @@ func (s *routes) of(eventType string) verdict {
 	return v
 }
 
-// gets reports whether the reader gets such events by now.
+// gets reports whether the reader gets such events now.
 func (v verdict) gets(r *reader) bool { return r.newest >= 0 && v[r.newest] == here }
 
-// awaits reports whether the reader will get such events, and does not yet.
+// awaits reports whether the reader will get such events, but does not yet.
 func (v verdict) awaits(r *reader) bool { return r.coming >= 0 && v[r.coming] == here && !v.gets(r) }
 
-// gotten reports whether anybody gets such events by now.
+// gotten reports whether any reader gets such events now.
 func (s *routes) gotten(v verdict) bool {
 	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.gets(&r) })
 }
 
-// awaited reports whether somebody will get such events who does not yet.
+// awaited reports whether any reader will get such events, but does not yet.
 func (s *routes) awaited(v verdict) bool {
 	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.awaits(&r) })
 }
@@ -209,13 +209,13 @@ func (s *routes) reads(v verdict, r *reader, id int64) bool {
 	return slices.ContainsFunc(r.spans, func(i int) bool { return v[i] == here && s.all[i].contains(id) })
 }
 
-// read reports whether anybody finds the event by himself.
+// read reports whether any reader finds the event by itself.
 func (s *routes) read(v verdict, id int64) bool {
 	return slices.ContainsFunc(s.readers, func(r reader) bool { return s.reads(v, &r, id) })
 }
 
-// owed reports whether the reader, who gets such events or will, passed this one over, and
-// nobody was to get it then: nobody reads it, or those who do have got their route later.
+// owed reports whether the reader, which gets such events or will, passed this one when it was for
+// no destination: no reader reads it, or those that do have gained their route later.
 func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool { //nolint:revive // whether anybody does is asked once for all
 	latest := r.newest
 	if v.awaits(r) {
@@ -239,21 +239,20 @@ func (s *routes) owed(v verdict, r *reader, id int64, read bool) bool { //nolint
 	return passed
 }
 
-// unrouted reports whether the event is to be kept for those who do not read it by
-// themselves.
+// unrouted reports whether the event must be kept for readers that do not find it by themselves.
 func (s *routes) unrouted(v verdict, id int64) bool {
 	read := s.read(v, id)
 	return !read || slices.ContainsFunc(s.readers, func(r reader) bool { return s.owed(v, &r, id, read) })
 }
 
-// due reports whether somebody who gets such events by now is to be handed this one.
+// due reports whether the event must be handed to any reader that gets such events now.
 func (s *routes) due(v verdict, id int64) bool {
 	read := s.read(v, id)
 	return slices.ContainsFunc(s.readers, func(r reader) bool { return v.gets(&r) && s.owed(v, &r, id, read) })
 }
 
-// settled reports whether nothing of the type above the id is unrouted: somebody reads it, and
-// nobody is owed any of it.
+// settled reports whether no event of the type above the id is unrouted: a reader reads them, and
+// none of them is owed to any reader.
 func (s *routes) settled(v verdict, id int64) bool {
 	some := false
 	for i := range s.readers {

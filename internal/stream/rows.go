@@ -11,9 +11,9 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// What could not be delivered is a row of outbox_deliveries, and the owner of a
-// unit is the only one who deals with the rows of its destination. So a row is
-// read without a lock, and nothing in it says that it is under way.
+// An event that could not be delivered is a row of outbox_deliveries, and only the owner of a unit
+// handles the rows of its destination. So a row is read without a lock, and has no mark that it is
+// running.
 
 // stored is a row as it was read, with its event.
 type stored struct {
@@ -22,23 +22,24 @@ type stored struct {
 	at       pgtype.Timestamptz // available_at
 	attempts int
 	key      string // ordering_key
-	first    bool   // no row that is not dead comes before it in its line
+	first    bool   // no live row comes before it in its line
 	due      bool
-	delayed  bool // the event was not to be available when it was written
+	delayed  bool // the event was not available yet when it was written
 	orphan   bool // the event was deleted by hand
 	event    delivery.Event
 }
 
-// rowColumns are read by readRow.
+// rowColumns are the columns that readRow reads.
 //
-// Times are bounded, because neither infinity nor the ends of PostgreSQL's calendar fit into a time of Go.
+// Times are bounded, because neither infinity nor the ends of PostgreSQL's calendar fit into a
+// time.Time.
 const rowColumns = `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
 	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.payload::text, e.headers::text,
 	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent, e.available_at IS NOT NULL`
 
-// sqlDue reads the rows of a destination that are due, behind a place in the order of
-// their times. It looks at $4 rows, however many of them are of use: one that is not the
-// first of its line is returned as such. The index has the order.
+// sqlDue reads the due rows of a destination, after a place in the order of their times. It reads
+// $4 rows, whether or not they can be used: a row that is not the first of its line is returned as
+// such. The index has this order.
 const sqlDue = `SELECT ` + rowColumns + `, f.event_id IS NULL OR f.event_id = d.event_id
 FROM (SELECT * FROM outbox_deliveries
 	WHERE destination = $1 AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
@@ -48,7 +49,7 @@ LEFT JOIN LATERAL (SELECT b.event_id FROM outbox_deliveries AS b
 	ORDER BY b.event_id LIMIT 1) AS f ON d.ordering_key IS NOT NULL
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
 
-// sqlNextDue asks for the time of the first row behind a place in the order of their times.
+// sqlNextDue returns the time until the first row after a place in the order of their times.
 const sqlNextDue = `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
 FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
 
@@ -61,16 +62,16 @@ CROSS JOIN LATERAL (SELECT * FROM outbox_deliveries
 LEFT JOIN outbox_events AS e ON e.id = d.event_id
 ORDER BY w.n, d.event_id`
 
-// sqlWaits returns those of some lines that wait for nothing: no row is in front, or none at all is there.
+// sqlWaits returns those of some lines that do not wait: no row is in front, or there is none.
 const sqlWaits = `SELECT w.key FROM unnest($2::text[]) AS w(key)
 LEFT JOIN LATERAL (SELECT state FROM outbox_deliveries
 	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $3 AND state = 'dead')
 	ORDER BY event_id LIMIT 1) AS d ON true
 WHERE d.state IS NULL OR d.state = 'parked'`
 
-// readRows reads what a query returns in the order of rowColumns, and whether the row
-// is the first. It keeps no more than the given bytes of payloads, but one row; cut
-// says that there were more.
+// readRows returns the rows of a query in the order of rowColumns, and whether each is the first of
+// its line. It keeps at least one row, and no more than the given bytes of payloads; cut reports
+// that there were more.
 func readRows(ctx context.Context, conn *pgx.Conn, limit int, query string, args ...any) (all []stored, cut bool, err error) {
 	rows, err := conn.Query(ctx, query, args...)
 	if err != nil {
@@ -110,7 +111,7 @@ func bytesOf(s *string) []byte {
 	return []byte(*s)
 }
 
-// The states of rows, as they stand in the column.
+// The states of rows, as stored in the column.
 const (
 	stateRetry    = "retry"
 	stateParked   = "parked"

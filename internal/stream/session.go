@@ -18,16 +18,15 @@ import (
 )
 
 const (
-	// answerWithin bounds one round trip: who has no answer for that long takes the
-	// session for lost. Nothing has begun for two seconds by then.
+	// answerWithin bounds one round trip: without an answer for that long the session counts as
+	// lost. No delivery has started for two seconds by then.
 	answerWithin = 3 * time.Second
-	// unitLockTimeout bounds waiting for the row of a position that somebody else is
-	// writing: the session must show life meanwhile.
+	// unitLockTimeout bounds the wait for the row of a position that another session is writing:
+	// the session must prove life meanwhile.
 	unitLockTimeout = 300 * time.Millisecond
-	// creating is the object of the lock under which positions are made. All locks are
-	// of one class; objects above 0 are units, held by their owners, 0 is held shared by
-	// members, and one below 0 is held shared by members that would take the unit whose
-	// number is its opposite.
+	// creating is the object of the lock under which positions are created. All locks are of one
+	// class. Objects above 0 are units, held by their owners; 0 is held shared by members; an
+	// object below 0 is held shared by members that want the unit with the negated number.
 	creating = math.MinInt32
 )
 
@@ -38,9 +37,9 @@ type dbSession struct {
 	log     *slog.Logger
 	channel string
 
-	me      int32          // process of the server
-	class   int32          // of all locks
-	shown   []int32        // units that others see this relay would take, ascending
+	me      int32          // process id of the server process
+	class   int32          // class of all locks
+	shown   []int32        // the units that others see this relay wants, ascending
 	refused map[int32]bool // units whose position could not be written
 }
 
@@ -59,11 +58,10 @@ func openSession(ctx context.Context, c *store.Connector, o KeeperOptions, log *
 	return s, hangUp, nil
 }
 
-// close lets everything go in so many words: the server notices the end of a
-// connection a moment later.
+// close releases everything explicitly: the server notices the end of a connection a moment later.
 func (s *dbSession) close(ctx context.Context) {
 	if !s.conn.IsClosed() {
-		_ = s.trip(ctx, func(ctx context.Context) error { // if it fails, the end of the connection does it
+		_ = s.trip(ctx, func(ctx context.Context) error { // if it fails, the end of the connection releases the locks
 			_, err := s.conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
 			return err
 		})
@@ -71,8 +69,8 @@ func (s *dbSession) close(ctx context.Context) {
 	store.Close(ctx, s.conn)
 }
 
-// trip runs f within the time for one round trip. A statement that is under way comes
-// home even if ctx ends: breaking it off would take the session with it.
+// trip runs f within the time for one round trip. A running statement finishes even if ctx ends:
+// interrupting it would lose the session.
 func (s *dbSession) trip(ctx context.Context, f func(context.Context) error) error {
 	return within(ctx, answerWithin, f)
 }
@@ -86,8 +84,8 @@ func within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return nil
 }
 
-// begin sets what the session relies on, and keeps the table a stream. A take-over is
-// not lost with the server: its epoch would be given out twice.
+// begin sets the settings that the session relies on, and keeps the table a stream. Take-overs are
+// flushed to disk: a lost epoch would be given out twice.
 func (s *dbSession) begin(ctx context.Context, schema string) error {
 	err := s.trip(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, `SELECT set_config('synchronous_commit', 'on', false), set_config('lock_timeout', $1, false)`,
@@ -116,7 +114,7 @@ const (
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 )
 
-// look implements session. As a rule it is one flight.
+// look implements session. Usually it is one flight.
 func (s *dbSession) look(ctx context.Context, would []place) (seen, error) {
 	shown, err := s.lookOnce(ctx)
 	if err == nil && len(would) > 0 {
@@ -146,7 +144,7 @@ func (s *dbSession) look(ctx context.Context, would []place) (seen, error) {
 	return s.lookOnce(ctx)
 }
 
-// missing returns the destinations that have no position.
+// missing returns the destinations without a position.
 func (s *dbSession) missing(rows map[place]row) []Wanted {
 	var missing []Wanted
 	for _, w := range append([]Wanted{{}}, s.options.Destinations...) {
@@ -181,7 +179,7 @@ func (s *dbSession) lookOnce(ctx context.Context) (seen, error) {
 	return shown, err
 }
 
-// readLocks says who wants and who has which units.
+// readLocks returns which members want and own which units.
 func readLocks(rows pgx.Rows) (wants map[int32][]int32, owners map[int32]int32, err error) {
 	wants, owners = make(map[int32][]int32), make(map[int32]int32)
 	var pid int32
@@ -202,8 +200,8 @@ func readLocks(rows pgx.Rows) (wants map[int32][]int32, owners map[int32]int32, 
 	return wants, owners, err
 }
 
-// show lets others see which units this relay would take, and tells them to look. With
-// the first it becomes a member, and with none it is none any more.
+// show publishes the units that this relay wants, and notifies the other relays. The first unit
+// makes it a member; without units it is none any more.
 func (s *dbSession) show(ctx context.Context, units []int32) error {
 	less := slices.DeleteFunc(slices.Clone(s.shown), func(u int32) bool { return slices.Contains(units, u) })
 	more := slices.DeleteFunc(slices.Clone(units), func(u int32) bool { return slices.Contains(s.shown, u) })
@@ -266,7 +264,7 @@ func (s *dbSession) release(ctx context.Context, p Position, how departure) erro
 	return s.unlock(ctx, p.Unit)
 }
 
-// unlock lets the lock of a unit go, and tells the others, when it is free.
+// unlock releases the lock of a unit, and then notifies the other relays.
 func (s *dbSession) unlock(ctx context.Context, unit int32) error {
 	return s.trip(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, `SELECT pg_notify($3, 'units') FROM pg_advisory_unlock($1, $2)`, s.class, unit, s.channel)
@@ -274,15 +272,15 @@ func (s *dbSession) unlock(ctx context.Context, unit int32) error {
 	})
 }
 
-// isLost reports whether the session ended with err, or is of no use any more: after a
-// failover the old primary may keep its sessions, and takes no writes.
+// isLost reports whether the session ended with err, or is useless: after a failover the old
+// primary may keep its sessions, but is read-only.
 func (s *dbSession) isLost(err error) bool {
 	const readOnly = "25006"
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return !ok || pg.Code == readOnly || s.conn.IsClosed() || s.conn.PgConn().TxStatus() != 'I'
 }
 
-// complain says once of a unit that its position could not be written.
+// complain logs once per unit that its position could not be written.
 func (s *dbSession) complain(ctx context.Context, unit int32, err error) {
 	if !s.refused[unit] {
 		s.refused[unit] = true

@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// picture is who has what at one moment. Relays that look at the same time see the
-// same, and come to the same plan without a word between them.
+// picture is the distribution of the units at one moment. Relays that look at the same time see the
+// same picture, and make the same plan without communicating.
 type picture struct {
-	// me is the session of this relay, by the process of the server behind it.
+	// me is the session of this relay, by the process id of its server process.
 	me int32
-	// wants has the units that each member would deliver, in ascending order. What
-	// nobody is there to take is so never given away, while relays of different
-	// configurations run beside each other.
+	// wants has the units that each member wants, in ascending order. So a unit is never given to a
+	// member that does not deliver it, while relays of different configurations run next to each
+	// other.
 	wants map[int32][]int32
-	// owners has the session that holds each unit; what nobody holds is not there. An
-	// owner that stops is no member any more.
+	// owners has the session that holds each unit; a free unit has no entry. An owner that stops is
+	// no member any more.
 	owners map[int32]int32
 }
 
-// shares says which units this relay takes and gives: those that somebody wants and
-// nobody has go to whoever has least, and then who has two more than another gives one
-// to it, if the other wants one of them. So the loads of members with the same wants
-// differ by 1 at most, and no unit is moved that does not make them more even.
+// shares returns the units that this relay takes and gives. Wanted free units go to the member with
+// the fewest. Then a member with at least two more units than another gives one to it, if the other
+// wants one of them. So the loads of members with the same wants differ by 1 at most, and no unit
+// moves without making them more even.
 func (p picture) shares() (take, give []int32) {
 	for unit, to := range p.plan() {
 		owner, owned := p.owners[unit]
@@ -39,7 +39,7 @@ func (p picture) shares() (take, give []int32) {
 	return take, give
 }
 
-// plan returns who should have each unit.
+// plan returns the intended owner of each unit.
 func (p picture) plan() map[int32]int32 {
 	plan := maps.Clone(p.owners)
 	if plan == nil {
@@ -52,7 +52,7 @@ func (p picture) plan() map[int32]int32 {
 	members := slices.Sorted(maps.Keys(p.wants))
 	least := func(a, b int32) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) }
 	for _, unit := range p.free() {
-		to := slices.MinFunc(p.who(members, unit), least)
+		to := slices.MinFunc(p.wanting(members, unit), least)
 		plan[unit] = to
 		load[to]++
 	}
@@ -68,7 +68,7 @@ func (p picture) plan() map[int32]int32 {
 	return plan
 }
 
-// free returns the units that somebody wants and nobody has, in ascending order.
+// free returns the units that are wanted and free, in ascending order.
 func (p picture) free() []int32 {
 	var free []int32
 	for _, units := range p.wants {
@@ -82,8 +82,8 @@ func (p picture) free() []int32 {
 	return slices.Compact(free)
 }
 
-// who returns the members that want a unit.
-func (p picture) who(members []int32, unit int32) []int32 {
+// wanting returns the members that want a unit.
+func (p picture) wanting(members []int32, unit int32) []int32 {
 	return slices.DeleteFunc(slices.Clone(members), func(m int32) bool { return !p.wantedBy(m, unit) })
 }
 
@@ -92,8 +92,8 @@ func (p picture) wantedBy(member, unit int32) bool {
 	return found
 }
 
-// move returns the next unit to change hands: one of whoever has most, to whoever
-// has least. members are in the order of their loads.
+// move returns the next unit to move, from the member with the most to the one with the fewest.
+// members are in the order of their loads.
 func (p picture) move(plan map[int32]int32, load map[int32]int, members []int32) (unit, to int32, found bool) {
 	units := slices.Sorted(maps.Keys(plan))
 	for _, from := range slices.Backward(members) {

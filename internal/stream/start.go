@@ -10,9 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Start says where a destination begins that has no position yet. The zero value is
-// the beginning for the first destinations of a table, and now for those that come
-// later.
+// Start is where a destination without a position begins. The zero value is the beginning for the
+// first destinations of a table, and now for later ones.
 type Start struct {
 	from startFrom
 	id   int64
@@ -29,11 +28,11 @@ const (
 	startTime
 )
 
-// FromBeginning begins with the first event, or where a queue ended that became a stream.
+// FromBeginning begins with the first event, or where the former queue ended.
 func FromBeginning() Start { return Start{from: startBeginning} }
 
-// FromNow begins behind the last id that was given out. An event whose id was drawn
-// before, and whose transaction commits later, is not delivered.
+// FromNow begins after the last assigned id. An event whose id was drawn before, and whose
+// transaction commits later, is not delivered.
 func FromNow() Start { return Start{from: startNow} }
 
 // FromID begins with the event of that id, or the first above it.
@@ -58,12 +57,12 @@ func (s Start) String() string {
 	}
 }
 
-// createWithin bounds how long it may take to make positions: some are looked for by
-// time, and where many events were deleted the first is not found at once.
+// createWithin bounds the creation of positions: some are found by time, and where many events were
+// deleted the search for the first takes a while.
 const createWithin = 15 * time.Second
 
-// create makes the positions that are missing. Relays that start at the same time do
-// it one after the other.
+// create creates the missing positions. Relays that start at the same time do it one after the
+// other.
 func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 	var made []madePosition
 	err := within(ctx, createWithin, func(ctx context.Context) error {
@@ -118,7 +117,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 		tag, err := tx.Exec(ctx, `INSERT INTO outbox_positions (destination, head, open) VALUES ($1, $2, $3::text::int8multirange)
 			ON CONFLICT DO NOTHING`, p.destination, p.head, opening)
 		if err != nil {
-			return nil, fmt.Errorf("make the position of %q: %w", p.destination, err)
+			return nil, fmt.Errorf("create the position of %q: %w", p.destination, err)
 		}
 		if tag.RowsAffected() == 0 {
 			continue
@@ -127,24 +126,25 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 		if p.destination == "" {
 			continue
 		}
-		// At once: the router would take what nobody reads yet for events without a route.
+		// At once: otherwise the router would treat events that no destination reads yet as
+		// unrouted.
 		at := cut{head: p.head}
 		if at.open, err = ParseRanges(opening); err == nil {
 			err = firstRoutes(ctx, tx, all, &w, at)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("note the routes of %q: %w", p.destination, err)
+			return nil, fmt.Errorf("store the routes of %q: %w", p.destination, err)
 		}
 	}
 	return made, nil
 }
 
-// or returns where a destination begins of which nothing was said.
+// or returns the start of a destination without a configured one.
 func (s Start) or(destination string, first bool) Start {
 	switch {
 	case s.from != startDefault:
 		return s
-	case first || destination == "": // the router has to look at everything
+	case first || destination == "": // the router has to read everything
 		return FromBeginning()
 	default:
 		return FromNow()
@@ -156,14 +156,13 @@ type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// FirstSince returns the id at which the events begin whose created_at is t or later:
-// that of the first of them, or one below it that has no event; the next id to be given
-// out where there is none. It looks at 64 events at most. It is exact where created_at
-// rises with the ids. That is when the writing transaction began: events of
-// transactions that were open at t, and those whose writer chose another created_at,
-// may lie on either side.
+// FirstSince returns the id at which the events begin whose created_at is t or later: that of the
+// first of them, or a lower one without an event; or the next id to be assigned if there is no such
+// event. It reads at most 64 events. It is exact if created_at rises with the ids. created_at is
+// when the writing transaction began: events of transactions that were open at t, and those whose
+// writer chose another created_at, may lie on either side.
 func FirstSince(ctx context.Context, db rower, t time.Time) (int64, error) {
-	var low, high int64 // it is low, high, or between them
+	var low, high int64 // the result is low, high, or between them
 	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id() + 1`).
 		Scan(&low, &high)
 	for err == nil && low < high {

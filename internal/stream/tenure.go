@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// tenure is what the keeper has during one session. The goroutine of Run uses it.
+// tenure is the keeper's state during one session. Only the goroutine of Run uses it.
 type tenure struct {
 	k       *Keeper
 	session session
 	proof   *proof
 
 	held     map[place]*heldUnit
-	free     map[int32]time.Time // since when nobody is seen to have a unit
+	free     map[int32]time.Time // since when a unit has been seen free
 	slow     map[int32]time.Time // until when a member is left out
-	ripe     *time.Timer         // when the next of those held may begin
+	ripe     *time.Timer         // when the next held unit may begin
 	stopping bool
 }
 
@@ -31,7 +31,7 @@ type heldUnit struct {
 type heldState int
 
 const (
-	waiting heldState = iota // who had it before may still be at work
+	waiting heldState = iota // the previous owner's deliveries may still be running
 	working
 	leaving // Lost is running
 )
@@ -46,7 +46,7 @@ func newTenure(k *Keeper, s session) *tenure {
 	return t
 }
 
-// end has all units stopped that still work: the session is gone, or nothing is held.
+// end stops all working units: the session is gone, or no unit is held.
 func (t *tenure) end() {
 	t.proof.end()
 	t.ripe.Stop()
@@ -57,8 +57,7 @@ func (t *tenure) end() {
 	}
 }
 
-// run returns when the session is lost, or with nil when ctx has ended and all units
-// are given away.
+// run returns when the session is lost, or nil when ctx has ended and all units are given away.
 func (t *tenure) run(ctx context.Context) error {
 	prove := time.NewTicker(proveEvery)
 	defer prove.Stop()
@@ -93,10 +92,10 @@ func (t *tenure) run(ctx context.Context) error {
 	return nil
 }
 
-// errElsewhere is why a session is given up that lives.
+// errElsewhere is the reason to give up a session that is alive.
 var errElsewhere = errors.New("connections lead to another server than the one on which the session lives")
 
-// ask asks something of the session; the answer proves that it lives.
+// ask queries the session; the answer proves that it is alive.
 func (t *tenure) ask(f func() error) error {
 	sent := time.Now()
 	if err := f(); err != nil {
@@ -106,7 +105,7 @@ func (t *tenure) ask(f func() error) error {
 	return nil
 }
 
-// prove has the session show that it lives, after which units may begin that could not.
+// prove makes the session prove that it is alive. Units that could not begin before may begin then.
 func (t *tenure) prove(ctx context.Context) error {
 	if err := t.ask(func() error { return t.session.prove(ctx) }); err != nil {
 		return err
@@ -115,7 +114,7 @@ func (t *tenure) prove(ctx context.Context) error {
 	return nil
 }
 
-// look takes and gives what a fair share demands.
+// look takes and gives units according to the fair share.
 func (t *tenure) look(ctx context.Context) error {
 	if t.stopping {
 		return nil
@@ -134,7 +133,7 @@ func (t *tenure) look(ctx context.Context) error {
 	}
 	for _, h := range t.held {
 		if h.state == leaving {
-			delete(seen.owners, h.Unit) // as good as gone: nothing more has to go for its sake
+			delete(seen.owners, h.Unit) // as good as gone: no other unit must go in its place
 		}
 	}
 	take, give := seen.shares()
@@ -156,8 +155,8 @@ func (t *tenure) look(ctx context.Context) error {
 	return nil
 }
 
-// would returns the places that this relay would take. Those that it is giving away
-// are among them, if it has them: where its share has grown meanwhile, it takes them again.
+// would returns the places that this relay wants. Units that it is giving away are among them: if
+// its share has grown meanwhile, it takes them again.
 func (t *tenure) would() []place {
 	var would []place
 	for _, at := range t.k.places() {
@@ -168,7 +167,7 @@ func (t *tenure) would() []place {
 	return would
 }
 
-// busy reports whether what a unit is of has another one yet: its row was made anew.
+// busy reports whether the place of a unit belongs to another unit already: its row was recreated.
 func (t *tenure) busy(unit int32, rows map[place]row) bool {
 	for at, r := range rows {
 		if r.unit == unit {
@@ -178,8 +177,8 @@ func (t *tenure) busy(unit int32, rows map[place]row) bool {
 	return true
 }
 
-// leaveOutSlow takes members out of the picture that do not come for what they should
-// have: they are frozen, or cut off, and would be given the same again and again.
+// leaveOutSlow removes members from the picture that do not take their units: they are frozen, or
+// cut off, and would be assigned the same units again and again.
 func (t *tenure) leaveOutSlow(p picture) {
 	now := time.Now()
 	maps.DeleteFunc(t.slow, func(_ int32, until time.Time) bool { return now.After(until) })
@@ -204,8 +203,8 @@ func (t *tenure) leaveOutSlow(p picture) {
 	leaveOut()
 }
 
-// dropFenced gives away what somebody else has written over: a position that was moved
-// by hand, or forgotten. It is taken again as it is now.
+// dropFenced gives away units whose position was overwritten: moved by hand, or forgotten. They are
+// taken again with the current position.
 func (t *tenure) dropFenced(ctx context.Context, rows map[place]row) error {
 	for at, h := range maps.Clone(t.held) {
 		if r, found := rows[at]; found && r.unit == h.Unit && r.epoch == h.Epoch {
@@ -234,7 +233,7 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 	at := h.place()
 	t.held[at] = h
 	if doubt, known := t.k.doubt[at]; known && got.mine {
-		// Nobody else has had it since, but it has not begun here either.
+		// No other relay has owned it since, but it has not begun here either.
 		h.Clean, h.ripe = false, doubt
 	} else if !got.Clean {
 		h.ripe = time.Now().Add(sureFor)
@@ -246,8 +245,8 @@ func (t *tenure) take(ctx context.Context, unit int32) error {
 	return nil
 }
 
-// begin tells of the units that may begin, and has itself called again for the others.
-// A relay that froze while it took a unit may have lost it meanwhile.
+// begin reports the units that may begin, and schedules itself for the others. A relay that froze
+// while it took a unit may have lost it meanwhile.
 func (t *tenure) begin() {
 	if !t.proof.sure() {
 		return
@@ -278,37 +277,37 @@ func (t *tenure) give(ctx context.Context, h *heldUnit) error {
 		h.state = leaving
 		t.k.lose(h.place())
 	case waiting:
-		// Whoever takes it next has to wait as well.
+		// The next owner has to wait as well.
 		return t.release(ctx, h, uncleanly)
 	case leaving:
 	}
 	return nil
 }
 
-// handOver lets go of a unit that has stopped.
+// handOver releases a unit that has stopped.
 func (t *tenure) handOver(ctx context.Context, at place) error {
 	delete(t.k.leaving, at)
 	if h := t.held[at]; h != nil && h.state == leaving {
 		return t.release(ctx, h, cleanly)
 	}
-	t.k.Look() // it was lost with another session, and may be taken from now on
+	t.k.Look() // it was lost with another session, and may now be taken again
 	return nil
 }
 
-// release lets go of a unit, and has others look. So does this relay: what it
-// cannot give to anybody it takes again.
+// release releases a unit, and notifies the other relays. This relay looks, too: a unit that no
+// other relay takes, it takes again.
 func (t *tenure) release(ctx context.Context, h *heldUnit, how departure) error {
 	delete(t.held, h.place())
 	err := t.ask(func() error { return t.session.release(ctx, h.Position, how) })
 	if err != nil {
 		return err
 	}
-	t.k.log.InfoContext(ctx, "let a unit go", "destination", unitName(h.Destination), "part", h.Part, "unit", h.Unit, "epoch", h.Epoch)
+	t.k.log.InfoContext(ctx, "released a unit", "destination", unitName(h.Destination), "part", h.Part, "unit", h.Unit, "epoch", h.Epoch)
 	t.k.Look()
 	return nil
 }
 
-// stop takes no part any more, and gives everything away.
+// stop ends the membership, and gives all units away.
 func (t *tenure) stop(ctx context.Context) error {
 	t.stopping = true
 	err := t.ask(func() error {

@@ -2,19 +2,19 @@ package stream
 
 import "slices"
 
-// types are the event types that a destination reads past, and those that it gets by
-// routes that have ended.
+// types are the event types that a destination skips, and those that it gets by routes that have
+// ended.
 type types struct {
-	skip    []string        // event types that go to others
-	skipped map[string]bool // the same
-	former  []span          // routes that have ended, by which it has yet to read
+	skip    []string        // event types for other destinations
+	skipped map[string]bool // the same, as a set
+	former  []span          // routes that have ended, by which it still has to read
 }
 
-// maxSkip bounds the list of event types of which the id alone is read. Types are few;
-// where they are not, their rows are read for nothing.
+// maxSkip bounds the list of event types of which only the ids are read. Types are few; if they are
+// not, the rest of their rows is read in vain.
 const maxSkip = 500
 
-// pass notes a type that the destination does not get, so that its rows are not read.
+// pass records a type that the destination does not get, so that its rows are not read.
 func (t *types) pass(eventType string) {
 	if len(t.skip) < maxSkip && !t.everGot(eventType) {
 		t.skipped[eventType] = true
@@ -32,7 +32,7 @@ func (t *types) everGot(eventType string) bool {
 	return slices.ContainsFunc(t.former, func(s span) bool { return s.way(eventType) == here })
 }
 
-// forget forgets the routes by which nothing is left to be read.
+// forget drops the routes by which nothing is left to read.
 func (t *types) forget(head int64, gaps Ranges) {
 	t.former = slices.DeleteFunc(t.former, func(s span) bool { return s.until.within(head, gaps) })
 }

@@ -21,10 +21,9 @@ const (
 	heldPoll = 50 * time.Millisecond
 )
 
-// unit reads the table for one destination, hands what it reads to the lane, and keeps
-// account of what has become of it. One goroutine does all of that, one thing after the
-// other, so that there is no other order than the order in which it does them; only the
-// answers come from elsewhere, by way of the parcels.
+// unit reads the table for one destination, hands the events to the lane, and records their
+// outcomes. One goroutine does all of that, one step after the other, so that there is no order but
+// the order of its steps. Only the answers come from other goroutines, by way of the parcels.
 type unit struct {
 	e    *Engine
 	name string
@@ -41,17 +40,17 @@ type unit struct {
 	next   next
 	types  types
 
-	early   int64     // until this is read nothing that is stored goes; 0: it may
-	checkAt time.Time // when to look next whether ids still are what they were
-	routed  bool      // its routes are noted
-	loaded  bool      // what is stored is known
+	early   int64     // no stored row is delivered before this id has been read; 0: no limit
+	checkAt time.Time // when to check the sequence next
+	routed  bool      // its routes are stored
+	loaded  bool      // its stored rows are loaded
 	begun   bool      // the table has been read once
-	yielded bool      // there may be more to do, and others wait for the connection
-	stuck   bool      // the lane has no room, or there is too much in memory: waking is somebody else's
+	yielded bool      // there may be more work, but other units wait for the connection
+	stuck   bool      // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
 
 	figures atomic.Pointer[observe.PositionStats]
-	hint    atomic.Bool // somebody said that there is something to be read
-	seek    atomic.Bool // or that rows may be due
+	hint    atomic.Bool // there may be events to read
+	seek    atomic.Bool // rows may be due
 }
 
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
@@ -66,7 +65,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	return u
 }
 
-// poke tells the unit that there is something to do. It never blocks.
+// poke wakes the unit. It never blocks.
 func (u *unit) poke() {
 	select {
 	case u.wake <- struct{}{}:
@@ -74,8 +73,8 @@ func (u *unit) poke() {
 	}
 }
 
-// run works until ctx ends, which is when the unit is to be given away, and leaves
-// nothing under way. It returns an error where the unit is lost.
+// run works until ctx ends, which means that the unit must be given away, and leaves no delivery
+// running. It returns an error if the unit is lost.
 func (u *unit) run(ctx context.Context) error {
 	u.lane.Own(u.poke)
 	pause := reconnectPauses()
@@ -104,8 +103,7 @@ func (u *unit) run(ctx context.Context) error {
 	return u.leave(ctx, nil)
 }
 
-// prepare does what has to be done before anything is read. It reports whether that has
-// come to its end.
+// prepare does the work that precedes the first read. It reports whether it is complete.
 func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err error) {
 	if !time.Now().Before(u.checkAt) {
 		if err := u.e.checkIDs(ctx, conn, u.name, u.reader.Head()); err != nil {
@@ -123,7 +121,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 	if err := u.loadLines(ctx, conn); err != nil {
 		return false, err
 	}
-	// A delayed event that is due may come behind what the owner before had in hand.
+	// A delayed event that is due may come after events that the previous owner had in memory.
 	if u.lane.Ordered() && u.reader.Gaps().Len() > 0 {
 		u.early = max(u.early, u.reader.Head())
 	}
@@ -131,7 +129,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 	return true, nil
 }
 
-// work does what there is to do, for as long as there is anything.
+// work works for as long as there is anything to do.
 func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	began := time.Now()
 	for ctx.Err() == nil {
@@ -140,7 +138,7 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 		}
 		u.collect()
 		if u.seek.Swap(false) {
-			u.shelf.lookAnew()
+			u.shelf.searchNow()
 		}
 		if u.ledger.due() || len(u.shelf.drains) > 0 || len(u.shelf.pending.rows) >= maxPending {
 			if err := u.store(ctx, conn); err != nil {
@@ -158,14 +156,14 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// collect takes the answers.
+// collect processes the answers.
 func (u *unit) collect() {
 	acknowledged, news := u.flight.take(u.answered)
 	u.ledger.acknowledged += acknowledged
 	u.ledger.dirty = u.ledger.dirty || news
 }
 
-// answered takes what became of a delivery, other than that a fresh event was delivered.
+// answered records the outcome of a delivery, except for a fresh event that was delivered.
 func (u *unit) answered(a *dispatch.Answer) {
 	id, e := a.Event.ID, a.Event
 	out := entry{id: id, eventType: e.Type, attempts: a.Failures, delay: a.Delay}
@@ -186,7 +184,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 	case dispatch.VerdictParked:
 		u.shelf.doubtful[a.Key] = out.key
 		if a.Row && u.shelf.held[id] == stateParked {
-			delete(u.shelf.held, id) // it is where it belongs
+			delete(u.shelf.held, id) // its row is already right
 			return
 		}
 		out.state, out.class, out.err, out.delay = stateParked, "", "", 0
@@ -204,7 +202,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 	}
 }
 
-// read reads on in the table.
+// read reads the next events of the table.
 func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	now := time.Now()
 	if !u.next.more && now.Before(u.next.at) && !u.hint.Load() && u.early == 0 {
@@ -223,7 +221,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, Skip: u.types.skip})
 	if err != nil {
 		u.lane.Return(granted)
-		// A reader is of no use after an error, and has not moved.
+		// A reader cannot be used after an error, and has not moved.
 		u.reader = NewReader(u.reader.Head(), u.reader.Gaps(), u.e.witnesses)
 		u.hint.Store(true)
 		return false, err
@@ -231,7 +229,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	u.setFull(b.Full)
 	u.hand(&b, granted) //nolint:contextcheck // deliveries outlive the read
 	u.types.forget(u.reader.Head(), u.reader.Gaps())
-	// Ids that turn out to be dead are news as well.
+	// Finding that ids are dead is progress as well.
 	gapIDs := u.reader.Gaps().IDs()
 	if u.reader.Head() != before || b.Seen > 0 || gapIDs != u.next.gapIDs {
 		u.ledger.dirty = true
@@ -248,7 +246,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	return b.Full || b.Seen > 0, nil
 }
 
-// setFull takes note of whether there is more to read, for the vigil as well.
+// setFull records whether there is more to read, for the vigil as well.
 func (u *unit) setFull(full bool) {
 	switch {
 	case full && !u.next.more:
@@ -259,11 +257,11 @@ func (u *unit) setFull(full bool) {
 	u.next.more = full
 }
 
-// hand routes what was read and hands it to the lane.
+// hand routes the events of a read and hands them to the lane.
 func (u *unit) hand(b *Batch, granted int) {
 	p := u.parcel()
 	all := p.Room(len(b.Events))
-	eventType, wanted := "", false // of the event before: often the same
+	eventType, wanted := "", false // of the previous event: often the same
 	for i := range b.Events {
 		e := &b.Events[i]
 		if i == 0 || e.Type != eventType {
@@ -298,7 +296,7 @@ func (u *unit) wants(eventType string) bool {
 	return false
 }
 
-// look finds out whose transactions ids belong to that nobody has seen, if that is due.
+// look finds the transactions of invisible ids, if that is due.
 func (u *unit) look(ctx context.Context, conn *pgx.Conn) error {
 	if !u.reader.NeedsLook(time.Now()) {
 		return nil
@@ -308,11 +306,11 @@ func (u *unit) look(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	u.reader.Looked(l)
-	u.next.at = time.Now() // what was found to be over can be read now
+	u.next.at = time.Now() // gaps that were found to be over can be read now
 	return nil
 }
 
-// wait waits until there is something to do.
+// wait waits until there is work.
 func (u *unit) wait(ctx context.Context) {
 	at := time.Now().Add(u.e.limits.PollInterval)
 	if u.ledger.dirty {
@@ -338,7 +336,7 @@ func (u *unit) wait(ctx context.Context) {
 	}
 }
 
-// unsurePoll is how often a unit looks whether its session is proven to live again.
+// unsurePoll is how often a unit checks whether its session is proven alive again.
 const unsurePoll = 20 * time.Millisecond
 
 func earlier(a, b time.Time) time.Time {

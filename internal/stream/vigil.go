@@ -10,41 +10,40 @@ import (
 )
 
 const (
-	// pressure is how many events one read finds before the relay turns to reading
-	// without being told to.
+	// pressure is how many events one read finds before the relay switches to reading without
+	// notifications.
 	pressure = 8
-	// awakeFor is over how long an awake relay measures what it finds, before it
-	// stays awake or falls asleep.
+	// awakeFor is the period over which an awake relay counts events, before it stays awake or
+	// falls asleep.
 	awakeFor = 20 * time.Millisecond
-	// backlogFor is over how long it measures where it has not come to the end of what
-	// there is: a moment in which nothing was read is then one of the machine's.
+	// backlogFor is that period while there is a backlog: a moment without any read is then a pause
+	// of the machine.
 	backlogFor = 250 * time.Millisecond
-	// awakePause is between the reads of an awake relay that has come to the end.
+	// awakePause separates the reads of an awake relay that has caught up.
 	awakePause = 500 * time.Microsecond
-	// idleRate is the number of events per second that a relay reads as well one by
-	// one, asleep, and with less delay.
+	// idleRate is the number of events per second that a sleeping relay reads one by one as well,
+	// and with less delay.
 	idleRate = 2500
-	// silencePays is how much more writers must get done in silence for it to be worth
-	// while, where they had queued up for the bell.
+	// silencePays is how much more writers must get done in silence for silence to pay, if they had
+	// queued up for the bell.
 	silencePays = 1.2
 	// drowsyFirst is the first pause between the reads of a relay that falls asleep;
 	// each pause is twice as long as the one before.
 	drowsyFirst = time.Millisecond
-	// fastPoll is the poll interval while polls find what nobody announced, and
-	// fastPollFor how long it stays so after the last such find.
+	// fastPoll is the poll interval while polls find unannounced events, and fastPollFor how long
+	// it stays so after the last such event.
 	fastPoll    = 20 * time.Millisecond
 	fastPollFor = 5 * time.Second
-	// watchEvery is how often a relay that is rung for looks whether writers queue up,
-	// from watchRate events per second on. queueLength of them make a queue if they
-	// are there still after queueAgain: two commits may always meet.
+	// watchEvery is how often a relay checks whether writers queue up to ring, from watchRate
+	// events per second on. queueLength of them make a queue if they are still there after
+	// queueAgain: two commits may always coincide.
 	watchEvery  = 50 * time.Millisecond
 	watchRate   = 100
 	queueLength = 2
 	queueAgain  = 5 * time.Millisecond
 )
 
-// Holders is implemented by an [engine.Bell] that can tell whether another relay keeps it
-// silent.
+// Holders is implemented by an [engine.Bell] that can tell whether another relay keeps it silent.
 type Holders interface {
 	Silenced(ctx context.Context) (bool, error)
 }
@@ -54,11 +53,11 @@ type mode uint8
 
 const (
 	asleep mode = iota // the bell names ids; the poll is the floor
-	awake              // reading without a break, bell silent
-	drowsy             // the bell rings again, but somebody may have written silently and not committed
+	awake              // reads without a break; the bell is silent
+	drowsy             // the bell rings again, but silent writers may not have committed
 )
 
-// String returns the word for the mode, as figures have it.
+// String returns the label of the mode, as in figures.
 func (m mode) String() string {
 	switch m {
 	case asleep:
@@ -72,31 +71,30 @@ func (m mode) String() string {
 	}
 }
 
-// vigil decides how awake the relay is. Units tell it what they find, and ask it how
-// long to wait. The one goroutine of run works the bell.
+// vigil decides how awake the relay is. Units report to it what they find, and get from it how long
+// to wait. The goroutine of run operates the bell.
 //
-// A relay that falls asleep lets the bell ring, and then looks who holds the lock of the
-// sequence: whoever has written silently drew an id before, and holds it until the end of
-// its transaction. When none of those is left, one more read has seen all that they
-// wrote.
+// A relay that falls asleep lets the bell ring, and then finds the holders of the lock of the
+// sequence: a silent writer has drawn an id before, and holds the lock until the end of its
+// transaction. When none of them is left, one more read has seen all that they wrote.
 type vigil struct {
 	poll    time.Duration
 	bell    engine.Bell                                            // nil: the relay polls
-	look    func(ctx context.Context, after uint64) (*Look, error) // nil: it began before
+	look    func(ctx context.Context, after uint64) (*Look, error) // nil: it is too early for one
 	mark    func() uint64                                          // the time, as looks count it
 	wakeAll func()
 	report  func(error)
 
-	units  atomic.Int64  // that this relay owns
-	behind atomic.Int64  // those of them that have not come to the end
-	found  atomic.Int64  // rows, by all units; since the last look at it
+	units  atomic.Int64  // units that this relay owns
+	behind atomic.Int64  // units that have not caught up
+	found  atomic.Int64  // rows found by all units since the last check
 	heard  atomic.Int64  // notifications since then
 	rise   chan struct{} // capacity 1: be awake
 	blind  atomic.Bool   // notifications are not heard
 	fast   atomic.Int64  // until when to poll fast, in unix ns
-	slow   atomic.Bool   // it fell asleep over a backlog: what is read of that is no reason to be awake
+	slow   atomic.Bool   // it fell asleep during a backlog: reading that is no reason to be awake
 
-	asked time.Time // when busy was last asked; of run
+	asked time.Time // time of the last call of busy; used by run only
 
 	mu   sync.Mutex
 	mode mode
@@ -106,9 +104,9 @@ func newVigil(poll time.Duration, bell engine.Bell) *vigil {
 	return &vigil{poll: poll, bell: bell, rise: make(chan struct{}, 1)}
 }
 
-// wake has the relay be awake. It never blocks. One that is awake already stays so for
-// no longer than it would: it hears its own word that it is, as others do, and would
-// never sleep again.
+// wake makes the relay awake. It never blocks. It does not prolong the time of a relay that is
+// already awake: that hears its own notification that it is awake, as others do, and would never
+// sleep again.
 func (v *vigil) wake() {
 	if v.is() == awake {
 		return
@@ -132,7 +130,7 @@ func (v *vigil) become(m mode) {
 	v.wakeAll()
 }
 
-// saw takes note of what one read of a unit has found.
+// saw records the result of one read of a unit.
 func (v *vigil) saw(n int, full, announced bool) { //nolint:revive // what the read has shown
 	if n == 0 {
 		return
@@ -150,7 +148,7 @@ func (v *vigil) saw(n int, full, announced bool) { //nolint:revive // what the r
 	}
 }
 
-// pause returns how long a unit that has come to the end waits until it reads again.
+// pause returns how long a unit that has caught up waits until it reads again.
 func (v *vigil) pause() time.Duration {
 	if v.is() == awake {
 		return awakePause
@@ -161,8 +159,8 @@ func (v *vigil) pause() time.Duration {
 	return v.poll
 }
 
-// run works until ctx ends. It begins as if the relay had been awake: writers may have
-// been silent for one that is gone.
+// run works until ctx ends. It begins as if the relay had been awake: writers may have been silent
+// because of a dead relay.
 func (v *vigil) run(ctx context.Context) {
 	v.fallAsleep(ctx)
 	for ctx.Err() == nil {
@@ -177,8 +175,8 @@ func (v *vigil) run(ctx context.Context) {
 	}
 }
 
-// sleep waits until the relay is to be awake, and looks now and then whether writers
-// queue up to ring: they commit one after the other then.
+// sleep waits until the relay must be awake, and checks now and then whether writers queue up to
+// ring: they then commit one after the other.
 func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -200,8 +198,8 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 	}
 }
 
-// busy reports whether so much was found since it was last asked that the relay is to be
-// awake. A backlog of which nothing was found, and that is gone, is no reason to sleep any more.
+// busy reports whether so much was found since its last call that the relay must be awake. A
+// backlog that is gone, and of which nothing was found, no longer keeps the relay asleep.
 func (v *vigil) busy() bool {
 	now, found := time.Now(), v.found.Swap(0)
 	over := now.Sub(v.asked)
@@ -223,14 +221,14 @@ func (v *vigil) queued(ctx context.Context) bool {
 	}
 	for range 2 {
 		if n, err := v.bell.Queued(ctx); err != nil || n < queueLength {
-			return false // the bell finds out by itself what ails its connection
+			return false // the bell reports its own connection errors
 		}
 		sleep(ctx, queueAgain)
 	}
 	return true
 }
 
-// stayAwake keeps the bell silent until little is found.
+// stayAwake keeps the bell silent until the rate of events is low.
 func (v *vigil) stayAwake(ctx context.Context, floor float64) {
 	v.become(awake)
 	if v.bell != nil {
@@ -246,8 +244,8 @@ func (v *vigil) stayAwake(ctx context.Context, floor float64) {
 			began, found = time.Now(), 0
 		case ctx.Err() == nil && behind && over < backlogFor:
 		default:
-			// Else a destination that is slow would have the bell fall silent and ring again
-			// for as long as its backlog lasts.
+			// Otherwise a slow destination would make the bell fall silent and ring again for as
+			// long as its backlog lasts.
 			v.slow.Store(behind || found > 0)
 			return
 		}

@@ -12,36 +12,36 @@ import (
 )
 
 const (
-	// lookEvery is the least time between two looks: they cost about a millisecond, and
-	// PostgreSQL holds all of its lock table for as long.
+	// lookEvery is the least time between two looks: a look costs about a millisecond, during which
+	// PostgreSQL holds all of its lock table.
 	lookEvery = 50 * time.Millisecond
-	// lookShare bounds the time that looks take where they are expensive, as with tens of
-	// thousands of locks: one part in so many.
+	// lookShare bounds the share of time, 1/lookShare, that looks take if they are expensive, as
+	// with tens of thousands of locks.
 	lookShare = 20
 	// lookTimeout bounds one look.
 	lookTimeout = 15 * time.Second
 )
 
-// errNoSequence says that there is nothing to look for.
+// errNoSequence means that there is no sequence to look at.
 var errNoSequence = errors.New("outbox_events.id has no sequence of its own")
 
-// nextval takes ROW EXCLUSIVE on the sequence before it draws, for the transaction
-// at the top, and keeps it to its end: over ROLLBACK TO and PREPARE TRANSACTION, for
-// COPY, for each partition, for an id that was drawn and is not inserted yet. Nothing
-// of the relay ever takes that lock. The sequence is found anew by each look, because
-// one that was replaced has no holders. Where nobody holds it, one row tells so.
+// nextval takes ROW EXCLUSIVE on the sequence before it draws, for the top-level transaction, which
+// keeps it to its end: over ROLLBACK TO and PREPARE TRANSACTION, for COPY, for each partition, and
+// for an id that was drawn and is not inserted yet. No part of the relay ever takes that lock. Each
+// look finds the sequence again, because a replaced one has no holders. If there are no holders,
+// one row says so.
 const sqlLook = `SELECT s.oid::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid
 FROM (SELECT to_regclass(%s)::oid AS oid) AS s
 LEFT JOIN pg_locks AS l ON l.locktype = 'relation' AND l.relation = s.oid AND l.mode = 'RowExclusiveLock' AND l.granted
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 
-// theSequence is what is looked at; theTable is what must not be: see the tests.
+// theSequence is the object of looks; theTable is one that must not be: see the tests.
 const (
 	theSequence = `pg_get_serial_sequence('outbox_events', 'id')`
 	theTable    = `'outbox_events'`
 )
 
-// holder is a transaction that may have drawn ids and not yet ended.
+// holder is a transaction that may have drawn ids and has not ended.
 type holder struct {
 	transaction string // virtualtransaction of pg_locks
 	pid         int32  // 0 for a prepared one
@@ -49,28 +49,27 @@ type holder struct {
 
 func (h holder) prepared() bool { return h.pid == 0 }
 
-// server is what the names of transactions belong to. Where it changes, those that
-// were known before mean nothing any more.
+// server is the scope of the names of transactions. When it changes, earlier names are meaningless.
 type server struct {
 	sequence int64
 	started  int64 // microseconds since 1970
 }
 
-// Look is one look at who may have drawn ids and not yet ended. It does not change.
+// Look is one look at the transactions that may have drawn ids and have not ended. It is immutable.
 type Look struct {
 	began, ended uint64 // by the count of [Witnesses]
 	server       server
 	holders      []holder
 }
 
-// Witnesses looks for transactions that may still bring events, for any number of
-// readers. It is safe for concurrent use.
+// Witnesses finds transactions that may still write events, for any number of readers. It is safe
+// for concurrent use.
 type Witnesses struct {
-	count  atomic.Uint64 // numbers reads and looks in the order of their begin and end
-	object string        // SQL: what is looked at
-	one    chan struct{} // held by the only one who looks
+	count  atomic.Uint64 // numbers the beginnings and ends of reads and looks
+	object string        // SQL: the object of looks
+	one    chan struct{} // held during a look
 	last   *Look
-	next   time.Time // not before
+	next   time.Time // no look before this time
 }
 
 // NewWitnesses returns witnesses for the readers of one outbox_events, in one database.
@@ -78,10 +77,9 @@ func NewWitnesses() *Witnesses {
 	return &Witnesses{object: theSequence, one: make(chan struct{}, 1)}
 }
 
-// Look looks once, on a connection whose search_path has outbox_events and which is in
-// no transaction. Where the time for the next one has not come, it returns the last
-// look: [Reader.Looked] knows what that is good for. An error is one of this connection
-// only.
+// Look looks once, on a connection whose search_path has outbox_events and which is in no
+// transaction. If it is too early for another look, it returns the last one: [Reader.Looked] knows
+// what that is worth. An error concerns only this connection.
 func (w *Witnesses) Look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
 	select {
 	case w.one <- struct{}{}:
@@ -97,13 +95,13 @@ func (w *Witnesses) Look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
 	took := time.Since(begin)
 	w.next = begin.Add(max(lookEvery, lookShare*took))
 	if err != nil {
-		return nil, fmt.Errorf("look for open writers: %w", err)
+		return nil, fmt.Errorf("find open writers: %w", err)
 	}
 	w.last = l
 	return l, nil
 }
 
-// mark returns the time, as looks and reads count it.
+// mark returns the current count of reads and looks.
 func (w *Witnesses) mark() uint64 { return w.count.Add(1) }
 
 func (w *Witnesses) look(ctx context.Context, conn *pgx.Conn) (*Look, error) {

@@ -13,24 +13,24 @@ import (
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
-// writes are what has become of deliveries that were not simply delivered. They are
-// written in the transaction that moves the position past them, so that a position
-// never passes what is not safe elsewhere.
+// writes are the outcomes of deliveries that were not simply delivered. They are written in the
+// transaction that moves the position past them, so that a position never passes an event that is
+// not safe elsewhere.
 type writes struct {
 	rows    []entry
 	removed []int64
-	parked  map[dispatch.Key]int // rows by aggregate that are to be parked
-	fresh   []int64              // ids of rows that were no rows before: they are open until the write
+	parked  map[dispatch.Key]int // number of rows to park, by aggregate
+	fresh   []int64              // ids of new rows: they are open until the write
 }
 
-// entry is a row to be.
+// entry is a row to write.
 type entry struct {
 	id        int64
 	eventType string
 	state     string
 	attempts  int
 	delay     time.Duration
-	own       bool // it is due at the event's own time, whatever delay says
+	own       bool // it is due at the event's available_at, whatever delay is
 	key       string
 	class     string
 	err       string
@@ -39,10 +39,10 @@ type entry struct {
 
 func (w *writes) empty() bool { return len(w.rows)+len(w.removed) == 0 }
 
-// remove notes that a row was dealt with.
+// remove records that a row is finished.
 func (w *writes) remove(id int64) { w.removed = append(w.removed, id) }
 
-// put notes a row; key is that of its aggregate.
+// put adds a row; key is that of its aggregate.
 func (w *writes) put(r entry, key dispatch.Key) {
 	w.rows = append(w.rows, r)
 	if r.fresh {
@@ -56,10 +56,10 @@ func (w *writes) put(r entry, key dispatch.Key) {
 	}
 }
 
-// sqlPut writes rows; one that is there keeps how often it was replayed, and its last
-// error unless there is a new one. What was delayed by its writer is due at the very time
-// that the writer said, so that what becomes due together is in the order of ids. Where an event was read that had a row already,
-// which takes a crash, the row stays as it is.
+// sqlPut writes rows. An existing row keeps its replays, and its last error unless there is a new
+// one. A delayed event is due exactly at its available_at, so that rows that are due together are
+// in the order of ids. If an event was read that already had a row, which takes a crash, the row
+// stays as it is.
 const sqlPut = `INSERT INTO outbox_deliveries AS d
 	(event_id, destination, event_type, state, attempts, available_at, ordering_key, error_class, last_error)
 SELECT p.event_id, $1, p.event_type, p.state, p.attempts,
@@ -78,25 +78,24 @@ const (
 	lease_owner = NULL, lease_token = NULL, lease_until = NULL`
 )
 
-// sqlRemove deletes rows that have been dealt with.
+// sqlRemove deletes finished rows.
 const sqlRemove = `DELETE FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2)`
 
-// errFenced is returned by a write of a unit that is somebody else's by now.
+// errFenced is returned by a write of a unit that belongs to another relay.
 var errFenced = errors.New("the unit belongs to another relay by now")
 
-// errSlowWrite is why a write was broken off.
+// errSlowWrite is the cause of an interrupted write.
 var errSlowWrite = fmt.Errorf("the database did not answer within %v", roundTrip)
 
-// count is what one write of a position says.
+// count is the content of one write of a position.
 type count struct {
 	head int64
 	open Ranges
 }
 
-// save writes the position, and what has become of deliveries with it. All of it is
-// one transaction, and nothing of it is written where the unit is not ours any more. It
-// does not end with ctx: a statement that was broken off may come to the server after the
-// last one of the unit, and take the position back.
+// save writes the position, and the outcomes with it. It is one transaction, which writes nothing
+// if the unit is not ours any more. It does not end with ctx: an interrupted statement may reach
+// the server after the last one of the unit, and take the position back.
 func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	limit := roundTrip
 	if at, ok := ctx.Deadline(); ok {
@@ -107,19 +106,19 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	return u.saveCount(ctx, conn, u.count())
 }
 
-// count begins a write. What is acknowledged from here on is for the next one: it was open
-// when it was counted.
+// count begins a write. Events acknowledged from here on are for the next one: they were open when
+// this one was counted.
 func (u *unit) count() (c count) {
 	u.ledger.dirty = false
 	c.head, c.open = u.account(false)
 	return c
 }
 
-// saveCount writes what was counted. Deliveries go on meanwhile.
+// saveCount writes the count. Deliveries continue meanwhile.
 func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
 	began := time.Now()
-	// Rows that were delivered before what is not open any more must go with it. What has
-	// failed meanwhile is open and a row until the next write: the row counts.
+	// Rows delivered before the count must be removed with it. An event that has failed meanwhile
+	// is both open and a row until the next write: the row counts.
 	u.collect()
 	delta := u.ledger.acknowledged - u.ledger.written
 	w := &u.shelf.pending
@@ -136,13 +135,13 @@ func (u *unit) saveCount(ctx context.Context, conn *pgx.Conn, c count) error {
 		return w.write(ctx, tx, u.name)
 	})
 	if err == nil {
-		// Not before: who looks for rows that are due finds only what is written.
+		// Not before: a search for due rows finds only written ones.
 		u.shelf.wrote()
 	}
 	return u.saved(ok, err, c.head, delta, began)
 }
 
-// owned writes something else than the position, if the unit is ours still.
+// owned writes other rows than the position, if the unit is still ours.
 func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{}, func(tx pgx.Tx) error {
 		head, open := u.account(true)
@@ -154,7 +153,7 @@ func (u *unit) owned(ctx context.Context, conn *pgx.Conn, f func(pgx.Tx) error) 
 	})
 }
 
-// saved takes note of how a write went that was begun with at a time.
+// saved records the result of a write, and when it began.
 func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) error {
 	u.ledger.dirty = u.ledger.dirty || err != nil
 	switch {
@@ -167,7 +166,7 @@ func (u *unit) saved(ok bool, err error, head, delta int64, began time.Time) err
 	return nil
 }
 
-// write writes all of it for a destination.
+// write writes all of them for a destination.
 func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error {
 	var batch pgx.Batch
 	for _, fresh := range []bool{true, false} {
@@ -203,7 +202,7 @@ func (w *writes) write(ctx context.Context, tx pgx.Tx, destination string) error
 	return nil
 }
 
-// maxAttempts fits into the column.
+// maxAttempts fits the column.
 const maxAttempts = 1 << 30
 
 func isNoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
