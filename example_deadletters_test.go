@@ -11,8 +11,8 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 )
 
-// Dead letters are replayed when their cause is mended. A replay has an id of
-// its own, so that nobody takes it for a duplicate.
+// Dead letters are replayed when their cause is fixed. A replay has an id of its own, so that no
+// consumer takes it for a duplicate.
 func ExampleRelay_DeadLetters() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)

@@ -49,8 +49,7 @@ func Example() {
 	// order.created 1042: {"email":"ann@example.com","total":"12.50"}
 }
 
-// The most exact pattern wins: the type itself, then the longest prefix, then
-// the star.
+// The most specific pattern wins: the type itself, then the longest prefix, then the star.
 func ExampleRelay_Handle() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
@@ -128,8 +127,8 @@ func ExampleRelay_Route() {
 	// mail, attempt 2
 }
 
-// What cannot be cured by trying again is marked as permanent: the event
-// becomes a dead letter at once, and stays in outbox_deliveries for a person.
+// A failure that no retry can cure is marked as permanent: the event becomes a dead letter at once,
+// and stays in outbox_deliveries for a person.
 func ExamplePermanent() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
@@ -153,8 +152,7 @@ func ExamplePermanent() {
 	// orders: dead after 1 attempt(s): order 1042 has no customer
 }
 
-// A handler that was told when to come back says so; the backoff is for those
-// that were not.
+// A handler that knows when to retry returns the delay; the backoff is for those that do not.
 func ExampleRetryAfter() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)
@@ -186,8 +184,8 @@ func ExampleRetryAfter() {
 	// attempt 2
 }
 
-// A destination that is down is nobody's fault but its own: no attempt is
-// counted, its events wait, and one at a time probes it until it answers.
+// A destination that is down is not the event's fault: no attempt is counted, its events wait, and
+// one at a time probes it until it answers.
 func ExampleUnavailable() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := openExample(ctx)

@@ -79,8 +79,8 @@ func main() {
 }
 `
 
-// TestReadmeIsExample compiles the Go of README.md into one program, and runs it: one
-// half writes an event, the other half handles it.
+// TestReadmeIsExample compiles the Go of README.md into one program, and runs it: one half writes
+// an event, the other half handles it.
 func TestReadmeIsExample(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)

@@ -34,7 +34,7 @@ func (p *play) insert(eventType, delay string, n int) {
 	}
 }
 
-// TestStreamRouteAppears: events without a route get one by a restart, while others of the
+// TestStreamRouteAppears: events without a route gain one by a restart, while other events of the
 // same aggregates are written.
 func TestStreamRouteAppears(t *testing.T) {
 	t.Parallel()
@@ -49,7 +49,7 @@ func TestStreamRouteAppears(t *testing.T) {
 	p.eventually("what has no route is a row", `SELECT count(*) = 2000 FROM outbox_deliveries WHERE state = 'unrouted'`)
 	p.eventually("what has a route is delivered", `SELECT count(*) = 4 FROM outbox_positions WHERE head = 2200 AND open = '{}'`)
 	p.end(0, true)
-	// What was delivered already comes before: what had no route has no order with it.
+	// Delivered events come before: an event without a route has no order with them.
 	p.judge.forget()
 	p.types = append(p.types, "late")
 	p.start(0)
@@ -96,8 +96,8 @@ func TestStreamStormOfRestarts(t *testing.T) {
 	p.verdict()
 }
 
-// TestStreamIDsBeginAgain: a sequence that gives ids out again ends the relay, with words
-// about what to do, and so it does at the next start where it is behind still.
+// TestStreamIDsBeginAgain: a sequence that repeats ids ends the relay, with the remedy, and does so
+// at the next start while it is still behind.
 func TestStreamIDsBeginAgain(t *testing.T) {
 	t.Parallel()
 	for name, reset := range map[string]string{
@@ -132,7 +132,7 @@ func TestStreamIDsBeginAgain(t *testing.T) {
 	}
 }
 
-// forget begins the order anew.
+// forget starts the order over.
 func (j *judge) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -28,14 +28,14 @@ type play struct {
 	types []string // that are routed by now
 }
 
-// destinations of a play, and what is different about each.
+// destinations of a play, and their differences.
 func playDestinations() map[string][]notifyd.HandleOption {
 	return map[string][]notifyd.HandleOption{
 		"goes": nil, "blocks": {notifyd.WithBlockOnDead(), notifyd.WithConcurrency(3)}, "none": {notifyd.WithOrder(false)},
 	}
 }
 
-// judge knows what was written and what each destination has got.
+// judge records what was written and what each destination has received.
 type judge struct {
 	mu      sync.Mutex
 	written map[string][]int64 // committed ids per aggregate, in order
@@ -89,8 +89,8 @@ func (j *judge) deliver(_ context.Context, e *notifyd.Event) error {
 	return nil
 }
 
-// order: either an event is the next one of its aggregate, but for dead letters, or
-// something is delivered again: then all that follows is, too.
+// order: an event is the next one of its aggregate, except for dead letters, or it repeats: then
+// all that follows repeats, too.
 func (j *judge) order(e *notifyd.Event) {
 	last := j.last[e.Destination]
 	before := last[e.AggregateID]
@@ -149,7 +149,7 @@ func (p *play) start(i int) {
 	}()
 }
 
-// end ends a relay: kindly, or with its way to the database cut.
+// end ends a relay: in order, or with its connection to the database cut.
 func (p *play) end(i int, kindly bool) { //nolint:revive // two ends
 	pl := p.relay[i]
 	if !kindly {
@@ -161,8 +161,8 @@ func (p *play) end(i int, kindly bool) { //nolint:revive // two ends
 	}
 }
 
-// write has one writer write about n events in transactions of all kinds. It alone has
-// its aggregates, so that what it commits is in the order of ids.
+// write makes one writer write about n events in transactions of all kinds. Only this writer has
+// its aggregates, so its commits are in the order of ids.
 func (p *play) write(ctx context.Context, w, n int, types []string) error {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
@@ -175,7 +175,7 @@ func (p *play) write(ctx context.Context, w, n int, types []string) error {
 			return err
 		}
 		ids := make(map[string][]int64)
-		// So that nobody gets what the judge does not know of.
+		// So that no destination gets an event that the judge does not know.
 		p.judge.mu.Lock()
 		for range 1 + rand.IntN(8) {
 			aggregate := fmt.Sprintf("%d-%d", w, rand.IntN(6))
@@ -210,7 +210,7 @@ func (p *play) write(ctx context.Context, w, n int, types []string) error {
 	return nil
 }
 
-// missing says what is not delivered.
+// missing returns the events that are not delivered.
 func (j *judge) missing() (all []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -226,8 +226,7 @@ func (j *judge) missing() (all []string) {
 	return all
 }
 
-// settle waits until everything is delivered, and everything that died is replayed and
-// delivered.
+// settle waits until everything is delivered, and every dead letter is replayed and delivered.
 func (p *play) settle() {
 	p.t.Helper()
 	p.judge.mu.Lock()
@@ -258,10 +257,10 @@ func (p *play) settle() {
 	p.t.Errorf("not delivered: %v\n%s\n%s", missing, p.clean(), p.rows())
 }
 
-// playPatience is for a machine that is busy.
+// playPatience allows for a busy machine.
 const playPatience = 60 * time.Second
 
-// clean says what is left in the tables.
+// clean returns the rows that are left in the tables.
 func (p *play) clean() (left string) {
 	p.t.Helper()
 	err := p.pool.QueryRow(p.t.Context(), `SELECT format('%s rows, positions %s', (SELECT count(*) FROM outbox_deliveries),
@@ -283,9 +282,9 @@ func (p *play) rows() (text string) {
 	return text
 }
 
-// TestStreamPlay: writers commit and roll back, destinations fail in every way, relays
-// stop, are cut off and come back. Nothing is lost, the order of each aggregate is kept,
-// and what is delivered again is the end of what it had got.
+// TestStreamPlay: writers commit and roll back, destinations fail in every way, relays stop, are
+// cut off and come back. No event is lost, the order of each aggregate is kept, and only a suffix
+// of each aggregate's deliveries repeats.
 func TestStreamPlay(t *testing.T) {
 	t.Parallel()
 	for seed := range 3 {
@@ -336,7 +335,7 @@ func (p *play) run(events int) {
 	p.verdict()
 }
 
-// disturb does something unkind.
+// disturb causes a random fault.
 func (p *play) disturb() {
 	i := rand.IntN(len(p.relay))
 	names := slices.Collect(maps.Keys(playDestinations()))

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// way is the way of one relay to the database. It can be cut, as by kill -9 or a
-// firewall that resets: the server notices at once.
+// way is the connection of one relay to the database. It can be cut, as by kill -9 or a firewall
+// that resets: the server notices at once.
 type way struct {
 	target string
 	listen net.Listener
@@ -42,7 +42,7 @@ func newWay(t *testing.T, database string) (*way, string) {
 	return w, u.String()
 }
 
-// set cuts the way, or mends it.
+// set cuts the way, or restores it.
 func (w *way) set(cut bool) { //nolint:revive // the state itself
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -32,7 +32,7 @@ func newRouting(t *testing.T) *routing {
 	}
 }
 
-// shut has a destination take nothing until the function is called that is returned.
+// shut makes a destination refuse everything until the returned function is called.
 func (r *routing) shut(destination string) (open func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,8 +41,8 @@ func (r *routing) shut(destination string) (open func()) {
 	return func() { close(c) }
 }
 
-// deliver keeps what it gets. Of a type and an aggregate all was written in the order of
-// ids; between types there is no order where one of them had no route.
+// deliver records what it gets. All events of a type and an aggregate were written in the order of
+// ids; there is no order between types of which one had no route.
 func (r *routing) deliver(ctx context.Context, e *notifyd.Event) error {
 	r.mu.Lock()
 	gate := r.closed[e.Destination]
@@ -68,7 +68,7 @@ func (r *routing) deliver(ctx context.Context, e *notifyd.Event) error {
 	return nil
 }
 
-// start runs a relay until the function is called that is returned.
+// start runs a relay until the returned function is called.
 func (r *routing) start(all map[string][]string) (stop func()) {
 	r.t.Helper()
 	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(r.t.Output(), nil))),
@@ -146,7 +146,8 @@ func (r *routing) until(what, query string, args ...any) {
 
 const everythingRead = `SELECT count(*) > 0 AND bool_and(head >= (SELECT max(id) FROM outbox_events) AND open = '{}') FROM outbox_positions WHERE destination = ANY($1)`
 
-// has waits until a destination has got so many, and looks whether they are these, once each.
+// has waits until a destination has received that many events, and checks that they are these, once
+// each.
 func (r *routing) has(destination string, want ...[]int64) {
 	r.t.Helper()
 	all := slices.Sorted(slices.Values(slices.Concat(want...)))
@@ -177,7 +178,7 @@ func (r *routing) state() (text string) {
 	return text
 }
 
-// hold keeps the unit of a destination from all relays, as long as nobody has it.
+// hold keeps the unit of a destination from all relays, while it is free.
 func (r *routing) hold(destination string) (let func()) {
 	r.t.Helper()
 	conn, err := r.pool.Acquire(r.t.Context())
@@ -195,8 +196,8 @@ func (r *routing) hold(destination string) (let func()) {
 	return let
 }
 
-// TestStreamRouteTakenAway: what was routed to a destination while the route stood reaches
-// it, and what is written afterwards is kept, until there is a route again.
+// TestStreamRouteTakenAway: events that were routed to a destination while the route stood reach
+// it, and later ones are kept until there is a route again.
 func TestStreamRouteTakenAway(t *testing.T) {
 	t.Parallel()
 	for _, lags := range []string{"destination", "router"} {
@@ -223,7 +224,7 @@ func TestStreamRouteTakenAway(t *testing.T) {
 				r.until("the router has read", everythingRead, []string{""})
 			}
 			stop()
-			// The one that lags has yet to see those, by new routes.
+			// The one that lags still has to read those, by new routes.
 			stop = r.start(map[string][]string{"kept": {"x"}})
 			r.until("the routes have ended", `SELECT count(*) = 1 FROM outbox_routes WHERE until_head IS NOT NULL`)
 			second := r.write(500, "kept", "gone.a")
@@ -241,8 +242,8 @@ func TestStreamRouteTakenAway(t *testing.T) {
 	}
 }
 
-// TestStreamRouteMoves: a type goes to another destination by a pattern that is more
-// specific. What the first one had to get it gets, and neither misses anything.
+// TestStreamRouteMoves: a type goes to another destination by a more specific pattern. The first
+// one gets all events that were its own, and neither misses any.
 func TestStreamRouteMoves(t *testing.T) {
 	t.Parallel()
 	r := newRouting(t)
@@ -258,7 +259,7 @@ func TestStreamRouteMoves(t *testing.T) {
 	r.has("y", start["other"], first["other"])
 	r.until("y has passed them", everythingRead, []string{"y"})
 	stop()
-	// The router has seen nothing, x has not and y has: by now all of a are y's.
+	// The router has read nothing, x has not and y has: now all of a are y's.
 	stop = r.start(map[string][]string{"*": {"x"}, "a": {"y"}, "other": {"y"}})
 	r.until("the routes have ended", `SELECT count(*) = 2 FROM outbox_routes WHERE until_head IS NOT NULL`)
 	second := r.write(500, "a", "b", "other")
@@ -285,8 +286,8 @@ func TestStreamRouteMoves(t *testing.T) {
 	r.has("x", start["a"], first["b"], second["b"], slices.DeleteFunc(slices.Clone(first["a"]), func(id int64) bool { return !slices.Contains(r.got["x"], id) }))
 }
 
-// TestStreamRouteOfMany: a route is added for two destinations, of which one is behind the
-// other, and for a router that is behind both.
+// TestStreamRouteOfMany: a route is added for two destinations, one of which is behind the other,
+// and for a router that is behind both.
 func TestStreamRouteOfMany(t *testing.T) {
 	t.Parallel()
 	r := newRouting(t)
@@ -314,8 +315,8 @@ func TestStreamRouteOfMany(t *testing.T) {
 	stop()
 }
 
-// TestStreamRoutesSideBySide: a relay with new routes works beside one with old ones.
-// Its destinations get the new types while the others have yet to, and in the end all get all.
+// TestStreamRoutesSideBySide: a relay with new routes works next to one with old ones. Its
+// destinations get the new types while the others do not yet, and in the end all get all.
 func TestStreamRoutesSideBySide(t *testing.T) {
 	t.Parallel()
 	r := newRouting(t)
@@ -334,7 +335,7 @@ func TestStreamRoutesSideBySide(t *testing.T) {
 		ones, lates = append(ones, more["one"]...), append(lates, more["late"]...)
 	}
 	write()
-	// Some are of the new relay by now: they do not wait for the others.
+	// Some already belong to the new relay: they do not wait for the others.
 	r.until("a destination has new routes", `SELECT count(*) > 0 FROM outbox_routes WHERE since > 0 AND 'late' = ANY(patterns) AND handed`)
 	rows, err := r.pool.Query(t.Context(), `SELECT destination FROM outbox_routes WHERE since > 0 AND 'late' = ANY(patterns)`)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/notifyd/notifyd"
 )
 
-// storedLines makes what a relay may find stored when it takes a destination over, more
-// than it reads at once: many short lines, some long ones, dead letters in front and
-// alone. The names of aggregates begin with what is to become of later events of theirs.
+// storedLines creates the rows that a relay may find when it takes over a destination, more than it
+// reads at once: many short lines, some long ones, dead letters in front and alone. The names of
+// aggregates begin with the expected fate of their later events.
 const storedLines = `
 WITH line(aggregate, states) AS (
 	SELECT 'blocked-' || chr(97 + i % 5) || i, ARRAY['retry', 'parked'] FROM generate_series(1, 6000) AS i
@@ -28,8 +28,8 @@ event AS (
 INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, ordering_key)
 SELECT id, 'orders', event_type, substr(event_type, 7), (event_type <> 'order.parked')::int, now() + interval '1 day', 'order/' || aggregate_id FROM event`
 
-// TestStreamTakesLinesOver: what is stored keeps what comes later from being delivered
-// before it, or does not, however long the lines are and whatever is in them.
+// TestStreamTakesLinesOver: stored rows hold back later events of their aggregate, or do not,
+// however long the lines are and whatever states are in them.
 func TestStreamTakesLinesOver(t *testing.T) {
 	t.Parallel()
 	pool := streamPool(t)
@@ -90,8 +90,8 @@ func TestStreamTakesLinesOver(t *testing.T) {
 	}
 }
 
-// TestStreamTakesOpenOver: what the relay before had in hand when it died comes before
-// a delayed event of the same aggregate that was written later and is due by now.
+// TestStreamTakesOpenOver: events that the previous relay had in memory when it died come before a
+// delayed event of the same aggregate that was written later and is already due.
 func TestStreamTakesOpenOver(t *testing.T) {
 	t.Parallel()
 	pool := streamPool(t)

@@ -100,8 +100,8 @@ func TestStreamDelivers(t *testing.T) {
 	}
 }
 
-// TestStreamTriesOnce: where nobody dies, no attempt is made twice, however soon after it
-// the next one is due.
+// TestStreamTriesOnce: if no relay dies, no attempt is made twice, however soon the next one is
+// due.
 func TestStreamTriesOnce(t *testing.T) {
 	t.Parallel()
 	for name, option := range map[string]notifyd.HandleOption{"ordered": notifyd.WithConcurrency(4), "unordered": notifyd.WithOrder(false)} {

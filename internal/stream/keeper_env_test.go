@@ -17,10 +17,10 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// patience bounds waiting for something that is to happen.
+// patience bounds the wait for an expected event.
 const patience = 2 * time.Minute
 
-// keeping is a keeper that runs, and what it has said.
+// keeping is a running keeper, and its reports.
 type keeping struct {
 	*Keeper
 	tb    testing.TB
@@ -34,7 +34,7 @@ type keeping struct {
 	losses  int
 }
 
-// keep runs a keeper for destinations, that hears what others tell.
+// keep runs a keeper for destinations, which hears the notifications of others.
 func (l *log) keep(owner int64, destinations ...string) *keeping {
 	l.Helper()
 	return l.keepHalted(owner, nil, destinations...)
@@ -71,7 +71,7 @@ func (l *log) keepHalted(owner int64, halt chan struct{}, destinations ...string
 	return k
 }
 
-// hear calls look when relays tell each other something.
+// hear calls look when relays notify each other.
 func (l *log) hear(ctx context.Context, look func()) {
 	conn, err := pgx.Connect(ctx, l.url)
 	if err != nil {
@@ -109,7 +109,7 @@ func (k *keeping) lost(destination string, _ int) {
 	k.changed.Broadcast()
 }
 
-// until waits for a condition on what the keeper has.
+// until waits for a condition on the keeper's units.
 func (k *keeping) until(what string, ok func(units map[string]Position) bool) {
 	k.tb.Helper()
 	late := false
@@ -135,8 +135,8 @@ func (k *keeping) untilHas(n int) {
 	k.until(fmt.Sprintf("%d units", n), func(units map[string]Position) bool { return len(units) == n })
 }
 
-// untilSure waits until a position is known to be this relay's: on a busy machine an
-// answer may take longer than that is known for.
+// untilSure waits until a position is surely this relay's: on a busy machine an answer may take
+// longer than that is known for.
 func (k *keeping) untilSure(p Position) {
 	k.tb.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -183,7 +183,7 @@ func (l *log) owners() string {
 	return strings.Join(list[string](l, l.conn, `SELECT coalesce(owner::text, '-') FROM outbox_positions ORDER BY destination`), " ")
 }
 
-// untilTrue waits for a fact of the database of which nothing tells.
+// untilTrue waits for a condition of the database that no notification reports.
 func (l *log) untilTrue(what, query string, args ...any) {
 	l.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)

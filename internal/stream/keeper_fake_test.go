@@ -43,7 +43,7 @@ func newFakeServer() *fakeServer {
 	}
 }
 
-// notifyLocked has everybody look who listens.
+// notifyLocked makes all listening relays look.
 func (f *fakeServer) notifyLocked() {
 	for r := range f.looks {
 		if !f.deaf {
@@ -245,7 +245,7 @@ func (r *fakeRelay) awake() {
 	}
 }
 
-// freeze stops the relay, or lets it go on.
+// freeze stops the relay, or lets it continue.
 func (r *fakeRelay) freeze(is bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

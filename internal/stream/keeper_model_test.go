@@ -16,11 +16,11 @@ import (
 
 const (
 	modelRelays = 3
-	// modelDelivery is what a delivery takes, as a rule.
+	// modelDelivery is the usual duration of a delivery.
 	modelDelivery = 100 * time.Millisecond
 )
 
-// keeperStep is something that is done to relays.
+// keeperStep is an action on relays.
 type keeperStep struct {
 	after time.Duration // the step before
 	op    string
@@ -36,9 +36,9 @@ type keeperPlan struct {
 	steps []keeperStep
 }
 
-// keeperModel plays a plan in virtual time. Nothing may begin behind what a later owner
-// has begun, nothing may be under way when a unit is handed over, and in the end all is
-// shared fairly and stays so.
+// keeperModel plays a plan in virtual time. No delivery may start below one that a later owner has
+// started, none may be running when a unit is handed over, and in the end all units are shared
+// fairly and stay so.
 type keeperModel struct {
 	plan   keeperPlan
 	server *fakeServer
@@ -189,7 +189,7 @@ func (m *keeperModel) do(s keeperStep) {
 	}
 }
 
-// play returns what was wrong.
+// play returns the violations.
 func (p keeperPlan) play(t *testing.T) (broken []string) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
@@ -205,7 +205,7 @@ func (p keeperPlan) play(t *testing.T) (broken []string) {
 			r.freeze(false)
 			r.partition(false)
 		}
-		// Sessions of who was cut off end, and what takes long comes to its end.
+		// Sessions of relays that were cut off end, and long deliveries finish.
 		time.Sleep(slowFor + fakeIdle + p.slow + 5*time.Second) //nolint:forbidigo // virtual time
 		m.settled()
 		m.mu.Lock()
@@ -237,7 +237,7 @@ func (m *keeperModel) stopAll() {
 	}
 }
 
-// settled checks that everything is at work, and shared fairly.
+// settled checks that all units are working, and shared fairly.
 func (m *keeperModel) settled() {
 	m.server.mu.Lock()
 	pic := picture{wants: make(map[int32][]int32), owners: make(map[int32]int32)}

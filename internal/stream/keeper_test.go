@@ -34,7 +34,7 @@ func TestKeeperAlone(t *testing.T) {
 		}
 		k.untilSure(p)
 	}
-	// The mode stays as it is, as long as the relay is there.
+	// The mode cannot change while the relay is there.
 	err := outboxsql.SetMode(t.Context(), l.dial(), "public", outboxsql.ModeQueue, outboxsql.ModeOptions{})
 	if !errors.Is(err, outboxsql.ErrRelays) {
 		t.Errorf("the mode was changed: %v", err)
@@ -71,8 +71,8 @@ func TestKeeperOfAQueue(t *testing.T) {
 	}
 }
 
-// TestKeepersShare: relays that come get their share, and what one that stops had goes
-// to the others, cleanly.
+// TestKeepersShare: new relays get their share, and the units of one that stops go to the others,
+// cleanly.
 func TestKeepersShare(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -111,7 +111,7 @@ func TestKeepersShare(t *testing.T) {
 	}
 }
 
-// TestKeepersTell: who comes, gives or goes says so.
+// TestKeepersTell: a relay that comes, gives or goes notifies the others.
 func TestKeepersTell(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -157,7 +157,7 @@ func TestKeepersOfDifferentDestinations(t *testing.T) {
 	}
 }
 
-// TestKeeperLosesItsSession: everything is lost at once, and gained again.
+// TestKeeperLosesItsSession: all units are lost at once, and gained again.
 func TestKeeperLosesItsSession(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -178,8 +178,8 @@ func TestKeeperLosesItsSession(t *testing.T) {
 	}
 }
 
-// TestKeepersLoseASession: what one of two loses is taken again, by the one or the
-// other, and in the end each has its share.
+// TestKeepersLoseASession: the units that one of two loses are taken again, by either, and in the
+// end each has its share.
 func TestKeepersLoseASession(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -198,7 +198,7 @@ func TestKeepersLoseASession(t *testing.T) {
 	}
 }
 
-// TestKeeperAfterAKill: what a relay had that is gone was not handed over.
+// TestKeeperAfterAKill: the units of a dead relay were not handed over.
 func TestKeeperAfterAKill(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -211,8 +211,8 @@ func TestKeeperAfterAKill(t *testing.T) {
 	}
 }
 
-// TestFrozenKeeper: the server ends the session of a relay that is silent; the relay is
-// not sure of it by then, and adds nothing when it wakes.
+// TestFrozenKeeper: the server ends the session of a silent relay; the relay is not sure of it by
+// then, and adds nothing when it wakes.
 func TestFrozenKeeper(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -257,7 +257,7 @@ func TestFrozenKeeper(t *testing.T) {
 	other.untilHas(1)
 }
 
-// TestKeeperSkipsALockedRow: one position that cannot be written costs no other.
+// TestKeeperSkipsALockedRow: a position that cannot be written costs no other unit.
 func TestKeeperSkipsALockedRow(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -278,8 +278,8 @@ func TestKeeperSkipsALockedRow(t *testing.T) {
 	}
 }
 
-// TestKeeperTakesAgain: positions that were moved by hand, or forgotten. The router begins
-// anew as well, because there are routes again of the one that was forgotten.
+// TestKeeperTakesAgain: positions that were moved by hand, or forgotten. The router starts over as
+// well, because the forgotten destination has routes again.
 func TestKeeperTakesAgain(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -295,8 +295,8 @@ func TestKeeperTakesAgain(t *testing.T) {
 	}
 }
 
-// TestKeeperRenews: a session that lives where connections do not lead any more is given up,
-// and units are taken on the next one. It is given up once, however many units say so.
+// TestKeeperRenews: a session on a server that connections do not lead to any more is given up, and
+// units are taken on the next one. It is given up once, however many units report it.
 func TestKeeperRenews(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)

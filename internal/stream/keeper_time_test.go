@@ -30,7 +30,7 @@ func elapse(d time.Duration) {
 	synctest.Wait()
 }
 
-// begun returns the destinations with which a relay is at work, in order.
+// begun returns the destinations for which a relay is working, in order.
 func (r *fakeRelay) begun() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,7 +45,7 @@ func (r *fakeRelay) begun() (names []string) {
 	return names
 }
 
-// TestNoWaitAlone: who is alone has everything after a few round trips.
+// TestNoWaitAlone: a relay that is alone has all units after a few round trips.
 func TestNoWaitAlone(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *keeperModel) {
@@ -65,8 +65,8 @@ func TestNoWaitAlone(t *testing.T) {
 	})
 }
 
-// TestStopHandsOver: what a relay gives away when it stops, another has after a few
-// round trips and what is under way.
+// TestStopHandsOver: the units that a relay gives away when it stops work at another after a few
+// round trips and the running deliveries.
 func TestStopHandsOver(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *keeperModel) {
@@ -84,8 +84,7 @@ func TestStopHandsOver(t *testing.T) {
 	})
 }
 
-// TestKillIsTakenOver: within 2 s, and not before the former owner is known to begin
-// nothing more.
+// TestKillIsTakenOver: within 2 s, and not before the former owner certainly starts nothing more.
 func TestKillIsTakenOver(t *testing.T) {
 	t.Parallel()
 	for _, deaf := range []bool{false, true} {
@@ -108,8 +107,8 @@ func TestKillIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestFrozenIsTakenOver: within 10 s, also by a relay that had its share already where
-// the one that has not is frozen as well.
+// TestFrozenIsTakenOver: within 10 s, also by a relay that already had its share if the one that
+// has less is frozen as well.
 func TestFrozenIsTakenOver(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *keeperModel) {
@@ -135,7 +134,7 @@ func TestFrozenIsTakenOver(t *testing.T) {
 	})
 }
 
-// TestStaleUnits: one relay is killed while the one that would be next is frozen.
+// TestStaleUnits: one relay is killed while the next in line is frozen.
 func TestStaleUnits(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *keeperModel) {
@@ -160,8 +159,8 @@ func TestStaleUnits(t *testing.T) {
 	})
 }
 
-// TestSureEnds: a second after the last proof was sent nothing begins, whatever the
-// relay knows of its session by then.
+// TestSureEnds: a second after the last proof was sent nothing starts, whatever the relay knows of
+// its session by then.
 func TestSureEnds(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *keeperModel) {
@@ -184,7 +183,7 @@ func TestSureEnds(t *testing.T) {
 	})
 }
 
-// TestMovedPosition: a position that was moved by hand is taken over again, as it is.
+// TestMovedPosition: a position that was moved by hand is taken over again, unchanged.
 func TestMovedPosition(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *keeperModel) {
@@ -204,8 +203,8 @@ func TestMovedPosition(t *testing.T) {
 	})
 }
 
-// TestDoubtIsRemembered: a relay that loses its session while it waits for a former
-// owner waits on, though it is itself the owner before.
+// TestDoubtIsRemembered: a relay that loses its session while it waits for a former owner continues
+// to wait, though it is itself the last owner.
 func TestDoubtIsRemembered(t *testing.T) {
 	t.Parallel()
 	timed(t, func(m *keeperModel) {

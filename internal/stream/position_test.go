@@ -17,8 +17,8 @@ func newStream(tb testing.TB) *log {
 	return l
 }
 
-// TestBound: what is written with a position is bounded, and a head below everything
-// that is left out loses nothing.
+// TestBound: the ranges written with a position are bounded, and a head below all omitted ones
+// loses nothing.
 func TestBound(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -62,7 +62,7 @@ func (l *log) owned(unit int32, owner int64) *Position {
 	return &got.Position
 }
 
-// TestSave: only the last owner writes, in one flight with others or by itself.
+// TestSave: only the last owner writes, in one flight with other statements or alone.
 func TestSave(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -112,7 +112,7 @@ func TestSave(t *testing.T) {
 	}
 }
 
-// TestPositions: everybody reads how far each destination is.
+// TestPositions: any role reads the position of each destination.
 func TestPositions(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -139,7 +139,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// create makes the positions of destinations that are wanted.
+// create creates the positions of wanted destinations.
 func (l *log) create(wanted ...Wanted) {
 	l.Helper()
 	err := pgx.BeginFunc(l.Context(), l.conn, func(tx pgx.Tx) error {
@@ -157,8 +157,7 @@ func (l *log) begins(destination string) string {
 	return one[string](l, l.conn, `SELECT head || ' ' || open FROM outbox_positions WHERE destination = $1`, destination)
 }
 
-// TestStart: the first destinations begin at the beginning, later ones where they are
-// told to, or now.
+// TestStart: the first destinations begin at the beginning, later ones at their Start, or now.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
@@ -183,7 +182,7 @@ func TestStart(t *testing.T) {
 			t.Errorf("%q begins at %s, want %s", destination, got, want)
 		}
 	}
-	// A router that comes later looks at everything as well.
+	// A router that comes later reads everything as well.
 	l.exec(`DELETE FROM outbox_positions WHERE destination = ''`)
 	l.create(Wanted{})
 	if got := l.begins(""); got != "4 {[2,4)}" {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// check fails unless r is what Ranges promise.
+// check fails unless r keeps the promises of Ranges.
 func check(tb rapid.TB, r Ranges) {
 	tb.Helper()
 	for i, g := range r {
@@ -95,7 +95,7 @@ func TestParseRanges(t *testing.T) {
 	}
 }
 
-// FuzzParseRanges: no text is taken for another set than the one that it is.
+// FuzzParseRanges: no text is taken for another set than its own.
 func FuzzParseRanges(f *testing.F) {
 	for _, seed := range []string{"", "{", "{}", "}{", "{[1,2)}", "{[1,2),[5,9)}", "{[1,2),}", "{[5,9),[1,7]}", "{(,)}", "{[3,)}", "{(9223372036854775807,)}", "{[2,1)}", "{empty}", "{[,]}", "{[1,2", "{[a,b)}", "{)}", "{]}"} {
 		f.Add(seed)
@@ -115,7 +115,7 @@ func FuzzParseRanges(f *testing.F) {
 	})
 }
 
-// TestRangesCommon: what two sets have in common is what each id says.
+// TestRangesCommon: the intersection of two sets is that of their ids.
 func TestRangesCommon(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -48,7 +48,7 @@ func (l *log) dial() *pgx.Conn {
 	return conn
 }
 
-// relay opens a connection as the relay has it.
+// relay opens a connection as the relay does.
 func (l *log) relay() *pgx.Conn {
 	l.Helper()
 	cfg, err := pgx.ParseConfig(l.url)
@@ -135,7 +135,7 @@ func (t *tail) look() {
 	t.Looked(t.lookOnly())
 }
 
-// lookOnly looks, and keeps it from the reader.
+// lookOnly looks, without applying the look to the reader.
 func (t *tail) lookOnly() *Look {
 	t.Helper()
 	t.w.next = t.w.next.Add(-time.Hour)

@@ -20,10 +20,10 @@ const (
 	propBulk    = 100_000
 )
 
-// TestReaderLosesNothing drives transactions of every kind against a server that crashes
-// in between, with a reader that is killed again and again and goes on from its stored
-// position: each event is read once, in the order of the ids where its aggregate's were
-// committed so, and what has not come in the end is not there.
+// TestReaderLosesNothing drives transactions of every kind against a server that crashes in
+// between, with a reader that is killed again and again and continues from its stored position:
+// each event is read once, in the order of the ids where its aggregate's events were committed so,
+// and events that have not come in the end do not exist.
 func TestReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"plain", "partitioned"} {
@@ -36,7 +36,8 @@ func TestReaderLosesNothing(t *testing.T) {
 	}
 }
 
-// story is one run of the property test: a server, writers, and what the reader has got.
+// story is one run of the property test: a server, writers, and the events that the reader has
+// returned.
 type story struct {
 	*tail
 	server  *pgserver.Server
@@ -54,7 +55,7 @@ type story struct {
 	calm               bool // nothing is killed any more
 }
 
-// position is what a unit would have stored.
+// position is the stored position of a unit.
 type position struct {
 	head int64
 	open string
@@ -90,7 +91,7 @@ func newStory(t *testing.T, partitioned bool, seed uint64) *story { //nolint:rev
 func (s *story) run() {
 	s.Helper()
 	s.phase()
-	// What is open is gone; what is prepared is still there.
+	// Open transactions are gone; prepared ones still exist.
 	if err := s.server.Restart(s.Context(), pgserver.Immediate); err != nil {
 		s.Fatal(err)
 	}
@@ -108,8 +109,8 @@ func (s *story) run() {
 	s.judge()
 }
 
-// phase lets the writers write, and reads meanwhile. A read gives the turn to one or two of
-// them, so that there are reads and looks between any two statements of a transaction.
+// phase lets the writers write, and reads meanwhile. A read gives the turn to one or two of them,
+// so that there are reads and looks between any two statements of a transaction.
 func (s *story) phase() {
 	s.Helper()
 	group, ctx := errgroup.WithContext(s.Context())
@@ -176,7 +177,7 @@ func (s *story) poll() (full bool) {
 	return b.Full
 }
 
-// kill loses all that is not stored, and begins again from there.
+// kill drops all state that is not stored, and starts over from there.
 func (s *story) kill() {
 	s.Helper()
 	open, err := ParseRanges(s.stored.open)
@@ -204,7 +205,7 @@ func (s *story) drain() {
 	}
 }
 
-// judge compares what came with what is there.
+// judge compares the events that came with those that exist.
 func (s *story) judge() {
 	s.Helper()
 	want := list[int64](s.log, s.conn, `SELECT id FROM outbox_events ORDER BY id`)

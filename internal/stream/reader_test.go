@@ -12,7 +12,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestRead: what is in a row comes out, and no more than was asked for.
+// TestRead: the values of a row are returned, and no more rows than requested.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -59,8 +59,7 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// TestSkip: of types that are not wanted the id is seen, and nothing else is read, with
-// gaps and without.
+// TestSkip: of types that are not wanted only the id is read, with gaps and without.
 func TestSkip(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -83,8 +82,8 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// TestRows: where most rows are of types to skip, more of them are read for the events that
-// are asked for, and never more events.
+// TestRows: if most rows are of types to skip, more of them are read for the requested events, and
+// never more events.
 func TestRows(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -108,14 +107,14 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestLimits: what a limit or a bound of bytes cuts off was not looked at. Nothing of it
-// is dead, and the head does not pass it.
+// TestLimits: rows that a limit or a bound of bytes cuts off were not read. None of them is dead,
+// and the head does not pass them.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
 	l.exec(`INSERT INTO outbox_events (id, event_type, payload) SELECT i, 'a', to_json(repeat('x', 1000)) FROM generate_series(1, 20) i WHERE i NOT IN (3, 4, 9)`)
 	for _, q := range []Query{{Limit: 1}, {Limit: 2}, {Limit: 3}, {Limit: 1000, Bytes: 1}, {Limit: 1000, Bytes: 2500}, {Limit: 3, Bytes: 5000}, {Limit: 1000}} {
-		// Ids up to 10 were open, and it is known that nobody fills them any more.
+		// Ids up to 10 were open, and no transaction can fill them any more.
 		r := l.tail(10, Ranges{{1, 5}, {7, 10}})
 		r.look()
 		var all []int64
@@ -147,7 +146,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitFollowsSize: where rows are large, fewer are asked for.
+// TestLimitFollowsSize: if rows are large, fewer are requested.
 func TestLimitFollowsSize(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -172,7 +171,7 @@ func TestLimitFollowsSize(t *testing.T) {
 	}
 }
 
-// TestLeadingGap: what is missing in front of the first row is a gap as well.
+// TestLeadingGap: ids missing in front of the first row are a gap as well.
 func TestLeadingGap(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -212,7 +211,7 @@ func TestNextPartition(t *testing.T) {
 	r.expect("nobody is there", "{}")
 }
 
-// TestOrderIsChecked: rows that cannot come are an error, and the end of the reader.
+// TestOrderIsChecked: impossible rows are an error, and the end of the reader.
 func TestOrderIsChecked(t *testing.T) {
 	t.Parallel()
 	p := pass{head: 10, last: math.MinInt64, gaps: []gap{{Range{2, 3}, nil}, {Range{7, 7}, nil}}}
@@ -250,7 +249,7 @@ func TestFailedReader(t *testing.T) {
 	}
 }
 
-// fills are what the table may look like when a plan is made.
+// fills are the states of the table when a plan is made.
 func fills() map[string]string {
 	const many = `INSERT INTO outbox_events (event_type, payload) SELECT 'a', to_json(repeat('x', 200)) FROM generate_series(1, 200000);`
 	return map[string]string{
@@ -258,8 +257,8 @@ func fills() map[string]string {
 	}
 }
 
-// TestPlans: each statement reads the primary key, in its order, without a sort, and
-// behind a full read those partitions only that it needs.
+// TestPlans: each statement reads the primary key, in its order, without a sort, and after a full
+// read only the partitions that it needs.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	for _, partitioned := range []bool{false, true} {
@@ -315,7 +314,7 @@ func (l *log) plans(first int64, partitioned bool) { //nolint:revive // two kind
 	}
 }
 
-// TestLooksAhead: a reader that comes to the end of what it looks ahead goes on.
+// TestLooksAhead: a reader that comes to the end of its lookahead continues.
 func TestLooksAhead(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)

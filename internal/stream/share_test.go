@@ -14,7 +14,7 @@ func (p picture) as(member int32) picture {
 	return p
 }
 
-// follow applies what all members do who see p at the same time.
+// follow applies the actions of all members that see p at the same time.
 func (p picture) follow(t *rapid.T) (after picture, changes int) {
 	after = picture{wants: p.wants, owners: maps.Clone(p.owners)}
 	for member := range p.wants {
@@ -77,7 +77,7 @@ func genPicture(t *rapid.T) picture {
 		}
 	}
 	for unit := int32(1); unit <= units; unit++ {
-		// 0 is nobody, and one more than there are members is a relay that stops.
+		// 0 is no relay, and one more than there are members is a relay that stops.
 		owner := rapid.Int32Range(0, members+1).Draw(t, "owner")
 		if owner > 0 && (owner > members || p.wantedBy(owner, unit)) {
 			p.owners[unit] = owner
@@ -86,8 +86,8 @@ func genPicture(t *rapid.T) picture {
 	return p
 }
 
-// TestShares: whatever there is, relays that look at the same time come to shares that
-// are even, and to rest.
+// TestShares: from any picture, relays that look at the same time reach even shares, and stay
+// there.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -117,7 +117,7 @@ func TestShares(t *testing.T) {
 		if !before.sameWants() {
 			return
 		}
-		// Nothing is moved for nothing: who has no more than a share keeps it.
+		// No needless moves: a relay that has no more than a share keeps it.
 		for unit, owner := range before.owners {
 			if p.owners[unit] != owner && start[owner] <= load[owner] {
 				t.Fatalf("%d lost %d, having %d units before and %d now", owner, unit, start[owner], load[owner])

@@ -26,7 +26,7 @@ func (*echoBell) Ring(context.Context) (uint64, error) { return 0, nil }
 
 func (*echoBell) Queued(context.Context) (int, error) { return 0, nil }
 
-// runVigil has a vigil work until stop, which waits for its end.
+// runVigil runs a vigil until stop, which waits for its end.
 func runVigil(t *testing.T) (bell *echoBell, v *vigil, stop func()) {
 	t.Helper()
 	bell = &echoBell{}
@@ -66,8 +66,8 @@ func TestVigilSleepsAgain(t *testing.T) {
 	})
 }
 
-// TestVigilOverSlowBacklog: where a backlog is read slowly, the bell does not fall silent and
-// ring again all the time; when it is gone, what is found at once wakes the relay as before.
+// TestVigilOverSlowBacklog: during a slowly read backlog, the bell does not fall silent and ring
+// again all the time; when it is gone, events found at once wake the relay as before.
 func TestVigilOverSlowBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestVigilOverSlowBacklog(t *testing.T) {
 	})
 }
 
-// TestVigilBreaks: a relay that has more to read does not fall asleep because for a moment
-// nobody read, and where the moment is long it does not wake up for each read after it.
+// TestVigilBreaks: a relay with more to read does not fall asleep because of a moment without
+// reads, and if the moment is long it does not wake up for each read after it.
 func TestVigilBreaks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ type sharedBell struct {
 
 func (b *sharedBell) Silenced(context.Context) (bool, error) { return b.silent.Load(), nil }
 
-// stage is what a vigil works with that falls asleep beside others.
+// stage is the environment of a vigil that falls asleep next to other relays.
 type stage struct {
 	*vigil
 
@@ -148,7 +148,7 @@ type stage struct {
 	writer       atomic.Pointer[holder] // who holds the lock of the sequence
 }
 
-// newStage has a vigil work until the test has come to its end.
+// newStage runs a vigil until the end of the test.
 func newStage(t *testing.T, poll time.Duration, silent bool) *stage {
 	t.Helper()
 	s := &stage{}
@@ -172,9 +172,9 @@ func newStage(t *testing.T, poll time.Duration, silent bool) *stage {
 	return s
 }
 
-// TestVigilBesideAnother: while another relay keeps the bell silent, this one reads often,
-// because nobody rings for it. It sleeps when those have ended who were silent because of the
-// other one, which are those who hold the lock after that has let the bell go.
+// TestVigilBesideAnother: while another relay keeps the bell silent, this one reads often, because
+// no writer rings for it. It sleeps when the writers that were silent because of the other one have
+// ended: those that hold the lock after that relay has released the bell.
 func TestVigilBesideAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,8 +200,8 @@ func TestVigilBesideAnother(t *testing.T) {
 	})
 }
 
-// TestVigilBesideAnOpenWriter: a relay that fell asleep over a slow backlog, and waits for
-// a writer whose transaction stays open, is awake again when there is much to read.
+// TestVigilBesideAnOpenWriter: a relay that fell asleep during a slow backlog, and waits for a
+// writer whose transaction stays open, is awake again when there is much to read.
 func TestVigilBesideAnOpenWriter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestGapIsFilled: an event that is committed late comes when it is there, and is not
-// waited for.
+// TestGapIsFilled: a late commit is read when it is visible, and is not waited for.
 func TestGapIsFilled(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -34,7 +33,7 @@ func TestGapIsFilled(t *testing.T) {
 	r.expect("nobody is left", "{}")
 }
 
-// TestDeadGaps: what was rolled back is known to be dead after one look and a read.
+// TestDeadGaps: rolled back ids are known to be dead after one look and a read.
 func TestDeadGaps(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -52,9 +51,9 @@ func TestDeadGaps(t *testing.T) {
 	r.expect("after a look", "{}")
 }
 
-// holding is a schedule in which an event is lost where somebody looks at another lock than
-// the sequence's: its id is drawn, another one is read, somebody looks, and then it is
-// inserted and committed.
+// holding is a schedule in which an event is lost if the look is at another lock than the
+// sequence's: its id is drawn, another one is read, a look is taken, and then it is inserted and
+// committed.
 func heldBy(t *testing.T, object string, prepare ...string) (lost bool) {
 	t.Helper()
 	l := newLog(t)
@@ -76,7 +75,8 @@ func heldBy(t *testing.T, object string, prepare ...string) (lost bool) {
 	return !slices.Contains(append(before, after...), id)
 }
 
-// TestWhichLock: the lock on the sequence shows who has drawn; that on the table does not.
+// TestWhichLock: the lock on the sequence shows the transactions that have drawn; that on the table
+// does not.
 func TestWhichLock(t *testing.T) {
 	t.Parallel()
 	undone := []string{"SAVEPOINT s", insert, "ROLLBACK TO s"}
@@ -88,8 +88,8 @@ func TestWhichLock(t *testing.T) {
 	}
 }
 
-// TestLookIsBeforeSnapshot: where the rows are those of a time before the look, as with
-// both in one statement or transaction, an event that is committed between them is lost.
+// TestLookIsBeforeSnapshot: if the rows are from a time before the look, as with both in one
+// statement or transaction, an event that is committed between them is lost.
 func TestLookIsBeforeSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"READ COMMITTED", "REPEATABLE READ"} {
@@ -127,14 +127,14 @@ func TestOldLooks(t *testing.T) {
 	r.expect("after an old look", "{[1,2)}")
 	l.on(w, "COMMIT")
 	r.expect("committed", "{}", 1)
-	// The same of a reader that goes on from a stored position, in which what is above the
-	// head says nothing.
+	// The same for a reader that continues from a stored position, whose head says nothing about
+	// ids above it.
 	r.Reader = NewReader(2, Ranges{{1, 1}, {3, 9}}, r.w)
 	r.Looked(old)
 	r.expect("stored", "{}", 1)
 }
 
-// TestReadBeforeTheEndOfALook: a read that began while somebody looked ends no gap.
+// TestReadBeforeTheEndOfALook: a read that began during a look ends no gap.
 func TestReadBeforeTheEndOfALook(t *testing.T) {
 	t.Parallel()
 	var g gaps
@@ -172,8 +172,8 @@ func TestOneStatement(t *testing.T) {
 	r.expect("one statement", "{}", 1, 3)
 }
 
-// TestCache: with ids drawn ahead for a session, their transactions hold nothing. Streams
-// refuse such a sequence; this is why.
+// TestCache: transactions with ids that were cached for a session hold no lock. Streams refuse such
+// a sequence; this is why.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -192,8 +192,8 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestPrepared: a prepared transaction is a witness, before and after a restart of the
-// server, which voids all that was known of others.
+// TestPrepared: a prepared transaction is a witness, before and after a restart of the server,
+// which voids all knowledge of others.
 func TestPrepared(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "10"})
@@ -229,7 +229,7 @@ func TestPrepared(t *testing.T) {
 	}
 }
 
-// TestRemaining: who is left of the witnesses.
+// TestRemaining: the witnesses that are left.
 func TestRemaining(t *testing.T) {
 	t.Parallel()
 	a, b, p, q := holder{"3/1", 10}, holder{"4/1", 11}, holder{"-1/700", 0}, holder{"-1/701", 0}
@@ -257,7 +257,7 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// TestNextLook: gaps are looked at when they are worth it, and seldom when they stay.
+// TestNextLook: gaps are looked at when that pays, and seldom when they stay.
 func TestNextLook(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1000, 0)
@@ -293,7 +293,7 @@ func TestNextLook(t *testing.T) {
 	}
 }
 
-// TestLooksAreShared: one at a time, and no more of them than they are worth.
+// TestLooksAreShared: one at a time, and no more of them than pay.
 func TestLooksAreShared(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
@@ -328,7 +328,7 @@ func TestLooksAreShared(t *testing.T) {
 	}
 }
 
-// TestAnotherSequence: the holders of one that was replaced are nobody's witnesses.
+// TestAnotherSequence: the holders of a replaced sequence are no witnesses.
 func TestAnotherSequence(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)

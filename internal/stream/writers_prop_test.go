@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// propWriter writes in every way that there is. What it inserts with its main connection
-// belongs to aggregates whose events are committed in the order of their ids.
+// propWriter writes in every possible way. Its inserts on its main connection belong to aggregates
+// whose events are committed in the order of their ids.
 type propWriter struct {
 	n           int
 	rng         *rand.Rand
@@ -136,7 +136,7 @@ func (w *propWriter) copied(ctx context.Context) error {
 	return err
 }
 
-// conflicts draws ids for events that are there already.
+// conflicts draws ids for events that already exist.
 func (w *propWriter) conflicts(ctx context.Context) error {
 	return do(ctx, w.main, "BEGIN", "SET LOCAL notifyd.duplicate = 'ignore'", fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload, idempotency_key)
 		SELECT 'a', 'ordered', '%s', '1', '%d/' || (i + %d) FROM generate_series(1, 8) i ON CONFLICT DO NOTHING`, w.own(), w.n, w.rng.IntN(30)), "COMMIT")
@@ -175,7 +175,7 @@ func (w *propWriter) serializable(ctx context.Context) error {
 	return err
 }
 
-// long opens a transaction that stays open over the next steps, or goes on with it.
+// long opens a transaction that stays open over the next steps, or continues it.
 func (w *propWriter) long(ctx context.Context) error {
 	if len(w.open) == 0 {
 		end := []string{"COMMIT", "COMMIT", "ROLLBACK"}[w.rng.IntN(3)]
@@ -201,12 +201,12 @@ func (w *propWriter) large(ctx context.Context) error {
 	return do(ctx, w.main, "BEGIN", insertion(w.own(), w.bulk/2), "ROLLBACK", insertion(w.own(), w.bulk))
 }
 
-// nextDay has ids go on in the next partition.
+// nextDay moves the sequence to the next partition.
 func (w *propWriter) nextDay(ctx context.Context) error {
 	return do(ctx, w.main, "SELECT outbox_partitions_extend(now() + interval '1 day', 3)")
 }
 
-// finish ends what the writer has left open.
+// finish ends the transactions that the writer has left open.
 func (w *propWriter) finish(ctx context.Context) error {
 	for len(w.prepared) > 0 {
 		if err := w.settle(ctx); err != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// TestAcknowledgedWhileWritten: what is acknowledged after the position was counted, and
-// before it is written, is open in it. If nothing else ever happens, one more write says that
-// it is not.
+// TestAcknowledgedWhileWritten: an event acknowledged after the position was counted, and before it
+// is written, is open in it. If nothing else ever happens, one more write closes it.
 func TestAcknowledgedWhileWritten(t *testing.T) {
 	t.Parallel()
 	l := newLog(t)
