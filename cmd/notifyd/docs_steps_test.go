@@ -109,6 +109,7 @@ func named() map[string]string {
 		"make bench-peers": "takes ten minutes; " + peers,
 		"make dist":        "builds for four platforms; TestDist of internal/dist has the same done to a small program",
 		"make vuln":        network,
+		"make build":       "builds what every test of this package builds for itself; TestNamedCommands asks make whether it could",
 		"make demo":        "TestQuickstart and TestDemo run the program that it starts",
 
 		"sha256sum --ignore-missing -c SHA256SUMS":                                                                     archive,
