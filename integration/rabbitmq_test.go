@@ -157,8 +157,8 @@ func newRabbitRun(t *testing.T, away time.Duration, mode outboxsql.Mode) *rabbit
 		r.delivered.Add(int64(len(events) - bad))
 		return errs
 	})
-	// One claim at a time: several hand what they have claimed to the lane as it
-	// comes, so that the lane does not see the events in their order.
+	// One claim at a time: several would pass their events to the lane as they come,
+	// so that the lane would not see the events in order.
 	r.relay(handleAll(t, counted, notifyd.WithConcurrency(1), notifyd.WithBatchSize(rabbitBatch), notifyd.WithTimeout(time.Minute)), notifyd.WithClaims(1))
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop

@@ -26,10 +26,10 @@ import (
 // scope names the instrumentation.
 const scope = "github.com/notifyd/notifyd/oteltrace"
 
-// Middleware returns what wraps a handler in spans of the given provider. A
-// BatchHandler gets a span per event, all as long as the call; what the handler traces
-// itself in such a call is a trace of its own. Each span has the given attributes beside
-// those of its event.
+// Middleware returns a middleware that wraps a handler in spans of the given
+// provider. A BatchHandler gets a span per event, each as long as the call; spans
+// that the handler starts in such a call begin a trace of their own. Each span
+// has the given attributes in addition to those of its event.
 func Middleware(provider trace.TracerProvider, attributes ...attribute.KeyValue) delivery.Middleware {
 	t := tracer{provider.Tracer(scope), attributes}
 	return delivery.Around(func(ctx context.Context, e *delivery.Event) (context.Context, *delivery.Event, func(error)) {
