@@ -54,7 +54,7 @@ func TestKafkaOutage(t *testing.T) {
 			away := outage(t)
 			broker := testenv.OwnKafka(t, kafkaserver.Config{})
 			testenv.KafkaTopic(t, []string{broker.Addr()}, "orders", outagePartitions, nil)
-			h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: "orders", DeliveryTimeout: min(away/3, kafka.DefaultDeliveryTimeout)})
+			h, err := kafka.New(kafka.Config{Brokers: []string{broker.Addr()}, Topic: "orders", DeliveryTimeout: min(away/3, kafka.Config{}.Within())})
 			if err != nil {
 				t.Fatal(err)
 			}

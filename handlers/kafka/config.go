@@ -31,15 +31,15 @@ const (
 // of the events, through an outage too. The timeout is for a handler that does not keep to
 // its own.
 func DefaultLane() delivery.Lane {
-	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * DefaultDeliveryTimeout}
+	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * defaultDeliveryTimeout}
 }
 
 const (
 	defaultPort = "9092"
-	// DefaultDeliveryTimeout is long enough for a broker to be restarted or
+	// defaultDeliveryTimeout is long enough for a broker to be restarted or
 	// replaced by another: waiting in the producer costs no duplicates, a new
 	// attempt may.
-	DefaultDeliveryTimeout = 30 * time.Second
+	defaultDeliveryTimeout = 30 * time.Second
 	// maxDeliveryTimeout is below the longest transaction that brokers allow
 	// (transaction.max.timeout.ms, 15 minutes by default).
 	maxDeliveryTimeout = 10 * time.Minute
@@ -119,7 +119,7 @@ func (c Config) withDefaults() Config {
 	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
 	c.Compression = cmp.Or(c.Compression, CompressionNone)
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
-	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, DefaultDeliveryTimeout)
+	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, defaultDeliveryTimeout)
 	c.TransactionalID = cmp.Or(c.TransactionalID, defaultTxnPrefix)
 	return c
 }

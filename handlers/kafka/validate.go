@@ -119,7 +119,7 @@ func (c Config) limits() error {
 	errs := []error{
 		field.Word("compression", c.Compression, CompressionNone, CompressionSnappy, CompressionLZ4, CompressionZstd, CompressionGzip),
 		field.Between("max_message_bytes", c.MaxMessageBytes, minMaxMessageBytes, limitMaxMessageBytes),
-		field.Timeout("delivery_timeout", c.DeliveryTimeout, maxDeliveryTimeout, DefaultDeliveryTimeout),
+		field.Timeout("delivery_timeout", c.DeliveryTimeout, maxDeliveryTimeout, defaultDeliveryTimeout),
 	}
 	if c.TransactionalID != "" && !c.Transactional {
 		errs = append(errs, field.Errorf("transactional_id", "is of no use without transactional: true: take it out"))

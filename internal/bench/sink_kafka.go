@@ -16,14 +16,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/kafka"
 	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/privateserver/kafkaserver"
 )
 
 const (
-	// kafkaBatch is the default of the destination type kafka.
-	kafkaBatch = 1000
 	// kafkaIDHeader is that of the format "payload".
 	kafkaIDHeader = "notifyd-id"
 	// A private broker is warmed up with as many records as are to be drained, within
@@ -50,7 +49,7 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 		return nil, err
 	}
 	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.WithConcurrency(1), notifyd.WithBatchSize(cmp.Or(o.SinkBatch, kafkaBatch)), notifyd.WithTimeout(2 * kafka.DefaultDeliveryTimeout),
+		notifyd.WithLane(kafka.DefaultLane()), notifyd.WithLane(delivery.Lane{Batch: o.SinkBatch}),
 	}}
 	p.note = fmt.Sprintf("Kafka at %s, %d topics of 1 partition, acks=all", strings.Join(brokers, ","), o.Topics)
 	if s.server != nil {
@@ -113,7 +112,7 @@ func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions
 	if err != nil {
 		return err
 	}
-	batch, share := cmp.Or(o.SinkBatch, kafkaBatch), min(max(o.Events, leastWarmUp), mostWarmUp)/len(topics)
+	batch, share := cmp.Or(o.SinkBatch, kafka.DefaultLane().Batch), min(max(o.Events, leastWarmUp), mostWarmUp)/len(topics)
 	payload := json.RawMessage(`"` + strings.Repeat("x", max(0, o.Payload-2)) + `"`)
 	tasks := make([]func(context.Context) error, len(handlers))
 	for i, h := range handlers {

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
 	"github.com/notifyd/notifyd/internal/privateserver"
 	"github.com/notifyd/notifyd/internal/privateserver/rabbitserver"
@@ -19,10 +19,6 @@ import (
 )
 
 const (
-	// rabbitBatch and rabbitTimeout are the defaults of the destination type
-	// rabbitmq.
-	rabbitBatch   = 500
-	rabbitTimeout = time.Minute
 	// rabbitPrefetch is how many messages are on their way when reading back.
 	rabbitPrefetch = 1000
 )
@@ -42,7 +38,7 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	}
 	s := &rabbitSink{url: o.AMQPURL, kind: o.QueueType, queue: fmt.Sprintf("notifyd_bench_%08x", rand.Uint32())} //nolint:gosec // tells runs apart, hides nothing
 	p := &place{arrived: s.arrived, close: s.close, options: []notifyd.HandleOption{
-		notifyd.WithConcurrency(1), notifyd.WithBatchSize(cmp.Or(o.SinkBatch, rabbitBatch)), notifyd.WithTimeout(rabbitTimeout),
+		notifyd.WithLane(rabbitmq.DefaultLane()), notifyd.WithLane(delivery.Lane{Batch: o.SinkBatch}),
 	}}
 	p.note = fmt.Sprintf("RabbitMQ, a durable %s queue, confirmed persistent messages", o.QueueType)
 	if s.url == "" {
