@@ -108,7 +108,7 @@ func TestMigrateMode(t *testing.T) {
 	execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 10);
 		INSERT INTO outbox_positions (destination, head) VALUES ('x', 10), ('y', 5)`)
 	got = command(t, append([]string{"migrate", "--mode", "queue"}, flags...)...)
-	if got.code != 1 || !strings.Contains(got.stderr, "some have got event 6 and others have not") {
+	if got.code != 1 || !strings.Contains(got.stderr, "some have received event 6 and others have not") {
 		t.Errorf("without routes: %+v", got)
 	}
 	path := file(t, "version: 1\ndatabase: {url: '"+url+"'}\ndestinations: {x: {type: log}, y: {type: log, order: none}}\nroutes: [{match: '*', to: [x, y]}]\n")

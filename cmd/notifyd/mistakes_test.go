@@ -98,7 +98,7 @@ func TestTemplateFile(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "order.txt"), []byte("one\n{{ end }}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := path + ":9:16: destinations.mail.text_file: template \"text_file\", line 2: unexpected {{end}}: take it out, or open an {{if}}, {{range}} or {{with}} before it\n"
+	want := path + ":9:16: destinations.mail.text_file: template \"text_file\", line 2: unexpected {{end}}: remove it, or open an {{if}}, {{range}} or {{with}} before it\n"
 	if got := command(t, "check-config", "-c", path); got != (result{78, "", want}) {
 		t.Errorf("got  %+v\nwant %s", got, want)
 	}
