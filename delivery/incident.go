@@ -8,24 +8,24 @@ import (
 type IncidentKind uint8
 
 const (
-	// IncidentDead: an event became a dead letter.
+	// IncidentDead means that an event became a dead letter.
 	IncidentDead IncidentKind = iota + 1
-	// IncidentUnavailable: a destination is unavailable, and its lane pauses.
+	// IncidentUnavailable means that a destination is unavailable, and its lane pauses.
 	IncidentUnavailable
-	// IncidentAvailable: a destination answers again.
+	// IncidentAvailable means that a destination answers again.
 	IncidentAvailable
-	// IncidentDatabaseLost: the database does not answer.
+	// IncidentDatabaseLost means that the database does not answer.
 	IncidentDatabaseLost
-	// IncidentDatabaseBack: the database answers again, and has for a while.
+	// IncidentDatabaseBack means that the database answers again, and has for a while.
 	IncidentDatabaseBack
-	// IncidentListenerLost: notifications are not heard, or not known to be heard; events are found
+	// IncidentListenerLost means that notifications are not heard, or not known to be heard; events are found
 	// by polling.
 	IncidentListenerLost
-	// IncidentListenerBack: notifications are heard again, and have been for a while.
+	// IncidentListenerBack means that notifications are heard again, and have been for a while.
 	IncidentListenerBack
-	// IncidentStale: an event has waited for too long.
+	// IncidentStale means that an event has waited for too long.
 	IncidentStale
-	// IncidentCaughtUp: no event waits for that long any more.
+	// IncidentCaughtUp means that no event waits for that long any more.
 	IncidentCaughtUp
 )
 
