@@ -25,7 +25,8 @@ type Watch struct {
 func NewWatch(c *Connector) *Watch { return &Watch{connector: c, turn: make(chan struct{}, 1)} }
 
 // Oldest returns the age of the event that has waited longest, 0 if none waits. It ignores dead
-// letters, unrouted events, and deliveries that are not due yet. Fresh events of a queue are
+// letters, unrouted events, and deliveries that are due for the first time later; one that waits
+// because its destination failed counts, whether that was an attempt or not. Fresh events of a queue are
 // searched above the id o.After, because an index full of delivered ones may be long; those of a
 // stream at the positions, by o.Route.
 func (w *Watch) Oldest(ctx context.Context, o BacklogOptions) (age time.Duration, err error) {
@@ -88,5 +89,5 @@ const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
 		(SELECT greatest(created_at, available_at) FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1),
 		(SELECT greatest(e.created_at, e.available_at) FROM outbox_events AS e
 			WHERE e.id = (SELECT event_id FROM outbox_deliveries
-				WHERE state IN ('retry', 'running', 'parked') AND (attempts > 0 OR available_at <= clock_timestamp())
+				WHERE state IN ('retry', 'running', 'parked') AND (attempts > 0 OR last_error IS NOT NULL OR available_at <= clock_timestamp())
 				ORDER BY event_id LIMIT 1)))) * 1000000, 0)::bigint`
