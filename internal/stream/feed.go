@@ -21,7 +21,8 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if len(u.flight.again) > 0 {
 		return u.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
 	}
-	if u.stuck = !u.pos.Sure() || u.flight.bytes >= u.e.memory(); u.stuck {
+	u.unsure = !u.pos.Sure()
+	if u.stuck = u.unsure || u.flight.bytes >= u.e.memory(); u.stuck {
 		return false, nil
 	}
 	if u.early > 0 {
@@ -41,7 +42,8 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 
 // feedAgain hands over returned deliveries, in the order of ids.
 func (u *unit) feedAgain() bool {
-	if u.stuck = !u.pos.Sure(); u.stuck {
+	u.unsure = !u.pos.Sure()
+	if u.stuck = u.unsure; u.stuck {
 		return false
 	}
 	n := u.grant(min(len(u.flight.again), u.e.limits.Batch))

@@ -47,6 +47,7 @@ type unit struct {
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more work, but other units wait for the connection
 	stuck   bool      // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
+	unsure  bool      // nothing was begun because the session was not proven alive: by the time of wait it may be again
 
 	figures atomic.Pointer[observe.PositionStats]
 	hint    atomic.Bool // there may be events to read
@@ -324,7 +325,7 @@ func (u *unit) wait(ctx context.Context) {
 		if look, ok := u.reader.NextLook(); ok {
 			at = earlier(at, look)
 		}
-	case !u.pos.Sure():
+	case u.unsure:
 		at = earlier(at, time.Now().Add(unsurePoll))
 	}
 	timer := time.NewTimer(max(0, time.Until(at)))

@@ -18,6 +18,9 @@ const (
 	// lookShare bounds the share of time, 1/lookShare, that looks take if they are expensive, as
 	// with tens of thousands of locks.
 	lookShare = 20
+	// lookAtMost bounds the time between two looks: one that took seconds has waited for a busy
+	// machine, which says nothing of the next.
+	lookAtMost = 5 * time.Second
 	// lookTimeout bounds one look.
 	lookTimeout = 15 * time.Second
 )
@@ -93,7 +96,7 @@ func (w *Witnesses) Look(ctx context.Context, conn *pgx.Conn) (*Look, error) {
 	}
 	l, err := w.look(ctx, conn)
 	took := time.Since(begin)
-	w.next = begin.Add(max(lookEvery, lookShare*took))
+	w.next = begin.Add(min(max(lookEvery, lookShare*took), lookAtMost))
 	if err != nil {
 		return nil, fmt.Errorf("find open writers: %w", err)
 	}

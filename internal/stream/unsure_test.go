@@ -1,0 +1,44 @@
+package stream
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
+)
+
+// TestProvenBetweenFeedAndWait: a session that is proven alive again just after a unit has found
+// that it is not wakes no unit. So the unit looks again soon, and not with the next poll.
+func TestProvenBetweenFeedAndWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := dispatch.New(dispatch.Config{Window: 50 * time.Millisecond}, nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil })
+		if err := d.Add("all", h, dispatch.DefaultLaneConfig()); err != nil {
+			t.Fatal(err)
+		}
+		lane, _ := d.LaneOf("all")
+		lane.Own(func() {})
+		e := &Engine{witnesses: NewWitnesses(), limits: engine.DefaultLimits()}
+		e.limits.PollInterval = time.Hour
+		u := newUnit(e, lane, Position{Destination: "all", proof: &proof{}})
+		u.loaded = true
+		if did, err := u.feed(t.Context(), nil); did || err != nil {
+			t.Fatalf("fed %t, %v, without a proof", did, err)
+		}
+		u.pos.proof.answered(time.Now())
+		began := time.Now()
+		u.wait(t.Context())
+		if took := time.Since(began); took > unsurePoll {
+			t.Errorf("the unit waited for %v", took)
+		}
+	})
+}
