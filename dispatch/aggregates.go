@@ -1,27 +1,25 @@
 package dispatch
 
-// maxLine bounds how many events of one aggregate wait in memory at a slow
-// destination: the rest waits as rows, so that one aggregate does not take the
-// room of all.
+// maxLine bounds how many events of one aggregate wait in memory at a slow destination. The others
+// wait as rows, so that one aggregate does not take the room of all.
 const maxLine = 256
 
-// maxBehind bounds what waits in memory behind other events of its aggregate.
+// maxBehind bounds how many jobs wait in memory behind other events of their aggregate.
 const maxBehind = maxQueued
 
-// aggregates keeps the events of each aggregate in order within a lane, for an
-// engine that hands them over in order: one is under way, or one call's worth,
-// and the rest waits in line. An aggregate of which something has failed is
-// blocked: what comes is parked until the engine has dealt with what is
-// stored. The lane's lock guards it.
+// aggregates keeps the events of each aggregate in order within a lane, for an engine that hands
+// them over in order: one event, or the events of one call, is in flight, and the others wait in
+// line. An aggregate is blocked after a failure: its later events are parked until the engine has
+// dealt with the stored ones. The lane's lock guards it.
 type aggregates struct {
 	lane    *lane
 	lines   map[Key]*aggregate
 	blocked keySet
 	spare   *aggregate
-	spills  uint64 // how often something was given back
-	spilled bool   // something was, and the engine has not taken it: nothing may be pushed, or it would overtake
-	fails   uint64 // how often an aggregate was blocked because something failed, and 1
-	over    bool   // the engine has withdrawn: what a worker has not begun with is given back
+	spills  uint64 // how often a job was given back
+	spilled bool   // a job was given back, and the engine has not taken it: nothing may be pushed, or it would overtake
+	fails   uint64 // how often a failure blocked an aggregate, plus 1
+	over    bool   // the engine has withdrawn: jobs that a worker has not begun are given back
 }
 
 // aggregate is the line of one aggregate.
@@ -35,8 +33,8 @@ func newAggregates(l *lane) *aggregates {
 	return &aggregates{lane: l, lines: make(map[Key]*aggregate), fails: 1}
 }
 
-// join takes a job that is pushed. It may begin, or waits for its turn; or it
-// is kept from being delivered, with the verdict.
+// join adds a pushed job. The job may begin or waits for its turn; otherwise join returns the
+// verdict that keeps it from being delivered.
 func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 	if d.Leads && d.since == 0 {
 		d.since = a.fails
@@ -72,15 +70,15 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 	return false, 0
 }
 
-// leads reports whether a delivery goes although its aggregate is blocked. What is before
-// it may have been handed over again without it, and failed. That another aggregate has
-// failed is taken for the same, which costs a moment: the engine reads the row anew.
+// leads reports whether a delivery goes although its aggregate is blocked. The delivery before it
+// may have been handed over again without it, and failed. The failure of another aggregate counts
+// as well, which costs a moment: the engine reads the row again.
 func (a *aggregates) leads(d *Delivery) bool {
 	return d.Leads && d.since == a.fails
 }
 
-// follow appends to buf those who wait behind j, up to n jobs in all: one worker
-// delivers them one after the other.
+// follow appends to buf the jobs that wait behind j, up to n jobs in all: one worker delivers them
+// one after the other.
 func (a *aggregates) follow(buf []*job, n int, j *job) []*job {
 	for k := j.next; k != nil && len(buf) < n && !k.started; k = k.next {
 		k.started = true
@@ -90,8 +88,8 @@ func (a *aggregates) follow(buf []*job, n int, j *job) []*job {
 	return buf
 }
 
-// untake takes back a job that a worker has not begun with. It reports whether
-// the job is the first of its line, and to be queued.
+// untake takes back a job that a worker has not begun. It reports whether the job is the first of
+// its line and must be queued.
 func (a *aggregates) untake(j *job) (first bool) {
 	if j.agg == nil || j.agg.first == j {
 		return true
@@ -101,8 +99,8 @@ func (a *aggregates) untake(j *job) (first bool) {
 	return false
 }
 
-// leave takes the verdict on a job out of its line. It returns the jobs whose
-// verdict comes with it, and whether rows may wait behind the job.
+// leave removes a job from its line with its verdict. It returns the jobs that get a verdict along
+// with it, and whether rows may wait behind the job.
 func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 	if v == released {
 		a.spill()
@@ -130,8 +128,8 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 	return false, append(gone, a.promote(g)...)
 }
 
-// promote queues the first job of a line if nobody has begun with it. A lane
-// that rests has the line given back instead.
+// promote queues the first job of a line unless a worker has begun it. The line of a resting lane
+// is given back instead.
 func (a *aggregates) promote(g *aggregate) []kept {
 	j, l := g.first, a.lane
 	if j.started || j.queued {
@@ -149,21 +147,21 @@ func (a *aggregates) promote(g *aggregate) []kept {
 	return nil
 }
 
-// giveUp ends the line of a job that was taken out of the queue, and returns it
-// and all that wait behind it.
+// giveUp ends the line of a job that was taken out of the queue, and returns it and all jobs that
+// wait behind it.
 func (a *aggregates) giveUp(j *job) []kept {
 	a.spill()
 	if j.agg == nil {
 		a.lane.load--
 		return []kept{{j, released}}
 	}
-	g := j.agg // which the job does not have afterwards
+	g := j.agg // giveUp clears it
 	gone := a.cut(g, released, true)
 	delete(a.lines, g.key)
 	return gone
 }
 
-// stop gives back what waits behind others; what a worker has goes on.
+// stop gives back the jobs that wait behind others; the jobs of workers continue.
 func (a *aggregates) stop() (gone []kept) {
 	a.spill()
 	a.over = true
@@ -173,13 +171,13 @@ func (a *aggregates) stop() (gone []kept) {
 	return gone
 }
 
-// spill notes that something is given back: nothing is taken until the engine
-// has taken notice, or what comes later would overtake it.
+// spill notes that a job is given back: the lane takes nothing until the engine has noticed, or
+// later events would overtake it.
 func (a *aggregates) spill() { a.spilled, a.spills = true, a.spills+1 }
 
-// cut takes the jobs out of a line with the verdict. Those that share a call
-// stay in it, and are answered with that; those that a worker would begin with
-// next are not begun with if taken is set, and stay otherwise.
+// cut removes the jobs of a line with the verdict. Jobs that share a call stay in the line and get
+// the verdict of the call. Jobs that a worker would begin next are cancelled if taken is set, and
+// stay otherwise.
 func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) { //nolint:revive // what becomes of a few of them
 	l := a.lane
 	var first, last *job

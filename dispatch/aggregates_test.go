@@ -10,8 +10,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// TestLaneGivesBackAggregatesInTheQueue: when a destination turns out to be down, what
-// is first of its aggregate and waits for a worker goes back with all behind it.
+// TestLaneGivesBackAggregatesInTheQueue: when a destination turns out to be down, the first job of
+// an aggregate that waits for a worker is given back with all jobs behind it.
 func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,8 +55,8 @@ func TestLaneGivesBackAggregatesInTheQueue(t *testing.T) {
 	})
 }
 
-// TestLaneIsWellThoughAnEngineAsks: a destination that has answered a probe is well after a
-// while, also where nothing comes for it but questions for room.
+// TestLaneIsWellThoughAnEngineAsks: a destination that has answered a probe is well after a while,
+// even if its engine only requests room and hands nothing over.
 func TestLaneIsWellThoughAnEngineAsks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

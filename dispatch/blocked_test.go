@@ -27,6 +27,6 @@ func TestMillionBlocked(t *testing.T) { //nolint:paralleltest // it measures the
 	}
 	t.Logf("%d MiB", took>>20)
 	if !lane.Blocked(keys.Named("order/7")) || lane.Blocked(keys.Named("order/-1")) {
-		t.Error("another one is blocked")
+		t.Error("an aggregate that was not blocked is blocked")
 	}
 }

@@ -5,39 +5,38 @@ import "time"
 const (
 	// firstPause is how long a lane rests after its destination failed once.
 	firstPause = 100 * time.Millisecond
-	// longestPause bounds how long a destination that is back goes unnoticed,
-	// unless the lane is told otherwise.
+	// longestPause bounds how long the recovery of a destination goes unnoticed, unless the lane's
+	// configuration says otherwise.
 	longestPause = 30 * time.Second
-	// rampCalm ends a ramp that nothing pushes against: where fewer events come
-	// than it allows, it would not end otherwise.
+	// rampCalm ends a ramp that is never at its limit: with fewer events than the ramp allows, it
+	// would not end otherwise.
 	rampCalm = 5 * time.Second
-	// turnGrace is how long new deliveries have to come when it is their turn to be the
-	// probe. An engine finds what there is within milliseconds.
+	// turnGrace is how long new deliveries have to arrive when it is their turn to be the probe. An
+	// engine finds available events within milliseconds.
 	turnGrace = 100 * time.Millisecond
-	// maxHeld is how many new deliveries may be held back by their aggregates while a
-	// probe is looked for: each of them becomes a row.
+	// maxHeld is how many new deliveries their aggregates may hold back during the search for a
+	// probe: each of them becomes a row.
 	maxHeld = 64
 )
 
-// breaker keeps a lane from a destination that is down. It opens with the
-// first fault of the destination and lets one delivery at a time through after a
-// pause that grows with every fault. With the first answer it begins to ramp up:
-// as many as it allows may be in flight, and that doubles with each round of
-// answers, until it is all that the lane has room for. Only then it is closed.
-// Each answer halves the pause to come, as each fault doubles it: what fails more often than
-// it answers is not hammered, and what answers most events waits for none of them for long. Its zero
-// value is closed. The lane's lock guards it.
+// breaker keeps a lane from a destination that is down. It opens with the first fault of the
+// destination and lets one delivery at a time through after a pause that grows with every fault.
+// With the first answer it begins to ramp up: the number of deliveries that it allows in flight
+// doubles with each round of answers, until the lane has room for no more. Only then does it close.
+// Each answer halves the next pause, as each fault doubles it: a destination that fails more often
+// than it answers is not hammered, and the events of one that answers most never wait for long. Its
+// zero value is closed. The lane's lock guards it.
 type breaker struct {
 	tripped  bool          // it is not closed
-	pause    time.Duration // the last one, before it was spread; halved with each answer
+	pause    time.Duration // the last one, before jitter; halved with each answer
 	until    time.Time     // the end of the pause
-	newFirst bool          // the next probe is to be a delivery that has not failed yet, if there is any
+	newFirst bool          // the next probe is a delivery that has not failed yet, if there is any
 	held     int           // new deliveries that their aggregates have held back since it was tripped
-	allowed  int           // how many may be in flight while it ramps up; 0 unless it does
+	allowed  int           // how many may be in flight while it ramps up; 0 otherwise
 	answers  int           // of this round
 	ramped   time.Time     // when it began to ramp up
 	pressed  bool          // as many as allowed were in flight since checkAt was set
-	checkAt  time.Time     // when that is to be looked at
+	checkAt  time.Time     // when to look at pressed
 }
 
 func (b *breaker) closed() bool { return !b.tripped }
@@ -48,22 +47,21 @@ func (b *breaker) ramping() bool { return b.allowed > 0 }
 
 func (b *breaker) mayProbe(now time.Time) bool { return !now.Before(b.until) }
 
-// storedWait reports whether stored deliveries are to wait, because it is the turn of
-// new ones to be the probe.
+// storedWait reports whether stored deliveries must wait, because it is the turn of new ones to be
+// the probe.
 func (b *breaker) storedWait(now time.Time) bool {
 	return b.open() && b.newFirst && b.held < maxHeld && now.Before(b.turnEnds())
 }
 
-// newWait reports whether new deliveries are to wait, because so many were held back.
+// newWait reports whether new deliveries must wait, because so many were held back.
 func (b *breaker) newWait(time.Time) bool { return b.open() && b.held >= maxHeld }
 
 func (b *breaker) turnEnds() time.Time { return b.until.Add(turnGrace) }
 
-// trip notes a fault of the destination, met by a call that began at the given
-// time; longest bounds the pauses. known says that the destination has failed over the same
-// event before. It returns how long to pause, whether the breaker was closed before, and
-// whether the pause is a new one: faults of deliveries that were on their way
-// when it opened, or began to ramp up, change nothing.
+// trip notes a fault of the destination in a call that began at the given time; longest bounds the
+// pauses. known says that the destination has failed over the same event before. trip returns how
+// long to pause, whether the breaker was closed before, and whether the pause is a new one: faults
+// of deliveries that were in flight when the breaker opened, or began to ramp up, change nothing.
 func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) (pause time.Duration, opened, longer bool) {
 	switch {
 	case b.ramping() && began.Before(b.ramped):
@@ -83,9 +81,8 @@ func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) 
 // pauseSpread keeps the probes of several relays apart.
 const pauseSpread = 0.5
 
-// answered notes n answers of the destination, at a lane that has room for
-// capacity. It reports whether the breaker has begun to ramp up, and whether it
-// has closed.
+// answered notes n answers of the destination, at a lane that has room for capacity. It reports
+// whether the breaker has begun to ramp up, and whether it has closed.
 func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) {
 	if b.closed() || n == 0 {
 		return false, false
@@ -104,7 +101,7 @@ func (b *breaker) answered(now time.Time, n, capacity int) (ramps, closes bool) 
 	return false, b.closeAt(capacity)
 }
 
-// closeAt closes the breaker if it allows all that there is room for.
+// closeAt closes the breaker if it allows as many deliveries as there is room for.
 func (b *breaker) closeAt(capacity int) bool {
 	if b.allowed < capacity {
 		return false
@@ -113,7 +110,7 @@ func (b *breaker) closeAt(capacity int) bool {
 	return true
 }
 
-// calm closes a ramp that nothing has pushed against for rampCalm.
+// calm closes a ramp that has not been at its limit for rampCalm.
 func (b *breaker) calm(now time.Time) (closes bool) {
 	if !b.ramping() || now.Before(b.checkAt) {
 		return false

@@ -19,7 +19,7 @@ func TestBreaker(t *testing.T) {
 		t.Fatalf("first fault: %v %t %t", pause, opened, longer)
 	}
 	if b.mayProbe(now.Add(pause-1)) || !b.mayProbe(now.Add(pause)) {
-		t.Error("the pause is not what was said")
+		t.Error("the pause differs from the returned one")
 	}
 	rest, opened, longer := b.trip(now.Add(pause/2), now, longestPause, false)
 	if opened || longer || rest != pause-pause/2 {
@@ -36,8 +36,8 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// TestBreakerRamps: each round of answers doubles what is allowed, and all of the
-// room closes it.
+// TestBreakerRamps: each round of answers doubles what is allowed, and the breaker closes when it
+// allows all the room.
 func TestBreakerRamps(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -71,8 +71,8 @@ func TestBreakerRamps(t *testing.T) {
 	}
 }
 
-// TestBreakerFallsBack: what fails more often than it answers is left alone for longer and
-// longer, and what answers more often is not.
+// TestBreakerFallsBack: a destination that fails more often than it answers gets longer and longer
+// pauses, and one that answers more often does not.
 func TestBreakerFallsBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -119,7 +119,7 @@ func TestBreakerTurns(t *testing.T) {
 	now := time.Now()
 	var b breaker
 	if b.storedWait(now) || b.newWait(now) {
-		t.Fatal("somebody waits, and all is well")
+		t.Fatal("deliveries wait, and the destination is well")
 	}
 	known := false
 	for i := range 6 {
@@ -134,10 +134,10 @@ func TestBreakerTurns(t *testing.T) {
 	b.trip(now, now, longestPause, true)
 	b.held = maxHeld
 	if b.storedWait(b.until) || !b.newWait(b.until) {
-		t.Errorf("so many were held back that it is the turn of what is stored: %+v", b)
+		t.Errorf("so many were held back that it is the turn of stored deliveries: %+v", b)
 	}
 	if b.answered(now, 1, 100); b.newWait(now) {
-		t.Error("it answers, and somebody waits")
+		t.Error("the destination answers, and deliveries wait")
 	}
 }
 
@@ -156,7 +156,7 @@ func TestBreakerCalm(t *testing.T) {
 		t.Fatal("more were there than it allowed")
 	}
 	if b.calm(now.Add(2*rampCalm-1)) || !b.calm(now.Add(2*rampCalm)) || !b.closed() {
-		t.Fatalf("nobody wanted more for %v: %+v", rampCalm, b)
+		t.Fatalf("the ramp was below its limit for %v: %+v", rampCalm, b)
 	}
 	b.trip(now, now, longestPause, false)
 	if b.calm(now.Add(time.Hour)) || !b.open() {

@@ -57,7 +57,7 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 		return nil, err
 	}
 	if observer == nil {
-		observer = nobody{}
+		observer = noObserver{}
 	}
 	observer = guarded{observer, log}
 	return &Dispatcher{
@@ -69,8 +69,8 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 // ErrDestination is wrapped by errors about a destination's name.
 var ErrDestination = errors.New("invalid destination")
 
-// Add adds a destination. Its name is stored with every delivery that has to
-// be tried again, so it should stay the same from run to run.
+// Add adds a destination. Its name is stored with every delivery that is retried, so it should stay
+// the same from run to run.
 func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error {
 	switch {
 	case name == "":
@@ -93,8 +93,8 @@ func (d *Dispatcher) Add(name string, h delivery.Handler, cfg LaneConfig) error 
 	return nil
 }
 
-// Route sends the event types that pattern matches to the named destinations.
-// The most exact pattern wins: the type itself, then the longest prefix, then "*".
+// Route sends the event types that pattern matches to the named destinations. The most specific
+// pattern wins: the type itself, then the longest prefix, then "*".
 func (d *Dispatcher) Route(pattern string, names ...string) error {
 	if err := delivery.CheckPattern(pattern); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (d *Dispatcher) Route(pattern string, names ...string) error {
 	for _, name := range names {
 		l := d.byName[name]
 		if l == nil {
-			return fmt.Errorf("route %q: %w %q: there is none of that name", pattern, ErrDestination, name)
+			return fmt.Errorf("route %q: %w %q: there is no destination of that name", pattern, ErrDestination, name)
 		}
 		if !seen[name] {
 			lanes = append(lanes, Lane{l})
@@ -112,12 +112,12 @@ func (d *Dispatcher) Route(pattern string, names ...string) error {
 		seen[name] = true
 	}
 	if len(lanes) == 0 {
-		return fmt.Errorf("route %q: %w: it names none", pattern, ErrDestination)
+		return fmt.Errorf("route %q: %w: it names no destination", pattern, ErrDestination)
 	}
 	return d.router.add(pattern, lanes)
 }
 
-// Has reports whether there is a destination of that name.
+// Has reports whether there is a destination with that name.
 func (d *Dispatcher) Has(name string) bool { return d.byName[name] != nil }
 
 // Routed reports whether a route matches the event type.
@@ -134,11 +134,11 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 	return names
 }
 
-// ReportDatabase takes how a connection has found the database: nil if it answers. An
-// outage is logged and reported once, however many connections find out.
+// ReportDatabase records whether a connection has reached the database: nil means that it answers.
+// An outage is logged and reported once, however many connections notice it.
 func (d *Dispatcher) ReportDatabase(err error) { d.health.report(err) }
 
-// drain lets the engine and the lanes come to their end.
+// drain waits for the end of the engine and of the lanes.
 func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	for _, l := range d.lanes {
 		l.drop()
@@ -146,7 +146,7 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
-		engine.Wait() // they may still hand out what they had just claimed
+		engine.Wait() // it may still hand out events that it has just claimed
 		for _, l := range d.lanes {
 			l.workers.Wait()
 		}
@@ -199,7 +199,7 @@ func (g guarded) Observe(incident delivery.Incident) {
 	}
 }
 
-// nobody is the observer of a relay that has none.
-type nobody struct{}
+// noObserver is the observer of a relay that has none.
+type noObserver struct{}
 
-func (nobody) Observe(delivery.Incident) {}
+func (noObserver) Observe(delivery.Incident) {}

@@ -21,7 +21,7 @@ func TestConfigsReportAllMistakesTogether(t *testing.T) {
 		"concurrency", "timeout of 0s", "max attempts", "longest pause", "initial backoff", "longest backoff", "multiplier",
 	} {
 		if !strings.Contains(all, want) {
-			t.Errorf("no word of %q in:\n%s", want, all)
+			t.Errorf("%q is missing in:\n%s", want, all)
 		}
 	}
 }

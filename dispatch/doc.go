@@ -1,8 +1,7 @@
 // Package dispatch delivers: it routes events to destinations, runs a bounded number of
 // deliveries at once, and turns each answer into an outcome.
 //
-// It is the relay's own: programs use package notifyd, authors of destinations package
-// delivery. An engine hands dispatch what is to be delivered, see [Lane] and [Parcel], and
-// writes down what became of it. The package knows neither PostgreSQL nor an engine nor a
-// destination.
+// It is the relay's own: programs use package notifyd, authors of destinations package delivery. An
+// engine hands deliveries to dispatch, see [Lane] and [Parcel], and records their outcomes. The
+// package knows neither PostgreSQL nor an engine nor a destination.
 package dispatch

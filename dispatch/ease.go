@@ -8,25 +8,25 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// What a lane does while its destination is not well, or was not a moment ago.
-// A lane whose destination is well has uneasy unset and does nothing of it.
+// The behaviour of a lane whose destination is not well, or was not a moment ago. A lane whose
+// destination is well has ease.on unset and skips all of it.
 
-// ease is what a lane has learned of a destination that is not well. The lane's lock guards it.
+// ease is the state of a lane for a destination that is not well. The lane's lock guards it.
 type ease struct {
 	lane     *lane
 	breaker  breaker
 	pacer    pacer
-	suspects *suspects   // nil unless the destination has failed over events, or throttled them, a while ago
-	spoiled  int         // calls that were throttled and are not finished: what is queued is given back
+	suspects *suspects   // nil unless the destination has recently failed over events, or throttled them
+	spoiled  int         // calls that were throttled and are not finished: queued jobs are given back
 	on       bool        // any of the four is at work
-	refusals uint64      // answers that asked for fewer
+	refusals uint64      // answers that requested fewer deliveries
 	timer    *time.Timer // looks for room again; nil before the first fault
 }
 
-// fairPart of a lane's capacity makes a claim worth its while.
+// fairPart is the part of a lane's capacity that makes a claim worthwhile: one in so many.
 const fairPart = 8
 
-// allowedLocked is how many deliveries may begin, whatever room there is.
+// allowedLocked returns how many deliveries may begin, whatever room there is.
 func (e *ease) allowedLocked(now time.Time) int {
 	n := maxQueued + e.lane.load
 	switch {
@@ -43,8 +43,8 @@ func (e *ease) allowedLocked(now time.Time) int {
 	return n
 }
 
-// fairShareLocked is what makes a claim worth its while: a part of what is
-// allowed, which may be very little.
+// fairShareLocked returns the room that makes a claim worthwhile: a part of the allowed number,
+// which may be very little.
 func (e *ease) fairShareLocked() int {
 	fair := e.lane.capacityLocked()
 	switch {
@@ -60,22 +60,22 @@ func (e *ease) fairShareLocked() int {
 	return max(1, fair)
 }
 
-// refuseLocked notes that somebody went away without what it wanted.
+// refuseLocked notes that an engine was refused the room that it requested.
 func (e *ease) refuseLocked(now time.Time) {
 	e.lane.hungry = true
 	if !e.on {
 		return
 	}
-	// An engine asks for room before it knows whether there is anything: what it hands
-	// over is what presses.
+	// An engine requests room before it knows whether there are events: only handed-over deliveries
+	// count as pressure.
 	if e.lane.agg == nil && e.breaker.ramping() && e.lane.aheadLocked() >= e.breaker.allowed {
 		e.breaker.pressed = true
 	}
 	e.armLocked(now)
 }
 
-// wakeLocked returns what to call after unlocking: onRoom if somebody was
-// refused and a fair part of the lane is free again.
+// wakeLocked returns the function to call after unlocking: onRoom if an engine was refused and a
+// fair part of the lane is free again.
 func (e *ease) wakeLocked() func() {
 	if !e.lane.hungry || e.lane.roomLocked(time.Now()) < e.lane.fairLocked() {
 		return func() {}
@@ -84,9 +84,9 @@ func (e *ease) wakeLocked() func() {
 	return e.lane.onRoom
 }
 
-// armLocked sets the timer for whatever time alone brings: the end of a pause,
-// the end of a ramp that nobody needs, a delivery's turn. What depends on
-// answers is looked at with each of them.
+// armLocked sets the timer for changes that time alone brings: the end of a pause, the end of a
+// ramp below its limit, a delivery's turn. Changes that depend on answers are checked with each
+// answer.
 func (e *ease) armLocked(now time.Time) {
 	if e.lane.stopped {
 		return
@@ -118,7 +118,7 @@ func (e *ease) armLocked(now time.Time) {
 	}
 }
 
-// tick looks for what time has brought.
+// tick handles the changes that time has brought.
 func (e *ease) tick() {
 	e.lane.mu.Lock()
 	if e.lane.stopped {
@@ -140,8 +140,8 @@ func (e *ease) tick() {
 	call()
 }
 
-// heardLocked takes the answers to calls that began at the given time, or later.
-// It returns what to tell after unlocking.
+// heardLocked records the answers to calls that began at the given time, or later. It returns the
+// reports to make after unlocking.
 func (e *ease) heardLocked(begin time.Time, jobs []*job, outs []outcome) (news []func()) {
 	now := time.Now()
 	throttled, answers := 0, 0
@@ -175,16 +175,16 @@ func (e *ease) heardLocked(begin time.Time, jobs []*job, outs []outcome) (news [
 	if e.pacer.ease(now, begin, answers, min(e.lane.load+len(jobs), e.lane.running*e.lane.perCall())) {
 		news = append(news, func() { e.lane.log.Info("destination is not throttled any more") })
 	}
-	e.lane.hungry = e.lane.hungry || closes || e.breaker.ramping() || e.pacer.on() // what was refused may be welcome now
+	e.lane.hungry = e.lane.hungry || closes || e.breaker.ramping() || e.pacer.on() // a refused request may fit now
 	e.on = !e.breaker.closed() || e.pacer.on() || e.suspects != nil || e.spoiled > 0
 	e.armLocked(now)
 	return news
 }
 
-// heldBack returns to the pacer what it has counted for n jobs that order keeps from
-// being delivered: a lane would else spend the little that it may do on writing down
-// what is behind, row by row, and deliver nothing meanwhile. Their room is free, too:
-// whoever was refused hears of it, also where the one held back was the only probe.
+// heldBack returns to the pacer its tokens of n jobs that order keeps from being delivered:
+// otherwise a lane would spend its small budget on writing down the events behind a failure, row by
+// row, and deliver nothing meanwhile. Their room is free, too, and a refused engine is notified,
+// also where the job that was held back was the only probe.
 func (e *ease) heldBack(n int) {
 	e.lane.mu.Lock()
 	call := e.returnLocked(n)
@@ -192,8 +192,8 @@ func (e *ease) heldBack(n int) {
 	call()
 }
 
-// returnLocked takes back turns of the pacer that nobody used, and returns what to
-// call after unlocking.
+// returnLocked returns unused tokens to the pacer, and returns the function to call after
+// unlocking.
 func (e *ease) returnLocked(n int) func() {
 	if e.pacer.on() {
 		e.pacer.take(-n)
@@ -206,7 +206,8 @@ func (e *ease) available() {
 	e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: e.lane.name})
 }
 
-// known returns what is held against events; it is there while anything is.
+// knownLocked returns the record of suspects, creating it if needed; it exists while any event is
+// in it.
 func (e *ease) knownLocked(now time.Time) *suspects {
 	if e.suspects == nil {
 		e.suspects = &suspects{pruned: now}
@@ -214,10 +215,10 @@ func (e *ease) knownLocked(now time.Time) *suspects {
 	return e.suspects
 }
 
-// unavailable takes that the destination has failed over an event. It opens the breaker, and
-// says so once; further faults are the same news. The event is put aside, so that another one
-// finds out whether the destination is down. It reports false where that is the event's own fault:
-// the attempt counts.
+// unavailable records that the destination has failed over an event. It opens the breaker, and
+// reports that once; further faults are no news. The event is put aside, so that another event
+// finds out whether the destination is down. unavailable reports false where the event itself is at
+// fault: the attempt counts.
 func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out outcome, nobodys bool) {
 	out = outcome{verdict: aside, failures: j.failures(), class: delivery.ClassDestination, err: err}
 	e.lane.mu.Lock()
@@ -233,12 +234,12 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 		pause, opened, longer = e.breaker.trip(now, c.began, e.lane.cfg.LongestPause, known == blameAgain)
 	}
 	if longer {
-		e.refuseLocked(now) // whatever waits for this lane is to be looked for after the pause
+		e.refuseLocked(now) // the events of this lane are to be looked for after the pause
 	}
 	if c.shared {
-		out.verdict = released // which of them it is turns out when they are tried one by one
+		out.verdict = released // single calls will show which event is at fault
 	} else if known < blameEvent {
-		// One that hangs comes again when what it has held up is over.
+		// An event that hangs returns when the events that it has held up are done.
 		out.delay = max(pause, min(firstPause, e.lane.cfg.LongestPause), c.took)
 		e.suspects.expect(now, j.event.ID, out.delay)
 	}
@@ -259,8 +260,8 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	return out, true
 }
 
-// throttle slows the lane down, because of a call that began at the given time,
-// or puts the event aside if it is the only one that is refused so.
+// throttle slows the lane down, because of a call that began at the given time, or puts the event
+// aside if only that event is throttled.
 func (e *ease) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {
 	out := outcome{verdict: released, failures: j.failures(), class: delivery.ClassDestination, err: err, throttled: true}
 	after := err.delay
@@ -292,7 +293,7 @@ func (e *ease) throttle(log *slog.Logger, j *job, began time.Time, err *reply) o
 	return out
 }
 
-// spoiled counts the answers for which what is queued is given back.
+// spoiled counts the answers that cause queued jobs to be given back.
 func spoiled(outs []outcome) (n int) {
 	for i := range outs {
 		if outs[i].throttled && outs[i].verdict == released {
@@ -302,14 +303,14 @@ func spoiled(outs []outcome) (n int) {
 	return n
 }
 
-// halted reports whether a worker is to put back what it has not begun with.
+// halted reports whether a worker must put back the jobs that it has not begun.
 func (e *ease) halted() bool {
 	e.lane.mu.Lock()
 	defer e.lane.mu.Unlock()
 	return e.lane.restingLocked()
 }
 
-// stateLocked is what the figures say.
+// stateLocked returns the state for the figures.
 func (e *ease) stateLocked(now time.Time) observe.BreakerState {
 	switch {
 	case e.breaker.open() && e.breaker.mayProbe(now):

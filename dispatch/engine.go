@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Engines find what is to be delivered, and hand it to lanes: package queue claims
-// events, package stream reads them in order. What follows is for them.
+// Engines find events to deliver and hand them to lanes: package queue claims events, package
+// stream reads them in order. The rest of this file is for them.
 
 // Lane is the way to one destination. An engine takes it with Serve or with Own.
 type Lane struct{ l *lane }
@@ -25,8 +25,8 @@ func (d *Dispatcher) Lanes() []Lane {
 // Patterns returns the patterns that lead to a destination, sorted.
 func (d *Dispatcher) Patterns(destination string) []string { return d.router.patterns(destination) }
 
-// Begin readies the lanes for an engine. All deliveries end with the context that it
-// returns: when the relay gives up on them, which is what Drain may do, and not when ctx ends.
+// Begin readies the lanes for an engine. All deliveries end with the returned context: when the
+// relay gives up on them, which Drain may do, and not when ctx ends.
 func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, l := range d.lanes {
@@ -35,26 +35,26 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	return d.workCtx
 }
 
-// Drain ends what Begin began: nothing more begins, what runs may finish within the
-// shutdown timeout, then it is cancelled and given back. Those in engine may still hand
-// over what they had claimed, and are waited for as well. It returns nil, or
+// Drain ends the run that Begin started: no delivery begins any more, running ones may finish
+// within the shutdown timeout, then they are cancelled and given back. The goroutines in engine may
+// still hand over events that they have claimed; Drain waits for them as well. It returns nil, or
 // [ErrShutdownIncomplete].
 func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
 	defer d.cancelWork(ErrStopping)
-	defer d.health.settle(0) // nobody waits for calm any more
+	defer d.health.settle(0) // no reason to wait for calm any more
 	return d.drain(engine)
 }
 
-// LanesOf returns the lanes of an event type, none if no route matches, and whether the type is met for the
-// first time.
+// LanesOf returns the lanes of an event type, none if no route matches, and whether this is the
+// first event of the type.
 func (d *Dispatcher) LanesOf(eventType string) (lanes []Lane, firstTime bool) {
 	return d.router.route(eventType)
 }
 
-// TypesOf returns the event types met so far for whose lanes f returns true.
+// TypesOf returns the event types seen so far for whose lanes f returns true.
 func (d *Dispatcher) TypesOf(f func(lanes []Lane) bool) []string { return d.router.types(f) }
 
-// LaneOf returns the lane of a destination, false if there is none of that name.
+// LaneOf returns the lane of a destination, false if there is no destination with that name.
 func (d *Dispatcher) LaneOf(destination string) (l Lane, ok bool) {
 	l.l, ok = d.byName[destination]
 	return l, ok
@@ -77,7 +77,7 @@ func (d *Dispatcher) Wanted(l Lane, eventType string) bool {
 
 // Serve gives the lane to an engine that keeps no order: what is handed over is
 // delivered as workers come to it. onRoom is called when Grant or Roomy had less than
-// was asked for and there is more; it must not block.
+// was requested and there is more; it must not block.
 func (l Lane) Serve(onRoom func()) {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
@@ -85,7 +85,7 @@ func (l Lane) Serve(onRoom func()) {
 }
 
 // Own gives the lane to an engine that hands events over in order, with nothing in line and no aggregate blocked.
-// onRoom is called when Grant had less than was asked for and there is more, or
+// onRoom is called when Grant had less than was requested and there is more, or
 // when the lane may go on after something was given back; it must not block.
 func (l Lane) Own(onRoom func()) {
 	l.l.mu.Lock()
@@ -104,13 +104,13 @@ func (l Lane) GrantFair(n int) int { return l.l.grantFair(n) }
 // worth a claim.
 func (l Lane) Roomy() int { return l.l.roomy() }
 
-// StoredWait reports whether what is stored is to wait for a moment: the destination may be
-// down, and it is the turn of something new to find out. An event over which it failed is
-// stored; were those always first, nobody would know about the others. onRoom is called when they may go.
+// StoredWait reports whether stored deliveries must wait for a moment: the destination may be down,
+// and it is the turn of a new delivery to find out. An event over which the destination failed is
+// stored; were stored events always first, the others would never be tried. onRoom is called when
+// stored deliveries may go.
 func (l Lane) StoredWait() bool { return l.l.waits((*breaker).storedWait) }
 
-// NewWait reports the same the other way round: of what is new, too much was held back by
-// its aggregates.
+// NewWait reports the same for new deliveries: their aggregates held back too many.
 func (l Lane) NewWait() bool { return l.l.waits((*breaker).newWait) }
 
 func (l *lane) waits(turn func(*breaker, time.Time) bool) bool {
@@ -124,42 +124,41 @@ func (l *lane) waits(turn func(*breaker, time.Time) bool) bool {
 	return true
 }
 
-// HasRoom reports whether there is room for anything.
+// HasRoom reports whether there is room for at least one delivery.
 func (l Lane) HasRoom() bool {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	return l.l.roomLocked(time.Now()) > 0
 }
 
-// Priority is that of the lane's configuration.
+// Priority is the priority in the lane's configuration.
 func (l Lane) Priority() int { return l.l.cfg.Priority }
 
 // Timeout bounds one call of the handler.
 func (l Lane) Timeout() time.Duration { return l.l.cfg.Timeout }
 
-// Slow reports whether waiting for an answer with a transaction open is a waste.
+// Slow reports whether it is a waste to wait for an answer with a transaction open.
 func (l Lane) Slow() bool { return l.l.slow() }
 
-// Observe says that a delivery takes at least this long.
+// Observe records that a delivery takes at least this long.
 func (l Lane) Observe(atLeast time.Duration) { l.l.observe(atLeast) }
 
 // Refused counts a delivery for which there was no room.
 func (l Lane) Refused() { l.l.figures.passings.refused.Add(1) }
 
-// TakeBack gives back what nobody has begun with of a parcel. The lane is one that keeps
-// no order.
+// TakeBack gives back the deliveries of a parcel that no worker has begun. The lane must be one that
+// keeps no order.
 func (l Lane) TakeBack(p *Parcel) { l.l.takeBack(p) }
 
-// Return gives back granted room that is not needed.
+// Return gives back unused granted room.
 func (l Lane) Return(n int) {
 	if n > 0 {
 		l.l.giveBack(n)
 	}
 }
 
-// Deliver hands over a parcel, for which room was granted. The aggregates in unblock
-// are not blocked any more: all that was stored of them has been handed over, the last
-// of it with this parcel.
+// Deliver hands over a parcel, for which room was granted. The aggregates in unblock are no longer
+// blocked: all their stored deliveries have been handed over, the last of them with this parcel.
 func (l Lane) Deliver(p *Parcel, unblock []Key) {
 	if held := l.l.deliver(p, unblock); held > 0 {
 		l.l.ease.heldBack(held)
@@ -207,48 +206,48 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 	return len(back)
 }
 
-// Block says that something is stored of the aggregate: what comes is parked.
+// Block records that deliveries of the aggregate are stored: later ones are parked.
 func (l Lane) Block(key Key) {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	l.l.agg.blocked.add(key)
 }
 
-// Unblock says that nothing is stored of the aggregate any more.
+// Unblock records that no deliveries of the aggregate are stored any more.
 func (l Lane) Unblock(key Key) {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	l.l.agg.blocked.remove(key)
 }
 
-// Blocked reports whether something is stored of the aggregate.
+// Blocked reports whether the aggregate is blocked.
 func (l Lane) Blocked(key Key) bool {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	return l.l.agg.blocked.has(key)
 }
 
-// BlockedCount returns of how many aggregates something is stored.
+// BlockedCount returns the number of blocked aggregates.
 func (l Lane) BlockedCount() int {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
-	if l.l.agg == nil { // nobody owns it yet
+	if l.l.agg == nil { // no engine owns it yet
 		return 0
 	}
 	return l.l.agg.blocked.len()
 }
 
-// Spills returns how often something was given back, and whether nothing is taken
-// for that reason until GoOn is called.
+// Spills returns how often a delivery was given back, and whether the lane takes nothing for that
+// reason until GoOn is called.
 func (l Lane) Spills() (n uint64, spilled bool) {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	return l.l.agg.spills, l.l.agg.spilled
 }
 
-// GoOn lets the lane take deliveries again, if it has given nothing back since
-// Spills returned n: all answers since then have been taken from the parcels, and what
-// was given back is handed over first, in the order of ids.
+// GoOn lets the lane take deliveries again, if it has given nothing back since Spills returned n.
+// The engine must have taken all answers since then from the parcels, and hands the returned
+// deliveries over first, in the order of ids.
 func (l Lane) GoOn(n uint64) bool {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
@@ -259,8 +258,8 @@ func (l Lane) GoOn(n uint64) bool {
 	return true
 }
 
-// Withdraw gives back all that nobody has begun with, and takes nothing more until
-// the lane is owned anew.
+// Withdraw gives back all deliveries that no worker has begun. The lane takes nothing more until it
+// is owned again.
 func (l Lane) Withdraw() {
 	l.l.mu.Lock()
 	gone := l.l.emptyLocked()
@@ -269,8 +268,8 @@ func (l Lane) Withdraw() {
 	l.l.mu.Unlock()
 }
 
-// Busy reports whether anything of the aggregate is under way: when the last of it is
-// delivered while the aggregate is blocked, its answer says Behind.
+// Busy reports whether a delivery of the aggregate is in flight: when the last one is delivered
+// while the aggregate is blocked, its answer has Behind set.
 func (l Lane) Busy(key Key) bool {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
@@ -278,13 +277,13 @@ func (l Lane) Busy(key Key) bool {
 	return is
 }
 
-// Idle reports whether nothing is under way.
+// Idle reports whether no delivery is in flight.
 func (l Lane) Idle() bool {
 	l.l.mu.Lock()
 	defer l.l.mu.Unlock()
 	return l.l.load == 0
 }
 
-// Resting reports whether the lane begins nothing at the moment: it is paused, or its
-// destination is down.
+// Resting reports whether the lane begins no delivery now: it is paused, or its destination is
+// down.
 func (l Lane) Resting() bool { return l.l.ease.halted() }

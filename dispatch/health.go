@@ -13,18 +13,18 @@ import (
 // outage is over: a server that restarts again and again is one outage.
 const calm = 5 * time.Second
 
-// health says once that the database does not answer, and once that it does
-// again, however many connections find out, and however often it comes and goes.
+// health reports once that the database does not answer, and once that it answers again, however
+// many connections notice it, and however often the database comes and goes.
 type health struct {
 	log      *slog.Logger
 	observer delivery.Observer
 
-	lost atomic.Bool // apart from mu: observers, who are told one after the other, may ask
+	lost atomic.Bool // apart from mu: observers, which are called one after the other, may read it
 
 	mu     sync.Mutex
-	since  time.Time   // zero while all is well
+	since  time.Time   // zero while there is no outage
 	well   time.Time   // since when it answers again, zero while it does not
-	over   *time.Timer // says that the outage is over, nil unless well is set
+	over   *time.Timer // ends the outage, nil unless well is set
 	errors int         // of connections, in this outage
 }
 
@@ -55,7 +55,7 @@ func (h *health) stopLocked() {
 	}
 }
 
-// settle says that the outage is over, if the database has answered for that long.
+// settle ends the outage if the database has answered for that long.
 func (h *health) settle(least time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// asking is an observer that looks at the figures when it is told something.
+// asking is an observer that reads the figures when it is notified.
 type asking struct {
 	h *health
 
@@ -62,7 +62,7 @@ func TestStormIsOneOutage(t *testing.T) {
 			}
 			a.h.report(nil)
 			if a.h.down() {
-				t.Error("its end is not seen at once")
+				t.Error("the end of an outage is not seen at once")
 			}
 			<-time.After(calm - time.Millisecond)
 			a.h.report(nil)

@@ -14,16 +14,16 @@ var ErrStopping = errors.New("the relay is stopping")
 // errLapsed is why deliveries that waited under a lease are given back.
 var errLapsed = errors.New("the lease may have run out before the delivery began")
 
-// verdict is what becomes of a delivery.
+// verdict is the outcome of a delivery, as the lane sees it.
 type verdict uint8
 
 const (
 	delivered verdict = iota + 1
-	failed            // to be tried again after a delay
+	failed            // to be retried after a delay
 	dead              // given up
 	released          // as if it had never been tried
 	parked            // waits in the table for an earlier event of its aggregate
-	aside             // to be tried again after a delay, and no attempt counted
+	aside             // to be retried after a delay, without a counted attempt
 )
 
 // tally counts verdicts.
@@ -36,32 +36,32 @@ type outcome struct {
 	delay    time.Duration
 	class    delivery.Class
 	err      error
-	from, to time.Duration // when the handler had it, since the chunk was begun
+	from, to time.Duration // when the handler ran, relative to the start of the chunk
 
-	throttled bool // the destination asked for fewer
-	silent    bool // it has said nothing: the call was lost, or not answered in time
+	throttled bool // the destination requested fewer deliveries
+	silent    bool // the destination has not answered: the call was lost, or timed out
 	permanent bool // no attempt could have helped
 	behind    bool // of a parcel's job: see Answer.Behind
 }
 
-// answered reports whether the destination has said what becomes of the event.
+// answered reports whether the destination itself has answered.
 func (o *outcome) answered() bool {
 	return o.verdict == delivered || (o.verdict == failed || o.verdict == dead) && !o.silent
 }
 
-// called is what is known of a call that has failed.
+// called describes a failed call.
 type called struct {
 	began  time.Time
 	took   time.Duration
-	proof  time.Time // when a call began that was answered just before, or with it; zero if none was
-	shared bool      // it was for several events, and none of them was delivered
+	proof  time.Time // when the previous answered call of the worker, or this one if it was answered, began; zero if there is none
+	shared bool      // it was for several events, and none was delivered
 }
 
-// says reports whether a reply, or nil, is that of a destination that works.
+// says reports whether a reply, or nil, shows that the destination works.
 func (r *reply) says() bool { return r == nil || !r.unavailable && !r.late }
 
-// judge decides what becomes of a failed delivery: whose fault it was, whether
-// it is tried again, and when.
+// judge decides the outcome of a failed delivery: whose fault it was, whether to retry it, and
+// when.
 func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 	failures := j.failures()
 	if l.ctx.Err() != nil {
@@ -69,7 +69,7 @@ func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
-	lost := r.unavailable || r.late && l.down() // a probe that is not answered in time says nothing about its event
+	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event
 	if lost {
 		if out, nobodys := l.ease.unavailable(log, j, c, r); nobodys {
 			return out
@@ -100,9 +100,9 @@ func (l *lane) down() bool {
 	return l.ease.breaker.open()
 }
 
-// follows returns what becomes of those of the same aggregate that failed in one call with a
-// job and behind it; 0 if they are to be judged for themselves. Behind what is given
-// back they are given back as well: stored, they would be found before it.
+// follows returns the verdict for jobs of the same aggregate that failed behind a job in the same
+// call; 0 if each must be judged by itself. Jobs behind a released one are released as well: stored
+// ones would be found before it.
 func (l *lane) follows(out *outcome) verdict {
 	switch {
 	case out.verdict == dead && !l.cfg.BlockOnDead && out.permanent:

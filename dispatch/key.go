@@ -9,20 +9,19 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Key stands for an aggregate, or for none where it is zero. It is a hash, so
-// that a million blocked aggregates take little memory, and long enough for two
-// aggregates never to have the same one.
+// Key identifies an aggregate; zero means none. It is a hash, so that a million blocked aggregates
+// take little memory, and long enough that no two aggregates ever have the same one.
 type Key struct{ High, Low uint64 }
 
-// Keys makes keys. The zero value is not ready: use NewKeys. It is safe for
-// several goroutines.
+// Keys hashes the names of aggregates. The zero value is not ready: use NewKeys. It is safe for
+// concurrent use.
 type Keys struct{ high, low maphash.Seed }
 
-// NewKeys returns what makes keys of names. Each makes keys of its own.
+// NewKeys returns a Keys with a seed of its own.
 func NewKeys() Keys { return Keys{maphash.MakeSeed(), maphash.MakeSeed()} }
 
-// Of returns the key of the aggregate that an event is about, zero if it is
-// about none. scratch is memory to be used again, and is returned.
+// Of returns the key of an event's aggregate, zero if the event has none. scratch is a buffer to
+// reuse, and is returned.
 func (k Keys) Of(scratch []byte, e *delivery.Event) (Key, []byte) {
 	scratch = appendKey(scratch[:0], e)
 	if len(scratch) == 0 {
@@ -31,26 +30,25 @@ func (k Keys) Of(scratch []byte, e *delivery.Event) (Key, []byte) {
 	return Key{maphash.Bytes(k.high, scratch), maphash.Bytes(k.low, scratch)}, scratch
 }
 
-// Named returns the key of an aggregate by its name, as OrderingKey has it.
+// Named returns the key of the aggregate with the given name, as OrderingKey returns it.
 func (k Keys) Named(name string) Key {
 	return Key{maphash.String(k.high, name), maphash.String(k.low, name)}
 }
 
-// OrderingKey returns the name of the aggregate that an event is about, as
-// outbox_deliveries.ordering_key has it; empty if it is about none.
+// OrderingKey returns the name of an event's aggregate, as outbox_deliveries.ordering_key has it;
+// empty if the event has none.
 func OrderingKey(e *delivery.Event) string { return string(appendKey(nil, e)) }
 
 const (
-	// maxKeyBytes keeps a key well within an entry of the index by key.
+	// maxKeyBytes keeps a key well within the size of an index entry.
 	maxKeyBytes = 200
-	// keptBytes of a longer one are kept.
-	// the database makes the slot of.
+	// keptBytes is the length of the part that is kept of a longer key.
 	keptBytes = 128
 )
 
-// appendKey appends what order is kept for: the aggregate of an event, nothing
-// if it has none. Two aggregates may have one key where a name contains a
-// slash; they then wait for one another, which does no harm.
+// appendKey appends the name for which order is kept: the aggregate of an event, or nothing. Two
+// aggregates may have one key where a name contains a slash; each then waits for the other, which
+// does no harm.
 func appendKey(b []byte, e *delivery.Event) []byte {
 	if e.AggregateID == "" {
 		return b

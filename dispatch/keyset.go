@@ -1,16 +1,15 @@
 package dispatch
 
-// keySet is a set of keys that is asked mostly for keys which it has not: then it looks at
-// one bit, of few enough to stay in the processor's caches, and not into a large map.
-// The zero value is empty.
+// keySet is a set of keys for lookups that mostly miss: a miss reads one bit, out of few enough to
+// stay in the processor's caches, and no large map. The zero value is empty.
 type keySet struct {
 	all  map[Key]struct{}
-	bits []uint64 // a key has the bit that the low bits of Low say, and may share it
+	bits []uint64 // a key has the bit that the low bits of Low select, and may share it
 	room int      // how many keys can still be added before there are more bits
 }
 
 const (
-	// bitsPerKey is how many bits there are at least for each key that was added.
+	// bitsPerKey is the minimum number of bits for each added key.
 	bitsPerKey = 16
 	leastBits  = 1024
 )
@@ -40,10 +39,10 @@ func (s *keySet) add(k Key) {
 	s.set(k)
 }
 
-// remove leaves the bit, which others may share, until bits are set anew.
+// remove leaves the bit, which other keys may share, until the bits are rebuilt.
 func (s *keySet) remove(k Key) { delete(s.all, k) }
 
-// spread sets all bits anew, with room for as many keys again.
+// spread rebuilds all bits, with room for as many keys again.
 func (s *keySet) spread() {
 	n := leastBits
 	for n < 2*bitsPerKey*len(s.all) {

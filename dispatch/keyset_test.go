@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestKeySet: it has what was added and not removed, also where keys share a bit.
+// TestKeySet: the set has the keys that were added and not removed, also where keys share a bit.
 func TestKeySet(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

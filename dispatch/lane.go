@@ -71,40 +71,40 @@ func (c LaneConfig) Validate() error {
 }
 
 const (
-	// maxQueued bounds a lane's queue, whatever its speed.
+	// maxQueued bounds a lane's queue, whatever the lane's speed.
 	maxQueued = 8192
-	// startPace is what an event is taken to cost before anything was measured.
+	// startPace is the assumed cost of an event before the first measurement.
 	startPace = time.Millisecond
-	// chunkTime is how much work a worker takes from the queue in one go, so
-	// that handlers which take next to no time do not spend it on the queue's lock.
+	// chunkTime is how much work a worker takes from the queue in one go, so that workers of very
+	// fast handlers do not spend their time on the queue's lock.
 	chunkTime = 200 * time.Microsecond
-	// maxChunk bounds that by number.
+	// maxChunk bounds a chunk by number.
 	maxChunk = 64
-	// slowCall ends a chunk early: what is left of it goes back to the queue.
+	// slowCall ends a chunk early: the remaining jobs return to the queue.
 	slowCall = time.Millisecond
 )
 
-// lane is the way to one destination: a bounded queue, a bounded number of
-// workers, and what has been learned of the destination's speed and health.
-// Workers are goroutines that exist while there is something to do.
+// lane is the way to one destination: a bounded queue, a bounded number of workers, and the
+// measured speed and health of the destination. Workers are goroutines that exist while there is
+// something to do.
 type lane struct {
 	name     string
 	cfg      LaneConfig
 	target   target
 	log      *slog.Logger
 	observer delivery.Observer
-	window   time.Duration   // how much work may wait here, in time
-	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
+	window   time.Duration   // how much work may wait in the queue, in time
+	ctx      context.Context // ends all calls of the lane when the relay gives up on them
 	onRoom   func()          // called without locks when a refused lane has room again
 	workers  sync.WaitGroup
 
-	mu      sync.Mutex    // guards what follows, but for what is atomic
+	mu      sync.Mutex    // guards the fields below, except atomic ones
 	queue   []*job        // not started yet
-	head    int           // of queue; what is before it is gone
+	head    int           // index into queue; jobs before it are gone
 	load    int           // granted and not answered
 	running int           // workers
 	pace    time.Duration // what an event costs a worker, on average
-	hungry  bool          // somebody was refused since onRoom was last called
+	hungry  bool          // an engine was refused since onRoom was last called
 	stopped bool
 	paused  bool // by a person; see pause.go
 	crew    crew
@@ -119,7 +119,7 @@ type lane struct {
 func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Duration, log *slog.Logger) *lane {
 	l := &lane{
 		name: name, cfg: cfg, target: newTarget(h, cfg), window: window, pace: startPace,
-		log: log.With("destination", name), observer: nobody{}, onRoom: func() {},
+		log: log.With("destination", name), observer: noObserver{}, onRoom: func() {},
 	}
 	l.crew, l.ease = crew{lane: l, epoch: time.Now()}, ease{lane: l}
 	if k, ok := h.(delivery.OrderKeeper); ok {
@@ -128,9 +128,9 @@ func newLane(name string, h delivery.Handler, cfg LaneConfig, window time.Durati
 	return l
 }
 
-// grant reserves room for up to n jobs and returns for how many. Room is what
-// the lane can work off within its window, so that a fast destination gets
-// large claims and a slow one is not handed what it could only sit on.
+// grant reserves room for up to n jobs and returns for how many. Room is what the lane can work off
+// within its window, so that a fast destination gets large claims and a slow one gets none that
+// would only wait.
 func (l *lane) grant(n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,8 +138,8 @@ func (l *lane) grant(n int) int {
 	return l.takeRoomLocked(now, n, l.roomLocked(now))
 }
 
-// grantFair is grant for whoever reads once for what is granted: without a bound, a lane
-// that is full would be read for with each call that it finishes.
+// grantFair is grant for an engine that reads once for the granted room: without a lower bound, a
+// full lane would trigger a read with each call that finishes.
 func (l *lane) grantFair(n int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,8 +163,8 @@ func (l *lane) takeRoomLocked(now time.Time, n, room int) (granted int) {
 	return granted
 }
 
-// roomy returns for how many jobs there is room, or 0 if that is too little to
-// be worth a claim. In that case onRoom is called once there is more.
+// roomy returns for how many jobs there is room, or 0 if that is too little for a claim to be
+// worthwhile. In that case onRoom is called once there is more.
 func (l *lane) roomy() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,8 +177,8 @@ func (l *lane) roomy() int {
 	return room
 }
 
-// fairLocked is the room that makes a claim worth its while: under load, a
-// claim for every event that is answered would cost more than it brings.
+// fairLocked returns the room that makes a claim worthwhile: under load, a claim for every answered
+// event would cost more than it brings.
 func (l *lane) fairLocked() int {
 	if l.ease.on {
 		return l.ease.fairShareLocked()
@@ -198,16 +198,16 @@ func (l *lane) roomLocked(now time.Time) int {
 		room = min(room, l.ease.allowedLocked(now))
 	}
 	if l.slowLocked() {
-		// Nobody waits for what a worker does not begin with at once: it
-		// would be withdrawn, and claimed again, without end.
+		// No engine waits for jobs that a worker does not begin at once: they would be withdrawn,
+		// and claimed again, without end.
 		room = min(room, l.idleLocked()*l.perCall()-(len(l.queue)-l.head))
 	}
 	return max(0, room)
 }
 
-// aheadLocked is how many jobs there are that a worker could begin with, or has
-// begun with. Where order is kept in parcels, those that wait behind others of
-// their aggregate do not take the room of the other aggregates.
+// aheadLocked counts the jobs that a worker could begin, or has begun. Where order is kept in
+// parcels, jobs that wait behind others of their aggregate do not take the room of other
+// aggregates.
 func (l *lane) aheadLocked() int {
 	if l.agg != nil {
 		return l.load - l.followers
@@ -215,7 +215,7 @@ func (l *lane) aheadLocked() int {
 	return l.load
 }
 
-// perCall is how many events a worker begins with together.
+// perCall returns how many events a worker begins together.
 func (l *lane) perCall() int {
 	if l.target.batch != nil {
 		return l.cfg.Batch
@@ -223,10 +223,11 @@ func (l *lane) perCall() int {
 	return 1
 }
 
-// idleLocked is how many more workers there may be.
+// idleLocked returns how many more workers there may be.
 func (l *lane) idleLocked() int { return l.crew.staffLocked() - l.running }
 
-// capacityLocked is at least one call for each worker, and no more if the lane is slow.
+// capacityLocked returns how many jobs the lane holds: at least one call for each worker, and no
+// more if the lane is slow.
 func (l *lane) capacityLocked() int {
 	parallel := l.cfg.Concurrency * l.perCall()
 	if l.slowLocked() {
@@ -238,8 +239,8 @@ func (l *lane) capacityLocked() int {
 	return min(max(int(int64(l.cfg.Concurrency)*int64(l.window)/int64(l.pace)), parallel), max(maxQueued, parallel))
 }
 
-// slow reports whether waiting for an answer with a transaction open is a
-// waste: the lane takes longer than a lease costs.
+// slow reports whether it is a waste to wait for an answer with a transaction open: an event takes
+// longer than a lease costs.
 func (l *lane) slow() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,21 +263,20 @@ func (l *lane) giveBack(n int) {
 	call()
 }
 
-// compactLocked drops what is before the head of the queue. Under load the queue is
-// never empty: without this it would grow for ever at its end, however little is in it.
+// compactLocked drops the jobs before the head of the queue. Under load the queue is never empty:
+// without this its array would grow for ever, however few jobs are in it.
 func (l *lane) compactLocked() {
 	n := copy(l.queue, l.queue[l.head:])
 	clear(l.queue[n:])
 	l.queue, l.head = l.queue[:n], 0
 }
 
-// employLocked starts the workers that the queue is worth. Each is handed its
-// first jobs here: before it runs, the claim may have stopped waiting and
-// withdrawn what nobody had begun with.
+// employLocked starts as many workers as the queue justifies. Each gets its first jobs here: before
+// it runs, the claim may have stopped waiting and withdrawn all jobs that had not begun.
 func (l *lane) employLocked() {
 	per := l.perCall()
 	if l.target.batch == nil && l.pace < chunkTime/maxChunk {
-		per = maxChunk // a worker more would only wait for the lock
+		per = maxChunk // another worker would only wait for the lock
 	}
 	wanted := min(l.crew.staffLocked(), l.running+(len(l.queue)-l.head+per-1)/per)
 	started := max(0, wanted-l.running)
@@ -291,7 +291,7 @@ func (l *lane) employLocked() {
 	}
 }
 
-// take returns what a worker does next, nil if it is not needed any more.
+// take returns a worker's next jobs, nil if the worker is not needed any more.
 func (l *lane) take(w *worker, buf []*job) []*job {
 	l.mu.Lock()
 	buf = l.takeLocked(buf)
@@ -323,7 +323,7 @@ func (l *lane) takeLocked(buf []*job) []*job {
 			if len(buf) > 0 {
 				break
 			}
-			n = 1 // one over which the destination may fail takes nobody with it
+			n = 1 // a suspected event does not share a chunk with other events
 		}
 		l.queue[l.head] = nil
 		l.head++
@@ -336,8 +336,8 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	return buf
 }
 
-// untake puts back what a worker took and did not start. They need more
-// workers now than when their calls were expected to be short.
+// untake puts back jobs that a worker took and did not start. They need more workers now than when
+// short calls were expected.
 func (l *lane) untake(jobs []*job) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -362,8 +362,8 @@ func (l *lane) untake(jobs []*job) {
 	}
 }
 
-// finished takes what became of jobs that took a worker the given time
-// together, and passes it on. Their times count from begin.
+// finished records and passes on the outcomes of jobs that took a worker the given time together.
+// Their times count from begin.
 func (l *lane) finished(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome) {
 	if len(jobs) > 0 {
 		l.finishedBefore(begin, elapsed, jobs, outs, nil)
@@ -378,9 +378,9 @@ func tallyOf(outs []outcome) (all tally) {
 	return all
 }
 
-// finishedBefore does so for the first of what a worker has taken, and returns what is
-// left of the rest. What is cut off with a job that has failed is answered with it, and
-// from then on may be another job: the worker may not even ask whether it is cut.
+// finishedBefore does so for the first jobs of a chunk, and returns the remaining ones. Jobs that a
+// failed job cuts off are answered with it, and their memory may be reused at once: the worker may
+// not even read whether they are cut.
 func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*job, outs []outcome, rest []*job) []*job {
 	all := tallyOf(outs)
 	l.mu.Lock()
@@ -408,8 +408,8 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 		}
 	}
 	if l.restingLocked() {
-		// What had been queued before that. There is no probe among it: one is
-		// granted only when nothing else is under way.
+		// Jobs that were queued earlier. No probe is among them: one is granted only while nothing
+		// else is in flight.
 		gone = append(gone, l.emptyLocked()...)
 		l.ease.spoiled -= spoiled(outs)
 	} else {
@@ -417,8 +417,8 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	}
 	rest = slices.DeleteFunc(rest, func(j *job) bool { return j.cut })
 	call := l.ease.wakeLocked()
-	// Under the lock, and last of all: see Parcel.answer, and a parcel that is
-	// answered may be filled with something else.
+	// Under the lock, and last of all: see Parcel.answer; an answered parcel may be filled with
+	// other deliveries.
 	answerParcels(jobs, outs)
 	answerKept(gone)
 	l.mu.Unlock()
@@ -429,7 +429,7 @@ func (l *lane) finishedBefore(begin time.Time, elapsed time.Duration, jobs []*jo
 	return rest
 }
 
-// observe tells the lane that an event takes at least this long.
+// observe records that an event takes at least this long.
 func (l *lane) observe(atLeast time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -438,8 +438,8 @@ func (l *lane) observe(atLeast time.Duration) {
 	}
 }
 
-// observeLocked follows slowing down at once, since too large a queue does
-// harm, and speeding up over a few answers.
+// observeLocked adopts a slower pace at once, since too large a queue does harm, and a faster one
+// over a few answers.
 func (l *lane) observeLocked(each time.Duration) {
 	if each > l.pace {
 		l.pace = (l.pace + each) / 2

@@ -20,7 +20,7 @@ type laneModel struct {
 	next    int64
 }
 
-// fill makes a parcel of n new deliveries.
+// fill returns a parcel of n new deliveries.
 func (m *laneModel) fill(n int) *Parcel {
 	p := NewParcel(func() bool { return true }, func(bool) {})
 	all := make([]Delivery, n)
@@ -46,7 +46,7 @@ func (m *laneModel) check(t *rapid.T) {
 	}
 	for _, j := range m.l.queue[:m.l.head] {
 		if j != nil {
-			t.Fatal("what is gone is still held in memory")
+			t.Fatal("jobs that are gone are still held in memory")
 		}
 	}
 	if room := m.l.roomy(); room > max(0, m.l.capacityLocked()-load) { // which may shrink below the load
@@ -56,7 +56,7 @@ func (m *laneModel) check(t *rapid.T) {
 
 func (m *laneModel) worker(t *rapid.T) int {
 	if len(m.taken) == 0 {
-		t.Skip("nobody is at work")
+		t.Skip("no worker is running")
 	}
 	return rapid.IntRange(0, len(m.taken)-1).Draw(t, "worker")
 }
@@ -131,7 +131,7 @@ func (m *laneModel) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// takeBack takes back what is queued of a parcel.
+// takeBack takes back the queued jobs of a parcel.
 func (m *laneModel) takeBack(t *rapid.T) {
 	if len(m.parcels) == 0 {
 		t.Skip("no parcel")

@@ -33,7 +33,7 @@ func claimOf(l *lane, n int) *Parcel {
 	return p
 }
 
-// takes is a handler that needs so long.
+// takes is a handler that takes so long.
 func takes(d time.Duration) func(context.Context, *delivery.Event) error {
 	return func(ctx context.Context, _ *delivery.Event) error {
 		timer := time.NewTimer(d)
@@ -46,7 +46,7 @@ func takes(d time.Duration) func(context.Context, *delivery.Event) error {
 	}
 }
 
-// calls counts those of a handler.
+// calls counts the calls of a handler.
 type calls struct{ n atomic.Int64 }
 
 func (c *calls) handler(f func(context.Context, *delivery.Event) error) delivery.Handler {
@@ -136,7 +136,7 @@ func TestLaneSharesOutAChunkThatTurnedSlow(t *testing.T) {
 func TestQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), testLane())
-	l.running, l.pace = l.cfg.Concurrency, 1 // nobody is hired, the test takes
+	l.running, l.pace = l.cfg.Concurrency, 1 // no worker is hired: the test takes the jobs
 	for range 100_000 {
 		claimOf(l, 2)
 		l.mu.Lock()
@@ -169,7 +169,7 @@ func TestBatchHandlerOfTheWrongLengthFailsThemAll(t *testing.T) {
 	}
 }
 
-// A lane that works off a backlog is not read for with each call that comes to its end.
+// A lane that works off a backlog does not trigger a read with each call that ends.
 func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 	t.Parallel()
 	l := newTestLane(nil, testLane())
@@ -182,9 +182,9 @@ func TestLaneGrantsWhatIsWorthARead(t *testing.T) {
 	const fair, batch = maxQueued / fairPart, 100
 	for _, step := range []struct{ back, ask, want, woken int }{
 		{batch - 1, batch, 0, 0},
-		{0, 1, 1, 0},           // all that is asked for
+		{0, 1, 1, 0},           // all that is requested
 		{2, batch, batch, 0},   // the same
-		{fair - 1, fair, 0, 0}, // not worth it, and asked for again when it is
+		{fair - 1, fair, 0, 0}, // not worthwhile, and requested again when it is
 		{1, fair, fair, 1},
 	} {
 		Lane{l}.Return(step.back)

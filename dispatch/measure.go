@@ -15,18 +15,18 @@ type figures struct {
 	begun    observe.Histogram              // from the event's creation to the handler
 	acked    observe.Histogram              // from the event's creation to the acknowledgement
 	passings passings
-	reported atomic.Bool // it was said that the handler cannot tell how its destination is
+	reported atomic.Bool // the failure of the handler's Report was logged
 }
 
 // measureLocked counts the answer to a job: by class, and how old the event was.
 // began is when the job's chunk was begun, in nanoseconds since 1970.
 func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if out.verdict == parked {
-		return // it shared a call with the one before it, and has no answer of its own
+		return // it shared a call with the previous job, and has no answer of its own
 	}
 	f.classes[out.class]++
 	if j.event.Replay > 0 || j.delayed() {
-		return // it waited for a person, or until it was to be available
+		return // it waited for a person, or until it was available
 	}
 	age := time.Duration(began - j.event.CreatedAt.UnixNano())
 	if j.failures() == 0 {
@@ -37,10 +37,10 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	}
 }
 
-// passings count the deliveries that a lane did not begin with.
+// passings counts the deliveries that a lane did not begin.
 type passings struct {
 	refused   atomic.Uint64 // no room
-	withdrawn atomic.Uint64 // taken back before their turn
+	withdrawn atomic.Uint64 // given back before their turn
 	withheld  atomic.Uint64 // for order
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// TestMeasure: what is counted of an answer, and what is left out.
+// TestMeasure: which answers the figures count, and which they leave out.
 func TestMeasure(t *testing.T) {
 	t.Parallel()
 	written := time.Unix(1000, 0)

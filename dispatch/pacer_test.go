@@ -10,7 +10,7 @@ func TestPacerSlows(t *testing.T) {
 	now := time.Now()
 	var p pacer
 	if p.on() || p.ease(now, now, 5, 1) {
-		t.Fatal("the zero pacer is at work")
+		t.Fatal("the zero pacer slows deliveries")
 	}
 	if !p.slow(now, now, 0, time.Microsecond) || p.gap != shortestSlowing {
 		t.Fatalf("the first refusal: %+v", p)
@@ -30,8 +30,8 @@ func TestPacerSlows(t *testing.T) {
 	}
 }
 
-// TestPacerEases: answers undo a slowing bit by bit, the more calls there are the
-// slower, and a row of them fast.
+// TestPacerEases: answers undo a slowing bit by bit, slower with more calls in flight, and fast in
+// a series.
 func TestPacerEases(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -52,8 +52,8 @@ func TestPacerEases(t *testing.T) {
 	if n := answers(slowed(), 1, time.Second); n < 3 || n > 5 {
 		t.Errorf("%d answers, one at a time, undo a slowing", n)
 	}
-	// A refusal may be one of eight that are under way: fewer than one in three of
-	// all answers are to be refusals.
+	// A refusal may be one of eight calls in flight: fewer than one in three of all answers may be
+	// refusals.
 	if n := answers(slowed(), 8, time.Second); n < 2*8 || n > 50 {
 		t.Errorf("%d answers, eight at a time, undo a slowing", n)
 	}
@@ -76,7 +76,7 @@ func TestPacerEases(t *testing.T) {
 	}
 }
 
-// TestPacerTokens: the pace is that of the gap, in bunches that are small.
+// TestPacerTokens: the pace follows the gap, in small bunches.
 func TestPacerTokens(t *testing.T) {
 	t.Parallel()
 	for _, gap := range []time.Duration{time.Millisecond, 7 * time.Millisecond, time.Second} {

@@ -7,23 +7,24 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Verdict is what became of a delivery.
+// Verdict is the outcome of a delivery.
 type Verdict = verdict
 
 // The verdicts.
 const (
 	// VerdictDelivered: the destination has acknowledged it.
 	VerdictDelivered = delivered
-	// VerdictFailed: to be tried again after a delay.
+	// VerdictFailed: to be retried after a delay.
 	VerdictFailed = failed
 	// VerdictDead: given up.
 	VerdictDead = dead
-	// VerdictReleased: given back as if it had never been tried, because the destination is
-	// down or throttles, or nothing more may begin.
+	// VerdictReleased: given back as if it had never been tried, because the destination is down or
+	// throttles, or because no delivery may begin any more.
 	VerdictReleased = released
-	// VerdictParked: not begun, because an earlier one of its aggregate has to be dealt with.
+	// VerdictParked: not begun, because an earlier delivery of its aggregate must be dealt with
+	// first.
 	VerdictParked = parked
-	// VerdictAside: to be tried again after a delay, and no attempt counted.
+	// VerdictAside: to be retried after a delay, without a counted attempt.
 	VerdictAside = aside
 )
 
@@ -37,79 +38,79 @@ type Delivery struct {
 	Failures int
 	// Row says that the delivery is stored in outbox_deliveries.
 	Row bool
-	// Delayed says that the event was not to be available when it was written.
+	// Delayed says that the event was not yet available when it was written.
 	Delayed bool
-	// Leads says that nothing stored of its aggregate comes before it but what was
-	// handed over earlier: it goes although the aggregate is blocked. Where it is given
-	// back and handed over again that holds only if nothing has failed meanwhile.
+	// Leads says that no stored delivery of its aggregate comes before this one, except those that
+	// were handed over earlier: it goes although the aggregate is blocked. If it is given back and
+	// handed over again, Leads holds only if nothing has failed meanwhile.
 	Leads bool
 
-	since uint64 // how often something had failed when it was first handed over to lead
+	since uint64 // how many failures there had been when it was first handed over to lead
 }
 
-// Answer is what became of one delivery of a parcel.
+// Answer is the outcome of one delivery of a parcel.
 type Answer struct {
 	Delivery
-	// Place is that of the delivery in the parcel, from 0.
+	// Place is the index of the delivery in the parcel, from 0.
 	Place   int
 	Verdict Verdict
 	// Delay is how long to wait, for VerdictFailed and VerdictAside.
 	Delay time.Duration
-	// Class says whose fault it was, and Err what it was; zero if nothing went wrong.
+	// Class says whose fault a failure was, and Err is its error; both are zero without a failure.
 	Class delivery.Class
 	Err   error
-	// Behind says that nothing of the aggregate is under way any more, and that rows
-	// may wait behind this delivery: the aggregate is blocked until they have been dealt with.
+	// Behind says that no delivery of the aggregate is in flight any more, and that rows may wait
+	// behind this one: the aggregate is blocked until the engine has dealt with them.
 	Behind bool
 }
 
-// Parcel is what an engine hands to a lane in one go, and where it finds the answers.
-// The engine reuses it when nothing of it is under way.
+// Parcel is a set of deliveries that an engine hands to a lane at once, and the place where it
+// finds the answers. The engine reuses the parcel when none of its deliveries is in flight.
 type Parcel struct {
 	jobs   []job
 	events []Delivery
-	order  *aggregates     // of whoever owned the lane when the parcel was handed over; nil where no order is kept
-	sure   func() bool     // nothing begins while it returns false
-	wake   func(last bool) // there is something to be taken; it must not block
+	order  *aggregates     // of the engine that owned the lane when the parcel was handed over; nil where no order is kept
+	sure   func() bool     // no delivery begins while it returns false
+	wake   func(last bool) // there are answers to take; it must not block
 
-	mu        sync.Mutex // a leaf; guards what follows
+	mu        sync.Mutex // a leaf; guards the fields below
 	done      []bool     // has its verdict
 	left      int        // without a verdict
 	delivered int        // acknowledged since the last Take
-	each      bool       // every answer is one to be looked at
+	each      bool       // every answer must be looked at
 	answers   []Answer   // since the last Take
 }
 
-// job is one delivery of a parcel on its way through a lane, whose lock guards all but
-// the first four fields.
+// job is one delivery of a parcel on its way through a lane, whose lock guards all fields except
+// the first four.
 type job struct {
 	parcel  *Parcel
 	work    int // index into parcel.events
 	lane    *lane
 	event   *delivery.Event
 	agg     *aggregate // nil where order does not matter
-	next    *job       // of its aggregate
+	next    *job       // the next job of its aggregate
 	started bool       // a worker has taken it
 	queued  bool       // it is in the lane's queue, or was
-	cut     bool       // it is not to be delivered any more
+	cut     bool       // it must not be delivered any more
 }
 
-// failures is how many failed attempts were counted before.
+// failures returns how many failed attempts were counted before.
 func (j *job) failures() int { return j.parcel.events[j.work].Failures }
 
-// delayed reports whether the event was to be available later than it was written,
-// where that is known.
+// delayed reports whether the event became available later than it was written, where the lane can
+// tell.
 func (j *job) delayed() bool { return j.parcel.events[j.work].Delayed }
 
-// NewParcel returns an empty parcel. Before deliveries begin sure is asked
-// whether they still may; wake is called after answers that have to be looked at: any
-// but that a fresh event was delivered, and the last one. Neither may block.
+// NewParcel returns an empty parcel. The lane calls sure before deliveries begin, to find out
+// whether they still may; it calls wake after answers that must be looked at: any except that a
+// fresh event was delivered, and the last one. Neither may block.
 func NewParcel(sure func() bool, wake func(last bool)) *Parcel {
 	return &Parcel{sure: sure, wake: wake}
 }
 
-// Room returns memory for n deliveries, to be appended to and handed to Fill. The parcel
-// is new, or was emptied.
+// Room returns memory for n deliveries, to append to and pass to Fill. The parcel must be new or
+// empty.
 func (p *Parcel) Room(n int) []Delivery {
 	if cap(p.events) < n {
 		p.events = make([]Delivery, 0, n)
@@ -117,7 +118,7 @@ func (p *Parcel) Room(n int) []Delivery {
 	return p.events[:0]
 }
 
-// Fill makes all the parcel's deliveries these. It is new, or was emptied.
+// Fill sets the deliveries of the parcel, which must be new or empty.
 func (p *Parcel) Fill(all []Delivery) {
 	p.events = all
 	if cap(p.jobs) < len(all) {
@@ -128,8 +129,8 @@ func (p *Parcel) Fill(all []Delivery) {
 	p.left, p.delivered, p.each, p.answers = len(all), 0, false, nil
 }
 
-// Empty lets go of the deliveries, whose events are worth more memory than the
-// parcel. Nothing of it may be under way, and all answers have been taken.
+// Empty releases the deliveries, whose events take more memory than the parcel. None of them may be
+// in flight, and all answers must have been taken.
 func (p *Parcel) Empty() {
 	clear(p.jobs)
 	clear(p.done)
@@ -140,9 +141,8 @@ func (p *Parcel) Empty() {
 // Len is the number of deliveries.
 func (p *Parcel) Len() int { return len(p.events) }
 
-// Take returns how many events were acknowledged since the last call, the
-// answers that say more than that a fresh event was delivered, and how many
-// deliveries have no verdict yet.
+// Take returns how many events were acknowledged since the last call, the answers that say more than
+// that a fresh event was delivered, and how many deliveries have no verdict yet.
 func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,8 +151,8 @@ func (p *Parcel) Take() (acknowledged int, answers []Answer, left int) {
 	return acknowledged, answers, p.left
 }
 
-// Each makes every answer from now on one to be looked at, and returns what Take does
-// and the places of the deliveries that have no verdict yet, in the order of Fill.
+// Each makes every later answer one that must be looked at. It returns the results of Take and the
+// places of the deliveries that have no verdict yet, in the order of Fill.
 func (p *Parcel) Each() (answers []Answer, underWay []int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,8 +165,8 @@ func (p *Parcel) Each() (answers []Answer, underWay []int) {
 	return answers, underWay
 }
 
-// UnderWay calls f for each delivery that has no verdict, or one other than that it was
-// delivered which has not been taken yet.
+// UnderWay calls f for each delivery that has no verdict, or whose verdict, other than
+// VerdictDelivered, has not been taken yet.
 func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,9 +185,9 @@ func (p *Parcel) UnderWay(f func(d *Delivery)) {
 	}
 }
 
-// answerParcels passes on what became of jobs, to each parcel in one go where its jobs
-// follow one another. The lane's lock is held, so that whoever lets the lane go on knows
-// of all that it has given back.
+// answerParcels passes on the outcomes of jobs, to each parcel at once where its jobs follow one
+// another. The lane's lock is held, so that an engine that lets the lane continue has received all
+// that the lane has given back.
 func answerParcels(jobs []*job, outs []outcome) {
 	for len(jobs) > 0 {
 		p, n := jobs[0].parcel, 1
@@ -199,7 +199,7 @@ func answerParcels(jobs []*job, outs []outcome) {
 	}
 }
 
-// answer takes the verdicts on jobs of the parcel. The lane's lock is held.
+// answer records the verdicts on jobs of the parcel. The lane's lock is held.
 func (p *Parcel) answer(jobs []*job, outs []outcome) {
 	tell := false
 	p.mu.Lock()
@@ -213,7 +213,7 @@ func (p *Parcel) answer(jobs []*job, outs []outcome) {
 	}
 }
 
-// answerLocked takes one verdict, and reports whether it is one to be looked at.
+// answerLocked records one verdict, and reports whether it must be looked at.
 func (p *Parcel) answerLocked(j *job, out *outcome) (tell bool) {
 	d := &p.events[j.work]
 	p.done[j.work] = true

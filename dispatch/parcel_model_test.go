@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// rowState is that of a stored delivery.
+// rowState is the state of a stored delivery.
 type rowState uint8
 
 const (
@@ -22,8 +22,8 @@ const (
 	rowDead
 )
 
-// parcelModel is an engine that keeps positions, without a database, and the workers
-// of the lane that it drives. What it writes is written at once.
+// parcelModel is an engine that keeps positions, without a database, and the workers of the lane
+// that it drives. Its writes take effect at once.
 type parcelModel struct {
 	t    rapid.TB
 	draw *rapid.T
@@ -38,18 +38,18 @@ type parcelModel struct {
 	again    []Delivery
 	parcels  []*Parcel
 	spare    []*Parcel
-	ready    map[Key]bool // lines to go on with
+	ready    map[Key]bool // lines to continue with
 	sure     bool
 	healthy  bool
 	gone     bool          // withdrawn
 	strict   bool          // it hands over no more than the lane grants
-	wake     chan struct{} // of capacity 1, for one that waits
+	wake     chan struct{} // of capacity 1, for an engine that waits
 	taken    [][]*job
 	out      map[int64]*Parcel // handed over and not answered
 	got      map[int64]bool
 	latest   map[string]int64 // per aggregate
 	replayed map[int64]bool
-	fault    string // what the handler has found
+	fault    string // found by the handler
 }
 
 type modelRow struct {
@@ -85,7 +85,7 @@ func (h *modelBatchHandler) DeliverBatch(_ context.Context, events []*delivery.E
 
 func (*modelKeepingHandler) KeepsOrder() bool { return true }
 
-// deliver is what the destination does.
+// deliver is the destination's handling of an event.
 func (m *parcelModel) deliver(e *delivery.Event) error {
 	answer := "ok"
 	if !m.healthy {
@@ -106,7 +106,7 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 		m.sure = false
 	}
 	key := e.AggregateID
-	switch { // failing here would be taken for a panic of the handler
+	switch { // a failure here would be mistaken for a panic of the handler
 	case m.got[e.ID]:
 		m.fault = fmt.Sprintf("%d is delivered again", e.ID)
 	case m.out[e.ID] == nil:
@@ -163,7 +163,7 @@ func (m *parcelModel) hand(all []Delivery, unblock []Key) {
 	m.lane.Deliver(p, unblock)
 }
 
-// room is for how many the lane would have room.
+// room returns for how many deliveries the lane would have room.
 func (m *parcelModel) room(n int) int {
 	if m.strict {
 		n = m.l.grant(n)
@@ -185,7 +185,7 @@ func (m *parcelModel) room(n int) int {
 	return n
 }
 
-// poke tells an engine that waits that there is something to do.
+// poke notifies a waiting engine that there is work.
 func (m *parcelModel) poke() {
 	select {
 	case m.wake <- struct{}{}:
@@ -263,12 +263,12 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 	return waits
 }
 
-// feed does what a unit does: what was given back goes first.
+// feed acts like a unit: returned deliveries go first.
 func (m *parcelModel) feed() bool {
 	if n, spilled := m.lane.Spills(); spilled {
 		m.collect()
 		if !m.gone && !m.lane.GoOn(n) {
-			m.t.Fatal("something was given back meanwhile")
+			m.t.Fatal("a delivery was given back meanwhile")
 		}
 	}
 	if len(m.again) == 0 {
@@ -323,7 +323,7 @@ func (m *parcelModel) row(id int64, leads bool) Delivery {
 	return Delivery{Event: e, Key: m.key(e), Failures: m.rows[id].failures, Row: true, Leads: leads}
 }
 
-// feedDue takes what is due and the first of its line, or replayed, or has no line.
+// feedDue takes rows that are due and first of their line, or replayed, or without a line.
 func (m *parcelModel) feedDue() {
 	var all []Delivery
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
@@ -354,7 +354,7 @@ func (m *parcelModel) read(n int) {
 	m.hand(all, nil)
 }
 
-// begin has a worker take something; one that is there already goes on so.
+// begin has a worker take jobs; an idle one continues in the same way.
 func (m *parcelModel) begin() {
 	m.l.mu.Lock()
 	waiting := len(m.l.queue) - m.l.head
@@ -391,8 +391,8 @@ func (m *parcelModel) deliverOne(i int) {
 	}
 }
 
-// reown withdraws, lets all come to an end, and owns the lane anew, as after a unit was
-// given away and taken again: what was not delivered is read again.
+// reown withdraws, waits for all calls to end, and owns the lane again, as after a unit was given
+// away and taken again: the engine reads undelivered events again.
 func (m *parcelModel) reown() {
 	m.lane.Withdraw()
 	m.gone = true
@@ -421,8 +421,8 @@ func (m *parcelModel) reown() {
 	}
 }
 
-// mend replays or discards a dead letter.
-func (m *parcelModel) mend(replays bool) { //nolint:revive // two operators
+// settleDead replays or discards a dead letter.
+func (m *parcelModel) settleDead(replays bool) { //nolint:revive // two operators
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r, k := m.rows[id], m.key(m.events[id-1])
 		if r.state != rowDead {
@@ -479,8 +479,8 @@ func (m *parcelModel) actions() map[string]func(*rapid.T) {
 		"resume":  act(func() { m.l.resume() }),
 		"unsure":  act(func() { m.sure = false }),
 		"sure":    act(func() { m.sure = true }),
-		"replay":  act(func() { m.mend(true) }),
-		"discard": act(func() { m.mend(false) }),
+		"replay":  act(func() { m.settleDead(true) }),
+		"discard": act(func() { m.settleDead(false) }),
 		"give away": act(func() {
 			if rapid.IntRange(0, 4).Draw(m.draw, "now") == 0 {
 				m.reown()

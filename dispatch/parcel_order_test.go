@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// finish lets all be well, and everything come to its end.
+// finish makes every later delivery succeed, and waits until all work has ended.
 func (m *parcelModel) finish(t *rapid.T) {
 	m.t, m.draw, m.healthy, m.sure = t, t, true, true
 	m.l.resume()
@@ -26,7 +26,7 @@ func (m *parcelModel) finish(t *rapid.T) {
 			m.deliverOne(0)
 		}
 		m.collect()
-		m.mend(m.next%2 == 0)
+		m.settleDead(m.next%2 == 0)
 		if m.next == len(m.events) && len(m.rows) == 0 && len(m.again) == 0 && len(m.parcels) == 0 && len(m.ready) == 0 {
 			break
 		}
@@ -43,9 +43,9 @@ func (m *parcelModel) finish(t *rapid.T) {
 	}
 }
 
-// TestParcelsKeepOrder drives a lane as an engine does that keeps positions, with every
-// kind of answer: each delivery has one answer, the order of an aggregate is kept, and
-// in the end nothing is left anywhere.
+// TestParcelsKeepOrder drives a lane as an engine does that keeps positions, with every kind of
+// answer: each delivery has one answer, the order of an aggregate is kept, and nothing is left in
+// the end.
 func TestParcelsKeepOrder(t *testing.T) {
 	t.Parallel()
 	for name, configure := range map[string]func(*LaneConfig){

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Pause keeps this relay from claiming for a destination until Resume is
-// called or the process ends: it is not stored, and says nothing to other
-// relays. Calls of the handler that are under way end as usual, what waits in memory is given
-// back, and its events wait in the table, with no attempt counted. Pausing twice
-// is pausing once. The error wraps ErrDestination if there is none of that name.
+// Pause keeps this relay from claiming for a destination until Resume is called or the process
+// ends: it is not stored, and does not affect other relays. Running calls of the handler end as
+// usual, waiting deliveries are given back, and the destination's events wait in the table without
+// a counted attempt. Pausing twice is pausing once. The error wraps ErrDestination if there is no
+// destination with that name.
 func (d *Dispatcher) Pause(name string) error {
 	l, err := d.laneNamed(name)
 	if err == nil && l.pause() {
@@ -18,8 +18,8 @@ func (d *Dispatcher) Pause(name string) error {
 	return err
 }
 
-// Resume ends a pause. Resuming what is not paused does nothing. The error wraps
-// ErrDestination if there is none of that name.
+// Resume ends a pause. It does nothing if the destination is not paused. The error wraps
+// ErrDestination if there is no destination with that name.
 func (d *Dispatcher) Resume(name string) error {
 	l, err := d.laneNamed(name)
 	if err == nil && l.resume() {
@@ -31,17 +31,17 @@ func (d *Dispatcher) Resume(name string) error {
 func (d *Dispatcher) laneNamed(name string) (*lane, error) {
 	l := d.byName[name]
 	if l == nil {
-		return nil, fmt.Errorf("%w %q: there is none of that name", ErrDestination, name)
+		return nil, fmt.Errorf("%w %q: there is no destination of that name", ErrDestination, name)
 	}
 	return l, nil
 }
 
-// restingLocked reports whether the lane begins with nothing new.
+// restingLocked reports whether the lane begins no new delivery.
 func (l *lane) restingLocked() bool {
 	return l.paused || l.ease.breaker.open() || l.ease.spoiled > 0 || l.crew.stuck > 0 && l.crew.staffLocked() <= 0 || l.agg != nil && l.agg.over
 }
 
-// pause reports whether it has changed anything.
+// pause reports whether the lane was running before.
 func (l *lane) pause() bool {
 	l.mu.Lock()
 	was := l.paused
@@ -53,14 +53,14 @@ func (l *lane) pause() bool {
 	return !was
 }
 
-// resume reports whether it has changed anything.
+// resume reports whether the lane was paused before.
 func (l *lane) resume() bool {
 	l.mu.Lock()
 	was := l.paused
 	l.paused = false
 	call := func() {}
 	if was {
-		l.ease.refuseLocked(time.Now()) // the pause may have hidden what waits from whoever looks for it, and that there was no room from a timer
+		l.ease.refuseLocked(time.Now()) // the pause may have hidden waiting events from an engine that looked for them, and the lack of room from a timer
 		call = l.ease.wakeLocked()
 	}
 	l.mu.Unlock()

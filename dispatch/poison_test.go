@@ -24,18 +24,18 @@ const (
 	drops   kind = "drops"   // the connection is lost, or refused, or the answer is 503, 421 or 401
 	lingers kind = "lingers" // the same after a while
 	hangs   kind = "hangs"   // until the timeout of the lane
-	fails   kind = "fails"   // whatever it is, nobody says that it is the destination's
+	fails   kind = "fails"   // whatever it is, no error blames the destination
 	exits   kind = "ends its goroutine"
 	stays   kind = "does not return"      // for long after the end of its context
 	kills   kind = "kills the whole call" // of a batch
 )
 
-// poisoned is a destination that some events do harm to.
+// poisoned is a destination that some events harm.
 type poisoned struct {
 	cfg      LaneConfig
 	form     string // one, batch
 	kinds    []kind // of the events, in the order of ids
-	keys     int    // aggregates of the good ones; 0: none has any
+	keys     int    // aggregates of the good events; 0: none has any
 	interval time.Duration
 
 	mu    sync.Mutex
@@ -125,7 +125,7 @@ func drawPoisoned(t *rapid.T) *poisoned {
 	}
 	kinds := []kind{drops, lingers, hangs, fails, exits, stays}
 	if p.form == "batch" {
-		kinds = []kind{drops, kills, fails} // what does not come back takes the whole call with it
+		kinds = []kind{drops, kills, fails} // a call that does not return takes the whole batch with it
 	}
 	for _, i := range some {
 		p.kinds[i] = rapid.SampledFrom(kinds).Draw(t, "kind")
@@ -133,7 +133,7 @@ func drawPoisoned(t *rapid.T) *poisoned {
 	return p
 }
 
-// poison counts the events that are.
+// poison counts the bad events.
 func (p *poisoned) poison() (k int) {
 	for _, what := range p.kinds {
 		if what != good {
@@ -143,8 +143,8 @@ func (p *poisoned) poison() (k int) {
 	return k
 }
 
-// within is how late a good event may be: a few pauses and calls for each bad one, and
-// nothing that depends on how many good ones there are.
+// within is how late a good event may be: a few pauses and calls for each bad event, whatever the
+// number of good ones.
 func (p *poisoned) within() time.Duration {
 	each := 4*(p.cfg.LongestPause*3/2+turnGrace) + 4*p.cfg.Timeout
 	if slices.Contains(p.kinds, stays) {
@@ -153,8 +153,8 @@ func (p *poisoned) within() time.Duration {
 	return 5*time.Second + time.Duration(p.poison())*each
 }
 
-// run delivers all that there is, and then good events beside the bad ones until those
-// are dead. It returns what is wrong.
+// run delivers all events, and then good events next to the bad ones until those are dead. It
+// returns the faults that it finds.
 func (p *poisoned) run(t *testing.T) string {
 	t.Helper()
 	m := &parcelModel{
@@ -193,7 +193,7 @@ func (p *poisoned) run(t *testing.T) string {
 	return fmt.Sprintf("after %v %d of %d events are delivered, and %d rows are left", time.Since(begin), len(p.when), len(m.events), len(m.rows))
 }
 
-// idle is how long nothing happens by itself.
+// idle is how long the loop waits when there is nothing to do.
 func (p *poisoned) idle(m *parcelModel, last time.Time) time.Duration {
 	next := time.Now().Add(time.Second)
 	if at := last.Add(p.interval); len(m.events) < len(p.kinds) && at.Before(next) {
@@ -207,7 +207,8 @@ func (p *poisoned) idle(m *parcelModel, last time.Time) time.Duration {
 	return max(time.Until(next), time.Millisecond)
 }
 
-// feed hands over what there is room for, as a unit does, and reports whether it did anything.
+// feed hands over as many events as there is room for, as a unit does, and reports whether there
+// were any.
 func (p *poisoned) feed(m *parcelModel) (did bool) {
 	m.collect()
 	for _, r := range m.rows {

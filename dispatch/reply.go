@@ -10,17 +10,17 @@ import (
 	"github.com/notifyd/notifyd/internal/guard"
 )
 
-// reply is what a handler has said of an event that it has not delivered. All that is asked of the
-// handler's error is asked once, where a method of it that panics, or does not return, does
-// no more harm than the handler itself: nobody else looks at it.
+// reply is a handler's answer about an event that it has not delivered. The handler's error is
+// queried once, where a method that panics, or does not return, does no more harm than the handler
+// itself: no other code calls its methods.
 type reply struct {
 	text        string
-	err         error // for errors.Is and errors.As of observers; nil where asking would panic
+	err         error // for errors.Is and errors.As of observers; nil where its methods would panic
 	permanent   bool
 	unavailable bool
 	throttled   bool
 	late        bool          // it has used up the timeout of the lane
-	delay       time.Duration // that it asks for, if delays is set
+	delay       time.Duration // the delay that the error requests, if delays is set
 	delays      bool
 }
 
@@ -30,7 +30,7 @@ func (r *reply) Error() string { return r.text }
 // Unwrap returns the handler's error.
 func (r *reply) Unwrap() error { return r.err }
 
-// target is the handler of a lane, and what it can do.
+// target is the handler of a lane, with its optional interfaces.
 type target struct {
 	handler  delivery.Handler
 	batch    delivery.BatchHandler // nil unless the handler takes batches
@@ -46,7 +46,7 @@ func newTarget(h delivery.Handler, cfg LaneConfig) (t target) {
 	return t
 }
 
-// replyOf asks an error all that is to be known. ctx is that of the call.
+// replyOf queries an error once for everything that the lane needs. ctx is the context of the call.
 func (t *target) replyOf(ctx context.Context, err error) *reply {
 	r := &reply{}
 	wrong := guard.Call("it", func() {
@@ -61,12 +61,12 @@ func (t *target) replyOf(ctx context.Context, err error) *reply {
 		r.text = guard.Clean(err.Error())
 	})
 	if wrong != nil {
-		return &reply{text: guard.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be asked what it means (is it a nil pointer?): %v", err, wrong))}
+		return &reply{text: guard.Clean(fmt.Sprintf("the handler returned an error of type %T that cannot be inspected (is it a nil pointer?): %v", err, wrong))}
 	}
 	return r
 }
 
-// call calls the handler for one event. It returns nil if that was delivered.
+// call calls the handler for one event. It returns nil if the event was delivered.
 func (t *target) call(ctx context.Context, e *delivery.Event) *reply {
 	if err := t.callOne(ctx, e); err != nil {
 		return t.replyOf(ctx, err)

@@ -46,7 +46,7 @@ type panicking struct{}
 
 func (p panicking) Error() string { panic(p) }
 
-// harms are what a handler may return, or do in place of it. Each is a failed attempt.
+// harms are the ways in which a handler may return, or fail to. Each is a failed attempt.
 func harms() map[string]func() error {
 	var nobody *nilError
 	all := map[string]func() error{
@@ -63,7 +63,7 @@ func harms() map[string]func() error {
 		"a panic with nil":            func() error { panic(nil) },
 		"the end of its goroutine":    func() error { runtime.Goexit(); return nil },
 		"a text that ends goroutines": func() error { return traps{"Error", runtime.Goexit} },
-		"a text that takes for ever":  func() error { return traps{"Error", func() { time.Sleep(time.Hour) }} }, //nolint:forbidigo // of the bubble
+		"a text that never ends":      func() error { return traps{"Error", func() { time.Sleep(time.Hour) }} }, //nolint:forbidigo // of the bubble
 	}
 	for _, method := range []string{"Error", "Unwrap", "Is", "As", "Permanent", "Unavailable", "Throttled", "RetryAfter"} {
 		all["an error that panics in "+method] = func() error { return traps{method, func() { panic(panicking{}) }} }
@@ -71,7 +71,7 @@ func harms() map[string]func() error {
 	return all
 }
 
-// TestNothingThatAHandlerReturnsDoesHarm: whatever it is, the event has failed, its text is fit for
+// TestNothingThatAHandlerReturnsDoesHarm: in every case the event has failed, its text is fit for
 // logs, alerts and tables, and the other event is delivered.
 func TestNothingThatAHandlerReturnsDoesHarm(t *testing.T) {
 	t.Parallel()
@@ -132,7 +132,7 @@ func checkHarm(t *testing.T, h delivery.Handler, cfg LaneConfig) {
 	}
 }
 
-// TestRepliesKeepTheirError: whoever looks at an incident finds the handler's own error.
+// TestRepliesKeepTheirError: an observer of an incident finds the handler's own error.
 func TestRepliesKeepTheirError(t *testing.T) {
 	t.Parallel()
 	inner := &nilError{"inner"}
@@ -146,7 +146,7 @@ func TestRepliesKeepTheirError(t *testing.T) {
 	}
 }
 
-// rude is an observer, and a handler that tells, which panics.
+// rude is an observer, and a Reporter, that panics.
 type rude struct{ delivery.Handler }
 
 func (rude) Observe(delivery.Incident) { panic(panicking{}) }
@@ -156,7 +156,7 @@ func (rude) DeliverBatch(context.Context, []*delivery.Event) []error {
 	return nil
 }
 
-// TestObserversAndReportersMayPanic: it is said, and nothing else is different.
+// TestObserversAndReportersMayPanic: the panic is logged, and nothing else changes.
 func TestObserversAndReportersMayPanic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestObserversAndReportersMayPanic(t *testing.T) {
 			}
 		}
 		if n, m := o.logged("the observer of incidents has failed"), o.logged("cannot tell how its destination is"); n != 3 || m != 1 {
-			t.Errorf("said %d times of the observer, %d times of the handler", n, m)
+			t.Errorf("logged %d times for the observer, %d times for the handler", n, m)
 		}
 		l.drop()
 	})

@@ -10,25 +10,24 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// router finds the lanes of an event type: exact pattern first, then the
-// longest prefix, then "*". It is built before the relay runs and not changed
-// while it does; only the cache is.
+// router finds the lanes of an event type: exact pattern first, then the longest prefix, then "*".
+// It is built before the relay runs and not changed while it runs, apart from the cache.
 type router struct {
 	exact    map[string][]Lane
 	prefixes []prefixRoute // longest first
 	star     []Lane
 
 	mu   sync.RWMutex
-	seen map[string][]Lane // answers so far; nil for types without a route
+	seen map[string][]Lane // cached answers; nil for types without a route
 }
 
 type prefixRoute struct {
-	prefix string // with the dot: "order."
+	prefix string // including the dot: "order."
 	lanes  []Lane
 }
 
-// maxSeen bounds the cache. Event types are few; where they are not, because
-// somebody puts ids into them, finding the route again costs little.
+// maxSeen bounds the cache. Event types are few; where they are not, because a writer puts ids into
+// them, finding the route again costs little.
 const maxSeen = 4096
 
 func newRouter() *router {
@@ -41,28 +40,28 @@ func (r *router) add(pattern string, lanes []Lane) error {
 	switch {
 	case pattern == "*":
 		if r.star != nil {
-			return fmt.Errorf("%w %q: it has a route already", delivery.ErrPattern, pattern)
+			return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
 		}
 		r.star = lanes
 	case isPrefix:
 		for _, p := range r.prefixes {
 			if p.prefix == prefix {
-				return fmt.Errorf("%w %q: it has a route already", delivery.ErrPattern, pattern)
+				return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
 			}
 		}
 		r.prefixes = append(r.prefixes, prefixRoute{prefix, lanes})
 		sort.Slice(r.prefixes, func(i, j int) bool { return len(r.prefixes[i].prefix) > len(r.prefixes[j].prefix) })
 	default:
 		if r.exact[pattern] != nil {
-			return fmt.Errorf("%w %q: it has a route already", delivery.ErrPattern, pattern)
+			return fmt.Errorf("%w %q: the pattern has a route already", delivery.ErrPattern, pattern)
 		}
 		r.exact[pattern] = lanes
 	}
 	return nil
 }
 
-// route returns the lanes of an event type, nil if no pattern matches.
-// firstTime is true the first time that a type is met.
+// route returns the lanes of an event type, nil if no pattern matches. firstTime is true the first
+// time that a type is seen.
 func (r *router) route(eventType string) (lanes []Lane, firstTime bool) {
 	r.mu.RLock()
 	lanes, ok := r.seen[eventType]
@@ -80,7 +79,7 @@ func (r *router) route(eventType string) (lanes []Lane, firstTime bool) {
 	return lanes, false
 }
 
-// patterns returns those that lead to a destination.
+// patterns returns the patterns that lead to a destination.
 func (r *router) patterns(name string) []string {
 	all := []string{}
 	leads := func(lanes []Lane) bool {
@@ -115,7 +114,7 @@ func (r *router) find(eventType string) []Lane {
 	return r.star
 }
 
-// types returns the event types met so far for whose lanes f returns true.
+// types returns the event types seen so far for whose lanes f returns true.
 func (r *router) types(f func(lanes []Lane) bool) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -100,7 +100,7 @@ func TestRouterCacheIsBounded(t *testing.T) {
 	}
 }
 
-// naive is the rule of routing, said in another way.
+// naive is a second implementation of the routing rule.
 func naive(patterns []string, typ string) (best string) {
 	for _, p := range patterns {
 		prefix := strings.TrimSuffix(p, "*")

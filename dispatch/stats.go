@@ -8,8 +8,8 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Stats returns the figures of the moment, without those of the engine. It asks nobody
-// and is cheap.
+// Stats returns the current figures, without those of the engine. It is cheap and queries no
+// server.
 func (d *Dispatcher) Stats() observe.Stats {
 	s := observe.Stats{DatabaseDown: d.health.down()}
 	for _, l := range d.lanes {

@@ -8,24 +8,24 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Handlers that do not come back. A call that has not returned some time after its context
-// has ended is given up: its event has failed, and another worker takes the place of the one that is
-// in it. Goroutines cannot be ended, so the number of those is bounded.
+// Handlers that do not return. A call that has not returned some time after the end of its context
+// is given up: its event has failed, and another worker replaces the one that is in it. Goroutines
+// cannot be ended, so the number of lost ones is bounded.
 
 const (
 	// returnGrace is how long handlers may take to return once their context has ended.
 	returnGrace = 5 * time.Second
-	// patrolAgain is when a worker is looked at again that was between two calls.
+	// patrolAgain is the delay before the next look at a worker that was between two calls.
 	patrolAgain = time.Second
 )
 
-// errStuck is why a call was given up.
+// errStuck is the error of a call that was given up.
 var errStuck = fmt.Errorf("the handler has not returned %v after the end of its context; what it does from now on is ignored, and may still deliver", returnGrace)
 
-// errExited is why an event has failed whose handler has ended its goroutine.
+// errExited is the error of an event whose handler has ended its goroutine.
 var errExited = errors.New("the handler has ended its goroutine (runtime.Goexit)")
 
-// errAllStuck is why a destination with too many calls of that kind gets nothing more.
+// errAllStuck is the reason why a destination with too many such calls gets no more events.
 var errAllStuck = errors.New("calls of the handler do not return, and there are as many of them as there may be: nothing more is begun until one does; the relay may have to be started again")
 
 // crew are the workers of a lane. The lane's lock guards it.
@@ -42,8 +42,8 @@ type crew struct {
 // patience is how long a chunk may take.
 func (c *crew) patience() time.Duration { return min(c.lane.cfg.Timeout, longestWait) + returnGrace }
 
-// staffLocked is how many workers there may be. As many as that may be stuck beside them; each
-// further one is missing.
+// staffLocked returns how many workers there may be. As many calls as that may be stuck in
+// addition; each further one takes the place of a worker.
 func (c *crew) staffLocked() int {
 	return min(c.lane.cfg.Concurrency, 2*c.lane.cfg.Concurrency-c.stuck)
 }
@@ -87,15 +87,15 @@ type lostCall struct {
 	place int
 }
 
-// patrol gives up the calls that should have returned, and comes again when the next one
-// should have. It costs the workers nothing: a timer for each call would.
+// patrol gives up the calls that should have returned, and runs again when the next one should
+// have. It costs the workers nothing, unlike a timer for each call.
 func (c *crew) patrol() {
 	c.lane.mu.Lock()
 	now, limit := time.Since(c.epoch), c.patience()
 	next := limit
 	var lost []lostCall
 	for _, w := range c.all {
-		call := w.call.Load() // before since: it is not younger than that
+		call := w.call.Load() // before since: it is not newer
 		left := limit - (now - time.Duration(w.since.Load()))
 		if left <= 0 {
 			if place, ok := w.giveUp(call); ok {
@@ -124,7 +124,7 @@ func (c *crew) patrol() {
 	}
 }
 
-// answerFor answers for the chunk of a worker in whose call for the job at a place something is wrong.
+// answerFor answers for the chunk of a worker that failed in the call for the job at a place.
 func (c *crew) answerFor(w *worker, place int, r *reply) {
 	l, part := c.lane, w.chunk
 	if l.target.batch != nil {
@@ -132,7 +132,7 @@ func (c *crew) answerFor(w *worker, place int, r *reply) {
 		return
 	}
 	l.untake(part.jobs[place+1:])
-	outs := make([]outcome, place+1) // the handler may come back, and then the last one is written to
+	outs := make([]outcome, place+1) // the handler may still return, and then the last one is written to
 	copy(outs, part.outs[:place])
 	outs[place].from, outs[place].to = part.from, time.Since(part.begin)
 	if place > 0 {
@@ -142,7 +142,7 @@ func (c *crew) answerFor(w *worker, place int, r *reply) {
 	l.concludes(l.ctx, &part, place+1, r)
 }
 
-// exits takes the place of a worker whose handler has ended its goroutine.
+// exits replaces a worker whose handler has ended its goroutine.
 func (c *crew) exits(w *worker) {
 	call := w.call.Load()
 	if call == gaveUp {
@@ -151,7 +151,7 @@ func (c *crew) exits(w *worker) {
 	}
 	place, ok := w.giveUp(call)
 	if !ok {
-		return // it is no handler that has done this
+		return // it was not a handler
 	}
 	c.lane.mu.Lock()
 	c.dismissLocked(w)
@@ -159,7 +159,7 @@ func (c *crew) exits(w *worker) {
 	c.answerFor(w, place, &reply{text: errExited.Error(), err: errExited})
 }
 
-// returns takes a call back that was given up. What it says is ignored.
+// returns records the return of a call that was given up. Its answer is ignored.
 func (c *crew) returns(w *worker) {
 	c.lane.mu.Lock()
 	was := c.staffLocked()

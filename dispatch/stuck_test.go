@@ -15,8 +15,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// deaf is a handler that ignores the end of its context where the event has a small id,
-// until it is let go, and says then that it has delivered.
+// deaf is a handler that ignores the end of its context for events with a small id, until the test
+// releases it, and then reports a delivery.
 type deaf struct {
 	calls
 
@@ -44,7 +44,7 @@ func (d deafToBatches) DeliverBatch(ctx context.Context, events []*delivery.Even
 	return nil
 }
 
-// overheard is an observer that remembers, and a log.
+// overheard is an observer and a log that remember all calls.
 type overheard struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -100,9 +100,9 @@ func verdicts(t *testing.T, p *Parcel) (all tally, left int) {
 	return all, left
 }
 
-// TestLaneReplacesWorkersThatDoNotReturn: all workers of a lane are in calls that ignore
-// their context. Their events have failed, an attempt each, others take their place, and what
-// they say when they do return is ignored.
+// TestLaneReplacesWorkersThatDoNotReturn: all workers of a lane are in calls that ignore their
+// context. Their events have failed, with one attempt each, other workers take their place, and
+// their answers are ignored when they do return.
 func TestLaneReplacesWorkersThatDoNotReturn(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]bool{"one by one": false, "batches": true} {
@@ -138,21 +138,21 @@ func TestLaneReplacesWorkersThatDoNotReturn(t *testing.T) {
 					t.Errorf("after they have returned: %+v", s)
 				}
 				if n := o.logged("its answer is ignored"); n != 4 {
-					t.Errorf("said %d times that they have returned", n)
+					t.Errorf("logged %d times that they have returned", n)
 				}
 			})
 		})
 	}
 }
 
-// after lets time pass in a bubble, until all has come to rest.
+// after lets time pass in a bubble, until all goroutines are blocked.
 func after(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // of the bubble
 	synctest.Wait()
 }
 
-// TestLaneIsStuck: a lane bears as many calls that do not return as its concurrency, beside
-// those under way. With more it begins nothing more, gives back what waits, and says so.
+// TestLaneIsStuck: a lane bears as many calls that do not return as its concurrency, in addition to
+// the running ones. With more it begins nothing, gives back the waiting jobs, and reports it.
 func TestLaneIsStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -236,8 +236,8 @@ func TestLaneGoesOnAfterGoexit(t *testing.T) {
 	}
 }
 
-// TestPatrolKeepsOrder: what waits behind an event whose call does not return waits as behind any
-// that has failed, and what shares its chunk goes on with another worker.
+// TestPatrolKeepsOrder: the jobs behind an event whose call does not return wait as behind any
+// failed event, and the other jobs of its chunk continue with another worker.
 func TestPatrolKeepsOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -3,48 +3,47 @@ package dispatch
 import "time"
 
 const (
-	// freeProofs is how often the destination may fail over an event while it answers
-	// others before that counts as an attempt. The end of one outage and the beginning of
-	// the next can make one such case of an event that is well, hardly two.
+	// freeProofs is how often the destination may fail over an event while it answers others before
+	// that counts as an attempt. The end of one outage and the beginning of the next can put one
+	// such failure on a good event, hardly two.
 	freeProofs = 2
 	// freeThrottles is how often an event may be throttled before it is put aside,
 	// where others are answered.
 	freeThrottles = 3
-	// blindThrottles is the same where nothing else is answered: as the oldest one
-	// it would be tried first for ever, and nobody would know about the others. If
-	// they are throttled as well, it takes twice as many for the next one.
+	// blindThrottles is the same where nothing else is answered: as the oldest event it would be
+	// tried first for ever, and the others would never be tried. If the others are throttled as
+	// well, the next event needs twice as many.
 	blindThrottles = 3
 	// maxBlindThrottles ends the doubling.
 	maxBlindThrottles = 10_000
-	// maxSuspects bounds what is remembered.
+	// maxSuspects bounds the number of remembered events.
 	maxSuspects = 10_000
-	// suspectExpiry is how long after its time an event is remembered that does not come.
+	// suspectExpiry is how long past its due time an event is remembered that does not return.
 	suspectExpiry = time.Minute
 )
 
-// suspects tell a destination that is down, or wants fewer deliveries, from an event over
-// which it fails whenever that comes, and which it answers with the same words. The difference is what
-// becomes of other events: without it one such event would hold up all. The lane's lock guards
-// it; nil knows nobody.
+// suspects distinguishes a destination that is down, or throttles, from an event that makes it fail
+// with the same answers. The evidence is the outcome of other events: without it one such event
+// would hold up all. The lane's lock guards it; a nil pointer has no suspects.
 type suspects struct {
 	events  map[int64]*suspect
-	proof   time.Time // when the last call began that was answered
+	proof   time.Time // when the last answered call began
 	answers uint64    // to any event, since the first suspect
-	blind   int       // how often the next event may be throttled; 0 is blindThrottles
+	blind   int       // how many throttles put the next event aside; 0 is blindThrottles
 	pruned  time.Time
 }
 
-// suspect is what is held against one event.
+// suspect is the record against one event.
 type suspect struct {
-	lost   time.Time // when the destination failed over it last; zero if it has not
-	proofs int       // how often it has done so while others were answered
+	lost   time.Time // when the destination last failed over it; zero if it has not
+	proofs int       // how often it failed while others were answered
 
 	throttles int
 	blind     int    // of those, since it was put aside without proof
 	aside     int    // how often it was put aside for being throttled
 	answers   uint64 // when it was first throttled
 
-	until time.Time // when it is to come again
+	until time.Time // when it is due again
 }
 
 // blame says whose fault it is that the destination has failed over an event.
@@ -57,7 +56,7 @@ const (
 	blameEvent               // others are answered and this one is not, again and again
 )
 
-// of returns what is held against an event, from now on.
+// of returns the record against an event, and creates it if needed.
 func (s *suspects) of(event int64) *suspect {
 	one := s.events[event]
 	if one == nil {
@@ -70,13 +69,13 @@ func (s *suspects) of(event int64) *suspect {
 	return one
 }
 
-// has reports whether anything is held against an event.
+// has reports whether there is a record against an event.
 func (s *suspects) has(event int64) bool { return s != nil && s.events[event] != nil }
 
-// lose notes that the destination has failed over an event at a time, with a call that
-// may be a probe. proof is when the last call before it began that the same worker heard an
-// answer to. Where others are answered in between it is the event's fault; that they were
-// answered before an outage says nothing about a probe.
+// lose records that the destination has failed over an event at a time, with a call that may be a
+// probe. proof is when the previous answered call of the same worker began. Where others are
+// answered in between, the event is at fault; answers from before an outage say nothing about a
+// probe.
 func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool) blame {
 	if proof.After(s.proof) {
 		s.proof = proof
@@ -94,14 +93,14 @@ func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool)
 			return blameMaybe
 		}
 		return blameEvent
-	case one.proofs >= freeProofs: // nobody else has come since
+	case one.proofs >= freeProofs: // no other event has been tried since
 		return blameEvent
 	}
 	return blameAgain
 }
 
-// throttled notes that an event was throttled. It returns how often the event has
-// been put aside by now, 0 if it is not to be: then the destination is meant.
+// throttled records that an event was throttled. It returns how often the event has been put aside,
+// including this time; 0 if it stays, because the throttle is meant for the destination.
 func (s *suspects) throttled(event int64) (aside int) {
 	one := s.of(event)
 	one.throttles++
@@ -122,14 +121,14 @@ func (s *suspects) throttled(event int64) (aside int) {
 	return one.aside
 }
 
-// expect notes that the event will be tried again in d.
+// expect records that the event will be retried in d.
 func (s *suspects) expect(now time.Time, event int64, d time.Duration) {
 	if one := s.events[event]; one != nil {
 		one.until = now.Add(d)
 	}
 }
 
-// counted notes that an attempt was counted for an event over which the destination has failed.
+// counted records that an attempt was counted for an event over which the destination has failed.
 func (s *suspects) counted(now time.Time, event int64, out *outcome) {
 	if out.verdict == dead {
 		delete(s.events, event)
@@ -138,8 +137,8 @@ func (s *suspects) counted(now time.Time, event int64, out *outcome) {
 	s.expect(now, event, out.delay)
 }
 
-// answered notes that the destination has answered an event, with a call that began at
-// the given time.
+// answered records that the destination has answered an event, with a call that began at the given
+// time.
 func (s *suspects) answered(event int64, began time.Time) {
 	if began.After(s.proof) {
 		s.proof = began
@@ -149,8 +148,8 @@ func (s *suspects) answered(event int64, began time.Time) {
 	delete(s.events, event)
 }
 
-// prune drops from time to time those that have not come back: somebody else has
-// delivered them. It reports whether any is left.
+// prune drops from time to time the events that have not returned: another relay has delivered
+// them. It reports whether any is left.
 func (s *suspects) prune(now time.Time) bool {
 	if now.Sub(s.pruned) >= suspectExpiry {
 		s.pruned = now

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// trial is suspects in a test, by a clock of its own.
+// trial is a set of suspects with a clock of its own.
 type trial struct {
 	*testing.T
 	suspects
@@ -33,11 +33,11 @@ func (s *trial) answers(event int64) {
 func TestSuspectsInAnOutage(t *testing.T) {
 	t.Parallel()
 	s := trial{T: t, now: time.Now()}
-	s.answers(1) // before it all: says nothing
+	s.answers(1) // before the outage: says nothing
 	s.loses(7, blameNobody, blameAgain, blameAgain, blameAgain)
 	s.loses(8, blameNobody, blameAgain)
 	if got := s.lose(s.now, 8, s.now.Add(time.Hour), true); got != blameAgain {
-		t.Errorf("what was answered before the outage is held against a probe: blame %d", got)
+		t.Errorf("an answer from before the outage counts against a probe: blame %d", got)
 	}
 	for id := int64(100); id < 100+2*maxSuspects; id++ {
 		s.lose(s.now, id, time.Time{}, false)
@@ -47,17 +47,17 @@ func TestSuspectsInAnOutage(t *testing.T) {
 	}
 }
 
-// TestSuspectsAreProven by what is answered between their losses.
+// TestSuspectsAreProven by answers between their losses.
 func TestSuspectsAreProven(t *testing.T) {
 	t.Parallel()
 	s := trial{T: t, now: time.Now()}
 	s.loses(7, blameNobody, blameAgain)
 	s.answers(10)
-	s.loses(7, blameMaybe, blameAgain) // one answer tells of one loss
+	s.loses(7, blameMaybe, blameAgain) // one answer is evidence for one loss
 	s.answers(10)
-	s.loses(7, blameEvent, blameEvent) // and what is proven stays so where nobody else comes
+	s.loses(7, blameEvent, blameEvent) // a proven suspect stays one where no other event comes
 	if got := s.lose(s.now, 7, time.Time{}, true); got != blameAgain {
-		t.Errorf("an outage is held against the event: blame %d", got)
+		t.Errorf("an outage counts against the event: blame %d", got)
 	}
 	s.answers(7)
 	s.loses(7, blameNobody, blameAgain) // all is forgotten
@@ -65,7 +65,7 @@ func TestSuspectsAreProven(t *testing.T) {
 	s.loses(30, blameNobody)
 	s.now = s.now.Add(2 * time.Second)
 	if got := s.lose(s.now, 30, s.now.Add(-time.Second), false); got != blameMaybe {
-		t.Errorf("what the same worker has heard is not proof: blame %d", got)
+		t.Errorf("an answer to the same worker is not proof: blame %d", got)
 	}
 	s.answers(31)
 	s.loses(30, blameEvent)
@@ -73,8 +73,8 @@ func TestSuspectsAreProven(t *testing.T) {
 	s.loses(30, blameNobody)
 }
 
-// TestSuspectsAndWhatWasUnderWay: an answer says nothing about a loss after which its
-// call did not begin, however late it comes.
+// TestSuspectsAndWhatWasUnderWay: an answer says nothing about a loss if its call began before the
+// loss, however late the answer comes.
 func TestSuspectsAndWhatWasUnderWay(t *testing.T) {
 	t.Parallel()
 	s := trial{T: t, now: time.Now()}
@@ -94,7 +94,7 @@ func TestSuspectsThrottled(t *testing.T) {
 		return aside
 	}
 	if throttled(1, blindThrottles-1) != 0 || throttled(1, 1) != 1 || throttled(1, 3) != 4 {
-		t.Error("nobody knows about the others: not put aside in time")
+		t.Error("no other event is answered: not put aside in time")
 	}
 	if throttled(2, 2*blindThrottles-1) != 0 || throttled(2, 1) != 1 {
 		t.Error("the next one takes twice as many")
@@ -110,7 +110,7 @@ func TestSuspectsThrottled(t *testing.T) {
 	}
 	s.answered(4, time.Now())
 	if throttled(4, 1) != 0 {
-		t.Error("what was answered is remembered")
+		t.Error("an answered event is remembered")
 	}
 	now := time.Now()
 	s.throttled(1)
@@ -119,7 +119,7 @@ func TestSuspectsThrottled(t *testing.T) {
 		t.Errorf("%d remembered, want the one that is expected", len(s.events))
 	}
 	if s.prune(now.Add(2 * time.Hour)) {
-		t.Error("what does not come back is remembered")
+		t.Error("an event that does not return is remembered")
 	}
 	for i := range int64(3 * maxSuspects) {
 		s.throttled(i)

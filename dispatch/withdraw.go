@@ -2,13 +2,13 @@ package dispatch
 
 import "slices"
 
-// kept is a job that nobody begins with, and what becomes of it.
+// kept is a job that no worker begins, and its verdict.
 type kept struct {
 	job     *job
 	verdict verdict
 }
 
-// answerKept answers jobs that were not begun with. The lane's lock is held.
+// answerKept answers jobs that were not begun. The lane's lock is held.
 func answerKept(all []kept) {
 	for _, k := range all {
 		k.job.lane.figures.passings.count(k.verdict)
@@ -16,7 +16,7 @@ func answerKept(all []kept) {
 	}
 }
 
-// drop empties the lane of what nobody has begun with, and takes nothing more.
+// drop removes all jobs from the lane that no worker has begun, and takes nothing more.
 func (l *lane) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,7 +31,7 @@ func (l *lane) drop() {
 	answerKept(gone)
 }
 
-// emptyLocked empties the queue, and returns what was in it and what waits behind that.
+// emptyLocked empties the queue, and returns its jobs and those that wait behind them.
 func (l *lane) emptyLocked() (gone []kept) {
 	queue := l.queue[l.head:]
 	l.queue, l.head = nil, 0
@@ -46,7 +46,7 @@ func (l *lane) emptyLocked() (gone []kept) {
 	return gone
 }
 
-// takeBack gives back what nobody has begun with of a parcel, in a lane that keeps no order.
+// takeBack gives back the jobs of a parcel that no worker has begun, in a lane that keeps no order.
 func (l *lane) takeBack(p *Parcel) {
 	l.mu.Lock()
 	var gone []kept

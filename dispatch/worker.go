@@ -9,32 +9,32 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// worker is a goroutine of a lane that calls the handler. One whose call does not come
-// back is given up: somebody else answers for the chunk that it has, and takes its place.
+// worker is a goroutine of a lane that calls the handler. A worker whose call does not return is
+// given up: the patrol answers for its chunk, and another worker takes its place.
 type worker struct {
 	lane  *lane
 	crew  int          // its place in lane.crew.all, which the lane's lock guards
-	chunk chunk        // that it has; it is its own, but for who has given it up
+	chunk chunk        // its jobs; it alone uses them, except the patrol that has given it up
 	since atomic.Int64 // when the chunk was begun, since lane.crew.epoch
-	// call is the number of the call that is under way, doubled, and 1; even between
-	// calls that lead to more than the next one; gaveUp once somebody else answers for it. Who
-	// changes it from a call to what comes next answers for that call.
+	// call is twice the number of the running call, plus 1; even between calls that lead to more
+	// than the next one; gaveUp once the patrol answers for it. The goroutine that changes it away
+	// from a call answers for that call.
 	call atomic.Uint64
 }
 
 // gaveUp is the state of a worker that was given up.
 const gaveUp = 1 << 63
 
-// chunk is what a worker has taken, or what is left of it, and what has become of that.
+// chunk is the set of jobs that a worker has taken, or the rest of them, and their outcomes.
 type chunk struct {
 	jobs  []*job
-	outs  []outcome // of the jobs before the call under way
+	outs  []outcome // of the jobs before the running call
 	begin time.Time
-	from  time.Duration // when the first call of these was begun, since begin
-	first uint64        // its number
+	from  time.Duration // when the first call of these jobs began, since begin
+	first uint64        // the number of that call
 }
 
-// begins has the worker begin to call for the jobs of a chunk.
+// begins starts the worker's calls for the jobs of a chunk.
 func (w *worker) begins(c *chunk) {
 	w.chunk = *c
 	w.chunk.first = w.call.Load()/2 + 1
@@ -42,8 +42,8 @@ func (w *worker) begins(c *chunk) {
 	w.call.Store(2*w.chunk.first + 1)
 }
 
-// goesOn has the worker go on from the call for the job at a place to the next one, or come to
-// rest. It reports false if it was given up meanwhile: then nothing is its own any more.
+// goesOn moves the worker from the call for the job at a place to the next one, or to rest. It
+// reports false if the worker was given up meanwhile: then it owns nothing any more.
 func (w *worker) goesOn(place int, more bool) bool { //nolint:revive // what comes next
 	call := 2*(w.chunk.first+uint64(place)) + 1 //nolint:gosec // not negative
 	if more {
@@ -52,8 +52,8 @@ func (w *worker) goesOn(place int, more bool) bool { //nolint:revive // what com
 	return w.call.CompareAndSwap(call, call+1)
 }
 
-// giveUp gives the worker up in the middle of the given call. It returns for which job of its chunk
-// that is, and false if the call has come back.
+// giveUp gives the worker up in the middle of the given call. It returns the place of the call's
+// job in the chunk, and false if the call has returned.
 func (w *worker) giveUp(call uint64) (place int, ok bool) {
 	if call%2 == 0 || call >= gaveUp || !w.call.CompareAndSwap(call, gaveUp) {
 		return 0, false
@@ -61,7 +61,7 @@ func (w *worker) giveUp(call uint64) (place int, ok bool) {
 	return int(call/2 - w.chunk.first), true //nolint:gosec // a place in a chunk
 }
 
-// work delivers what it is given, then from the queue until it is empty.
+// work delivers its first jobs, then takes jobs from the queue until it is empty.
 func (w *worker) work(buf []*job) {
 	done := false
 	defer func() {
@@ -78,7 +78,7 @@ func (w *worker) work(buf []*job) {
 			w.deliverEach(rest)
 		}
 		if w.call.Load() == gaveUp {
-			break // the chunk is somebody else's, the buffer included
+			break // the patrol owns the chunk, including the buffer
 		}
 	}
 	done = true
@@ -87,8 +87,8 @@ func (w *worker) work(buf []*job) {
 	}
 }
 
-// shed returns the jobs, or nothing if it gave them all back: what would begin now may
-// be another relay's. Whoever handed it over could not show in time that it is still its own.
+// shed returns the jobs, or nothing if it gave them all back: another relay may own jobs that would
+// begin now, since the engine could not prove in time that it still owns them.
 func (w *worker) shed(jobs []*job) []*job {
 	if !anyLapsed(jobs) {
 		return jobs
@@ -97,8 +97,8 @@ func (w *worker) shed(jobs []*job) []*job {
 	return nil
 }
 
-// anyLapsed reports whether any of the jobs has lapsed. Those of a parcel have all or
-// none, and are asked about once: the clock is read for each question.
+// anyLapsed reports whether any of the jobs has lapsed. Either all or none of a parcel's jobs have,
+// and each parcel is checked once: every check reads the clock.
 func anyLapsed(jobs []*job) bool {
 	var asked *Parcel
 	for _, j := range jobs {
@@ -129,16 +129,16 @@ func (w *worker) shedAll(jobs []*job) {
 	w.lane.finished(time.Now(), notBegun, late, outs)
 }
 
-// notBegun stands for how long the handler took, where it was not called.
+// notBegun is the duration of jobs for which the handler was not called.
 const notBegun time.Duration = -1
 
 func (l *lane) callContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(l.ctx, l.cfg.Timeout, l.target.expired)
 }
 
-// deliverEach delivers a chunk, one event at a time. The chunk shares one
-// timeout: it holds more than one job only while a call takes microseconds,
-// and is cut short by the first call that does not, or is told that no more are wanted.
+// deliverEach delivers a chunk, one event at a time. The chunk shares one timeout: it holds more
+// than one job only while a call takes microseconds, and is cut short by the first call that does
+// not, or when no more deliveries are wanted.
 func (w *worker) deliverEach(jobs []*job) {
 	ctx, cancel := w.lane.callContext()
 	defer cancel()
@@ -152,10 +152,10 @@ func (w *worker) deliverEach(jobs []*job) {
 	}
 }
 
-// deliverUntil calls the handler for one job after the other, until it fails, or takes its
-// time, or all are delivered. It returns how many jobs it was called for, 0 if the worker was given up.
+// deliverUntil calls the handler for one job after the other, until a call fails or is slow, or all
+// are delivered. It returns for how many jobs the handler was called, 0 if the worker was given up.
 func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
-	e := c.jobs[0].event // the parcel may be used again once somebody else has answered
+	e := c.jobs[0].event // an answer by the patrol may free the parcel for reuse
 	w.begins(c)
 	last := c.from
 	for i := range c.jobs {
@@ -177,8 +177,8 @@ func (w *worker) deliverUntil(ctx context.Context, c *chunk) (n int, r *reply) {
 	return 0, nil // there was no job
 }
 
-// concludes passes on what has become of the first n jobs of a chunk, the last of which
-// has failed with r if that is not nil, and leaves those that are to be gone on with.
+// concludes passes on the outcomes of the first n jobs of a chunk, the last of which has failed
+// with r unless that is nil, and leaves the jobs with which the worker continues.
 func (l *lane) concludes(ctx context.Context, c *chunk, n int, r *reply) {
 	jobs, outs, rest := c.jobs[:n], c.outs[:n], c.jobs[n:]
 	out := &outs[n-1]
@@ -215,8 +215,8 @@ func (w *worker) deliverBatch(jobs []*job) {
 	}
 }
 
-// concludesBatch passes on what has become of jobs that shared a call. Those behind a failed one of their
-// aggregate were not delivered for that reason, whatever their reply is.
+// concludesBatch passes on the outcomes of jobs that shared a call. Jobs behind a failed one of
+// their aggregate were not delivered for that reason, whatever their reply.
 func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 	elapsed := time.Since(c.begin)
 	outs := make([]outcome, len(c.jobs))
