@@ -236,7 +236,7 @@ func TestDeployChartCommand(t *testing.T) {
 		ran++
 		args := strings.Fields(strings.NewReplacer("deploy/helm/notifyd", chart, "my-values.yaml", values).Replace(line))
 		out, err := helm(t, append([]string{"template"}, args...)...)
-		for _, want := range []string{"replicas: 3", "name: \"notifyd-db\"\n                  key: \"url\"", "name: \"notifyd-owner\"\n                  key: \"url\"", "kind: Job"} {
+		for _, want := range []string{"replicas: 3", "name: \"notifyd-db\"\n                  key: \"url\"", "name: \"notifyd-owner\"\n                  key: \"url\"", "kind: Job", "image: \"registry.example.com/notifyd:0.1.0\""} {
 			if err != nil || !strings.Contains(out, want) {
 				t.Errorf("%s does not make %q, %v", st.text, want, err)
 			}

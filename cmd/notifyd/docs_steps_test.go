@@ -120,7 +120,7 @@ func named() map[string]string {
 		"sudo install -m 644 notifyd_*/systemd/notifyd.sysusers /etc/sysusers.d/notifyd.conf && sudo systemd-sysusers": archive,
 		"sudo install -m 644 notifyd_*/systemd/notifyd.service /etc/systemd/system/":                                   archive,
 
-		"helm install notifyd deploy/helm/notifyd --set database.existingSecret=notifyd-db --set migrate.existingSecret=notifyd-owner -f my-values.yaml": noCluster,
+		"helm install notifyd deploy/helm/notifyd --set image.repository=registry.example.com/notifyd --set image.tag=0.1.0 --set database.existingSecret=notifyd-db --set migrate.existingSecret=notifyd-owner -f my-values.yaml": noCluster,
 
 		"ssh -L 9470:127.0.0.1:9470 host":                      "there is no other machine to log in at",
 		"go tool pprof":                                        "reads by hand what TestBenchForPeople has written",
