@@ -17,7 +17,7 @@ type Backoff struct {
 }
 
 // DefaultBackoff is the backoff of a destination that sets none. With 20 attempts an event is tried
-// for about nine hours.
+// for about eight hours.
 func DefaultBackoff() Backoff {
 	return Backoff{Initial: time.Second, Max: time.Hour, Multiplier: 2}
 }

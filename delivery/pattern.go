@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // ErrPattern is wrapped by errors about an invalid pattern.
@@ -18,8 +19,8 @@ func CheckPattern(pattern string) error {
 		return nil
 	case body == "":
 		return fmt.Errorf("%w %q: give an event type, a prefix such as order.*, or *", ErrPattern, pattern)
-	case strings.ContainsAny(body, "* \t\r\n"):
-		return fmt.Errorf("%w %q: a star may stand alone or end the pattern as .*, and there is no white space", ErrPattern, pattern)
+	case strings.ContainsRune(body, '*'), strings.ContainsFunc(body, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
+		return fmt.Errorf("%w %q: a star may stand alone or end the pattern as .*, and there are no spaces or control characters", ErrPattern, pattern)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ func TestCheckPattern(t *testing.T) {
 	for pattern, ok := range map[string]bool{
 		"*": true, "order": true, "order.created": true, "order.*": true, "a.b.*": true, "ünïcode.*": true,
 		"": false, ".*": false, "order*": false, "*.created": false, "order.*.x": false, "**": false, "order.**": false,
-		"a b": false, "a\tb": false, "a\n": false, " a": false, "order.* ": false,
+		"a b": false, "a\tb": false, "a\u00a0b": false, "a\vb": false, "a\x00": false, "a\n": false, " a": false, "order.* ": false,
 	} {
 		if err := CheckPattern(pattern); (err == nil) != ok || err != nil && !errors.Is(err, ErrPattern) {
 			t.Errorf("%q: %v", pattern, err)

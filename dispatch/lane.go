@@ -13,7 +13,7 @@ import (
 )
 
 // LaneConfig bounds the deliveries of one destination. DefaultLaneConfig has
-// the defaults; every field must be set.
+// the defaults; fields with a bound must be set.
 type LaneConfig struct {
 	// Concurrency is how many calls of the handler run at once, at least 1.
 	Concurrency int
@@ -24,7 +24,8 @@ type LaneConfig struct {
 	Timeout time.Duration
 	// MaxAttempts is how many failures make a dead letter, at least 1.
 	MaxAttempts int
-	// Backoff is how long to wait between attempts.
+	// Backoff is how long to wait between attempts, and before an event is tried again that is
+	// throttled by itself, of which no attempt counts.
 	Backoff delivery.Backoff
 	// LongestPause bounds how long a destination that is down is left alone
 	// between two probes, at least 1 ms. The first pause is 100 ms, if that is not longer.

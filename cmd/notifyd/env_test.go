@@ -141,7 +141,8 @@ func until(t *testing.T, url, sql string, args ...any) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("never true: %s", sql)
+			t.Fatalf("never true: %s; deliveries: %s", sql, query[string](t, url,
+				`SELECT coalesce(string_agg(concat_ws(' ', event_id, destination, state, attempts, last_error), '; '), 'none') FROM outbox_deliveries`))
 		}
 	}
 }

@@ -197,7 +197,8 @@ func defaults() *Config {
 	}
 }
 
-// defaultLane returns the lane of a destination without settings.
+// defaultLane returns the lane of a destination without settings. It has no nil map or list: Print
+// writes {} or [], which is read back as empty and not as nil.
 func defaultLane() Lane {
 	lane := dispatch.DefaultLaneConfig()
 	return Lane{

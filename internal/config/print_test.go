@@ -125,7 +125,7 @@ func TestPrintCanBeReadBack(t *testing.T) {
 	config.ForgetPlaces(c)
 	config.ForgetPlaces(again)
 	if !reflect.DeepEqual(c, again) {
-		t.Errorf("got  %+v\nwant %+v", again, c)
+		t.Errorf("got  %#v\nwant %#v", again, c) // tells nil from empty
 	}
 }
 
