@@ -17,6 +17,9 @@ const (
 	// maxHeld is how many new deliveries their aggregates may hold back during the search for a
 	// probe: each of them becomes a row.
 	maxHeld = 64
+	// storedGrace is how long after the pause stored deliveries then have to come. There may be none
+	// any more: another relay has delivered them, or a person has removed them.
+	storedGrace = 5 * time.Second
 )
 
 // breaker keeps a lane from a destination that is down. It opens with the first fault of the
@@ -31,7 +34,8 @@ type breaker struct {
 	pause    time.Duration // the last one, before jitter; halved with each answer
 	until    time.Time     // the end of the pause
 	newFirst bool          // the next probe is a delivery that has not failed yet, if there is any
-	held     int           // new deliveries that their aggregates have held back since it was tripped
+	held     int           // new deliveries that their aggregates have held back since it was tripped, or since newAgain
+	newAgain time.Time     // the end of the turn of stored deliveries, once maxHeld were held back
 	allowed  int           // how many may be in flight while it ramps up; 0 otherwise
 	answers  int           // of this round
 	ramped   time.Time     // when it began to ramp up
@@ -53,8 +57,29 @@ func (b *breaker) storedWait(now time.Time) bool {
 	return b.open() && b.newFirst && b.held < maxHeld && now.Before(b.turnEnds())
 }
 
-// newWait reports whether new deliveries must wait, because so many were held back.
-func (b *breaker) newWait(time.Time) bool { return b.open() && b.held >= maxHeld }
+// holds records that n new deliveries were held back by their aggregates.
+func (b *breaker) holds(now time.Time, n int) {
+	if !b.open() {
+		return
+	}
+	if b.held < maxHeld {
+		b.newAgain = now.Add(max(0, b.until.Sub(now)) + storedGrace)
+	}
+	b.held += n
+}
+
+// newWait reports whether new deliveries must wait, because so many were held back. If no stored
+// delivery comes they have another turn; otherwise nothing would ever probe.
+func (b *breaker) newWait(now time.Time) bool {
+	if !b.open() || b.held < maxHeld {
+		return false
+	}
+	if now.Before(b.newAgain) {
+		return true
+	}
+	b.held = 0
+	return false
+}
 
 func (b *breaker) turnEnds() time.Time { return b.until.Add(turnGrace) }
 

@@ -1,9 +1,13 @@
 package dispatch
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -132,7 +136,7 @@ func TestBreakerTurns(t *testing.T) {
 		known = !newFirst
 	}
 	b.trip(now, now, longestPause, true)
-	b.held = maxHeld
+	b.holds(now, maxHeld)
 	if b.storedWait(b.until) || !b.newWait(b.until) {
 		t.Errorf("so many were held back that it is the turn of stored deliveries: %+v", b)
 	}
@@ -176,4 +180,53 @@ func TestBreakerStateWords(t *testing.T) {
 	if s := observe.BreakerState(99).String(); s != "state(99)" {
 		t.Errorf("%q", s)
 	}
+}
+
+// TestBreakerIsProbedWithoutWhatIsStored: so many new deliveries were held back that it is the
+// turn of what is stored, and there is nothing: a unit was given away with the breaker open, and
+// comes back when another relay has delivered all that was stored.
+func TestBreakerIsProbedWithoutWhatIsStored(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		l := newTestLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+			if down {
+				return delivery.Unavailable(errors.New("down"))
+			}
+			return nil
+		}), testLane())
+		lane, id := Lane{l}, int64(0)
+		hand := func(key Key) {
+			if lane.Grant(1) != 1 {
+				t.Fatal("no room")
+			}
+			id++
+			p := NewParcel(func() bool { return true }, func(bool) {})
+			p.Fill([]Delivery{{Event: &delivery.Event{ID: id, Type: "x"}, Key: key}})
+			lane.Deliver(p, nil)
+			synctest.Wait()
+		}
+		lane.Own(func() {})
+		hand(Key{1, 1})
+		after(time.Second)
+		for range maxHeld {
+			hand(Key{1, 1}) // behind the first one
+		}
+		if !lane.NewWait() {
+			t.Fatal("it is not the turn of what is stored")
+		}
+		lane.Withdraw()
+		down = false
+		after(time.Minute)
+		lane.Own(func() {})
+		if lane.NewWait() {
+			t.Fatal("what is new waits for ever")
+		}
+		hand(Key{2, 2})
+		if s := l.stats(); s.Delivered != 1 || s.Unavailable {
+			t.Errorf("%+v", s)
+		}
+		l.drop()
+		l.workers.Wait()
+	})
 }

@@ -198,8 +198,8 @@ func (l *lane) deliver(p *Parcel, unblock []Key) (held int) {
 			a.blocked.remove(key)
 		}
 	}
-	if l.ease.breaker.open() {
-		l.ease.breaker.held += len(back)
+	if len(back) > 0 {
+		l.ease.breaker.holds(time.Now(), len(back))
 	}
 	l.employLocked()
 	answerKept(back)
