@@ -14,20 +14,20 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Action says how Replay and Discard are done, and by whom.
+// Action says how Replay and Discard act, and who acts.
 type Action struct {
-	// Actor is who does it, for the audit; empty means the database's user.
+	// Actor is the person who acts, for the audit; empty means the database's user.
 	Actor string
 	// Reason goes into the audit; it may be empty.
 	Reason string
-	// DryRun counts what would be done and does nothing.
+	// DryRun counts the letters and changes nothing.
 	DryRun bool
-	// Rate is how many letters are done in a second at most, 0 for no limit.
+	// Rate is the largest number of letters per second, 0 for no limit.
 	Rate float64
-	// Batch is how many are done in one transaction, 0 for 500. With a Rate it
-	// is less where that makes a smoother flow.
+	// Batch is the number of letters in one transaction, 0 for 500. With a Rate it is smaller where
+	// that makes a smoother flow.
 	Batch int
-	// Progress, if set, is called after each transaction with what is done so far.
+	// Progress, if set, is called after each transaction with the result so far.
 	Progress func(Result)
 }
 
@@ -37,7 +37,7 @@ const MaxBatch = 10_000
 // defaultBatch keeps a transaction, and with it the locks, to some ten milliseconds.
 const defaultBatch = 500
 
-// Validate returns an error that wraps [ErrInvalid] for what cannot be meant.
+// Validate returns an error that wraps [ErrInvalid] for values out of range.
 func (a Action) Validate() error {
 	switch {
 	case a.Rate < 0 || math.IsNaN(a.Rate):
@@ -50,20 +50,20 @@ func (a Action) Validate() error {
 	return nil
 }
 
-// Result is what an action has done, committed and counted row by row.
+// Result is the committed result of an action, counted row by row.
 type Result struct {
-	// Matched is how many there were at the beginning.
+	// Matched is the number of letters at the beginning.
 	Matched int64 `json:"matched"`
-	// Done is how many were done: none in a dry run, and fewer than matched where
-	// somebody else has dealt with them meanwhile.
+	// Done is the number of letters acted on: none in a dry run, and fewer than matched where
+	// another action has dealt with them meanwhile.
 	Done int64 `json:"done"`
-	// Orphans are letters that were left alone because their event is gone:
-	// there is nothing to replay. Discard them.
+	// Orphans are letters that were left alone because their event is gone: nothing can be
+	// replayed. Discard them.
 	Orphans int64 `json:"orphans"`
 }
 
-// count returns how many dead letters f chooses, and bounds that choose no
-// others: none that dies later.
+// count returns how many dead letters f chooses, and bounds that exclude every letter that dies
+// later.
 func (s *Store) count(ctx context.Context, f Filter) (n int64, limit bounds, err error) {
 	err = s.read(ctx, "count dead letters", func(tx pgx.Tx, now time.Time) error {
 		limit = f.bounds(now)
@@ -80,19 +80,18 @@ func (s *Store) count(ctx context.Context, f Filter) (n int64, limit bounds, err
 	return n, limit, err
 }
 
-// Replay has the dead letters that f chooses delivered anew: they become due at
-// once, with no attempt counted, and with a new id for those who drop
-// duplicates (see delivery.Event.DedupeID). What dies while it runs is not
-// replayed, so it ends. An empty filter is [ErrInvalid]. Each batch is a transaction: an error, or the end of
-// ctx, leaves done what the result says.
+// Replay has the dead letters that f chooses delivered again: they become due at once, with no
+// attempt counted, and with a new id for consumers that drop duplicates (see
+// delivery.Event.DedupeID). Deliveries that die while it runs are not replayed, so it ends. An
+// empty filter is [ErrInvalid]. Each batch is a transaction: after an error, or the end of ctx, the
+// result says how many letters were replayed.
 func (s *Store) Replay(ctx context.Context, f Filter, a Action) (Result, error) {
 	return s.act(ctx, f, a, deed{"replay dead letters", s.replay, func(context.Context) error { return nil }})
 }
 
-// Discard gives up the dead letters that f chooses for good. Their deliveries
-// are deleted; what they were like is in the audit. The event is done if nothing
-// else of it is left to do; see also [Config]. It ends, may be interrupted, and refuses an
-// empty filter, as Replay.
+// Discard gives up the dead letters that f chooses for good. Their deliveries are deleted; the
+// audit keeps their details. The event is done if none of its deliveries is left to do; see also
+// [Config]. It ends, may be interrupted, and refuses an empty filter, like Replay.
 func (s *Store) Discard(ctx context.Context, f Filter, a Action) (Result, error) {
 	var behind lines
 	return s.act(ctx, f, a, deed{"discard dead letters", func(ctx context.Context, tx pgx.Tx, w work) (done []Letter, err error) {
@@ -101,10 +100,10 @@ func (s *Store) Discard(ctx context.Context, f Filter, a Action) (Result, error)
 	}, func(ctx context.Context) error { return s.goOnAgain(ctx, behind) }})
 }
 
-// lines are the destinations and keys of what order is kept for.
+// lines are pairs of a destination and the key of an ordered aggregate.
 type lines struct{ destinations, keys []string }
 
-// work is a batch of locked letters, and what is done to them.
+// work is a batch of locked letters, and the action on them.
 type work struct {
 	Action
 
@@ -112,16 +111,16 @@ type work struct {
 	letters []Letter
 }
 
-// deed is what is done to letters.
+// deed is an action on letters.
 type deed struct {
 	what string
-	// do does it, and returns those that it was done to.
+	// do acts on the letters, and returns those that it changed.
 	do func(ctx context.Context, tx pgx.Tx, w work) (done []Letter, err error)
 	// then is called after each transaction.
 	then func(context.Context) error
 }
 
-// act does something to what f chooses, a batch in each transaction.
+// act applies a deed to the letters that f chooses, one batch per transaction.
 func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, error) {
 	if err := errors.Join(f.validateToAct(), a.Validate()); err != nil {
 		return Result{}, err
@@ -164,7 +163,7 @@ func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, er
 	return total, err
 }
 
-// ring wakes sleeping relays: nobody else tells them that a delivery is due.
+// ring wakes sleeping relays: no writer notifies them that a delivery is due.
 func (s *Store) ring(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode, done int) error {
 	if done == 0 {
 		return nil
@@ -184,9 +183,9 @@ func refs(letters []Letter) (ids []int64, names []string) {
 	return ids, names
 }
 
-// lockEvents locks the events, in the order of their ids and after their
-// deliveries, as relays do, and returns those that are there. Those of a stream are not
-// locked: nobody marks them, and nobody purges one that has a delivery.
+// lockEvents locks the events, in the order of their ids and after their deliveries, as relays do,
+// and returns the existing ones. Events of a stream are not locked: no relay marks them, and no
+// purge deletes one that has a delivery.
 func (s *Store) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode, ids []int64) (map[int64]bool, error) {
 	lock := ` FOR UPDATE`
 	if mode == outboxsql.ModeStream {
@@ -204,8 +203,8 @@ func (s *Store) lockEvents(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode, 
 	return there, err
 }
 
-// replay changes nothing about the ordering key, so that the order of the
-// aggregate goes on from this delivery.
+// replay leaves the ordering key as it is, so that the order of the aggregate continues from this
+// delivery.
 func (s *Store) replay(ctx context.Context, tx pgx.Tx, w work) ([]Letter, error) {
 	all, _ := refs(w.letters)
 	there, err := s.lockEvents(ctx, tx, w.mode, all)
@@ -227,7 +226,7 @@ func (s *Store) replay(ctx context.Context, tx pgx.Tx, w work) ([]Letter, error)
 		return nil, err
 	}
 	if w.mode != outboxsql.ModeStream {
-		// Nobody may take it for done: it ends when this delivery does.
+		// No relay may treat the event as done: it ends when this delivery does.
 		if _, err := tx.Exec(ctx, s.sql(`UPDATE {events} SET state = 'deferred', processed_at = NULL
 			WHERE id = ANY($1::bigint[]) AND state = 'done'`), ids); err != nil {
 			return nil, err
@@ -267,10 +266,10 @@ func (s *Store) discard(ctx context.Context, tx pgx.Tx, w work) (done []Letter, 
 	return w.letters, behind, s.audit(ctx, tx, w.Action, "discard", w.letters)
 }
 
-// finish marks or deletes the events of a queue of which nothing is left to do.
+// finish marks or deletes the events of a queue that have no deliveries left to do.
 func (s *Store) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
-	// A relay may settle the last other delivery of an event at this moment. So
-	// the event is locked first, and looked at by a statement of its own.
+	// A relay may settle the last other delivery of an event at this moment. So the event is locked
+	// first, and read by a separate statement.
 	if _, err := s.lockEvents(ctx, tx, outboxsql.ModeQueue, ids); err != nil {
 		return err
 	}
@@ -286,10 +285,9 @@ func (s *Store) finish(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	return err
 }
 
-// goOn makes the first delivery due that had to wait behind letters which are
-// discarded, and returns how many that are. Relays look at a row that is due; of one that
-// is parked behind a dead letter they would hear late. Who has it locked is at work with it,
-// and what is behind it has to wait on.
+// goOn makes the first delivery due that waited behind discarded letters, and returns how many such
+// deliveries there are. Relays look for due rows; they would notice a row that is parked behind a
+// dead letter late. A locked row is being delivered, and the rows behind it must keep waiting.
 func (s *Store) goOn(ctx context.Context, tx pgx.Tx, behind lines) (int, error) {
 	tag, err := tx.Exec(ctx, s.sql(`UPDATE {deliveries} AS d SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp()
 		FROM (SELECT DISTINCT destination, key FROM unnest($1::text[], $2::text[]) AS p(destination, key)) AS line
@@ -302,13 +300,13 @@ func (s *Store) goOn(ctx context.Context, tx pgx.Tx, behind lines) (int, error) 
 	return int(tag.RowsAffected()), err
 }
 
-// goOnAgain does so for what a relay has stored behind the letters while they were being
-// discarded: it still saw them, and this transaction did not see what it stored.
+// goOnAgain does the same for rows that a relay has stored behind the letters during the discard:
+// the relay still saw the letters, and this transaction did not see the rows.
 func (s *Store) goOnAgain(ctx context.Context, behind lines) error {
 	if len(behind.keys) == 0 {
 		return nil
 	}
-	return s.write(ctx, "go on behind dead letters that are discarded", func(tx pgx.Tx, _ time.Time) error {
+	return s.write(ctx, "go on behind discarded dead letters", func(tx pgx.Tx, _ time.Time) error {
 		mode, err := s.holdMode(ctx, tx)
 		if err != nil {
 			return err
@@ -321,8 +319,8 @@ func (s *Store) goOnAgain(ctx context.Context, behind lines) error {
 	})
 }
 
-// details is what the audit keeps of a dead letter: a replay overwrites most of
-// it, and after a discard there is nothing else.
+// details are the audit's copy of a dead letter: a replay overwrites most of it, and a discard
+// deletes it.
 type details struct {
 	Reason   string    `json:"reason,omitempty"`
 	Type     string    `json:"event_type"`
@@ -334,7 +332,7 @@ type details struct {
 	Group    string    `json:"fingerprint,omitempty"`
 }
 
-// audit writes what was done to each of the letters.
+// audit records the action on each of the letters.
 func (s *Store) audit(ctx context.Context, tx pgx.Tx, a Action, action string, letters []Letter) error {
 	ids, names := refs(letters)
 	texts := make([]string, len(letters))

@@ -82,7 +82,7 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
-// TestTwoAtOnce: what one operator has replayed, the other has not.
+// TestTwoAtOnce: no letter is replayed by two operators.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)
@@ -104,13 +104,13 @@ func TestTwoAtOnce(t *testing.T) {
 		done += r.Done
 	}
 	if done != 2*n {
-		t.Errorf("%d were done by all together, want %d: %+v", done, 2*n, results)
+		t.Errorf("%d were done by all operators together, want %d: %+v", done, 2*n, results)
 	}
 	d.expect("replays", `SELECT format('%s %s %s', state, replays, count(*)) FROM outbox_deliveries GROUP BY state, replays`, fmt.Sprintf("retry 1 %d", 2*n))
 	d.expect("audit", `SELECT count(*)::text FROM outbox_audit`, fmt.Sprint(2*n))
 }
 
-// TestReplayAgainstDiscard: each letter has one fate.
+// TestReplayAgainstDiscard: each letter is either replayed or discarded.
 func TestReplayAgainstDiscard(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, true)
@@ -178,7 +178,7 @@ func TestManyPagedAndReplayed(t *testing.T) {
 	d.expect("deliveries", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state`, fmt.Sprintf("retry %d", n))
 }
 
-// TestInterrupted: what the result says is what is done.
+// TestInterrupted: the result counts exactly the committed letters.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)
@@ -222,7 +222,7 @@ func (t cutTx) Commit(ctx context.Context) error {
 	return t.Tx.Commit(ctx)
 }
 
-// TestInterruptedAtCommit: what is committed is told.
+// TestInterruptedAtCommit: the result counts what was committed.
 func TestInterruptedAtCommit(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)
@@ -239,7 +239,8 @@ func TestInterruptedAtCommit(t *testing.T) {
 	d.expect("deliveries", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY 1`, "dead 3", "retry 2")
 }
 
-// TestWhatDiesMeanwhileIsLeft: or a replay of what dies again at once would not end.
+// TestWhatDiesMeanwhileIsLeft: otherwise a replay of deliveries that die again at once would not
+// end.
 func TestWhatDiesMeanwhileIsLeft(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)
@@ -257,9 +258,9 @@ func TestWhatDiesMeanwhileIsLeft(t *testing.T) {
 	d.expect("left", `SELECT format('%s %s', min(event_id), count(*)) FROM outbox_deliveries WHERE state = 'dead'`, fmt.Sprintf("11 %d", next-11))
 }
 
-// TestDiscardBesideASettlement: a relay is settling the last other delivery of
-// the event. It still sees the dead letter, and the discard must not look at the
-// event before the relay is done with it: each would leave it to the other.
+// TestDiscardBesideASettlement: a relay is settling the last other delivery of the event. It still
+// sees the dead letter, and the discard must not read the event before the relay has committed:
+// each would leave the event to the other.
 func TestDiscardBesideASettlement(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, true)
@@ -287,8 +288,8 @@ func TestDiscardBesideASettlement(t *testing.T) {
 	d.expect("deliveries", deliveries)
 }
 
-// discardBeside discards all letters beside somebody's transaction, which commits when
-// the discard waits for it and meanwhile has been called.
+// discardBeside discards all letters during another transaction, which commits once the discard has
+// been called and waits for it.
 func (d *db) discardBeside(t *testing.T, somebody pgx.Tx, meanwhile func()) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -306,14 +307,14 @@ func (d *db) discardBeside(t *testing.T, somebody pgx.Tx, meanwhile func()) {
 	}
 }
 
-// untilWaits waits until somebody waits for a lock, or has ended.
+// untilWaits waits until a session waits for a lock, or the call has ended.
 func (d *db) untilWaits(t *testing.T, ended chan error) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for waits := false; !waits; {
 		select {
-		case err := <-ended: // it did not wait: what is left tells whether that was right
+		case err := <-ended: // it did not wait: the remaining rows show whether that was right
 			ended <- err
 			waits = true
 		case <-tick.C:
@@ -325,8 +326,8 @@ func (d *db) untilWaits(t *testing.T, ended chan error) {
 	}
 }
 
-// TestDiscardBesideWhatIsStored: the first row behind the letter is written by a relay
-// after the discard has looked for it, and before it commits.
+// TestDiscardBesideWhatIsStored: a relay writes the first row behind the letter after the discard
+// has looked for it, and before the discard commits.
 func TestDiscardBesideWhatIsStored(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)
@@ -347,8 +348,7 @@ func TestDiscardBesideWhatIsStored(t *testing.T) {
 	d.expect("deliveries", deliveries, "2/mail retry 0 r0 t/1")
 }
 
-// TestDiscardLetsItsAggregateGoOn: what was parked behind the letter is due, and
-// nothing else.
+// TestDiscardLetsItsAggregateGoOn: only the row that was parked behind the letter becomes due.
 func TestDiscardLetsItsAggregateGoOn(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)

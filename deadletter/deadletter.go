@@ -1,13 +1,11 @@
-// Package deadletter looks at dead letters and deals with them: deliveries that
-// were given up, because their event can never be delivered or because its
-// attempts are used up.
+// Package deadletter reads dead letters and deals with them: deliveries that were given up, because
+// their event can never be delivered or because its attempts are used up.
 //
-// A [Store] lists them, puts them into groups by their errors, and shows
-// everything about one event. It replays them: they are delivered anew, under an
-// id of their own. It discards them, and it edits the payload of an event that
-// nobody can take as it is. What it does is written into outbox_audit in the same
-// transaction. Several people may work with it at once, beside running relays:
-// what one of them has dealt with, the others do not count.
+// A [Store] lists dead letters, groups them by their errors, and shows everything about one event.
+// It replays them: they are delivered again, under a new id. It discards them, and it edits the
+// payload of an event that no destination accepts as it is. Every change is recorded in
+// outbox_audit in the same transaction. Several people may use it at once, while relays run: a
+// letter that one of them has dealt with does not count for the others.
 //
 // `notifyd dlq` is this package as a command.
 package deadletter
@@ -24,23 +22,23 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// ErrNotFound is wrapped by the error about an event of which there is nothing.
+// ErrNotFound is wrapped by the error about an event that does not exist.
 var ErrNotFound = errors.New("there is no such event")
 
-// ErrNotDead is wrapped by the error about an event that has no dead letter, or
-// that is on its way to somebody else.
+// ErrNotDead is wrapped by the error about an event that has no dead letter, or that is on its way
+// to another destination.
 var ErrNotDead = errors.New("not a dead letter")
 
-// ErrInvalid is wrapped by errors about arguments that cannot be meant.
+// ErrInvalid is wrapped by errors about invalid arguments.
 var ErrInvalid = errors.New("invalid argument")
 
-// DB is what a [Store] works on: *pgxpool.Pool, *pgx.Conn.
+// DB is the database of a [Store]: *pgxpool.Pool, *pgx.Conn.
 type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Config says how a [Store] works. The zero value is for the schema "public"
-// and a relay that keeps delivered events.
+// Config configures a [Store]. The zero value is for the schema "public" and a relay that keeps
+// delivered events.
 type Config struct {
 	// Schema holds the tables; empty means "public".
 	Schema string
@@ -51,8 +49,8 @@ type Config struct {
 	DeleteEvents bool
 }
 
-// Store reads dead letters and deals with them. It is as safe for several
-// goroutines as the database it was made with, and has nothing to close.
+// Store reads dead letters and deals with them. It is as safe for concurrent use as its database,
+// and has nothing to close.
 type Store struct {
 	db     DB
 	cfg    Config
@@ -75,29 +73,28 @@ func New(db DB, cfg Config) (*Store, error) {
 	)}, nil
 }
 
-// sql puts the names of the tables into a statement.
+// sql inserts the names of the tables into a statement.
 func (s *Store) sql(text string) string { return s.tables.Replace(text) }
 
-// lockTimeout bounds waiting for a row that somebody else is working on. They
-// hold it for one transaction, which takes milliseconds.
+// lockTimeout bounds waiting for a row that another session has locked. Sessions hold such locks
+// for one transaction, which takes milliseconds.
 const lockTimeout = 30 * time.Second
 
-// read runs f in a transaction that sees one moment, also on a standby.
+// read runs f in a transaction with one snapshot, also on a standby.
 func (s *Store) read(ctx context.Context, what string, f inTx) error {
 	return s.tx(ctx, what, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// write runs f in a transaction that may change things. READ COMMITTED: a row
-// that somebody else has dealt with while this waited for it is looked at
-// again, and left alone.
+// write runs f in a transaction that may write. READ COMMITTED: a row that another session has
+// changed during the wait for its lock is checked again, and left alone.
 func (s *Store) write(ctx context.Context, what string, f inTx) error {
 	return s.tx(ctx, what, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, f)
 }
 
-// inTx is what a transaction is for. now is its time by the database's clock.
+// inTx is the body of a transaction. now is its time by the database's clock.
 type inTx func(tx pgx.Tx, now time.Time) error
 
-// commitTimeout bounds what does not end with its caller.
+// commitTimeout bounds a COMMIT, which does not end with the caller's context.
 const commitTimeout = 30 * time.Second
 
 var errNoCommit = errors.New("the database does not answer COMMIT")
@@ -109,14 +106,14 @@ func (s *Store) tx(ctx context.Context, what string, options pgx.TxOptions, f in
 	return nil
 }
 
-// run is [pgx.BeginTxFunc], but the end of ctx does not cut the COMMIT off: nobody
-// could tell then whether it took place.
+// run is [pgx.BeginTxFunc], but the end of ctx does not cut the COMMIT off: the caller could not
+// tell then whether it took place.
 func (s *Store) run(ctx context.Context, options pgx.TxOptions, f inTx) error {
 	tx, err := s.db.BeginTx(ctx, options)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // does nothing after COMMIT; before it, what fails is undone all the same
+	defer tx.Rollback(ctx) // does nothing after COMMIT; before it, a failed rollback is undone with the session
 	var now time.Time
 	err = tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true)`,
 		fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)
@@ -141,10 +138,10 @@ type Ref struct {
 type Letter struct {
 	Ref
 	Type string `json:"event_type"`
-	// Fingerprint is the same for errors that differ only in numbers, ids,
-	// addresses and quoted values: twelve hexadecimal digits.
+	// Fingerprint is equal for errors that differ only in numbers, ids, addresses and quoted
+	// values: twelve hexadecimal digits.
 	Fingerprint string `json:"fingerprint"`
-	// DiedAt is when it was given up.
+	// DiedAt is when the delivery was given up.
 	DiedAt time.Time `json:"died_at"`
 	// Attempts counts the failures since it was written or last replayed.
 	Attempts int `json:"attempts"`

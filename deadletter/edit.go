@@ -17,12 +17,11 @@ import (
 // lockNotAvailable is the SQLSTATE of NOWAIT and of lock_timeout.
 const lockNotAvailable = "55P03"
 
-// Edit gives the event of a dead letter another payload, byte for byte as it is
-// given, and keeps the old one in the audit. It delivers nothing: that is for
-// Replay. All destinations of an event have the same payload, so the error wraps
-// [ErrNotDead] where the event is on its way to another one; those that have it
-// already have the old one. A payload that is not JSON is [ErrInvalid]. Of a,
-// Actor and Reason are used.
+// Edit replaces the payload of a dead letter's event, byte for byte, and keeps the old payload in
+// the audit. It delivers nothing: call Replay for that. All destinations of an event have the same
+// payload, so the error wraps [ErrNotDead] where the event is on its way to another one;
+// destinations that have received it have the old payload. A payload that is not JSON is
+// [ErrInvalid]. Edit uses Actor and Reason of a.
 func (s *Store) Edit(ctx context.Context, eventID int64, payload json.RawMessage, a Action) error {
 	if err := a.Validate(); err != nil {
 		return err
@@ -57,8 +56,8 @@ func (s *Store) Edit(ctx context.Context, eventID int64, payload json.RawMessage
 	})
 }
 
-// lockDead locks the deliveries of an event and makes sure that all of them are
-// dead. It does not wait: whoever has a lock on one of them is delivering it.
+// lockDead locks the deliveries of an event and makes sure that all of them are dead. It does not
+// wait: a relay that has one of them locked is delivering it.
 func (s *Store) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {
 	rows, err := tx.Query(ctx, s.sql(`SELECT destination, state FROM {deliveries} WHERE event_id = $1 ORDER BY destination FOR UPDATE NOWAIT`), eventID)
 	if err != nil {

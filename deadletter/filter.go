@@ -8,10 +8,10 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Filter chooses dead letters. Its fields are joined by and. The zero value lists all, and
-// is refused by what changes anything: All says that every dead letter is meant.
+// Filter chooses dead letters that match all its fields. The zero value lists all letters, and
+// changing actions refuse it: they need All to mean every dead letter.
 type Filter struct {
-	// All chooses every dead letter. It goes with no other field.
+	// All chooses every dead letter. It cannot be combined with other fields.
 	All bool
 	// Destination is the name of one destination.
 	Destination string
@@ -19,8 +19,8 @@ type Filter struct {
 	Type string
 	// Fingerprint is the group of the error, see [Letter].
 	Fingerprint string
-	// OlderThan and NewerThan bound how long ago they died, by the clock of the
-	// database. 0 is no bound.
+	// OlderThan and NewerThan bound how long ago the letters died, by the clock of the database. 0
+	// is no bound.
 	OlderThan, NewerThan time.Duration
 	// Events are the ids of the events, nil for any.
 	Events []int64
@@ -48,13 +48,13 @@ func (f Filter) Validate() error {
 	return nil
 }
 
-// limits reports whether the filter may leave anything out.
+// limits reports whether the filter may exclude any letter.
 func (f Filter) limits() bool {
 	return f.Destination != "" || f.Type != "" || f.Fingerprint != "" || f.OlderThan != 0 || f.NewerThan != 0 || f.Events != nil
 }
 
-// validateToAct is Validate for what changes something. An empty filter may be one that
-// somebody has forgotten to fill, such as with ids that turned out to be none.
+// validateToAct is Validate for changing actions. An empty filter may be a mistake, such as a list
+// of ids that turned out to be empty.
 func (f Filter) validateToAct() error {
 	if !f.All && !f.limits() {
 		return fmt.Errorf("%w: the filter is empty: choose dead letters, or set All to mean every one", ErrInvalid)
@@ -79,9 +79,8 @@ func (f Filter) bounds(now time.Time) (b bounds) {
 	return b
 }
 
-// query collects the conditions of a statement and their arguments. The
-// statement is made of those that there are: with "$1 = ” OR destination = $1"
-// there would be no plan by index.
+// query collects the conditions of a statement and their arguments. The statement contains only the
+// given conditions: with "$1 = ” OR destination = $1" there would be no plan by index.
 type query struct {
 	conditions []string
 	args       []any
@@ -98,8 +97,8 @@ func (q *query) arg(value any) string {
 	return fmt.Sprintf("$%d", len(q.args))
 }
 
-// where returns the conditions of a filter on {deliveries} AS d. The one on
-// state is that of the index of dead letters.
+// where returns the conditions of a filter on {deliveries} AS d. The condition on state is that of
+// the index of dead letters.
 func (f Filter) where(b bounds, after Ref) *query {
 	q := &query{conditions: []string{"d.state = 'dead'"}}
 	if f.Destination != "" {

@@ -18,16 +18,15 @@ const MaxPage = 10_000
 // Page is a part of a list.
 type Page struct {
 	Letters []Letter `json:"letters"`
-	// Next is what List is to be called with for the next page, nil where this
-	// is the last one.
+	// Next is the argument of List for the next page, nil on the last one.
 	Next *Ref `json:"next"`
 }
 
 const letterColumns = `d.event_id, d.destination, d.event_type, coalesce(d.error_fingerprint, ''), d.updated_at,
 	d.attempts, d.replays, coalesce(d.error_class, ''), coalesce(d.last_error, '')`
 
-// List returns up to limit dead letters behind after, by destination, and for
-// each destination in the order of events. The zero Ref begins at the start.
+// List returns up to limit dead letters after the given one, by destination, and for each
+// destination in the order of events. The zero Ref begins at the start.
 func (s *Store) List(ctx context.Context, f Filter, after Ref, limit int) (Page, error) {
 	page := Page{Letters: []Letter{}}
 	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
@@ -52,8 +51,7 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// letters reads letters in the order of their index; lock is what the statement
-// ends with.
+// letters reads letters in the order of their index; lock is the locking clause of the statement.
 func (s *Store) letters(ctx context.Context, tx pgx.Tx, q *query, limit int, lock string) ([]Letter, error) {
 	text := `SELECT ` + letterColumns + ` FROM {deliveries} AS d WHERE ` + q.text() +
 		` ORDER BY d.destination, d.event_id LIMIT ` + q.arg(limit) + lock
@@ -69,7 +67,8 @@ func scanLetter(row pgx.CollectableRow) (l Letter, err error) {
 	return l, err
 }
 
-// Group is what dead letters have in common: most likely their cause.
+// Group is a set of dead letters with a common destination, type and error: most likely a common
+// cause.
 type Group struct {
 	Destination string `json:"destination"`
 	Type        string `json:"event_type"`
@@ -78,12 +77,12 @@ type Group struct {
 	// Oldest and Newest are when the first and the last of them died.
 	Oldest time.Time `json:"oldest"`
 	Newest time.Time `json:"newest"`
-	// Example is the one of the youngest event.
+	// Example is the letter of the newest event.
 	Example Letter `json:"example"`
 }
 
-// Groups returns up to limit groups of the dead letters that f chooses, the
-// largest first. It reads all of these.
+// Groups returns up to limit groups of the dead letters that f chooses, the largest first. It reads
+// all those letters.
 func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error) {
 	groups := []Group{}
 	if err := errors.Join(f.Validate(), checkLimit(limit)); err != nil {
@@ -118,10 +117,10 @@ func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error
 type Case struct {
 	// Event is nil where it is gone: discarded, purged, or deleted by hand.
 	Event *Event `json:"event"`
-	// Deliveries are those that are not done, dead or not. A destination that is
-	// not among them has the event, or never was on its route.
+	// Deliveries are those that are not done, dead or not. A destination without one has received
+	// the event, or never was on its route.
 	Deliveries []Delivery `json:"deliveries"`
-	// Audit is what people have done to it, oldest first.
+	// Audit is the history of people's actions on it, oldest first.
 	Audit []Entry `json:"audit"`
 }
 
@@ -132,10 +131,10 @@ type Event struct {
 	AggregateType  string `json:"aggregate_type,omitempty"`
 	AggregateID    string `json:"aggregate_id,omitempty"`
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// State is fresh, deferred or done in a queue, and what [EventState] says in a stream.
+	// State is fresh, deferred or done in a queue, and the result of [EventState] in a stream.
 	State string `json:"state"`
-	// WaitsFor are the destinations of a stream that have not come to it yet, also those
-	// that it is not routed to.
+	// WaitsFor are the destinations of a stream whose positions have not passed the event,
+	// including those that it is not routed to.
 	WaitsFor    []string        `json:"waits_for,omitempty"`
 	CreatedAt   time.Time       `json:"created_at"`
 	ProcessedAt *time.Time      `json:"processed_at"`
@@ -166,8 +165,8 @@ type Entry struct {
 	OldPayload   json.RawMessage `json:"old_payload,omitempty"`
 }
 
-// Show returns everything about an event, dead letter or not, and an error that
-// wraps [ErrNotFound] if there is nothing.
+// Show returns everything about an event, dead letter or not, and an error that wraps [ErrNotFound]
+// if there is no such event.
 func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 	err = s.read(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
 		if c.Event, err = s.event(ctx, tx, eventID); err != nil {
@@ -203,7 +202,7 @@ func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 	return c, err
 }
 
-// judge sets the state of an event of a stream, whose row does not have it.
+// judge sets the state of an event of a stream, which its row does not contain.
 func (s *Store) judge(ctx context.Context, tx pgx.Tx, c *Case) error {
 	mode, err := s.mode(ctx, tx)
 	if err != nil || mode != outboxsql.ModeStream || c.Event == nil {
@@ -220,8 +219,8 @@ func (s *Store) judge(ctx context.Context, tx pgx.Tx, c *Case) error {
 	return nil
 }
 
-// event returns nil if there is none. Payload and headers are read as text, for
-// they are shown byte for byte.
+// event returns nil if there is none. Payload and headers are read as text, because they are shown
+// byte for byte.
 func (s *Store) event(ctx context.Context, tx pgx.Tx, id int64) (*Event, error) {
 	var e Event
 	var payload string
@@ -232,7 +231,7 @@ func (s *Store) event(ctx context.Context, tx pgx.Tx, id int64) (*Event, error) 
 		&e.IdempotencyKey, &e.State, &e.CreatedAt, &e.ProcessedAt, &headers, &payload)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, nil //nolint:nilnil // none is an answer here, its deliveries may be there
+		return nil, nil // none is an answer here; its deliveries may exist
 	case err != nil:
 		return nil, err
 	}

@@ -56,8 +56,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestEmptyFilterDoesNothing: ids that turned out to be none choose no dead letter, and
-// certainly not all.
+// TestEmptyFilterDoesNothing: an empty list of ids chooses no dead letter, and certainly not all.
 func TestEmptyFilterDoesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDB(t, false)

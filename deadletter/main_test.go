@@ -73,8 +73,8 @@ func (d *db) expect(what, sql string, want ...string) {
 	}
 }
 
-// newStream is newDB with a stream, plain or partitioned, and a position of mail that is
-// past all events.
+// newStream is newDB with a stream, plain or partitioned, and a position of mail that is past all
+// events.
 func newStream(tb testing.TB, deleteEvents, partitioned bool) *db { //nolint:revive // two tables
 	tb.Helper()
 	d := newDB(tb, deleteEvents)
@@ -94,7 +94,7 @@ func newStream(tb testing.TB, deleteEvents, partitioned bool) *db { //nolint:rev
 	return d
 }
 
-// letters makes n events of a stream, whose ids begin with from, and a dead letter of each.
+// letters writes n events of a stream, whose ids begin with from, and a dead letter for each.
 func (d *db) letters(from, n int, destination string) {
 	d.Helper()
 	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload)
@@ -104,7 +104,7 @@ func (d *db) letters(from, n int, destination string) {
 		SELECT i, $3, 'a', 'dead', 3, 'event', 'bad', 'order/' || i FROM generate_series($1::int, $1::int + $2::int - 1) i`, from, n, destination)
 }
 
-// listen returns what waits for a notification.
+// listen returns a function that waits for a notification.
 func (d *db) listen() func() string {
 	d.Helper()
 	ear, err := d.pool.Acquire(d.Context())
@@ -125,7 +125,7 @@ func (d *db) listen() func() string {
 	}
 }
 
-// bury makes n events, whose ids begin with from, and a dead letter of each.
+// bury writes n events, whose ids begin with from, and a dead letter for each.
 func (d *db) bury(from, n int, destination, eventType, problem string) {
 	d.Helper()
 	d.exec(`INSERT INTO outbox_events (id, event_type, aggregate_type, aggregate_id, payload, state, processed_at)

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// smooth is how many batches a limited action makes in a second at most: at 100
-// letters a second, ten at a time.
+// smooth is the largest number of batches per second of a limited action: at 100 letters a second,
+// ten at a time.
 const smooth = 10
 
-// inBatches calls do with the size of a batch until it does less than that, or
-// fails. It keeps to the rate: after n letters the next batch begins n/rate
-// seconds after this one has begun, and what a slow database has cost is not
-// caught up with, so that no second sees more than the rate and one batch.
+// inBatches calls do with the size of a batch until it does less than that, or fails. It keeps to
+// the rate: after n letters the next batch begins n/rate seconds after the start of this one. It
+// does not make up for a slow database, so that no second sees more than the rate and one batch.
 func inBatches(ctx context.Context, a Action, do func(n int) (done int, err error)) error {
 	n := a.Batch
 	if n == 0 {
@@ -37,8 +36,7 @@ func inBatches(ctx context.Context, a Action, do func(n int) (done int, err erro
 	}
 }
 
-// pause is how long n letters take at a rate. A rate may be so low that a
-// duration cannot hold it.
+// pause is how long n letters take at a rate. The rate may be too low for a Duration.
 func pause(n int, rate float64) time.Duration {
 	const longest = math.MaxInt64 / 2
 	return time.Duration(math.Min(longest, float64(n)/rate*float64(time.Second)))

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestRate is about time alone: what is done takes as long as the rate says.
+// TestRate: an action takes the time that its rate prescribes.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -9,12 +9,12 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// modeSpace is 'ntfx' in ASCII: the upper half of the lock that keeps the mode from
-// being changed. The lower half is the oid of outbox_mode.
+// modeSpace is 'ntfx' in ASCII: the upper half of the lock that keeps the mode from changing. The
+// lower half is the oid of outbox_mode.
 const modeSpace = 0x6e746678
 
-// ringDeliveries is what a notification says that is about stored deliveries of a
-// stream, so that the owners of units look at these.
+// ringDeliveries is the payload of a notification about stored deliveries of a stream, so that the
+// owners of units look for them.
 const ringDeliveries = "deliveries"
 
 // mode returns whether the table is a queue or a stream.
@@ -23,7 +23,7 @@ func (s *Store) mode(ctx context.Context, tx pgx.Tx) (mode outboxsql.Mode, err e
 	return mode, err
 }
 
-// holdMode is mode, which stays as it is until the transaction ends.
+// holdMode is mode, and keeps the mode from changing until the transaction ends.
 func (s *Store) holdMode(ctx context.Context, tx pgx.Tx) (outboxsql.Mode, error) {
 	table := pgx.Identifier{s.cfg.Schema, "outbox_mode"}.Sanitize()
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock_shared($1::bigint << 32 | to_regclass($2)::oid::bigint)`, int64(modeSpace), table); err != nil {
@@ -32,16 +32,16 @@ func (s *Store) holdMode(ctx context.Context, tx pgx.Tx) (outboxsql.Mode, error)
 	return s.mode(ctx, tx) // with a snapshot that is not older than the lock
 }
 
-// States of an event of a stream, beside those of its deliveries.
+// States of an event of a stream, besides those of its deliveries.
 const (
 	stateWaiting = "waiting"
 	stateDone    = "done"
 )
 
-// EventState returns the state of an event of a stream: "waiting" as long as some
-// destination has not come to it, then that of its deliveries that needs most, "retry",
-// "parked", "unrouted" or "dead", and "done" where there are none. behind are the
-// destinations that have not, and deliveries the states of what is stored.
+// EventState returns the state of an event of a stream: "waiting" as long as a destination has not
+// passed it, then the most urgent state of its deliveries, "retry", "parked", "unrouted" or "dead",
+// and "done" where there are none. behind are the destinations that have not passed it, and
+// deliveries the states of its stored deliveries.
 func EventState(behind, deliveries []string) string {
 	if len(behind) > 0 {
 		return stateWaiting
@@ -64,8 +64,8 @@ func (s *Store) behind(ctx context.Context, tx pgx.Tx, id int64) ([]string, erro
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// inFlight returns the destinations of a stream that are at work with an event, as far as
-// their positions tell. One that has not come to it yet will read what it is then.
+// inFlight returns the destinations of a stream that are delivering an event, as far as their
+// positions tell. A destination that has not reached it yet will read the row as it is then.
 func (s *Store) inFlight(ctx context.Context, tx pgx.Tx, id int64) ([]string, error) {
 	rows, err := tx.Query(ctx, s.sql(`SELECT DISTINCT destination FROM {positions}
 		WHERE destination <> '' AND open @> $1::bigint ORDER BY destination`), id)
@@ -75,7 +75,7 @@ func (s *Store) inFlight(ctx context.Context, tx pgx.Tx, id int64) ([]string, er
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// forget deletes the events of a stream of which nothing is left to do for anybody.
+// forget deletes the events of a stream that no destination needs any more.
 func (s *Store) forget(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	_, err := tx.Exec(ctx, s.sql(`DELETE FROM {events} AS e WHERE e.id = ANY($1::bigint[])
 		AND NOT EXISTS (SELECT FROM {deliveries} AS d WHERE d.event_id = e.id)

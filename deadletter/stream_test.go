@@ -25,10 +25,10 @@ func bothTables(t *testing.T, deleteEvents bool, f func(t *testing.T, d *db)) {
 	}
 }
 
-// versions tells row versions of events apart: none is to be written.
+// versions distinguishes the row versions of events: none may be written.
 const versions = `SELECT concat_ws(' ', id, state, xmin, xmax, ctid) FROM outbox_events ORDER BY id`
 
-// TestReplayOfStream: the rows of events are not touched, and who owns the unit hears of it.
+// TestReplayOfStream: the rows of events are not touched, and the owner of the unit is notified.
 func TestReplayOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, false, func(t *testing.T, d *db) {
@@ -53,8 +53,8 @@ func TestReplayOfStream(t *testing.T) {
 	})
 }
 
-// TestDiscardOfStream: what waits behind the letter goes on; an event is deleted only if
-// every position is past it.
+// TestDiscardOfStream: the rows behind the letter continue; an event is deleted only if every
+// position is past it.
 func TestDiscardOfStream(t *testing.T) {
 	t.Parallel()
 	for _, deletes := range []bool{false, true} {
@@ -89,7 +89,7 @@ func TestDiscardOfStream(t *testing.T) {
 	}
 }
 
-// TestDiscardOfStreamWithoutPositions deletes nothing: nobody has begun to read.
+// TestDiscardOfStreamWithoutPositions deletes nothing: no destination has begun to read.
 func TestDiscardOfStreamWithoutPositions(t *testing.T) {
 	t.Parallel()
 	d := newStream(t, true, false)
@@ -101,8 +101,8 @@ func TestDiscardOfStreamWithoutPositions(t *testing.T) {
 	d.expect("events", events, "1 fresh f")
 }
 
-// TestDiscardBehindALockedHead: somebody is at work with the head of the line, so
-// nothing behind it may begin.
+// TestDiscardBehindALockedHead: a relay is delivering the head of the line, so no row behind it may
+// begin.
 func TestDiscardBehindALockedHead(t *testing.T) {
 	t.Parallel()
 	d := newStream(t, false, false)
@@ -123,7 +123,7 @@ func TestDiscardBehindALockedHead(t *testing.T) {
 	d.expect("deliveries", deliveries, "2/mail parked 0 r0 order/1", "3/mail parked 0 r0 order/1", "4/mail parked 0 r0 order/1")
 }
 
-// TestEditOfStream refuses while a destination has the event in its hands.
+// TestEditOfStream refuses while the event is on its way to a destination.
 func TestEditOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, false, func(t *testing.T, d *db) {
@@ -141,7 +141,7 @@ func TestEditOfStream(t *testing.T) {
 	})
 }
 
-// TestShowOfStream: the state of an event is not that of its row.
+// TestShowOfStream: the state of an event differs from that of its row.
 func TestShowOfStream(t *testing.T) {
 	t.Parallel()
 	bothTables(t, false, func(t *testing.T, d *db) {

@@ -1,5 +1,4 @@
-// Package cli holds what the command lines of the daemon and of the bench have in
-// common.
+// Package cli holds the common parts of the command lines of the daemon and of the bench.
 package cli
 
 import (
@@ -27,7 +26,7 @@ func TuneGC() {
 	}
 }
 
-// OneOf is a flag that takes one of a few words. An empty Value means not given.
+// OneOf is a flag that takes one of a few values. An empty Value means not given.
 type OneOf struct {
 	Words []string
 	Value string
@@ -68,7 +67,7 @@ func NewLogger(w io.Writer, level, format string) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// IsTerminal reports whether a person is watching.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

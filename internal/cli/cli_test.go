@@ -18,7 +18,7 @@ func TestOneOf(t *testing.T) {
 	}
 }
 
-// TestNewLogger: what is no terminal gets JSON, unless text is asked for.
+// TestNewLogger: a writer that is no terminal gets JSON, unless text is configured.
 func TestNewLogger(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"auto": `"msg":"shown"`, "json": `"msg":"shown"`, "text": "msg=shown"} {

@@ -1,5 +1,5 @@
-// Package guard calls what others have written, whatever it does: handlers, observers, and
-// the methods of their errors.
+// Package guard calls foreign code, and survives its panics: handlers, observers, and the methods
+// of their errors.
 package guard
 
 import (
@@ -8,29 +8,30 @@ import (
 	"strings"
 )
 
-// MaxText is how many bytes are kept of a text of somebody else.
+// MaxText is how many bytes are kept of a foreign text.
 const MaxText = 8 << 10
 
-// Call calls f, and returns what it panics with as an error. what says in that who has panicked.
+// Call calls f, and returns a panic of f as an error. what names the code that has panicked.
 func Call(what string, f func()) (err error) {
 	defer Recover(what, &err)
 	f()
 	return nil
 }
 
-// Recover is to be deferred: it makes an error of a panic, with its stack. what says who has panicked.
+// Recover must be deferred: it turns a panic into an error with its stack. what names the code that
+// has panicked.
 func Recover(what string, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%s panicked: %s\n%s", what, Text(p), debug.Stack())
 	}
 }
 
-// Text returns what v says of itself: an error its text, others what they print as. It is
+// Text returns the text of v: the message of an error, the printed form of other values. It is
 // valid UTF-8 without zero bytes, and no longer than about MaxText.
 func Text(v any) (s string) {
 	defer func() {
 		if recover() != nil {
-			s = fmt.Sprintf("(a %T whose text cannot be had, because its method panics; is it a nil pointer?)", v)
+			s = fmt.Sprintf("(a %T whose text is unavailable, because its method panics; is it a nil pointer?)", v)
 		}
 	}()
 	if err, ok := v.(error); ok {

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// broken is an error whose methods need what a nil one does not have.
+// broken is an error whose methods fail on a nil pointer.
 type broken struct{ text string }
 
 func (b *broken) Error() string { return b.text }
 
-// hostile panics with itself when it is asked for its text.
+// hostile panics with itself when its text is requested.
 type hostile struct{}
 
 func (h hostile) Error() string  { panic(h) }
