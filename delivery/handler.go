@@ -7,8 +7,8 @@ import (
 // Handler delivers one event to one destination.
 //
 // Deliver returns nil once the destination has acknowledged the event, never
-// before. What an error means is told by its chain: see [Permanent],
-// [RetryAfter] and [Unavailable]; any other error is tried again with
+// before. The chain of an error says what it means: see [Permanent],
+// [RetryAfter], [Throttled] and [Unavailable]; any other error is tried again with
 // exponential backoff until the destination's attempts are used up.
 // Deliver must return soon after ctx is done: a call that has not 5 s later is given up, the attempt
 // counts, and what the call does from then on may come after the event was delivered again, or after
