@@ -113,7 +113,7 @@ func (s *Store) run(ctx context.Context, options pgx.TxOptions, f inTx) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(ctx) // does nothing after COMMIT; before it, a failed rollback is undone with the session
+	defer tx.Rollback(ctx) //nolint:errcheck // does nothing after COMMIT; before it, a failed rollback is undone with the session
 	var now time.Time
 	err = tx.QueryRow(ctx, `SELECT clock_timestamp() FROM set_config('lock_timeout', $1, true)`,
 		fmt.Sprintf("%dms", lockTimeout.Milliseconds())).Scan(&now)

@@ -95,7 +95,7 @@ type lane struct {
 	log      *slog.Logger
 	observer delivery.Observer
 	window   time.Duration   // how much work may wait in the queue, in time
-	ctx      context.Context // ends all calls of the lane when the relay gives up on them
+	ctx      context.Context //nolint:containedctx // ends all calls of the lane when the relay gives up on them
 	onRoom   func()          // called without locks when a refused lane has room again
 	workers  sync.WaitGroup
 
