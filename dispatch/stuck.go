@@ -168,6 +168,9 @@ func (c *crew) returns(w *worker) {
 	if was <= 0 {
 		c.lane.hungry = true
 	}
+	if !c.lane.restingLocked() {
+		c.lane.employLocked() // what was handed over while there was nobody to begin with it
+	}
 	call := c.lane.ease.wakeLocked()
 	c.lane.mu.Unlock()
 	c.lane.log.Warn("a call that was given up has returned; its answer is ignored", "after", time.Since(w.chunk.begin))

@@ -272,3 +272,32 @@ func TestPatrolKeepsOrder(t *testing.T) {
 		l.workers.Wait()
 	})
 }
+
+// TestLaneGoesOnWithWhatCameWhileItWasStuck: room was granted before the last worker was given
+// up, and used after that. When a call returns there is somebody again who begins with it.
+func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Concurrency = 1
+		d := &deaf{few: 2, over: make(chan struct{})}
+		l, _ := overheardLane(d, cfg)
+		claimOf(l, 2)
+		if l.grant(1) != 1 {
+			t.Fatal("no room")
+		}
+		after(2 * (l.crew.patience() + time.Millisecond))
+		if s := l.stats(); !s.Unavailable || s.Stuck != 2 {
+			t.Fatalf("it is not stuck: %+v", s)
+		}
+		p := NewParcel(func() bool { return true }, func(bool) {})
+		p.Fill([]Delivery{{Event: &delivery.Event{ID: 3, Type: "x"}}})
+		Lane{l}.Deliver(p, nil)
+		close(d.over)
+		after(time.Hour)
+		if all, left := verdicts(t, p); all[delivered] != 1 || left != 0 || l.load != 0 {
+			t.Errorf("answers %v, %d have none, load %d", all, left, l.load)
+		}
+		l.workers.Wait()
+	})
+}
