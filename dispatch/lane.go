@@ -227,17 +227,18 @@ func (l *lane) perCall() int {
 // idleLocked returns how many more workers there may be.
 func (l *lane) idleLocked() int { return l.crew.staffLocked() - l.running }
 
-// capacityLocked returns how many jobs the lane holds: at least one call for each worker, and no
+// capacityLocked returns how many jobs the lane holds: at least one call for each worker left, and no
 // more if the lane is slow.
 func (l *lane) capacityLocked() int {
-	parallel := l.cfg.Concurrency * l.perCall()
+	workers := max(1, l.crew.staffLocked())
+	parallel := workers * l.perCall()
 	if l.slowLocked() {
 		return parallel
 	}
 	if l.pace <= 0 {
 		return max(maxQueued, parallel)
 	}
-	return min(max(int(int64(l.cfg.Concurrency)*int64(l.window)/int64(l.pace)), parallel), max(maxQueued, parallel))
+	return min(max(int(int64(workers)*int64(l.window)/int64(l.pace)), parallel), max(maxQueued, parallel))
 }
 
 // slow reports whether it is a waste to wait for an answer with a transaction open: an event takes

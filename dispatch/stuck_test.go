@@ -301,3 +301,26 @@ func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 		l.workers.Wait()
 	})
 }
+
+// TestLaneWithFewWorkersLeftHasRoom: as long as one worker is left, so is a share of the room that
+// is worth a claim.
+func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Concurrency = 4 * fairPart
+		few := 2*cfg.Concurrency - 1
+		d := &deaf{few: int64(few), over: make(chan struct{})}
+		l, _ := overheardLane(d, cfg)
+		claimOf(l, few)
+		after(2 * (l.crew.patience() + time.Millisecond))
+		if s := l.stats(); s.Stuck != few || s.Running != 0 || s.Unavailable {
+			t.Fatalf("%+v", s)
+		}
+		if l.roomy() != 1 || l.grantFair(10) != 1 {
+			t.Errorf("a worker is idle, and there is room for %d", l.roomy())
+		}
+		close(d.over)
+		l.workers.Wait()
+	})
+}
