@@ -324,3 +324,40 @@ func TestLaneWithFewWorkersLeftHasRoom(t *testing.T) {
 		l.workers.Wait()
 	})
 }
+
+// TestWorkerThatHasEndedIsNotGivenUp: what becomes of a worker that another goroutine has taken
+// from the bench is no business of the one that has left it there.
+func TestWorkerThatHasEndedIsNotGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		cfg.Concurrency = 1
+		l := newTestLane(delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+			if e.ID == 2 {
+				runtime.Goexit()
+			}
+			return nil
+		}), cfg)
+		l.pace = time.Second // it is slow: the worker that ends makes room
+		p, q := NewParcel(func() bool { return true }, func(bool) {}), NewParcel(func() bool { return true }, func(bool) {})
+		exited := make(chan struct{})
+		q.wake = func(bool) { close(exited) }
+		l.onRoom = func() { // the worker is on the bench, and its goroutine is here
+			l.onRoom = func() {}
+			l.grant(1)
+			q.Fill([]Delivery{{Event: &delivery.Event{ID: 2, Type: "x"}}})
+			l.deliver(q, nil)
+			<-exited
+		}
+		l.grant(2) // one more than there is room for
+		p.Fill([]Delivery{{Event: &delivery.Event{ID: 1, Type: "x"}}})
+		l.deliver(p, nil)
+		l.workers.Wait()
+		if all, left := verdicts(t, q); all[failed] != 1 || left != 0 {
+			t.Fatalf("answers %v, %d have none", all, left)
+		}
+		if s := l.stats(); s.Stuck != 0 {
+			t.Errorf("%d calls are stuck", s.Stuck)
+		}
+	})
+}

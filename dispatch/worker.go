@@ -77,14 +77,13 @@ func (w *worker) work(buf []*job) {
 		default:
 			w.deliverEach(rest)
 		}
-		if w.call.Load() == gaveUp {
-			break // the patrol owns the chunk, including the buffer
+		if w.call.Load() == gaveUp { // the patrol owns the chunk, including the buffer
+			done = true
+			w.lane.crew.returns(w)
+			return
 		}
 	}
-	done = true
-	if w.call.Load() == gaveUp {
-		w.lane.crew.returns(w)
-	}
+	done = true // and the worker may be another goroutine's already: it was on the bench
 }
 
 // shed returns the jobs, or nothing if it gave them all back: another relay may own jobs that would
