@@ -267,7 +267,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	nobody, err := privateserver.Unprivileged("nobody")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	h := startHelper(t, nobody)
 	if h.uid != strconv.Itoa(nobody.UID()) {
