@@ -50,9 +50,6 @@ func (s stage) String() string {
 // codeClosing is the server's "service not available, closing".
 const codeClosing = 421
 
-// maxReply is how much of a server's reply gets into an error.
-const maxReply = 300
-
 // classify marks err with whose fault it is. It is the one place where that is
 // decided.
 func classify(err error, at stage) error {

@@ -13,6 +13,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
@@ -43,7 +44,7 @@ func TestClassify(t *testing.T) {
 				return
 			}
 			text := err.Error()
-			if !strings.Contains(text, row.text) || len(text) > maxReply+200 || strings.ContainsAny(text, "\r\n") {
+			if !strings.Contains(text, row.text) || len(text) > oneline.MaxReply+200 || strings.ContainsAny(text, "\r\n") {
 				t.Errorf("got %q, want %q", text, row.text)
 			}
 			for _, hidden := range []string{"Dear", "p4ssw0rd", "AHUAcDRzc3cwcmQ=", "wr0ng!"} {

@@ -13,6 +13,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
@@ -47,7 +48,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 	msg.SetMessageIDWithValue(messageID(e, cmp.Or(h.cfg.MessageIDDomain, domainOf(from))))
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	msg.SetGenHeader("X-Notifyd-Event-Id", strconv.FormatInt(e.ID, 10))
-	msg.SetGenHeader("X-Notifyd-Event-Type", oneLine(e.Type, maxHeader))
+	msg.SetGenHeader("X-Notifyd-Event-Type", oneline.Of(e.Type, maxHeader))
 	h.setTrace(msg, e)
 	for _, name := range sortedKeys(h.tmpl.headers) {
 		value, err := header(h.tmpl.headers[name], data)
@@ -65,7 +66,7 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 // that: whoever asks about a mail has it with him then.
 func (h *Handler) setTrace(msg *gomail.Msg, e *delivery.Event) {
 	const name = "traceparent"
-	value := oneLine(e.Headers[name], maxHeader)
+	value := oneline.Of(e.Headers[name], maxHeader)
 	own := func(configured string) bool { return strings.EqualFold(configured, name) }
 	if value != "" && !slices.ContainsFunc(sortedKeys(h.tmpl.headers), own) {
 		msg.SetGenHeader("Traceparent", value)
@@ -180,7 +181,7 @@ func subject(t *tmpl.Template, data *tmpl.Data) (string, error) {
 // folds at spaces, and where there are many in a row it writes lines of nothing
 // but spaces, which some servers take for the end of the headers.
 func fit(t *tmpl.Template, text string) (string, error) {
-	text = oneLine(text, len(text))
+	text = oneline.Of(text, len(text))
 	if len(text) > maxHeader {
 		return "", fmt.Errorf("what template %q yields has more than %d bytes: shorten it with trunc", t.Name(), maxHeader)
 	}
@@ -227,14 +228,4 @@ func domainOf(a *mail.Address) string {
 		return "notifyd.invalid"
 	}
 	return domain
-}
-
-// oneLine makes white space and control characters single spaces and cuts what
-// is longer than limit bytes.
-func oneLine(s string, limit int) string {
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return isControl(r) || r == ' ' }), " ")
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "..."
 }

@@ -15,6 +15,7 @@ import (
 	gomail "github.com/wneessen/go-mail"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -253,5 +254,5 @@ func (p *pool) clean(text string) string {
 			text = strings.ReplaceAll(text, form, secret.Redacted)
 		}
 	}
-	return oneLine(text, maxReply)
+	return oneline.Of(text, oneline.MaxReply)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -105,5 +106,5 @@ func (s *secrets) clean(text string) string {
 	for _, word := range s.all {
 		text = strings.ReplaceAll(text, word, secret.Redacted)
 	}
-	return strings.Join(strings.Fields(text), " ")
+	return oneline.Of(text, oneline.MaxReply)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 )
 
 // errUndecided is the fate of records that were given up: they may be written or not.
@@ -71,18 +72,6 @@ func classify(err error, ownTopic bool) error {
 	}
 }
 
-// failure is an error with nothing in it that must not be seen.
-type failure struct {
-	text string // one line
-	err  error  // what may be asked with errors.Is and As, nil if it could hold a secret
-}
-
-func (f *failure) Error() string { return f.text }
-
-// Unwrap returns Kafka's error code, the network's error, or what is wrong with
-// the event.
-func (f *failure) Unwrap() error { return f.err }
-
 // describe says what went wrong and what to do about it.
 func (h *Handler) describe(err error) error {
 	text := err.Error()
@@ -92,7 +81,7 @@ func (h *Handler) describe(err error) error {
 			text = "topic " + name + ": " + text
 		}
 	}
-	return &failure{text: "kafka: " + h.secrets.clean(text) + cure(err), err: harmless(err)}
+	return &oneline.Error{Text: "kafka: " + h.secrets.clean(text) + cure(err), Cause: harmless(err)}
 }
 
 // harmless returns what of an error's chain is known to hold no secret.

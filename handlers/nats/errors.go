@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -89,18 +90,6 @@ func classify(answer, err error, own bool) error {
 	}
 }
 
-// failure is an error with nothing in it that must not be seen.
-type failure struct {
-	text string // one line
-	err  error  // what may be asked with errors.Is and As, nil if it could hold a secret
-}
-
-func (f *failure) Error() string { return f.text }
-
-// Unwrap returns what NATS or the network has said, or what is wrong with the
-// event.
-func (f *failure) Unwrap() error { return f.err }
-
 // describe says what went wrong and what to do about it.
 func (h *Handler) describe(err error) error {
 	text, safe := err.Error(), true
@@ -116,10 +105,10 @@ func (h *Handler) describe(err error) error {
 			text, safe = strings.ReplaceAll(text, word, secret.Redacted), false
 		}
 	}
-	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "nats: ", "")
-	f := &failure{text: "nats: " + text + h.cure(err)}
+	text = strings.ReplaceAll(oneline.Of(text, oneline.MaxReply), "nats: ", "")
+	f := &oneline.Error{Text: "nats: " + text + h.cure(err)}
 	if safe {
-		f.err = harmless(err)
+		f.Cause = harmless(err)
 	}
 	return f
 }

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
-	"unicode"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -70,9 +70,6 @@ const (
 	codePrecondition = amqp.PreconditionFailed // 406
 	codeNotAllowed   = amqp.NotAllowed         // 530
 )
-
-// maxReply is how much of a broker's text gets into an error.
-const maxReply = 300
 
 // failure is a delivery that failed.
 type failure struct {
@@ -185,14 +182,5 @@ func (t target) clean(text string) string {
 	if t.password != "" && t.password != guest {
 		text = strings.ReplaceAll(text, t.password, secret.Redacted)
 	}
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
-	if len(text) > maxReply {
-		text = strings.ToValidUTF8(text[:maxReply], "") + "..."
-	}
-	return text
+	return oneline.Of(text, oneline.MaxReply)
 }

@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -96,18 +97,6 @@ func isTooLarge(err error) bool {
 		strings.Contains(err.Error(), "Elements are too large to be stored")
 }
 
-// failure is an error with nothing in it that must not be seen.
-type failure struct {
-	text string // one line
-	err  error  // what may be asked with errors.Is and As, nil if it could hold a secret
-}
-
-func (f *failure) Error() string { return f.text }
-
-// Unwrap returns what Redis has answered, the network's error, or what is wrong
-// with the event.
-func (f *failure) Unwrap() error { return f.err }
-
 // answer makes what DeliverBatch returns of what has happened.
 func (h *Handler) answer(ctx context.Context, err error, events int) error {
 	decided := isReply(err) || isContent(err) || errors.Is(err, errReplicas) || errors.Is(err, errNoSubscribers)
@@ -141,9 +130,9 @@ func (h *Handler) describe(err error) error {
 			text, cut = strings.ReplaceAll(text, word, secret.Redacted), true
 		}
 	}
-	f := &failure{text: "redis: " + strings.Join(strings.Fields(text), " ") + h.cure(err)}
+	f := &oneline.Error{Text: "redis: " + oneline.Of(text, oneline.MaxReply) + h.cure(err)}
 	if !cut {
-		f.err = harmless(err)
+		f.Cause = harmless(err)
 	}
 	return f
 }

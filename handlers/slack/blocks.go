@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 )
 
 // The limits of Block Kit, in characters and elements.
@@ -98,7 +100,7 @@ func splitBlocks(text string) ([]json.RawMessage, error) {
 
 func checkType(kind string) error {
 	if !slices.Contains(blockTypes(), kind) {
-		return fmt.Errorf("unknown type %q: use one of %s", cut(kind, 60), strings.Join(blockTypes(), ", "))
+		return fmt.Errorf("unknown type %q: use one of %s", oneline.Cut(kind, 60), strings.Join(blockTypes(), ", "))
 	}
 	return nil
 }

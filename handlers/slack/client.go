@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	slackgo "github.com/slack-go/slack"
+
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 )
 
 // This file alone knows the library, whose versions break often.
@@ -128,5 +130,5 @@ func readable(raw json.RawMessage) error {
 	if bad, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%q is no %s", bad.Field, bad.Type.Kind())
 	}
-	return errors.New(cut(oneLine(err.Error()), maxReply))
+	return errors.New(oneline.Of(err.Error(), oneline.MaxReply))
 }

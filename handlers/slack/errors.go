@@ -12,11 +12,9 @@ import (
 	"strings"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
-
-// maxReply is how much of what a server says gets into an error.
-const maxReply = 300
 
 // fault says what a refusal is about.
 type fault uint8
@@ -168,21 +166,9 @@ func (h *Handler) silence(ctx, rctx context.Context, a *answer) error {
 	default:
 		err := cmp.Or(a.sendError, a.bodyError, a.readError)
 		err = unwrapURL(err)
-		return delivery.Unavailable(&netError{text: "slack: " + what + ": " + h.clean(err.Error()), err: err})
+		return delivery.Unavailable(&oneline.Error{Text: "slack: " + what + ": " + h.clean(err.Error()), Cause: err})
 	}
 }
-
-// netError is a fault of the network, without what could hold a secret.
-type netError struct {
-	text string
-	err  error
-}
-
-// Error returns one line.
-func (e *netError) Error() string { return e.text }
-
-// Unwrap returns the network's error.
-func (e *netError) Unwrap() error { return e.err }
 
 // unwrapURL takes off the errors that repeat the URL.
 func unwrapURL(err error) error {
@@ -247,17 +233,5 @@ func (h *Handler) describe(a *answer, cure string) string {
 	return b.String()
 }
 
-// clean makes a text from outside fit for an error: one line, not too long, and
-// without our secrets.
-func (h *Handler) clean(text string) string {
-	text = h.redact.Replace(text)
-	if strings.Contains(text, "proxy address") {
-		text = "HTTP_PROXY or HTTPS_PROXY is no URL" // the text repeats it, with its password
-	}
-	return cut(oneLine(text), maxReply)
-}
-
-// oneLine also takes out what a terminal would understand.
-func oneLine(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
-}
+// clean makes a text from outside fit for an error.
+func (h *Handler) clean(text string) string { return oneline.Reply(text, h.redact) }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
@@ -117,7 +118,7 @@ func TestAnswers(t *testing.T) {
 			for way, cfg := range map[*reply]Config{&c.api: config(s.host()), &c.hook: hookConfig(s.host())} {
 				s.says(way)
 				err := newHandler(t, cfg).Deliver(testContext(t), event(`{}`))
-				if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*maxReply {
+				if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
 					t.Errorf("%s, want %s with %q: %v", class(err), c.class, c.text, err)
 				}
 			}

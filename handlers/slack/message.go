@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -93,14 +94,14 @@ func (t *templates) build(e *delivery.Event) (*message, error) {
 		unfurlLinks: t.unfurlLinks, unfurlMedia: t.unfurlMedia,
 		metadata: map[string]any{
 			// As text, for JavaScript rounds large numbers.
-			"event_id": strconv.FormatInt(e.ID, 10), "event_type": cut(e.Type, maxReply), "destination": e.Destination,
+			"event_id": strconv.FormatInt(e.ID, 10), "event_type": oneline.Cut(e.Type, oneline.MaxReply), "destination": e.Destination,
 		},
 	}
 	if e.Replay > 0 {
 		m.metadata["replay"] = e.Replay
 	}
 	if trace := e.Headers["traceparent"]; trace != "" {
-		m.metadata["traceparent"] = cut(trace, maxReply)
+		m.metadata["traceparent"] = oneline.Cut(trace, oneline.MaxReply)
 	}
 	r := renderer{data: data}
 	m.channel = r.line(t.channel, checkLine)
@@ -190,14 +191,6 @@ func checkText(s string) error {
 		return fmt.Errorf("has %d characters, and Slack cuts off after %d: shorten it", n, maxText)
 	}
 	return nil
-}
-
-// cut returns the first n bytes of s at most, without half a letter.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }
 
 // escape writes what Slack would understand in such a way that it is shown.

@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go/logging"
 
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -118,5 +119,5 @@ func loadMistake(err error) error {
 	if load, ok := errors.AsType[awsconfig.SharedConfigLoadError](err); ok {
 		return fmt.Errorf("the file %s cannot be read as a configuration of AWS", load.Filename)
 	}
-	return fmt.Errorf("the configuration of AWS in files and environment has a mistake: %s", cut(oneLine(err.Error()), maxReply))
+	return fmt.Errorf("the configuration of AWS in files and environment has a mistake: %s", oneline.Of(err.Error(), oneline.MaxReply))
 }

@@ -16,10 +16,8 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 )
-
-// maxReply is how much of what AWS says gets into an error.
-const maxReply = 300
 
 // fault says whose fault an error code tells of.
 type fault uint8
@@ -160,7 +158,7 @@ func (h *Handler) say(code, text, cure string) string {
 	if strings.Contains(code, "Signature") {
 		text = "" // it repeats the request, with the session token
 	}
-	line := cut(oneLine(code), maxReply)
+	line := oneline.Of(code, oneline.MaxReply)
 	if text = h.clean(text); text != "" {
 		line += ": " + text
 	}
@@ -185,7 +183,7 @@ func (h *Handler) network(err error) error {
 		err = u.Err
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
-		return &netError{"sqs: " + h.clean(op.Error()), op}
+		return &oneline.Error{Text: "sqs: " + h.clean(op.Error()), Cause: op}
 	}
 	if status := statusOf(err); status != 0 && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("sqs: maybe sent: " + notSQS(status))
@@ -196,37 +194,5 @@ func (h *Handler) network(err error) error {
 	return errors.New("sqs: " + h.clean(err.Error()))
 }
 
-// netError is a fault of the network.
-type netError struct {
-	text string
-	err  error
-}
-
-// Error returns one line.
-func (e *netError) Error() string { return e.text }
-
-// Unwrap returns the network's error.
-func (e *netError) Unwrap() error { return e.err }
-
-// clean makes a text from outside fit for an error: one line, not too long, and
-// without our secrets.
-func (h *Handler) clean(text string) string {
-	text = h.redact.Replace(text)
-	if strings.Contains(text, "proxy address") {
-		text = "HTTP_PROXY or HTTPS_PROXY is no URL" // the text repeats it, with its password
-	}
-	return cut(oneLine(text), maxReply)
-}
-
-// oneLine also takes out what a terminal would understand.
-func oneLine(text string) string {
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
-}
-
-// cut returns the first n bytes of s at most, without half a letter.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
-}
+// clean makes a text from outside fit for an error.
+func (h *Handler) clean(text string) string { return oneline.Reply(text, h.redact) }

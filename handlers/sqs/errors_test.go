@@ -14,6 +14,7 @@ import (
 
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
+	"github.com/notifyd/notifyd/handlers/internal/oneline"
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -63,7 +64,7 @@ func TestRefusedRequests(t *testing.T) {
 			})
 			h := newHandler(t, fakeConfig(f, "orders"))
 			err := h.Deliver(testContext(t), event(1, `{}`))
-			if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*maxReply {
+			if class(err) != c.class || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 2*oneline.MaxReply {
 				t.Errorf("%s, want %s with %q: %v", class(err), c.class, c.text, err)
 			}
 			for e := err; e != nil; e = errors.Unwrap(e) {
