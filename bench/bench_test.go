@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// Programs read these keys.
+// TestBenchJSON pins the keys that programs read.
 func TestBenchJSON(t *testing.T) {
 	t.Parallel()
 	const drainKeys = "events_per_second, sql_per_second, ratio, start_seconds, flowing_per_second, lost, duplicates, wal_bytes_per_event, peak_rss_mib, dead_rows, relay_cpu_s_per_million"
@@ -66,10 +66,10 @@ func TestBenchForPeople(t *testing.T) {
 	}
 }
 
-// Without --database-url there is a server for the bench alone.
+// TestBenchPrivate: without --database-url the bench starts a server of its own.
 func TestBenchPrivate(t *testing.T) {
 	t.Parallel()
-	testenv.Postgres(t) // skips where there is none
+	testenv.Postgres(t) // skips where PostgreSQL is missing
 	got := command(t, "drain", "--events", "100")
 	if got.code != 0 || !strings.Contains(got.stdout, "private, durable") {
 		t.Errorf("got %+v", got)
@@ -110,7 +110,7 @@ func TestBenchUsage(t *testing.T) {
 	}
 }
 
-// TestBenchHelp: every bench shows how it is used, in lines that begin with the command.
+// TestBenchHelp: every bench has examples, in lines that begin with the command.
 func TestBenchHelp(t *testing.T) {
 	t.Parallel()
 	root := newRootCmd(&program{})

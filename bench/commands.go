@@ -23,7 +23,7 @@ func newLatencyCmd(p *program) *cobra.Command {
 		Long: `latency writes events at a fixed rate, each in a transaction of its own, and takes
 the time from the return of COMMIT to the call of the handler. In turns with
 that it measures the floor: a bare connection that listens, and a claim of the
-row in SQL. It exits with 1 if an event was lost.`,
+row in SQL. The exit code is 1 if an event was lost.`,
 		Example: "  bench latency\n  bench latency --rate 2000 --events 8000 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "rate"); err != nil {
@@ -38,7 +38,7 @@ row in SQL. It exits with 1 if an event was lost.`,
 	}
 	cmd.Flags().IntVar(&o.Events, "events", 2000, "`number` of events to measure")
 	cmd.Flags().IntVar(&o.Rate, "rate", 500, "transactions per `second`")
-	cmd.Flags().BoolVar(&o.HeldSnapshot, "held-snapshot", false, "measure as many events while an old snapshot is held, in turns")
+	cmd.Flags().BoolVar(&o.HeldSnapshot, "held-snapshot", false, "measure as many events with an old snapshot held, in turns")
 	addForeign(cmd, &foreign, "measure as many events, in turns, while a transaction is open that has written: elsewhere, or here, which is an event")
 	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
@@ -57,31 +57,31 @@ func newDrainCmd(p *program) *cobra.Command {
 		Long: `drain inserts a backlog and takes the time that a relay needs to deliver all of it,
 from its start until everything is settled; and the time that the same
 statements need for an equal backlog without a relay around them, on as many
-connections. It exits with 1 if an event was lost.
+connections. The exit code is 1 if an event was lost.
 
-With --to kafka the events go to topics of one partition each, on brokers that
---brokers names, or on a private one. What was lost, or came twice, is found by
-reading the topics back. With --to rabbitmq they go to a durable queue, on the
-broker of --amqp-url, or on a private one, and are read back too.
+With --to kafka the events go to topics of one partition each, on the brokers of
+--brokers or on a private one. Reading the topics back finds lost and repeated
+events. With --to rabbitmq the events go to a durable queue, on the broker of
+--amqp-url or on a private one, and are read back too.
 
 The events belong to no aggregate, so that no order has to be kept, unless --keys
 says to how many. --blocked-keys measures whether blocked aggregates slow the
-others down: the drain is timed without and with so many of them beside, in
-turns, three times each. Of each the first event has failed once and is to be
-tried again in a day, and two later ones wait behind it, in the tables from
-before the backlog. --blocked-fresh adds later events of theirs to the backlog
-itself. It exits with 1 if any event of a blocked aggregate was delivered, or is
-not stored as it should be at the end.
+others down: the drain is timed without and with that many of them, in turns,
+three times each. The first event of each has failed once and is due again in a
+day, and two later ones wait behind it; all are stored before the backlog.
+--blocked-fresh adds later events of blocked aggregates to the backlog. The exit
+code is 1 if any event of a blocked aggregate was delivered, or is not stored as
+expected at the end.
 
---urgent puts events for another destination at the end of the backlog, and tells
-how many of the others were delivered before them, with that destination like the
-others and with a higher priority, in turns, three times each.
+--urgent puts events for another destination at the end of the backlog, and counts
+how many of the others were delivered before them, with that destination at the
+same priority and at a higher one, in turns, three times each.
 
 With --mode stream the table is a stream, and the database alone is a read of the same
 rows without a relay; with --mode both a queue and a stream are drained in turns, three
-times each. --destinations measures one destination and so many, each of which gets
-every event. With --keys it also exits with 1 if an event came after a later one of its
-aggregate.`,
+times each. --destinations measures one destination and that many, each of which gets
+every event. With --keys the exit code is 1 also if an event came after a later one of
+its aggregate.`,
 		Example: "  bench drain\n  bench drain --mode both --keys 1000\n  bench drain --to kafka --events 1000000\n  bench drain --delete --events 1000000 --payload 1024 --json\n  bench drain --held-snapshot\n  bench drain --mode stream --keys 10000 --blocked-keys 100000\n  bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
@@ -115,13 +115,13 @@ aggregate.`,
 	flags.IntVar(&o.Keys, "keys", 0, "`number` of aggregates that the events belong to; 0 for none, or for 10,000 with --blocked-keys")
 	flags.IntVar(&o.BlockedKeys, "blocked-keys", 0, "`number` of aggregates beside them that earlier failures block; measures without and with them")
 	flags.IntVar(&o.BlockedFresh, "blocked-fresh", 0, "`number` of events of blocked aggregates in the backlog, beside --events")
-	flags.IntVar(&o.Urgent, "urgent", 0, "`number` of events for a destination of their own at the end of the backlog; measures it alike and of higher priority")
+	flags.IntVar(&o.Urgent, "urgent", 0, "`number` of events for a destination of their own at the end of the backlog; measures it at the same priority and at a higher one")
 	flags.IntVar(&o.Partitions, "partitions", 0, "drain a table with this `number` of partitions, and beside it a plain one in place of SQL alone")
 	flags.BoolVar(&o.HeldSnapshot, "held-snapshot", false, "keep a transaction open that can see the whole backlog, so that nothing can be cleaned up")
 	addForeign(cmd, &foreign, "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
 	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
 	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
-	flags.BoolVar(&o.Consume, "consume", false, "have somebody read RabbitMQ's queue meanwhile")
+	flags.BoolVar(&o.Consume, "consume", false, "read RabbitMQ's queue with a consumer meanwhile")
 	flags.Var(&mode, "mode", modeUsage)
 	return cmd
 }
@@ -165,7 +165,7 @@ func newSoakCmd(p *program) *cobra.Command {
 		Long: `soak writes events at a fixed rate, each in a transaction of its own, and takes
 the time from the moment at which an event was due to be written to the call of
 the handler; how dead tuples and the table grow; and the CPU time of the relay.
-It exits with 1 if an event was lost.`,
+The exit code is 1 if an event was lost.`,
 		Example: "  bench soak\n  bench soak --rate 1000 --seconds 3600 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
@@ -194,7 +194,7 @@ func newTakeoverCmd(p *program) *cobra.Command {
 		Long: `takeover writes events at a fixed rate, each in a transaction of its own, for two
 relays, and kills in the middle the one that delivered last, with SIGKILL. It takes
 the longest time from the moment at which an event was due to be written to the call
-of the handler, and counts what came again. It exits with 1 if an event was lost.`,
+of the handler, and counts repeats. The exit code is 1 if an event was lost.`,
 		Example: "  bench takeover --mode stream\n  bench takeover --rate 500 --seconds 20 --mode both --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "rate", "seconds"); err != nil {
@@ -213,7 +213,7 @@ of the handler, and counts what came again. It exits with 1 if an event was lost
 	return cmd
 }
 
-// newRelayCmd is the relay that insert, soak and takeover start as a process.
+// newRelayCmd runs the relay that insert, soak and takeover start as a process.
 func newRelayCmd(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:    "relay",
@@ -227,7 +227,7 @@ func newRelayCmd(p *program) *cobra.Command {
 	}
 }
 
-// checkBlocked refuses flags about blocked aggregates that do not fit together.
+// checkBlocked refuses contradictory flags about blocked aggregates and urgent events.
 func checkBlocked(o bench.DrainOptions) error {
 	switch {
 	case o.Urgent > 0 && (o.To != "noop" || o.BlockedKeys > 0 || o.Partitions > 0):
@@ -244,7 +244,7 @@ func checkBlocked(o bench.DrainOptions) error {
 	return nil
 }
 
-// checkDrain refuses other flags that do not fit together.
+// checkDrain refuses other contradictory flags.
 func checkDrain(o bench.DrainOptions) error {
 	switch {
 	case o.Destinations > 1 && (o.To != "noop" || o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0):
@@ -273,7 +273,7 @@ func addForeign(cmd *cobra.Command, foreign *cli.OneOf, usage string) {
 // atLeastOne refuses numbers below 1.
 func atLeastOne(cmd *cobra.Command, names ...string) error { return atLeast(cmd, 1, names...) }
 
-// atLeast refuses numbers below the least one.
+// atLeast refuses numbers below least.
 func atLeast(cmd *cobra.Command, least int, names ...string) error {
 	for _, name := range names {
 		if n, err := cmd.Flags().GetInt(name); err != nil || n < least {

@@ -4,8 +4,8 @@
 //	go run ./bench latency --rate 2000
 //	make bench ARGS="drain --mode both"
 //
-// It starts private servers, and installs PostgreSQL where there is none, so it is
-// no part of the daemon. docs/performance.md says how each figure is got.
+// It starts private servers, and installs PostgreSQL where it is missing, so it is
+// not part of the daemon. docs/performance.md says how each figure is measured.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr, os.LookupEnv))
 }
 
-// program is what the commands share.
+// program is the state that all commands share.
 type program struct {
 	lookup func(string) (string, bool)
 
@@ -44,8 +44,7 @@ type program struct {
 	force, asJSON          bool
 	cpuProfile, memProfile string
 
-	// started is set once the command line is known to be right.
-	started bool
+	started bool // the command line is valid
 }
 
 // log returns the logger of the relays.
@@ -82,10 +81,10 @@ func newRootCmd(p *program) *cobra.Command {
 		Example: "  bench latency --rate 2000\n  bench drain --events 1000000 --payload 1024",
 		Long: `bench measures how fast notifyd is here, beside what the database alone can do in
 the same run. Each bench starts a private PostgreSQL that flushes to disk like
-one in production, and installs one where there is none. With --database-url it
-uses that one, in schemas of its own that are dropped at the end.
+one in production, and installs PostgreSQL where it is missing. With --database-url
+it uses that database, in schemas of its own that are dropped at the end.
 
-docs/performance.md says how each figure is got.`,
+docs/performance.md says how each figure is measured.`,
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
@@ -94,7 +93,7 @@ docs/performance.md says how each figure is got.`,
 	flags.Var(&p.logLevel, "log-level", "log of the relay: debug, info, warn or error")
 	flags.Var(&p.logFormat, "log-format", "form of that log: auto, text or json")
 	flags.StringVar(&p.database, "database-url", "", "use this database, in schemas of their own that are dropped at the end")
-	flags.BoolVar(&p.force, "force", false, "use it even if it holds events")
+	flags.BoolVar(&p.force, "force", false, "use the database even if it holds events")
 	flags.BoolVar(&p.asJSON, "json", false, "print the result as one line of JSON on standard output")
 	flags.StringVar(&p.cpuProfile, "cpuprofile", "", "write a profile of this process's CPU time to this `file`")
 	flags.StringVar(&p.memProfile, "memprofile", "", "write a profile of this process's allocations to this `file`")
@@ -103,7 +102,7 @@ docs/performance.md says how each figure is got.`,
 }
 
 // untilSignal returns a context that ends with the first SIGINT, SIGTERM or SIGHUP,
-// so that what a bench has made is removed. The second one ends the process.
+// so that a bench removes its schemas and servers. The second one ends the process.
 func untilSignal(ctx context.Context) (until context.Context, stop func()) {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it

@@ -10,8 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A bench starts its own program as the relay to be measured, and here that
-	// is this one.
+	// A bench starts its own program as the relay to measure: here the test binary.
 	if os.Getenv(bench.EnvRelay) != "" {
 		main()
 		return

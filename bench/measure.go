@@ -15,10 +15,10 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 )
 
-// errBench is returned after a bench that shows that something is wrong.
+// errBench is returned after a bench whose result is not OK.
 var errBench = errors.New("events were lost")
 
-// measured runs a bench with what all have in common and prints its result.
+// measured runs a bench with the options that all have in common and prints its result.
 func measured[R interface{ OK() bool }](cmd *cobra.Command, p *program, measure func(context.Context, bench.Options) (R, error)) error {
 	p.started = true
 	out := cmd.OutOrStdout()

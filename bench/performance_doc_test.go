@@ -9,10 +9,10 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// typed is how the pages start this program.
+// typed is the beginning of each command line on the pages.
 const typed = "go run ./bench "
 
-// benches returns the command lines of a page's blocks, without what stands behind #.
+// benches returns the command lines of a page's blocks, without comments.
 func benches(t *testing.T, page string) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/" + page)
@@ -28,8 +28,8 @@ func benches(t *testing.T, page string) (lines []string) {
 	return lines
 }
 
-// TestPerformancePage runs every bench of docs/performance.md and docs/retention.md as
-// it stands there, with small numbers behind.
+// TestPerformancePage runs every bench of docs/performance.md and docs/retention.md,
+// with flags for small numbers appended.
 func TestPerformancePage(t *testing.T) {
 	t.Parallel()
 	ran := make(map[string]bool)
@@ -61,8 +61,8 @@ func TestPerformancePage(t *testing.T) {
 	}
 }
 
-// small returns flags that make a bench of a page a short one, on the servers of the
-// tests, and what it then prints. The last one of two flags holds.
+// small returns flags that shorten a bench of a page and point it at the servers of the
+// tests, and a part of its output. Of two equal flags the last one holds.
 func small(t *testing.T, args string) (more []string, says string) {
 	t.Helper()
 	more, says = []string{"--database-url", testenv.Database(t)}, "lost=0 duplicates=0"
