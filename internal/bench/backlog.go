@@ -9,31 +9,30 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// blockedParked is how many later events of each blocked aggregate the relay
-// has met and put behind the failed one before the backlog came up.
+// blockedParked is how many later events of each blocked aggregate are stored behind
+// the failed one before the backlog comes up.
 const blockedParked = 2
 
-// load is what a backlog is made of. The ids begin with 1: first what was
-// stored before, then what is fresh.
+// load describes a backlog. The ids begin with 1: stored events first, then fresh ones.
 type load struct {
 	events  int // to be delivered
 	payload int // bytes of each
 	routes  int // event types and destinations
-	keys    int // aggregates that the events belong to; 0: to none
-	blocked int // aggregates beside those whose first event has failed
-	fresh   int // events of these among the fresh ones, at most as many as events
+	keys    int // aggregates that the events belong to; 0: none
+	blocked int // further aggregates, whose first event has failed
+	fresh   int // fresh events of blocked aggregates, at most as many as events
 
-	urgent   int // more events, for a destination of their own, behind all others
+	urgent   int // further events, for a destination of their own, behind all others
 	priority int // of that destination
 
-	partitions int // of the table; 0: it has none
+	partitions int // of the table; 0: a plain table
 
 	mode   outboxsql.Mode // "" is a queue
 	ahead  int            // events before all others whose transaction stays open
-	copies int            // destinations that get each event; 0 is 1
+	copies int            // destinations of each event; 0 is 1
 }
 
-// stored is the number of events that were met before the backlog came up.
+// stored is the number of events that are stored before the backlog comes up.
 func (l load) stored() int { return l.blocked * (1 + blockedParked) }
 
 // before is the highest id before the backlog.
@@ -45,9 +44,9 @@ func (l load) held() int { return l.before() + l.fresh }
 // total is the highest id.
 func (l load) total() int { return l.held() + l.events + l.urgent }
 
-// sqlShare is how many of the first i fresh events may not be delivered: they
-// are spread evenly, and none is the last, so that all of them have been met
-// when the last one that is delivered has.
+// sqlShare is how many of the first i fresh events may not be delivered. These are
+// spread evenly, and none is the last: the relay has met all of them when it delivers
+// the last event.
 const sqlShare = `((i * $fresh + $half) / $backlog)`
 
 func (l load) half() int64 { return int64(l.events+l.fresh) / 2 }
@@ -59,12 +58,12 @@ func (l load) holds(id int64) bool {
 	return i <= 0 || share(i) > share(i-1)
 }
 
-// freeAggregate is what the ids of aggregates begin with whose events are to be
-// delivered; a number follows.
+// freeAggregate is the prefix of aggregate ids whose events are to be delivered; a
+// number follows.
 const freeAggregate = "free-"
 
-// sqlFreshEvents inserts the backlog. An aggregate has one type, and so one
-// destination; its events are spread at random, the same way in every run.
+// sqlFreshEvents inserts the backlog. An aggregate has one type, and so one destination;
+// its events are spread at random, but equally in every run.
 const sqlFreshEvents = `INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload)
 SELECT $before + i, $type || '.' || coalesce(blocked, free, i) % $routes,
 	CASE WHEN coalesce(blocked, free) IS NOT NULL THEN $aggregate END,
@@ -74,8 +73,8 @@ CROSS JOIN LATERAL (SELECT
 	CASE WHEN ` + sqlShare + ` > (((i - 1) * $fresh + $half) / $backlog) THEN ` + sqlShare + ` % greatest($blocked, 1) END AS blocked,
 	CASE WHEN $keys > 0 THEN abs(hashint8extended(i, 1) % greatest($keys, 1)) END AS free) AS key`
 
-// sqlBlocked inserts what was met before: of each aggregate an event that has
-// failed once and is tried again in a day, and later ones behind it.
+// sqlBlocked inserts the stored events: of each blocked aggregate one that has failed
+// once and is due again in a day, and later ones behind it.
 const sqlBlocked = `WITH event AS (
 	INSERT INTO $table (id, event_type, aggregate_type, aggregate_id, payload)
 	SELECT $ahead + i, $type || '.' || i % $blocked % $routes, $aggregate, 'blocked-' || i % $blocked, $payload::json
@@ -87,8 +86,8 @@ SELECT id, $sink || (id - $ahead) % $blocked % $routes, event_type, CASE WHEN fi
 	aggregate_type || '/' || aggregate_id, CASE WHEN first THEN 'event' END, CASE WHEN first THEN 'refused by the bench' END
 FROM (SELECT *, id <= $ahead + $blocked AS first FROM event) AS event`
 
-// fill puts the numbers and names of a load into a statement. None of them is
-// anybody else's text.
+// fill puts the numbers and names of a load into a statement. No value comes from
+// outside the bench, so none is quoted.
 func (l load) fill(schema, statement string) string {
 	n := strconv.Itoa
 	return strings.NewReplacer(
@@ -98,8 +97,8 @@ func (l load) fill(schema, statement string) string {
 	).Replace(statement)
 }
 
-// backlog makes a table and fills it. It is never vacuumed nor analysed: no
-// autovacuum shall fall into one drain and not into the other.
+// backlog creates a table and fills it. The table is never vacuumed nor analysed:
+// an autovacuum in one of two drains would falsify the comparison.
 func (d *drain) backlog(ctx context.Context, name string, l load) (schema string, err error) {
 	if schema, err = d.migrate(ctx, name, outboxsql.BellAuto); err != nil {
 		return "", err
@@ -129,7 +128,7 @@ func (d *drain) backlog(ctx context.Context, name string, l load) (schema string
 	if err := d.writeAhead(ctx, schema, l); err != nil {
 		return "", err
 	}
-	// The ids are those that the sequence would have given.
+	// As if the sequence had given the ids.
 	statements = append(statements, "SELECT setval(pg_get_serial_sequence($name, 'id'), $total)", "CHECKPOINT")
 	for _, statement := range statements {
 		if _, err := d.pool.Exec(ctx, l.fill(schema, statement)); err != nil {

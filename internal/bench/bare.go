@@ -14,8 +14,8 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// bare drains by SQL alone: the statements of a relay, on as many connections,
-// without anything in between.
+// bare drains by SQL alone: the statements of a relay, on as many connections, without
+// a relay.
 func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained, err error) {
 	b := &bareLoop{batch: d.want.Batch, settle: `UPDATE outbox_events SET state = 'done', processed_at = clock_timestamp() WHERE id = ANY($1::bigint[]) AND state = 'fresh'`}
 	if d.want.Delete {
@@ -43,14 +43,14 @@ func (d *drain) bare(ctx context.Context, schema string, _ load) (result drained
 	return result, err
 }
 
-// bareLoop is what its connections share.
+// bareLoop is the state that the connections of [drain.bare] share.
 type bareLoop struct {
 	batch  int
 	settle string
 	done   atomic.Int64
 
-	// Claims come one after the other, each from where the one before ended;
-	// settling them overlaps. Claims at once would step over one another's rows;
+	// Claims come one after the other, each from the end of the previous one, and
+	// settlements overlap. Concurrent claims would step over one another's rows;
 	// settling and claiming in one flight, over ranges of ids, was no faster.
 	mu     sync.Mutex
 	cursor int64

@@ -1,7 +1,7 @@
-// Package bench measures notifyd: how fast it hears of an event, how fast it
-// works off a backlog, what its trigger costs the writers, and how it keeps up
-// over time. Beside each figure it measures what the database alone can do,
-// in the same run, because no other comparison survives a busy machine.
+// Package bench measures notifyd: the latency of an event, the speed of working off a
+// backlog, the cost of the trigger for writers, and all of it over time. Beside each
+// figure it measures the database alone, in the same run, because no other comparison
+// survives a busy machine.
 package bench
 
 import (
@@ -24,41 +24,40 @@ import (
 
 // Options are what all benches have in common.
 type Options struct {
-	// DatabaseURL is the database to use, in schemas of their own that are
-	// dropped at the end. Empty: a private PostgreSQL, installed if need be.
+	// DatabaseURL is the database to use, in schemas of the bench that are dropped at
+	// the end. Empty: a private PostgreSQL, installed if need be.
 	DatabaseURL string
 	// Force uses the database even if it holds events, in other schemas.
 	Force bool
-	// Out takes what a person reads; Live says that it is a terminal and can
-	// show a progress bar.
+	// Out gets the report for people; Live says that Out is a terminal and can show a
+	// progress bar.
 	Out  io.Writer
 	Live bool
 	// Log takes the relay's log.
 	Log *slog.Logger
-	// Relay is the command line of a process that calls [Serve]. Insert and
-	// Soak run the relay apart from the writers, so that what each uses of the
-	// CPU can be told.
+	// Relay is the command line of a process that calls [Serve]. Insert and Soak run
+	// the relay apart from the writers, to measure the CPU time of each.
 	Relay []string
 
-	// buffers is shared_buffers of a private server, if not the usual ones.
+	// buffers is shared_buffers of a private server; "" is the default.
 	buffers string
 }
 
 // ErrInUse is returned for a database that holds events.
-var ErrInUse = errors.New("the database holds events, and a bench would slow down whoever waits for them")
+var ErrInUse = errors.New("the database holds events, and a bench would slow down their delivery")
 
 const (
-	// settleWithin is how long after the last commit a delivery may take
-	// before it counts as lost, and how long a drain may stand still.
+	// settleWithin bounds the time from the last commit to a delivery, which then counts
+	// as lost, and the time that a drain may stand still.
 	settleWithin = 30 * time.Second
 	// cleanupWithin bounds dropping the schemas and stopping the server.
 	cleanupWithin = time.Minute
-	// maxConns of the pool: what looks at the tables, not what is measured.
+	// maxConns of the pool, which inspects the tables and is not measured.
 	maxConns = 4
 )
 
-// privateSettings are those of a server of our own: production's durability,
-// and enough log that no checkpoint falls into a run of seconds.
+// privateSettings are the settings of a private server: production's durability, and
+// enough WAL that no checkpoint falls into a run of seconds.
 func privateSettings() map[string]string {
 	return map[string]string{
 		"shared_buffers":     "256MB",
@@ -69,7 +68,7 @@ func privateSettings() map[string]string {
 	}
 }
 
-// env is what a run has open.
+// env holds the open resources of a run.
 type env struct {
 	Options
 	url     string
@@ -143,7 +142,7 @@ func (e *env) refuseUsed(ctx context.Context) error {
 	return nil
 }
 
-// migrate makes a schema of our own with the tables, to be dropped at the end.
+// migrate creates a schema with the tables, to be dropped at the end.
 func (e *env) migrate(ctx context.Context, name string, bell outboxsql.Bell) (schema string, err error) {
 	schema = e.prefix + "_" + name
 	err = e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
@@ -159,7 +158,7 @@ func (e *env) migrate(ctx context.Context, name string, bell outboxsql.Bell) (sc
 	return schema, nil
 }
 
-// migrateTo makes a schema like migrate, of which the tables are of a mode.
+// migrateTo is migrate with tables of a mode.
 func (e *env) migrateTo(ctx context.Context, name string, bell outboxsql.Bell, mode outboxsql.Mode) (schema string, err error) {
 	schema, err = e.migrate(ctx, name, bell)
 	if err == nil && mode == outboxsql.ModeStream {
@@ -168,21 +167,20 @@ func (e *env) migrateTo(ctx context.Context, name string, bell outboxsql.Bell, m
 	return schema, err
 }
 
-// drop drops a schema of ours, if it is still there.
+// drop drops a schema of the bench, if it exists.
 func (e *env) drop(ctx context.Context, schema string) error {
 	_, err := e.pool.Exec(ctx, "DROP SCHEMA IF EXISTS "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
 	return err
 }
 
-// connect opens a connection as an application would; close gives it back.
+// connect opens a connection as an application would; close closes it.
 func (e *env) connect(ctx context.Context) (*pgx.Conn, error) {
 	cfg := e.pool.Config().ConnConfig.Copy()
 	cfg.RuntimeParams["application_name"] = benchName
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-// benchName is what connections that are not the relay's show in
-// pg_stat_activity.
+// benchName is the application_name of the bench's own connections.
 const benchName = "notifyd/bench"
 
 // connectMany opens n connections and runs prepare on each.
@@ -213,10 +211,10 @@ func (e *env) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// printf writes for people. Whoever has closed the other end does not read it.
+// printf writes for people. An error means that no reader is left, and is ignored.
 func (e *env) printf(format string, args ...any) { _, _ = fmt.Fprintf(e.Out, format, args...) }
 
-// in is the quoted name of a table or an index of a schema.
+// in is the quoted name of a table or index of a schema.
 func in(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
 
 // table is the quoted name of a schema's table of events.

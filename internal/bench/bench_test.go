@@ -16,7 +16,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// options are for the database at url; out is what a person would read.
+// options are for the database at url; out gets the report for people.
 func options(t *testing.T, url string) (o Options, out *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
@@ -42,7 +42,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// checkEmpty fails the test if anything of a bench is left.
+// checkEmpty fails the test if a schema of a bench is left.
 func checkEmpty(t *testing.T, url string) {
 	t.Helper()
 	rows, err := connect(t, url).Query(t.Context(), `SELECT nspname FROM pg_namespace WHERE nspname LIKE 'notifyd%'`)
@@ -113,7 +113,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Aggregates that are blocked stay so, and others are measured beside them.
+// TestDrainBlocked: blocked aggregates stay blocked, and others are measured beside them.
 func TestDrainBlocked(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]DrainOptions{
@@ -134,21 +134,21 @@ func TestDrainBlocked(t *testing.T) {
 				t.Errorf("result %+v", r)
 			}
 			if !strings.Contains(out.String(), "medians of 3 rounds, in turns") {
-				t.Error("the rounds are not told")
+				t.Error("the report does not mention the rounds")
 			}
 			checkEmpty(t, url)
 		})
 	}
 }
 
-// Whatever happens to the stored deliveries of a blocked aggregate is an error.
+// TestDrainUnblocked: any change to the stored deliveries of a blocked aggregate is an error.
 func TestDrainUnblocked(t *testing.T) {
 	t.Parallel()
 	l := load{events: 20, payload: 2, routes: 1, keys: 4, blocked: 4, fresh: 3, mode: outboxsql.ModeStream}
 	o, _ := options(t, testenv.Database(t))
 	err := within(t.Context(), o, func(ctx context.Context, e *env) error {
 		d := &drain{env: e, place: &place{}}
-		// As the relay leaves them: all was read, and what is blocked is parked.
+		// As the relay leaves them: all events are read, and blocked ones are parked.
 		const read = `INSERT INTO $positions (destination, head) VALUES ('sink-0', $total);
 			INSERT INTO $ways (destination, since, head, patterns) VALUES ('sink-0', 1, 0, '{*}')`
 		const parkFresh = `INSERT INTO $deliveries (event_id, destination, event_type, state, ordering_key)
@@ -190,7 +190,7 @@ func TestDrainUnblocked(t *testing.T) {
 	}
 }
 
-// What the statement that makes a backlog holds back is what is looked for.
+// TestBacklog: the events that sqlFreshEvents holds back are those that load.holds names.
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	l := load{events: 500, payload: 20, routes: 3, keys: 7, blocked: 10, fresh: 123}
@@ -252,7 +252,7 @@ func TestSoak(t *testing.T) {
 	checkEmpty(t, url)
 }
 
-// Each bench of both has the figures of the stream in those of the queue.
+// TestBoth: with ModeBoth the result of the queue has the figures of the stream in it.
 func TestBoth(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -324,7 +324,7 @@ func TestUsedDatabase(t *testing.T) {
 	checkEmpty(t, url)
 }
 
-// Whoever presses Ctrl-C gets his database back as it was.
+// TestCancelled: after Ctrl-C the database is as it was.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -363,14 +363,14 @@ func waitForEvents(t *testing.T, url string) {
 	t.Helper()
 	conn := connect(t, url)
 	for {
-		// Written, and not only made: the size needs no name of a schema.
+		// Written, and not only created: the size needs no name of a schema.
 		var written bool
 		err := conn.QueryRow(t.Context(), `SELECT coalesce(max(pg_relation_size(oid)), 0) > 0 FROM pg_class WHERE relname = 'outbox_events'`).Scan(&written)
 		if written {
 			return
 		}
-		// The tables may go between the list and the question; only a dead
-		// connection would not come back.
+		// A table may be dropped between the list and the query; only a dead connection
+		// is final.
 		if err != nil && conn.IsClosed() {
 			t.Fatal(err)
 		}

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// errUnblocked is returned when something of a blocked aggregate was done.
+// errUnblocked is returned when an event of a blocked aggregate was touched.
 var errUnblocked = errors.New("events of blocked aggregates are not as they were")
 
-// buffersForBlocked hold the tables with all that is blocked. In the usual ones, which
-// hold the backlog and little more, any further rows push out pages that are needed again.
+// buffersForBlocked hold the tables with all blocked events. The default buffers hold the
+// backlog and little more: further rows would evict pages that are needed again.
 const buffersForBlocked = "1GB"
 
 // besideBlocked drains without and with blocked aggregates, in turns, each
@@ -50,8 +50,8 @@ func (d *drain) inTurns(ctx context.Context, names [2]string, loads [2]load) (to
 	return took, nil
 }
 
-// middle has the medians of the rounds, of their times, CPU times and memory
-// each for itself, and the sum of what went wrong.
+// middle has the medians of the rounds, separately of time, CPU time and memory, and
+// the sum of the faults.
 func middle(rounds []drained) drained {
 	m := rounds[0]
 	of := func(value func(drained) float64) float64 {
@@ -113,9 +113,9 @@ func seconds(rounds []drained) string {
 	return strings.Join(all, " ") + " s"
 }
 
-// left counts the events that should have been settled and are not. It returns
-// an error if those of blocked aggregates are not as they should be: the failed
-// ones as they were, all others behind them, and nothing else stored.
+// left counts the events that should be settled and are not. It returns an error
+// unless the events of blocked aggregates are as expected: failed ones unchanged, all
+// others behind them, and nothing else stored.
 func (d *drain) left(ctx context.Context, schema string, l load) (int64, error) {
 	left, err := d.unsettled(ctx, schema, l.mode)
 	if err != nil {

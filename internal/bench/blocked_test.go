@@ -12,8 +12,8 @@ import (
 )
 
 // TestBlockedAreSkipped counts the rows that a relay looks at while it drains beside
-// blocked aggregates: a machine under load makes rates small, and not these. What is
-// stored is read once, when the relay begins, and not with each of a hundred claims.
+// blocked aggregates: load on the machine lowers rates, but not row counts. Stored
+// deliveries are read once, when the relay begins, and not with each of a hundred claims.
 func TestBlockedAreSkipped(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]DrainOptions{
@@ -38,7 +38,7 @@ func TestBlockedAreSkipped(t *testing.T) {
 				if most := int64(3 * l.held()); stored > most {
 					t.Errorf("%d stored deliveries were read, want %d at most", stored, most)
 				}
-				// With fresh ones the drain itself looks for what is left, as often as time has it.
+				// With fresh ones the drain itself polls for unsettled events, at intervals of time.
 				if most := int64(20 * l.events); l.fresh == 0 && events > most {
 					t.Errorf("%d events were read, want %d at most", events, most)
 				}
@@ -51,7 +51,7 @@ func TestBlockedAreSkipped(t *testing.T) {
 	}
 }
 
-// looks drains a load, and returns how many rows of both tables were read for that.
+// looks drains a load, and returns how many rows of both tables the drain read.
 func (d *drain) looks(ctx context.Context, l load) (events, stored int64, err error) {
 	schema, err := d.backlog(ctx, "looks", l)
 	if err != nil {
@@ -60,9 +60,9 @@ func (d *drain) looks(ctx context.Context, l load) (events, stored int64, err er
 	if _, err := d.relay(ctx, schema, l); err != nil {
 		return 0, 0, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("PostgreSQL has not counted what was read"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("PostgreSQL has not counted the rows that were read"))
 	defer cancel()
-	// What a session has read is known when it is gone, and each event was read once at least.
+	// The count of a session is known when the session is gone; each event was read at least once.
 	for known := false; !known; {
 		err := d.pool.QueryRow(ctx, `WITH read AS (
 				SELECT relname, seq_tup_read + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes AS i WHERE i.relid = t.relid)::bigint AS n

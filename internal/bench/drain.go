@@ -30,113 +30,112 @@ type DrainOptions struct {
 	Workers int
 	// To is one of [Sinks]; "" is "noop".
 	To string
-	// Brokers are those of Kafka; a private one is started if there are none.
-	// Topics is how many topics the events are spread over, at least 1.
+	// Brokers are those of Kafka; none: a private one is started. Topics is how many
+	// topics the events are spread over, at least 1.
 	Brokers []string
 	Topics  int
-	// AMQPURL is that of RabbitMQ; a private one is started if there is none.
-	// QueueType is classic or quorum; "" is classic.
+	// AMQPURL is that of RabbitMQ; "": a private one is started. QueueType is classic
+	// or quorum; "" is classic.
 	AMQPURL   string
 	QueueType string
-	// Keys is how many aggregates the events belong to, at random but the same in
-	// every run; 0: to none, or to 10,000 where BlockedKeys is set.
+	// Keys is how many aggregates the events belong to, at random but equally in every
+	// run; 0: none, or 10,000 where BlockedKeys is set.
 	Keys int
-	// BlockedKeys is how many aggregates are blocked beside these: their first
-	// event has failed and is tried again in a day, and two later ones wait behind
-	// it. The drain is then measured without and with them, in turns. It takes
-	// To "noop".
+	// BlockedKeys is how many further aggregates are blocked: their first event has
+	// failed and is due again in a day, and two later ones wait behind it. The drain is
+	// then measured without and with them, in turns. Requires To "noop".
 	BlockedKeys int
-	// BlockedFresh is how many more events of blocked aggregates are in the
-	// backlog with them, which have to be put behind the failed ones; at most
-	// Events.
+	// BlockedFresh is how many further events of blocked aggregates are in the backlog,
+	// to be put behind the failed ones; at most Events.
 	BlockedFresh int
 	// Urgent is how many events of another destination are at the end of the backlog:
-	// the drain is then measured with that as urgent as the others, and more urgent,
-	// in turns. It takes To "noop", and goes without BlockedKeys and Partitions.
+	// the drain is then measured with that destination at the same priority and at a
+	// higher one, in turns. Requires To "noop", no BlockedKeys and no Partitions.
 	Urgent int
-	// Partitions is how many partitions the table has; 0: it is a plain one. Beside
-	// it a plain one is drained by a relay, in place of SQL alone. It takes To "noop",
-	// and goes without BlockedKeys.
+	// Partitions is how many partitions the table has; 0: a plain table. Beside it a
+	// relay drains a plain table, in place of SQL alone. Requires To "noop" and no
+	// BlockedKeys.
 	Partitions int
-	// HeldSnapshot keeps a transaction open that could still see all of the
-	// backlog, so that nothing of it can be cleaned up.
+	// HeldSnapshot keeps a transaction open that can see all of the backlog, so that
+	// vacuum cannot remove any of it.
 	HeldSnapshot bool
 	// Foreign keeps a transaction open that writes: [ForeignElsewhere] or [ForeignHere];
 	// "": none.
 	Foreign string
-	// Mode is what the tables are. With [ModeBoth] the result is that of the queue, and
-	// has that of the stream in it.
+	// Mode of the tables. With [ModeBoth] the result is that of the queue, with that of
+	// the stream in it.
 	Mode Mode
 	// Destinations is how many destinations get each event. From 2 on the drain is
-	// measured with one of them and with all, in turns. It takes To "noop", and goes
-	// without BlockedKeys, Urgent and Partitions.
+	// measured with one of them and with all, in turns. Requires To "noop", no
+	// BlockedKeys, no Urgent and no Partitions.
 	Destinations int
 	// SinkBatch is the largest number of events in one call to a sink; 0 is the default of
 	// its type. There is one call at a time to each of the Topics, or to the queue.
 	SinkBatch int
-	// Consume has somebody read RabbitMQ's queue meanwhile.
+	// Consume reads RabbitMQ's queue with a consumer meanwhile.
 	Consume bool
 }
 
-// What the transaction of [DrainOptions.Foreign] has written.
+// Values of [DrainOptions.Foreign]: what the open transaction has written.
 const (
-	ForeignElsewhere = "elsewhere" // something else
+	ForeignElsewhere = "elsewhere" // no event
 	ForeignHere      = "here"      // an event, before all others
 )
 
 // Foreigns returns the words for [DrainOptions.Foreign].
 func Foreigns() []string { return []string{ForeignElsewhere, ForeignHere} }
 
-// DrainResult is what came of it.
+// DrainResult is the result of [Drain].
 type DrainResult struct {
 	EventsPerSecond float64 `json:"events_per_second"`
 	SQLPerSecond    float64 `json:"sql_per_second"`             // of a stream: the read alone
 	PlainPerSecond  float64 `json:"plain_per_second,omitempty"` // with Partitions, in place of SQLPerSecond
 	Ratio           float64 `json:"ratio"`
-	// StartSeconds of the relay go by until the first delivery;
-	// FlowingPerSecond is its rate from there on.
+	// StartSeconds is the time from the start of the relay to the first delivery;
+	// FlowingPerSecond is the rate from there on.
 	StartSeconds     float64 `json:"start_seconds"`
 	FlowingPerSecond float64 `json:"flowing_per_second"`
 	Lost             int64   `json:"lost"`
 	Duplicates       int64   `json:"duplicates"`
 	WALBytesPerEvent float64 `json:"wal_bytes_per_event"`
 	PeakRSSMiB       float64 `json:"peak_rss_mib"`
-	// DeadRows is what vacuum has to clean up after it, in all tables, as PostgreSQL
-	// estimates it.
+	// DeadRows is PostgreSQL's estimate of the rows that vacuum has to remove, in all
+	// tables.
 	DeadRows int64 `json:"dead_rows"`
-	// OutOfOrder is how many events of a stream came after a later one of their aggregate, of Keys.
+	// OutOfOrder counts the events of a stream that came after a later one of their
+	// aggregate; nil without Keys.
 	OutOfOrder *int64 `json:"out_of_order,omitempty"`
-	// CPU seconds per million events, of servers that are private.
+	// CPU seconds per million events, of private servers.
 	PostgresCPU float64 `json:"postgres_cpu_s_per_million,omitempty"`
 	SinkCPU     float64 `json:"sink_cpu_s_per_million,omitempty"`
 	RelayCPU    float64 `json:"relay_cpu_s_per_million,omitempty"`
-	// The same beside BlockedKeys, where the figures above are those without
-	// them: medians of the rounds. BlockedRatio is the one rate by the other,
-	// BlockedFlowingRatio likewise from the first delivery on.
+	// With BlockedKeys: medians of the rounds beside them; the figures above are those
+	// without. BlockedRatio is the quotient of the two rates, BlockedFlowingRatio
+	// likewise from the first delivery on.
 	BlockedPerSecond        float64 `json:"blocked_events_per_second,omitempty"`
 	BlockedRatio            float64 `json:"blocked_ratio,omitempty"`
 	BlockedStartSeconds     float64 `json:"blocked_start_seconds,omitempty"`
 	BlockedFlowingPerSecond float64 `json:"blocked_flowing_per_second,omitempty"`
 	BlockedFlowingRatio     float64 `json:"blocked_flowing_ratio,omitempty"`
 	BlockedPeakRSSMiB       float64 `json:"blocked_peak_rss_mib,omitempty"`
-	// With Urgent: the rate where that destination goes first, by the one where all
-	// are alike, and how many of the backlog were delivered before the last of its
-	// events in either case.
+	// With Urgent: the rate where that destination goes first, its quotient with the
+	// rate at equal priority, and in either case how many events of the backlog were
+	// delivered before the last urgent one.
 	UrgentPerSecond   float64 `json:"urgent_events_per_second,omitempty"`
 	UrgentRatio       float64 `json:"urgent_ratio,omitempty"`
 	UrgentBehindAlike *int64  `json:"urgent_behind_alike,omitempty"`
 	UrgentBehind      *int64  `json:"urgent_behind,omitempty"`
-	// With Destinations: deliveries per second to all of them, and the CPU time of relay
-	// and, where it is private, PostgreSQL for a delivery, by that with one.
+	// With Destinations: deliveries per second to all of them, and the CPU time per
+	// delivery of the relay and a private PostgreSQL, divided by that with one.
 	FannedPerSecond float64 `json:"fanned_deliveries_per_second,omitempty"`
 	FannedCPURatio  float64 `json:"fanned_cpu_ratio,omitempty"`
-	// With ModeBoth: the stream's figures, and its rate by the queue's.
+	// With ModeBoth: the stream's figures, and its rate divided by the queue's.
 	Stream      *DrainResult `json:"stream,omitempty"`
 	StreamRatio float64      `json:"stream_ratio,omitempty"`
 }
 
-// OK reports whether all went as it should. Duplicates are allowed, and there
-// should be none without a fault.
+// OK reports whether no event was lost or out of order. Duplicates are allowed, but
+// unexpected without a fault.
 func (r DrainResult) OK() bool {
 	return r.Lost == 0 && (r.OutOfOrder == nil || *r.OutOfOrder == 0) && (r.Stream == nil || r.Stream.OK())
 }
@@ -149,7 +148,7 @@ type drain struct {
 	ahead []*pgx.Conn // with open transactions that have written events
 }
 
-// drained is what one of the two was measured at.
+// drained is the measurement of one drain.
 type drained struct {
 	took       time.Duration
 	start      time.Duration // of took, until the first delivery
@@ -159,15 +158,15 @@ type drained struct {
 	cpu        split
 	lost       int64
 	duplicates int64
-	behind     int64 // of the backlog before the last urgent event
+	behind     int64 // events of the backlog before the last urgent one
 	disordered int64
 	dead       int64    // rows
 	read       *drained // of a stream: the read alone, over the same rows
 }
 
 // Drain measures how fast a relay works off a backlog, with a handler that does
-// nothing or into a sink, and in the same run how fast the same statements are
-// without it.
+// nothing or into a sink, and in the same run how fast the same statements are without
+// a relay.
 func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	if err := o.check(); err != nil {
 		return DrainResult{}, err
@@ -196,11 +195,10 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 	return result, err
 }
 
-// keysBesideBlocked is how many aggregates have events to be delivered while
-// others are blocked.
+// keysBesideBlocked is the default of Keys where BlockedKeys is set.
 const keysBesideBlocked = 10_000
 
-// check returns what is wrong with the options.
+// check returns an error for contradictory options.
 func (o *DrainOptions) check() error {
 	if err := o.Mode.check(); err != nil {
 		return err
@@ -211,15 +209,15 @@ func (o *DrainOptions) check() error {
 	case o.Keys < 0 || o.BlockedKeys < 0 || o.BlockedFresh < 0:
 		return fmt.Errorf("keys, blocked keys and their fresh events must be at least 0, not %d, %d and %d", o.Keys, o.BlockedKeys, o.BlockedFresh)
 	case o.Partitions < 0 || o.Partitions > 0 && o.BlockedKeys > 0:
-		return fmt.Errorf("%d partitions and %d blocked keys: there are at least 0 of each, and one of them is measured at a time", o.Partitions, o.BlockedKeys)
+		return fmt.Errorf("%d partitions and %d blocked keys: neither may be negative, and only one is measured at a time", o.Partitions, o.BlockedKeys)
 	case o.Partitions > 0 && o.To != "" && o.To != "noop":
 		return fmt.Errorf("%d partitions into %s: partitions are compared with a plain table into noop only", o.Partitions, o.To)
 	case o.Urgent < 0 || o.Urgent > 0 && (o.BlockedKeys > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
-		return fmt.Errorf("%d urgent events: there are at least 0, and they are measured into noop, without blocked keys and partitions", o.Urgent)
+		return fmt.Errorf("%d urgent events: the number must be at least 0, and they are measured into noop, without blocked keys and partitions", o.Urgent)
 	case o.BlockedKeys > 0 && o.To != "" && o.To != "noop":
 		return fmt.Errorf("blocked keys are measured with the sink noop only, not with %s", o.To)
 	case o.BlockedKeys > 0 && o.Mode != ModeStream:
-		return errors.New("only a stream holds back what comes after an event of its aggregate that failed: measure blocked keys with --mode stream")
+		return errors.New("only a stream holds back the later events of an aggregate after a failure: measure blocked keys with --mode stream")
 	case o.BlockedFresh > 0 && o.BlockedKeys == 0:
 		return errors.New("fresh events of blocked keys need blocked keys")
 	case o.Foreign != "" && !slices.Contains(Foreigns(), o.Foreign):
@@ -229,7 +227,7 @@ func (o *DrainOptions) check() error {
 	case o.Delete && o.Mode != "" && o.Mode != ModeQueue:
 		return errors.New("a stream deletes nothing")
 	case o.Destinations < 0 || o.Destinations > 1 && (o.BlockedKeys > 0 || o.Urgent > 0 || o.Partitions > 0 || o.To != "" && o.To != "noop"):
-		return fmt.Errorf("%d destinations: there are at least 0, and they are measured into noop, without blocked keys, urgent events and partitions", o.Destinations)
+		return fmt.Errorf("%d destinations: the number must be at least 0, and they are measured into noop, without blocked keys, urgent events and partitions", o.Destinations)
 	case o.Consume && o.To != "rabbitmq":
 		return errors.New("only RabbitMQ's queue has a consumer")
 	case o.SinkBatch < 0:
@@ -240,7 +238,7 @@ func (o *DrainOptions) check() error {
 	return nil
 }
 
-// load is the backlog of a drain, beside so many blocked aggregates.
+// load is the backlog of a drain beside a number of blocked aggregates.
 func (d *drain) load(blocked int) load {
 	l := load{mode: d.mode, events: d.want.Events, payload: d.want.Payload, keys: d.want.Keys, routes: 1, blocked: blocked}
 	if d.place != nil {
@@ -281,7 +279,7 @@ func (d *drain) run(ctx context.Context) (DrainResult, error) {
 	return beside(all[0], all[1]), nil
 }
 
-// plain reports whether one drain is all there is to be measured.
+// plain reports whether a single drain is measured.
 func (o *DrainOptions) plain() bool {
 	return o.Partitions == 0 && o.BlockedKeys == 0 && o.Urgent == 0 && o.Destinations < 2
 }
@@ -327,8 +325,8 @@ func (d *drain) floor(ctx context.Context) (drained, error) {
 	return bare, nil
 }
 
-// measure makes a backlog in a schema of its own and times its drain. Profiles
-// tell the drains apart by the label "drain".
+// measure creates a backlog in a schema of its own and times its drain. In profiles
+// the label "drain" distinguishes the drains.
 func (d *drain) measure(ctx context.Context, name string, l load, work func(context.Context, string, load) (drained, error)) (result drained, err error) {
 	schema, err := d.backlog(ctx, name, l)
 	if err != nil {
@@ -359,7 +357,7 @@ func (d *drain) measure(ctx context.Context, name string, l load, work func(cont
 	return result, d.drop(ctx, schema) // there may be many rounds
 }
 
-// meter takes what a drain costs.
+// meter measures the cost of a drain.
 func (d *drain) meter(ctx context.Context, name, schema string, l load, work func(context.Context, string, load) (drained, error)) (result drained, err error) {
 	debug.FreeOSMemory()
 	how, err := resetPeak()
@@ -394,8 +392,8 @@ func (d *drain) meter(ctx context.Context, name, schema string, l load, work fun
 	return result, err
 }
 
-// relay drains by a relay, from its start until it has stopped: everything is
-// settled then.
+// relay drains by a relay, from its start until it has stopped: then everything is
+// settled.
 func (d *drain) relay(ctx context.Context, schema string, l load) (result drained, err error) {
 	keep := 7 * 24 * time.Hour
 	if d.want.Delete {
@@ -417,7 +415,7 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 		err = errors.Join(err, one.wait(ctx, r))
 	}
 	if l.fresh > 0 && err == nil {
-		err = d.drained(ctx, schema, l.mode) // the last of them may be on their way into the table
+		err = d.drained(ctx, schema, l.mode) // the last marks may not be in the table yet
 	}
 	err = errors.Join(err, r.stop())
 	result.took, result.start = time.Since(began), time.Unix(0, seen[0].first.Load()).Sub(began)

@@ -72,10 +72,10 @@ func (d *drain) besideOne(ctx context.Context, bare drained) (DrainResult, error
 	return r, nil
 }
 
-// own is what does not depend on the sink.
+// own is the CPU time that does not depend on the sink.
 func (s split) own() time.Duration { return s.postgres + s.relay }
 
-// sum replaces what went wrong in one round by what did in all.
+// sum replaces the faults of one round by those of all.
 func (r *DrainResult) sum(took [2][]drained) {
 	r.Lost, r.Duplicates = 0, 0
 	var disordered int64
@@ -123,11 +123,11 @@ func (d *drain) hold(ctx context.Context) (release func(), err error) {
 const (
 	// heldSnapshot sees the tables as they are now: the first statement takes the snapshot.
 	heldSnapshot = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_snapshot()`
-	// foreignWrite is a transaction that writes, as far as all others can tell.
+	// foreignWrite is a transaction with a transaction id, as if it had written.
 	foreignWrite = `BEGIN; SELECT pg_current_xact_id()`
 )
 
-// transaction begins one on a connection of its own, whose end ends it.
+// transaction begins a transaction on a connection of its own; closing that ends it.
 func (e *env) transaction(ctx context.Context, statement string) (*pgx.Conn, error) {
 	conn, err := e.connect(ctx)
 	if err != nil {
@@ -145,7 +145,7 @@ func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
 	if l.ahead == 0 {
 		return nil
 	}
-	if d.ahead == nil { // before the schema is dropped, or that would wait for them
+	if d.ahead == nil { // before the schema is dropped: the DROP would wait for these transactions
 		d.cleanup = append(d.cleanup, func(ctx context.Context) error { d.release(ctx); return nil })
 	}
 	for range l.ahead {
@@ -158,14 +158,14 @@ func (d *drain) writeAhead(ctx context.Context, schema string, l load) error {
 	return nil
 }
 
-// release ends what writeAhead has begun.
+// release ends the transactions of writeAhead.
 func (d *drain) release(ctx context.Context) {
 	closeAll(ctx, d.ahead)
 	d.ahead = d.ahead[:0]
 }
 
-// deadRows returns how many rows of a schema there are to be cleaned up, once
-// PostgreSQL has counted what the relay's sessions have done: they are gone by then.
+// deadRows returns the number of dead rows of a schema. PostgreSQL has counted all of
+// them when the relay's sessions are gone.
 func (d *drain) deadRows(ctx context.Context, schema string) (n int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, errors.New("the relay's sessions have not ended"))
 	defer cancel()
@@ -180,8 +180,7 @@ func (d *drain) deadRows(ctx context.Context, schema string) (n int64, err error
 	return n, nil
 }
 
-// readAlone reads a backlog as the relay does, on one connection, and does nothing
-// with what it has read.
+// readAlone reads a backlog as the relay does, on one connection, and discards the rows.
 func (d *drain) readAlone(ctx context.Context, schema string, l load) (result drained, err error) {
 	began := time.Now()
 	connector := &store.Connector{Config: d.pool.Config().ConnConfig, Schema: schema}

@@ -10,8 +10,8 @@ import (
 // flowing is the rate of n events from the first delivery on.
 func (r drained) flowing(n float64) float64 { return ratio(n, (r.took - r.start).Seconds()) }
 
-// result is what came of a drain by the relay, and of one by SQL alone; that of a
-// stream has its own floor.
+// result compares a drain by the relay with one by SQL alone; that of a stream has its
+// own floor.
 func (d *drain) result(relay, bare drained) DrainResult {
 	if relay.read != nil {
 		bare = *relay.read
@@ -32,7 +32,7 @@ func (d *drain) result(relay, bare drained) DrainResult {
 	return r
 }
 
-// explain says what was drained, for people.
+// explain describes the backlog for people.
 func (d *drain) explain() {
 	fate, held, whose := "kept", "", "that belong to no aggregate"
 	if d.want.Delete {
@@ -62,7 +62,7 @@ func (d *drain) report(r DrainResult, relay, bare drained) {
 	d.printf("\n%s; memory is %s\n", r.verdict(), relay.rssHow)
 }
 
-// besideFloor writes what drains took, and what the database alone did for the first.
+// besideFloor writes the figures of drains, and of the database alone for the first.
 func (d *drain) besideFloor(names []string, bare drained, all ...drained) {
 	if read := all[0].read; read != nil {
 		d.columns(append(names, "read alone"), append(all, *read)...)
@@ -71,7 +71,7 @@ func (d *drain) besideFloor(names []string, bare drained, all ...drained) {
 	d.columns(append(names, "SQL alone"), append(all, bare)...)
 }
 
-// columns writes what drains took, a column for each.
+// columns writes the figures of drains, a column for each.
 func (d *drain) columns(names []string, all ...drained) {
 	g := newTable(d.Out, "", names...)
 	row := func(name string, cell func(drained) string) {

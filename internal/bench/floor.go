@@ -13,20 +13,19 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// freshColumns are what a relay needs of an event, and reads in its claims.
+// freshColumns are the columns of an event that a relay reads in its claims.
 const freshColumns = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
 	(extract(epoch FROM available_at - clock_timestamp()) * 1000000)::bigint, traceparent FROM outbox_events WHERE state = 'fresh'`
 
-// floorClaims is how many events can be claimed at a time: as many as a relay
-// has claims.
+// floorClaims is how many events can be claimed at a time: as many as by a relay.
 const floorClaims = 4
 
 // floorBuffer is how many notifications may wait for a claim.
 const floorBuffer = 1024
 
-// startFloor runs the least that pushing an event can take, with no dispatcher
-// in between: a connection that listens, and others that claim the row, call
-// the handler and mark the event done.
+// startFloor runs the least work that pushing an event takes, without a dispatcher: a
+// connection that listens, and others that claim the row, call the handler and mark the
+// event done.
 func (l *latency) startFloor(ctx context.Context, to *side) (stop func() error, err error) {
 	connector := &store.Connector{Config: l.pool.Config().ConnConfig, Schema: to.schema}
 	var conns []*pgx.Conn
@@ -69,7 +68,7 @@ func (l *latency) startFloor(ctx context.Context, to *side) (stop func() error, 
 	}, nil
 }
 
-// hear hands on what is notified, until ctx ends.
+// hear passes notified ids on until ctx ends.
 func hear(ctx context.Context, conn *pgx.Conn, ids chan<- int64) error {
 	defer close(ids)
 	for {

@@ -18,18 +18,18 @@ import (
 // InsertOptions of [Insert].
 type InsertOptions struct {
 	Options
-	// Writers is how many connections write at once, each one event per
-	// transaction as fast as it can.
+	// Writers is how many connections write at once, as fast as possible, one event
+	// per transaction.
 	Writers int
 	// Seconds is how long each variant is measured for, in rounds.
 	Seconds int
-	// Mode is what the tables are. With [ModeBoth] the result is that of queues, and has
-	// that of streams in it.
+	// Mode of the tables. With [ModeBoth] the result is that of queues, with that of
+	// streams in it.
 	Mode Mode
 }
 
-// InsertResult is what came of it: commits per second of all writers, medians
-// of the rounds.
+// InsertResult is the result of [Insert]: commits per second of all writers, medians of
+// the rounds.
 type InsertResult struct {
 	None         float64 `json:"none"`
 	Auto         float64 `json:"auto"`
@@ -37,18 +37,18 @@ type InsertResult struct {
 	Always       float64 `json:"always"`
 	AutoRatio    float64 `json:"auto_ratio"`    // auto / none
 	TriggerRatio float64 `json:"trigger_ratio"` // silent / none
-	// With ModeBoth: the figures of streams, and silent of theirs / silent of queues.
+	// With ModeBoth: the figures of streams, and silent of streams / silent of queues.
 	Stream      *InsertResult `json:"stream,omitempty"`
 	StreamRatio float64       `json:"stream_ratio,omitempty"`
 }
 
-// OK reports whether all went as it should.
+// OK is true: no event of this bench can be lost.
 func (InsertResult) OK() bool { return true }
 
 const (
 	// leastRounds make a median, however short the run.
 	leastRounds = 3
-	// longestWarmUp of a round is not counted: the relay wakes up in it.
+	// longestWarmUp is not counted: the relay wakes up at the start of a round.
 	longestWarmUp = 250 * time.Millisecond
 )
 
@@ -60,11 +60,11 @@ type variant struct {
 	schema string
 	rates  []float64
 	cpu    share
-	relay  *process  // at work on the table, nil where there is none
+	relay  *process  // at work on the table, or nil
 	behind []float64 // seconds that the relay needed to catch up, per round
 }
 
-// share is CPU time, and the time of all cores that it is a share of.
+// share is CPU time, as a share of the time of all cores.
 type share struct {
 	process, sessions, writers, capacity time.Duration
 }
@@ -84,10 +84,9 @@ const (
 	bells
 )
 
-// Insert measures how many transactions writers commit per second: without a
-// trigger; with the bell as it is by default and a relay at work on the table;
-// with the bell kept silent and no relay; and with a notification of every
-// event. The variants take turns.
+// Insert measures how many transactions writers commit per second: without a trigger;
+// with the default bell and a relay at work on the table; with a silent bell and no
+// relay; and with a notification of every event. The variants take turns.
 func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 	if o.Writers < 1 || o.Seconds < 1 {
 		return InsertResult{}, fmt.Errorf("writers and seconds must be at least 1, not %d and %d", o.Writers, o.Seconds)
@@ -147,8 +146,8 @@ func (b *insert) run(ctx context.Context) (err error) {
 	return b.rounds(ctx, writers)
 }
 
-// attend starts what the variants of one mode need beside their writers. The caller
-// calls stop also after an error.
+// attend starts the relay, the lock and the listener of the variants of one mode. The
+// caller calls stop also after an error.
 func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, err error) {
 	var stops []func() error
 	stop = func() (err error) {
@@ -178,7 +177,7 @@ func (b *insert) attend(ctx context.Context, of []*variant) (stop func() error, 
 	return stop, nil
 }
 
-// hold takes the lock that the trigger tests, as a relay that is awake does.
+// hold takes the lock that the trigger tests, as an awake relay does.
 func (b *insert) hold(ctx context.Context, v *variant) (*pgx.Conn, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -192,8 +191,8 @@ func (b *insert) hold(ctx context.Context, v *variant) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// listen hears what is notified and does nothing: a notification for which
-// nobody listens is not what anybody has.
+// listen receives notifications and discards them: without a listener they would be
+// cheaper than in production.
 func (b *insert) listen(ctx context.Context, v *variant) (stop func() error, err error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -232,7 +231,7 @@ func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 			if err := b.round(ctx, v, writers, length); err != nil {
 				return fmt.Errorf("variant %s: %w", v.name, err)
 			}
-			// What the relay has left to do must not fall into the next round.
+			// The relay's remaining work must not fall into the next round.
 			if v.relay != nil {
 				since := time.Now()
 				if err := b.drained(ctx, v.schema, v.mode); err != nil {
@@ -246,7 +245,7 @@ func (b *insert) rounds(ctx context.Context, writers []*pgx.Conn) error {
 	return nil
 }
 
-// round lets all writers write into one table for a while and counts.
+// round lets all writers write into one table for length, and counts the commits.
 func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, length time.Duration) error {
 	warm := min(longestWarmUp, length/4)
 	from := time.Now().Add(warm)
@@ -285,7 +284,7 @@ func writeUntil(ctx context.Context, conn *pgx.Conn, s statement, from, to time.
 	}
 }
 
-// watch takes who used how much of the CPU in a round.
+// watch measures the CPU time of each process in a round.
 func (b *insert) watch(ctx context.Context, v *variant, warm, length time.Duration) error {
 	if err := sleepTimer(ctx, warm); err != nil {
 		return err
@@ -349,7 +348,7 @@ func (b *insert) rows(g grid, of []*variant) InsertResult {
 	return r
 }
 
-// reportRelay says what the relay has used.
+// reportRelay prints the CPU time of the relay.
 func (b *insert) reportRelay(auto *variant) {
 	b.printf("\n%s, CPU while the relay is at work, of all cores: the writers' program %s", auto.mode, auto.cpu.percent(auto.cpu.writers))
 	if auto.cpu.process > 0 {

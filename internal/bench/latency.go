@@ -23,18 +23,18 @@ type LatencyOptions struct {
 	Events int
 	// Rate is how many transactions begin per second.
 	Rate int
-	// Mode is what the table is. With [ModeBoth] the result is that of the queue, and has
-	// that of the stream in it.
+	// Mode of the table. With [ModeBoth] the result is that of the queue, with that of
+	// the stream in it.
 	Mode Mode
 	// HeldSnapshot and Foreign keep a transaction open, as in [DrainOptions], every other
-	// second: as many events are measured meanwhile as without.
+	// second: as many events are measured with it as without.
 	HeldSnapshot bool
 	Foreign      string
 }
 
-// LatencyResult is what came of it, in milliseconds from the return of COMMIT
-// to the call of the handler. An event can be faster than its writer's answer:
-// such a time is negative.
+// LatencyResult is the result of [Latency], in milliseconds from the return of COMMIT to
+// the call of the handler. A time is negative where the handler was called before
+// COMMIT had returned to the writer.
 type LatencyResult struct {
 	P50      float64 `json:"p50_ms"`
 	P90      float64 `json:"p90_ms"`
@@ -43,7 +43,8 @@ type LatencyResult struct {
 	FloorP50 float64 `json:"floor_p50_ms"`
 	FloorP99 float64 `json:"floor_p99_ms"`
 	Lost     int64   `json:"lost"`
-	// The same while a transaction is open, where one was wanted, and by those without.
+	// With HeldSnapshot or Foreign: the figures while a transaction is open, and these
+	// divided by the figures without.
 	DisturbedP50      float64 `json:"disturbed_p50_ms,omitempty"`
 	DisturbedP99      float64 `json:"disturbed_p99_ms,omitempty"`
 	DisturbedP50Ratio float64 `json:"disturbed_p50_ratio,omitempty"`
@@ -52,7 +53,7 @@ type LatencyResult struct {
 	Stream *LatencyResult `json:"stream,omitempty"`
 }
 
-// OK reports whether all went as it should.
+// OK reports whether no event was lost.
 func (r LatencyResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
 
 const (
@@ -60,16 +61,16 @@ const (
 	warmUp = 100
 	// blockTime is how long the relay and the floor take turns for.
 	blockTime = 250 * time.Millisecond
-	// disturbedBlockTime is the same where a transaction is opened in turns: longer than
-	// it takes the relay to look for it again and again.
+	// disturbedBlockTime is blockTime where a transaction is opened in turns: several
+	// intervals at which the relay looks for it.
 	disturbedBlockTime = time.Second
 	// blockPause lets the last events of a block arrive before the next one.
 	blockPause = 20 * time.Millisecond
-	// payloadBytes of an event where nothing else is asked for.
+	// payloadBytes is the default size of a payload.
 	payloadBytes = 256
 )
 
-// lap is what takes its turn: a side, with or without a transaction that disturbs it.
+// lap is one turn: a side, with or without a transaction that disturbs it.
 type lap struct {
 	side      int
 	disturbed bool
@@ -82,8 +83,8 @@ type ticket struct {
 	measure bool
 }
 
-// blocks is the schedule: all laps in turns, so that whatever else the
-// machine does meets all of them.
+// blocks is the schedule: all laps in turns, so that other load on the machine affects
+// all of them.
 func blocks(events, rate int, length time.Duration, laps []lap) []ticket {
 	warm := min(warmUp, events)
 	size := max(1, int(int64(rate)*int64(length)/int64(time.Second)))
@@ -129,11 +130,11 @@ type mark struct {
 	ticket    int
 	begun     time.Duration // the writer has picked it up
 	commit    time.Duration // COMMIT was sent
-	committed time.Duration // COMMIT has returned; 0: there is no such event
+	committed time.Duration // COMMIT has returned; 0: no such event
 	entered   atomic.Int64  // the handler was called; 0: not yet
 }
 
-// side is a relay or the floor: a table, and what became of its events.
+// side is a relay or the floor: a table, and the marks of its events.
 type side struct {
 	name   string
 	mode   outboxsql.Mode
@@ -159,9 +160,9 @@ type latency struct {
 	sides   []*side // those of the relays, and the floor
 }
 
-// Latency measures the time from a commit to the call of the handler at a
-// fixed rate, and in the same run the floor: what a bare connection that
-// listens and a claim in SQL take for the same.
+// Latency measures the time from a commit to the call of the handler at a fixed rate,
+// and in the same run the floor: the same with a bare connection that listens and a
+// claim in SQL.
 func Latency(ctx context.Context, o LatencyOptions) (LatencyResult, error) {
 	if o.Events < 1 || o.Rate < 1 {
 		return LatencyResult{}, fmt.Errorf("events and rate must be at least 1, not %d and %d", o.Events, o.Rate)
@@ -185,7 +186,7 @@ func Latency(ctx context.Context, o LatencyOptions) (LatencyResult, error) {
 	return result, err
 }
 
-// disturbed reports whether there is a transaction that is opened and closed.
+// disturbed reports whether a transaction is opened and closed in turns.
 func (o *LatencyOptions) disturbed() bool { return o.HeldSnapshot || o.Foreign != "" }
 
 // plan makes the sides and the schedule.
@@ -217,7 +218,7 @@ func (l *latency) plan() {
 	}
 }
 
-// relays are the sides but the floor, which is the last one.
+// relays are the sides without the floor, which is the last one.
 func (l *latency) relays() []*side { return l.sides[:len(l.sides)-1] }
 
 func (l *latency) floor() int { return len(l.sides) - 1 }
@@ -299,7 +300,7 @@ func (l *latency) disturb(ctx context.Context, all []turn) (err error) {
 	return nil
 }
 
-// disturbances are the statements that begin the transactions.
+// disturbances are the statements that begin the disturbing transactions.
 func (l *latency) disturbances() (all []string) {
 	if l.want.HeldSnapshot {
 		all = append(all, heldSnapshot)
@@ -315,8 +316,8 @@ func (l *latency) disturbances() (all []string) {
 	return all
 }
 
-// writersFor is how many writers a rate takes, so that none of them has to be
-// waited for while a flush is slow: at 2,000/s each may take 16 ms.
+// writersFor is how many writers keep up with a rate while a flush is slow: at 2,000/s
+// each commit may take 16 ms.
 func writersFor(rate int) int { return min(max(rate/62, 8), 64) }
 
 func (l *latency) prepareWriter(ctx context.Context, c *pgx.Conn) error {
@@ -339,7 +340,7 @@ func (l *latency) write(ctx context.Context, conns []*pgx.Conn) error {
 		l.tickets[i].at += offset // in the clock of the marks
 	}
 	tasks := []func(context.Context) error{func(ctx context.Context) error {
-		defer func() { _ = closeSleep() }() // it holds nothing back
+		defer func() { _ = closeSleep() }() // a timer has nothing to flush
 		return pace(ctx, schedule{l.start, len(l.tickets), func(i int) time.Duration { return l.tickets[i].at }}, due, sleep)
 	}}
 	if all := turns(l.tickets); len(all) > 0 {
@@ -391,7 +392,7 @@ func (l *latency) settle(ctx context.Context) error {
 		select {
 		case <-s.seen.all:
 		case <-timeout.C:
-			return nil // what is missing is counted
+			return nil // missing events are counted
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -418,7 +419,7 @@ func (l *latency) times(of func(*mark) time.Duration, laps ...lap) []time.Durati
 // arrival is what is measured.
 func arrival(m *mark) time.Duration { return time.Duration(m.entered.Load()) - m.committed }
 
-// result is what came of a relay.
+// result has the figures of a relay.
 func (l *latency) result(i int) LatencyResult {
 	relay, floor := l.times(arrival, lap{side: i}), l.times(arrival, lap{side: l.floor()})
 	r := LatencyResult{
@@ -467,8 +468,8 @@ func (l *latency) report() LatencyResult {
 	return results[0]
 }
 
-// rows writes the times of each lap: the floor is a LISTEN and a claim, and its trigger
-// always notifies.
+// rows writes the times of each lap. The floor is a LISTEN and a claim, with a trigger
+// that always notifies.
 func (l *latency) rows(w grid, name string, of func(*mark) time.Duration, disturbed bool) { //nolint:revive // whether there is a row for it
 	l.printf("%s\n", name)
 	for i, s := range l.sides {

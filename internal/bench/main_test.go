@@ -10,8 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestMain is also the relay's process of Insert and Soak: they start this
-// test binary.
+// TestMain is also the relay's process: Insert, Soak and Takeover start this test binary.
 func TestMain(m *testing.M) {
 	if order := os.Getenv(EnvRelay); order != "" {
 		if err := Serve(context.Background(), os.Stdin, os.Stdout, slog.New(slog.NewTextHandler(os.Stderr, nil)), order); err != nil {

@@ -9,7 +9,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// Mode says what the tables of a bench are; "" is a queue.
+// Mode of the tables of a bench; "" is a queue.
 type Mode string
 
 // The modes. ModeBoth measures a queue and a stream in turns, in one run.
@@ -32,7 +32,7 @@ func (m Mode) check() error {
 	}
 }
 
-// tables are what the tables of the bench are, one after the other.
+// tables are the modes to measure, one after the other.
 func (m Mode) tables() []outboxsql.Mode {
 	switch m {
 	case ModeBoth:
@@ -44,8 +44,8 @@ func (m Mode) tables() []outboxsql.Mode {
 	}
 }
 
-// makeStream makes the tables of a schema a stream, whose destinations begin behind an
-// id. The tables have no other events yet.
+// makeStream turns the tables of a schema into a stream, whose destinations begin behind
+// an id. The tables have no other events yet.
 func (e *env) makeStream(ctx context.Context, schema string, origin int) error {
 	err := e.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		return outboxsql.SetMode(ctx, c.Conn(), schema, outboxsql.ModeStream, outboxsql.ModeOptions{})

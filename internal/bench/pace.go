@@ -8,7 +8,7 @@ import (
 // sleeper waits for a duration, or until ctx ends.
 type sleeper func(ctx context.Context, d time.Duration) error
 
-// sleepTimer is a sleeper that is as precise as Go's timers: on Linux, up to a
+// sleepTimer is a sleeper with the precision of Go's timers: on Linux, up to a
 // millisecond late.
 func sleepTimer(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
@@ -30,9 +30,9 @@ type schedule struct {
 
 func (s schedule) due(i int) time.Time { return s.start.Add(s.at(i)) }
 
-// pace sends the numbers of the events, each when it is due, and closes the
-// channel. The schedule is fixed beforehand: whoever falls behind catches up,
-// and what is late because of it is measured as late.
+// pace sends the numbers of the events, each when it is due, and closes the channel.
+// The schedule is fixed beforehand: a slow receiver catches up, and late events are
+// measured as late.
 func pace(ctx context.Context, s schedule, due chan<- int, sleep sleeper) error {
 	defer close(due)
 	for i := range s.n {

@@ -2,7 +2,7 @@
 
 package bench
 
-// newSleeper returns a sleeper; elsewhere than on Linux, Go's timers are precise.
+// newSleeper returns a sleeper on Go's timers, which are precise except on Linux.
 func newSleeper() (sleep sleeper, closeIt func() error, err error) {
 	return sleepTimer, func() error { return nil }, nil
 }

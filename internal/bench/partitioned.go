@@ -35,8 +35,8 @@ func (d *drain) besidePlain(ctx context.Context) (DrainResult, error) {
 	return r, nil
 }
 
-// partition makes n partitions, and returns what keeps autovacuum from them. The
-// backlog is in the first one, and the others are there to be looked into.
+// partition creates n partitions, and returns the statement that keeps autovacuum away.
+// The backlog is in the first one; the others are empty, but every query looks into them.
 func (d *drain) partition(ctx context.Context, schema string, n int) (quiet string, err error) {
 	err = d.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		return outboxsql.Partition(ctx, c.Conn(), schema, outboxsql.PartitionOptions{})

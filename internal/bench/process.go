@@ -22,24 +22,24 @@ import (
 	"github.com/notifyd/notifyd"
 )
 
-// EnvRelay holds the order for a process that is to call [Serve]. It is not on
-// the command line, because it holds a connection string.
+// EnvRelay holds the order for a process that calls [Serve]. The order is not on the
+// command line because it holds a connection string.
 const EnvRelay = "NOTIFYD_BENCH_RELAY"
 
-// ErrNoOrder is returned by [Serve] to whoever started it by hand.
+// ErrNoOrder is returned by [Serve] in a process that no bench has started.
 var ErrNoOrder = errors.New("this is started by a bench, not by hand")
 
-// order is what a relay's process is told.
+// order is the configuration of a relay's process.
 type order struct {
 	URL    string `json:"url"`
 	Schema string `json:"schema"`
 	// Events with ids from 1 to this number will be written; 0: any number.
 	Events int `json:"events"`
-	// Tell says that each delivery is to be told as it begins: the id, on a line.
-	Tell bool `json:"tell"`
+	// Report makes the process write a line for each delivery as it begins.
+	Report bool `json:"report"`
 }
 
-// account is what a relay's process tells at its end.
+// account is the result that a relay's process writes at its end.
 type account struct {
 	Handled    int64         `json:"handled"`
 	Lost       int64         `json:"lost"`
@@ -58,9 +58,9 @@ const (
 	stopWithin = 30 * time.Second
 )
 
-// Serve runs a relay until stdin ends, as the process that Insert and Soak
-// start; the environment variable [EnvRelay] is its order. When the bench
-// dies, its end of the pipe closes and the relay ends too.
+// Serve runs a relay until stdin ends, as the process that Insert, Soak and Takeover
+// start; encoded is the value of [EnvRelay]. When the bench dies, its end of the pipe
+// closes and the relay ends too.
 func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Logger, encoded string) (err error) {
 	if encoded == "" {
 		return ErrNoOrder
@@ -79,8 +79,8 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 		return err
 	}
 	ledger := &ledger{seen: newSightings(o.Events)}
-	if o.Tell {
-		ledger.tell = stdout
+	if o.Report {
+		ledger.out = stdout
 	}
 	if err := relay.Handle("all", "*", notifyd.HandlerFunc(ledger.deliver)); err != nil {
 		return err
@@ -103,7 +103,7 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer, log *slog.Log
 // ledger takes the deliveries of a relay's process.
 type ledger struct {
 	seen *sightings
-	tell io.Writer // nil where nobody wants to know
+	out  io.Writer // gets a line for each delivery; nil: none
 
 	mu      sync.Mutex
 	handled int64
@@ -122,8 +122,8 @@ func (l *ledger) deliver(_ context.Context, e *notifyd.Event) error {
 	if timed {
 		l.times.add(now.Sub(due))
 	}
-	if l.tell != nil {
-		return tell(l.tell, e.ID, now.Sub(due))
+	if l.out != nil {
+		return writeDelivery(l.out, e.ID, now.Sub(due))
 	}
 	return nil
 }
@@ -138,16 +138,14 @@ func (l *ledger) close(cpu time.Duration) account {
 	}
 }
 
-// The payload of an event that is to be timed begins with the time at which it
-// was due to be written. The relay's process compares with its own clock,
-// which is the same: both run on this machine.
+// The payload of a timed event begins with the time at which it was due to be written.
+// The relay's process compares this with its own clock: both run on one machine.
 const (
 	duePrefix = `{"due":`
 	dueDigits = 19
 )
 
-// duePayload is a payload of n bytes at least, with the digits of the time to
-// be filled in by [setDue].
+// duePayload is a payload of at least n bytes; [setDue] fills in the digits of the time.
 func duePayload(n int) []byte {
 	fixed := len(duePrefix) + dueDigits + len(`,"fill":}`)
 	return []byte(duePrefix + string(bytes.Repeat([]byte("1"), dueDigits)) + `,"fill":` + payload(n-fixed) + `}`)
@@ -171,13 +169,13 @@ type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	out   *bufio.Reader
-	// sessions are the server's processes that work for the relay; known only
-	// where the server is ours.
+	// sessions are the server's processes that work for the relay; known only of a
+	// private server.
 	sessions []int
 }
 
-// startProcess starts a relay and returns once it listens. Whoever calls it
-// calls stop, also after an error of ctx.
+// startProcess starts a relay and returns once it listens. The caller calls stop, also
+// after an error of ctx.
 func (e *env) startProcess(ctx context.Context, schema string, o order) (p *process, err error) {
 	if len(e.Relay) == 0 {
 		return nil, errors.New("the command line of the relay is missing")
@@ -223,7 +221,7 @@ func (e *env) startProcess(ctx context.Context, schema string, o order) (p *proc
 		p.sessions = slices.DeleteFunc(p.sessions, func(pid int) bool { return others[pid] })
 	}
 	if err != nil {
-		_ = p.cmd.Process.Kill() // it may have ended by itself, and has written why to stderr
+		_ = p.cmd.Process.Kill() // a relay that ended by itself has written why to stderr
 		_ = p.cmd.Wait()
 		return nil, errors.Join(fmt.Errorf("start the relay: %w", err), context.Cause(ctx))
 	}
@@ -239,7 +237,7 @@ func (e *env) relaySessions(ctx context.Context) ([]int, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int])
 }
 
-// stop ends the relay and returns what it has to tell.
+// stop ends the relay and returns its account.
 func (p *process) stop() (a account, err error) {
 	kill := time.AfterFunc(stopWithin, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()

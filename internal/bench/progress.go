@@ -10,7 +10,7 @@ import (
 const (
 	barWidth = 30
 	barEvery = 100 * time.Millisecond
-	// barAfter keeps what is over in a moment from flickering.
+	// barAfter keeps the bar of a short task from flickering.
 	barAfter = 500 * time.Millisecond
 )
 

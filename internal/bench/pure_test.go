@@ -44,7 +44,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// A percentile of the histogram is at most 1 % above the exact one.
+// TestHistogram: a percentile of the histogram is at most 1 % above the exact one.
 func TestHistogram(t *testing.T) {
 	t.Parallel()
 	var h histogram
@@ -81,8 +81,8 @@ func TestSteadily(t *testing.T) {
 	}
 }
 
-// The schedule does not wait for whoever is slow: what could not be taken in
-// time comes at once afterwards.
+// TestPace: the schedule does not wait for a slow receiver. Overdue events come at once
+// afterwards.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestPaceEnds(t *testing.T) {
 	})
 }
 
-// The system's own timer waits and can be interrupted.
+// TestSleeper: the timer of the platform waits and can be interrupted.
 func TestSleeper(t *testing.T) {
 	t.Parallel()
 	sleep, closeIt, err := newSleeper()
@@ -180,7 +180,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// A transaction begins and ends between the events that it disturbs and the others.
+// TestTurns: a transaction begins and ends between the events that it disturbs and the others.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	tickets := blocks(300, 100, time.Second, []lap{{side: 0}, {side: 1}, {0, true}})
@@ -225,7 +225,7 @@ func TestSightings(t *testing.T) {
 	}
 }
 
-// What must not be handled is not what is waited for.
+// TestSightingsOfLoad: the wait does not include events that must not be handled.
 func TestSightingsOfLoad(t *testing.T) {
 	t.Parallel()
 	l := load{events: 3, blocked: 2, fresh: 1}
@@ -239,7 +239,7 @@ func TestSightingsOfLoad(t *testing.T) {
 	<-s.all
 }
 
-// As many events are held back as it says, evenly, and never the last one.
+// TestLoad: as many events are held back as load.held says, evenly, and never the last one.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	for _, l := range []load{
@@ -263,7 +263,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Of an odd man out among the rounds nothing is told.
+// TestMiddle: an outlier among the rounds does not change the medians.
 func TestMiddle(t *testing.T) {
 	t.Parallel()
 	round := func(start, flow time.Duration, rss int64) drained {
@@ -275,8 +275,8 @@ func TestMiddle(t *testing.T) {
 	}
 }
 
-// A wrapped handler is what it was: one that keeps the order of a batch may be
-// given several events of an aggregate at once, another may not.
+// TestNotingKeepsOrder: wrapping preserves whether a handler keeps the order of a batch,
+// and so whether a batch may have several events of an aggregate.
 func TestNotingKeepsOrder(t *testing.T) {
 	t.Parallel()
 	for want, h := range map[bool]notifyd.Handler{
@@ -376,11 +376,11 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// What one relay tells is what is heard, and a line of another kind is not.
-func TestTold(t *testing.T) {
+// TestDeliveryLine: a line for a delivery is read back as written, and no other line is.
+func TestDeliveryLine(t *testing.T) {
 	t.Parallel()
 	var line strings.Builder
-	if err := tell(&line, 7, -3*time.Millisecond); err != nil {
+	if err := writeDelivery(&line, 7, -3*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if id, late, ok := parseTold(line.String()); id != 7 || late != -3*time.Millisecond || !ok {
@@ -393,7 +393,7 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// An event that begins after a later one of its aggregate is counted.
+// TestDisorder: an event that begins after a later one of its aggregate is counted.
 func TestDisorder(t *testing.T) {
 	t.Parallel()
 	s := load{events: 9, keys: 2}.sightings()

@@ -13,22 +13,22 @@ import (
 	"github.com/notifyd/notifyd"
 )
 
-// running is a relay, or what stands in for one, at work in this process.
+// running is a relay, or the floor in its place, at work in this process.
 type running struct {
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-// start runs what ends cleanly when its context does; the caller calls stop.
+// start runs a task that ends cleanly with its context; the caller calls stop.
 func start(ctx context.Context, run func(context.Context) error) *running {
-	// Not with the end of ctx: what is on its way then would count as lost.
+	// Not with the end of ctx: events under way would count as lost.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &running{cancel: cancel, ended: make(chan error, 1)}
 	go func() { r.ended <- run(ctx) }()
 	return r
 }
 
-// ready waits for the channel to be closed.
+// ready waits until the channel is closed.
 func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
 	select {
 	case <-is:
@@ -41,17 +41,17 @@ func (r *running) ready(ctx context.Context, is <-chan struct{}) error {
 	}
 }
 
-// stop ends it and returns when everything is settled.
+// stop ends the task and returns when everything is settled.
 func (r *running) stop() error {
 	r.cancel()
 	return <-r.ended
 }
 
-// errEndedEarly is returned for a relay that did not wait for its end.
+// errEndedEarly is returned for a relay that ended before stop.
 var errEndedEarly = errors.New("the relay ended early")
 
-// together runs tasks at once, ends them all with the first error, and
-// returns that.
+// together runs tasks concurrently, ends all of them with the first error, and returns
+// that error.
 func together(ctx context.Context, tasks ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -78,7 +78,7 @@ type sightings struct {
 	seen       []uint64
 	distinct   atomic.Int64
 	duplicates atomic.Int64
-	unknown    atomic.Int64 // ids that nobody has inserted
+	unknown    atomic.Int64 // ids that were never inserted
 	strays     atomic.Int64 // events that must not be handled
 	first      atomic.Int64 // when the first one was, in ns since the epoch
 	all        chan struct{}
@@ -86,22 +86,22 @@ type sightings struct {
 	want       int64 // how many of them are to be handled
 	holds      func(id int64) bool
 
-	// last is the last event of each aggregate that was begun with, by its number; nil
-	// where none has an order.
+	// last is the last event that was begun of each aggregate, by its number; nil where
+	// order does not matter.
 	last       []atomic.Int64
-	disordered atomic.Int64 // events that were begun with after a later one of their aggregate
+	disordered atomic.Int64 // events that were begun after a later one of their aggregate
 
 	urgentFrom int64 // events from this id on are urgent; 0: none are
 	wantUrgent int64
-	urgent     atomic.Int64 // of these
-	behind     atomic.Int64 // how many others had been handled when the last of these was
+	urgent     atomic.Int64 // urgent events that were handled
+	behind     atomic.Int64 // how many others were handled before the last urgent one
 }
 
 func newSightings(n int) *sightings {
 	return &sightings{seen: make([]uint64, n/64+1), all: make(chan struct{}), n: int64(n), want: int64(n)}
 }
 
-// sightings expects the events of a load that may be delivered, and no other.
+// sightings expects the events of a load that may be delivered, and no others.
 func (l load) sightings() *sightings {
 	s := newSightings(l.total())
 	if l.held() > 0 {
@@ -116,7 +116,7 @@ func (l load) sightings() *sightings {
 	return s
 }
 
-// copied expects the events of a load at each of its destinations.
+// copied is a sightings for each destination of a load.
 func (l load) copied() []*sightings {
 	all := make([]*sightings, max(1, l.copies))
 	for i := range all {
@@ -164,7 +164,7 @@ func (s *sightings) note(id int64) {
 	}
 }
 
-// wait waits until every event was handled, or for as long as some are.
+// wait waits until every event was handled, or until none has been for settleWithin.
 func (s *sightings) wait(ctx context.Context, r *running) error {
 	tick := time.NewTicker(settleWithin)
 	defer tick.Stop()
@@ -180,7 +180,7 @@ func (s *sightings) wait(ctx context.Context, r *running) error {
 		case <-tick.C:
 			now := s.distinct.Load()
 			if now == last {
-				return nil // what is missing is counted
+				return nil // missing events are counted
 			}
 			last = now
 		}

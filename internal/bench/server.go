@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// probes is how many commits of each kind are timed to learn what a flush costs.
+// probes is how many commits of each kind are timed to measure the cost of a flush.
 const probes = 200
 
-// describe prints what the figures depend on.
+// describe prints the machine, the server and the settings that the figures depend on.
 func (e *env) describe(ctx context.Context) error {
 	var version string
 	if err := e.pool.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&version); err != nil {

@@ -12,23 +12,23 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// place is where a drain delivers to.
+// place is the target of a drain.
 type place struct {
-	// note says what it is, for people.
+	// note describes the place for people.
 	note string
-	// handlers take the events, which are spread over them evenly by their types.
+	// handlers take the events, spread evenly over them by event type.
 	handlers []notifyd.Handler
 	options  []notifyd.HandleOption
-	// pid is the process of a private server, 0 if there is none.
+	// pid is the process of a private server, or 0.
 	pid int
-	// arrived notes the id of every event that is in the place. It is nil where
-	// nobody can say; then what was handled counts.
+	// arrived notes the id of every event in the place; nil: the place cannot be read
+	// back, and handled events count.
 	arrived func(ctx context.Context, note func(id int64)) error
-	// close ends a private server, and removes what the drain has left behind.
+	// close ends a private server, or removes the drain's topics or queue.
 	close func(ctx context.Context) error
 }
 
-// sinks opens each place that a drain can deliver to, by the word that chooses it.
+// sinks has the function that opens each place, by the word of [DrainOptions.To].
 func sinks() map[string]func(context.Context, DrainOptions) (*place, error) {
 	return map[string]func(context.Context, DrainOptions) (*place, error){
 		"noop":     openNoop,
@@ -62,13 +62,13 @@ func (d *drain) openSink(ctx context.Context) (err error) {
 	return nil
 }
 
-// sinkName is what the names of the destinations begin with; a number follows.
+// sinkName is the prefix of the names of destinations; a number follows.
 const sinkName = "sink-"
 
 // routeType is the type of the events for the i-th handler.
 func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
-// register gives the relay its destinations. What they have delivered is noted.
+// register gives the relay its destinations, and notes their deliveries.
 func (d *drain) register(relay *notifyd.Relay, seen []*sightings) error {
 	for i, h := range d.place.handlers {
 		var names []string
@@ -89,7 +89,7 @@ func (d *drain) register(relay *notifyd.Relay, seen []*sightings) error {
 	return nil
 }
 
-// noting notes what h has delivered.
+// noting notes the deliveries of h.
 func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
 	if batches, ok := h.(notifyd.BatchHandler); ok {
 		return notedBatches{batches, seen}
@@ -104,7 +104,7 @@ func noting(h notifyd.Handler, seen *sightings) notifyd.Handler {
 	})
 }
 
-// notedBatches notes what a handler of batches has delivered.
+// notedBatches notes the deliveries of a handler of batches.
 type notedBatches struct {
 	notifyd.BatchHandler
 	seen *sightings
@@ -134,14 +134,15 @@ func (b notedBatches) DeliverBatch(ctx context.Context, events []*notifyd.Event)
 	return errs
 }
 
-// KeepsOrder implements delivery.OrderKeeper: as the handler has it. Without
-// it, a call would hold one event of an aggregate only.
+// KeepsOrder implements delivery.OrderKeeper with the answer of the handler. Without
+// this method a batch would have at most one event of an aggregate.
 func (b notedBatches) KeepsOrder() bool {
 	k, ok := b.BatchHandler.(delivery.OrderKeeper)
 	return ok && k.KeepsOrder()
 }
 
-// recount replaces what was handled by what has arrived, where that can be told.
+// recount replaces the handled events by those that have arrived, where the place can be
+// read back.
 func (d *drain) recount(ctx context.Context, result *drained) error {
 	if d.place == nil || d.place.arrived == nil {
 		return nil
@@ -156,10 +157,10 @@ func (d *drain) recount(ctx context.Context, result *drained) error {
 	return nil
 }
 
-// split is the CPU time of each of those who take part.
+// split is the CPU time of each participant.
 type split struct{ postgres, sink, relay time.Duration }
 
-// used returns the CPU time used so far by private servers, and by us.
+// used returns the CPU time used so far by private servers and by this process.
 func (d *drain) used(ctx context.Context) (split, error) {
 	s := split{relay: ownCPU()}
 	if d.DatabaseURL == "" {

@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// rabbitReader reads a queue as a consumer does, and keeps what has come.
+// rabbitReader reads a queue as a consumer does, and keeps the ids.
 type rabbitReader struct {
 	conn *amqp.Connection
 	all  int // events of a drain
@@ -22,7 +22,7 @@ type rabbitReader struct {
 	err  error
 }
 
-// consume begins to read the queue, which it makes if the handler has not done so.
+// consume begins to read the queue, and declares it if the handler has not.
 func (s *rabbitSink) consume(all int) error {
 	conn, err := amqp.Dial(s.url)
 	if err != nil {
@@ -58,7 +58,7 @@ func (r *rabbitReader) read(got <-chan amqp.Delivery) {
 	n := 0
 	for d := range got {
 		var err error
-		// The last of a drain are acknowledged with the next one, or never: nobody waits for it.
+		// The last messages may stay unacknowledged: nothing depends on that.
 		if n++; n%(rabbitPrefetch/2) == 0 {
 			err = d.Ack(true)
 		}
@@ -72,8 +72,8 @@ func (r *rabbitReader) read(got <-chan amqp.Delivery) {
 	}
 }
 
-// arrived notes what has come since the last call, when that are all events of a
-// drain, or nothing more comes.
+// arrived notes the ids since the last call. It returns when these are all events of a
+// drain, or when no more come.
 func (r *rabbitReader) arrived(ctx context.Context, note func(id int64)) error {
 	for noted := 0; ; {
 		r.mu.Lock()
@@ -95,7 +95,7 @@ func (r *rabbitReader) arrived(ctx context.Context, note func(id int64)) error {
 		case <-r.done:
 			return errors.New("the broker has closed the connection")
 		case <-timer.C:
-			return nil // what is missing is counted
+			return nil // missing events are counted
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	// kafkaIDHeader is that of the format "payload".
+	// kafkaIDHeader has the event's id in the format "payload".
 	kafkaIDHeader = "notifyd-id"
-	// A private broker is warmed up with as many records as are to be drained, within
-	// these bounds.
+	// A private broker is warmed up with as many records as the drain has, within these
+	// bounds.
 	leastWarmUp, mostWarmUp = 200_000, 1_000_000
 	warmUpKeys              = 1000
 	// readWithin bounds the wait for the next records when reading back.
@@ -35,7 +35,7 @@ const (
 
 // kafkaSink has a topic of one partition for each handler.
 type kafkaSink struct {
-	server *kafkaserver.Server // nil for brokers of somebody else
+	server *kafkaserver.Server // nil for the brokers of --brokers
 	client *kgo.Client
 	topics []string
 	opened []io.Closer // the handlers
@@ -67,7 +67,7 @@ func openKafka(ctx context.Context, o DrainOptions) (*place, error) {
 	return p, nil
 }
 
-// brokers returns those to use, a private one if none were named.
+// brokers returns the brokers to use; a private one if none were named.
 func (s *kafkaSink) brokers(ctx context.Context, o DrainOptions) ([]string, error) {
 	if len(o.Brokers) > 0 {
 		return o.Brokers, nil
@@ -83,7 +83,7 @@ func (s *kafkaSink) brokers(ctx context.Context, o DrainOptions) ([]string, erro
 	return []string{server.Addr()}, nil
 }
 
-// make makes the topics, in which nothing but the events of this drain will be.
+// make creates the topics, for the events of this drain alone.
 func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err error) {
 	prefix := fmt.Sprintf("notifyd_bench_%08x_", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
 	for i := range n {
@@ -97,9 +97,9 @@ func (s *kafkaSink) make(ctx context.Context, brokers []string, n int) (err erro
 	return err
 }
 
-// warmUp has a broker that was just started compile its code: until then it takes several
-// times the CPU time of later on, and the compiler as much again. It takes the very calls
-// of the drain for that: those of other sizes, or records without headers, are other code.
+// warmUp makes a new broker compile its code: until then it takes several times the CPU
+// time, and the compiler as much again. The calls are those of the drain: other sizes,
+// or records without headers, would run other code.
 func (s *kafkaSink) warmUp(ctx context.Context, brokers []string, o DrainOptions) error {
 	topics := make([]string, len(s.topics))
 	for i, topic := range s.topics {
@@ -157,7 +157,7 @@ func (s *kafkaSink) handlers(brokers, topics []string) (all []*kafka.Handler, er
 	return all, nil
 }
 
-// arrived reads the topics from where it has come to the last time up to where they end now.
+// arrived reads the topics from the end of the last call to their present end.
 func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 	ends, err := kadm.NewClient(s.client).ListEndOffsets(ctx, s.topics...)
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *kafkaSink) arrived(ctx context.Context, note func(id int64)) error {
 	return nil
 }
 
-// recordID returns the event's id, 0 for a record that is none of ours.
+// recordID returns the event's id, 0 for a record of another writer.
 func recordID(r *kgo.Record) int64 {
 	for _, h := range r.Headers {
 		if h.Key == kafkaIDHeader {
@@ -198,7 +198,7 @@ func recordID(r *kgo.Record) int64 {
 	return 0
 }
 
-// close closes the handlers, and removes the topics, or the whole server.
+// close closes the handlers, and removes the topics or the private server.
 func (s *kafkaSink) close(ctx context.Context) (err error) {
 	for _, h := range s.opened {
 		err = errors.Join(err, h.Close())

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// rabbitPrefetch is how many messages are on their way when reading back.
+	// rabbitPrefetch is how many unacknowledged messages a reader may have.
 	rabbitPrefetch = 1000
 )
 
 // rabbitSink has one durable queue.
 type rabbitSink struct {
-	server *rabbitserver.Server // nil for a broker of somebody else
+	server *rabbitserver.Server // nil for the broker of --amqp-url
 	url    string
 	queue  string
 	kind   string
-	reader *rabbitReader // nil where nobody reads meanwhile
+	reader *rabbitReader // nil without --consume
 }
 
 func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
@@ -71,7 +71,7 @@ func openRabbitMQ(ctx context.Context, o DrainOptions) (*place, error) {
 	return p, nil
 }
 
-// arrived reads the queue up to where it ends now.
+// arrived reads the queue up to its present end.
 func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
 	return s.with(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
@@ -110,7 +110,7 @@ func (s *rabbitSink) arrived(ctx context.Context, note func(id int64)) error {
 	})
 }
 
-// messageID returns the event's id, 0 for a message that is none of ours.
+// messageID returns the event's id, 0 for a message of another writer.
 func messageID(d amqp.Delivery) int64 {
 	id, err := strconv.ParseInt(d.MessageId, 10, 64)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *rabbitSink) with(f func(ch *amqp.Channel) error) error {
 	return errors.Join(err, conn.Close())
 }
 
-// close removes the queue, or the whole server.
+// close removes the queue or the private server.
 func (s *rabbitSink) close(ctx context.Context) error {
 	if s.reader != nil {
 		s.reader.close()

@@ -18,14 +18,14 @@ type SoakOptions struct {
 	// Rate is how many transactions begin per second, for so many Seconds.
 	Rate    int
 	Seconds int
-	// Mode is what the table is. With [ModeBoth] the result is that of the queue, and has
-	// that of the stream in it, which is measured after it.
+	// Mode of the table. With [ModeBoth] the result is that of the queue, with that of
+	// the stream in it, which is measured afterwards.
 	Mode Mode
 }
 
-// SoakResult is what came of it. Times are milliseconds from the moment at
-// which an event was due to be written to the call of the handler: whatever
-// the writer, the commit and the relay take.
+// SoakResult is the result of [Soak]. Times are milliseconds from the moment at which an
+// event was due to be written to the call of the handler: those of writer, commit and
+// relay together.
 type SoakResult struct {
 	Events          int64   `json:"events"`
 	EventsPerSecond float64 `json:"events_per_second"`
@@ -35,23 +35,23 @@ type SoakResult struct {
 	Max             float64 `json:"max_ms"`
 	Lost            int64   `json:"lost"`
 	Duplicates      int64   `json:"duplicates"`
-	// RelayCPU is the CPU time of the relay's process, and SessionsCPU that of
-	// its sessions in the server, where it is ours; seconds per million events.
+	// RelayCPU is the CPU time of the relay's process, and SessionsCPU that of its
+	// sessions in a private server; seconds per million events.
 	RelayCPU    float64 `json:"relay_cpu_s_per_million"`
 	SessionsCPU float64 `json:"sessions_cpu_s_per_million"`
-	// DeadTuples is the largest number seen; TableMiB the size at the end,
-	// with indexes.
+	// DeadTuples is the largest number seen; TableMiB is the size at the end, with
+	// indexes.
 	DeadTuples int64   `json:"dead_tuples"`
 	TableMiB   float64 `json:"table_mib"`
 	// With ModeBoth: the stream's figures.
 	Stream *SoakResult `json:"stream,omitempty"`
 }
 
-// OK reports whether all went as it should.
+// OK reports whether no event was lost.
 func (r SoakResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
 
 const (
-	// sampleEvery is how often the table is looked at.
+	// sampleEvery is the interval of samples.
 	sampleEvery = time.Second
 	// shownSamples is how many of them the table for people has.
 	shownSamples = 12
@@ -76,8 +76,8 @@ type soak struct {
 	samples []sample
 }
 
-// Soak writes events at a fixed rate for a while, and measures how long they
-// take, how the table grows, and what the relay needs.
+// Soak writes events at a fixed rate for a while, and measures their latency, the growth
+// of the table, and the CPU time of the relay.
 func Soak(ctx context.Context, o SoakOptions) (SoakResult, error) {
 	if o.Rate < 1 || o.Seconds < 1 {
 		return SoakResult{}, fmt.Errorf("rate and seconds must be at least 1, not %d and %d", o.Rate, o.Seconds)
@@ -115,12 +115,12 @@ func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
 	if err != nil {
 		return result, err
 	}
-	var told account
+	var sum account
 	stopped := false
 	stop := func() (err error) {
 		if !stopped {
 			stopped = true
-			told, err = relay.stop()
+			sum, err = relay.stop()
 		}
 		return err
 	}
@@ -131,7 +131,7 @@ func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
 		return result, err
 	}
 	if err := s.drained(ctx, s.schema, s.mode); err != nil && ctx.Err() != nil {
-		return result, err // otherwise what is left is counted as lost
+		return result, err // otherwise the rest is counted as lost
 	}
 	sessions, _ := cpuOf(relay.sessions)
 	if err := s.look(ctx, took); err != nil {
@@ -140,10 +140,10 @@ func (s *soak) run(ctx context.Context) (result SoakResult, err error) {
 	if err := stop(); err != nil {
 		return result, err
 	}
-	return s.report(told, took, sessions-before), nil
+	return s.report(sum, took, sessions-before), nil
 }
 
-// write keeps to the schedule and samples the table meanwhile.
+// write follows the schedule and samples the table meanwhile.
 func (s *soak) write(ctx context.Context, events int) (took time.Duration, err error) {
 	conns, err := s.connectMany(ctx, soakWriters, func(c *pgx.Conn) error {
 		return prepare(ctx, c, map[string]string{"insert": insertSQL(s.schema)})
@@ -156,11 +156,11 @@ func (s *soak) write(ctx context.Context, events int) (took time.Duration, err e
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = closeSleep() }() // it holds nothing back
+	defer func() { _ = closeSleep() }() // a timer has nothing to flush
 	defer s.progress(fmt.Sprintf("%s events at %s/s", number(float64(events)), number(float64(s.want.Rate))), int64(events), s.written.Load)()
 
 	plan := schedule{time.Now(), events, steadily(s.want.Rate)}
-	due := make(chan int, s.want.Rate) // a second; whoever is later is measured as late all the same
+	due := make(chan int, s.want.Rate) // one second's events; later ones are measured as late all the same
 	sampling := start(ctx, func(ctx context.Context) error { return s.sample(ctx, plan.start) })
 	tasks := []func(context.Context) error{func(ctx context.Context) error { return pace(ctx, plan, due, sleep) }}
 	for _, conn := range conns {
@@ -181,7 +181,7 @@ func (s *soak) write(ctx context.Context, events int) (took time.Duration, err e
 	return took, errors.Join(err, sampling.stop())
 }
 
-// sample looks at the table again and again until ctx ends.
+// sample samples the table every second until ctx ends.
 func (s *soak) sample(ctx context.Context, begin time.Time) error {
 	for {
 		if sleepTimer(ctx, sampleEvery) != nil {
@@ -204,13 +204,13 @@ func (s *soak) look(ctx context.Context, at time.Duration) error {
 	return nil
 }
 
-func (s *soak) report(told account, took, sessions time.Duration) SoakResult {
+func (s *soak) report(sum account, took, sessions time.Duration) SoakResult {
 	written := s.written.Load()
 	r := SoakResult{
 		Events: written, EventsPerSecond: round(float64(written)/took.Seconds(), 0),
-		P50: ms(told.P50), P99: ms(told.P99), P999: ms(told.P999), Max: ms(told.Max),
-		Lost: told.Lost, Duplicates: told.Duplicates,
-		RelayCPU:    round(1e6*ratio(told.CPU.Seconds(), float64(written)), 2),
+		P50: ms(sum.P50), P99: ms(sum.P99), P999: ms(sum.P999), Max: ms(sum.Max),
+		Lost: sum.Lost, Duplicates: sum.Duplicates,
+		RelayCPU:    round(1e6*ratio(sum.CPU.Seconds(), float64(written)), 2),
 		SessionsCPU: round(1e6*ratio(sessions.Seconds(), float64(written)), 2),
 	}
 	s.printf("%s events of %d B at %s/s, one per transaction, %d writers; the relay in a process of its own\n\n",

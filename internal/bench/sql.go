@@ -20,8 +20,7 @@ type statement struct {
 	name    string
 	params  [][]byte
 	formats []int16
-	// row is called for each row; nil for a statement that returns nothing of
-	// interest.
+	// row is called for each row; nil: the rows do not matter.
 	row func(values [][]byte) error
 }
 
@@ -80,7 +79,7 @@ func payload(n int) string {
 	return string(text)
 }
 
-// eventType is that of all events of a bench.
+// eventType of all events of a bench.
 const eventType = "bench.event"
 
 // insertSQL inserts one event; $1 is the payload.
@@ -88,7 +87,7 @@ func insertSQL(schema string) string {
 	return "INSERT INTO " + table(schema) + " (event_type, payload) VALUES ('" + eventType + "', $1)"
 }
 
-// drained waits until all events of the schema are settled, or long enough.
+// drained waits until all events of the schema are settled, at most settleWithin.
 func (e *env) drained(ctx context.Context, schema string, mode outboxsql.Mode) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, fmt.Errorf("events were left after %v", settleWithin))
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// percentile returns the smallest value that at least the share p of all is
-// not above, 0 of none.
+// percentile returns the smallest value that at least the share p of all values does not
+// exceed, 0 of none.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -18,7 +18,7 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// median returns the middle one, or the mean of the two in the middle.
+// median returns the middle value, or the mean of the two in the middle.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -31,7 +31,7 @@ func median(values []float64) float64 {
 	return (sorted[mid-1] + sorted[mid]) / 2
 }
 
-// ratio is a/b, 0 where there is no b.
+// ratio is a/b, 0 where b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
@@ -39,7 +39,7 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// round keeps so many decimals: more would claim a precision that is not there.
+// round keeps that many decimals: more would claim a false precision.
 func round(v float64, decimals int) float64 {
 	scale := math.Pow10(decimals)
 	return math.Round(v*scale) / scale
@@ -48,8 +48,8 @@ func round(v float64, decimals int) float64 {
 // ms is d in milliseconds, to the microsecond.
 func ms(d time.Duration) float64 { return round(milliseconds(d), 3) }
 
-// histogram counts times in buckets that are 1/128 of their value wide, so
-// that a run may last for hours. Its zero value is empty.
+// histogram counts times in buckets that are 1/128 of their value wide, so that memory
+// does not grow with the run. Its zero value is empty.
 type histogram struct {
 	counts [(64 - subBits + 1) << subBits]uint32
 	total  uint64
@@ -98,7 +98,7 @@ func (h *histogram) percentile(p float64) time.Duration {
 	return h.max
 }
 
-// extremes returns the lowest and the highest one.
+// extremes returns the lowest and the highest value.
 func extremes(values []float64) (low, high float64) {
 	if len(values) == 0 {
 		return 0, 0

@@ -21,29 +21,29 @@ type TakeoverOptions struct {
 	// of them a relay is killed.
 	Rate    int
 	Seconds int
-	// Mode is what the table is. With [ModeBoth] the result is that of the queue, and has
-	// that of the stream in it, which is measured after it.
+	// Mode of the table. With [ModeBoth] the result is that of the queue, with that of
+	// the stream in it, which is measured afterwards.
 	Mode Mode
 }
 
-// TakeoverResult is what came of it.
+// TakeoverResult is the result of [Takeover].
 type TakeoverResult struct {
 	Events int64 `json:"events"`
-	// Resumed is the longest time that an event took which was delivered after the kill,
-	// from the moment at which it was due to be written to the call of the handler.
+	// Resumed is the longest time of an event that was delivered after the kill, from
+	// the moment at which it was due to be written to the call of the handler.
 	Resumed float64 `json:"resumed_ms"`
-	// Repeats are deliveries that were begun with before.
+	// Repeats are deliveries of events whose delivery had begun before.
 	Repeats int64 `json:"repeats"`
 	Lost    int64 `json:"lost"`
 	// With ModeBoth: the stream's figures.
 	Stream *TakeoverResult `json:"stream,omitempty"`
 }
 
-// OK reports whether all went as it should.
+// OK reports whether no event was lost.
 func (r TakeoverResult) OK() bool { return r.Lost == 0 && (r.Stream == nil || r.Stream.OK()) }
 
 // Takeover kills one of two relays, the one that delivered last, with SIGKILL, and
-// measures how long events wait for the other one, and how many come again.
+// measures how long events wait for the other one, and how many deliveries repeat.
 func Takeover(ctx context.Context, o TakeoverOptions) (TakeoverResult, error) {
 	if o.Rate < 1 || o.Seconds < 1 {
 		return TakeoverResult{}, fmt.Errorf("rate and seconds must be at least 1, not %d and %d", o.Rate, o.Seconds)
@@ -95,7 +95,7 @@ func (t *takeover) run(ctx context.Context) (result TakeoverResult, err error) {
 	t.seen = newSightings(events)
 	defer func() { err = errors.Join(err, t.end()) }()
 	for i := range t.relays {
-		if t.relays[i], err = t.startProcess(ctx, schema, order{Tell: true}); err != nil {
+		if t.relays[i], err = t.startProcess(ctx, schema, order{Report: true}); err != nil {
 			return result, err
 		}
 		t.heard.Go(func() { t.hear(i, t.relays[i].out) })
@@ -112,14 +112,14 @@ func (t *takeover) run(ctx context.Context) (result TakeoverResult, err error) {
 	defer timeout.Stop()
 	select {
 	case <-t.seen.all:
-	case <-timeout.C: // what is missing is counted
+	case <-timeout.C: // missing events are counted
 	case <-ctx.Done():
 		return result, context.Cause(ctx)
 	}
 	return t.report(), nil
 }
 
-// kill kills the relay that has delivered last, in the middle of the time.
+// kill kills the relay that delivered last, in the middle of the run.
 func (t *takeover) kill(ctx context.Context) error {
 	if err := sleepTimer(ctx, time.Duration(t.want.Seconds)*time.Second/2); err != nil {
 		return err
@@ -130,12 +130,12 @@ func (t *takeover) kill(ctx context.Context) error {
 	return t.relays[t.last].cmd.Process.Kill()
 }
 
-// hear takes what a relay tells until its end.
+// hear reads the lines of a relay until its end.
 func (t *takeover) hear(relay int, out *bufio.Reader) {
 	for {
 		line, err := out.ReadString('\n')
 		if err != nil {
-			return // a line that is cut off was not told
+			return // an incomplete line does not count
 		}
 		id, late, ok := parseTold(line)
 		if !ok {
@@ -152,8 +152,8 @@ func (t *takeover) hear(relay int, out *bufio.Reader) {
 	}
 }
 
-// tell is the line for a delivery: its id, and how late it is.
-func tell(out io.Writer, id int64, late time.Duration) error {
+// writeDelivery writes the line for a delivery: the event's id, and how late it is.
+func writeDelivery(out io.Writer, id int64, late time.Duration) error {
 	_, err := fmt.Fprintf(out, "%d %d\n", id, late)
 	return err
 }
@@ -165,7 +165,7 @@ func parseTold(line string) (id int64, late time.Duration, ok bool) {
 	return id, time.Duration(ns), found && err == nil && lateErr == nil
 }
 
-// end ends the relays that there are still.
+// end ends the remaining relays.
 func (t *takeover) end() (err error) {
 	for _, r := range t.relays {
 		if r != nil {

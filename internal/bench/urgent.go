@@ -7,19 +7,19 @@ import (
 	"github.com/notifyd/notifyd/dispatch"
 )
 
-// urgentType is the type of the events that are written behind a backlog, and
-// urgentName the destination that they are for.
+// urgentType is the type of the urgent events behind a backlog, and urgentName their
+// destination.
 const (
 	urgentType = "urgent"
 	urgentName = "urgent"
 )
 
-// sqlUrgent writes them.
+// sqlUrgent inserts the urgent events.
 const sqlUrgent = `INSERT INTO $table (id, event_type, payload)
 SELECT $before + $backlog + i, '` + urgentType + `', $payload::json FROM generate_series(1, $urgent::bigint) AS i`
 
-// besideUrgent drains with some events of another destination at the end of the
-// backlog, which is as urgent as the others or more, in turns.
+// besideUrgent drains with events of another destination at the end of the backlog, at
+// the same priority and at a higher one, in turns.
 func (d *drain) besideUrgent(ctx context.Context, bare drained) (DrainResult, error) {
 	names := [2]string{"alike", "urgent"}
 	loads := [2]load{d.load(0), d.load(0)}
@@ -44,7 +44,7 @@ func (d *drain) besideUrgent(ctx context.Context, bare drained) (DrainResult, er
 	return r, nil
 }
 
-// registerUrgent gives the relay the other destination.
+// registerUrgent gives the relay the destination of urgent events.
 func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) error {
 	if l.urgent == 0 {
 		return nil
@@ -53,8 +53,8 @@ func (d *drain) registerUrgent(relay *notifyd.Relay, l load, seen *sightings) er
 	return relay.Handle(urgentName, urgentType, h, notifyd.WithPriority(l.priority))
 }
 
-// noteUrgent counts the urgent ones, and when the last of them is there how many of
-// the others were before it.
+// noteUrgent counts the urgent events and, with the last of them, how many others were
+// before it.
 func (s *sightings) noteUrgent(distinct int64) {
 	if n := s.urgent.Add(1); n == s.wantUrgent {
 		s.behind.Store(distinct - n)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// resetPeak makes peak start anew, and says how it is measured.
+// resetPeak resets the peak, and says how it is measured.
 func resetPeak() (how string, err error) {
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 		return "VmHWM since the start of this process", nil //nolint:nilerr // a sandbox may forbid it, and the peak is an upper bound then
@@ -69,8 +69,8 @@ func ticks(fields []string) (total time.Duration, ok bool) {
 	return total, true
 }
 
-// cpuOf returns the CPU time that processes on this machine have used; ok is
-// false where that cannot be told. Processes that are gone count nothing.
+// cpuOf returns the CPU time that processes on this machine have used; ok is false where
+// it is unknown. Processes that are gone count nothing.
 func cpuOf(pids []int) (total time.Duration, ok bool) {
 	for _, pid := range pids {
 		fields := stat(pid)
@@ -86,7 +86,7 @@ func cpuOf(pids []int) (total time.Duration, ok bool) {
 	return total, ok
 }
 
-// parentOf returns the parent of a process, 0 if that cannot be told.
+// parentOf returns the parent of a process, 0 if it is unknown.
 func parentOf(pid int) int {
 	fields := stat(pid)
 	if fields == nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resetPeak says how peak is measured; it can be reset on Linux only.
+// resetPeak says how the peak is measured; only Linux can reset it.
 func resetPeak() (how string, err error) {
 	return "the most that was resident since the start of this process", nil
 }
@@ -26,11 +26,11 @@ func peak() (int64, error) {
 	return usage.Maxrss << 10, nil
 }
 
-// cpuOf cannot tell what other processes have used.
+// cpuOf does not know the CPU time of other processes.
 func cpuOf([]int) (total time.Duration, ok bool) { return 0, false }
 
-// parentOf cannot tell the parent of another process.
+// parentOf does not know the parent of another process.
 func parentOf(int) int { return 0 }
 
-// cpuOfFamily cannot tell what other processes have used.
+// cpuOfFamily does not know the CPU time of other processes.
 func cpuOfFamily(int) time.Duration { return 0 }
