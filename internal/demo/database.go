@@ -15,16 +15,16 @@ import (
 
 // Database says where a PostgreSQL is.
 type Database struct {
-	// URL is a connection string; of keywords and values, if it is Guessed. What it leaves open is as the PG* variables say.
+	// URL is a connection string; of keywords and values, if Guessed. The PG* variables complete it.
 	URL string
-	// Place is where the URL was given, or what is looked at, for messages.
+	// Place says, for messages, where the URL comes from or which place was tried.
 	Place string
-	// Guessed is set where nobody has named the database: then it may be the
-	// database postgres, and it has to answer within seconds.
+	// Guessed: the user has not named the database. Then it may be the database
+	// postgres, and it has to answer within seconds.
 	Guessed bool
 }
 
-// Local returns where a PostgreSQL of this machine usually is.
+// Local returns the usual places of a PostgreSQL on this machine.
 func Local() []Database {
 	var all []Database
 	for _, dir := range []string{"/var/run/postgresql", "/tmp"} {
@@ -33,7 +33,7 @@ func Local() []Database {
 	return append(all, Database{URL: "host=localhost port=5432", Place: "localhost:5432", Guessed: true})
 }
 
-// NotFoundError is returned where there is no database that the demo may use.
+// NotFoundError is returned where no database can be used by the demo.
 type NotFoundError struct{ Tried []Tried }
 
 // Tried is a database that the demo cannot use, and why.
@@ -49,11 +49,11 @@ func (e *NotFoundError) Error() string {
 	for _, t := range e.Tried {
 		all = append(all, fmt.Sprintf("%s: %v", t.Place, t.Err))
 	}
-	return "no PostgreSQL that may be used: " + strings.Join(all, "; ")
+	return "no usable PostgreSQL: " + strings.Join(all, "; ")
 }
 
 const (
-	// guessWithin bounds the look at a server that nobody has named.
+	// guessWithin bounds the look at a server that the user has not named.
 	guessWithin = 5 * time.Second
 	// oldest is the oldest PostgreSQL that notifyd works with, as server_version_num.
 	oldest = 140000
@@ -61,8 +61,7 @@ const (
 	noDatabase = "3D000"
 )
 
-// find returns how to connect to the first of the databases that may be used, and
-// what to say of it.
+// find returns how to connect to the first usable database, and its description.
 func find(ctx context.Context, databases []Database) (*pgxpool.Config, string, error) {
 	missing := &NotFoundError{}
 	for _, db := range databases {
@@ -78,7 +77,7 @@ func find(ctx context.Context, databases []Database) (*pgxpool.Config, string, e
 	return nil, "", missing
 }
 
-// look returns how to connect, or why the demo cannot use the database.
+// look returns how to connect and a description, or why the demo cannot use the database.
 func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	cfg, err := pgxpool.ParseConfig(db.URL)
 	if err != nil {
@@ -100,7 +99,7 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // it was only read from
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
 	var name, role, version string
 	var number int
 	var standby, creates bool
@@ -114,7 +113,7 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	case standby:
 		return nil, "", errors.New("a standby, which takes no writes")
 	case !creates:
-		return nil, "", fmt.Errorf("%s may not make a schema in the database %s (GRANT CREATE ON DATABASE %s TO %s)",
+		return nil, "", fmt.Errorf("%s may not create a schema in the database %s (GRANT CREATE ON DATABASE %s TO %s)",
 			role, name, pgx.Identifier{name}.Sanitize(), pgx.Identifier{role}.Sanitize())
 	}
 	at := cfg.ConnConfig.Host
@@ -124,7 +123,7 @@ func (db Database) look(ctx context.Context) (*pgxpool.Config, string, error) {
 	return cfg, fmt.Sprintf("database %s at %s (PostgreSQL %s; %s)", name, at, version, db.Place), nil
 }
 
-// connect opens the database, and makes a schema in it that is dropped at the end.
+// connect opens the database, and creates a schema in it that is dropped at the end.
 func (d *demo) connect(ctx context.Context) error {
 	cfg, about, err := find(ctx, d.Databases)
 	if err != nil {
@@ -136,9 +135,9 @@ func (d *demo) connect(ctx context.Context) error {
 	d.cleanup = append(d.cleanup, func() error { d.pool.Close(); return nil })
 	d.schema = fmt.Sprintf("notifyd_demo_%08x", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
 	name := pgx.Identifier{d.schema}.Sanitize()
-	// It fails where there is one of this name: what is dropped is always our own.
+	// Not IF NOT EXISTS: the demo must drop a schema of its own only.
 	if _, err := d.pool.Exec(ctx, "CREATE SCHEMA "+name); err != nil {
-		return fmt.Errorf("make a schema for the demo: %w", err)
+		return fmt.Errorf("create a schema for the demo: %w", err)
 	}
 	d.cleanup = append(d.cleanup, func() error {
 		dropCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)

@@ -26,7 +26,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// stranger makes a role that may connect to the database and make nothing in it.
+// stranger creates a role that may connect to the database and create nothing in it.
 func stranger(t *testing.T, url string) (keywords string) {
 	t.Helper()
 	conn := connect(t, url)
@@ -47,29 +47,29 @@ func keywordsOf(cfg *pgx.ConnConfig) string {
 	return fmt.Sprintf("host=%s port=%d dbname=%s", cfg.Host, cfg.Port, cfg.Database)
 }
 
-// TestFind passes over what cannot be used, and says why.
+// TestFind: unusable databases are passed over, with the reason in the error.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	nobody := Database{URL: fmt.Sprintf("host=127.0.0.1 port=%d", testenv.FreePort(t)), Place: "nobody", Guessed: true}
+	silent := Database{URL: fmt.Sprintf("host=127.0.0.1 port=%d", testenv.FreePort(t)), Place: "silent", Guessed: true}
 	powerless := Database{URL: stranger(t, url), Place: "powerless", Guessed: true}
-	cfg, about, err := find(t.Context(), []Database{nobody, powerless, {URL: url, Place: "the third"}, {URL: "nonsense", Place: "never looked at"}})
+	cfg, about, err := find(t.Context(), []Database{silent, powerless, {URL: url, Place: "the third"}, {URL: "nonsense", Place: "never looked at"}})
 	if err != nil || cfg.ConnString() != url || !regexp.MustCompile(`^database t_testfind_\w+ at .*:\d+ \(PostgreSQL \d.*; the third\)$`).MatchString(about) {
 		t.Fatalf("%q, %v", about, err)
 	}
-	_, _, err = find(t.Context(), []Database{nobody, powerless})
+	_, _, err = find(t.Context(), []Database{silent, powerless})
 	missing, ok := errors.AsType[*NotFoundError](err)
-	if !ok || len(missing.Tried) != 2 || missing.Tried[0].Place != "nobody" || missing.Tried[1].Place != "powerless" {
+	if !ok || len(missing.Tried) != 2 || missing.Tried[0].Place != "silent" || missing.Tried[1].Place != "powerless" {
 		t.Fatalf("%v", err)
 	}
-	want := `demo_\w+ may not make a schema in the database t_testfind_\w+ \(GRANT CREATE ON DATABASE "t_testfind_\w+" TO "demo_\w+"\)$`
+	want := `demo_\w+ may not create a schema in the database t_testfind_\w+ \(GRANT CREATE ON DATABASE "t_testfind_\w+" TO "demo_\w+"\)$`
 	if text := missing.Tried[1].Err.Error(); !regexp.MustCompile(want).MatchString(text) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("%q, %v", text, err)
 	}
 }
 
-// TestFindGuessed: whoever has no database of his own gets the one that is always there,
-// unless he has named another one.
+// TestFindGuessed: without a database of the user's, the demo uses postgres, which always
+// exists; but not in place of a database that the user has named.
 func TestFindGuessed(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, testenv.Postgres(t).URL(""))
@@ -92,7 +92,7 @@ func TestFindStandby(t *testing.T) {
 	}
 }
 
-// TestFindEnds: whoever interrupts the search is not told of servers.
+// TestFindEnds: an interrupted search returns the interruption, not a list of servers.
 func TestFindEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -102,7 +102,7 @@ func TestFindEnds(t *testing.T) {
 	}
 }
 
-// TestSchemaIsOurs: what is dropped at the end is the schema alone that was made.
+// TestSchemaIsOurs: the demo drops the schema that it has created, and no other.
 func TestSchemaIsOurs(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)

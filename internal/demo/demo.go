@@ -1,5 +1,5 @@
 // Package demo shows notifyd at work: a shop that places orders in real
-// transactions, a relay, and a mail server that takes the confirmations.
+// transactions, a relay, and a mail server that receives the confirmations.
 package demo
 
 import (
@@ -25,21 +25,20 @@ import (
 
 // Options of [Run].
 type Options struct {
-	// Orders is how many orders are to be committed, at least 1.
+	// Orders is how many orders to commit, at least 1.
 	Orders int
-	// Databases are looked at in this order. The first one that may be used is, in
-	// a schema of its own that is dropped at the end.
+	// Databases are tried in this order. The demo uses the first usable one, in a
+	// schema of its own that is dropped at the end.
 	Databases []Database
 	// Mode is how the relay reads the table; "" is a queue.
 	Mode outboxsql.Mode
-	// Spare is the URL of an empty database to show with Keep, for a configuration of
-	// one's own; empty if there is none.
+	// Spare is the URL of an empty database that Keep offers for a configuration of the
+	// user's; "" for none.
 	Spare string
 	// Keep leaves everything running after the last order until ctx ends.
 	Keep bool
-	// Out takes what a person reads. Width returns how many columns it shows,
-	// if it is a terminal that can rewrite a line: then there is a progress
-	// line. It is nil for everything else.
+	// Out gets the report for people. Width returns the columns of a terminal that can
+	// rewrite a line, for a progress line; it is nil where Out is anything else.
 	Out   io.Writer
 	Width func() int
 	// Log takes the relay's log.
@@ -50,8 +49,8 @@ type Options struct {
 // counts as lost. Deliveries take milliseconds; a busy machine may take longer.
 const settleWithin = 30 * time.Second
 
-// Run runs the demo. It returns an error if it could not be run; events that
-// were lost are in the result.
+// Run runs the demo. An error means that the demo could not run; lost events are in the
+// result.
 func Run(ctx context.Context, o Options) (Result, error) {
 	if o.Orders < 1 {
 		return Result{}, fmt.Errorf("orders must be at least 1, not %d", o.Orders)
@@ -60,13 +59,13 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("make a directory for the demo: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // nothing of value is in it
+	defer func() { _ = os.RemoveAll(dir) }() // it holds a certificate only
 	d := &demo{Options: o, dir: dir, seen: newSightings()}
 	result, err := d.run(ctx)
 	return result, errors.Join(err, d.close())
 }
 
-// demo is what a run has open.
+// demo holds the open resources of a run.
 type demo struct {
 	Options
 	dir     string
@@ -78,8 +77,8 @@ type demo struct {
 	cleanup []func() error
 }
 
-// say tells the person who watches. That nobody listens any more, as behind
-// "| head", is no reason to stop before everything is cleaned up.
+// say prints for the user. Where Out has no reader any more, as behind "| head", the
+// demo still runs on to its cleanup.
 func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.Out, format, args...) }
 
 func (d *demo) run(ctx context.Context) (Result, error) {
@@ -107,7 +106,7 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 		return Result{}, errors.Join(err, <-ended)
 	}
 	d.settle(ctx)
-	if ctx.Err() != nil { // nobody waited long enough to call anything lost
+	if ctx.Err() != nil { // the wait was too short to call anything lost
 		stopRelay()
 		return Result{}, errors.Join(context.Cause(ctx), <-ended)
 	}
@@ -124,7 +123,7 @@ func (d *demo) run(ctx context.Context) (Result, error) {
 	return result, nil
 }
 
-// open connects to the database, starts the mail server and makes the tables.
+// open connects to the database, starts the mail server and creates the tables.
 func (d *demo) open(ctx context.Context) error {
 	if err := d.connect(ctx); err != nil {
 		return err
@@ -184,18 +183,18 @@ func (d *demo) relay() (*notifyd.Relay, error) {
 	)
 }
 
-// warehouse is the custom handler: it is told of each reservation, and takes
-// the time since its commit.
+// warehouse is the custom handler: it gets each reservation, and measures the time
+// since the commit.
 func (d *demo) warehouse(_ context.Context, e *notifyd.Event) error {
 	d.seen.reserved(e.AggregateID, time.Now())
 	return nil
 }
 
-// settle waits until everything committed has arrived, or long enough.
+// settle waits until everything committed has arrived, at most settleWithin.
 func (d *demo) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
-	_, _ = d.sink.Wait(ctx, d.shop.committed()) // what is missing is counted afterwards
+	_, _ = d.sink.Wait(ctx, d.shop.committed()) // missing mails are counted afterwards
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -211,8 +210,8 @@ func (d *demo) settle(ctx context.Context) {
 	}
 }
 
-// left returns the query whether an event is left to be delivered. A queue marks what
-// is done; in a stream every destination has a position.
+// left returns the query whether an event is left to be delivered. A queue marks
+// delivered events; in a stream every destination has a position.
 func (d *demo) left() string {
 	table := func(name string) string { return pgx.Identifier{d.schema, name}.Sanitize() }
 	if d.Mode != outboxsql.ModeStream {

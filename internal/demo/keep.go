@@ -7,7 +7,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// invite says how to play with what is still running.
+// invite explains how to use the running relay and mail server.
 func (d *demo) invite() {
 	cfg := d.pool.Config().ConnConfig
 	d.say("\nstill running, until Ctrl-C. Insert an event of your own: its mail is shown here.\n\n")
@@ -18,11 +18,11 @@ func (d *demo) invite() {
 		d.say("The mail server is for a configuration of your own as well, and asks for no password:\n\n  export MAIL_PORT=%d\n\n", d.sink.Port())
 		return
 	}
-	d.say("For a configuration of your own there are an empty database and this mail server, which asks for no password:\n\n")
+	d.say("For a configuration of your own, use this empty database and this mail server, which asks for no password:\n\n")
 	d.say("  export DATABASE_URL='%s' MAIL_PORT=%d\n\n", d.Spare, d.sink.Port())
 }
 
-// followed returns the query that shows what was delivered last.
+// followed returns the query that shows the latest deliveries.
 func (d *demo) followed() string {
 	if d.Mode == outboxsql.ModeStream {
 		return "SELECT destination, head, open, delivered, updated_at FROM " + d.schema + ".outbox_positions LIMIT 5"
@@ -35,13 +35,13 @@ func (d *demo) showMails(ctx context.Context) {
 	for shown := len(d.sink.Mails()); ; {
 		mails, err := d.sink.Wait(ctx, shown+1)
 		for _, m := range mails[min(shown, len(mails)):] {
-			subject := "(it cannot be read)"
+			subject := "(unreadable)"
 			if msg, parseErr := m.Parse(); parseErr == nil {
 				subject = msg.Subject
 			}
 			d.say("mail for %s: %s\n", strings.Join(m.To, ", "), subject)
 		}
-		if shown = max(shown, len(mails)); err != nil { // which says that ctx has ended
+		if shown = max(shown, len(mails)); err != nil { // ctx has ended
 			return
 		}
 	}

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Result is what came of a demo. Times are milliseconds from the return of the
-// order's COMMIT to the call of the handler.
+// Result is the result of [Run]. Times are milliseconds from the return of the order's
+// COMMIT to the call of the handler.
 type Result struct {
 	Orders     int     `json:"orders"`      // committed
-	RolledBack int     `json:"rolled_back"` // and these were not
+	RolledBack int     `json:"rolled_back"` // orders
 	Events     int     `json:"events"`      // committed with the orders
 	Mails      int     `json:"mails"`       // received, one for each order
-	Lost       int     `json:"lost"`        // deliveries that should have been and were not
-	Duplicates int     `json:"duplicates"`  // deliveries of something delivered before
+	Lost       int     `json:"lost"`        // deliveries that are missing
+	Duplicates int     `json:"duplicates"`  // repeated deliveries
 	P50        float64 `json:"p50_ms"`
 	P99        float64 `json:"p99_ms"`
 
@@ -27,17 +27,17 @@ type Result struct {
 	Phantoms int `json:"-"`
 }
 
-// OK reports whether all went as it should. A duplicate is allowed: events are
-// delivered at least once.
+// OK reports whether no event was lost and none was delivered for an order that was rolled
+// back. Duplicates are allowed: events are delivered at least once.
 func (r Result) OK() bool { return r.Lost == 0 && r.Phantoms == 0 }
 
-// logged is what the demo reads in a line of the log destination.
+// logged has the fields of a line of the log destination that the demo reads.
 type logged struct {
 	EventType   string `json:"event_type"`
 	AggregateID string `json:"aggregate_id"`
 }
 
-// sightings are what the destinations were given.
+// sightings are the deliveries at each destination.
 type sightings struct {
 	mu       sync.Mutex
 	handled  map[string][]time.Time // order -> calls of the custom handler
@@ -55,7 +55,7 @@ func (s *sightings) reserved(order string, at time.Time) {
 	s.handled[order] = append(s.handled[order], at)
 }
 
-// journal is where the log handler writes; the demo counts its lines.
+// journal is the writer of the log handler; the demo counts its lines.
 func (s *sightings) journal() io.Writer { return journal{s} }
 
 type journal struct{ s *sightings }
@@ -65,7 +65,7 @@ func (j journal) Write(p []byte) (int, error) {
 	defer j.s.mu.Unlock()
 	for line := range strings.Lines(string(p)) {
 		var l logged
-		_ = json.Unmarshal([]byte(line), &l) // a line that says nothing counts for no order
+		_ = json.Unmarshal([]byte(line), &l) // an unreadable line counts for no order
 		j.s.lines[l]++
 		j.s.lastLine = strings.TrimSuffix(line, "\n")
 	}
@@ -81,7 +81,7 @@ func (d *demo) latencies() []float64 {
 	var all []float64
 	for order, calls := range d.seen.handled {
 		if committed, ok := d.shop.placed[order]; ok {
-			// The relay may hear of a commit before its writer does.
+			// The handler may be called before COMMIT has returned to the writer.
 			ms := max(0, calls[0].Sub(committed).Seconds()*1000)
 			all = append(all, math.Round(ms*1000)/1000)
 		}
@@ -90,8 +90,8 @@ func (d *demo) latencies() []float64 {
 	return all
 }
 
-// percentile returns the smallest value that at least the share p of all is
-// not above, 0 of none.
+// percentile returns the smallest value that at least the share p of all values does not
+// exceed, 0 of none.
 func percentile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -100,7 +100,7 @@ func percentile(sorted []float64, p float64) float64 {
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// result counts what arrived, for each destination on its own.
+// result counts the deliveries, separately for each destination.
 func (d *demo) result() Result {
 	lat := d.latencies()
 	d.shop.mu.Lock()
@@ -137,8 +137,8 @@ func (d *demo) result() Result {
 	return r
 }
 
-// count compares the orders that were committed with how often each of them
-// arrived at one destination.
+// count compares the committed orders with how often each of them arrived at one
+// destination.
 func (r *Result) count(placed map[string]time.Time, got map[string]int) {
 	for order := range placed {
 		if got[order] == 0 {
@@ -154,7 +154,7 @@ func (r *Result) count(placed map[string]time.Time, got map[string]int) {
 	}
 }
 
-// progress rewrites the line that shows how far the demo is.
+// progress rewrites the progress line.
 func (d *demo) progress() {
 	if d.Width == nil {
 		return
@@ -167,8 +167,8 @@ func (d *demo) progress() {
 // clearLine goes to the first column and empties the line.
 const clearLine = "\r\x1b[K"
 
-// bar returns a bar with the text behind it, in at most width columns: a line
-// that wraps cannot be rewritten. The text is ASCII.
+// bar returns a bar with text behind it, in at most width columns: a line that wraps
+// cannot be rewritten. The text is ASCII.
 func bar(width, done, all int, text string) string {
 	const widest, narrowest = 30, 5
 	room := min(widest, width-len(text)-len("[] "))
@@ -179,7 +179,6 @@ func bar(width, done, all int, text string) string {
 	return "[" + strings.Repeat("=", filled) + strings.Repeat(" ", room-filled) + "] " + text
 }
 
-// report prints the first mail and the sums.
 func (d *demo) report(r Result) {
 	if d.Width != nil {
 		d.say(clearLine)

@@ -69,7 +69,7 @@ func TestCount(t *testing.T) {
 		{nil, Result{Lost: 3}},
 		{map[string]int{"1": 3, "2": 1}, Result{Lost: 1, Duplicates: 2}}, // neither hides the other
 		{map[string]int{"1": 1, "2": 1, "3": 1, "4": 2}, Result{Phantoms: 2}},
-		{map[string]int{"1": 1, "2": 1, "": 1}, Result{Lost: 1, Phantoms: 1}}, // a mail that says nothing
+		{map[string]int{"1": 1, "2": 1, "": 1}, Result{Lost: 1, Phantoms: 1}}, // a mail without an order
 	} {
 		var r Result
 		r.count(placed, c.got)
@@ -91,7 +91,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestBar, so that the line never wraps, however narrow the terminal is.
+// TestBar: the line never wraps, however narrow the terminal is.
 func TestBar(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -116,7 +116,7 @@ func TestBar(t *testing.T) {
 	}
 }
 
-// TestResultKeys holds the names that scripts rely on.
+// TestResultKeys pins the names that scripts rely on.
 func TestResultKeys(t *testing.T) {
 	t.Parallel()
 	line, err := json.Marshal(Result{Orders: 1, RolledBack: 2, Events: 3, Mails: 4, Lost: 5, Duplicates: 6, P50: 0.5, P99: 9, Phantoms: 10})
@@ -129,7 +129,7 @@ func TestResultKeys(t *testing.T) {
 	}
 }
 
-// TestPhantoms: whatever arrives for an order that was rolled back shows.
+// TestPhantoms: every delivery for an order that was rolled back is reported.
 func TestPhantoms(t *testing.T) {
 	t.Parallel()
 	sink, err := smtpsink.Start(smtpsink.Options{TLS: smtpsink.NoTLS})

@@ -25,8 +25,8 @@ const (
 // eventsPerOrder are written in the order's transaction.
 const eventsPerOrder = 2
 
-// shop places orders. Every order and its events are one transaction; some of
-// them are rolled back, as happens when a card is refused.
+// shop places orders. An order and its events are one transaction, some of which are
+// rolled back, as after a refused card.
 type shop struct {
 	pool   *pgxpool.Pool
 	schema string
@@ -46,7 +46,7 @@ func (s *shop) open(ctx context.Context) error {
 	_, err := s.pool.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+s.table()+
 		" (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text NOT NULL, total_cents int NOT NULL)")
 	if err != nil {
-		return fmt.Errorf("make the shop's table: %w", err)
+		return fmt.Errorf("create the shop's table: %w", err)
 	}
 	return nil
 }
@@ -54,8 +54,8 @@ func (s *shop) open(ctx context.Context) error {
 // errCardRefused rolls an order back.
 var errCardRefused = errors.New("card refused")
 
-// order places one order. The card is asked before the commit; if it refuses,
-// the order is rolled back, and its events with it.
+// order places one order. An error of card, which is called before the commit, rolls
+// back the order with its events.
 func (s *shop) order(ctx context.Context, card func() error) error {
 	var id string
 	total := 500 + rand.IntN(20000)                                    //nolint:gosec // an order of the demo
@@ -94,7 +94,7 @@ func (s *shop) order(ctx context.Context, card func() error) error {
 	return nil
 }
 
-// note remembers an order: when it was committed, or that it never was.
+// note records an order with the time of its commit, zero if it was rolled back.
 func (s *shop) note(id string, committed time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,9 +124,9 @@ const (
 	refusedShare = 0.15
 )
 
-// place places orders at random intervals, until as many as wished are
-// committed. The second one is always rolled back, so that even a short demo
-// shows what becomes of such an order: nothing.
+// place places orders at random intervals, until as many as wished are committed. The
+// second one is always rolled back, so that even a short demo shows that such an order
+// sends nothing.
 func (d *demo) place(ctx context.Context) error {
 	for n := 0; d.shop.committed() < d.Orders; n++ {
 		pause := time.NewTimer(time.Duration(rand.ExpFloat64() * float64(meanPause))) //nolint:gosec // an interval of the demo
@@ -150,10 +150,10 @@ func (d *demo) place(ctx context.Context) error {
 	return nil
 }
 
-// subjectPrefix is what a mail's subject says before the number of the order.
+// subjectPrefix is the subject of a mail without the number of the order.
 const subjectPrefix = "Your order "
 
-// mailConfig is what stands under destinations in a configuration file.
+// mailConfig is the same as an entry under destinations in a configuration file.
 func mailConfig(host string, port int, ca string) email.Config {
 	return email.Config{
 		Host: host, Port: port, CAFile: ca,
