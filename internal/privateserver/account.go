@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// Account is who runs a server. The zero value is this process's own account.
+// Account runs a server. The zero value is the account of this process.
 type Account struct {
-	name     string // "" for our own
+	name     string // "" for that of this process
 	uid, gid uint32
 }
 
-// Unprivileged returns our own account, or the first of the named ones that
-// exists when we are root.
+// Unprivileged returns the account of this process or, if that is root, the first of the
+// named accounts that exists.
 func Unprivileged(names ...string) (Account, error) {
 	if os.Geteuid() != 0 {
 		return Account{}, nil
@@ -50,7 +50,7 @@ func lookup(name string) (Account, error) {
 	return Account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 }
 
-// Other reports whether this is another account than our own.
+// Other reports whether the account is not that of this process.
 func (a Account) Other() bool { return a.name != "" }
 
 // UID returns the account's user id.
@@ -61,7 +61,7 @@ func (a Account) UID() int {
 	return os.Geteuid()
 }
 
-// own hands path over to the account.
+// own gives path to the account.
 func (a Account) own(path string) error {
 	if !a.Other() {
 		return nil
@@ -69,8 +69,7 @@ func (a Account) own(path string) error {
 	return os.Chown(path, int(a.uid), int(a.gid))
 }
 
-// topMode is the mode of the directory above the data: another account has to
-// pass through it.
+// topMode is the mode of the directory above the data, which another account has to pass.
 func (a Account) topMode() os.FileMode {
 	if a.Other() {
 		return 0o711

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// startAgainFor and startAgainEvery are for a start while the port or the
-	// memory of the last run is not free. What holds them is on its way out.
+	// startAgainFor and startAgainEvery are for a start while an ending process still
+	// holds the port or the memory of the last run.
 	startAgainFor   = 5 * time.Second
 	startAgainEvery = 100 * time.Millisecond
-	// obeyWithin and lookEvery are for a signal that processes are about to take.
+	// obeyWithin and lookEvery are for processes that have not yet acted on a signal.
 	obeyWithin = 10 * time.Second
 	lookEvery  = 5 * time.Millisecond
 )
 
 var errDisobeyed = fmt.Errorf("a process of the server did not obey a signal within %s", obeyWithin)
 
-// Start starts a server that went down by [Server.Halt] or [Server.Kill] again:
-// same ports, same data. It returns once the server answers.
+// Start starts a server again after [Server.Halt] or [Server.Kill], with the same ports
+// and data. It returns once the server answers.
 func (s *Server) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,9 +55,8 @@ func (s *Server) startAgain(ctx context.Context) error {
 	}
 }
 
-// Stop kills the server, whose data nobody needs any more, and removes its
-// directory. (An orderly end can take its time: a Redis that cannot save does
-// not end at all.) A second Stop does nothing.
+// Stop kills the server and removes its directory. (An orderly end can be slow: a Redis
+// that cannot save does not end at all.) A second Stop does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,9 +74,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	return errors.Join(err, os.RemoveAll(s.dir), s.dog.dismiss())
 }
 
-// Halt takes the server down by SIGTERM, in an orderly way, and keeps its data,
-// for [Server.Start]. When ctx is done first, the server is killed, and the error
-// wraps [ErrForced].
+// Halt takes the server down by SIGTERM, in an orderly way, and keeps its data for
+// [Server.Start]. When ctx is done first, the server is killed, and the error wraps
+// [ErrForced].
 func (s *Server) Halt(ctx context.Context) error { return s.HaltBy(ctx, syscall.SIGTERM) }
 
 // HaltBy is [Server.Halt] by another signal.
@@ -87,8 +86,7 @@ func (s *Server) HaltBy(ctx context.Context, sig os.Signal) error {
 	return s.halt(ctx, sig)
 }
 
-// RestartBy is [Server.HaltBy] and [Server.Start]. A server that is down is only
-// started.
+// RestartBy is [Server.HaltBy] and [Server.Start]. A server that is down is only started.
 func (s *Server) RestartBy(ctx context.Context, sig os.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +107,7 @@ func (s *Server) halt(ctx context.Context, sig os.Signal) error {
 		}
 	}
 	p := s.proc.Load()
-	// Found while the server is there: they outlive it for a moment.
+	// Listed while the server runs: descendants outlive it for a moment.
 	tree, err := descendants(ctx, p.pid)
 	if err := errors.Join(err, p.signal(sig)); err != nil {
 		return err
@@ -122,9 +120,8 @@ func (s *Server) halt(ctx context.Context, sig os.Signal) error {
 	}
 }
 
-// Kill ends the server and all its processes by SIGKILL, as the machine's power
-// switch would do, and returns when they are gone. What the server had written
-// stays; [Server.Start] recovers it.
+// Kill ends the server and all its processes by SIGKILL, like a crash, and returns when
+// they are gone. Written data stays, and [Server.Start] recovers it.
 func (s *Server) Kill(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +131,7 @@ func (s *Server) Kill(ctx context.Context) error {
 	return s.kill(ctx)
 }
 
-// kill ends the process that was launched last, whatever has become of ctx.
+// kill ends the process that was launched last, even if ctx is done.
 func (s *Server) kill(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	p := s.proc.Load()
@@ -142,8 +139,8 @@ func (s *Server) kill(ctx context.Context) error {
 	var listErr error
 	if !p.exited() {
 		// Children end by themselves when their parent is gone, but only at their
-		// next wait: a busy session could commit after the crash. A parent that is
-		// stopped makes no more of them. Whether it could be stopped does not matter.
+		// next wait: a busy session could commit after the crash. A stopped parent
+		// forks no more of them. An error of the signal does not matter.
 		_ = p.signal(sigStop)
 		tree, listErr = descendants(ctx, p.pid)
 	}
@@ -154,12 +151,12 @@ func (s *Server) kill(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, listErr)
 	}
-	<-p.done // SIGKILL cannot be refused, so this is short
+	<-p.done // SIGKILL cannot be refused, so the wait is short
 	return errors.Join(listErr, s.ended(ctx, p, tree))
 }
 
-// ended forgets a process that has just ended, ends what is left of its process
-// group, and waits until its descendants are gone.
+// ended forgets an ended process, ends the rest of its process group, and waits until
+// its descendants are gone.
 func (s *Server) ended(ctx context.Context, p *process, tree []entry) error {
 	s.frozen = false
 	s.dog.forget()
@@ -169,9 +166,9 @@ func (s *Server) ended(ctx context.Context, p *process, tree []entry) error {
 	}))
 }
 
-// Pause freezes the server and all its processes by SIGSTOP: connections stay
-// open and nobody answers, as on a machine that hangs. It returns when every
-// thread has stopped, where that can be seen.
+// Pause freezes the server and all its processes by SIGSTOP: connections stay open
+// without an answer, as on a machine that hangs. It returns when every thread has
+// stopped, as far as the platform shows that.
 func (s *Server) Pause(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +177,7 @@ func (s *Server) Pause(ctx context.Context) error {
 	}
 	s.frozen = true
 	p := s.proc.Load()
-	// The parent first: after that there are no new children.
+	// The parent first: a stopped parent forks no children.
 	if err := p.signal(sigStop); err != nil {
 		return err
 	}
@@ -188,15 +185,15 @@ func (s *Server) Pause(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The threads of a process stop once one of them has taken the signal, which
-	// may be a while on a busy machine.
+	// The threads of a process stop once one of them has taken the signal, which may
+	// take a while on a busy machine.
 	pids = append(pids, p.pid)
 	return await(ctx, func(context.Context) (bool, error) {
 		return !slices.ContainsFunc(pids, func(pid int) bool { return !stopped(pid) }), nil
 	})
 }
 
-// Resume lets a paused server go on where it was.
+// Resume continues a paused server.
 func (s *Server) Resume(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +225,7 @@ func signalDescendants(ctx context.Context, pid int, sig syscall.Signal) (sent [
 			return nil, err
 		}
 		tree = slices.DeleteFunc(tree, func(e entry) bool { return slices.Contains(sent, e.pid) })
-		// One more look after each round, for a child whose birth was under way.
+		// One more look after each round, for a child whose fork was under way.
 		if len(tree) == 0 {
 			return sent, nil
 		}
@@ -241,7 +238,7 @@ func signalDescendants(ctx context.Context, pid int, sig syscall.Signal) (sent [
 	}
 }
 
-// await waits for what the kernel is about to do and does not announce.
+// await polls for a change by the kernel that no event announces.
 func await(ctx context.Context, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, obeyWithin, errDisobeyed)
 	defer cancel()

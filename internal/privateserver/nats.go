@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// NATS is NATS with JetStream. conf is the text of its configuration, without
-// address and store: "authorization { token: t }".
+// NATS is NATS with JetStream. conf is its configuration without address and store, such
+// as "authorization { token: t }".
 func NATS(conf string) Program {
 	return Program{
 		Name: "NATS",
@@ -22,10 +22,10 @@ func NATS(conf string) Program {
 	}
 }
 
-// nickname tells this server from all others: the name of its directory.
+// nickname identifies this server: the name of its directory.
 func (s *Server) nickname() string { return filepath.Base(s.dir) }
 
-// askNATS reads the greeting. The server listens when its streams are there.
+// askNATS reads the greeting. The server listens once its streams are loaded.
 func askNATS(ctx context.Context, s *Server) error {
 	greeting, err := talk(ctx, s.Addr(), "")
 	if bytes.Contains(greeting, fmt.Appendf(nil, `"server_name":%q`, s.nickname())) {

@@ -10,18 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PgBouncer is PgBouncer before the PostgreSQL at host and port. mode is its
-// pool_mode. It lets everybody in, as the given user of PostgreSQL.
+// PgBouncer is PgBouncer in front of the PostgreSQL at host and port. mode is its
+// pool_mode. It accepts every client, as the given user of PostgreSQL.
 func PgBouncer(host, port, user, mode string) Program {
 	return Program{
 		Name: "PgBouncer",
 		Command: command("pgbouncer", "on Debian, apt-get install pgbouncer; on macOS, brew install pgbouncer", func(s *Server) ([]string, error) {
-			// The section of databases has one by which this server is known.
+			// One entry of the section of databases identifies this server.
 			conf := fmt.Sprintf("[databases]\n%s = host=127.0.0.1 port=1\n* = host=%s port=%s user=%s\n"+
 				"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n",
 				s.nickname(), host, port, user, s.Port(), mode)
 			if os.Geteuid() == 0 {
-				conf += "user = nobody\n" // it does not run as root
+				conf += "user = nobody\n" // PgBouncer refuses to run as root
 			}
 			path, err := s.WriteFile("pgbouncer.ini", []byte(conf))
 			return []string{path}, err
@@ -30,13 +30,13 @@ func PgBouncer(host, port, user, mode string) Program {
 	}
 }
 
-// askPgBouncer asks the console, which everybody may use here.
+// askPgBouncer asks the console, which is open to every user here.
 func askPgBouncer(ctx context.Context, s *Server) error {
 	conn, err := pgconn.Connect(ctx, "postgres://postgres@"+s.Addr()+"/pgbouncer?sslmode=disable")
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the answer counts, not the farewell
+	defer conn.Close(ctx) //nolint:errcheck // the answer is complete
 	results, err := conn.Exec(ctx, "SHOW DATABASES").ReadAll()
 	if err != nil {
 		return err

@@ -14,16 +14,14 @@ import (
 )
 
 const (
-	// readyEvery is how often a starting server is asked. The fastest take some
-	// milliseconds, PostgreSQL 50 ms; asking more often would only compete.
+	// readyEvery is the interval of checks during a start. The fastest servers take some
+	// milliseconds, PostgreSQL 50 ms; more checks would only compete for the CPU.
 	readyEvery = 20 * time.Millisecond
-	// readyWithin is for a busy machine, and for a start that has to recover a
-	// long log first.
+	// readyWithin is for a busy machine, and for a start that recovers from a long log.
 	readyWithin = 2 * time.Minute
 	// answerWithin bounds one answer.
 	answerWithin = 2 * time.Second
-	// tailBytes of a log go into an error: Erlang is wordy, and the reason comes
-	// first.
+	// tailBytes of a log go into an error: Erlang writes much, with the reason first.
 	tailBytes = 8192
 )
 
@@ -33,7 +31,7 @@ var errNotReady = fmt.Errorf("no answer within %s", readyWithin)
 type process struct {
 	cmd  *exec.Cmd
 	pid  int
-	done chan struct{} // closed when it has ended and been waited for
+	done chan struct{} // closed after Wait
 }
 
 func (p *process) exited() bool {
@@ -45,8 +43,7 @@ func (p *process) exited() bool {
 	}
 }
 
-// signal sends sig through the process handle, which is safe against a process
-// id that belongs to another program by now.
+// signal sends sig through the process handle, which is safe against a reused process id.
 func (p *process) signal(sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("send %s to the server: %w", sig, err)
@@ -54,8 +51,7 @@ func (p *process) signal(sig os.Signal) error {
 	return nil
 }
 
-// Command prepares a program for this server: with its account and environment,
-// in its directory.
+// Command prepares a program with the server's account, environment and directory.
 func (s *Server) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.SysProcAttr = s.program.Account.ProcAttr()
@@ -67,8 +63,7 @@ func (s *Server) Command(ctx context.Context, program string, args ...string) *e
 	return cmd
 }
 
-// start runs the server and waits until it answers. On an error no process is
-// left.
+// start runs the server and waits until it answers. On an error no process is left.
 func (s *Server) start(ctx context.Context) error {
 	path, args, err := s.program.Command(s)
 	if err != nil {
@@ -108,7 +103,7 @@ func (s *Server) launch(ctx context.Context, path string, args []string) (from i
 	p := &process{cmd: cmd, pid: cmd.Process.Pid, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait() // why it ended is in its log
+		_ = cmd.Wait() // the log has the reason
 	}()
 	s.proc.Store(p)
 	s.frozen = false
@@ -144,7 +139,7 @@ func (s *Server) ask(ctx context.Context) error {
 	return s.program.Ask(ctx, s)
 }
 
-// logTail returns the end of what was logged since the log had the size from.
+// logTail returns the end of the log behind offset from.
 func (s *Server) logTail(from int64) string {
 	b, err := os.ReadFile(s.LogFile())
 	if err != nil {
@@ -153,7 +148,7 @@ func (s *Server) logTail(from int64) string {
 	return Tail(b[min(from, int64(len(b))):])
 }
 
-// Tail returns the end of what a program has printed, for an error.
+// Tail returns the end of a program's output, for an error.
 func Tail(output []byte) string {
 	output = bytes.TrimSpace(output)
 	return string(output[max(0, len(output)-tailBytes):])

@@ -10,8 +10,8 @@ import (
 )
 
 // Redis is Redis. It writes every change to its disk before it answers, so that
-// what it has acknowledged survives a kill. args are options for its command
-// line, which win over ours: "--maxmemory", "1mb".
+// acknowledged changes survive a kill. args are options for its command line, which
+// override the usual ones: "--maxmemory", "1mb".
 func Redis(args ...string) Program {
 	return redis(func(s *Server) ([]string, error) {
 		return append([]string{
@@ -21,17 +21,17 @@ func Redis(args ...string) Program {
 	})
 }
 
-// Sentinel is a Redis Sentinel that watches the server at master, under the
-// name "mymaster". It counts a server as down after five seconds: it judges the
-// replicas by the same limit, and a busy machine may stop one for a second. A
-// failover that found no good replica is tried again after 20 s instead of 6 min.
+// Sentinel is a Redis Sentinel that watches the server at master, under the name
+// "mymaster". A server counts as down after five seconds: the limit is also that of the
+// replicas, and a busy machine may stop one for a second. A failover that found no good
+// replica is tried again after 20 s instead of 6 min.
 func Sentinel(master string) Program {
 	return redis(func(s *Server) ([]string, error) {
 		host, port, err := net.SplitHostPort(master)
 		if err != nil {
 			return nil, err
 		}
-		// It rewrites this file.
+		// A Sentinel rewrites this file.
 		path, err := s.WriteFile("sentinel.conf", fmt.Appendf(nil, "port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor mymaster %s %s 1\n"+
 			"sentinel down-after-milliseconds mymaster 5000\nsentinel failover-timeout mymaster 10000\n", s.Port(), s.Dir(), host, port))
 		return []string{path, "--sentinel"}, err
@@ -46,7 +46,7 @@ func redis(args func(*Server) ([]string, error)) Program {
 	}
 }
 
-// command looks the program up each time it is about to start.
+// command looks the program up before each start.
 func command(program, cure string, args func(*Server) ([]string, error)) func(*Server) (string, []string, error) {
 	return func(s *Server) (string, []string, error) {
 		path, err := LookPath(program, cure)
@@ -58,8 +58,8 @@ func command(program, cure string, args func(*Server) ([]string, error)) func(*S
 	}
 }
 
-// askRedis asks for the process id, which every Redis tells to those who may
-// ask. One that wants a password or TLS is ready too, as far as can be seen.
+// askRedis compares the process id. A Redis that wants a password or TLS counts as ready
+// without that.
 func askRedis(ctx context.Context, s *Server) error {
 	answer, err := talk(ctx, s.Addr(), "INFO server\r\n")
 	switch {
@@ -77,13 +77,13 @@ func askRedis(ctx context.Context, s *Server) error {
 // maxAnswer is enough for the first part of an answer.
 const maxAnswer = 4096
 
-// talk says something and returns the first part of the answer.
+// talk sends text and returns the first part of the answer.
 func talk(ctx context.Context, addr, text string) ([]byte, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // the answer counts, not the farewell
+	defer conn.Close() //nolint:errcheck // the answer is complete
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return nil, err

@@ -15,16 +15,15 @@ import (
 	"github.com/notifyd/notifyd/internal/freeport"
 )
 
-// portTries bounds how often Start picks other ports after another program took
-// one of those that it had chosen.
+// portTries bounds how often Start picks other ports after another program has taken one.
 const portTries = 5
 
 var (
 	// ErrNotFound says that this machine lacks the programs of a server. The
 	// error that wraps it names the cure.
 	ErrNotFound = errors.New("not installed")
-	// ErrBusy says that a port of the server is in use, or that something of its
-	// last run is not gone yet.
+	// ErrBusy says that a port of the server is in use, or that its last run has not
+	// ended completely.
 	ErrBusy = errors.New("a port is in use, or the last run is not over")
 	// ErrStopped says that [Server.Stop] has ended the server for good.
 	ErrStopped = errors.New("the server is stopped and its data removed")
@@ -36,9 +35,9 @@ var (
 	ErrForced = errors.New("the server did not stop in time and was killed")
 )
 
-// Program says how to run one kind of server. Name, Command and Ask are required.
+// Program describes one kind of server. Name, Command and Ask are required.
 type Program struct {
-	// Name is what errors call it.
+	// Name of the server in errors.
 	Name string
 	// Account runs it.
 	Account Account
@@ -49,19 +48,19 @@ type Program struct {
 	Port int
 	// MorePorts are set to free ports before Create runs.
 	MorePorts []*int
-	// Env returns the environment of its programs. Nil hands on our own.
+	// Env returns the environment of its programs. Nil is that of this process.
 	Env func(*Server) []string
 	// Create fills the directory of a new server. Nil leaves it empty.
 	Create func(context.Context, *Server) error
 	// Command returns the path and the arguments of its program. It may write
 	// files, and is called before every start.
 	Command func(*Server) (path string, args []string, err error)
-	// Ask asks the server whether it is ready. It must not mistake another
-	// server, which has the port, for this one.
+	// Ask returns an error until the server is ready, and if another server has the
+	// port.
 	Ask func(context.Context, *Server) error
-	// Busy are texts in its log that say that its last run is not over.
+	// Busy are texts in its log by which it reports that its last run is not over.
 	Busy []string
-	// Orphan names the signal that ends a server whose owner has died: "QUIT".
+	// Orphan names the signal that ends a server whose owner has died, such as "QUIT".
 	// "" is KILL.
 	Orphan string
 	// Cleanup runs before the directory is removed. Nil does nothing.
@@ -71,8 +70,8 @@ type Program struct {
 // Server is a private server. Its methods may be called from several goroutines;
 // those that change its state run one after the other.
 //
-// Whoever called [Start] must call [Server.Stop] and must keep the Server until
-// then: the watchdog takes a collected Server for a dead owner.
+// The caller of [Start] calls [Server.Stop], and keeps the Server until then: to the
+// watchdog, a garbage-collected Server is a dead owner.
 type Server struct {
 	program Program
 	dir     string
@@ -85,10 +84,9 @@ type Server struct {
 	stopped bool       // the data is gone
 }
 
-// Start makes a new server and returns once it answers. ctx bounds the start, not
-// the life of the server. The error is [ErrNotFound] where its program is not
-// installed; otherwise it shows what the server itself said. After an error
-// nothing is left behind.
+// Start starts a new server and returns once it answers. ctx bounds the start, not the
+// life of the server. The error is [ErrNotFound] where the program is not installed;
+// otherwise it quotes the server's log. After an error nothing is left behind.
 func Start(ctx context.Context, program Program) (*Server, error) {
 	for range portTries - 1 {
 		s, err := startOnce(ctx, program)
@@ -136,7 +134,7 @@ func (s *Server) create(ctx context.Context) error {
 	return s.start(ctx)
 }
 
-// makeTop makes the server's directory.
+// makeTop creates the server's directory.
 func makeTop(dir string, account Account) (string, error) {
 	if dir == "" {
 		base := os.TempDir()
@@ -169,14 +167,14 @@ func makeTop(dir string, account Account) (string, error) {
 	return dir, nil
 }
 
-// MakeDir makes a directory below [Server.Dir], which belongs to the account.
+// MakeDir creates a directory below [Server.Dir] that belongs to the account.
 func (s *Server) MakeDir(name string) error {
 	path := filepath.Join(s.dir, name)
 	return errors.Join(os.Mkdir(path, 0o700), s.program.Account.own(path))
 }
 
-// WriteFile writes a file below [Server.Dir], which belongs to the account, and
-// returns its path.
+// WriteFile writes a file below [Server.Dir] that belongs to the account, and returns its
+// path.
 func (s *Server) WriteFile(name string, data []byte) (path string, err error) {
 	path = filepath.Join(s.dir, name)
 	return path, errors.Join(os.WriteFile(path, data, 0o600), s.program.Account.own(path))
@@ -209,7 +207,7 @@ func Local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(
 // Dir returns the directory that holds everything of this server.
 func (s *Server) Dir() string { return s.dir }
 
-// LogFile returns the path of what the server wrote to its standard outputs.
+// LogFile returns the path of the server's standard output and error.
 func (s *Server) LogFile() string { return filepath.Join(s.dir, "server.log") }
 
 // PID returns the process id of the running server, 0 while it is down.

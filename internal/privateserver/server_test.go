@@ -39,10 +39,10 @@ func lives(t *testing.T, s *privateserver.Server) {
 		t.Fatal(err)
 	}
 	if s.Addr() != addr || s.PID() == pid {
-		t.Errorf("after a restart it is %d at %s, was %d at %s", s.PID(), s.Addr(), pid, addr)
+		t.Errorf("after a restart the server is %d at %s, was %d at %s", s.PID(), s.Addr(), pid, addr)
 	}
 	if err := s.Start(t.Context()); err == nil {
-		t.Error("a server that runs was started again")
+		t.Error("a running server was started again")
 	}
 	if err := s.Pause(t.Context()); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func lives(t *testing.T, s *privateserver.Server) {
 		t.Fatal(err)
 	}
 	if err := s.Kill(t.Context()); err == nil {
-		t.Error("a server that is down was killed")
+		t.Error("Kill of a dead server returned no error")
 	}
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func lives(t *testing.T, s *privateserver.Server) {
 	}
 }
 
-func TestStartTellsWhatTheServerSaid(t *testing.T) {
+func TestStartQuotesTheServer(t *testing.T) {
 	t.Parallel()
 	for want, program := range map[string]privateserver.Program{
 		"emperor":     privateserver.Redis("--maxmemory-policy", "emperor"),

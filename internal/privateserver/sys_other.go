@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// A private server needs Unix signals and accounts. Elsewhere this package only
-// compiles: Start fails at the watchdog, and the cure is a server of one's own.
+// A private server needs Unix signals and accounts. Elsewhere this package only compiles:
+// Start fails at the watchdog, and tests need a server named by the environment.
 
 const (
 	sigStop = syscall.Signal(19)
@@ -18,10 +18,10 @@ const (
 // ProcAttr gives a child its own process group and the account.
 func (Account) ProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
-// CanEnter reports what keeps the account from reaching path.
+// CanEnter returns nil.
 func (Account) CanEnter(string) error { return nil }
 
-// Trusted reports whether path belongs to us or to root.
+// Trusted returns false: the owner of path is unknown.
 func Trusted(string) bool { return false }
 
 func signalPID(int, syscall.Signal) error { return errors.ErrUnsupported }

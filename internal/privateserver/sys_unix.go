@@ -16,8 +16,8 @@ const (
 	sigCont = syscall.SIGCONT
 )
 
-// ProcAttr gives a child its own process group, so that Ctrl-C reaches this
-// process alone, which then ends the child in its own time; and the account.
+// ProcAttr gives a child the account, and a process group of its own: Ctrl-C reaches this
+// process alone, which then ends the child.
 func (a Account) ProcAttr() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if a.Other() {
@@ -27,8 +27,8 @@ func (a Account) ProcAttr() *syscall.SysProcAttr {
 	return attr
 }
 
-// CanEnter reports what keeps the account from reaching path: every directory
-// on the way, and path itself, must let it pass.
+// CanEnter returns an error unless the account can pass path and every directory on the
+// way.
 func (a Account) CanEnter(path string) error {
 	if !a.Other() {
 		return nil
@@ -66,7 +66,7 @@ func (a Account) mayExecute(info fs.FileInfo) bool {
 	}
 }
 
-// Trusted reports whether path belongs to us or to root, so that nobody else
+// Trusted reports whether path belongs to this account or root, so that no other account
 // can have planted it.
 func Trusted(path string) bool {
 	info, err := os.Lstat(path)
@@ -77,8 +77,8 @@ func Trusted(path string) bool {
 	return ok && (owner.Uid == 0 || int64(owner.Uid) == int64(os.Geteuid())) && info.Mode().Perm()&0o002 == 0
 }
 
-// signalPID sends sig to a process that is not our child, or to the process group
-// -pid. One that is gone is no error.
+// signalPID sends sig to a process that need not be a child, or to the process group -pid.
+// A missing process is no error.
 func signalPID(pid int, sig syscall.Signal) error {
 	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("send %s to process %d: %w", sig, pid, err)

@@ -16,11 +16,11 @@ import (
 type entry struct {
 	pid, parent int
 	state       string // "R", "S", "Z"
-	start       string // tells it from a later process with the same id
+	start       string // distinguishes it from a later process with the same id
 }
 
-// is reports whether e is the process that was listed as other before, and not
-// only the memory of one that has ended.
+// is reports whether e is the process that was listed as other before, and neither a
+// zombie nor a later process.
 func (e entry) is(other entry) bool {
 	return e.pid == other.pid && e.start == other.start && !strings.HasPrefix(e.state, "Z") && e.state != "X"
 }
@@ -57,8 +57,8 @@ func fromProc(stats []string) []entry {
 	return all
 }
 
-// statFields reads "pid (name) state ppid ...", and returns what follows the
-// name, which may hold anything.
+// statFields reads "pid (name) state ppid ...", and returns the fields behind the name,
+// which may contain any character.
 func statFields(path string) []string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -83,9 +83,8 @@ func fromPS(out string) []entry {
 	return all
 }
 
-// descendants returns the children of pid, and theirs. Sessions of PostgreSQL and
-// helpers of Erlang are in sessions of their own, so that no process group
-// reaches them all.
+// descendants returns the children of pid, and theirs. No process group has all of them:
+// backends of PostgreSQL and helpers of Erlang are in sessions of their own.
 func descendants(ctx context.Context, pid int) ([]entry, error) {
 	all, err := processes(ctx)
 	if err != nil {
@@ -111,8 +110,8 @@ func anyAlive(ctx context.Context, these []entry) (bool, error) {
 	return slices.ContainsFunc(all, func(e entry) bool { return slices.ContainsFunc(these, e.is) }), err
 }
 
-// stopped reports whether all threads of a process have stopped. Without /proc it
-// says so at once.
+// stopped reports whether all threads of a process have stopped; without /proc it is
+// always true.
 func stopped(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// tree is a server with one child in its process group, and one outside of it.
+// tree is a server with one child in its process group, and one outside it.
 func tree(t *testing.T) *Server {
 	t.Helper()
 	if _, err := exec.LookPath("setsid"); err != nil && os.Getenv("NOTIFYD_TEST_REQUIRE") == "" {
@@ -85,7 +85,7 @@ func TestPauseStopsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	if stopped(s.PID()) {
-		t.Error("it is stopped after Resume")
+		t.Error("the server is stopped after Resume")
 	}
 	if err := errors.Join(s.Pause(t.Context()), s.Halt(t.Context())); err != nil {
 		t.Error(err)
@@ -102,7 +102,7 @@ func statesOf(these []entry) []string {
 	return slices.Compact(states)
 }
 
-// TestHaltEndsWithItsContext halts a server by a signal that ends nobody.
+// TestHaltEndsWithItsContext halts a server by a signal that ends no process.
 func TestHaltEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s := tree(t)
@@ -125,7 +125,7 @@ func TestAccountCannotEnterAClosedDirectory(t *testing.T) {
 	if err := (Account{}).CanEnter(dir); err != nil {
 		t.Errorf("our own account: %v", err)
 	}
-	if err := (Account{name: "somebody", uid: 54321, gid: 54321}).CanEnter(dir); !errors.Is(err, fs.ErrPermission) {
+	if err := (Account{name: "other", uid: 54321, gid: 54321}).CanEnter(dir); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("CanEnter = %v, want %v", err, fs.ErrPermission)
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"sync"
 )
 
-// watchScript reads process ids, the last one being the server that runs now
-// (0: none), until its owner closes the pipe or dies. Then it sends the signal
-// $2 to that server's process group, and removes the directory $1. The server
-// may be frozen, hence CONT.
+// watchScript reads process ids until its owner closes the pipe or dies; the last one is
+// the running server (0: none). Then it sends the signal $2 to that server's process
+// group, and removes the directory $1. CONT is for a frozen server.
 const watchScript = `
 pid=0
 while read -r p; do pid=$p; done
@@ -32,12 +31,12 @@ type watchdog struct {
 	mu   sync.Mutex // one id at a time
 }
 
-// startWatchdog starts the watchdog of the server in dir, which signal, such as
-// KILL, ends. The caller ends the watchdog by dismiss.
+// startWatchdog starts the watchdog of the server in dir. signal, such as KILL, ends the
+// server; dismiss ends the watchdog.
 func startWatchdog(ctx context.Context, dir, signal string) (*watchdog, error) {
-	// Its life is the server's, not ctx's.
+	// The watchdog lives as long as the server, not as ctx.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", "-c", watchScript, "notifyd-watchdog", dir, signal)
-	// A process group of its own: Ctrl-C and a kill of our group pass it by.
+	// A process group of its own, against Ctrl-C and a kill of this process's group.
 	cmd.SysProcAttr = Account{}.ProcAttr()
 	cmd.Dir = "/"
 	pipe, err := cmd.StdinPipe()
@@ -50,18 +49,17 @@ func startWatchdog(ctx context.Context, dir, signal string) (*watchdog, error) {
 	return &watchdog{cmd: cmd, pipe: pipe}, nil
 }
 
-// watch names the process to end. A watchdog that was killed cannot be told,
-// which costs its service and nothing else.
+// watch names the process to end. A killed watchdog cannot read it, which is ignored.
 func (w *watchdog) watch(pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, _ = fmt.Fprintln(w.pipe, pid)
 }
 
-// forget tells that the process is gone: its id may soon be another's.
+// forget names no process: the id of an ended one may be reused.
 func (w *watchdog) forget() { w.watch(0) }
 
-// dismiss ends the watchdog, after the server is gone and forgotten.
+// dismiss ends the watchdog once the server is gone and forgotten.
 func (w *watchdog) dismiss() error {
 	err := w.pipe.Close()
 	if waitErr := w.cmd.Wait(); err == nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWatchdogEndsTheWholeGroup lets a watchdog go while its server still runs,
-// as when its owner dies.
+// TestWatchdogEndsTheWholeGroup closes a watchdog's pipe while its server still runs, as
+// the owner's death does.
 func TestWatchdogEndsTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "server")
@@ -29,7 +29,7 @@ func TestWatchdogEndsTheWholeGroup(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := out.Read(make([]byte, 1)); err != nil { // the child is there
+	if _, err := out.Read(make([]byte, 1)); err != nil { // the child runs
 		t.Fatal(err)
 	}
 	children, err := descendants(t.Context(), cmd.Process.Pid)
@@ -37,7 +37,7 @@ func TestWatchdogEndsTheWholeGroup(t *testing.T) {
 		t.Fatalf("children = %v, %v; want one", children, err)
 	}
 	dog.watch(cmd.Process.Pid)
-	// Both hold the other end, so that this returns when both are gone.
+	// Both hold the other end: this returns when both are gone.
 	ended := make(chan error, 1)
 	go func() {
 		_, err := out.Read(make([]byte, 1))

@@ -9,20 +9,19 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// EnvLib names the environment variable with the directory of Kafka's jars.
-// Where it is set, no other place is looked at.
+// EnvLib names the environment variable with the directory of Kafka's jars. If it is set,
+// [Find] looks nowhere else.
 const EnvLib = "NOTIFYD_KAFKA_LIB"
 
-// Programs are what a server is run with.
+// Programs run a server.
 type Programs struct {
 	Java string // path of the program java
 	Lib  string // directory with Kafka's jars
 }
 
-// Find looks for java in JAVA_HOME and PATH, and for Kafka's jars in the
-// directory that [EnvLib] names, or in .cache/kafka/lib of notifyd's own checkout
-// when we work inside one. The error wraps [privateserver.ErrNotFound] and names
-// the cure.
+// Find looks for java in JAVA_HOME and PATH, and for Kafka's jars in the directory that
+// [EnvLib] names, or in .cache/kafka/lib of the notifyd checkout around the working
+// directory. The error wraps [privateserver.ErrNotFound] and names the cure.
 func Find() (Programs, error) {
 	java, err := findJava()
 	if err != nil {
@@ -54,8 +53,8 @@ func findJava() (string, error) {
 	return java, nil
 }
 
-// checkoutLib returns the directory of the jars below the directory that holds
-// our go.mod, ours or a parent's.
+// checkoutLib returns the directory of the jars below the directory of notifyd's go.mod,
+// which is the working directory or a parent.
 func checkoutLib() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -67,7 +66,7 @@ func checkoutLib() (string, error) {
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", fmt.Errorf("we are not in notifyd's checkout: Kafka is %w (let %s name the directory with Kafka's jars)", privateserver.ErrNotFound, EnvLib)
+			return "", fmt.Errorf("not in a checkout of notifyd: Kafka is %w (set %s to the directory of Kafka's jars)", privateserver.ErrNotFound, EnvLib)
 		}
 		dir = parent
 	}

@@ -22,8 +22,8 @@ const (
 	listenerSecure     = "SECURE"
 )
 
-// clusterID returns a new id as Kafka writes it: a random UUID in 22 letters. One
-// that begins with a dash would look like an option to the tool that is given it.
+// clusterID returns a new id as Kafka writes it: a random UUID in 22 letters. The tool
+// that formats the directory would take a leading dash for an option.
 func clusterID() string {
 	var id [16]byte
 	for {
@@ -34,8 +34,8 @@ func clusterID() string {
 	}
 }
 
-// properties returns server.properties: one node that is everything, topics
-// without replicas, and no waiting for others that will not come.
+// properties returns server.properties: one node with both roles, topics without
+// replicas, and no waiting for other nodes.
 func (k *Server) properties(s *privateserver.Server) map[string]string {
 	listeners := map[string]int{listenerPlain: s.Port(), listenerController: k.controller}
 	protocols := map[string]string{listenerPlain: "PLAINTEXT", listenerController: "PLAINTEXT"}
@@ -72,8 +72,8 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 		"share.coordinator.state.topic.replication.factor": "1",
 		"share.coordinator.state.topic.min.isr":            "1",
 		"group.initial.rebalance.delay.ms":                 "0",
-		// A broker that was killed is back when the controller, which is itself,
-		// has forgotten it. Nine seconds are for brokers on other machines.
+		// A killed broker can register again when the controller has forgotten it. The
+		// default of nine seconds is for brokers on other machines.
 		"broker.session.timeout.ms": "3000",
 	}
 	k.cfg.Secure.addTo(all)
@@ -83,7 +83,7 @@ func (k *Server) properties(s *privateserver.Server) map[string]string {
 
 // addTo adds the settings of the second listener.
 func (s Secure) addTo(all map[string]string) {
-	const of = "listener.name.secure." // lower case, says Kafka's documentation
+	const of = "listener.name.secure." // Kafka requires lower case
 	if s.Users != nil {
 		var users strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(s.Users)) {
@@ -106,7 +106,7 @@ func (s Secure) addTo(all map[string]string) {
 	}
 }
 
-// format writes server.properties and makes the directory of the data.
+// format writes server.properties and creates the data directory.
 func (k *Server) format(ctx context.Context, s *privateserver.Server) error {
 	var text strings.Builder
 	properties := k.properties(s)

@@ -12,40 +12,40 @@ import (
 )
 
 const (
-	// nodeID is that of the only node.
+	// nodeID of the only node.
 	nodeID = 1
-	// propertiesFile is its configuration, in the directory of the server.
+	// propertiesFile is the configuration, in the directory of the server.
 	propertiesFile = "server.properties"
 )
 
-// Config describes a server. The zero value is a small one without any security.
+// Config describes a server. The zero value is a small server without security.
 type Config struct {
-	// Programs are what to run; the zero value is what [Find] finds.
+	// Programs to run; the zero value is the result of [Find].
 	Programs Programs
-	// Properties are further lines of server.properties, or replace some of ours.
+	// Properties are further lines of server.properties, or replace the usual ones.
 	Properties map[string]string
 	// Secure opens a second listener for clients; see [Server.SecureAddr].
 	Secure Secure
-	// Tuned runs the server as one in production, with the JVM's own compiler and
+	// Tuned runs the server as in production, with the JVM's default compilers and
 	// collector and a heap of 1 GiB. Otherwise it has 256 MiB, and starts faster.
 	Tuned bool
 }
 
-// Secure is how clients are to reach the second listener. The first one stays
-// open to everybody, whose name is then User:ANONYMOUS.
+// Secure describes the second listener. The first one stays open to every client, as
+// User:ANONYMOUS.
 type Secure struct {
 	// Users are names and passwords, for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
-	// OAUTHBEARER takes unsigned tokens of anybody. Nil is a listener without SASL.
+	// OAUTHBEARER accepts any unsigned token. Nil is a listener without SASL.
 	Users map[string]string
 	// KeyStore is a PEM file with the key and the certificate chain of the server,
 	// "" for a listener without TLS.
 	KeyStore string
-	// TrustStore is a PEM file with the authorities of clients' certificates,
-	// which are asked for then. "" asks for none.
+	// TrustStore is a PEM file with the authorities of clients' certificates, which are
+	// then required. "" requires none.
 	TrustStore string
 }
 
-// protocol returns Kafka's word for it, "" for no second listener.
+// protocol returns Kafka's name of the security protocol, "" for no second listener.
 func (s Secure) protocol() string {
 	switch {
 	case s.Users != nil && s.KeyStore != "":
@@ -68,9 +68,9 @@ type Server struct {
 	controller, secure int    // ports, fixed once Start has returned
 }
 
-// Start makes a new server in a temporary directory and returns once it takes
-// part in its cluster of one. ctx bounds the start, not the life of the server,
-// which the caller ends by Stop.
+// Start starts a new server in a temporary directory and returns once it serves its
+// cluster of one node. ctx bounds the start, not the life of the server, which the
+// caller ends by Stop.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Programs == (Programs{}) {
 		var err error
@@ -95,8 +95,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return k, nil
 }
 
-// flags of the JVM. The first compiler alone and the simplest collector start in
-// half the time and use a third of the memory.
+// flags of the JVM. The C1 compiler alone and the serial collector start in half the time
+// and use a third of the memory.
 func (c Config) flags() []string {
 	if c.Tuned {
 		return []string{"-Xms1g", "-Xmx1g"}
@@ -104,9 +104,8 @@ func (c Config) flags() []string {
 	return []string{"-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"}
 }
 
-// ask looks whether the node takes part in the cluster that we have formatted:
-// another server may sit on a port that ours did not get. A broker is listed once
-// the controller lets it serve.
+// ask checks that the node serves the cluster of k: the port may belong to another
+// server. A broker is listed once the controller lets it serve.
 func (k *Server) ask(ctx context.Context, s *privateserver.Server) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.Addr()), kgo.RequestRetries(0))
 	if err != nil {
@@ -129,7 +128,7 @@ func (k *Server) ask(ctx context.Context, s *privateserver.Server) error {
 }
 
 // SecureAddr returns host and port of the listener that [Config.Secure] asks for.
-// Addr returns those of the one that is open to everybody.
+// Addr returns those of the open listener.
 func (k *Server) SecureAddr() string { return privateserver.Local(k.secure) }
 
 // classPath names all jars; java itself expands the star.

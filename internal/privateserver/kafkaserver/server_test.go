@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// patience bounds waiting for something that is to happen.
+// patience bounds every wait.
 const patience = 2 * time.Minute
 
 func client(t *testing.T, addr string, opts ...kgo.Opt) *kgo.Client {
@@ -67,7 +67,7 @@ func TestLives(t *testing.T) {
 		t.Errorf("Addr() = %s after a restart, was %s", s.Addr(), addr)
 	}
 	if err := s.Start(t.Context()); err == nil {
-		t.Error("a server that runs was started again")
+		t.Error("a running server was started again")
 	}
 	produce(t, cl, "b")
 
@@ -116,7 +116,7 @@ func TestSecureListener(t *testing.T) {
 	}
 }
 
-func TestStartTellsWhatTheServerSaid(t *testing.T) {
+func TestStartQuotesTheServer(t *testing.T) {
 	t.Parallel()
 	if _, err := kafkaserver.Find(); err != nil {
 		testenv.Need(t, "kafka", err)

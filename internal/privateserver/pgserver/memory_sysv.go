@@ -19,9 +19,9 @@ import (
 // server's System V shared memory segment, counted from 0.
 const memoryLine = 6
 
-// freeMemory removes the small shared memory segment of a server that was killed
-// and not started again: nothing else would until the machine restarts, and the
-// kernel allows a few thousand. After an orderly end there is no postmaster.pid.
+// freeMemory removes the small shared memory segment of a server that was killed and not
+// started again: otherwise it stays until the machine restarts, and the kernel allows a
+// few thousand. After an orderly end postmaster.pid is gone.
 func freeMemory(dataDir string, account privateserver.Account) error {
 	b, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -32,7 +32,7 @@ func freeMemory(dataDir string, account privateserver.Account) error {
 	}
 	lines := strings.Split(string(b), "\n")
 	if len(lines) <= memoryLine {
-		return nil // it was killed before it had any
+		return nil // killed before it had a segment
 	}
 	fields := strings.Fields(lines[memoryLine])
 	if len(fields) != 2 {
@@ -45,8 +45,8 @@ func freeMemory(dataDir string, account privateserver.Account) error {
 	return removeSegment(id, account.UID())
 }
 
-// removeSegment removes a segment if it belongs to the server's account: the id
-// comes from a file that this account may write, and we may be root.
+// removeSegment removes a segment only if it belongs to the server's account: the id comes
+// from a file that this account can write, and this process may be root.
 func removeSegment(id, owner int) error {
 	var desc unix.SysvShmDesc
 	_, err := unix.SysvShmCtl(id, unix.IPC_STAT, &desc)

@@ -21,10 +21,10 @@ import (
 // superuser is the role that owns every private server.
 const superuser = "postgres"
 
-// Config describes a server. The zero value is a fast one on a free port, with
-// its data in a temporary directory.
+// Config describes a server. The zero value is a fast server on a free port, with its
+// data in a temporary directory.
 type Config struct {
-	// BinDir holds postgres and initdb. "" is what [Find] finds.
+	// BinDir holds postgres and initdb. "" is the result of [Find].
 	BinDir string
 	// Dir is where the server keeps its data, log and socket; [Server.Stop]
 	// removes it. It must be empty or not exist. "" is a new directory below
@@ -34,16 +34,14 @@ type Config struct {
 	Port int
 	// Settings are lines for postgresql.conf, name to value without quotes.
 	Settings map[string]string
-	// Durable makes the server flush to disk like one in production. Without
-	// it fsync is off: committed data survives the death of the server, but
-	// not of the machine.
+	// Durable makes the server flush to disk as in production. Without it fsync is off:
+	// committed data survives a crash of the server, but not of the machine.
 	Durable bool
 	// Log receives progress lines for a human. May be nil.
 	Log io.Writer
 }
 
-// Server is a running private PostgreSQL. Whoever called [Start] must call
-// [Server.Stop].
+// Server is a running private PostgreSQL. The caller of [Start] calls [Server.Stop].
 type Server struct {
 	*privateserver.Server
 
@@ -51,9 +49,9 @@ type Server struct {
 	version string // fixed once Start has returned
 }
 
-// Start makes a new cluster, starts it and returns once it answers queries.
-// ctx bounds the start, not the life of the server. The error tells what the
-// server itself said; nothing is left behind then.
+// Start creates a cluster, starts it and returns once it answers queries. ctx bounds the
+// start, not the life of the server. The error quotes the server's log; nothing is left
+// behind then.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.BinDir == "" {
 		var err error
@@ -88,8 +86,8 @@ func start(ctx context.Context, cfg Config, fill func(context.Context, *privates
 		},
 		Ask:  pg.ask,
 		Busy: []string{"pre-existing shared memory block", `"postmaster.pid" already exists`},
-		// The one signal that ends a server with frozen sessions and also has it
-		// free its shared memory.
+		// The only signal by which a server ends even with frozen sessions, and frees its
+		// shared memory.
 		Orphan:  "QUIT",
 		Cleanup: func(s *privateserver.Server) error { return freeMemory(dataDir(s), account) },
 	})
@@ -99,28 +97,28 @@ func start(ctx context.Context, cfg Config, fill func(context.Context, *privates
 	return pg, nil
 }
 
-// serverAccount returns who runs PostgreSQL, which refuses to run as root.
+// serverAccount returns the account for PostgreSQL, which refuses to run as root.
 func serverAccount() (privateserver.Account, error) {
 	return privateserver.Unprivileged("postgres", "_postgres", "nobody")
 }
 
-// environment is ours without what would change the server or the language of
-// the messages that a start looks for.
+// environment is that of this process, without variables that would change the server or
+// the language of the messages that a start looks for.
 func environment(*privateserver.Server) []string {
-	ours := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "PG") || strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "LANG")
 	})
-	return append(ours, "LC_ALL=C")
+	return append(env, "LC_ALL=C")
 }
 
-// ask connects once and learns the version. It accepts only our own server:
-// another one may sit on a port that ours did not get.
+// ask connects once and reads the version. It accepts s only: the port may belong to
+// another server.
 func (s *Server) ask(ctx context.Context, server *privateserver.Server) error {
 	conn, err := pgx.Connect(ctx, serverURL(server.Addr(), "postgres"))
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the answer counts, not the farewell
+	defer conn.Close(ctx) //nolint:errcheck // the answer is complete
 	var dir, version string
 	const query = `SELECT current_setting('data_directory'), current_setting('server_version')`
 	if err := conn.QueryRow(ctx, query).Scan(&dir, &version); err != nil {
@@ -144,8 +142,8 @@ func serverURL(addr, db string) string {
 	return u.String()
 }
 
-// Version returns the version as the server tells it, "18.4" for example; a
-// distribution may add to it, as in "15.18 (Debian 15.18-0+deb12u1)".
+// Version returns the server_version, "18.4" for example; a distribution may add to it,
+// as in "15.18 (Debian 15.18-0+deb12u1)".
 func (s *Server) Version() string { return s.version }
 
 func dataDir(s *privateserver.Server) string { return filepath.Join(s.Dir(), "data") }

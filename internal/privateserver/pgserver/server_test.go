@@ -182,7 +182,7 @@ func TestStopWithACancelledContextKills(t *testing.T) {
 // TestOwnDirAndPort also covers a durable server.
 func TestOwnDirAndPort(t *testing.T) {
 	t.Parallel()
-	port, err := freeport.Pick(t.Context()) // which nobody else is given while it is free
+	port, err := freeport.Pick(t.Context()) // gives the port to no other process
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestOwnDirAndPort(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// A child that a parallel test is just forking still holds the socket.
+	// A child that a parallel test is forking may still hold the socket.
 	eventually(t, "the port is free", func() bool {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
 		if err == nil {
@@ -223,7 +223,7 @@ func TestOwnDirAndPort(t *testing.T) {
 	}
 }
 
-// TestClosedDir is about root, who can enter what the server's account cannot.
+// TestClosedDir: as root, a directory must also be open to the server's account.
 func TestClosedDir(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -239,7 +239,7 @@ func TestClosedDir(t *testing.T) {
 	}
 }
 
-func TestStartTellsWhatTheServerSaid(t *testing.T) {
+func TestStartQuotesTheServer(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]struct {
 		settings map[string]string
@@ -247,7 +247,7 @@ func TestStartTellsWhatTheServerSaid(t *testing.T) {
 	}{
 		"unknown":    {map[string]string{"no_such_thing": "1"}, "unrecognized configuration parameter"},
 		"wrong":      {map[string]string{"max_connections": "many"}, "invalid value for parameter"},
-		"bad name":   {map[string]string{"a = 1\nb": "1"}, "no name of a PostgreSQL parameter"},
+		"bad name":   {map[string]string{"a = 1\nb": "1"}, "not the name of a PostgreSQL parameter"},
 		"many lines": {map[string]string{"search_path": "a\nb"}, "cannot span lines"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -265,13 +265,13 @@ func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("every other test is one of this already")
 	}
-	nobody, err := privateserver.Unprivileged("nobody")
+	account, err := privateserver.Unprivileged("nobody")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := startHelper(t, nobody)
-	if h.uid != strconv.Itoa(nobody.UID()) {
-		t.Fatalf("the helper runs as %s, want %d", h.uid, nobody.UID())
+	h := startHelper(t, account)
+	if h.uid != strconv.Itoa(account.UID()) {
+		t.Fatalf("the helper runs as %s, want %d", h.uid, account.UID())
 	}
 	if got := queryText(t, connect(t, h.url), "SELECT 'here'"); got != "here" {
 		t.Errorf("answer = %q", got)

@@ -13,16 +13,16 @@ import (
 // promoteWithin bounds how long a promotion may take, in seconds.
 const promoteWithin = 60
 
-// StartStandby starts a server that follows primary by streaming replication.
-// Its data is a copy for which primary goes down for a moment, so that it takes
-// no program which some packages of PostgreSQL lack. The settings are those of
-// primary, with those of cfg added. It is stopped like any other.
+// StartStandby starts a server that follows primary by streaming replication. primary goes
+// down for a moment to be copied: pg_basebackup is missing in some packages of PostgreSQL.
+// The settings are those of primary, with those of cfg added. The caller calls
+// [Server.Stop].
 func StartStandby(ctx context.Context, primary *Server, cfg Config) (*Server, error) {
 	cfg.BinDir = primary.binDir
 	return start(ctx, cfg, func(ctx context.Context, s *privateserver.Server) error { return follow(ctx, s, primary, cfg) })
 }
 
-// follow fills the directory with a copy of primary that follows it.
+// follow fills the directory with a copy of primary, configured as its standby.
 func follow(ctx context.Context, s *privateserver.Server, primary *Server, cfg Config) error {
 	if err := primary.Halt(ctx, Fast); err != nil {
 		return fmt.Errorf("halt the primary: %w", err)
@@ -34,7 +34,7 @@ func follow(ctx context.Context, s *privateserver.Server, primary *Server, cfg C
 		return fmt.Errorf("start the primary again: %w", err)
 	}
 	if _, err := s.WriteFile("data/standby.signal", nil); err != nil {
-		return fmt.Errorf("make a standby: %w", err)
+		return fmt.Errorf("create a standby: %w", err)
 	}
 	settings := map[string]string{"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s", primary.Port(), superuser)}
 	maps.Copy(settings, cfg.Settings)
@@ -42,13 +42,13 @@ func follow(ctx context.Context, s *privateserver.Server, primary *Server, cfg C
 	return configure(s, cfg)
 }
 
-// Promote makes a primary of a standby, and returns when it takes writes.
+// Promote turns a standby into a primary, and returns when it accepts writes.
 func (s *Server) Promote(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.URL(""))
 	if err != nil {
 		return fmt.Errorf("promote: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the answer counts, not the farewell
+	defer conn.Close(ctx) //nolint:errcheck // the answer is complete
 	var done bool
 	if err := conn.QueryRow(ctx, `SELECT pg_promote(true, $1)`, promoteWithin).Scan(&done); err != nil {
 		return fmt.Errorf("promote: %w", err)

@@ -12,11 +12,11 @@ import (
 // errNotFound names the cure.
 var errNotFound = fmt.Errorf("RabbitMQ is %w: make setup installs it, or apt-get install rabbitmq-server", privateserver.ErrNotFound)
 
-// programs are the three that a node takes.
+// programs are the three programs of a node.
 type programs struct{ server, ctl, epmd string }
 
-// find looks for the programs of Debian and of Homebrew. It passes by
-// /usr/sbin, where Debian has a wrapper that knows one node only, the system's.
+// find looks for the programs of Debian and of Homebrew, but not in /usr/sbin, where
+// Debian has a wrapper for the system's node only.
 func find() (programs, error) {
 	folders := []string{"/usr/lib/rabbitmq/bin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin"}
 	if more, err := filepath.Glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin"); err == nil {

@@ -19,23 +19,23 @@ import (
 // answerWithin bounds a connection that asks whether the node is ready.
 const answerWithin = 2 * time.Second
 
-// script runs epmd, $1 on port $2, in the process group of the node, $3, so that
-// they end together. Without it the node would leave a daemon behind.
+// script runs epmd, $1 on port $2, in the process group of the node, $3, so that both end
+// together. Otherwise the node would leave an epmd daemon behind.
 const script = `"$1" -port "$2" -address 127.0.0.1 & exec "$3"`
 
 func (r *Server) command(*privateserver.Server) (path string, args []string, err error) {
 	return "/bin/sh", []string{"-c", script, "sh", r.programs.epmd, strconv.Itoa(r.epmd), r.programs.server}, nil
 }
 
-// environment makes every program keep to this node, whatever node a
-// developer's own environment names.
+// environment makes every program use this node, even if the developer's environment
+// names another one.
 func (r *Server) environment(s *privateserver.Server) []string {
-	ours := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "RABBITMQ_") || strings.HasPrefix(kv, "ERL_") || strings.HasPrefix(kv, "HOME=")
 	})
 	home := filepath.Join(s.Dir(), homeDir)
 	const onLoopback = "-kernel inet_dist_use_interface {127,0,0,1}"
-	return append(ours,
+	return append(env,
 		"HOME="+home, // of the cookie
 		"RABBITMQ_NODENAME="+nodeName(s),
 		"RABBITMQ_NODE_IP_ADDRESS=127.0.0.1",
@@ -53,27 +53,26 @@ func (r *Server) environment(s *privateserver.Server) []string {
 		"ERL_CRASH_DUMP_SECONDS=0", // none
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"ERL_EPMD_PORT="+strconv.Itoa(r.epmd),
-		// Makes the start script become the node instead of being its parent, so
-		// that a signal to the one is a signal to the other. Nothing else asks
-		// for it: systemd itself is recognised by NOTIFY_SOCKET.
+		// Makes the start script exec the node instead of being its parent, so that
+		// signals reach the node. It has no other effect: RabbitMQ recognises systemd by
+		// NOTIFY_SOCKET.
 		"RUNNING_UNDER_SYSTEMD=true",
 		"NOTIFY_SOCKET=",
 	)
 }
 
-// nodeName is what Erlang knows the node by. It tells two nodes of a machine apart.
+// nodeName is the Erlang name of the node, unique on the machine.
 func nodeName(s *privateserver.Server) string {
 	return "notifyd" + strconv.Itoa(s.Port()) + "@localhost"
 }
 
-// ask connects once. It accepts only our own node: another one may sit on a
-// port that ours did not get.
+// ask connects once. It accepts s only: the port may belong to another node.
 func ask(_ context.Context, s *privateserver.Server) error {
 	conn, err := amqp.DialConfig(vhostURL(s.Addr(), ""), amqp.Config{Dial: amqp.DefaultDial(answerWithin)})
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // the answer counts, not the farewell
+	defer conn.Close() //nolint:errcheck // the answer is complete
 	name, _, _ := strings.Cut(nodeName(s), "@")
 	if got, _ := conn.Properties["cluster_name"].(string); !strings.HasPrefix(got, name+"@") {
 		return fmt.Errorf("another node, %q, has the port", got)
@@ -81,8 +80,7 @@ func ask(_ context.Context, s *privateserver.Server) error {
 	return nil
 }
 
-// Ctl runs rabbitmqctl on the node and returns what it printed. It takes about
-// a second.
+// Ctl runs rabbitmqctl on the node and returns its output. It takes about a second.
 func (r *Server) Ctl(ctx context.Context, args ...string) (string, error) {
 	cmd := r.Command(ctx, r.programs.ctl, append([]string{"--quiet"}, args...)...)
 	var stdout, stderr bytes.Buffer

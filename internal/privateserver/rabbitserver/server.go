@@ -14,34 +14,34 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver"
 )
 
-// The account that every node has, with all rights in the vhost "/". RabbitMQ
-// lets it in over the loopback only.
+// The default account of every node, with all rights in the vhost "/". RabbitMQ accepts it
+// over the loopback only.
 const (
 	User     = "guest"
 	Password = "guest"
 )
 
-// homeDir is the directory of the node below that of the server.
+// homeDir is the directory of the node, below that of the server.
 const homeDir = "node"
 
-// Config describes a node. The zero value is one without TLS.
+// Config describes a node. The zero value is a node without TLS.
 type Config struct {
 	// Settings are lines for rabbitmq.conf, name to value.
 	Settings map[string]string
-	// TLS opens a second listener that asks clients for a certificate, and lets
-	// those who show one in by its common name (EXTERNAL). Nil for none.
+	// TLS opens a second listener that asks clients for a certificate, whose common name
+	// is the user (EXTERNAL). Nil for none.
 	TLS *TLS
 }
 
 // TLS names PEM files that the node reads. They are copied into its directory.
 type TLS struct {
-	// CAFile has the authority that clients' certificates must come from.
+	// CAFile has the authority of clients' certificates.
 	CAFile string
 	// CertFile and KeyFile are the node's own certificate and its key.
 	CertFile, KeyFile string
 }
 
-// Server is a RabbitMQ node. Whoever called [Start] must call Stop.
+// Server is a RabbitMQ node. The caller of [Start] calls Stop.
 type Server struct {
 	*privateserver.Server
 
@@ -50,8 +50,8 @@ type Server struct {
 	tls, dist, epmd int // ports, fixed once Start has returned
 }
 
-// Start makes a new node and returns once it takes connections. ctx bounds the
-// start, not the life of the node.
+// Start starts a new node and returns once it accepts connections. ctx bounds the start,
+// not the life of the node.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	programs, err := find()
 	if err != nil {
@@ -90,11 +90,11 @@ func vhostURL(addr, vhost string) string {
 	return u.String()
 }
 
-// TLSAddr returns host and port of the listener with TLS, which is there if
-// [Config.TLS] was set. Addr returns those of the one without.
+// TLSAddr returns host and port of the listener of [Config.TLS]. Addr returns those of the
+// listener without TLS.
 func (r *Server) TLSAddr() string { return privateserver.Local(r.tls) }
 
-// writeConfig fills the directory.
+// writeConfig writes the configuration of the node.
 func (r *Server) writeConfig(_ context.Context, s *privateserver.Server) error {
 	write := func(name string, data []byte) error {
 		_, err := s.WriteFile(filepath.Join(homeDir, name), data)
@@ -105,7 +105,7 @@ func (r *Server) writeConfig(_ context.Context, s *privateserver.Server) error {
 	}
 	settings := map[string]string{
 		"loopback_users.guest": "true",
-		// The directory is thrown away, and tests need but a little of it.
+		// Tests need little space; the default stops a node on a nearly full disk.
 		"disk_free_limit.absolute": "20MB",
 	}
 	plugins := "[]."

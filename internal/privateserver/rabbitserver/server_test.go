@@ -39,7 +39,7 @@ func start(t *testing.T) *Server {
 	return s
 }
 
-// TestLife takes a node through everything that tests do to one.
+// TestLife takes a node through all operations that tests use.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -50,8 +50,7 @@ func TestLife(t *testing.T) {
 		t.Error("rabbitmqctl no_such_command succeeded")
 	}
 	put(t, s, "kept")
-	// RabbitMQ confirms a message while the queue that it is in may still be in
-	// the memory of Mnesia alone.
+	// RabbitMQ may confirm a message while its queue is only in the memory of Mnesia.
 	if _, err := s.Ctl(t.Context(), "eval", "mnesia:sync_log()."); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +140,7 @@ func TestURL(t *testing.T) {
 	}
 }
 
-func TestStartSaysWhatTheNodeSaid(t *testing.T) {
+func TestStartQuotesTheNode(t *testing.T) {
 	t.Parallel()
 	if _, err := find(); err != nil && os.Getenv("NOTIFYD_TEST_REQUIRE") == "" {
 		t.Skip(err)

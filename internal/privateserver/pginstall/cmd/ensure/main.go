@@ -1,5 +1,5 @@
-// Command ensure makes sure that this machine has a PostgreSQL server program,
-// installs one where it has not, and prints the directory that holds it.
+// Command ensure finds a PostgreSQL server program on this machine, or installs one, and
+// prints its directory.
 package main
 
 import (

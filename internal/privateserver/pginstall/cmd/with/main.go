@@ -1,18 +1,16 @@
 //go:build unix
 
-// Command with runs a command that has a private PostgreSQL of its own, and installs
-// PostgreSQL where there is none:
+// Command with runs a command with a private PostgreSQL, and installs PostgreSQL where it
+// is missing:
 //
 //	with [-also VARIABLE=DATABASE] COMMAND [ARGUMENT]...
 //
-// The command finds the URL of its database in DATABASE_URL, and that of another one,
-// which is made for it, in VARIABLE. The server and its data are gone when the command
-// has ended.
+// The command finds the URL of its database in DATABASE_URL, and the URL of another, empty
+// database in VARIABLE. The server and its data are gone when the command has ended.
 //
-// with becomes the command, so that signals and the exit code are the command's own.
-// What starts the server is a second process. It reads from a pipe that the command
-// inherits, and stops the server when the pipe has no writer left, however the
-// command has ended.
+// with becomes the command, so that signals and the exit code are the command's own. A
+// second process starts the server, reads from a pipe that the command inherits, and stops
+// the server when the pipe has no writer left, however the command has ended.
 package main
 
 import (
@@ -36,15 +34,15 @@ import (
 
 func main() {
 	flags := flag.NewFlagSet("with", flag.ExitOnError)
-	also := flags.String("also", "", "make another database as well, and export its URL: `VARIABLE=DATABASE`")
-	serves := flags.Bool("serve", false, "be the process that has the server; with starts it itself")
+	also := flags.String("also", "", "create another database as well, and export its URL: `VARIABLE=DATABASE`")
+	serves := flags.Bool("serve", false, "be the process of the server; for internal use")
 	_ = flags.Parse(os.Args[1:]) // which exits
 	var err error
 	switch {
 	case *serves:
 		err = serve(context.Background(), *also, os.Stdin, os.Stdout, os.Stderr)
 	case flags.NArg() == 0:
-		err = errors.New("it needs a command to run")
+		err = errors.New("a command to run is missing")
 	default:
 		err = become(*also, flags.Args())
 	}
@@ -54,8 +52,8 @@ func main() {
 	}
 }
 
-// become starts the process that has the server, and makes this one the command. It
-// returns only if it fails.
+// become starts the process of the server, and replaces this process by the command. It
+// returns only after a failure.
 func become(also string, command []string) error {
 	path, err := exec.LookPath(command[0])
 	if err != nil {
@@ -71,7 +69,7 @@ func become(also string, command []string) error {
 	}
 	server := exec.Command(self, "-serve", "-also", also) //nolint:noctx // the pipe ends it
 	server.Stdin, server.Stderr = reads, os.Stderr
-	// Ctrl-C is for the command, which may take its time to end.
+	// Ctrl-C is for the command, which needs the server until it has ended.
 	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := server.StdoutPipe()
 	if err != nil {
@@ -85,7 +83,7 @@ func become(also string, command []string) error {
 	}
 	exports, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return errors.Join(errors.New("there is no PostgreSQL to run it with"), server.Wait())
+		return errors.Join(errors.New("the private PostgreSQL did not start"), server.Wait())
 	}
 	if _, err := unix.FcntlInt(writes.Fd(), unix.F_SETFD, 0); err != nil { // the command inherits it
 		return fmt.Errorf("hand on the pipe: %w", err)
@@ -99,16 +97,16 @@ func become(also string, command []string) error {
 	return fmt.Errorf("run %s: %w", path, syscall.Exec(path, command, os.Environ()))
 }
 
-// serve starts a server, prints what is to be exported on one line, and stops the server
+// serve starts a server, prints the variables to export on one line, and stops the server
 // when in ends.
 func serve(ctx context.Context, also string, in io.Reader, out, log io.Writer) (err error) {
-	ctx, cancel := context.WithCancel(ctx) // also while it is being installed
+	ctx, cancel := context.WithCancel(ctx) // the end of in also ends an installation
 	defer cancel()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer cancel()
-		_, _ = io.Copy(io.Discard, in) // whoever holds the other end says nothing
+		_, _ = io.Copy(io.Discard, in) // no data comes, only the end
 	}()
 	server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: log})
 	if err != nil {
@@ -118,7 +116,7 @@ func serve(ctx context.Context, also string, in io.Reader, out, log io.Writer) (
 	exports := "DATABASE_URL=" + server.URL("")
 	if variable, database, ok := strings.Cut(also, "="); ok {
 		if err := create(ctx, server.URL(""), database); err != nil {
-			return fmt.Errorf("make the database %s: %w", database, err)
+			return fmt.Errorf("create the database %s: %w", database, err)
 		}
 		exports += " " + variable + "=" + server.URL(database)
 	}

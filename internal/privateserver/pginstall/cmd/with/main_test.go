@@ -23,7 +23,7 @@ import (
 	"github.com/notifyd/notifyd/internal/privateserver/pgserver"
 )
 
-// envCommand makes this test binary with itself, and a command that it runs.
+// The test binary is also with itself, and the command that with runs.
 const (
 	envWith    = "NOTIFYD_TEST_IS_WITH"
 	envCommand = "NOTIFYD_TEST_IS_COMMAND"
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// command is what the tests have run: it prints its URL and the name of its other
+// command is the command that the tests run: it prints its URL and the name of its other
 // database, and waits for the end of its input.
 func command(ctx context.Context) int {
 	url := os.Getenv("DATABASE_URL")
@@ -65,7 +65,7 @@ type started struct {
 	url  string
 }
 
-// need skips the test where there is no PostgreSQL: it would install one.
+// need skips the test where PostgreSQL is missing: with would install it.
 func need(t *testing.T) {
 	t.Helper()
 	_, err := pgserver.Find(t.Context())
@@ -77,7 +77,7 @@ func need(t *testing.T) {
 	}
 }
 
-// start runs with, and checks what the command says.
+// start runs with, and checks the output of the command.
 func start(t *testing.T) *started {
 	t.Helper()
 	need(t)
@@ -87,7 +87,7 @@ func start(t *testing.T) *started {
 	}
 	s := &started{Cmd: exec.CommandContext(t.Context(), self, "-also", "SHOP_URL=shop", self, "one", "two words"), log: &bytes.Buffer{}}
 	s.Env = append(os.Environ(), envWith+"=1", envCommand+"=1", "DATABASE_URL=", "GORACE=atexit_sleep_ms=0")
-	s.Stderr = s.log // it is open until the server has stopped, and Wait waits for that
+	s.Stderr = s.log // Wait waits until stderr is closed, which the process of the server does last
 	if s.keys, err = s.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -107,14 +107,14 @@ func start(t *testing.T) *started {
 	return s
 }
 
-// ended checks how the command has ended, and that there is no server any more.
+// ended checks how the command has ended, and that the server is gone.
 func (s *started) ended(t *testing.T, want string) {
 	t.Helper()
 	if err := s.Wait(); err == nil || err.Error() != want {
-		t.Errorf("it ends with %v, want %s", err, want)
+		t.Errorf("the command ends with %v, want %s", err, want)
 	}
 	if text := s.log.String(); !strings.Contains(text, ", private, on port ") || strings.Contains(text, "with: ") {
-		t.Errorf("it says %q", text)
+		t.Errorf("the log is %q", text)
 	}
 	_, err := pgx.Connect(t.Context(), s.url)
 	if refused, ok := errors.AsType[*pgconn.ConnectError](err); !ok || !errors.Is(refused, syscall.ECONNREFUSED) {
@@ -122,7 +122,7 @@ func (s *started) ended(t *testing.T, want string) {
 	}
 }
 
-// TestWith: the command has the server, and the exit code is the command's.
+// TestWith: the command reaches the server, and the exit code is the command's.
 func TestWith(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -132,7 +132,7 @@ func TestWith(t *testing.T) {
 	s.ended(t, "exit status 7")
 }
 
-// TestSignals: they reach the command, and the server ends whichever it is.
+// TestSignals: every signal reaches the command, and the server ends.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	for signal, want := range map[syscall.Signal]string{
@@ -149,7 +149,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestMistakes: without a command, and with one that is not there, nothing is started.
+// TestMistakes: without a command, or with one that does not exist, nothing is started.
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -157,7 +157,7 @@ func TestMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"":              "with: it needs a command to run\n",
+		"":              "with: a command to run is missing\n",
 		"no-such-thing": "with: exec: \"no-such-thing\": executable file not found in $PATH\n",
 	} {
 		cmd := exec.CommandContext(t.Context(), self, strings.Fields(args)...)
@@ -168,8 +168,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestServeNobody: whoever goes away before the server is there ends its start.
-func TestServeNobody(t *testing.T) {
+// TestServeEndsEarly: the end of the input ends the start of the server.
+func TestServeEndsEarly(t *testing.T) {
 	t.Parallel()
 	need(t)
 	var out, log bytes.Buffer
