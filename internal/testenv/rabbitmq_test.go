@@ -31,17 +31,17 @@ func TestRabbitMQ(t *testing.T) { //nolint:tparallel // see above
 		}
 	})
 	if first.Server == nil {
-		return // of another environment
+		return // not the private node
 	}
 	if first.URL == second.URL || first.Server != second.Server {
 		t.Errorf("vhosts %s and %s", first.URL, second.URL)
 	}
 	if conn, err := amqp.Dial(first.URL); err == nil {
-		t.Errorf("%s is still there", first.URL)
+		t.Errorf("%s still exists", first.URL)
 		_ = conn.Close()
 	}
 	own := OwnRabbitMQ(t, rabbitserver.Config{})
 	if own.Addr() == first.Server.Addr() {
-		t.Error("it is the shared one")
+		t.Error("OwnRabbitMQ returned the shared node")
 	}
 }

@@ -36,7 +36,7 @@ console.log(await app.listen({ port: 0, host: "127.0.0.1" }));
 `
 
 // errNoSQS is in the chain of the error if the emulator is not installed.
-var errNoSQS = errors.New("there is no emulator of SQS: make setup fetches it from npm, and node runs it")
+var errNoSQS = errors.New("the emulator of SQS is missing: make setup fetches it from npm, and node runs it")
 
 // sharedSQS is one emulator for all tests of a test binary.
 type sharedSQS struct {
@@ -121,7 +121,7 @@ func startSQS(ctx context.Context) (*sqsServer, error) {
 		return s, nil
 	}
 	_ = s.stdin.Close()
-	_ = s.cmd.Wait() // it fills stderr
+	_ = s.cmd.Wait() // fills stderr
 	return nil, fmt.Errorf("start the emulator of SQS: not ready within %v, or ended: %s", sqsReadyWithin, s.stderr.String())
 }
 

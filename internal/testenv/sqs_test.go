@@ -12,7 +12,7 @@ func TestSQS(t *testing.T) {
 	t.Parallel()
 	endpoint := SQS(t)
 	if again := SQS(t); again != endpoint {
-		t.Errorf("another one: %s and %s", endpoint, again)
+		t.Errorf("two endpoints: %s and %s", endpoint, again)
 	}
 	health(t, endpoint)
 }

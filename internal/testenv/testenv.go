@@ -46,7 +46,7 @@ const leavesWithin = 30 * time.Second
 // goroutine is left, and exits. opts are for goroutines that are known to stay.
 func Main(m *testing.M, opts ...goleak.Option) {
 	code := m.Run()
-	ctx := context.Background() //nolint:forbidigo // a TestMain has no context to hand on
+	ctx := context.Background() //nolint:forbidigo // a TestMain has no context
 	if err := shared.stop(ctx); err != nil {
 		code = complain(code, err)
 	}
@@ -136,8 +136,8 @@ func require(tb testing.TB, name string, err error) {
 	tb.Skipf("no %s for this test: %v", name, err)
 }
 
-// orSkip requires a private server. One that is installed and does not start is a
-// failure for everybody.
+// orSkip requires a private server. A server that is installed and does not start is a
+// failure even without [EnvRequire].
 func orSkip(tb testing.TB, name string, err error) {
 	tb.Helper()
 	if err != nil && !errors.Is(err, privateserver.ErrNotFound) {
@@ -146,7 +146,7 @@ func orSkip(tb testing.TB, name string, err error) {
 	require(tb, name, err)
 }
 
-// stopAfter has the end of the test stop the server called name.
+// stopAfter stops the server called name at the end of the test.
 func stopAfter(tb testing.TB, name string, stop func(context.Context) error) {
 	tb.Helper()
 	tb.Cleanup(func() {

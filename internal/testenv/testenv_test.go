@@ -94,7 +94,7 @@ func TestDatabase(t *testing.T) { //nolint:tparallel // see above
 	}
 	for _, url := range urls {
 		if conn, err := pgx.Connect(t.Context(), url); err == nil {
-			t.Errorf("%s is still there", url)
+			t.Errorf("%s still exists", url)
 			_ = conn.Close(t.Context())
 		}
 	}
@@ -104,7 +104,7 @@ func TestOwnPostgresIsAnother(t *testing.T) {
 	t.Parallel()
 	own := OwnPostgres(t, map[string]string{"max_connections": "20"})
 	if own.URL("") == Postgres(t).URL("") {
-		t.Fatal("it is the shared one")
+		t.Fatal("OwnPostgres returned the shared server")
 	}
 	if err := own.Kill(t.Context()); err != nil {
 		t.Fatal(err)
