@@ -35,7 +35,7 @@ func TestFaults(t *testing.T) {
 			before := len(s.Mails())
 			s.Fail(smtpsink.Fault{Stage: stage, Drop: true})
 			if err := try(); err == nil {
-				t.Error("dropped, and no error")
+				t.Error("a dropped connection returned no error")
 			}
 			kept := len(s.Mails()) - before
 			if want := stage == smtpsink.DataEnd || stage == smtpsink.Rset; (kept == 1) != want {
@@ -59,7 +59,7 @@ func TestConnectAndHelloFaults(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := smtp.Dial(s.Addr()); err == nil {
-		t.Error("dropped, and no error")
+		t.Error("a dropped connection returned no error")
 	}
 	if err := dial(t, s).Hello("x"); replyCode(err) != 502 {
 		t.Errorf("got %v", err)

@@ -38,10 +38,9 @@ const (
 // Options of a [Sink]. The zero value listens on a free port of 127.0.0.1,
 // offers STARTTLS, and requires no password.
 type Options struct {
-	// Listen opens the listener: on an empty address at first, and on the last
-	// one at a [Sink.Restart]. Nil takes any free port of 127.0.0.1, which
-	// others may take while the sink is closed: a test that restarts it gives
-	// freeport.At.
+	// Listen opens the listener: on an empty address at first, and on the last one at a
+	// [Sink.Restart]. Nil takes any free port of 127.0.0.1, which another process may
+	// take while the sink is closed: a test with a restart uses freeport.At.
 	Listen func(ctx context.Context, addr string) (net.Listener, error)
 	// TLS says how connections are encrypted.
 	TLS TLS
@@ -112,7 +111,7 @@ func (s *Sink) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
-		return errors.New("smtpsink: it is running")
+		return errors.New("smtpsink: the server is running")
 	}
 	l, err := s.listen(s.addr)
 	if err != nil {

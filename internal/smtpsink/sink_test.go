@@ -26,7 +26,7 @@ const body = "From: a@example.com\r\nTo: b@example.com\r\nSubject: =?UTF-8?q?Gr=
 
 func start(t *testing.T, o smtpsink.Options) *smtpsink.Sink {
 	t.Helper()
-	o.Listen = freeport.At // which finds the port again at a Restart
+	o.Listen = freeport.At // finds the port again at a Restart
 	s, err := smtpsink.Start(o)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestImplicitTLSAndAuth(t *testing.T) {
 		t.Errorf("got %+v", m)
 	}
 	if ok, _ := c.Extension("STARTTLS"); ok {
-		t.Error("STARTTLS is offered inside of TLS")
+		t.Error("STARTTLS is offered inside TLS")
 	}
 }
 
