@@ -1,5 +1,4 @@
-// Package freeport finds TCP ports for servers that are started on this
-// machine: for the private PostgreSQL and for the servers of tests.
+// Package freeport finds TCP ports for private servers and for the servers of tests.
 package freeport
 
 import (
@@ -13,35 +12,32 @@ import (
 	"time"
 )
 
-// Ports are taken from [first, first+count), below the ranges from which
-// Linux (32768 and up) and macOS (49152 and up) serve outgoing connections.
-// A port of those ranges can be lost while its server is down: a client that
-// keeps dialling it is one day given the same number as its own source port,
-// is then connected to itself, and the server finds its address in use.
+// Ports are from [first, first+count), below the ranges of source ports of Linux (32768
+// and up) and macOS (49152 and up). A port of those ranges can be lost while its server is
+// down: a client that keeps dialling it eventually gets the same number as its own source
+// port, connects to itself, and the server finds its address in use.
 const (
 	first = 20000
 	count = 12000
-	// tries is generous: even with half of the ports taken, 64 misses in a row
-	// happen once in 2^64.
+	// With half of the ports taken, 64 misses in a row happen once in 2^64.
 	tries = 64
-	// answerWithin is for one connection within the machine.
+	// answerWithin bounds one connection over the loopback.
 	answerWithin = 500 * time.Millisecond
 )
 
-// Pick returns a port of 127.0.0.1 on which nothing listens at the moment. Other
-// programs may take it before the server listens that it is for: whoever starts one
-// must be ready to pick again. On Linux no process is given a port that Pick gave to
-// another one which is still there, or twice the same: a server that is down for a
-// moment finds its port free when it comes back.
+// Pick returns a port of 127.0.0.1 on which nothing listens at the moment. Another program
+// may take the port before the caller's server listens: the caller must be ready to pick
+// again. On Linux, Pick returns no port that it has returned before, in this process or in
+// another one that still runs: a server that is down for a moment finds its port free.
 //
-// It dials and does not listen. A socket that listens is copied into every child
-// that is just being forked, until that one's exec: the port would stay taken for
-// some milliseconds after the socket was closed here.
+// Pick dials and does not listen. A listening socket is copied into every child that is
+// being forked, until its exec: the port would stay taken for some milliseconds after the
+// socket was closed here.
 func Pick(ctx context.Context) (int, error) {
 	for range tries {
 		port := first + rand.IntN(count) //nolint:gosec // a port number is no secret
-		// Held first: what another process holds is not dialled, where whoever
-		// listens may count his visitors.
+		// Held first: a port that another process holds is not dialled, because a test may
+		// count the connections of its listener.
 		mine, err := hold(port)
 		if err != nil {
 			return 0, err
@@ -72,8 +68,8 @@ func PickAll(ctx context.Context, ports ...*int) error {
 	return nil
 }
 
-// refused reports whether nobody answers at port. A server that is too busy to
-// answer in time is there all the same.
+// refused reports whether port refuses connections. A server that is too busy to answer
+// in time counts as present.
 func refused(ctx context.Context, port int) (bool, error) {
 	d := net.Dialer{Timeout: answerWithin}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))

@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// hold keeps port for this process until it ends, and reports whether it could: a
-// process that holds it may have its server down for a moment. What is held is a
-// name without a file, which the kernel frees with the process: the address of a
-// Unix socket (unix(7), "abstract"). It is never closed, and children do not get it.
+// hold reserves port for this process until the process ends, and reports whether it
+// could: the server of another process that holds the port may be down for a moment. The
+// reservation is an abstract Unix socket (unix(7)), which the kernel frees with the
+// process. It is never closed, and children do not inherit it.
 func hold(port int) (bool, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -2,14 +2,14 @@ package freeport
 
 import "testing"
 
-// TestPickKeepsWhatItGave: a port stays with the process whose server is down.
-func TestPickKeepsWhatItGave(t *testing.T) {
+// TestPickHoldsThePort: a port stays with its process while the server is down.
+func TestPickHoldsThePort(t *testing.T) {
 	t.Parallel()
 	port, err := Pick(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if mine, err := hold(port); mine || err != nil {
-		t.Errorf("a port that was given is given again: %t, %v", mine, err)
+		t.Errorf("a port was held twice: %t, %v", mine, err)
 	}
 }

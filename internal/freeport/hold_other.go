@@ -2,5 +2,5 @@
 
 package freeport
 
-// hold does nothing: only Linux has names that end with their process.
+// hold does nothing: only Linux has abstract sockets.
 func hold(int) (bool, error) { return true, nil }

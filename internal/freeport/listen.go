@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// reopenWithin bounds waiting for a port of our own. A child process that is
-	// just being forked has a copy of the closed listener, until its exec.
+	// reopenWithin bounds the wait for the own port. A child that is being forked has a
+	// copy of the closed listener until its exec.
 	reopenWithin = 10 * time.Second
 	reopenEvery  = 5 * time.Millisecond
 )
@@ -25,8 +25,8 @@ func At(ctx context.Context, addr string) (net.Listener, error) {
 	return Reopen(ctx, addr)
 }
 
-// Listen listens on a port of 127.0.0.1 that [Pick] finds: one to which
-// [Reopen] can come back. The caller closes the listener.
+// Listen listens on a port of 127.0.0.1 that [Pick] finds, so that [Reopen] can return to
+// it. The caller closes the listener.
 func Listen(ctx context.Context) (net.Listener, error) {
 	for range tries {
 		port, err := Pick(ctx)
@@ -34,15 +34,15 @@ func Listen(ctx context.Context) (net.Listener, error) {
 			return nil, err
 		}
 		l, err := listen(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if !errors.Is(err, syscall.EADDRINUSE) { // somebody was faster
+		if !errors.Is(err, syscall.EADDRINUSE) { // another process was faster
 			return l, err
 		}
 	}
 	return nil, fmt.Errorf("no free port on 127.0.0.1 in %d tries", tries)
 }
 
-// Reopen listens again on addr, host:port, whose listener was closed. Where the
-// port is taken it tries again for up to 10 s, and then returns an error that is
+// Reopen listens again on addr, host:port, whose listener was closed. While the port is
+// taken it retries for up to 10 s, and then returns an error that is
 // [syscall.EADDRINUSE]. The caller closes the listener.
 func Reopen(ctx context.Context, addr string) (net.Listener, error) {
 	deadline := time.NewTimer(reopenWithin)

@@ -46,7 +46,7 @@ func TestReopenWaitsForThePort(t *testing.T) {
 	}
 }
 
-func TestReopenTellsWhatIsNoAddress(t *testing.T) {
+func TestReopenRefusesABadAddress(t *testing.T) {
 	t.Parallel()
 	if l, err := Reopen(t.Context(), "127.0.0.1:none"); err == nil {
 		t.Errorf("listens on %v", l.Addr())
