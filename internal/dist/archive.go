@@ -23,7 +23,7 @@ func writeArchive(path, base string, at time.Time, files map[string]string) (err
 			err = cerr
 		}
 		if err != nil {
-			_ = os.Remove(path) // half an archive is worse than none
+			_ = os.Remove(path) // an incomplete archive
 		}
 	}()
 	zip, err := gzip.NewWriterLevel(out, gzip.BestCompression) // without a name or a time in its header
@@ -44,7 +44,7 @@ func addFile(t *tar.Writer, name, path string, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // it was read
+	defer f.Close() //nolint:errcheck // nothing was written
 	info, err := f.Stat()
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
-// Package dist builds a release: a static binary per platform, packed with its
-// man pages, completions and example files, a bill of materials of each binary,
-// and the checksums of all. Two runs on one commit, in any directory, give the
-// same bytes.
+// Package dist builds a release: a static binary per platform, packed with man pages,
+// completions and example files, a bill of materials of each binary, and the checksums of
+// all. Two runs on one commit, in any directory, write the same bytes.
 package dist
 
 import (
@@ -51,7 +50,7 @@ type Options struct {
 	// Generate, if set, creates more files in dir by running the program, which is a
 	// build for this machine. epoch is the time of the commit, in seconds.
 	Generate func(ctx context.Context, program, dir string, epoch int64) error
-	// AllowDirty also builds uncommitted changes, and the version says so.
+	// AllowDirty also builds uncommitted changes, and adds -dirty to the version.
 	AllowDirty bool
 	// Log reports progress.
 	Log *slog.Logger
@@ -62,7 +61,8 @@ type Options struct {
 var ErrDirty = errors.New("the work tree has changes that are not committed: the build could not be repeated")
 
 // Build writes an archive and a bill of materials per platform, and the checksums
-// of these, and returns the paths: archives, bills, checksums. The program's variables main.version and main.commit are set.
+// of these, and returns the paths: archives, bills, checksums. It sets the program's
+// variables main.version and main.commit.
 func Build(ctx context.Context, o Options) (paths []string, err error) {
 	commit, err := readCommit(ctx, o.Root)
 	if err != nil {
@@ -147,8 +147,8 @@ func (o Options) pack(ctx context.Context, c commit, p Platform, work string, fi
 
 // compile builds the program; an empty platform is this machine's.
 func (o Options) compile(ctx context.Context, c commit, p Platform, program string) error {
-	// -buildvcs would add what only a full clone knows; the version is set
-	// instead. -trimpath keeps the directory out.
+	// -buildvcs needs a full clone; the version is set instead. -trimpath keeps the
+	// directory out.
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", c.version, c.hash), "-o", program, o.Package)
 	cmd.Dir = o.Root
@@ -201,7 +201,7 @@ func readCommit(ctx context.Context, root string) (c commit, err error) {
 	}
 	c.hash = git("rev-parse", "HEAD")
 	seconds := git("log", "-1", "--format=%ct")
-	// The configuration of git may hide untracked files.
+	// Git may be configured to hide untracked files.
 	for line := range strings.Lines(git("status", "--porcelain", "--untracked-files=normal")) {
 		c.changes = append(c.changes, strings.TrimRight(line, "\n"))
 	}
@@ -254,7 +254,7 @@ func checksum(path string) (sum string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close() //nolint:errcheck // it was read
+	defer f.Close() //nolint:errcheck // nothing was written
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
 		return "", err

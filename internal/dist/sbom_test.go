@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// withModules builds a program that needs other modules, of the versions that this
-// module has.
+// withModules builds a program that needs other modules, in the versions of this module.
 func withModules(t *testing.T) (program string, info *debug.BuildInfo) {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,7 +42,7 @@ func withModules(t *testing.T) (program string, info *debug.BuildInfo) {
 	return program, info
 }
 
-// TestBOM holds a bill of materials against what the linker has recorded.
+// TestBOM compares a bill of materials with the build information of the linker.
 func TestBOM(t *testing.T) {
 	t.Parallel()
 	program, info := withModules(t)
@@ -81,7 +80,7 @@ func TestBOM(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	if err := writeBOM(path, path, commit{}); err == nil {
-		t.Error("a file that is no program has a bill of materials")
+		t.Error("a file that is not a program has a bill of materials")
 	}
 }
 

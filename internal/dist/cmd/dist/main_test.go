@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const root = "../../../.."
 
-// program has the commands that an archive is made with; it compiles in no time.
+// program has the commands that a build runs, and compiles quickly.
 const program = `package main
 
 import (
@@ -106,7 +106,7 @@ func TestDeployArchive(t *testing.T) {
 	}
 	dir := t.TempDir()
 	pack(t, dir)
-	for _, d := range []string{"usr/local/bin", "etc/sysusers.d", "etc/systemd/system"} { // a system has them
+	for _, d := range []string{"usr/local/bin", "etc/sysusers.d", "etc/systemd/system"} { // every system has them
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
 		}
