@@ -13,13 +13,13 @@ import (
 	"golang.org/x/term"
 )
 
-// gcPercent lets the heap grow to three times what is live before it is
-// collected. notifyd's heap is small, some 10 MiB under load, and collecting it
-// less often is worth a tenth of the CPU time of a drain.
+// gcPercent lets the heap grow to three times the live data before a collection.
+// notifyd's heap is small, some 10 MiB under load, and fewer collections save a tenth of
+// the CPU time of a drain.
 const gcPercent = 200
 
-// TuneGC sets how often the daemon collects garbage; $GOGC wins. The bench calls
-// it too, so that it measures what the daemon does.
+// TuneGC sets how often the daemon collects garbage; $GOGC wins. The bench calls it too, to
+// measure the daemon's behaviour.
 func TuneGC() {
 	if _, set := os.LookupEnv("GOGC"); !set {
 		debug.SetGCPercent(gcPercent)
@@ -35,7 +35,7 @@ type OneOf struct {
 // String implements pflag.Value.
 func (o *OneOf) String() string { return o.Value }
 
-// Type implements pflag.Value; it is what the help shows in place of a value.
+// Type implements pflag.Value; the help shows it in place of a value.
 func (*OneOf) Type() string { return "word" }
 
 // Set implements pflag.Value.
