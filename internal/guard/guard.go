@@ -1,5 +1,5 @@
-// Package guard calls foreign code, and survives its panics: handlers, observers, and the methods
-// of their errors.
+// Package guard calls foreign code (handlers, observers, the methods of their errors) and
+// survives its panics.
 package guard
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// MaxText is how many bytes are kept of a foreign text.
+// MaxText is how many bytes of a foreign text are kept.
 const MaxText = 8 << 10
 
 // Call calls f, and returns a panic of f as an error. what names the code that has panicked.

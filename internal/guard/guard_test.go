@@ -20,14 +20,14 @@ func (h hostile) String() string { panic(h) }
 
 func TestTextOfAnything(t *testing.T) {
 	t.Parallel()
-	var nobody *broken
+	var nilPointer *broken
 	for name, c := range map[string]struct {
 		v    any
 		want string
 	}{
 		"text":         {"x", "x"},
 		"error":        {errors.New("e"), "e"},
-		"typed nil":    {nobody, "*guard.broken"},
+		"typed nil":    {nilPointer, "*guard.broken"},
 		"hostile":      {hostile{}, "guard.hostile"},
 		"nil":          {nil, "<nil>"},
 		"binary":       {errors.New("a\x00\xff\xfeb"), "a\uFFFDb"},
@@ -47,8 +47,8 @@ func TestCallReturnsPanics(t *testing.T) {
 	if err := Call("it", func() {}); err != nil {
 		t.Error(err)
 	}
-	var nobody *broken
-	for _, p := range []any{"x", errors.New("x"), nobody, hostile{}} {
+	var nilPointer *broken
+	for _, p := range []any{"x", errors.New("x"), nilPointer, hostile{}} {
 		err := Call("it", func() { panic(p) })
 		if err == nil || !strings.HasPrefix(err.Error(), "it panicked: ") || !strings.Contains(err.Error(), "guard_test.go") {
 			t.Errorf("a panic with a %T: %v", p, err)
