@@ -10,8 +10,8 @@ import (
 	texttemplate "text/template"
 )
 
-// funcError is an error that one of our own functions wrote. Its text holds
-// nothing from the payload, so it may be shown.
+// funcError is an error of a function of this package. Its text holds nothing from the
+// payload, so it may be shown.
 type funcError struct{ text string }
 
 func (e *funcError) Error() string { return e.text }
@@ -59,8 +59,7 @@ func where() *regexp.Regexp {
 	return regexp.MustCompile(`(?s):(\d+):\d+: executing .*? at <(.*?)>: (.*)$`)
 }
 
-// execError names the template and the field, and passes on only the reasons that
-// are known not to quote a value.
+// execError names the template and the field, and keeps only reasons that quote no value.
 func execError(name string, err error) error {
 	var own *funcError
 	isOwn := errors.As(err, &own)

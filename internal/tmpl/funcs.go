@@ -60,7 +60,7 @@ func funcs() map[string]any {
 		"address":     address,
 		"int":         toInt,
 		"fixed":       fixed,
-		// Go's own, with a limit: in a loop they could exhaust the memory.
+		// Those of Go, with a limit: in a loop they could exhaust the memory.
 		"print":   func(args ...any) (string, error) { return bounded(fmt.Sprint(args...)) },
 		"println": func(args ...any) (string, error) { return bounded(fmt.Sprintln(args...)) },
 		"printf": func(format string, args ...any) (string, error) {

@@ -7,13 +7,13 @@
 //	.Payload   the decoded JSON; a number keeps its original text
 //	.Headers   the event's headers
 //
-// A path that leads nowhere is an error, and so is one that leads to null: a mail
-// that greets "<no value>" is worse than one that was not sent. Where a value may
-// be absent, use get: {{ get .Payload "user.name" | default "friend" }}.
+// A path to a missing value or to null is an error: a mail that greets "<no value>" is
+// worse than no mail. Where a value may be absent, use get:
+// {{ get .Payload "user.name" | default "friend" }}.
 //
-// Templates come from the operator's configuration and are trusted as such;
-// payloads are not. Neither can make a template run or grow without end, see
-// [MaxOutput] and [MaxSteps], and no error repeats a value from the payload.
+// Templates come from the operator's configuration and are trusted; payloads are not.
+// Neither can make a template run or grow without end, see [MaxOutput] and [MaxSteps], and
+// no error repeats a value from the payload.
 package tmpl
 
 import (
@@ -82,7 +82,7 @@ func NewData(e *delivery.Event) (*Data, error) {
 	dec := json.NewDecoder(bytes.NewReader(e.Payload))
 	dec.UseNumber()
 	if err := dec.Decode(&d.Payload); err != nil {
-		// The decoder's own text can quote the payload.
+		// The decoder's error can quote the payload.
 		return nil, fmt.Errorf("the payload is not JSON (near byte %d)", dec.InputOffset())
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
