@@ -44,7 +44,7 @@ func Between[T cmp.Ordered](path string, got, low, high T) error {
 	return Errorf(path, "must be %v to %v, not %v", low, high, got)
 }
 
-// Timeout wants a time that is not above most, if most is not 0; 0 stands for the
+// Timeout wants a positive time that is not above most, if most is not 0; 0 stands for the
 // default, such.
 func Timeout(path string, got, most, such time.Duration) error {
 	switch {
@@ -57,8 +57,8 @@ func Timeout(path string, got, most, such time.Duration) error {
 	}
 }
 
-// Login wants username and password both, or neither. The variable is where the password
-// could come from.
+// Login wants both username and password, or neither. The error suggests variable for the
+// password.
 func Login(username string, password interface{ IsZero() bool }, variable string) error {
 	switch {
 	case username != "" && password.IsZero():

@@ -1,5 +1,5 @@
-// Package field names the setting that a configuration mistake is about, so that
-// the caller who prints the mistake can add file, line and column.
+// Package field names the setting of a configuration mistake, so that the caller can print
+// the mistake with file, line and column.
 package field
 
 import (
