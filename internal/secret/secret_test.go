@@ -9,8 +9,8 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// TestHidden formats a secret, and what contains one, with every verb: fmt does
-// not call String for %d, nor inside a value that the verb does not fit.
+// TestHidden formats a secret, and values that contain one, with every verb: fmt does not
+// call String for %d, nor inside a value that the verb does not fit.
 func TestHidden(t *testing.T) {
 	t.Parallel()
 	s := secret.New("hunter2")
