@@ -1,6 +1,5 @@
-// Package systemd tells a service manager how a daemon is doing, by the
-// protocol of sd_notify(3): a datagram of KEY=VALUE lines to the socket that
-// $NOTIFY_SOCKET names.
+// Package systemd reports the state of a daemon to the service manager, by the protocol of
+// sd_notify(3): a datagram of KEY=VALUE lines to the socket that $NOTIFY_SOCKET names.
 package systemd
 
 import (
@@ -37,7 +36,7 @@ func New(lookup func(name string) (string, bool)) (*Notifier, error) {
 	}
 	n.socket = socket
 	usec, _ := lookup("WATCHDOG_USEC")
-	// The variable is meant for one process, and inherited by its children.
+	// Children inherit the variable, which is meant for one process.
 	if pid, _ := lookup("WATCHDOG_PID"); usec == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return n, nil
 	}
@@ -87,8 +86,8 @@ func (n *Notifier) Alive(ctx context.Context) error {
 	return n.send(ctx, "WATCHDOG=1")
 }
 
-// send sends the lines as one datagram, also after ctx has ended, which is when a
-// daemon reports that it is stopping.
+// send sends the lines as one datagram, also after ctx has ended: a daemon reports then
+// that it is stopping.
 func (n *Notifier) send(ctx context.Context, lines ...string) (err error) {
 	if n.socket == "" {
 		return nil

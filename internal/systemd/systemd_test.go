@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds waiting for a datagram that was sent already.
+// patience bounds the wait for a datagram that was sent already.
 const patience = time.Minute
 
 type vars map[string]string
@@ -82,7 +82,7 @@ func TestMessages(t *testing.T) {
 		check("STOPPING=1\nSTATUS=bye", n.Stopping(ctx, "bye"))
 		_ = conn.Close()
 		if err := n.Alive(ctx); err == nil || !strings.HasPrefix(err.Error(), "notify the service manager: ") {
-			t.Errorf("a manager that is gone: %v", err)
+			t.Errorf("a dead manager: %v", err)
 		}
 	}
 }
