@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// finalWords is what tests say of events that are lost, overtake others or come
-// too often, with the file that says it.
+// finalWords are the messages of tests about events that are lost, overtake others or come
+// too often, with their files.
 var finalWords = []struct {
 	file, format string
 	args         []any
@@ -53,8 +53,8 @@ var finalWords = []struct {
 	{"internal/bench/bench_test.go", "result %+v", []any{struct{ Lost int }{3}}},
 }
 
-// TestFinalWords holds test-final against what the tests say: each of their
-// messages has an expression, and each expression is of some use.
+// TestFinalWords: each message of the tests matches an expression of test-final, and each
+// expression matches a message.
 func TestFinalWords(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("test-final")
@@ -63,7 +63,7 @@ func TestFinalWords(t *testing.T) {
 	}
 	unused := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 	if slices.Contains(unused, "") {
-		t.Fatal("an empty line matches all that is said")
+		t.Fatal("an empty line matches every message")
 	}
 	var all strings.Builder
 	for _, w := range finalWords {
@@ -81,7 +81,7 @@ func TestFinalWords(t *testing.T) {
 	}
 	for _, e := range unused {
 		if grep(t, all.String(), "-e", e) == "" {
-			t.Errorf("nobody says %q", e)
+			t.Errorf("no message matches %q", e)
 		}
 	}
 	const harmless = `0 lost, 0 out of order, 2 dead:
@@ -93,7 +93,7 @@ level=WARN msg="the claim was lost" error="connection reset"
 within 1m0s it did not come to this: everything is done
 `
 	if found := grep(t, harmless, "-f", "test-final"); found != "" {
-		t.Errorf("it takes these for lost events:\n%s", found)
+		t.Errorf("test-final takes these for lost events:\n%s", found)
 	}
 }
 
@@ -103,7 +103,7 @@ func grep(t *testing.T, text string, args ...string) string {
 	cmd := exec.CommandContext(t.Context(), "grep", append([]string{"-E"}, args...)...)
 	cmd.Stdin = strings.NewReader(text)
 	out, err := cmd.Output()
-	if err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: there is none
+	if err != nil && cmd.ProcessState.ExitCode() != 1 { // 1: no match
 		t.Fatal(err)
 	}
 	return string(out)

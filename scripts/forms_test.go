@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDependabot: it looks at each module and at the workflows, and leaves alone what
-// no command can upgrade.
+// TestDependabot: Dependabot looks at each module and at the workflows, except for the
+// modules that no command can upgrade.
 func TestDependabot(t *testing.T) {
 	t.Parallel()
 	_, bot := parsed[struct {
@@ -55,7 +55,7 @@ func TestDependabot(t *testing.T) {
 	}
 }
 
-// TestIssueForms: GitHub shows a form that it cannot read to nobody.
+// TestIssueForms: GitHub silently hides a form that it cannot read.
 func TestIssueForms(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"bug", "feature"} {
@@ -103,7 +103,7 @@ func TestPreCommit(t *testing.T) {
 	for _, hook := range config.Repos[0].Hooks {
 		target, found := strings.CutPrefix(hook.Entry, "make ")
 		if !found {
-			t.Errorf("%q is not of the Makefile", hook.Entry)
+			t.Errorf("%q is not a target of the Makefile", hook.Entry)
 			continue
 		}
 		makes(t, target)

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// parsed is a file of YAML of this repository.
+// parsed reads a YAML file of this repository.
 func parsed[T any](t *testing.T, path string) (text string, v T) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", path))
@@ -97,7 +97,7 @@ func TestWorkflowsAreMinimal(t *testing.T) {
 	}
 }
 
-// TestWorkflowsRun: what the steps call is there, with the Go that go.mod wants.
+// TestWorkflowsRun: the commands of the steps exist, and use the Go version of go.mod.
 func TestWorkflowsRun(t *testing.T) {
 	t.Parallel()
 	module, err := os.ReadFile("../go.mod")
@@ -133,7 +133,7 @@ func TestWorkflowsRun(t *testing.T) {
 	}
 }
 
-// makes looks whether make has a target.
+// makes checks that make has a target.
 func makes(t *testing.T, target string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "make", "-n", "-C", "..", target).CombinedOutput(); err != nil {
@@ -141,7 +141,7 @@ func makes(t *testing.T, target string) {
 	}
 }
 
-// TestMatrixIsWhole holds the majors of the workflow against those of the script.
+// TestMatrixIsWhole compares the majors of the workflow with those of the script.
 func TestMatrixIsWhole(t *testing.T) {
 	t.Parallel()
 	text, _ := parsed[workflow](t, ".github/workflows/ci.yml")

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// TestSetupWithoutAnything runs what make setup runs, as a user who may install
-// nothing on a machine that has nothing: it says what tests will lack and lets
-// the others run.
+// TestSetupWithoutAnything runs the scripts of make setup as a user without rights on a
+// machine without programs: each script says which tests will be skipped, and does not fail.
 func TestSetupWithoutAnything(t *testing.T) {
 	t.Parallel()
 	setups, err := filepath.Glob("*/setup")
@@ -38,13 +37,13 @@ func TestSetupWithoutAnything(t *testing.T) {
 		if !strings.Contains(string(all), "\n./scripts/"+setup+"\n") {
 			t.Errorf("scripts/setup does not call %s", setup)
 		}
-		// In a tree of its own, without what .cache of this one holds.
+		// In a tree of its own, without the .cache of this one.
 		dir := t.TempDir()
 		if err := os.CopyFS(filepath.Join(dir, "scripts"), os.DirFS(".")); err != nil {
 			t.Fatal(err)
 		}
-		// By bash: what was written just now may still be open in a process that
-		// another test is about to start, and is "text file busy" then.
+		// By bash: a script that was just written may still be open in a child that
+		// another test is forking, and then is "text file busy".
 		cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "bash"), filepath.Join(dir, "scripts", setup))
 		cmd.Env = []string{"PATH=" + programs}
 		out, err := cmd.CombinedOutput()
@@ -53,7 +52,7 @@ func TestSetupWithoutAnything(t *testing.T) {
 		}
 		t.Logf("%s: %s", setup, out)
 		if made, err := filepath.Glob(filepath.Join(dir, ".cache", "*", "*")); err != nil || len(made) > 0 {
-			t.Errorf("%s has made %q, %v", setup, made, err)
+			t.Errorf("%s has created %q, %v", setup, made, err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package scripts holds tests of the scripts beside it, and nothing else.
+// Package scripts holds the tests of the scripts beside it.
 package scripts
 
 import (
@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// What the packages of a throw-away module do.
+// Tests of the packages of a throw-away module.
 const (
 	passes = `func Test(t *testing.T) {}`
 	fails  = `func Test(t *testing.T) { t.Error("it always fails") }`
@@ -37,10 +37,10 @@ const (
 	nonsense = `func Test(t *testing.T) { undefined() }`
 )
 
-// again is what is said of each package that is run once more.
+// again is in the message about each package that is run once more.
 const again = "once more, alone"
 
-// testRun is a run of scripts/test, and what becomes of it.
+// testRun is a run of scripts/test with the expected result.
 type testRun struct {
 	name     string
 	packages map[string]string // their tests, by name
@@ -51,7 +51,7 @@ type testRun struct {
 	not      []string
 }
 
-func TestRunsAgainWhatFailed(t *testing.T) {
+func TestRunsFailedPackagesAgain(t *testing.T) {
 	t.Parallel()
 	each(t, []testRun{
 		{
@@ -85,7 +85,7 @@ func TestRunsAgainWhatFailed(t *testing.T) {
 			name:     "words of a test that passes",
 			packages: map[string]string{"a": pretends, "b": once},
 			flags:    []string{"-v"},
-			code:     1, // it may be taken for a failure, never the other way round
+			code:     1, // a pass may be taken for a failure, never a failure for a pass
 			says:     []string{"FLAKY: x/b"},
 		},
 		{
@@ -134,14 +134,14 @@ func TestFirstFailureIsFinal(t *testing.T) {
 			says:     []string{"only the first time", "which is never a question of time: p_test.go:17: event 7 was lost at mail"}, not: []string{again, "FLAKY"},
 		},
 		{
-			name:     "flags that are wrong",
+			name:     "wrong flags",
 			packages: map[string]string{"a": passes},
 			flags:    []string{"-timeout=soon"},
 			code:     2,
 			says:     []string{`invalid value "soon"`}, not: []string{again},
 		},
 		{
-			name:     "a setting that is wrong",
+			name:     "a wrong setting",
 			packages: map[string]string{"a": passes},
 			env:      "NOTIFYD_TEST_STRICT=yes",
 			code:     2,
@@ -162,12 +162,12 @@ func each(t *testing.T, runs []testRun) {
 			}
 			for _, text := range c.says {
 				if !strings.Contains(out, text) {
-					t.Errorf("it does not say %q", text)
+					t.Errorf("the output does not have %q", text)
 				}
 			}
 			for _, text := range c.not {
 				if strings.Contains(out, text) {
-					t.Errorf("it says %q", text)
+					t.Errorf("the output has %q", text)
 				}
 			}
 			if t.Failed() {
@@ -185,7 +185,7 @@ func TestWithoutPackages(t *testing.T) {
 	}
 }
 
-// A package that is not there is never one that passed.
+// TestNoSuchPackage: a missing package has not passed.
 func TestNoSuchPackage(t *testing.T) {
 	t.Parallel()
 	out, code := script(t, module(t, map[string]string{"a": passes}), "", []string{"--", "./b"})
@@ -224,7 +224,7 @@ func script(t *testing.T, dir, env string, args []string) (string, int) {
 	}
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir = dir
-	// The settings of the run that this test is part of are not for this one.
+	// Without the settings of the run that this test is part of.
 	cmd.Env = append(os.Environ(), "NOTIFYD_TEST_STRICT=", "GOFLAGS=", "GOWORK=off", env)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
