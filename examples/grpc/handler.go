@@ -43,8 +43,8 @@ func (w warehouse) Deliver(ctx context.Context, e *notifyd.Event) error {
 	return classify(ctx, w.conn.Invoke(ctx, reserveMethod, &request, &emptypb.Empty{}))
 }
 
-// classify decides whose fault an error is, by the code of the answer: notifyd
-// cannot know that by itself.
+// classify decides by the code of the answer whose fault an error is, which notifyd cannot
+// know.
 func classify(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -60,9 +60,9 @@ func classify(ctx context.Context, err error) error {
 		return notifyd.Permanent(err) // no further attempt cures it
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Unauthenticated,
 		codes.PermissionDenied, codes.Unimplemented, codes.Canceled:
-		return notifyd.Unavailable(err) // the service's fault, or ours: no attempt counts
+		return notifyd.Unavailable(err) // the fault of the service or the relay: no attempt counts
 	case codes.ResourceExhausted:
-		return notifyd.Throttled(0, err) // it works, and requests fewer calls: no attempt counts either
+		return notifyd.Throttled(0, err) // the service asks for fewer calls: no attempt counts either
 	default:
 		return err // perhaps this event's fault: try again, with a limit
 	}

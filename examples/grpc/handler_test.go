@@ -23,8 +23,8 @@ import (
 	"github.com/notifyd/notifyd/internal/freeport"
 )
 
-// service is the server side. It answers a repeated call with ALREADY_EXISTS, and
-// does nothing else.
+// service is the server side. It answers a repeated call with ALREADY_EXISTS, without
+// other effects.
 type service struct {
 	address string
 
@@ -57,7 +57,7 @@ func (s *service) reserve(ctx context.Context, request *structpb.Struct) (*empty
 	return &emptypb.Empty{}, nil
 }
 
-// description is the description that generated code would hold.
+// description is the description that generated code would have.
 func (s *service) description() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: "warehouse.v1.Warehouse", HandlerType: (*any)(nil),
@@ -135,7 +135,7 @@ func TestWarehouse(t *testing.T) {
 				s.mu.Unlock()
 				h := open(tb)
 				if c, ok := h.(io.Closer); ok {
-					defer c.Close() //nolint:errcheck // the test is about the answer
+					defer c.Close() //nolint:errcheck // only the answer matters
 				}
 				return h.Deliver(tb.Context(), &delivery.Event{ID: 1, Type: "order.created", Payload: []byte(`{}`), Attempt: 1})
 			},

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// findLeaks looks for goroutines that are left, for longer than goleak's half second.
+// findLeaks looks for leaked goroutines, for longer than goleak's half second.
 func findLeaks() (err error) {
 	for end := time.Now().Add(patience); ; {
 		if err = goleak.Find(); err == nil || time.Now().After(end) {
@@ -82,8 +82,8 @@ func database(t *testing.T) *pgx.Conn {
 	return conn
 }
 
-// TestReadme types the command of README.md that runs the program, and checks
-// that an event arrives at the service.
+// TestReadme runs the program by the command of README.md, and checks that an event
+// arrives at the service.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	conn := database(t)

@@ -27,7 +27,7 @@ import (
 	"github.com/notifyd/notifyd/idempotency/redisstore"
 )
 
-// Timeouts of the server. A client that is cut off tries again.
+// Timeouts of the server. A client that is cut off repeats its request.
 const (
 	readTimeout  = 10 * time.Second
 	writeTimeout = time.Minute
@@ -75,11 +75,11 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "orders:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // the signals are given back above
+		os.Exit(1) //nolint:gocritic // the signal handlers are removed above
 	}
 }
 
-// run is the shop from start to end. ready is called with its address.
+// run runs the shop until ctx ends. ready is called with its address.
 func run(ctx context.Context, c config, log *slog.Logger, ready func(addr string)) error {
 	pool, err := pgxpool.New(ctx, c.database)
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *shop) serve(ctx context.Context, listener net.Listener, keys idempotenc
 	return err
 }
 
-// openKeys returns the store of idempotency keys. In PostgreSQL it has a pool of
-// its own: it must not wait for handlers that hold all connections of their pool.
+// openKeys returns the store of idempotency keys. In PostgreSQL the store has a pool of its
+// own, so that it never waits for handlers that hold all connections of their pool.
 func openKeys(ctx context.Context, c config) (keys idempotency.Store, closeKeys func(), err error) {
 	if c.redis == "" {
 		pool, err := pgxpool.New(ctx, c.database)
@@ -146,7 +146,7 @@ func openKeys(ctx context.Context, c config) (keys idempotency.Store, closeKeys 
 	if err != nil {
 		return nil, nil, errors.New("REDIS_URL is not a URL of Redis") // the error may hold its password
 	}
-	o.ContextTimeoutEnabled = true // or a Redis that hangs would hold requests up
+	o.ContextTimeoutEnabled = true // otherwise a Redis that hangs would delay requests
 	client := redis.NewClient(o)
 	keys, err = redisstore.New(client, "orders:")
 	return keys, func() { _ = client.Close() }, err
@@ -162,7 +162,7 @@ func mailer(addr string) (*email.Handler, error) {
 		return nil, errors.New("SMTP_ADDR: the port is not a number")
 	}
 	return email.New(email.Config{
-		Host: host, Port: port, TLS: "none", // mandatory (the default) for a server that is not next door
+		Host: host, Port: port, TLS: "none", // keep the default, mandatory, for a remote server
 		From: "Shop <shop@example.com>", To: email.List{"{{ .Payload.email }}"},
 		Subject: "Your order {{ .Payload.order }}", Text: "One {{ .Payload.item }} is on its way.",
 	})

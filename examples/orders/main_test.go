@@ -198,8 +198,8 @@ func TestTenTimes(t *testing.T) {
 				wg.Wait()
 			}
 			fire()
-			// The same holds if the keys are lost, as when the shop dies between an order
-			// and the storing of its answer.
+			// The same holds if the keys are lost, as when the shop dies between storing an
+			// order and storing its answer.
 			forget(t, w, keys)
 			fire()
 			seen := map[string]bool{}
@@ -219,7 +219,7 @@ func TestTenTimes(t *testing.T) {
 				t.Errorf("%d orders", n)
 			}
 			if n := w.number(t, `SELECT sum(1000 - pieces) FROM stock`); n != len(requests) {
-				t.Errorf("%d pieces are gone", n)
+				t.Errorf("%d pieces were taken", n)
 			}
 			w.checkMails(t, len(requests))
 		})
@@ -317,7 +317,7 @@ func TestRefused(t *testing.T) {
 		token, key, item string
 		want             int
 	}{
-		"nobody":  {"token-x", "k1", "lamp", http.StatusUnauthorized},
+		"unknown": {"token-x", "k1", "lamp", http.StatusUnauthorized},
 		"no key":  {"token-a", "", "lamp", http.StatusBadRequest},
 		"no item": {"token-a", "k2", "", http.StatusBadRequest},
 	} {

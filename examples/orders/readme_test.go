@@ -17,8 +17,8 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestReadme types README.md: it starts the shop with the page's settings, sends the
-// page's request twice, and once with another item.
+// TestReadme runs README.md: it starts the shop with the page's settings, sends the page's
+// request twice, and once with another item.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	testenv.Program(t, "curl")
@@ -66,7 +66,7 @@ func TestReadme(t *testing.T) {
 	end()
 }
 
-// startShop types the block that starts the shop, and waits until the shop is open.
+// startShop runs the block that starts the shop, and waits until the shop listens.
 func startShop(t *testing.T, block string) (end func()) {
 	t.Helper()
 	var says bytes.Buffer

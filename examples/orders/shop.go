@@ -173,14 +173,13 @@ const (
 	keepEvents = 30 * 24 * time.Hour
 )
 
-// purge removes events and keys that no client and no relay can repeat any
-// longer, until ctx ends.
+// purge removes, until ctx ends, events and keys that no relay and no client will repeat.
 func (s *shop) purge(ctx context.Context, keys idempotency.Store) {
 	for tick := time.Tick(purgeEvery); ; {
 		if _, _, err := inbox.Purge(ctx, s.pool, inbox.Retention{Keep: keepEvents}); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "purge of events", "error", err)
 		}
-		if table, ok := keys.(*pgstore.Store); ok { // Redis does it by itself
+		if table, ok := keys.(*pgstore.Store); ok { // Redis expires keys by itself
 			if _, _, err := table.Purge(ctx, pgstore.DefaultBatch, pgstore.DefaultBudget); err != nil && ctx.Err() == nil {
 				s.log.WarnContext(ctx, "purge of keys", "error", err)
 			}

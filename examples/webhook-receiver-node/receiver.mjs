@@ -1,7 +1,6 @@
-// Takes the requests of notifyd's webhook destination, with nothing but Node 18
-// or newer. It shows the three things that a receiver has to do: check the
-// signature and the time, drop what it has seen before, and answer 2xx only when
-// the event is safe.
+// Receives the requests of notifyd's webhook destination, with nothing but Node 18 or
+// newer. It shows the three duties of a receiver: check the signature and the time, drop
+// duplicates, and answer 2xx only when the event is safe.
 //
 //   WEBHOOK_SECRET=whsec_... PORT=8080 node receiver.mjs
 import { createHmac, timingSafeEqual } from 'node:crypto'
@@ -18,7 +17,7 @@ const keys = (process.env.WEBHOOK_SECRET ?? '').split(/\s+/).filter(Boolean).map
 })
 if (keys.length === 0) throw new Error('set WEBHOOK_SECRET')
 
-// verify says whether one of the keys has signed these bytes, and lately.
+// verify reports whether one of the keys has signed these bytes within the last five minutes.
 function verify (headers, body) {
   const { 'webhook-id': id, 'webhook-timestamp': stamp, 'webhook-signature': signatures } = headers
   if (!id || !/^\d+$/.test(stamp ?? '') || !signatures) return false
@@ -55,7 +54,7 @@ const server = createServer(async (req, res) => {
     const body = Buffer.concat(chunks)
     if (!verify(req.headers, body)) return answer(401)
     const id = req.headers['webhook-id']
-    if (seen.get(id)) return answer(204) // it was delivered, and the answer got lost
+    if (seen.get(id)) return answer(204) // delivered before; the answer was lost
     if (seen.has(id)) {
       // Another request is handling it, and its outcome is unknown yet.
       return res.writeHead(409, { 'Retry-After': '1' }).end()

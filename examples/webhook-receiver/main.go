@@ -96,11 +96,11 @@ type seen struct {
 
 	mu    sync.Mutex
 	ids   map[string]bool // true when it was handled
-	order []string        // of those that were
+	order []string        // handled ids, oldest first
 }
 
-// begin reports whether this is the first request with an id, or else whether
-// that is done.
+// begin reports whether this is the first request with an id, or else whether the first
+// one was handled.
 func (s *seen) begin(id string) (first, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
