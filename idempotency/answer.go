@@ -69,6 +69,6 @@ func (a *answer) write(w http.ResponseWriter, method string) {
 	}
 	w.WriteHeader(a.Status)
 	if method != http.MethodHead && bodyAllowed(a.Status) {
-		_, _ = w.Write(a.body) // a client that is gone gets it with its next request
+		_, _ = w.Write(a.body) // a client that went away gets the answer with its next request
 	}
 }

@@ -177,7 +177,7 @@ func TestStoreDown(t *testing.T) {
 func TestStoreHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := wrap(t, idempotency.Options{Store: hanging{}, StoreTimeout: 3 * time.Second}, func(http.ResponseWriter, *http.Request) { t.Error("it ran") })
+		h := wrap(t, idempotency.Options{Store: hanging{}, StoreTimeout: 3 * time.Second}, func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") })
 		start := time.Now()
 		rec, _ := do(h, request("k", ""))
 		got{rec}.wants(t, "hanging", http.StatusServiceUnavailable, "", false)

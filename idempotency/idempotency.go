@@ -2,7 +2,7 @@
 // client that repeats a request, because the answer was lost, gets the answer of
 // the first one, and the handler runs once.
 //
-// The header is that of the IETF draft draft-ietf-httpapi-idempotency-key-header.
+// The header follows the IETF draft draft-ietf-httpapi-idempotency-key-header.
 //
 //	the key is            the middleware answers
 //	new                   with the handler's answer, and stores it
@@ -79,8 +79,8 @@ type Options struct {
 	// in a store.
 	Headers []string
 	// Lease is how long a process that has died holds a key, 1s at least; 0 is
-	// [DefaultLease]. It is renewed at every third of it, so it does not bound
-	// how long a handler may run.
+	// [DefaultLease]. A running handler renews it at every third, so Lease does not
+	// bound how long a handler may run.
 	Lease time.Duration
 	// Keep is how long an answer is replayed; 0 is [DefaultKeep]. It must be longer
 	// than clients keep retrying.

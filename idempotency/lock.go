@@ -38,7 +38,7 @@ type lock struct {
 	claim   Claim
 	lease   time.Duration
 	timeout time.Duration // for the calls before and after the handler
-	until   time.Time     // by our clock, counted from before the call
+	until   time.Time     // by the clock of this process, counted from before the call
 }
 
 func newLock(m *middleware, c Claim) *lock {

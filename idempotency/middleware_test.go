@@ -110,7 +110,7 @@ func TestReplay(t *testing.T) {
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	h := wrap(t, idempotency.Options{MaxRequest: 4, Scope: func(r *http.Request) (string, bool) {
-		return r.Header.Get("User"), r.Header.Get("User") != "nobody"
+		return r.Header.Get("User"), r.Header.Get("User") != "unknown"
 	}}, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, r.Method)
 	})
@@ -130,7 +130,7 @@ func TestRefused(t *testing.T) {
 		"not closed":      {func(r *http.Request) { r.Header.Set(idempotency.Header, `"a`) }, 400},
 		"parameter":       {func(r *http.Request) { r.Header.Set(idempotency.Header, `"a";b=1`) }, 400},
 		"bad escape":      {func(r *http.Request) { r.Header.Set(idempotency.Header, `"a\b"`) }, 400},
-		"nobody":          {func(r *http.Request) { r.Header.Set("User", "nobody") }, 401},
+		"unknown":         {func(r *http.Request) { r.Header.Set("User", "unknown") }, 401},
 		"large":           {func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("12345")) }, 413},
 		"cut off":         {func(r *http.Request) { r.Body = io.NopCloser(errorReader{}) }, 400},
 		"parsed":          {func(r *http.Request) { _ = r.ParseForm() }, 500},

@@ -76,7 +76,7 @@ func redisServer(tb testing.TB) place {
 	}}
 }
 
-// what a handler does, by the name in the request's body.
+// What a handler does, by the name in the request's header Do.
 const (
 	answers = "answers"
 	fails   = "fails"

@@ -13,8 +13,8 @@ import (
 // recorder is the http.ResponseWriter of the handler. It holds the answer back
 // until it is stored, because an answer that has left cannot be revoked.
 //
-// It does not unwrap to the writer of the server, so that no output bypasses it:
-// http.ResponseController reports Flush and Hijack as not supported.
+// It has no Unwrap, so that no output bypasses it: http.ResponseController reports Flush
+// and Hijack as not supported.
 type recorder struct {
 	to     http.ResponseWriter
 	method string
@@ -83,7 +83,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 		_, _ = r.to.Write(r.body.Bytes())
 		r.body = bytes.Buffer{}
 	}
-	// A client that is gone must not make the handler fail.
+	// A client that went away must not make the handler fail.
 	_, _ = r.to.Write(p)
 	return len(p), nil
 }
@@ -117,9 +117,9 @@ type outcome struct {
 	answer
 
 	interrupted error // the reason why the handler's context ended
-	explicit    bool  // the handler has answered, and not just returned
-	whole       bool  // it has written as much as it has declared
-	sent        bool  // the client has received the answer, which was too large to be held
+	explicit    bool  // the handler has answered before it returned
+	whole       bool  // the handler has written as much as it declared
+	sent        bool  // the answer was too large to be held, and went to the client
 }
 
 // close ends the recording.

@@ -11,8 +11,8 @@ import (
 // errParsed means that the body was consumed already.
 var errParsed = errors.New("the body was read before: put the middleware before handlers that parse forms")
 
-// readBody returns the body of r, which is bounded by limit, and a request that
-// still has the body.
+// readBody returns the body of r, at most limit bytes, and a request that still has the
+// body.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *http.Request, error) {
 	if r.PostForm != nil || r.MultipartForm != nil {
 		return nil, nil, errParsed

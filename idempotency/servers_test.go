@@ -41,7 +41,7 @@ func ownPostgres(tb testing.TB) server {
 	return server{store, s.Kill, s.Start, s.Pause, s.Resume}
 }
 
-// ownRedis loses everything when it is killed: nothing is saved in so short a time.
+// ownRedis loses everything when it is killed: it saves nothing in so short a time.
 func ownRedis(tb testing.TB) server {
 	tb.Helper()
 	s := testenv.OwnRedis(tb)

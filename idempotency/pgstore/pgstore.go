@@ -39,11 +39,11 @@ type Store struct {
 	table string
 }
 
-// New returns a store that uses db, which the caller closes. schema holds the
+// New returns a store that uses db, which the caller closes. schema is the schema of the
 // table; "" is [DefaultSchema]. New does not connect.
 //
-// Give it a pool of its own: if handlers hold all connections of its pool, no
-// lease is renewed, and they are interrupted. A few connections suffice.
+// Give the store a pool of its own: if handlers hold all connections of that pool, no
+// lease is renewed, and the handlers are interrupted. A few connections suffice.
 func New(db DB, schema string) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("pgstore: a pool is required")
@@ -55,9 +55,9 @@ func New(db DB, schema string) (*Store, error) {
 	return &Store{db: db, table: name + ".idempotency_keys"}, nil
 }
 
-// Schema returns the SQL that creates the table in a schema, "" for
-// [DefaultSchema], for those who keep migrations of their own. It consists of
-// several statements, can be run twice, and is to be run in one transaction.
+// Schema returns the SQL that creates the table in a schema, "" for [DefaultSchema], for
+// programs with migrations of their own. It has several statements, to be run in one
+// transaction, and may be run again.
 func Schema(schema string) (string, error) {
 	name, err := quote(schema)
 	if err != nil {

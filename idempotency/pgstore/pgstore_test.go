@@ -64,7 +64,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestClock: the zone and the clock of a session do not matter.
+// TestClock: the time zone and the clock of a session do not matter.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	pool := open(t, func(c *pgxpool.Config) {

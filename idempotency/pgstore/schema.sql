@@ -1,6 +1,5 @@
--- The table of package idempotency/pgstore. It can be run again and again, and
--- by several programs at once. :schema stands for the quoted name of a schema
--- that exists.
+-- The table of package idempotency/pgstore. This script may be run repeatedly, and by
+-- several programs at once. :schema stands for the quoted name of an existing schema.
 
 -- 'ntfi' in ASCII: two programs that start together must not both create.
 SELECT pg_advisory_xact_lock(1853122153);

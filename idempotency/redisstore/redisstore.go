@@ -1,12 +1,10 @@
-// Package redisstore keeps idempotency keys in Redis: one hash per key, changed
-// by one script, so that each step is atomic. It is tested with a single server.
-// No step touches two keys, so a client of sentinels or of a cluster should work
-// as well; that is not tested.
+// Package redisstore keeps idempotency keys in Redis: one hash per key, changed by one
+// script, so that each step is atomic. Tests cover a single server. No step touches two
+// keys, so a client of sentinels or of a cluster should work as well, but is not tested.
 //
-// When Redis dies, it loses writes that have not reached its disk or a replica;
-// it also loses evicted keys. The request of a lost key runs again. Use
-// maxmemory-policy noeviction and appendonly yes, or package pgstore where that
-// is not enough.
+// A crash of Redis loses writes that have not reached its disk or a replica, and eviction
+// loses keys. The request of a lost key runs again. Use maxmemory-policy noeviction and
+// appendonly yes, or package pgstore where that is not enough.
 package redisstore
 
 import (

@@ -1,7 +1,7 @@
--- All that a store does with a key, in one step of the server.
+-- All actions of a store, each in one step of the server.
 -- KEYS[1]: a hash with the fields token, fingerprint and, when done, answer.
--- ARGV: action, token, milliseconds, fingerprint, answer. The time to live is the
--- dead man's switch: it ends the lease of an owner that is gone, and the answer.
+-- ARGV: action, token, milliseconds, fingerprint, answer. The time to live ends the lease
+-- of a dead owner, and the answer.
 local key, action, token, ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local found = redis.call('HMGET', key, 'token', 'fingerprint', 'answer')
 local owner, fingerprint, answer = found[1], found[2], found[3]

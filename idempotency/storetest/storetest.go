@@ -1,5 +1,4 @@
-// Package storetest is the suite that every store of idempotency keys passes,
-// ours and yours.
+// Package storetest is the suite that every store of idempotency keys passes.
 package storetest
 
 import (
@@ -24,7 +23,7 @@ const (
 	patience = 2 * time.Minute
 )
 
-// Run tests a store. Its keys are new with every run, so that it may be shared.
+// Run tests a store, which may be shared: each run uses new keys.
 func Run(t *testing.T, s idempotency.Store) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, idempotency.Store){
