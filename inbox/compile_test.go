@@ -22,7 +22,7 @@ var (
 	_ inbox.SQLExecer                 = (*sql.Conn)(nil)
 )
 
-// TestOnlyTransactions: a type that could commit the note without the work is no Tx.
+// TestOnlyTransactions: a type that could commit the note without the work is not a Tx.
 func TestOnlyTransactions(t *testing.T) {
 	t.Parallel()
 	for _, v := range []any{(*pgxpool.Pool)(nil), (*pgxpool.Conn)(nil), (*pgx.Conn)(nil)} {

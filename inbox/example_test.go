@@ -48,16 +48,15 @@ func ExampleOnce() {
 	// 9 of 10
 }
 
-// eventBehind returns the id of the event that a delivery carries: "42" for "42",
-// and for its replays "42r1", "42r2".
+// eventBehind returns the id of the event of a delivery: "42" for "42" and for its replays
+// "42r1" and "42r2".
 func eventBehind(deliveryID string) string {
 	event, _, _ := strings.Cut(deliveryID, "r")
 	return event
 }
 
-// Event 42 is delivered twice, and replayed twice. A consumer that keys by the id
-// of the delivery handles each replay; one that keys by the event handles it
-// once.
+// Event 42 is delivered twice, and replayed twice. A consumer that keys by the id of the
+// delivery handles each replay; a consumer that keys by the event handles the event once.
 func ExampleOnce_replay() {
 	ctx := context.Background()
 	pool := shelf(ctx)

@@ -6,9 +6,9 @@
 // are committed together or not at all, so that an event takes effect exactly
 // once, however often and however concurrently it is delivered.
 //
-// That holds for what the transaction does. A rollback does not undo a mail that
-// was sent within it, or a request to another service: write an outbox event in
-// the same transaction and let a relay send it.
+// That holds for the statements of the transaction. A rollback does not undo a mail or a
+// request to another service: write an outbox event in the same transaction and let a
+// relay send it.
 //
 // The package imports the standard library only.
 package inbox
@@ -23,7 +23,7 @@ import (
 	"unicode/utf8"
 )
 
-// Both stand in one index entry, which PostgreSQL bounds at 2704 bytes.
+// Both are in one index entry, which PostgreSQL bounds at 2704 bytes.
 const (
 	maxConsumerBytes = 255
 	maxEventIDBytes  = 1024
@@ -37,8 +37,8 @@ const undoWithin = 5 * time.Second
 // anything was sent to the database. The transaction stays usable.
 var ErrInvalid = errors.New("invalid argument of the inbox")
 
-// Consumer identifies a program that handles each event once. Two consumers in
-// one database keep separate records of what they have handled.
+// Consumer identifies a program that handles each event once. Two consumers in one
+// database keep separate records.
 type Consumer struct {
 	// Name identifies the consumer: 1 to 255 bytes. It is stored with every event:
 	// keep it from release to release.
@@ -47,7 +47,7 @@ type Consumer struct {
 	Schema string
 }
 
-// Result is what a statement of pgx returns: pgconn.CommandTag.
+// Result is the result of a statement of pgx: pgconn.CommandTag.
 type Result interface {
 	RowsAffected() int64
 }
@@ -61,8 +61,8 @@ type Tx[R Result] interface {
 	Rollback(ctx context.Context) error
 }
 
-// SQLTx is a transaction of database/sql: *sql.Tx, and what embeds it. A *sql.DB
-// or *sql.Conn does not fit. Rollback is never called.
+// SQLTx is a transaction of database/sql: *sql.Tx, and types that embed it. A *sql.DB or
+// *sql.Conn does not fit. Rollback is never called.
 type SQLTx interface {
 	SQLExecer
 	Rollback() error
@@ -84,17 +84,15 @@ type SQLTx interface {
 //
 //	ran  err   meaning                                           do
 //	true nil   fn has returned nil                               commit, then acknowledge
-//	false nil  it was handled, and that is committed             roll back or commit, then acknowledge
-//	true err   fn has failed; err is what it returned            roll back, let it be delivered again
+//	false nil  an earlier delivery was committed                 roll back or commit, then acknowledge
+//	true err   fn has failed with err                            roll back, let it be delivered again
 //	false err  fn was not called: an argument or the database    roll back, let it be delivered again
 //
-// When fn fails or panics, Once removes the note and leaves everything else as it
-// is, including what fn has written: rolling back is up to the caller. If the
-// caller commits all the same, the event is handled again at its next delivery,
-// on top of what fn had written. To undo fn and go on, give Once a nested
-// transaction (Begin of a pgx.Tx) and roll that back. If the note cannot be
-// removed, err says so in addition to the error of fn, and the transaction must
-// be rolled back.
+// When fn fails or panics, Once removes the note and nothing else: the caller rolls back
+// the writes of fn. If the caller commits them all the same, the event is handled again at
+// its next delivery, on top of these writes. To undo fn and continue, give Once a nested
+// transaction (Begin of a pgx.Tx) and roll that back. If the note cannot be removed, err
+// joins that error with the error of fn, and the transaction must be rolled back.
 //
 // fn must use the same transaction, must not end it, and must not leave a nested
 // one open.
@@ -154,7 +152,7 @@ func once(ctx context.Context, run exec, c claim, fn func(context.Context) error
 		return false, err
 	}
 	if fn == nil {
-		return false, fmt.Errorf("%w: there is no function to call", ErrInvalid)
+		return false, fmt.Errorf("%w: the function is nil", ErrInvalid)
 	}
 	// The casts let any driver and any protocol pass the arguments as text.
 	n, err := run(ctx, `INSERT INTO `+schema+`.inbox_events (consumer, event_id) VALUES ($1::text, $2::text) ON CONFLICT (consumer, event_id) DO NOTHING`,
@@ -166,7 +164,7 @@ func once(ctx context.Context, run exec, c claim, fn func(context.Context) error
 		return false, nil
 	}
 	handled := false
-	// Deferred, so that the note goes too when fn panics or ends its goroutine:
+	// Deferred, so that the note is removed also when fn panics or ends its goroutine:
 	// the caller might recover and commit.
 	defer func() {
 		if handled {
@@ -183,9 +181,8 @@ func once(ctx context.Context, run exec, c claim, fn func(context.Context) error
 	return true, nil
 }
 
-// undo removes the note of an event. If an earlier statement has aborted the
-// transaction, nothing of it can be committed, the note included, so there is
-// nothing to undo.
+// undo removes the note of an event. If an earlier statement has aborted the transaction,
+// the note cannot be committed and needs no removal.
 func (c claim) undo(ctx context.Context, run exec, schema string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()

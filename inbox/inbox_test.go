@@ -112,20 +112,20 @@ func TestRefused(t *testing.T) {
 		"zero byte":     {stock, "a\x00", nothing, "not text"},
 		"not UTF-8":     {stock, "\xff", nothing, "not text"},
 		"long schema":   {inbox.Consumer{Name: "a", Schema: strings.Repeat("x", 64)}, "1", nothing, "has 64 bytes, at most 63"},
-		"no function":   {stock, "1", nil, "no function"},
+		"no function":   {stock, "1", nil, "function is nil"},
 	} {
 		ran, err := inbox.Once(t.Context(), tx, c.consumer, c.id, c.fn)
 		if ran || !errors.Is(err, inbox.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v, %v", name, ran, err)
 		}
 	}
-	// The transaction has not suffered.
+	// The transaction is still usable.
 	if ran, err := inbox.Once(t.Context(), tx, stock, "1", nothing); !ran || err != nil {
 		t.Errorf("afterwards: %v, %v", ran, err)
 	}
 }
 
-// TestErrorsOfTheDatabase have a code for the program and a cure for a person.
+// TestErrorsOfTheDatabase: errors have a code for the program and a cure for people.
 func TestErrorsOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
@@ -181,7 +181,7 @@ func TestOtherSchema(t *testing.T) {
 	}
 }
 
-// TestFailure: nothing stays of the note, and all else of the transaction does.
+// TestFailure: the note is removed, and the rest of the transaction stays.
 func TestFailure(t *testing.T) {
 	t.Parallel()
 	pool, _ := database(t)
@@ -195,7 +195,7 @@ func TestFailure(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), `INSERT INTO effects VALUES ('before', $1)`, name); err != nil {
 			t.Fatal(err)
 		}
-		// The context is over when fn returns: the note goes all the same.
+		// The context is done when fn returns: the note is removed all the same.
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -230,7 +230,7 @@ func TestStatementFails(t *testing.T) {
 		_, err := tx.Exec(ctx, `SELECT 1/0`)
 		return err
 	})
-	if !ran || state(err) != "22012" || strings.Contains(err.Error(), "taken back") {
+	if !ran || state(err) != "22012" || strings.Contains(err.Error(), "could not be removed") {
 		t.Errorf("%v, %v", ran, err)
 	}
 	if err := tx.Commit(t.Context()); !errors.Is(err, pgx.ErrTxCommitRollback) {
@@ -318,7 +318,7 @@ func TestSecondWaits(t *testing.T) {
 			ran, err := inbox.Once(ctx, second, stock, name, nothing)
 			got <- outcome{ran, err}
 		}()
-		// It waits for the transaction of the first.
+		// The second waits for the transaction of the first.
 		for pid := second.Conn().PgConn().PID(); count(t, pool, `SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = $1`, pid) == 0; {
 			if ctx.Err() != nil {
 				t.Fatalf("%s: the second does not wait", name)
@@ -393,7 +393,7 @@ func TestPurge(t *testing.T) {
 		t.Errorf("in batches: %d, %v, %v", n, done, err)
 	}
 	left(90)
-	// A budget is looked at after each batch: the oldest go first.
+	// A budget is checked after each batch; the oldest rows go first.
 	fill()
 	if n, done, err := inbox.PurgeSQL(t.Context(), db, inbox.Retention{Keep: keep, Batch: 3, Budget: 1}); n != 3 || done || err != nil {
 		t.Errorf("with a budget: %d, %v, %v", n, done, err)

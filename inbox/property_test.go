@@ -51,11 +51,11 @@ func drawDelivery(t *rapid.T) delivery {
 	}
 }
 
-// world is where deliveries take place.
+// world has the pools of the deliveries.
 type world struct {
 	pool *pgxpool.Pool
 	db   *sql.DB
-	run  string // makes the ids of a run its own
+	run  string // makes the ids of a run unique
 }
 
 // tx is a transaction of either interface.
@@ -110,8 +110,8 @@ func (w *world) begin(ctx context.Context, d delivery) (tx, error) {
 	}, nil
 }
 
-// deliver returns whether the consumer would acknowledge, and an error where a
-// promise is broken. All other failures are those that the delivery prescribes.
+// deliver returns whether the consumer would acknowledge, and an error if a promise is
+// broken. Other failures are those that the delivery prescribes.
 func (w *world) deliver(ctx context.Context, d delivery) (acknowledged bool, broken error) {
 	c, id := inbox.Consumer{Name: fmt.Sprint("consumer ", d.Consumer)}, fmt.Sprint(w.run, " ", d.Event)
 	ctx, cancel := context.WithCancel(ctx)

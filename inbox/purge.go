@@ -16,8 +16,7 @@ const (
 	maxBatch = 100_000
 )
 
-// Retention says what a purge removes and how much it may do at once. The zero
-// value has the defaults.
+// Retention configures a purge. The zero value has the defaults.
 type Retention struct {
 	// Schema holds the table; "" is [DefaultSchema].
 	Schema string

@@ -29,10 +29,10 @@ type SQLExecer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Schema returns the SQL that creates the table in a schema, "" for
-// [DefaultSchema], for those who keep migrations of their own. It consists of
-// several statements, can be run twice, and is to be run in one transaction.
-// The schema itself must exist. The error wraps [ErrInvalid].
+// Schema returns the SQL that creates the table in a schema, "" for [DefaultSchema], for
+// programs with migrations of their own. It has several statements, to be run in one
+// transaction, and may be run again. The schema itself must exist. The error wraps
+// [ErrInvalid].
 func Schema(schema string) (string, error) {
 	name, err := quote(schema)
 	if err != nil {
@@ -70,7 +70,7 @@ func CreateSQL(ctx context.Context, db SQLExecer, schema string) error {
 	return nil
 }
 
-// quote returns the name of a schema as SQL takes it.
+// quote returns the quoted name of a schema.
 func quote(schema string) (string, error) {
 	if schema == "" {
 		schema = DefaultSchema

@@ -1,13 +1,13 @@
--- The table of package inbox, in the database of the consumer. It can be run
--- again and again, and by several programs at once. :schema stands for the
--- quoted name of a schema that exists.
+-- The table of package inbox, in the database of the consumer. This script may be run
+-- repeatedly, and by several programs at once. :schema stands for the quoted name of an
+-- existing schema.
 
 -- 'ntfx' in ASCII: two programs that start together must not both create.
 SELECT pg_advisory_xact_lock(1853122168);
 
 CREATE TABLE IF NOT EXISTS :schema.inbox_events (
-    -- "C": ids are compared byte by byte, whatever the locale, so that an
-    -- upgrade of the operating system cannot spoil the index.
+    -- "C": ids are compared byte by byte, so that an upgrade of the operating system's
+    -- locales cannot corrupt the index.
     consumer   text COLLATE "C" NOT NULL,
     event_id   text COLLATE "C" NOT NULL,
     handled_at timestamptz NOT NULL DEFAULT now(),
