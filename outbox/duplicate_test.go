@@ -135,7 +135,7 @@ func TestIgnoreDuplicateIsForOneCall(t *testing.T) {
 		strict := keyed("k", 9)
 		strict.IgnoreDuplicate = false
 		db := stdlib.OpenDBFromPool(pool)
-		defer db.Close() //nolint:errcheck // the pool is not closed by it
+		defer db.Close() //nolint:errcheck // closes no connection of the pool
 		if err := inSQL(ctx, db, func(tx *sql.Tx) error {
 			if err := outbox.WriteSQL(ctx, tx, strict); err != nil {
 				return err
@@ -161,7 +161,7 @@ func TestIgnoreDuplicateIsForOneCall(t *testing.T) {
 			}
 			return outbox.Write(ctx, tx, strict)
 		}))
-		// A setting that was made in SQL stays.
+		// A setting that SQL has made stays.
 		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			var choice string
 			if _, err := tx.Exec(ctx, "SET LOCAL notifyd.duplicate = 'ignore'"); err != nil {

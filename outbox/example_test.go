@@ -45,7 +45,7 @@ func ExampleWriteSQL() {
 			Type:           "cart.abandoned",
 			Payload:        json.RawMessage(`{"customer": "` + customer + `"}`),
 			AvailableAt:    time.Now().Add(time.Hour),
-			IdempotencyKey: customer, // one reminder and no more
+			IdempotencyKey: customer, // at most one reminder
 		})
 	}
 	if err := remind(showSQL{}, "zoe"); err != nil {
@@ -55,7 +55,7 @@ func ExampleWriteSQL() {
 	// INSERT INTO "public".outbox_events ... cart.abandoned {"customer": "zoe"}
 }
 
-// Any ORM that runs SQL with placeholders will do, within its own transaction.
+// Any ORM that runs SQL with placeholders works, within its own transaction.
 func ExampleStatement() {
 	query, args, err := outbox.Statement("public", outbox.Event{
 		Type:    "order.created",
@@ -111,7 +111,7 @@ func (showPgx) Exec(_ context.Context, query string, args ...any) (pgconn.Comman
 	return pgconn.CommandTag{}, nil
 }
 
-// showSQL is the same for database/sql.
+// showSQL is showPgx for database/sql.
 type showSQL struct{ outbox.SQLTx }
 
 func (showSQL) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {

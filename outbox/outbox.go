@@ -26,14 +26,14 @@ const maxNameBytes = 1024
 
 // Event is an event to write. Type and Payload are mandatory.
 type Event struct {
-	// Type routes the event, "order.created" for example: up to 255 bytes,
-	// without white space and without '*', which has a meaning in routes.
+	// Type routes the event, "order.created" for example: up to 255 bytes, without white
+	// space and without '*', which is a wildcard in routes.
 	Type string
 	// Payload is the event itself. A json.RawMessage is stored byte for byte;
 	// any other value is encoded with encoding/json.
 	Payload any
-	// AggregateType and AggregateID name the thing the event is about, "order"
-	// and "1042" for example, up to 1024 bytes each. Both or neither.
+	// AggregateType and AggregateID name the subject of the event, "order" and "1042" for
+	// example, up to 1024 bytes each. Both or neither.
 	AggregateType string
 	AggregateID   string
 	// Headers travel with the event. Names are like those of HTTP: letters,
@@ -121,7 +121,7 @@ func checkHeaders(headers map[string]string) error {
 		if !isToken(name) {
 			errs = append(errs, fmt.Errorf("header name %.40q is not a token: use letters, digits and !#$%%&'*+-.^_`|~", name))
 		}
-		if !isText(value) { // which may be a secret, and is not shown
+		if !isText(value) { // the value may be a secret, and is not shown
 			errs = append(errs, fmt.Errorf("value of header %.40q is not UTF-8 text without zero bytes", name))
 		}
 	}
@@ -146,7 +146,7 @@ func checkText(what, s string) error {
 // check here spares the caller an aborted transaction.
 func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
-// checkTime keeps to the years that every client can read.
+// checkTime allows the years that every client can read.
 func checkTime(t time.Time) error {
 	if year := t.UTC().Year(); year < 1 || year > 9999 {
 		return fmt.Errorf("available at a time in the year %d: use the years 1 to 9999", year)

@@ -22,19 +22,19 @@ type Tx[R any] interface {
 	Rollback(ctx context.Context) error
 }
 
-// SQLTx is a transaction of database/sql: *sql.Tx, and what embeds it. A
-// *sql.DB or *sql.Conn does not fit. Rollback is never called.
+// SQLTx is a transaction of database/sql: *sql.Tx, and types that embed it. A *sql.DB or
+// *sql.Conn does not fit. Rollback is never called.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	Rollback() error
 }
 
-// Write inserts the events within tx, all in one statement and in order.
-// They leave when tx commits and vanish when it rolls back.
+// Write inserts the events within tx, in one statement and in order. A commit of tx
+// publishes the events, a rollback removes them.
 //
-// An event that cannot be stored is refused with an error that wraps
-// [ErrInvalid] before anything is sent, so that tx stays usable. Errors of the
-// database are returned as they are, wrapped once; they have aborted tx.
+// An event that cannot be stored is refused with an error that wraps [ErrInvalid] before
+// anything is sent, so that tx stays usable. Errors of the database are wrapped once; they
+// have aborted tx.
 //
 // With [Event.IgnoreDuplicate] an event whose key exists already is skipped:
 // Write returns nil, tx goes on, and no relay is woken for it. Write reports

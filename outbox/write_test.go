@@ -245,7 +245,8 @@ func invalid() map[string]struct {
 	}
 }
 
-// TestInvalidEvents are refused before anything is sent: the transaction goes on.
+// TestInvalidEvents: invalid events are refused before anything is sent, and the transaction
+// goes on.
 func TestInvalidEvents(t *testing.T) {
 	t.Parallel()
 	pool := database(t, pgx.QueryExecModeCacheStatement)
@@ -280,7 +281,7 @@ func TestInvalidEvents(t *testing.T) {
 	}
 }
 
-// TestAllMistakesAreNamed at once, in all events.
+// TestAllMistakesAreNamed: one error names the mistakes of all events.
 func TestAllMistakesAreNamed(t *testing.T) {
 	t.Parallel()
 	_, _, err := outbox.Statement("public", outbox.Event{Payload: 1, AggregateID: "1"}, outbox.Event{Type: "a", Payload: 1}, outbox.Event{Type: "b"})
@@ -299,7 +300,7 @@ func TestAllMistakesAreNamed(t *testing.T) {
 	}
 }
 
-// TestOneStatementForAnyNumber: drivers prepare and cache by text.
+// TestOneStatementForAnyNumber: one text, because drivers prepare and cache by text.
 func TestOneStatementForAnyNumber(t *testing.T) {
 	t.Parallel()
 	e := outbox.Event{Type: "a", Payload: 1}

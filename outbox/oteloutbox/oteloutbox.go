@@ -39,10 +39,10 @@ func WriteSQLTo(ctx context.Context, tx outbox.SQLTx, schema string, events ...o
 	return outbox.WriteSQLTo(ctx, tx, schema, Events(ctx, events...)...)
 }
 
-// Events returns the events with the trace of ctx, for [outbox.Statement]. An
-// event that has a header traceparent, in whatever case, keeps it. The given
-// events and headers are not changed; without a span in ctx they are returned as
-// they are. A span that is not sampled is passed on with that decision.
+// Events returns the events with the trace of ctx, for [outbox.Statement]. An event with a
+// header traceparent, in any case, keeps it. The given events and headers are not changed;
+// without a span in ctx, Events returns the given events. A span that is not sampled is
+// passed on with that decision.
 func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 	if len(events) == 0 || !trace.SpanContextFromContext(ctx).IsValid() {
 		return events
@@ -69,7 +69,7 @@ func Events(ctx context.Context, events ...outbox.Event) []outbox.Event {
 // parent is the header that identifies a trace.
 const parent = "traceparent"
 
-// named reports whether there is a header of that name, in any case.
+// named reports whether headers have a name, in any case.
 func named(headers map[string]string, name string) bool {
 	for other := range headers {
 		if strings.EqualFold(other, name) {

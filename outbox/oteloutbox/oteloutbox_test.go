@@ -25,7 +25,7 @@ const (
 	state  = "vendor=1"
 )
 
-// inSpan returns a context as instrumentation leaves it.
+// inSpan returns a context with a span, as from instrumentation.
 func inSpan(t *testing.T, flags trace.TraceFlags) context.Context {
 	t.Helper()
 	traceID, err := trace.TraceIDFromHex(parent[3:35])
