@@ -18,8 +18,8 @@ const (
 	retryLock = 100 * time.Millisecond
 	// checkHeld is how often a held lock is checked.
 	checkHeld = time.Second
-	// queueFor bounds the wait for the lock behind writers, who hold it for microseconds: a longer
-	// wait means that a relay has got it in between.
+	// queueFor bounds the wait for the lock behind writers, which hold it for microseconds: a
+	// longer wait means that a relay has taken the lock in between.
 	queueFor = 200 * time.Millisecond
 	// bellTimeout bounds one statement.
 	bellTimeout = 10 * time.Second
@@ -202,14 +202,14 @@ const WordAwake = "awake"
 // Sent reports whether a notification comes from the session of the bell.
 func (b *Bell) Sent(from uint32) bool { return from != 0 && from == b.pid.Load() }
 
-// hold takes the lock unless another relay has it, and notifies the others when it has got it.
+// hold takes the lock unless another relay has it, and then notifies the other relays.
 func (b *Bell) hold(ctx context.Context) bool {
 	was := b.held
 	if !b.tryHold(ctx) {
 		return false
 	}
 	if !was && b.announce != "" {
-		_ = b.notify(ctx, note{channel: b.announce, payload: WordAwake}) // if it fails, the lock is gone with the connection
+		_ = b.notify(ctx, note{channel: b.announce, payload: WordAwake}) // after an error the lock is gone with the connection
 	}
 	return b.held
 }
@@ -247,7 +247,7 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 	return err == nil && b.held
 }
 
-// silenced is the answer to whether another relay keeps the bell silent.
+// silenced is the answer of [Bell.Silenced].
 type silenced struct {
 	is  bool
 	err error
@@ -301,7 +301,7 @@ func (b *Bell) release(ctx context.Context) (xid uint64, err error) {
 	return xid, wrap("release the bell", err)
 }
 
-// session runs f on the connection, which it opens if need be and gives up after an error.
+// session runs f on the connection, opens it if need be, and gives it up after an error.
 func (b *Bell) session(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, bellTimeout)
 	defer cancel()

@@ -21,7 +21,7 @@ func newBell(tb testing.TB, url string) (*Bell, *dialer, func()) {
 	return b, d, start(tb, b.Run)
 }
 
-// until repeats the query until the answer is as wanted; go test's timeout bounds it.
+// until repeats the query until the answer is want; go test's timeout bounds it.
 func until(tb testing.TB, conn *pgx.Conn, query string, want bool) {
 	tb.Helper()
 	for value[bool](tb, conn, query) != want {
@@ -31,7 +31,7 @@ func until(tb testing.TB, conn *pgx.Conn, query string, want bool) {
 	}
 }
 
-// held reports whether a session holds the lock. Unlike a try it does not disturb other sessions.
+// held reports whether a session holds the lock. Unlike silent it does not disturb other sessions.
 const held = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND objsubid = 1
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND classid = 1853122162::oid AND objid = 'outbox_events'::regclass::oid)`
@@ -73,7 +73,7 @@ func TestBell(t *testing.T) {
 		}
 		exec(t, conn, `COMMIT`)
 	}
-	// Its session ends, and with it the silence, until the bell has found out.
+	// The session ends, and with it the silence, until the bell notices.
 	b.Silence()
 	until(t, conn, held, true)
 	d.terminate(t, conn)
@@ -93,7 +93,7 @@ func TestBell(t *testing.T) {
 	until(t, conn, held, false)
 }
 
-// TestRingEndsWithItsContext also where Run does not run.
+// TestRingEndsWithItsContext: also while Run does not run.
 func TestRingEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	b := NewBell((&dialer{}).connect, slog.New(&logbook{}))
@@ -106,11 +106,11 @@ func TestRingEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestRunOfTheBellEnds while it waits for the lock.
+// TestRunOfTheBellEnds: Run ends while the bell waits for the lock.
 func TestRunOfTheBellEnds(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
-	// A writer that never releases it, so that the bell queues again and again.
+	// A writer that never releases the lock, so that the bell queues again and again.
 	exec(t, conn, `SELECT pg_advisory_lock_shared(`+bellKey+`)`)
 	b, _, stop := newBell(t, url)
 	b.Silence()
@@ -155,7 +155,7 @@ func TestTwoBells(t *testing.T) {
 	if holder() != pid(d2) {
 		t.Error("the second bell did not take over")
 	}
-	// And back, by the death of the second, whichever had requested silence in the meantime.
+	// And back, by the death of the second; either bell may have requested silence.
 	first.Silence()
 	d2.terminate(t, conn)
 	until(t, conn, held, true)
@@ -164,8 +164,8 @@ func TestTwoBells(t *testing.T) {
 	}
 }
 
-// TestBellUnderLoad: writers test the lock by taking it for a moment, all the time. Silence must
-// come all the same, and the ring must return an id above those of all silent writers.
+// TestBellUnderLoad: writers test the lock by taking it for a moment, all the time. The bell must
+// fall silent all the same, and the ring must return an id above those of all silent writers.
 func TestBellUnderLoad(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -178,8 +178,8 @@ func TestBellUnderLoad(t *testing.T) {
 		writer := connect(t, url)
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				// The trigger's test, next to the transaction's own id. It comes last, so that its
-				// result still holds when the id has been drawn.
+				// The trigger's test, next to the transaction's own id. The test comes last, so that
+				// its result still holds when the id has been drawn.
 				if _, err := writer.Exec(t.Context(), `WITH x AS MATERIALIZED (SELECT pg_current_xact_id()::text::bigint AS xid)
 					INSERT INTO said SELECT $1::bigint, xid, NOT (pg_try_advisory_lock_shared(`+bellKey+`) AND pg_advisory_unlock_shared(`+bellKey+`)) FROM x`,
 					rounds.Load()); err != nil {

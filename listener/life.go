@@ -87,7 +87,7 @@ type life struct {
 }
 
 // listens records that LISTEN was accepted on conn. Without a proof, that counts as hearing.
-func (l *life) listens(conn *pgx.Conn, prove bool) { //nolint:revive // prove is what the listener was told
+func (l *life) listens(conn *pgx.Conn, prove bool) { //nolint:revive // prove is the configuration of the listener
 	l.mu.Lock()
 	l.conn, l.proven, l.state.Listening = conn, false, true
 	l.mu.Unlock()
@@ -137,7 +137,7 @@ func (l *life) troubleLocked(ctx context.Context, err error) {
 }
 
 // setBlindLocked reports whether the relay is blind, if that has changed.
-func (l *life) setBlindLocked(blind bool) { //nolint:revive // the state itself
+func (l *life) setBlindLocked(blind bool) { //nolint:revive // blind is the new state
 	if l.blind != blind {
 		l.blind = blind
 		if l.onBlind != nil {
@@ -188,8 +188,8 @@ func (l *life) giveUp(conn *pgx.Conn) {
 	}
 }
 
-// condemn records why the connection is given up. It returns false if conn is not the listening
-// one.
+// condemn records that no canary was heard on conn. It returns false if conn is not the
+// listening connection.
 func (l *life) condemn(conn *pgx.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +217,7 @@ func (l *life) isDeaf() bool {
 func (l *life) hear(payload string) {
 	n, err := strconv.ParseUint(payload, 10, 64)
 	if err != nil {
-		return // another client notifies on our channel
+		return // another client notifies on the channel of the canaries
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,8 +284,7 @@ func (l *life) watch(ctx context.Context, p *Proof) {
 }
 
 // sendCanary sends a canary and waits until it is heard. A connection that does not hear it is
-// given up. If the canary cannot be sent, that tells nothing about the listening connection, only
-// that its state is unknown.
+// given up. If the canary cannot be sent, the state of the listening connection is unknown.
 func (l *life) sendCanary(ctx context.Context, p *Proof) {
 	conn := l.listener()
 	if conn == nil {
@@ -347,7 +346,7 @@ func (l *life) unsent(ctx context.Context, err error) {
 	l.troubleLocked(ctx, fmt.Errorf("it is unknown whether notifications are heard: %w", err))
 }
 
-// canaries handles the canaries that are heard.
+// canaries handles heard canaries.
 type canaries struct{ l *Listener }
 
 func (c canaries) HandleNotification(_ context.Context, n *pgconn.Notification, _ *pgx.Conn) error {
@@ -361,4 +360,4 @@ func (c canaries) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) err
 	return nil
 }
 
-var errProof = errors.New("a proof needs a channel, a time above 0, and something to notify with")
+var errProof = errors.New("a proof needs a channel, an interval above 0, and a function to notify with")

@@ -27,7 +27,7 @@ type Connect func(ctx context.Context) (*pgx.Conn, error)
 type Hints interface {
 	// Wake names an event that has been committed.
 	Wake(id int64)
-	// Look reports that any number of unnamed events may be there.
+	// Look reports that any number of unnamed events may exist.
 	Look()
 }
 
@@ -41,9 +41,9 @@ type Words interface {
 const (
 	// firstReconnect is short: most connections can be replaced at once.
 	firstReconnect = 20 * time.Millisecond
-	// longestReconnect bounds how long the return of a database goes unnoticed.
+	// longestReconnect bounds the delay until the return of a database is noticed.
 	longestReconnect = 5 * time.Second
-	// steady is how long a connection must last to count as good: only then the pauses start over.
+	// steady is how long a connection must last before the pauses start over.
 	steady = 5 * time.Second
 )
 
@@ -58,7 +58,7 @@ type Listener struct {
 	life  *life
 
 	// Used by the goroutine that listens only.
-	connected time.Time // when the connection was made, zero while there is none
+	connected time.Time // start of the connection, zero while there is none
 	failed    bool      // the last attempt to connect failed
 	waiting   int       // channels for which LISTEN has not been accepted
 	onListen  func()
@@ -104,7 +104,7 @@ func (l *Listener) Prove(p Proof) error {
 	return nil
 }
 
-// Listening reports whether the connection is there and listens.
+// Listening reports whether a connection listens; see [State].
 func (l *Listener) Listening() bool { return l.life.now().Listening }
 
 // State returns the current state of the listener.
@@ -167,8 +167,8 @@ func (l *Listener) accepted(conn *pgx.Conn) {
 // handler runs on the listening connection.
 type handler struct{ l *Listener }
 
-// HandleBacklog runs right after LISTEN: commits before it were not heard, so the table must be
-// swept after it, in this order.
+// HandleBacklog runs right after LISTEN: commits before LISTEN were not heard, so the table must
+// be swept after LISTEN, in this order.
 func (h handler) HandleBacklog(_ context.Context, _ string, conn *pgx.Conn) error {
 	h.l.hints.Look()
 	if h.l.onListen != nil {

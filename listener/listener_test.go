@@ -52,11 +52,11 @@ func TestListen(t *testing.T) {
 
 	for range 3 {
 		d.terminate(t, conn)
-		// Committed while nobody listens, or just then: the look finds it.
+		// Committed while no session listens, or just then: the look finds the event.
 		exec(t, conn, insert, 65)
 		heard.expect(t, "look")
 		exec(t, conn, `NOTIFY outbox_events, '43'`)
-		for got := range heard { // the 65 may have been heard besides
+		for got := range heard { // 65 may have been heard as well
 			if got == "43" {
 				break
 			}
@@ -112,8 +112,8 @@ func TestChannelOfAnotherSchema(t *testing.T) {
 	heard.expect(t, "2")
 }
 
-// TestReportsOnce however often it tries, also before the first connection. The end is reported
-// when notifications have been heard for a while.
+// TestReportsOnce: an incident is reported once, however many attempts fail, also before the first
+// connection. The end is reported when notifications have been heard for a while.
 func TestReportsOnce(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -146,8 +146,8 @@ func TestReportsOnce(t *testing.T) {
 	log.expect(t, "WARN not listening", "INFO listening again")
 }
 
-// TestPauses: a database that is down is tried ever more rarely, whether or not it was ever up; one
-// that was connected for a while is tried quickly at first.
+// TestPauses: attempts become rarer while a database is down, also before the first connection.
+// After a connection that has lasted, the first attempts are quick.
 func TestPauses(t *testing.T) {
 	t.Parallel()
 	for _, before := range []time.Duration{-1, 0, time.Hour} {
@@ -175,7 +175,7 @@ func TestPauses(t *testing.T) {
 				if n := len(tries); n < 40 || n > 200 {
 					t.Errorf("%d tries in 5 minutes", n)
 				}
-				// A connection that lasted is replaced quickly, one that broke at once is not.
+				// A connection that lasted is replaced quickly, a connection that broke at once is not.
 				if quick := tries[0].Sub(begin) <= 2*firstReconnect; quick != (before != 0) {
 					t.Errorf("first try after %v", tries[0].Sub(begin))
 				}

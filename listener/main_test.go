@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// database makes a database with the tables and the bell, and returns its URL
-// and a connection.
+// database creates a database with the tables and the bell, and returns its URL and a
+// connection.
 func database(tb testing.TB) (string, *pgx.Conn) {
 	tb.Helper()
 	url := testenv.Database(tb)
@@ -55,7 +55,7 @@ func value[T any](tb testing.TB, conn *pgx.Conn, query string, args ...any) T {
 	return v
 }
 
-// dialer opens connections and remembers the server's side of the last one.
+// dialer opens connections and records the server process of the last one.
 type dialer struct {
 	url string
 
@@ -73,7 +73,7 @@ func (d *dialer) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// terminate ends the newest session and returns once the server has none of it.
+// terminate ends the newest session and returns once its server process is gone.
 func (d *dialer) terminate(tb testing.TB, admin *pgx.Conn) {
 	tb.Helper()
 	d.mu.Lock()

@@ -29,7 +29,7 @@ type proving struct {
 	changes chan error
 }
 
-// proved creates one that listens by way of connect; bell is the URL that its canaries are sent to.
+// proved starts a listener that connects by connect; bell is the URL for its canaries.
 func proved(tb testing.TB, connect Connect, bell string) *proving {
 	tb.Helper()
 	p := &proving{heard: make(ears, 1000), log: &logbook{}, blind: make(chan bool, 1000), changes: make(chan error, 1000)}
@@ -77,10 +77,10 @@ func TestCanary(t *testing.T) {
 	})
 	p.heard.expect(t, "look")
 	exec(t, conn, insert, 1)
-	p.heard.expect(t, "1") // and no canary before it
+	p.heard.expect(t, "1") // no canary is a hint
 	stop()
 	if p.State().Unheard > 0 {
-		return // a machine that takes seconds for a canary has trouble indeed
+		return // a machine that takes seconds for a canary is too slow for the rest
 	}
 	p.log.expect(t)
 	if len(p.blind) > 0 || len(p.changes) > 0 {
@@ -112,8 +112,8 @@ func (c *deafConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestDeadConnection: a connection that receives nothing any more is given up, and until the bell
-// is proven again the relay is blind.
+// TestDeadConnection: a connection that receives nothing is given up, and until a canary is heard
+// again the relay is blind.
 func TestDeadConnection(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
@@ -145,13 +145,13 @@ func TestDeadConnection(t *testing.T) {
 		t.Error("blind on a good connection")
 	}
 	if err := next(t, "the incident", p.changes); !errors.Is(err, errDead) {
-		t.Errorf("told of %v", err)
+		t.Errorf("reported %v", err)
 	}
 	p.heard.expect(t, "look")
 	exec(t, conn, insert, 1)
 	p.heard.expect(t, "1")
 	if err := next(t, "the end of the incident", p.changes); err != nil {
-		t.Errorf("told of %v", err)
+		t.Errorf("reported %v", err)
 	}
 	stop()
 	p.log.expect(t, "WARN not listening", "INFO listening again")
@@ -170,7 +170,7 @@ func TestPoolerIsFound(t *testing.T) {
 	stop := start(t, p.Run)
 	p.heard.expect(t, "look")
 	if err := next(t, "the incident", p.changes); !errors.Is(err, ErrDeaf) {
-		t.Errorf("told of %v", err)
+		t.Errorf("reported %v", err)
 	}
 	if !next(t, "blindness", p.blind) {
 		t.Error("not blind behind a pooler")
@@ -192,8 +192,8 @@ func TestPoolerThatKeepsSessions(t *testing.T) {
 	p.until(t, "proof", func(s State) bool { return s.Sent > 5 && !s.Proven.IsZero() && s.Trouble == nil })
 }
 
-// TestCanaryThatCannotBeSent tells nothing about the listening connection, only that its state is
-// unknown.
+// TestCanaryThatCannotBeSent: the state of the listening connection is unknown, and the relay is
+// blind.
 func TestCanaryThatCannotBeSent(t *testing.T) {
 	t.Parallel()
 	url, _ := database(t)
@@ -220,7 +220,7 @@ func TestCanaryThatCannotBeSent(t *testing.T) {
 		t.Error("reported only the end")
 	}
 	if err := next(t, "its end", p.changes); err != nil {
-		t.Errorf("told of %v", err)
+		t.Errorf("reported %v", err)
 	}
 	stop()
 	p.log.expect(t, "WARN not listening", "INFO listening again")
@@ -230,7 +230,7 @@ func TestCanaryThatCannotBeSent(t *testing.T) {
 }
 
 // TestStorm: however often the connection comes and goes, one line reports the incident, and one
-// sums it up. A connection that broke at once is not retried at once.
+// line sums it up. A connection that broke at once is not replaced at once.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,9 +257,9 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// TestNoCanaryWhileNobodyWouldMissIt except the first on a connection, and while the relay is
-// blind.
-func TestNoCanaryWhileNobodyWouldMissIt(t *testing.T) {
+// TestNoCanaryWithoutNeed: while Missed returns false, no canary is sent except the first on a
+// connection.
+func TestNoCanaryWithoutNeed(t *testing.T) {
 	t.Parallel()
 	url, _ := database(t)
 	p := proved(t, (&dialer{url: url}).connect, url)
@@ -276,7 +276,7 @@ func TestNoCanaryWhileNobodyWouldMissIt(t *testing.T) {
 	}
 	start(t, p.Run)
 	p.until(t, "the first canary", func(s State) bool { return !s.Proven.IsZero() })
-	for len(asked) > 0 { // before it
+	for len(asked) > 0 { // questions before the first canary
 		<-asked
 	}
 	for range 5 {
@@ -289,7 +289,7 @@ func TestNoCanaryWhileNobodyWouldMissIt(t *testing.T) {
 	p.until(t, "a canary", func(s State) bool { return s.Sent == 2 })
 }
 
-func TestProofThatMakesNoSense(t *testing.T) {
+func TestIncompleteProof(t *testing.T) {
 	t.Parallel()
 	notify := func(context.Context, string, string) error { return nil }
 	for name, p := range map[string]Proof{
