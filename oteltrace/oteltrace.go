@@ -64,8 +64,8 @@ func (t tracer) begin(ctx context.Context, e *delivery.Event) (context.Context, 
 	}
 	options := append(make([]trace.SpanStartOption, 0, 3), trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(append(attributes, t.attributes...)...))
-	// Also a link: the attempt may come hours after its parent has ended, where
-	// some backends do not show it any more.
+	// Also a link: hours after its parent has ended, some backends no longer show the
+	// attempt below it.
 	if writer := trace.SpanContextFromContext(ctx); writer.IsRemote() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: writer}))
 	}
@@ -115,7 +115,7 @@ func shortened(text string) string {
 	return text
 }
 
-// headers are an event's, for the propagator. Names are found in any case.
+// headers are the headers of an event, for the propagator. Names are found in any case.
 type headers map[string]string
 
 // Get implements propagation.TextMapCarrier.

@@ -119,7 +119,7 @@ func TestOff(t *testing.T) {
 	e := event(1, "")
 	err := oteltrace.Middleware(noop.NewTracerProvider())(delivery.HandlerFunc(func(_ context.Context, got *delivery.Event) error {
 		if got != e {
-			t.Error("it got a copy")
+			t.Error("the handler got a copy")
 		}
 		return nil
 	})).Deliver(t.Context(), e)
@@ -175,7 +175,7 @@ func TestBatch(t *testing.T) {
 	})
 	h, ok := mw(full{handle}).(delivery.BatchHandler)
 	if !ok {
-		t.Fatal("it is no longer a BatchHandler")
+		t.Fatal("the wrapped handler is no BatchHandler")
 	}
 	errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, writer), event(2, writer)})
 	if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], refused) {
