@@ -29,6 +29,9 @@ type Action struct {
 	Batch int
 	// Progress, if set, is called after each transaction with the result so far.
 	Progress func(Result)
+	// Acted, if set, is called after each transaction with the letters acted on, as they were
+	// before it: see [Watch.Add].
+	Acted func([]Letter)
 }
 
 // MaxBatch is the largest Action.Batch.
@@ -155,6 +158,9 @@ func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, er
 		}
 		total.Done += int64(len(done))
 		total.Orphans += int64(len(letters) - len(done))
+		if a.Acted != nil {
+			a.Acted(done)
+		}
 		if a.Progress != nil {
 			a.Progress(total)
 		}

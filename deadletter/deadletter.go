@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/notifyd/notifyd/events"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -55,6 +56,7 @@ type Store struct {
 	db     DB
 	cfg    Config
 	tables *strings.Replacer
+	events *events.Store
 }
 
 // New returns a store on db. It does not connect. The database must have the
@@ -66,8 +68,12 @@ func New(db DB, cfg Config) (*Store, error) {
 	if err := outboxsql.ValidateSchema(cfg.Schema); err != nil {
 		return nil, fmt.Errorf("dead letters: %w: %w", ErrInvalid, err)
 	}
+	all, err := events.New(db, cfg.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
 	name := func(table string) string { return pgx.Identifier{cfg.Schema, table}.Sanitize() }
-	return &Store{db: db, cfg: cfg, tables: strings.NewReplacer(
+	return &Store{db: db, cfg: cfg, events: all, tables: strings.NewReplacer(
 		"{deliveries}", name("outbox_deliveries"), "{events}", name("outbox_events"), "{audit}", name("outbox_audit"),
 		"{mode}", name("outbox_mode"), "{positions}", name("outbox_positions"),
 	)}, nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/events"
 )
 
 // MaxPage is the largest page of a list, in letters or groups.
@@ -115,31 +115,13 @@ func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error
 
 // Case is everything about one event.
 type Case struct {
-	// Event is nil where it is gone: discarded, purged, or deleted by hand.
-	Event *Event `json:"event"`
-	// Deliveries are those that are not done, dead or not. A destination without one has received
-	// the event, or never was on its route.
+	// Event is the event with what became of it at each destination; Gone where its row is deleted:
+	// discarded, purged, or by hand.
+	Event events.Event `json:"event"`
+	// Deliveries are the rows of outbox_deliveries: those that are not done, dead or not.
 	Deliveries []Delivery `json:"deliveries"`
 	// Audit is the history of people's actions on it, oldest first.
 	Audit []Entry `json:"audit"`
-}
-
-// Event is a row of outbox_events.
-type Event struct {
-	ID             int64  `json:"id"`
-	Type           string `json:"event_type"`
-	AggregateType  string `json:"aggregate_type,omitempty"`
-	AggregateID    string `json:"aggregate_id,omitempty"`
-	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// State is fresh, deferred or done in a queue, and the result of [EventState] in a stream.
-	State string `json:"state"`
-	// WaitsFor are the destinations of a stream whose positions have not passed the event,
-	// including those that it is not routed to.
-	WaitsFor    []string        `json:"waits_for,omitempty"`
-	CreatedAt   time.Time       `json:"created_at"`
-	ProcessedAt *time.Time      `json:"processed_at"`
-	Headers     json.RawMessage `json:"headers"`
-	Payload     json.RawMessage `json:"payload"`
 }
 
 // Delivery is a row of outbox_deliveries, dead or not.
@@ -169,7 +151,10 @@ type Entry struct {
 // if there is no such event.
 func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 	err = s.read(ctx, fmt.Sprintf("show event %d", eventID), func(tx pgx.Tx, _ time.Time) error {
-		if c.Event, err = s.event(ctx, tx, eventID); err != nil {
+		c.Event, err = s.events.ReadWhole(ctx, tx, eventID)
+		if errors.Is(err, events.ErrNotFound) { // it may have been edited once
+			c.Event = events.Event{ID: eventID, Gone: true}
+		} else if err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, s.sql(`SELECT `+letterColumns+`, d.state, coalesce(d.ordering_key, '')
@@ -182,9 +167,6 @@ func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 				&d.State, &d.OrderingKey)
 			return d, err
 		})
-		if err == nil {
-			err = s.judge(ctx, tx, &c)
-		}
 		if err != nil {
 			return err
 		}
@@ -194,50 +176,10 @@ func (s *Store) Show(ctx context.Context, eventID int64) (c Case, err error) {
 			return err
 		}
 		c.Audit, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Entry])
-		if err == nil && c.Event == nil && len(c.Deliveries)+len(c.Audit) == 0 {
+		if err == nil && c.Event.Gone && len(c.Deliveries)+len(c.Audit) == 0 {
 			return ErrNotFound
 		}
 		return err
 	})
 	return c, err
-}
-
-// judge sets the state of an event of a stream, which its row does not contain.
-func (s *Store) judge(ctx context.Context, tx pgx.Tx, c *Case) error {
-	mode, err := s.mode(ctx, tx)
-	if err != nil || mode != outboxsql.ModeStream || c.Event == nil {
-		return err
-	}
-	if c.Event.WaitsFor, err = s.behind(ctx, tx, c.Event.ID); err != nil {
-		return err
-	}
-	states := make([]string, len(c.Deliveries))
-	for i := range c.Deliveries {
-		states[i] = c.Deliveries[i].State
-	}
-	c.Event.State = EventState(c.Event.WaitsFor, states)
-	return nil
-}
-
-// event returns nil if there is none. Payload and headers are read as text, because they are shown
-// byte for byte.
-func (s *Store) event(ctx context.Context, tx pgx.Tx, id int64) (*Event, error) {
-	var e Event
-	var payload string
-	var headers *string
-	err := tx.QueryRow(ctx, s.sql(`SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
-			coalesce(idempotency_key, ''), state, created_at, processed_at, headers::text, payload::text
-		FROM {events} WHERE id = $1`), id).Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID,
-		&e.IdempotencyKey, &e.State, &e.CreatedAt, &e.ProcessedAt, &headers, &payload)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, nil // none is an answer here; its deliveries may exist
-	case err != nil:
-		return nil, err
-	}
-	e.Payload = json.RawMessage(payload)
-	if headers != nil {
-		e.Headers = json.RawMessage(*headers)
-	}
-	return &e, nil
 }

@@ -155,8 +155,9 @@ func TestShow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Event == nil || string(c.Event.Payload) != `{"b":  1.50, "a": [ ]}` || string(c.Event.Headers) != `{"tenant": "acme"}` ||
-		c.Event.AggregateID != "7" || c.Event.State != "deferred" || c.Event.ProcessedAt != nil {
+	if c.Event.Gone || string(c.Event.Payload) != `{"b":  1.50, "a": [ ]}` || string(c.Event.Headers) != `{"tenant": "acme"}` ||
+		c.Event.AggregateID != "7" || c.Event.State != "waiting" || c.Event.ProcessedAt != nil ||
+		len(c.Event.Destinations) != 2 || !c.Event.OthersDelivered {
 		t.Errorf("event %+v", c.Event)
 	}
 	if len(c.Deliveries) != 2 || c.Deliveries[0].State != "retry" || c.Deliveries[1].State != "dead" || c.Deliveries[1].OrderingKey != "order/7" {
@@ -170,7 +171,7 @@ func TestShow(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err = d.store.Show(t.Context(), 7)
-	if err != nil || c.Event != nil || len(c.Deliveries) != 0 || len(c.Audit) != 1 {
+	if err != nil || !c.Event.Gone || c.Event.State != "discarded" || len(c.Deliveries) != 0 || len(c.Audit) != 1 {
 		t.Fatalf("a discarded event: %+v, %v", c, err)
 	}
 	if a := c.Audit[0]; a.Action != "discard" || a.Actor != "ann" || a.DatabaseUser == "" || a.Destination != "mail" || a.EventID != 7 ||

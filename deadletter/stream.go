@@ -2,7 +2,6 @@ package deadletter
 
 import (
 	"context"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,38 +29,6 @@ func (s *Store) holdMode(ctx context.Context, tx pgx.Tx) (outboxsql.Mode, error)
 		return "", err
 	}
 	return s.mode(ctx, tx) // with a snapshot that is not older than the lock
-}
-
-// States of an event of a stream, besides those of its deliveries.
-const (
-	stateWaiting = "waiting"
-	stateDone    = "done"
-)
-
-// EventState returns the state of an event of a stream: "waiting" as long as a destination has not
-// passed it, then the most urgent state of its deliveries, "retry", "parked", "unrouted" or "dead",
-// and "done" where there are none. behind are the destinations that have not passed it, and
-// deliveries the states of its stored deliveries.
-func EventState(behind, deliveries []string) string {
-	if len(behind) > 0 {
-		return stateWaiting
-	}
-	for _, state := range []string{"retry", "parked", "unrouted", "dead"} {
-		if slices.Contains(deliveries, state) {
-			return state
-		}
-	}
-	return stateDone
-}
-
-// behind returns the destinations of a stream whose positions have not passed an event.
-func (s *Store) behind(ctx context.Context, tx pgx.Tx, id int64) ([]string, error) {
-	rows, err := tx.Query(ctx, s.sql(`SELECT DISTINCT destination FROM {positions}
-		WHERE destination <> '' AND ($1 > head OR open @> $1::bigint) ORDER BY destination`), id)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // inFlight returns the destinations of a stream that are delivering an event, as far as their

@@ -202,8 +202,9 @@ func newDLQShowCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show EVENT",
 		Short: "Show everything about one event: payload, deliveries, what people did to it",
-		Long: `show prints an event with its payload, the deliveries of it that are not done,
-and its entries in outbox_audit, with the payloads that edits have replaced.`,
+		Long: `show prints an event with its payload, what became of it at each destination (see
+notifyd events), and its entries in outbox_audit, with the payloads that edits
+have replaced.`,
 		Example: "  notifyd dlq show 42\n  notifyd dlq show 42 -o json | jq .event.payload",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -28,6 +28,10 @@ type dlqAction struct {
 	all    bool
 	yes    bool
 
+	// wait makes a replay wait until each letter is delivered or dead again, for timeout at most.
+	wait    bool
+	timeout age
+
 	// past is what the command says that it did: replayed, discarded.
 	past string
 	do   func(s *deadletter.Store, ctx context.Context, f deadletter.Filter, a deadletter.Action) (deadletter.Result, error)
@@ -40,13 +44,19 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 		Short: "Deliver dead letters anew",
 		Long: `replay makes dead letters due at once, with no attempt counted. They get a new id
 for those who drop duplicates: event 42 is 42r1 after its first replay. Choose
-by event, by the filters, or --all. What dies while replay runs is left alone.`,
+by event, by the filters, or --all. What dies while replay runs is left alone.
+
+With --wait it says what became of them: it waits until each one is delivered or
+dead again, or --timeout has passed, and exits with 1 unless all were delivered.`,
 		Example: `  notifyd dlq replay 42
   notifyd dlq replay --destination mail --fingerprint 0a1b2c3d4e5f --dry-run
-  notifyd dlq replay --destination mail --newer-than 2h --rate 50 --reason "mail server is back" --yes`,
+  notifyd dlq replay --destination mail --newer-than 2h --rate 50 --reason "mail server is back" --yes --wait`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
 	}
 	d.register(cmd)
+	d.timeout = age(time.Minute)
+	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until each is delivered or dead again")
+	cmd.Flags().Var(&d.timeout, "timeout", "wait no longer than this after the replay: 30s, 10m")
 	return cmd
 }
 
@@ -128,14 +138,50 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.S
 		}
 	}
 	d.action.Progress = p.progress(d.past)
+	watch := s.Watch()
+	if d.wait {
+		d.action.Acted = watch.Add
+	}
 	r, err = d.do(s, ctx, chosen, d.action)
 	if errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted: what is left is as it was")
 	}
+	if d.wait && err == nil {
+		return d.await(ctx, p, watch, r)
+	}
 	if perr := p.result(d.past, r); perr != nil {
 		return errors.Join(err, perr)
 	}
+	if d.past == "replayed" && r.Done > 0 && !p.json {
+		how := "`notifyd events list --state waiting`, `notifyd dlq list --group`"
+		if len(chosen.Events) == 1 {
+			how = fmt.Sprintf("`notifyd events show %d`", chosen.Events[0])
+		}
+		fmt.Fprintf(p.err, "due now; what becomes of them: --wait, or %s\n", how) //nolint:errcheck // nothing depends on it
+	}
 	return err
+}
+
+// await waits for what becomes of replayed letters, and says it.
+func (d *dlqAction) await(ctx context.Context, p printer, watch *deadletter.Watch, r deadletter.Result) error {
+	errLate := fmt.Errorf("after %v", time.Duration(d.timeout))
+	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(d.timeout), errLate)
+	defer cancel()
+	b, err := watch.Await(limited)
+	if err := p.became(r, b); err != nil {
+		return err
+	}
+	switch {
+	case errors.Is(err, errLate):
+		return fmt.Errorf("%s still waiting %w: see `notifyd status`, and `notifyd events list --state waiting`", letterCount(b.Waiting), errLate)
+	case errors.Is(err, context.Canceled):
+		return errors.New("interrupted: what was replayed stays replayed")
+	case err != nil:
+		return err
+	case b.Dead > 0:
+		return fmt.Errorf("%s died again", letterCount(b.Dead))
+	}
+	return nil
 }
 
 // maxGroups is how many groups a dry run shows, the largest first.

@@ -77,21 +77,8 @@ func (p printer) show(c deadletter.Case) error {
 	if p.json {
 		return p.encode(c)
 	}
-	if err := p.event(c.Event); err != nil {
+	if err := p.event(&c.Event); err != nil {
 		return err
-	}
-	for _, d := range c.Deliveries {
-		_, err := fmt.Fprintf(p.out, "\ndelivery to %s: %s since %s, attempts %d, replays %d\n", clean(d.Destination), d.State, moment(d.DiedAt), d.Attempts, d.Replays)
-		if err == nil && d.Error != "" {
-			group := ""
-			if d.Fingerprint != "" { // only the dead have one
-				group = "fingerprint " + d.Fingerprint + ", "
-			}
-			_, err = fmt.Fprintf(p.out, "  %sfault of %s\n  %s\n", group, d.Class, strings.ReplaceAll(lines(d.Error), "\n", "\n  "))
-		}
-		if err != nil {
-			return err
-		}
 	}
 	for _, e := range c.Audit {
 		to := ""
@@ -109,27 +96,6 @@ func (p printer) show(c deadletter.Case) error {
 	return nil
 }
 
-func (p printer) event(e *deadletter.Event) error {
-	if e == nil {
-		_, err := fmt.Fprintln(p.out, "the event itself is gone")
-		return err
-	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "event %d, %s, %s, written %s\n", e.ID, clean(e.Type), e.State, moment(e.CreatedAt))
-	for _, line := range [][2]string{
-		{"aggregate", strings.Trim(e.AggregateType+"/"+e.AggregateID, "/")},
-		{"idempotency key", e.IdempotencyKey},
-		{"headers", string(e.Headers)},
-		{"payload", string(e.Payload)},
-	} {
-		if line[1] != "" {
-			fmt.Fprintf(&b, "  %s %s\n", line[0], lines(line[1]))
-		}
-	}
-	_, err := p.out.Write(b.Bytes())
-	return err
-}
-
 // result says what was done.
 func (p printer) result(past string, r deadletter.Result) error {
 	if p.json {
@@ -144,6 +110,27 @@ func (p printer) result(past string, r deadletter.Result) error {
 	}
 	_, err := fmt.Fprintln(p.out, text)
 	return err
+}
+
+// became says what became of replayed letters.
+func (p printer) became(r deadletter.Result, b deadletter.Became) error {
+	if p.json {
+		return p.encode(struct {
+			deadletter.Result
+			deadletter.Became
+		}{r, b})
+	}
+	if err := p.result("replayed", r); err != nil || r.Done == 0 {
+		return err
+	}
+	text := fmt.Sprintf("delivered %d, dead again %d, still waiting %d", b.Delivered, b.Dead, b.Waiting)
+	if b.Discarded > 0 {
+		text += fmt.Sprintf(", discarded %d", b.Discarded)
+	}
+	if _, err := fmt.Fprintln(p.out, text); err != nil || len(b.Groups) == 0 {
+		return err
+	}
+	return p.groups(b.Groups[:min(len(b.Groups), maxGroups)])
 }
 
 func (p printer) edited(id int64) error {

@@ -70,6 +70,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newStatusCmd(a),
 		newDoctorCmd(a),
 		newPublishCmd(a),
+		newEventsCmd(a),
 		newDLQCmd(a),
 		newCheckConfigCmd(a),
 		newPlanCmd(a),

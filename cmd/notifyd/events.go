@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func newEventsCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "List events, and show what became of them",
+		Long: `events says of each event which destinations it was delivered to, where it is dead
+or waits, and for what. It needs the database only. What the tables do not hold it
+does not claim: a queue does not store which destinations an event was routed to,
+so a done one was delivered to every destination that it was routed to.`,
+		Example: "  notifyd events list --state dead --since 2h\n  notifyd events show 42",
+	}
+	cmd.AddCommand(newEventsListCmd(a), newEventsShowCmd(a))
+	return cmd
+}
+
+// eventsFlags are the flags of all commands of "notifyd events".
+type eventsFlags struct {
+	db     databaseFlags
+	output *cli.OneOf
+	asJSON bool
+}
+
+func (f *eventsFlags) register(cmd *cobra.Command) {
+	f.db.only = true
+	f.db.register(cmd)
+	f.output = newFormat()
+	addFormat(cmd, f.output)
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "the same as -o json")
+}
+
+func (f *eventsFlags) json() bool { return f.asJSON || f.output.Value == "json" }
+
+// with calls do with a store on the database of the flags.
+func (f *eventsFlags) with(ctx context.Context, a *app, do func(s *events.Store) error) error {
+	conn, err := f.db.connect(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	if err := outboxsql.Check(ctx, conn, f.db.schema); err != nil {
+		return err
+	}
+	s, err := events.New(conn, f.db.schema)
+	if err == nil {
+		err = do(s)
+	}
+	if errors.Is(err, events.ErrInvalid) {
+		return usageErrorf("%w", err)
+	}
+	return err
+}
+
+func newEventsListCmd(a *app) *cobra.Command {
+	var f eventsFlags
+	var filter events.Filter
+	var state, aggregate string
+	var since age
+	var upto int64
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List events with what became of them, the newest first",
+		Long: `list shows events from the newest down, in the order of their ids. There is no index
+on types, aggregates or times: a search reads --search events at most, along the
+primary key, and says where it has ended; --upto goes on there. For --state dead it
+reads only events that have a stored delivery, for --state waiting those that were
+not tried yet as well. With --since it ends with the first thousand events of which
+none is as new.
+
+States: waiting (a destination has yet to receive it), dead (a delivery was given
+up; with --state dead others may still wait), discarded (by a person), done.`,
+		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			filter.State, filter.Since = events.State(state), time.Duration(since)
+			if cmd.Flags().Changed("upto") {
+				filter.Upto = &upto
+			}
+			if aggregate != "" {
+				var ok bool
+				if filter.AggregateType, filter.AggregateID, ok = strings.Cut(aggregate, "/"); !ok {
+					return usageErrorf("--aggregate %q is not TYPE/ID, such as order/1042", aggregate)
+				}
+			}
+			return f.with(cmd.Context(), a, func(s *events.Store) error {
+				page, err := s.List(cmd.Context(), filter, limit)
+				if err != nil {
+					return err
+				}
+				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
+				return p.events(&page, limit)
+			})
+		},
+	}
+	f.register(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&filter.Type, "type", "", "of event types that match this `pattern`: order.placed, order.*")
+	flags.StringVar(&aggregate, "aggregate", "", "of this aggregate: `type/id`")
+	flags.StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
+	flags.Var(&since, "since", "written no longer ago than this: 90m, 12h, 7d")
+	flags.IntVar(&limit, "limit", 50, "most events to show")
+	flags.Int64Var(&upto, "upto", 0, "of this `id` and below, as the page before it says")
+	flags.IntVar(&filter.Search, "search", events.DefaultSearch, "most events to read")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	return cmd
+}
+
+func newEventsShowCmd(a *app) *cobra.Command {
+	var f eventsFlags
+	var payload bool
+	cmd := &cobra.Command{
+		Use:   "show EVENT",
+		Short: "Show what became of one event at each destination",
+		Long: `show says for each destination whether the event is delivered, dead, waits (with its
+attempts, next try and last error), is under way, is parked behind another event of
+its aggregate, was not reached yet, or is not for it: what the tables say at this
+moment. "notifyd dlq show" adds what people did.`,
+		Example: "  notifyd events show 42\n  notifyd events show 42 --payload\n  notifyd events show 42 --json | jq .destinations",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := eventID(args[0])
+			if err != nil {
+				return err
+			}
+			return f.with(cmd.Context(), a, func(s *events.Store) error {
+				show := s.Show
+				if payload {
+					show = s.ShowWhole
+				}
+				e, err := show(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: f.json()}
+				if p.json {
+					return p.encode(e)
+				}
+				return p.event(&e)
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&payload, "payload", false, "print headers and payload, too")
+	return cmd
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/notifyd/notifyd/events"
+)
+
+// events prints a page of a list.
+func (p printer) events(page *events.Page, limit int) error {
+	if p.json {
+		return p.encode(page)
+	}
+	if len(page.Events) > 0 {
+		rows := [][]string{{"EVENT", "TYPE", "AGGREGATE", "WRITTEN", "STATE", "DESTINATIONS"}}
+		for i := range page.Events {
+			e := &page.Events[i]
+			rows = append(rows, []string{fmt.Sprint(e.ID), e.Type, aggregateOf(e), moment(e.CreatedAt), string(e.State), listed(e)})
+		}
+		if err := p.table(rows); err != nil {
+			return err
+		}
+	} else if _, err := fmt.Fprintln(p.out, "no events match"); err != nil {
+		return err
+	}
+	var err error
+	switch {
+	case page.Next == nil:
+	case len(page.Events) == limit:
+		_, err = fmt.Fprintf(p.err, "there are more: --upto %d\n", *page.Next)
+	default:
+		_, err = fmt.Fprintf(p.err, "searched %s, down to %d: go on with --upto %d\n", count(page.Searched, "event"), *page.Next+1, *page.Next)
+	}
+	return err
+}
+
+func aggregateOf(e *events.Event) string { return strings.Trim(e.AggregateType+"/"+e.AggregateID, "/") }
+
+// listed names the destinations that have not simply received the event.
+func listed(e *events.Event) string {
+	var all []string
+	for i := range e.Destinations {
+		switch d := &e.Destinations[i]; d.State {
+		case events.Delivered, events.NotRouted, events.Passed:
+		default:
+			all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s", d.Name, d.State)))
+		}
+	}
+	if len(all) == 0 {
+		return "-"
+	}
+	return strings.Join(all, ", ")
+}
+
+// event prints an event and what became of it.
+func (p printer) event(e *events.Event) error {
+	var b bytes.Buffer
+	if e.Gone {
+		b.WriteString("the event itself is gone\n")
+	} else {
+		fmt.Fprintf(&b, "event %d, %s, %s, written %s\n", e.ID, clean(e.Type), e.State, moment(e.CreatedAt))
+	}
+	for _, line := range [][2]string{
+		{"aggregate", aggregateOf(e)},
+		{"idempotency key", e.IdempotencyKey},
+		{"headers", string(e.Headers)},
+		{"payload", string(e.Payload)},
+	} {
+		if line[1] != "" {
+			fmt.Fprintf(&b, "  %s %s\n", line[0], lines(line[1]))
+		}
+	}
+	b.WriteString("\n")
+	for i := range e.Destinations {
+		destination(&b, &e.Destinations[i])
+	}
+	if e.OthersDelivered {
+		b.WriteString(others(e))
+	}
+	_, err := p.out.Write(b.Bytes())
+	return err
+}
+
+// others says what is known of the destinations that are not named.
+func others(e *events.Event) string {
+	what := "every destination that it was routed to has received it"
+	if len(e.Destinations) > 0 {
+		what = "every other destination that it was routed to has received it"
+	}
+	if e.ProcessedAt != nil {
+		what += ", by " + moment(*e.ProcessedAt)
+	}
+	return what + "\n"
+}
+
+func destination(b *bytes.Buffer, d *events.Destination) {
+	name := clean(d.Name)
+	if name == "" {
+		name = "destinations not decided"
+	}
+	fmt.Fprintf(b, "%s: %s", name, d.State)
+	for i, part := range d.Words(time.Now()) {
+		if i == 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(printable(part.Text))
+		if !part.At.IsZero() {
+			b.WriteString(moment(part.At))
+		}
+	}
+	b.WriteString("\n")
+	if d.Error != "" {
+		group := ""
+		if d.Fingerprint != "" {
+			group = "fingerprint " + d.Fingerprint + ", "
+		}
+		fmt.Fprintf(b, "  %sfault of %s\n  %s\n", group, d.Class, strings.ReplaceAll(lines(d.Error), "\n", "\n  "))
+	}
+}

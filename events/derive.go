@@ -1,0 +1,212 @@
+package events
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// ids is a set of ids: int8multirange as two sorted lists, from low (inclusive) to high (exclusive).
+type ids struct{ low, high []int64 }
+
+func (r *ids) contains(id int64) bool {
+	i := sort.Search(len(r.high), func(i int) bool { return r.high[i] > id })
+	return i < len(r.low) && r.low[i] <= id
+}
+
+// cut is the set of ids seen at a moment: all up to head except those in open.
+type cut struct {
+	head int64
+	open ids
+}
+
+func (c *cut) has(id int64) bool { return id <= c.head && !c.open.contains(id) }
+
+// position is how far a destination of a stream has come; the router's has no name.
+type position struct {
+	destination string
+	cut
+}
+
+// span is a row of outbox_routes: by which routes a destination reads which ids.
+type span struct {
+	destination      string
+	patterns, others []string
+	from, until      cut
+	ended            bool
+}
+
+func (s *span) contains(id int64) bool { return !s.from.has(id) && (!s.ended || s.until.has(id)) }
+
+// leads reports whether the most specific pattern leads to the destination.
+func (s *span) leads(eventType string) bool {
+	best := delivery.BestPattern(slices.Concat(s.patterns, s.others), eventType)
+	return best >= 0 && best < len(s.patterns)
+}
+
+// tables are what the small tables say in a snapshot.
+type tables struct {
+	stream    bool
+	positions []position // by destination
+	spans     []span
+}
+
+// row is a row of outbox_deliveries.
+type row struct {
+	Destination
+
+	next time.Time
+	at   time.Time
+}
+
+// act is the last action of a person on the delivery to a destination.
+type act struct {
+	destination string
+	discard     bool // else a replay
+	actor       string
+	at          time.Time
+}
+
+// raw is what the other tables say of an event in the same snapshot.
+type raw struct {
+	Event
+
+	mark string // outbox_events.state
+	rows []row
+	acts []act
+}
+
+// derive returns the event with what follows from all of it.
+func (t *tables) derive(r *raw) Event {
+	e := r.Event
+	e.known = !e.Gone || len(r.rows)+len(r.acts) > 0
+	for i := range r.rows {
+		e.Destinations = append(e.Destinations, r.rows[i].delivery())
+	}
+	for _, a := range r.acts {
+		if e.about(a.destination) || t.stream && t.behind(a.destination, e.ID) {
+			continue
+		}
+		switch at := a.at; {
+		case a.discard:
+			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Discarded, Since: &at, Actor: a.actor})
+		case !e.Gone: // its row went because it succeeded
+			e.Destinations = append(e.Destinations, Destination{Name: a.destination, State: Delivered})
+		}
+	}
+	if !e.Gone {
+		t.rest(r, &e)
+	}
+	slices.SortFunc(e.Destinations, func(a, b Destination) int { return cmp.Compare(a.Name, b.Name) })
+	if e.Destinations == nil {
+		e.Destinations = []Destination{} // for JSON
+	}
+	e.State = e.sum()
+	return e
+}
+
+// about reports whether the destination is among those of the event.
+func (e *Event) about(name string) bool {
+	return slices.ContainsFunc(e.Destinations, func(d Destination) bool { return d.Name == name })
+}
+
+// rest adds what is known of destinations that have no row.
+func (t *tables) rest(r *raw, e *Event) {
+	// An event of a stream has a mark from the time when the table was a queue.
+	undecided := e.about("")
+	switch {
+	case r.mark == "done", r.mark == "deferred" && len(r.rows) > 0 && !undecided:
+		e.OthersDelivered = true
+	case r.mark == "deferred" && !undecided && !t.stream:
+		e.Destinations = append(e.Destinations, Destination{State: Unknown})
+		return
+	}
+	switch {
+	case t.stream:
+		t.positioned(e)
+	case r.mark == "fresh" && len(r.rows) == 0:
+		e.Destinations = append(e.Destinations, Destination{State: Fresh, NextTry: e.AvailableAt})
+	}
+}
+
+// positioned adds what positions and routes say of an event of a stream.
+func (t *tables) positioned(e *Event) {
+	wanted := false // by a destination that reads it, or may
+	for i := range t.positions {
+		name := t.positions[i].destination
+		if name == "" || i > 0 && t.positions[i-1].destination == name {
+			continue
+		}
+		if e.about(name) {
+			wanted = true
+			continue
+		}
+		state := t.stateAt(name, e)
+		wanted = wanted || state != NotRouted
+		if state == Passed && e.OthersDelivered {
+			continue // it was marked before the destination had a position
+		}
+		e.Destinations = append(e.Destinations, Destination{Name: name, State: state})
+	}
+	if e.about("") || e.OthersDelivered {
+		return
+	}
+	switch {
+	case len(e.Destinations) == 0:
+		e.Destinations = append(e.Destinations, Destination{State: Unread}) // nobody has begun to read
+	case !wanted && t.behind("", e.ID):
+		e.Destinations = append(e.Destinations, Destination{State: Unrouted}) // the router has not reached it
+	}
+}
+
+// stateAt is the state of a delivery without a row.
+func (t *tables) stateAt(name string, e *Event) State {
+	known, reads := false, false
+	for i := range t.spans {
+		if s := &t.spans[i]; s.destination == name && s.contains(e.ID) {
+			known, reads = true, reads || s.leads(e.Type)
+		}
+	}
+	switch {
+	case known && !reads:
+		return NotRouted
+	case t.under(name, e.ID):
+		return Open
+	case t.behind(name, e.ID):
+		return Unread
+	case reads:
+		return Delivered
+	default:
+		return Passed
+	}
+}
+
+// behind reports whether a destination has not passed an event.
+func (t *tables) behind(name string, id int64) bool {
+	return slices.ContainsFunc(t.positions, func(p position) bool { return p.destination == name && !p.has(id) })
+}
+
+// under reports whether a destination has read the event and not acknowledged it.
+func (t *tables) under(name string, id int64) bool {
+	return slices.ContainsFunc(t.positions, func(p position) bool { return p.destination == name && p.open.contains(id) })
+}
+
+// delivery is what a row says.
+func (r *row) delivery() Destination {
+	d := r.Destination
+	d.Since = &r.at
+	switch d.State {
+	case "retry":
+		d.State, d.NextTry = Waiting, &r.next
+		if d.Attempts == 0 && d.Error == "" {
+			d.Since = nil // it has not failed
+		}
+	case Dead, Running, Parked, Unrouted:
+	default:
+		d.State = Unknown
+	}
+	return d
+}

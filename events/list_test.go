@@ -1,0 +1,176 @@
+package events_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/events"
+)
+
+// ids returns the ids that a list finds on all its pages, which are in order.
+func (d *db) ids(f events.Filter, limit int) (all []int64) {
+	d.Helper()
+	for pages := 0; ; pages++ {
+		page, err := d.store.List(d.Context(), f, limit)
+		if err != nil {
+			d.Fatalf("%+v: %v", f, err)
+		}
+		for i := range page.Events {
+			all = append(all, page.Events[i].ID)
+		}
+		if f.Upto = page.Next; f.Upto == nil {
+			break
+		}
+		if pages == 100 {
+			d.Fatalf("%+v: the pages do not end", f)
+		}
+	}
+	if !slices.IsSortedFunc(all, func(a, b int64) int { return int(b - a) }) {
+		d.Errorf("%+v: %d are not in order", f, all)
+	}
+	return all
+}
+
+// TestListOfQueue finds events by each filter, a page at a time.
+func TestListOfQueue(t *testing.T) {
+	t.Parallel()
+	allTables(t, false, func(t *testing.T, d *db) {
+		t.Helper()
+		d.exec(`INSERT INTO outbox_events (id, event_type, payload, state, processed_at, aggregate_type, aggregate_id, created_at)
+			SELECT i, CASE WHEN i % 2 = 0 THEN 'order.paid' ELSE 'order.placed' END, '1', 'done', now(), 'order', (i % 3)::text, now() - (3001 - i) * interval '1 min' FROM generate_series(1, 3000) i`)
+		d.exec(`UPDATE outbox_events SET state = 'fresh', processed_at = NULL WHERE id IN (10, 2999)`)
+		d.exec(`UPDATE outbox_events SET state = 'deferred', processed_at = NULL WHERE id IN (11, 2000)`)
+		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (11, 'mail', 'a', 'retry'), (11, 'hook', 'a', 'dead'), (12, 'mail', 'a', 'dead'),
+			(2000, 'mail', 'a', 'retry'), (2001, 'mail', 'a', 'dead'), (4000, 'mail', 'a', 'dead'), (4001, 'mail', 'a', 'retry')`)
+		for _, limit := range []int{1, 2, 50} {
+			for want, f := range map[string]events.Filter{
+				"[2999 2000 11 10]":     {State: events.Waiting},
+				"[2001 12 11]":          {State: events.Dead},
+				"[12]":                  {State: events.Dead, Type: "order.paid"},
+				"[3000 2997 2994]":      {AggregateType: "order", AggregateID: "0", Since: 7*time.Minute + 30*time.Second},
+				"[3000 2998]":           {Type: "order.paid", State: events.Done, Since: 3*time.Minute + 30*time.Second},
+				"[]":                    {Type: "nothing.*"},
+				"[2999 2998 2997 2996]": {Type: "order.*", Since: 5*time.Minute + 30*time.Second, Upto: new(int64(2999))},
+			} {
+				if got := fmt.Sprint(d.ids(f, limit)); got != want {
+					t.Errorf("limit %d, %+v: %s, want %s", limit, f, got, want)
+				}
+			}
+		}
+		if got := d.ids(events.Filter{State: events.Done}, 700); len(got) != 2994 {
+			t.Errorf("%d are done", len(got))
+		}
+		if got := d.ids(events.Filter{}, 700); len(got) != 3000 || got[0] != 3000 {
+			t.Errorf("%d events", len(got))
+		}
+		page, err := d.store.List(t.Context(), events.Filter{Type: "order.placed", State: events.Done, AggregateID: "7", Search: 1500}, 1)
+		if err != nil || len(page.Events) != 0 || page.Searched != 1500 || page.Next == nil || *page.Next != 1500 {
+			t.Errorf("a search that ends before the table: %+v, %v", page, err)
+		}
+		for _, f := range []events.Filter{{State: "fresh"}, {Type: "a*b"}, {AggregateID: "\x00"}, {Since: -1}, {Search: -1}, {AggregateType: "\xff"}} {
+			if _, err := d.store.List(t.Context(), f, 1); !errors.Is(err, events.ErrInvalid) {
+				t.Errorf("%+v: %v", f, err)
+			}
+		}
+	})
+}
+
+// TestListOfStream: what waits is what a position has not passed, or a row.
+func TestListOfStream(t *testing.T) {
+	t.Parallel()
+	allTables(t, true, func(t *testing.T, d *db) {
+		t.Helper()
+		d.exec(`INSERT INTO outbox_events (id, event_type, payload) SELECT i, 'order.placed', '1' FROM generate_series(1, 3000) i`)
+		if got := d.ids(events.Filter{State: events.Waiting}, 700); len(got) != 3000 {
+			t.Errorf("%d wait while nobody reads", len(got))
+		}
+		d.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('', 3000, '{}'), ('mail', 2998, '{[1500,1502)}'), ('hook', 2000, '{}')`)
+		d.exec(`INSERT INTO outbox_routes (destination, since, patterns, others, head) VALUES ('mail', 1, '{*}', '{}', 0), ('hook', 1, '{}', '{*}', 0)`)
+		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) VALUES (7, 'mail', 'order.placed', 'retry'), (8, 'mail', 'order.placed', 'dead')`)
+		for _, limit := range []int{1, 2, 50} {
+			for want, f := range map[string]events.Filter{
+				"[3000 2999 1501 1500 7]": {State: events.Waiting},
+				"[8]":                     {State: events.Dead},
+			} {
+				if got := fmt.Sprint(d.ids(f, limit)); got != want {
+					t.Errorf("limit %d, %+v: %s, want %s", limit, f, got, want)
+				}
+			}
+		}
+		if got := d.ids(events.Filter{State: events.Done}, 700); len(got) != 2994 {
+			t.Errorf("%d are done", len(got))
+		}
+	})
+}
+
+// TestListIsBounded: no search reads more of a large table than it says, with
+// statistics that say that the table is empty.
+func TestListIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{false, true} {
+		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
+			t.Parallel()
+			allTables(t, stream, func(t *testing.T, d *db) {
+				t.Helper()
+				const all, search = 60_000, 3000
+				d.exec(`ALTER TABLE outbox_deliveries SET (autovacuum_enabled = false)`)
+				d.exec(`ANALYZE`)
+				d.exec(`INSERT INTO outbox_events (id, event_type, payload, state, aggregate_id) SELECT i, 'a', '1', CASE WHEN i % 4 = 0 THEN 'fresh' ELSE 'done' END, i::text FROM generate_series(1, $1::int) i`, all)
+				d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) SELECT i, 'mail', 'a', 'parked', 'k' || i % 10 FROM generate_series(1, $1::int) i WHERE i % 3 = 0`, all)
+				if stream {
+					d.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('mail', 0)`)
+				}
+				for _, f := range []events.Filter{
+					{}, {Type: "b"}, {AggregateID: "x"}, {State: events.Dead}, {State: events.Waiting, Type: "b"}, {State: events.Done, Type: "b"}, {Since: time.Nanosecond},
+				} {
+					f.Search = search
+					seq, index := d.reads(func(conn *pgx.Conn) {
+						store, err := events.New(conn, schema)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if _, err := store.List(t.Context(), f, 100); err != nil {
+							t.Errorf("%+v: %v", f, err)
+						}
+					})
+					if most := int64(8 * search); seq > 0 || index > most {
+						t.Errorf("%+v: %d rows without an index, %d with one, want at most %d", f, seq, index, most)
+					}
+				}
+			})
+		})
+	}
+}
+
+// reads returns how many rows of the two large tables do reads, without an index
+// and with one.
+func (d *db) reads(do func(*pgx.Conn)) (seq, index int64) {
+	d.Helper()
+	conn, err := d.pool.Acquire(d.Context())
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer conn.Release()
+	look := func() (seq, index int64) {
+		d.Helper()
+		// What the session has read so far, whoever else reads.
+		if _, err := conn.Exec(d.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
+			d.Fatal(err)
+		}
+		if err := conn.QueryRow(d.Context(), `SELECT coalesce(sum(t.seq_tup_read), 0)::bigint, (SELECT coalesce(sum(idx_tup_read), 0)::bigint FROM pg_stat_user_indexes
+				WHERE relname ~ '^outbox_(events|deliveries)')
+			FROM pg_stat_user_tables AS t WHERE relname ~ '^outbox_(events|deliveries)'`).Scan(&seq, &index); err != nil {
+			d.Fatal(err)
+		}
+		return seq, index
+	}
+	seqBefore, indexBefore := look()
+	do(conn.Conn())
+	seq, index = look()
+	return seq - seqBefore, index - indexBefore
+}

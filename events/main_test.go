@@ -1,0 +1,111 @@
+package events_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+const schema = `Odd "shop"`
+
+// db is a database with the tables in a schema that is not the default one.
+type db struct {
+	testing.TB
+	pool  *pgxpool.Pool
+	store *events.Store
+}
+
+func newDB(tb testing.TB, stream, partitioned bool) *db { //nolint:revive // four tables
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(testenv.Database(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{schema}.Sanitize()
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	conn, err := pool.Acquire(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer conn.Release()
+	_, err = outboxsql.Migrate(tb.Context(), conn.Conn(), schema, outboxsql.BellAuto)
+	if err == nil && partitioned {
+		err = outboxsql.Partition(tb.Context(), conn.Conn(), schema, outboxsql.PartitionOptions{})
+	}
+	if err == nil && stream {
+		err = outboxsql.SetMode(tb.Context(), conn.Conn(), schema, outboxsql.ModeStream, outboxsql.ModeOptions{})
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	store, err := events.New(pool, schema)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &db{tb, pool, store}
+}
+
+// allTables runs f for plain and partitioned tables.
+func allTables(t *testing.T, stream bool, f func(t *testing.T, d *db)) { //nolint:revive // the mode
+	t.Helper()
+	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, newDB(t, stream, partitioned))
+		})
+	}
+}
+
+func (d *db) exec(sql string, args ...any) {
+	d.Helper()
+	if _, err := d.pool.Exec(d.Context(), sql, args...); err != nil {
+		d.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// says is what Show says of an event, on one line.
+func (d *db) says(id int64) string {
+	d.Helper()
+	e, err := d.store.Show(d.Context(), id)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return line(&e)
+}
+
+func line(e *events.Event) string {
+	parts := []string{string(e.State)}
+	for i := range e.Destinations {
+		parts = append(parts, fmt.Sprintf("%s %s", e.Destinations[i].Name, e.Destinations[i].State))
+	}
+	if e.OthersDelivered {
+		parts = append(parts, "others delivered")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// sentence is Words with each moment as "TIME".
+func sentence(d *events.Destination) string {
+	var b strings.Builder
+	for _, p := range d.Words(time.Now()) {
+		b.WriteString(p.Text)
+		if !p.At.IsZero() {
+			b.WriteString("TIME")
+		}
+	}
+	return b.String()
+}

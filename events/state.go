@@ -1,0 +1,145 @@
+package events
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// State is what became of an event, or of its delivery to one destination.
+type State string
+
+// The states of an event. A delivery may be waiting, dead or discarded as well.
+const (
+	// Waiting: a destination has yet to receive the event. Of a delivery: it is due at
+	// Destination.NextTry.
+	Waiting State = "waiting"
+	// Dead: a delivery was given up, and no other one waits.
+	Dead State = "dead"
+	// Discarded: a person gave a dead delivery up for good, and nothing else is left to do.
+	Discarded State = "discarded"
+	// Done: nothing is left to do; every destination that the event was routed to has received it.
+	Done State = "done"
+	// Unknown: the tables contradict each other, because a row was deleted by hand.
+	Unknown State = "unknown"
+)
+
+// The states of a delivery.
+const (
+	// Delivered: the destination has acknowledged the event.
+	Delivered State = "delivered"
+	// Running: a relay is delivering it under a lease, which is written for slow calls.
+	Running State = "running"
+	// Parked: it waits until an earlier event of its aggregate is delivered; see Destination.Behind.
+	Parked State = "parked"
+	// Fresh: the event of a queue has not been tried, or its first attempt is under way.
+	Fresh State = "fresh"
+	// Unrouted: no route matches the event's type; it waits for one.
+	Unrouted State = "unrouted"
+	// Unread: the destination of a stream has not reached the event yet.
+	Unread State = "unread"
+	// Open: the destination of a stream has reached the event and not acknowledged it: it is under
+	// way, or waits for its turn, as while the destination is unavailable or paused.
+	Open State = "open"
+	// NotRouted: the routes of the destination do not lead such events to it.
+	NotRouted State = "not routed"
+	// Passed: the destination of a stream is past the event, and the routes of that time are no
+	// longer stored: it has received the event, or the event was not for it.
+	Passed State = "passed"
+)
+
+// Pending reports whether the delivery is still to be made.
+func (s State) Pending() bool {
+	switch s {
+	case Waiting, Running, Parked, Fresh, Unrouted, Unread, Open:
+		return true
+	default:
+		return false
+	}
+}
+
+// Destination is what is known of an event's delivery to one destination.
+type Destination struct {
+	// Name is empty while the destinations are not decided: an event that was not tried, is
+	// delayed, or has no route.
+	Name  string `json:"destination"`
+	State State  `json:"state"`
+	// Since is when the state began: when the delivery died, failed last, was discarded, or began
+	// to run. Nil where that is not stored, as of a delivery that succeeded.
+	Since *time.Time `json:"since,omitempty"`
+	// NextTry is when a waiting delivery is due; in the past, it is due now.
+	NextTry *time.Time `json:"next_try,omitempty"`
+	// Attempts counts the failures so far, without those that were the destination's fault.
+	Attempts int `json:"attempts,omitempty"`
+	// Replays counts how often a person has replayed it.
+	Replays int `json:"replays,omitempty"`
+	// Behind is the first delivery of the aggregate, of one that is parked.
+	Behind *Behind `json:"behind,omitempty"`
+	// Actor is who discarded it.
+	Actor string `json:"actor,omitempty"`
+	// Class says whose fault the last failure was: event, destination or ours.
+	Class string `json:"error_class,omitempty"`
+	// Error is the text of the last failure, shortened.
+	Error string `json:"error,omitempty"`
+	// Fingerprint is the group of the error of a dead delivery; see package deadletter.
+	Fingerprint string `json:"fingerprint,omitempty"`
+}
+
+// Behind is the delivery that a parked one waits for.
+type Behind struct {
+	EventID int64 `json:"event_id"`
+	State   State `json:"state"`
+}
+
+// Event is an event, and what became of it.
+type Event struct {
+	ID             int64  `json:"id"`
+	Type           string `json:"event_type"`
+	AggregateType  string `json:"aggregate_type,omitempty"`
+	AggregateID    string `json:"aggregate_id,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// State sums up Destinations: waiting, dead, discarded, done or unknown.
+	State State `json:"state"`
+	// Gone reports that the event itself is deleted; what is left is of other tables.
+	Gone        bool       `json:"gone,omitempty"`
+	CreatedAt   time.Time  `json:"created_at"`
+	AvailableAt *time.Time `json:"available_at,omitempty"`
+	// ProcessedAt is when the last delivery of the event of a queue succeeded or died. A stream
+	// does not store it.
+	ProcessedAt *time.Time `json:"processed_at"`
+	// Destinations has what is known, by name.
+	Destinations []Destination `json:"destinations"`
+	// OthersDelivered reports that every destination that the event was routed to and that is not
+	// in Destinations has received it. Which those are is not stored.
+	OthersDelivered bool            `json:"others_delivered"`
+	Headers         json.RawMessage `json:"headers,omitempty"`
+	Payload         json.RawMessage `json:"payload,omitempty"`
+
+	known bool // some table knows of it
+}
+
+// Has reports whether the delivery to any destination is in a state that f accepts.
+func (e *Event) Has(f func(State) bool) bool {
+	for i := range e.Destinations {
+		if f(e.Destinations[i].State) {
+			return true
+		}
+	}
+	return false
+}
+
+// sum returns the state of an event by those of its deliveries.
+func (e *Event) sum() State {
+	is := func(want State) func(State) bool { return func(s State) bool { return s == want } }
+	switch {
+	case e.Has(State.Pending):
+		return Waiting
+	case e.Has(is(Unknown)):
+		return Unknown
+	case e.Has(is(Dead)):
+		return Dead
+	case e.Has(is(Discarded)):
+		return Discarded
+	default:
+		return Done
+	}
+}

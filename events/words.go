@@ -1,0 +1,85 @@
+package events
+
+import (
+	"fmt"
+	"time"
+)
+
+// Part is a piece of a sentence: text, or a moment that the reader's program formats.
+type Part struct {
+	Text string
+	At   time.Time
+}
+
+// Words says in English what is known of the delivery beside its state and its error, for people;
+// now is the time of asking.
+func (d *Destination) Words(now time.Time) []Part {
+	text := func(format string, args ...any) []Part { return []Part{{Text: fmt.Sprintf(format, args...)}} }
+	switch d.State {
+	case Waiting, Fresh:
+		return d.due(now)
+	case Dead:
+		return append(moment("given up ", d.Since), Part{Text: fmt.Sprintf(" after %s", d.counts())})
+	case Running:
+		return append(moment("under way since ", d.Since), Part{Text: ", " + d.counts()})
+	case Discarded:
+		return append(moment("", d.Since), Part{Text: " by " + d.Actor})
+	case Parked:
+		if d.Behind == nil {
+			return text("until an earlier event of its aggregate is delivered")
+		}
+		return text("behind event %d of its aggregate (%s)", d.Behind.EventID, d.Behind.State)
+	case Unrouted:
+		return text("no route matches its type; it waits for one")
+	case Unread:
+		if d.Name == "" {
+			return text("no destination has begun to read this stream")
+		}
+		return text("the destination has not reached it yet")
+	case Open:
+		return text("not acknowledged yet: under way, or waiting for its turn")
+	case NotRouted:
+		return text("such events are not for this destination")
+	case Passed:
+		return text("past it, and the routes of that time are not stored: delivered, or not for this destination")
+	case Unknown:
+		return text("the event is marked as deferred, and no delivery of it is stored: a row was deleted by hand")
+	default:
+		return nil
+	}
+}
+
+// due says when a delivery is tried next.
+func (d *Destination) due(now time.Time) (all []Part) {
+	tried := d.Attempts > 0 || d.Error != ""
+	switch later := d.NextTry != nil && d.NextTry.After(now); {
+	case later && tried:
+		all = moment("next try ", d.NextTry)
+	case later:
+		all = moment("delayed until ", d.NextTry)
+	case d.State == Fresh:
+		return []Part{{Text: "not tried yet, or its first attempt is under way"}}
+	default:
+		all = []Part{{Text: "due now"}}
+	}
+	if tried {
+		all = append(append(all, Part{Text: ", "}), append(moment("failed ", d.Since), Part{Text: ", " + d.counts()})...)
+	}
+	return all
+}
+
+// counts are the attempts and the replays of a delivery.
+func (d *Destination) counts() string {
+	text := fmt.Sprintf("attempts %d", d.Attempts)
+	if d.Replays > 0 {
+		text += fmt.Sprintf(", replays %d", d.Replays)
+	}
+	return text
+}
+
+func moment(before string, at *time.Time) []Part {
+	if at == nil {
+		return []Part{{Text: before + "at a time that is not stored"}}
+	}
+	return []Part{{Text: before}, {At: *at}}
+}
