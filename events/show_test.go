@@ -23,7 +23,7 @@ func TestQueue(t *testing.T) {
 			(7, '', 'a', 'retry', 0, 'infinity', NULL, NULL, NULL, NULL, NULL), (8, '', 'a', 'unrouted', 0, now(), NULL, NULL, NULL, NULL, NULL)`)
 		d.exec(`INSERT INTO outbox_audit (event_id, destination, action, actor) VALUES (9, 'mail', 'replay', 'ann'), (9, 'hook', 'replay', 'ann'), (9, 'hook', 'discard', 'bob'), (99, 'hook', 'discard', 'bob')`)
 		for id, want := range map[int64]string{
-			1: "waiting,  fresh", 2: "waiting,  fresh", 3: "done, others delivered",
+			1: "waiting,  not tried", 2: "waiting,  not tried", 3: "done, others delivered",
 			4: "dead, mail dead, others delivered", 5: "waiting, hook dead, mail waiting, others delivered", 6: "waiting, slow running, others delivered",
 			7: "waiting,  waiting", 8: "waiting,  unrouted", 9: "discarded, hook discarded, mail delivered, others delivered",
 			10: "unknown,  unknown", 99: "discarded, hook discarded",
@@ -33,8 +33,8 @@ func TestQueue(t *testing.T) {
 			}
 		}
 		for id, want := range map[int64]string{
-			1: "not tried yet, or its first attempt is under way", 2: "delayed until TIME", 4: "given up TIME after attempts 20",
-			6: "under way since TIME, attempts 0", 7: "delayed until TIME", 9: "TIME by bob", 5: "given up TIME after attempts 1",
+			1: "not tried yet, or its first attempt is under way", 2: "delayed until TIME", 4: "given up TIME after 20 attempts",
+			6: "under way since TIME, after no attempt that counts", 7: "delayed until TIME", 9: "TIME by bob", 5: "given up TIME after 1 attempt",
 		} {
 			e, err := d.store.Show(t.Context(), id)
 			if err != nil {
@@ -45,7 +45,7 @@ func TestQueue(t *testing.T) {
 			}
 		}
 		e, err := d.store.ShowWhole(t.Context(), 5)
-		if err != nil || string(e.Payload) != "1" || sentence(&e.Destinations[1]) != "next try TIME, failed TIME, attempts 3" || e.Destinations[1].Error != "try later" {
+		if err != nil || string(e.Payload) != "1" || sentence(&e.Destinations[1]) != "next try TIME, failed last TIME, 3 attempts" || e.Destinations[1].Error != "try later" {
 			t.Errorf("%+v, %v", e, err)
 		}
 		if _, err := d.store.Show(t.Context(), 100); !errors.Is(err, events.ErrNotFound) {
@@ -60,7 +60,7 @@ func TestStream(t *testing.T) {
 	allTables(t, true, func(t *testing.T, d *db) {
 		t.Helper()
 		d.exec(`INSERT INTO outbox_events (id, event_type, payload) SELECT i, 'order.placed', '1' FROM generate_series(1, 12) i`)
-		if got := d.says(1); got != "waiting,  unread" {
+		if got := d.says(1); got != "waiting,  not reached" {
 			t.Errorf("nobody reads: %q", got)
 		}
 		d.exec(`UPDATE outbox_events SET event_type = 'user.gone' WHERE id IN (6, 12)`)
@@ -78,14 +78,14 @@ func TestStream(t *testing.T) {
 			1:  "done, others delivered", // every position passed it before it was made
 			2:  "discarded, audit passed, hook not routed, mail discarded, new passed",
 			3:  "dead, audit not routed, hook not routed, mail dead, new passed", // audit by its former routes
-			4:  "waiting, audit not routed, hook not routed, mail open, new passed",
+			4:  "waiting, audit not routed, hook not routed, mail not acknowledged, new passed",
 			5:  "waiting, audit not routed, hook not routed, mail parked, new passed",
 			6:  "done, audit not routed, hook not routed, mail not routed, new passed",
-			7:  "waiting, audit open, hook not routed, mail delivered, new passed",
+			7:  "waiting, audit not acknowledged, hook not routed, mail delivered, new passed",
 			8:  "waiting, audit delivered, gone dead, hook not routed, mail parked, new passed",
 			9:  "done, audit delivered, hook not routed, mail delivered, new passed",
-			10: "waiting, audit unread, hook not routed, mail delivered, new passed",
-			11: "waiting, audit unread, hook not routed, mail unread, new passed",
+			10: "waiting, audit not reached, hook not routed, mail delivered, new passed",
+			11: "waiting, audit not reached, hook not routed, mail not reached, new passed",
 		} {
 			if got := d.says(id); got != want {
 				t.Errorf("event %d: %q, want %q", id, got, want)

@@ -32,14 +32,14 @@ const (
 	// Parked: it waits until an earlier event of its aggregate is delivered; see Destination.Behind.
 	Parked State = "parked"
 	// Fresh: the event of a queue has not been tried, or its first attempt is under way.
-	Fresh State = "fresh"
+	Fresh State = "not tried"
 	// Unrouted: no route matches the event's type; it waits for one.
 	Unrouted State = "unrouted"
 	// Unread: the destination of a stream has not reached the event yet.
-	Unread State = "unread"
+	Unread State = "not reached"
 	// Open: the destination of a stream has reached the event and not acknowledged it: it is under
 	// way, or waits for its turn, as while the destination is unavailable or paused.
-	Open State = "open"
+	Open State = "not acknowledged"
 	// NotRouted: the routes of the destination do not lead such events to it.
 	NotRouted State = "not routed"
 	// Passed: the destination of a stream is past the event, and the routes of that time are no

@@ -19,9 +19,9 @@ func (d *Destination) Words(now time.Time) []Part {
 	case Waiting, Fresh:
 		return d.due(now)
 	case Dead:
-		return append(moment("given up ", d.Since), Part{Text: fmt.Sprintf(" after %s", d.counts())})
+		return append(moment("given up ", d.Since), Part{Text: " after " + d.counts()})
 	case Running:
-		return append(moment("under way since ", d.Since), Part{Text: ", " + d.counts()})
+		return append(moment("under way since ", d.Since), Part{Text: ", after " + d.counts()})
 	case Discarded:
 		return append(moment("", d.Since), Part{Text: " by " + d.Actor})
 	case Parked:
@@ -63,18 +63,28 @@ func (d *Destination) due(now time.Time) (all []Part) {
 		all = []Part{{Text: "due now"}}
 	}
 	if tried {
-		all = append(append(all, Part{Text: ", "}), append(moment("failed ", d.Since), Part{Text: ", " + d.counts()})...)
+		all = append(append(all, Part{Text: ", "}), append(moment("failed last ", d.Since), Part{Text: ", " + d.counts()})...)
 	}
 	return all
 }
 
-// counts are the attempts and the replays of a delivery.
+// counts are the attempts and the replays of a delivery. The fault of a destination counts as none.
 func (d *Destination) counts() string {
-	text := fmt.Sprintf("attempts %d", d.Attempts)
+	text := plural(d.Attempts, "attempt")
+	if d.Attempts == 0 {
+		text = "no attempt that counts"
+	}
 	if d.Replays > 0 {
-		text += fmt.Sprintf(", replays %d", d.Replays)
+		text += ", replayed " + plural(d.Replays, "time")
 	}
 	return text
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func moment(before string, at *time.Time) []Part {

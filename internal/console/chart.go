@@ -12,41 +12,125 @@ const (
 	chartHeight = 60.0
 )
 
+// unit is what the values of a chart are, by the name that the script knows it by.
+type unit string
+
+const (
+	perSecond  unit = "rate"
+	duration   unit = "seconds"
+	eventCount unit = "count"
+)
+
+func (u unit) show(f float64) string {
+	switch u {
+	case perSecond:
+		return showRate(f)
+	case duration:
+		return showSeconds(f)
+	default:
+		return showCount(f)
+	}
+}
+
+// label is show for an axis, whose numbers are round.
+func (u unit) label(f float64) string {
+	before, after, found := strings.Cut(u.show(f), ".0")
+	if !found {
+		return before
+	}
+	return before + after
+}
+
+// series is a line of a chart: values, oldest first. NaN makes a gap.
+type series struct {
+	name   string // "" where there is only one
+	values []float64
+}
+
+// newest is the last value, NaN if there is none.
+func (s *series) newest() float64 {
+	if len(s.values) == 0 {
+		return math.NaN()
+	}
+	return s.values[len(s.values)-1]
+}
+
 // chart is a small picture of one or two series over the last five minutes.
 type chart struct {
 	Title string
-	Now   string // the newest value, for people
-	Note  string // a second line
-	Class string // the color, a class of the stylesheet
-	Alt   string // the picture in words
+	Now   []string // the newest values, for people
+	Top   string   // the label of the upper end of the axis
+	Mid   string   // that of its middle
+	Class string   // the color, a class of the stylesheet
+	Alt   string   // the picture in words
 	// Line, Second and Area are paths of SVG; "" for none.
 	Line, Second, Area string
+	// Names are those of the series where there are two.
+	Names []string
+	// Unit and Data are for the script that shows the values under the pointer: series of
+	// numbers, with nothing for an unknown one.
+	Unit unit
+	Data string
 }
 
-// newChart draws values, oldest first, and second behind them if it is not nil.
-// NaN makes a gap.
-func newChart(title, class string, values, second []float64, show func(float64) string) chart {
+// newChart draws one or two series; the second one is dashed.
+func newChart(title, class string, u unit, all ...series) chart {
 	top := 0.0
-	for _, list := range [][]float64{values, second} {
-		for _, v := range list {
+	for i := range all {
+		for _, v := range all[i].values {
 			if !math.IsNaN(v) {
 				top = max(top, v)
 			}
 		}
 	}
-	newest := math.NaN()
-	if len(values) > 0 {
-		newest = values[len(values)-1]
+	scale := roundUp(top)
+	c := chart{Title: title, Class: class, Top: u.label(scale), Mid: u.label(scale / 2), Unit: u}
+	var data []string
+	for i := range all {
+		s := &all[i]
+		text := u.show(s.newest())
+		if s.name != "" {
+			text = s.name + " " + text
+			c.Names = append(c.Names, s.name)
+		}
+		c.Now, data = append(c.Now, text), append(data, numbers(s.values))
 	}
-	c := chart{Title: title, Class: class, Now: show(newest), Note: "highest in 5 minutes " + show(top)}
-	c.Alt = fmt.Sprintf("%s: now %s, %s", title, c.Now, c.Note)
-	scale := top * 1.05
-	if scale == 0 {
-		scale = 1
+	c.Data = strings.Join(data, ";")
+	c.Alt = fmt.Sprintf("%s: now %s, highest in 5 minutes %s", title, strings.Join(c.Now, ", "), u.show(top))
+	c.Line, c.Area = paths(all[0].values, scale)
+	if len(all) > 1 {
+		c.Second, _ = paths(all[1].values, scale)
 	}
-	c.Line, c.Area = paths(values, scale)
-	c.Second, _ = paths(second, scale)
 	return c
+}
+
+// roundUp returns a round number that is not below f, for the end of an axis: 1, 2 or 5 times a
+// power of ten; 1 for nothing.
+func roundUp(f float64) float64 {
+	if f <= 0 {
+		return 1
+	}
+	power := math.Pow(10, math.Floor(math.Log10(f)))
+	for _, n := range []float64{1, 2, 5} {
+		if f <= n*power {
+			return n * power
+		}
+	}
+	return 10 * power
+}
+
+// numbers are values in few bytes: a chart is sent every second.
+func numbers(values []float64) string {
+	var b strings.Builder
+	for i, v := range values {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if !math.IsNaN(v) {
+			b.WriteString(strconv.FormatFloat(v, 'g', 3, 64))
+		}
+	}
+	return b.String()
 }
 
 // paths returns the line, and the area below it. The newest value is at the right.

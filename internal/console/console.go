@@ -18,10 +18,12 @@ import (
 	"log/slog"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -72,8 +74,8 @@ type Database struct {
 type Config struct {
 	Relay  Watched
 	Pauser Pauser
-	// Router shows which destinations of a stream an event waits for; nil where the
-	// routes are not known.
+	// Router shows the destinations of an event of a queue that was not tried yet; nil
+	// where the routes are not known.
 	Router Router
 	// Database is the first database; see [Console.Use].
 	Database Database
@@ -99,6 +101,7 @@ type Console struct {
 	pages    map[string]*template.Template
 	mux      *http.ServeMux
 	ended    chan struct{} // closed when Run ends: streams end then
+	replays  replays
 }
 
 //go:embed templates static
@@ -129,13 +132,18 @@ func (c *Console) Use(db Database) error {
 	if err != nil {
 		return fmt.Errorf("console: %w", err)
 	}
-	c.tables.Store(&tables{Database: db, letters: letters})
+	all, err := events.New(bounded{db.Pool}, db.Schema)
+	if err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	c.tables.Store(&tables{Database: db, letters: letters, events: all})
 	return nil
 }
 
-// Run samples the relay until ctx ends, and then ends the streams of all viewers.
-// It is called once.
+// Run samples the relay until ctx ends, and then ends the streams of all viewers,
+// and replays that are under way. It is called once.
 func (c *Console) Run(ctx context.Context) {
+	defer c.replays.end()
 	defer close(c.ended)
 	c.sampler.run(ctx)
 }
@@ -153,16 +161,21 @@ func (c *Console) routes() {
 
 	c.mux.Handle("GET "+Path+"{$}", c.inside(c.overview))
 	c.mux.Handle("GET "+Path+"destinations", c.inside(c.destinations))
+	c.mux.Handle("GET "+Path+"destination", c.inside(c.destination))
 	c.mux.Handle("GET "+Path+"events", c.inside(c.events))
 	c.mux.Handle("GET "+Path+"events/{id}", c.inside(c.event))
 	c.mux.Handle("GET "+Path+"dead", c.inside(c.dead))
 	c.mux.Handle("GET "+Path+"dead/group", c.inside(c.group))
+	c.mux.Handle("GET "+Path+"dead/replays", c.inside(c.showReplay))
 	c.mux.Handle("GET "+Path+"relays", c.inside(c.relays))
 	c.mux.Handle("GET "+Path+"live/{page}", c.inside(c.live))
 
 	c.mux.Handle("POST "+Path+"destinations/pause", c.inside(c.act(c.pause)))
 	c.mux.Handle("POST "+Path+"destinations/resume", c.inside(c.act(c.resume)))
+	c.mux.Handle("POST "+Path+"events/edit", c.inside(c.act(c.edit)))
+	c.mux.Handle("POST "+Path+"events/retry", c.inside(c.act(c.retry)))
 	c.mux.Handle("POST "+Path+"dead/replay", c.inside(c.act(c.replay)))
+	c.mux.Handle("POST "+Path+"dead/replays/stop", c.inside(c.act(c.stopReplay)))
 	c.mux.Handle("POST "+Path+"dead/discard", c.inside(c.act(c.discard)))
 	c.mux.Handle(Path, c.inside(func(http.ResponseWriter, *http.Request, session) error {
 		return notFound("There is no such page.")
@@ -189,7 +202,11 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Forward a port to it, or set admin.token and log in.", http.StatusForbidden)
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	limit := int64(maxForm)
+	if r.URL.Path == Path+"events/edit" {
+		limit = maxEditForm
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, limit)
 	c.mux.ServeHTTP(w, r)
 }
 
@@ -197,12 +214,13 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type page struct {
 	Title    string
 	Nav      string // the entry of the menu
-	Live     string // the stream to listen to, "" for none
+	Live     string // whether there is a stream to listen to, "" for none
 	Version  string
 	CSRF     string
 	LoggedIn bool // there is a session to log out of
 	ReadOnly bool
 	Done     string // the last action, in a sentence of ours
+	At       time.Time
 	Body     any
 }
 
@@ -210,7 +228,7 @@ type page struct {
 func (c *Console) newPage(title, nav string, s session, body any) page {
 	return page{
 		Title: title, Nav: nav, Version: c.cfg.Version, CSRF: s.csrf, LoggedIn: c.cfg.Token != nil && s.id != "",
-		ReadOnly: c.cfg.ReadOnly, Body: body,
+		ReadOnly: c.cfg.ReadOnly, At: time.Now(), Body: body,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/events"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -43,19 +44,7 @@ type tables struct {
 	Database
 
 	letters *deadletter.Store
-}
-
-// read runs f in a read-only transaction with one snapshot.
-func (t *tables) read(ctx context.Context, f func(tx pgx.Tx) error) error {
-	tx, err := bounded{t.Pool}.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
-	if err := inOrder(ctx, tx); err != nil {
-		return err
-	}
-	return f(tx)
+	events  *events.Store
 }
 
 // inOrder makes the planner walk an index in order and stop at the limit. With
@@ -100,10 +89,14 @@ func (t *tables) latency(ctx context.Context) (latency, error) {
 func explain(err error) failure {
 	refused, isPg := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case errors.Is(err, deadletter.ErrNotFound):
+	case errors.Is(err, deadletter.ErrNotFound), errors.Is(err, events.ErrNotFound):
 		return failure{http.StatusNotFound, "There is no such event. It may have been delivered and deleted."}
-	case errors.Is(err, deadletter.ErrInvalid):
+	case errors.Is(err, deadletter.ErrInvalid), errors.Is(err, events.ErrInvalid):
 		return failure{http.StatusBadRequest, "Invalid request: " + strings.TrimSpace(err.Error()) + "."}
+	case errors.Is(err, deadletter.ErrNotDead), errors.Is(err, deadletter.ErrNotWaiting):
+		return failure{http.StatusConflict, "Not done: " + strings.TrimSpace(err.Error()) + "."}
+	case errors.Is(err, events.ErrChanging):
+		return failure{http.StatusServiceUnavailable, "The mode of the table is being changed. Until that has ended, its rows do not say what is delivered."}
 	case errors.Is(err, outboxsql.ErrNotMigrated), isPg && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42703"):
 		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate up."}
 	case isPg && refused.Code == "57014":

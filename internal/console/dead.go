@@ -17,7 +17,7 @@ const (
 	actor = "console"
 	// groupsShown and lettersShown bound a page.
 	groupsShown, lettersShown = 200, 50
-	// actionTimeout bounds a replay or a discard. Letters that are dealt with by
+	// actionTimeout bounds a discard. Letters that are dealt with by
 	// then stay so, and the page says how many are left.
 	actionTimeout = 20 * time.Second
 	// answerTimeout bounds such a request altogether.
@@ -45,21 +45,28 @@ func (c *Console) dead(w http.ResponseWriter, r *http.Request, s session) error 
 		return err
 	}
 	b := deadBody{Destination: f.Destination, Type: f.Type, More: len(groups) > groupsShown}
-	for _, g := range groups[:min(len(groups), groupsShown)] {
-		b.Groups = append(b.Groups, groupRow{g, Path + "dead/group?" + queryOf(deadletter.Filter{
-			Destination: g.Destination, Type: g.Type, Fingerprint: g.Fingerprint,
-		}).Encode()})
-	}
+	b.Groups = groupRows(groups[:min(len(groups), groupsShown)])
 	p := c.newPage("Dead letters", "dead", s, b)
 	p.Done = doneText(r.URL.Query())
 	return c.render(w, http.StatusOK, "dead", p)
 }
 
+func groupRows(groups []deadletter.Group) (rows []groupRow) {
+	for _, g := range groups {
+		rows = append(rows, groupRow{g, Path + "dead/group?" + queryOf(deadletter.Filter{
+			Destination: g.Destination, Type: g.Type, Fingerprint: g.Fingerprint,
+		}).Encode()})
+	}
+	return rows
+}
+
 type groupBody struct {
 	deadletter.Filter
 	Letters []deadletter.Letter
-	Next    string
-	First   bool
+	// Count is the number of letters in the group; -1 where it could not be counted.
+	Count int64
+	Next  string
+	First bool
 }
 
 // group shows the letters of a group, and the actions for all of them.
@@ -83,7 +90,10 @@ func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error
 	if err != nil {
 		return err
 	}
-	b := groupBody{Filter: f, Letters: list.Letters, First: !q.Has("after")}
+	b := groupBody{Filter: f, Letters: list.Letters, First: !q.Has("after"), Count: -1}
+	if counted, err := c.tables.Load().letters.Replay(r.Context(), f, deadletter.Action{DryRun: true}); err == nil {
+		b.Count = counted.Matched // the page is good without it, as when there are millions
+	}
 	if list.Next != nil {
 		next := queryOf(f)
 		next.Set("after", strconv.FormatInt(list.Next.EventID, 10))
@@ -94,28 +104,12 @@ func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error
 	return c.render(w, http.StatusOK, "group", p)
 }
 
-func (c *Console) replay(w http.ResponseWriter, r *http.Request, _ session) error {
-	return c.dealWith(w, r, c.tables.Load().letters.Replay, "replayed")
-}
-
 func (c *Console) discard(w http.ResponseWriter, r *http.Request, _ session) error {
 	if r.PostForm.Get("sure") != "yes" {
 		return badRequest("Discarding cannot be undone: go back, and tick that you are sure.")
 	}
-	return c.dealWith(w, r, c.tables.Load().letters.Discard, "discarded")
-}
-
-// dealWith applies an action to all letters that the form selects.
-func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(context.Context, deadletter.Filter, deadletter.Action) (deadletter.Result, error), done string) error {
-	f, err := filterOf(r.PostForm)
+	f, reason, err := chosen(r.PostForm)
 	if err != nil {
-		return err
-	}
-	if f.Destination == "" || f.Fingerprint == "" && f.Events == nil {
-		return badRequest("Choose a group of dead letters, or one of them.")
-	}
-	reason := r.PostForm.Get("reason")
-	if err := checkText(reason); err != nil {
 		return err
 	}
 	// The server's limit is for pages.
@@ -132,42 +126,55 @@ func (c *Console) dealWith(w http.ResponseWriter, r *http.Request, do func(conte
 		case <-finished:
 		}
 	})
-	result, err := do(ctx, f, deadletter.Action{Actor: actor, Reason: reason})
+	result, err := c.tables.Load().letters.Discard(ctx, f, deadletter.Action{Actor: actor, Reason: reason})
 	close(finished)
 	watch.Wait()
 	if err != nil && (result.Done == 0 || !errors.Is(err, context.DeadlineExceeded)) {
 		return err
 	}
-	c.cfg.Log.InfoContext(ctx, "action at the console", "action", done, "destination", f.Destination,
+	c.cfg.Log.InfoContext(ctx, "action at the console", "action", "discarded", "destination", f.Destination,
 		"fingerprint", f.Fingerprint, "letters", result.Done, "remote", r.RemoteAddr)
-	q := url.Values{"done": {done}, "n": {strconv.FormatInt(result.Done, 10)}}
+	q := url.Values{"done": {"discarded"}, "n": {strconv.FormatInt(result.Done, 10)}}
 	if left := result.Matched - result.Done; left > 0 {
 		q.Set("left", strconv.FormatInt(left, 10))
 	}
 	target := Path + "dead?"
-	if f.Events != nil {
-		target = Path + "events/" + strconv.FormatInt(f.Events[0], 10) + "?"
+	if len(f.Events) == 1 {
+		target = eventPath(f.Events[0]) + "?"
 	}
 	http.Redirect(w, r, target+q.Encode(), http.StatusSeeOther)
 	return nil
 }
 
+// chosen reads which letters a form selects for an action, and why.
+func chosen(form url.Values) (f deadletter.Filter, reason string, err error) {
+	if f, err = filterOf(form); err != nil {
+		return f, "", err
+	}
+	if f.Destination == "" || f.Fingerprint == "" && f.Events == nil || form.Has("chosen") && f.Events == nil {
+		return f, "", badRequest("Choose a group of dead letters, or some of them.")
+	}
+	reason = form.Get("reason")
+	return f, reason, checkText(reason)
+}
+
 // doneText reports the last action. It trusts only numbers of the address, which
 // anyone may have written.
 func doneText(q url.Values) string {
+	switch q.Get("done") {
+	case "edited":
+		return "Edited. Nothing is delivered yet: replay it."
+	case "retried":
+		return "Due now."
+	case "discarded":
+	default:
+		return ""
+	}
 	n, err := strconv.ParseUint(q.Get("n"), 10, 63)
 	if err != nil {
 		return ""
 	}
-	var text string
-	switch q.Get("done") {
-	case "replayed":
-		text = "Replayed: " + showCount(float64(n)) + ". They are on their way."
-	case "discarded":
-		text = "Discarded: " + showCount(float64(n)) + "."
-	default:
-		return ""
-	}
+	text := "Discarded: " + showCount(float64(n)) + "."
 	if left, err := strconv.ParseUint(q.Get("left"), 10, 63); err == nil {
 		text += " Not done: " + showCount(float64(left)) + ", because time ran out, another person was quicker, or their events are gone. Repeat the action for the rest."
 	}
@@ -182,12 +189,12 @@ func filterOf(v url.Values) (f deadletter.Filter, err error) {
 		}
 	}
 	f = deadletter.Filter{Destination: v.Get("destination"), Type: v.Get("type"), Fingerprint: v.Get("fingerprint")}
-	if v.Get("event") != "" {
-		id, err := parseID(v.Get("event"))
+	for _, text := range v["event"] {
+		id, err := parseID(text)
 		if err != nil {
 			return f, err
 		}
-		f.Events = []int64{id}
+		f.Events = append(f.Events, id)
 	}
 	return f, f.Validate()
 }

@@ -12,28 +12,61 @@ import (
 // laneCard is the card of a destination.
 type laneCard struct {
 	observe.DestinationStats
-	State, Class               string
-	DeliveredRate, FailedRate  float64
-	Chart                      chart
-	Waits                      observe.DestinationBacklog
-	Positions                  []positionRow // of a stream
-	Known                      bool          // the two above are
-	Elsewhere                  bool          // of another relay
-	CSRF                       string
-	ReadOnly                   bool
-	DeadLink, Anchor, PauseFor string
+	State, Class              string
+	DeliveredRate, FailedRate float64
+	Chart                     chart
+	Waits                     observe.DestinationBacklog
+	Positions                 []positionRow // of a stream
+	Known                     bool          // the two above are
+	Elsewhere                 bool          // of another relay
+	CSRF                      string
+	ReadOnly                  bool
+	DeadLink, Anchor          string
+	Link, Live                string
+	Single                    bool // it is a page of its own
 }
 
 func (c *Console) destinations(w http.ResponseWriter, r *http.Request, s session) error {
 	p := c.newPage("Destinations", "destinations", s, c.cards(c.sampler.now(r.Context()), s))
 	p.Live = "destinations"
-	switch r.URL.Query().Get("done") {
-	case "paused":
-		p.Done = "Paused. Deliveries that are under way end as usual; the rest waits in the table."
-	case "resumed":
-		p.Done = "Resumed."
-	}
+	p.Done = pauseText(r.URL.Query())
 	return c.render(w, http.StatusOK, "destinations", p)
+}
+
+// destination shows all figures of one destination.
+func (c *Console) destination(w http.ResponseWriter, r *http.Request, s session) error {
+	name := r.URL.Query().Get("name")
+	card := c.card(c.sampler.now(r.Context()), s, name)
+	if card == nil {
+		return notFound("There is no destination of that name, neither of this relay nor with a backlog.")
+	}
+	p := c.newPage(name, "destinations", s, card)
+	p.Live = "destination"
+	p.Done = pauseText(r.URL.Query())
+	return c.render(w, http.StatusOK, "destination", p)
+}
+
+func pauseText(q url.Values) string {
+	switch q.Get("done") {
+	case "paused":
+		return "Paused. Deliveries that are under way end as usual; the rest waits in the table."
+	case "resumed":
+		return "Resumed."
+	default:
+		return ""
+	}
+}
+
+// card is one of the cards, nil if there is none of that name.
+func (c *Console) card(s snapshot, who session, name string) *laneCard {
+	all := c.cards(s, who)
+	for i := range all {
+		if all[i].Name == name {
+			all[i].Single = true
+			return &all[i]
+		}
+	}
+	return nil
 }
 
 // cards are the destinations of this relay, then those that only the database knows.
@@ -48,6 +81,7 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 			card.Positions = positionsOf(s.reading.backlog, func(p *observe.Position) bool { return p.Destination == card.Name })
 		}
 		card.DeadLink = Path + "dead?destination=" + url.QueryEscape(card.Name)
+		card.Link, card.Live = destinationPath(card.Name), Path+"live/destination?name="+url.QueryEscape(card.Name)
 		all = append(all, card)
 	}
 	for _, d := range s.stats.Destinations {
@@ -56,8 +90,8 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 		card.State, card.Class = stateOf(d)
 		card.DeliveredRate, card.FailedRate = rates(s, d.Name)
 		list := s.lanes[d.Name]
-		card.Chart = newChart("Delivered, and failed", "good", column(list, func(p lanePoint) float64 { return p.delivered }),
-			column(list, func(p lanePoint) float64 { return p.failed }), showRate)
+		card.Chart = newChart("Delivered, and failed", "good", perSecond, series{"delivered", column(list, func(p lanePoint) float64 { return p.delivered })},
+			series{"failed", column(list, func(p lanePoint) float64 { return p.failed })})
 		add(card)
 	}
 	elsewhere := func(name string) {
@@ -77,6 +111,8 @@ func (c *Console) cards(s snapshot, who session) []laneCard {
 	}
 	return all
 }
+
+func destinationPath(name string) string { return Path + "destination?name=" + url.QueryEscape(name) }
 
 // positionRow is a position of a stream.
 type positionRow struct {
@@ -115,6 +151,10 @@ func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(strin
 	}
 	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", done, "destination", name, "remote", r.RemoteAddr)
 	c.sampler.sampleNow()
-	http.Redirect(w, r, Path+"destinations?done="+done, http.StatusSeeOther)
+	target := Path + "destinations?done=" + done
+	if r.PostForm.Get("single") != "" {
+		target = destinationPath(name) + "&done=" + done
+	}
+	http.Redirect(w, r, target, http.StatusSeeOther)
 	return nil
 }

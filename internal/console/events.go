@@ -1,9 +1,7 @@
 package console
 
 import (
-	"context"
 	"fmt"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,44 +10,24 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/notifyd/notifyd/deadletter"
-	outboxsql "github.com/notifyd/notifyd/sql"
+	"github.com/notifyd/notifyd/events"
 )
 
 const (
 	// eventsShown bounds a page, in events.
 	eventsShown = 50
-	// eventsLooked bounds the events that one search reads. No index has types or
-	// aggregates: a search goes from the newest event to older ones, and the page
-	// links to the continuation.
-	eventsLooked = 20_000
 	// maxText bounds a search text, in bytes.
 	maxText = 1024
+	// maxEdited bounds a payload that may be edited here, in bytes, and maxEditForm the form with
+	// it: a browser encodes it.
+	maxEdited, maxEditForm = 512 << 10, 3 * maxEdited
 )
 
-// search is the filter of a search for events. Empty fields match any.
-type search struct {
-	Type          string // a name, or a prefix such as order.*
-	AggregateType string
-	AggregateID   string
-	State         string
-	Upto          int64 // the highest id of the search
-}
-
-// eventRow is the row of an event.
-type eventRow struct {
-	ID                         int64
-	Type, State                string
-	AggregateType, AggregateID string
-	CreatedAt                  time.Time
-	ProcessedAt                *time.Time
-}
-
 type eventsBody struct {
-	search
-	States []string
+	events.Filter
+
+	States []events.State
 	Rows   []eventRow
 	Next   string
 	// Looked reports the progress of a search that has not filled its page.
@@ -57,12 +35,12 @@ type eventsBody struct {
 	First  bool
 }
 
-// states are those of the events of a queue, or of a stream.
-func states(mode outboxsql.Mode) []string {
-	if mode == outboxsql.ModeStream {
-		return []string{"waiting", "retry", "parked", "unrouted", "dead", "done"}
-	}
-	return []string{"fresh", "deferred", "done"}
+// eventRow is the row of an event.
+type eventRow struct {
+	events.Event
+
+	// Notable are the destinations that have not simply received it.
+	Notable []events.Destination
 }
 
 // events searches, or leads to the one event whose id is given.
@@ -73,166 +51,79 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request, s session) erro
 		if err != nil {
 			return err
 		}
-		http.Redirect(w, r, Path+"events/"+strconv.FormatInt(n, 10), http.StatusSeeOther)
+		http.Redirect(w, r, eventPath(n), http.StatusSeeOther)
 		return nil
 	}
-	find, err := searchOf(q)
+	f, err := searchOf(q)
 	if err != nil {
 		return err
 	}
-	b := eventsBody{search: find, First: !q.Has("upto")}
-	found, err := c.search(r.Context(), find)
+	found, err := c.tables.Load().events.List(r.Context(), f, eventsShown)
 	if err != nil {
 		return err
 	}
-	b.Rows, b.States = found.rows, states(found.mode)
-	lowest := found.lowest
-	if !found.ended {
-		next := find
-		next.Upto = lowest - 1
-		b.Next = Path + "events?" + next.query().Encode()
-		if !found.full {
-			b.Looked = fmt.Sprintf("Searched %s events, down to %d.", showCount(eventsLooked), lowest)
+	b := eventsBody{Filter: f, First: f.Upto == nil, States: []events.State{events.Waiting, events.Dead, events.Done}}
+	for i := range found.Events {
+		b.Rows = append(b.Rows, eventRow{found.Events[i], notable(&found.Events[i])})
+	}
+	if found.Next != nil {
+		next := f
+		next.Upto = found.Next
+		b.Next = Path + "events?" + searchQuery(next).Encode()
+		if len(b.Rows) < eventsShown {
+			b.Looked = fmt.Sprintf("Searched %s events, down to %d.", showCount(float64(found.Searched)), *found.Next+1)
 		}
 	}
 	return c.render(w, http.StatusOK, "events", c.newPage("Events", "events", s, b))
 }
 
-func searchOf(q url.Values) (f search, err error) {
-	f = search{
+func notable(e *events.Event) []events.Destination {
+	return slices.DeleteFunc(slices.Clone(e.Destinations), func(d events.Destination) bool {
+		return d.State == events.Delivered || d.State == events.NotRouted || d.State == events.Passed
+	})
+}
+
+func searchOf(q url.Values) (f events.Filter, err error) {
+	f = events.Filter{
 		Type: strings.TrimSpace(q.Get("type")), AggregateType: strings.TrimSpace(q.Get("aggregate_type")),
-		AggregateID: strings.TrimSpace(q.Get("aggregate_id")), State: q.Get("state"), Upto: math.MaxInt64,
+		AggregateID: strings.TrimSpace(q.Get("aggregate_id")), State: events.State(q.Get("state")),
 	}
 	for _, text := range []string{f.Type, f.AggregateType, f.AggregateID} {
 		if err := checkText(text); err != nil {
 			return f, err
 		}
 	}
-	if f.State != "" && !slices.Contains(append(states(outboxsql.ModeQueue), states(outboxsql.ModeStream)...), f.State) {
-		return f, badRequest("There is no such state.")
-	}
 	if q.Has("upto") {
-		f.Upto, err = parseID(q.Get("upto"))
+		upto, err := parseID(q.Get("upto"))
+		if err != nil {
+			return f, err
+		}
+		f.Upto = &upto
 	}
-	return f, err
+	return f, f.Validate()
 }
 
-func (f search) query() url.Values {
+func searchQuery(f events.Filter) url.Values {
 	q := url.Values{}
-	for name, value := range map[string]string{"type": f.Type, "aggregate_type": f.AggregateType, "aggregate_id": f.AggregateID, "state": f.State} {
+	for name, value := range map[string]string{"type": f.Type, "aggregate_type": f.AggregateType, "aggregate_id": f.AggregateID, "state": string(f.State)} {
 		if value != "" {
 			q.Set(name, value)
 		}
 	}
-	q.Set("upto", strconv.FormatInt(f.Upto, 10))
+	if f.Upto != nil {
+		q.Set("upto", strconv.FormatInt(*f.Upto, 10))
+	}
 	return q
 }
 
-// sql returns the statement and its arguments. The inner query reads a bounded
-// part of one index, the primary key or that of fresh events; the outer one
-// filters it.
-func (f search) sql(schema, columns string) (text string, args []any) {
-	args = []any{f.Upto, eventsLooked}
-	inner := "id <= $1"
-	if f.State == "fresh" {
-		inner += " AND state = 'fresh'" // as the index has it
-	}
-	where := []string{"true"}
-	add := func(condition string, value string) {
-		args = append(args, value)
-		where = append(where, fmt.Sprintf(condition, len(args)))
-	}
-	if prefix, ok := strings.CutSuffix(f.Type, "*"); ok {
-		add("starts_with(event_type, $%d)", prefix)
-	} else if f.Type != "" {
-		add("event_type = $%d", f.Type)
-	}
-	if f.AggregateType != "" {
-		add("aggregate_type = $%d", f.AggregateType)
-	}
-	if f.AggregateID != "" {
-		add("aggregate_id = $%d", f.AggregateID)
-	}
-	if f.State != "" {
-		add("state = $%d", f.State)
-	}
-	return `SELECT ` + columns + ` FROM (SELECT id, event_type, state, aggregate_type, aggregate_id, created_at, processed_at
-			FROM ` + table(schema, "outbox_events") + ` WHERE ` + inner + ` ORDER BY id DESC LIMIT $2) AS e
-		WHERE ` + strings.Join(where, " AND "), args
-}
-
-// findings are the result of a search.
-type findings struct {
-	rows   []eventRow
-	lowest int64 // the last id that was read
-	ended  bool  // there is nothing below it
-	full   bool  // its page is
-	mode   outboxsql.Mode
-}
-
-// search runs a search in a transaction of its own.
-func (c *Console) search(ctx context.Context, f search) (result findings, err error) {
-	t := c.tables.Load()
-	who := c.waits(ctx)
-	err = t.read(ctx, func(tx pgx.Tx) error {
-		var mode outboxsql.Mode
-		if err := tx.QueryRow(ctx, `SELECT mode FROM `+table(t.Schema, "outbox_mode")+` WHERE one`).Scan(&mode); err != nil {
-			return err
-		}
-		if mode == outboxsql.ModeStream {
-			result, err = f.runStream(ctx, tx, t.Schema, who)
-		} else {
-			result, err = f.run(ctx, tx, t.Schema)
-		}
-		result.mode = mode
-		return err
-	})
-	return result, err
-}
-
-// run returns a page of events, newest first, the lowest id that was read, and
-// whether there are none below it.
-func (f search) run(ctx context.Context, tx pgx.Tx, schema string) (result findings, err error) {
-	text, args := f.sql(schema, "id, event_type, state, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), created_at, processed_at")
-	found, err := tx.Query(ctx, fmt.Sprintf("%s ORDER BY id DESC LIMIT %d", text, eventsShown), args...)
-	if err != nil {
-		return findings{}, err
-	}
-	result.rows, err = pgx.CollectRows(found, pgx.RowToStructByPos[eventRow])
-	if err != nil {
-		return findings{}, err
-	}
-	if n := len(result.rows); n == eventsShown {
-		result.full = true
-		result.lowest = result.rows[n-1].ID
-		result.ended = result.lowest == math.MinInt64
-		return result, nil
-	}
-	err = search{State: onlyFresh(f.State), Upto: f.Upto}.bounds(ctx, tx, schema, &result)
-	return result, err
-}
-
-// bounds returns the progress of a search that has not filled its page.
-func (f search) bounds(ctx context.Context, tx pgx.Tx, schema string, result *findings) error {
-	text, args := f.sql(schema, "coalesce(min(id), 0), count(*)")
-	var n int
-	err := tx.QueryRow(ctx, text, args...).Scan(&result.lowest, &n)
-	result.ended = n < eventsLooked || result.lowest == math.MinInt64
-	return err
-}
-
-// onlyFresh reports whether the inner query filters by state.
-func onlyFresh(state string) string {
-	if state == "fresh" {
-		return state
-	}
-	return ""
-}
-
 type eventBody struct {
-	ID int64
 	deadletter.Case
+
 	Hidden bool
+	// Edit is the payload to edit; "" where that is not possible.
+	Edit string
+	// Routes are the destinations of this relay for an event that was not tried yet.
+	Routes []string
 }
 
 // event shows all details of an event.
@@ -245,20 +136,72 @@ func (c *Console) event(w http.ResponseWriter, r *http.Request, s session) error
 	if err != nil {
 		return err
 	}
-	c.judge(r.Context(), &found)
-	b := eventBody{ID: id, Case: found, Hidden: c.cfg.HidePayloads}
-	if b.Hidden {
-		if b.Event != nil {
-			b.Event.Payload = nil
+	b := eventBody{Case: found, Hidden: c.cfg.HidePayloads}
+	dead := false
+	for _, d := range found.Event.Destinations {
+		dead = dead || d.State == events.Dead
+		if d.State == events.Fresh && c.cfg.Router != nil {
+			b.Routes = c.cfg.Router.DestinationsOf(found.Event.Type)
 		}
+	}
+	if b.Hidden {
+		b.Event.Payload = nil
 		for i := range b.Audit {
 			b.Audit[i].OldPayload = nil
 		}
+	}
+	if dead && !c.cfg.ReadOnly && len(b.Event.Payload) <= maxEdited {
+		b.Edit = string(b.Event.Payload)
 	}
 	p := c.newPage("Event "+strconv.FormatInt(id, 10), "events", s, b)
 	p.Done = doneText(r.URL.Query())
 	return c.render(w, http.StatusOK, "event", p)
 }
+
+// edit replaces the payload of an event that is dead.
+func (c *Console) edit(w http.ResponseWriter, r *http.Request, _ session) error {
+	id, err := parseID(r.PostForm.Get("event"))
+	if err != nil {
+		return err
+	}
+	if c.cfg.HidePayloads {
+		return forbidden("Payloads are hidden (admin.payloads).")
+	}
+	reason := r.PostForm.Get("reason")
+	if err := checkText(reason); err != nil {
+		return err
+	}
+	// A browser sends each end of a line as two characters.
+	payload := strings.ReplaceAll(r.PostForm.Get("payload"), "\r\n", "\n")
+	err = c.tables.Load().letters.Edit(r.Context(), id, []byte(payload), deadletter.Action{Actor: actor, Reason: reason})
+	if err != nil {
+		return err
+	}
+	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "edited", "event_id", id, "remote", r.RemoteAddr)
+	http.Redirect(w, r, eventPath(id)+"?done=edited", http.StatusSeeOther)
+	return nil
+}
+
+// retry makes a waiting delivery due now.
+func (c *Console) retry(w http.ResponseWriter, r *http.Request, _ session) error {
+	id, err := parseID(r.PostForm.Get("event"))
+	if err != nil {
+		return err
+	}
+	name := r.PostForm.Get("destination")
+	if err := checkText(name); err != nil {
+		return err
+	}
+	err = c.tables.Load().letters.RetryNow(r.Context(), deadletter.Ref{EventID: id, Destination: name}, deadletter.Action{Actor: actor})
+	if err != nil {
+		return err
+	}
+	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "retried", "event_id", id, "destination", name, "remote", r.RemoteAddr)
+	http.Redirect(w, r, eventPath(id)+"?done=retried", http.StatusSeeOther)
+	return nil
+}
+
+func eventPath(id int64) string { return Path + "events/" + strconv.FormatInt(id, 10) }
 
 func parseID(text string) (int64, error) {
 	id, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
@@ -279,3 +222,20 @@ func checkText(text string) error {
 		return nil
 	}
 }
+
+// stateClass is the color of what became of an event, or of a delivery.
+func stateClass(s events.State) string {
+	switch s {
+	case events.Dead:
+		return "bad"
+	case events.Done, events.Delivered:
+		return "good"
+	case events.Waiting, events.Parked, events.Unrouted, events.Unknown:
+		return "warn"
+	default:
+		return "calm"
+	}
+}
+
+// words is what is known of a delivery beside its state.
+func words(d events.Destination) []events.Part { return d.Words(time.Now()) }

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -14,8 +13,8 @@ const streamTimeout = 10 * time.Second
 // live sends a page's figures whenever there are new ones, as server-sent events,
 // until the browser leaves, or the session or the console ends.
 func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error {
-	view, ok := c.views(s)[r.PathValue("page")]
-	if !ok {
+	view := c.view(r, s)
+	if view == nil {
 		return notFound("There is no such stream.")
 	}
 	control := http.NewResponseController(w)
@@ -33,7 +32,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 		}
 		snap, changed := c.sampler.next()
 		var text bytes.Buffer
-		if err := view(r.Context(), &text, snap); err != nil {
+		if err := view(&text, snap); err != nil {
 			c.cfg.Log.WarnContext(r.Context(), "the console cannot answer", "path", r.URL.Path, "err", err)
 			return nil
 		}
@@ -53,16 +52,22 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s session) error 
 	}
 }
 
-// views are the live parts, by page.
-func (c *Console) views(s session) map[string]func(context.Context, *bytes.Buffer, snapshot) error {
-	part := func(page string, body func(snapshot) any) func(context.Context, *bytes.Buffer, snapshot) error {
-		return func(_ context.Context, text *bytes.Buffer, snap snapshot) error {
-			return c.pages[page].ExecuteTemplate(text, "live", body(snap))
-		}
+// view returns what writes the live part of a page, nil if there is no such page.
+func (c *Console) view(r *http.Request, s session) func(*bytes.Buffer, snapshot) error {
+	page, q := r.PathValue("page"), r.URL.Query()
+	body := map[string]func(snapshot) any{
+		"overview":     func(snap snapshot) any { return overviewOf(snap) },
+		"destinations": func(snap snapshot) any { return c.cards(snap, s) },
+		"destination":  func(snap snapshot) any { return c.card(snap, s, q.Get("name")) },
+	}[page]
+	if found := c.replays.find(q.Get("id")); page == "replay" && found != nil {
+		body = func(snapshot) any { return c.replayBody(found, s) }
 	}
-	return map[string]func(context.Context, *bytes.Buffer, snapshot) error{
-		"overview":     part("overview", func(snap snapshot) any { return overviewOf(snap) }),
-		"destinations": part("destinations", func(snap snapshot) any { return c.cards(snap, s) }),
+	if body == nil {
+		return nil
+	}
+	return func(text *bytes.Buffer, snap snapshot) error {
+		return c.pages[page].ExecuteTemplate(text, "live", body(snap))
 	}
 }
 

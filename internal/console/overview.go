@@ -27,7 +27,7 @@ type overviewBody struct {
 
 // laneRow is the row of a destination.
 type laneRow struct {
-	Name                   string
+	Name, Link             string
 	State, Class           string
 	DeliveredRate, FailedR float64
 	Waiting, Dead          observe.Count
@@ -44,14 +44,14 @@ func overviewOf(s snapshot) overviewBody {
 	b := overviewBody{Bell: s.stats.Bell, Notes: notesOf(s)}
 	get := func(of func(point) float64) []float64 { return column(s.points, of) }
 	b.Charts = []chart{
-		newChart("Delivered", "good", get(func(p point) float64 { return p.delivered }), nil, showRate),
-		newChart("Failed attempts", "bad", get(func(p point) float64 { return p.failed }), nil, showRate),
-		newChart("Latency, 99 % and median", "slow", get(func(p point) float64 { return p.p99 }), get(func(p point) float64 { return p.median }), showSeconds),
-		newChart("Waiting", "wait", get(func(p point) float64 { return p.waiting }), nil, showCount),
+		newChart("Delivered", "good", perSecond, series{"", get(func(p point) float64 { return p.delivered })}),
+		newChart("Failed attempts", "bad", perSecond, series{"", get(func(p point) float64 { return p.failed })}),
+		newChart("Latency", "slow", duration, series{"p99", get(func(p point) float64 { return p.p99 })}, series{"p50", get(func(p point) float64 { return p.median })}),
+		newChart("Waiting", "wait", eventCount, series{"", get(func(p point) float64 { return p.waiting })}),
 	}
 	known := !s.reading.at.IsZero() && s.reading.err == nil
 	for _, d := range s.stats.Destinations {
-		row := laneRow{Name: d.Name, Known: known}
+		row := laneRow{Name: d.Name, Link: destinationPath(d.Name), Known: known}
 		row.State, row.Class = stateOf(d)
 		row.DeliveredRate, row.FailedR = rates(s, d.Name)
 		waits := s.reading.backlog.Destination(d.Name)
@@ -120,7 +120,7 @@ func notesOf(s snapshot) (notes []note) {
 		notes = append(notes, note{Text: "The backlog is not known: " + explain(s.reading.err).text})
 	}
 	for _, d := range s.stats.Destinations {
-		link := Path + "destinations#" + url.PathEscape("d-"+d.Name)
+		link := destinationPath(d.Name)
 		switch {
 		case d.Paused:
 			notes = append(notes, note{fmt.Sprintf("%s is paused: its events wait until it is resumed.", d.Name), link, false})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/notifyd/notifyd/events"
 )
 
 func TestOverview(t *testing.T) {
@@ -16,6 +18,7 @@ func TestOverview(t *testing.T) {
 	s.dead("order.placed", "mail", "550 no such user")
 	s.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1'), ('b', '2')`)
 	s.exec(`INSERT INTO outbox_deliveries (event_id, event_type, state) VALUES (4711, 'nobody.wants', 'unrouted')`)
+	s.awaitReading()
 	page := s.get(Path)
 	for _, want := range []string{
 		"Dead letters of mail: 1.", "hook is unavailable", "No route matches the event type nobody.wants", `aria-label="Waiting: now `, "bell: asleep",
@@ -110,7 +113,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 	other := s.dead("order.paid", "hook", "404 nothing there")
 	page := s.get(Path + "dead")
-	if !strings.Contains(page, `<td class="n">120</td>`) || !strings.Contains(page, "404 nothing there") {
+	if !strings.Contains(page, `data-label="How many">120</td>`) || !strings.Contains(page, "404 nothing there") {
 		t.Fatalf("the groups:\n%s", page)
 	}
 	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE event_id = $1`, ids[0])
@@ -124,12 +127,15 @@ func TestDeadLetters(t *testing.T) {
 	if seen != 120 {
 		t.Errorf("%d letters on all pages of the group", seen)
 	}
+	if text := s.get(group); !strings.Contains(text, "Replay all 120</button>") || !strings.Contains(text, "Discard all 120</button>") {
+		t.Errorf("the buttons do not say how many there are:\n%s", text)
+	}
 	choose := url.Values{"destination": {"mail"}, "fingerprint": {errorGroup}, "reason": {"fixed"}}
 	a := s.post(group, Path+"dead/replay", choose)
 	if a.code != http.StatusSeeOther {
 		t.Fatalf("replay: %d\n%s", a.code, a.body)
 	}
-	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "Replayed: 120.") {
+	if page := s.get(a.header.Get("Location")); !strings.Contains(page, "120 of 120 replayed for mail") || !strings.Contains(page, "<dt>Still waiting</dt><dd>120</dd>") {
 		t.Errorf("the page does not report the action:\n%s", page)
 	}
 	if n := query[int](s, `SELECT count(*) FROM outbox_deliveries WHERE destination = 'mail' AND state = 'retry' AND replays = 1`); n != 120 {
@@ -139,8 +145,15 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("%d are in the audit", n)
 	}
 	discardOne(s, other)
-	if a := s.post(Path+"destinations", Path+"dead/replay", url.Values{"destination": {"mail"}}); a.code != http.StatusBadRequest {
-		t.Errorf("a replay of nothing in particular: %d", a.code)
+	for _, form := range []url.Values{
+		{"destination": {"mail"}},
+		{"destination": {"mail"}, "fingerprint": {errorGroup}, "chosen": {"yes"}},
+		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"-1"}},
+		{"destination": {"mail"}, "fingerprint": {errorGroup}, "rate": {"NaN"}},
+	} {
+		if a := s.post(Path+"destinations", Path+"dead/replay", form); a.code != http.StatusBadRequest {
+			t.Errorf("a replay of %v: %d", form, a.code)
+		}
 	}
 }
 
@@ -179,6 +192,7 @@ func TestEvents(t *testing.T) {
 	s.exec(`INSERT INTO outbox_events (event_type, payload, state, aggregate_type, aggregate_id)
 		SELECT CASE WHEN i % 2 = 0 THEN 'order.placed' ELSE 'order.paid' END, '1', CASE WHEN i % 10 = 0 THEN 'fresh' ELSE 'done' END,
 			'order', (i % 7)::text FROM generate_series(1, 300) i`)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state) SELECT i, 'mail', 'order.paid', 'dead' FROM generate_series(1, 99, 2) i`)
 	count := func(q string) (n int) {
 		t.Helper()
 		last := int64(1 << 62)
@@ -200,8 +214,8 @@ func TestEvents(t *testing.T) {
 		return n
 	}
 	for q, want := range map[string]int{
-		"": 300, "type=order.placed": 150, "type=order.*": 300, "type=pay*": 0, "state=fresh": 30, "aggregate_type=order&aggregate_id=3": 43,
-		"state=fresh&type=order.paid": 0, "state=done&aggregate_id=0&type=order.placed": 17,
+		"": 300, "type=order.placed": 150, "type=order.*": 300, "type=pay.*": 0, "state=waiting": 30, "state=dead": 50, "aggregate_type=order&aggregate_id=3": 43,
+		"state=waiting&type=order.paid": 0, "state=done&aggregate_id=0&type=order.placed": 17,
 	} {
 		if got := count(q); got != want {
 			t.Errorf("%q finds %d, want %d", q, got, want)
@@ -210,7 +224,7 @@ func TestEvents(t *testing.T) {
 	if a := s.do(s.request(http.MethodGet, Path+"events?id=+42+", nil)); a.header.Get("Location") != Path+"events/42" {
 		t.Errorf("an id leads to %q", a.header.Get("Location"))
 	}
-	for _, q := range []string{"events?id=x", "events?state=gone", "events?upto=x", "events?type=%00", "events?aggregate_id=%ff", "events/x", "dead?fingerprint=zz", "dead/group"} {
+	for _, q := range []string{"events?id=x", "events?state=gone", "events?type=pay*", "events?upto=x", "events?type=%00", "events?aggregate_id=%ff", "events/x", "dead?fingerprint=zz", "dead/group"} {
 		if a := s.do(s.request(http.MethodGet, Path+q, nil)); a.code != http.StatusBadRequest {
 			t.Errorf("%s: %d", q, a.code)
 		}
@@ -228,7 +242,7 @@ func TestSearchGoesOn(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
 	s.exec(`INSERT INTO outbox_events (event_type, payload, state) VALUES ('rare', '1', 'done')`)
-	s.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'often', '1', 'done' FROM generate_series(1, $1::int)`, eventsLooked+5)
+	s.exec(`INSERT INTO outbox_events (event_type, payload, state) SELECT 'often', '1', 'done' FROM generate_series(1, $1::int)`, events.DefaultSearch+5)
 	first := s.get(Path + "events?type=rare")
 	next := linkNext(first)
 	if !strings.Contains(first, "None among these") || next == "" {

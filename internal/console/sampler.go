@@ -17,9 +17,11 @@ const (
 	sampleEvery = time.Second
 	// samples are kept: five minutes.
 	samples = 300
-	// queryEvery is the shortest time between two queries of the database, which run
-	// only while there are viewers.
+	// queryEvery is the shortest time between two queries of the database while there
+	// are viewers, and idleEvery without any: the charts have their five minutes when
+	// a page is opened.
 	queryEvery = 3 * time.Second
+	idleEvery  = 15 * time.Second
 	// queryShare bounds the load on the database: the pause before the next query is
 	// at least this many times the duration of the last one.
 	queryShare = 10
@@ -96,7 +98,7 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// queryLoop queries the database while there are viewers.
+// queryLoop queries the database, more often while there are viewers.
 func (s *sampler) queryLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.every)
 	defer ticker.Stop()
@@ -107,23 +109,24 @@ func (s *sampler) queryLoop(ctx context.Context) {
 		case <-ticker.C:
 		}
 		s.mu.Lock()
-		watched := s.viewers > 0
-		s.mu.Unlock()
-		if watched {
-			s.refresh(ctx)
+		every := idleEvery
+		if s.viewers > 0 {
+			every = queryEvery
 		}
+		s.mu.Unlock()
+		s.refresh(ctx, every)
 	}
 }
 
-// refresh queries the database unless the last answer is recent. It waits for a
-// query that is under way.
-func (s *sampler) refresh(ctx context.Context) {
+// refresh queries the database unless the last answer is younger than every. It
+// waits for a query that is under way.
+func (s *sampler) refresh(ctx context.Context, every time.Duration) {
 	s.querying.Lock()
 	defer s.querying.Unlock()
 	s.mu.Lock()
 	last := s.last.reading
 	s.mu.Unlock()
-	if !last.at.IsZero() && time.Since(last.at) < max(queryEvery, queryShare*last.took) {
+	if !last.at.IsZero() && time.Since(last.at) < max(every, queryShare*last.took) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -165,7 +168,7 @@ func (s *sampler) sample(now time.Time) {
 		next.lanes[d.Name] = keep(before.lanes[d.Name], lp)
 	}
 	// An answer of the database is valid for a while, and unknown afterwards.
-	if a := before.reading; !a.at.IsZero() && a.err == nil && now.Sub(a.at) < max(queryEvery, queryShare*a.took)+2*s.every {
+	if a := before.reading; !a.at.IsZero() && a.err == nil && now.Sub(a.at) < max(idleEvery, queryShare*a.took)+queryTimeout+2*s.every {
 		p.waiting, p.latency = float64(waiting(a.backlog, stats.Destinations).N), a.latency
 	}
 	if stats.Mode == string(outboxsql.ModeStream) {
@@ -247,7 +250,7 @@ func quantile(h *observe.Histogram, q float64) float64 {
 
 // now returns the newest snapshot, with a recent answer of the database.
 func (s *sampler) now(ctx context.Context) snapshot {
-	s.refresh(ctx)
+	s.refresh(ctx, queryEvery)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last

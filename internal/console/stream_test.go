@@ -47,6 +47,8 @@ func serveStream(t *testing.T, partitioned bool) *site { //nolint:revive // two 
 	s.exec(`DELETE FROM outbox_positions`)
 	s.exec(`INSERT INTO outbox_events (event_type, payload) VALUES ('order.placed', '1'), ('order.paid', '1'), ('user.gone', '1'), ('order.placed', '1'), ('order.lost', '1'), ('order.late', '1')`)
 	s.exec(`INSERT INTO outbox_positions (destination, head, open) VALUES ('', 6, '{}'), ('audit', 6, '{[1,2)}'), ('gone', 0, '{}'), ('hook', 1, '{}'), ('mail', 5, '{[4,5)}')`)
+	s.exec(`INSERT INTO outbox_routes (destination, since, patterns, others, head) VALUES ('audit', 1, '{*}', '{}', 0), ('gone', 1, '{bill.*}', '{*}', 0),
+		('hook', 1, '{*}', '{order.*}', 0), ('mail', 1, '{order.*}', '{*}', 0)`)
 	s.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key) VALUES (2, 'mail', 'order.paid', 'retry', 1, 'k'), (5, 'mail', 'order.lost', 'dead', 20, NULL)`)
 	owner, err := s.pool.Acquire(t.Context())
 	if err != nil {
@@ -71,27 +73,30 @@ func TestStreamPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := serveStream(t, partitioned)
-			s.awaitPositions()
-			// No relay moves gone, hook receives no orders, and audit is another relay's.
-			want := []string{"1 waiting", "2 retry", "3 waiting", "4 waiting", "5 dead", "6 waiting"}
+			s.awaitReading()
+			// By the routes gone and hook receive no orders, and audit is another relay's.
+			want := []string{"1 waiting", "2 waiting", "3 waiting", "4 waiting", "5 dead", "6 waiting"}
 			if got := s.states("?"); !slices.Equal(got, want) {
 				t.Errorf("events: %q, want %q", got, want)
 			}
 			s.exec(`UPDATE outbox_positions SET open = '{}' WHERE destination = 'audit'`)
 			for q, want := range map[string][]string{
-				"?state=waiting": {"3 waiting", "4 waiting", "6 waiting"}, "?state=done": {"1 done"}, "?state=dead": {"5 dead"}, "?state=retry": {"2 retry"},
-				"?state=parked": nil, "?state=waiting&type=order.*": {"4 waiting", "6 waiting"},
+				"?state=waiting": {"2 waiting", "3 waiting", "4 waiting", "6 waiting"}, "?state=done": {"1 done"}, "?state=dead": {"5 dead"},
+				"?state=waiting&type=order.*": {"2 waiting", "4 waiting", "6 waiting"},
 			} {
 				if got := s.states(q); !slices.Equal(got, want) {
 					t.Errorf("%s: %q, want %q", q, got, want)
 				}
 			}
 			for page, want := range map[string][]string{
-				"events/1":     {`<span class="badge done">done</span>`},
-				"events/4":     {`<span class="badge waiting">waiting</span>`, "<dt>Waits for</dt><dd>mail</dd>"},
-				"destinations": {"<dt>Lag</dt><dd>2, 1 of them", "<dt>Delivered by</dt><dd>none</dd>", `id="d-gone"`, "the purge of events above 0", `<dt>Blocked aggregates</dt><dd>1</dd>`},
-				"relays":       {"Owners of units", "types without a route", `<span class="badge bad">none</span>`, "Owner of units"},
-				"":             {"No relay delivers hook: its unit has no owner.", "No relay delivers types without a route"},
+				"events/1":              {`<span class="badge good">done</span>`, `<h3>mail</h3> <span class="badge good">delivered</span>`, `<h3>hook</h3> <span class="badge calm">not routed</span>`},
+				"events/4":              {`<span class="badge warn">waiting</span>`, `<h3>mail</h3> <span class="badge calm">not acknowledged</span>`},
+				"events/5":              {`<dd><span class="badge bad">dead</span>`, `<h3>mail</h3> <span class="badge bad">dead</span>`},
+				"destinations":          {`id="d-gone"`, `href="/console/destination?name=gone"`},
+				"destination?name=mail": {"<dt>Lag</dt><dd>2, 1 of them", `<dt>Blocked aggregates</dt><dd>1</dd>`},
+				"destination?name=gone": {"<dt>Delivered by</dt><dd>none</dd>", "the purge of events above 0"},
+				"relays":                {"Owners of units", "types without a route", `<span class="badge bad">none</span>`, "Owner of units"},
+				"":                      {"No relay delivers hook: its unit has no owner.", "No relay delivers types without a route"},
 			} {
 				text := s.get(Path + page)
 				for _, w := range want {
@@ -107,11 +112,14 @@ func TestStreamPages(t *testing.T) {
 	}
 }
 
-// awaitPositions waits until the console has read the current positions.
-func (s *site) awaitPositions() {
+// awaitReading waits until the console has read what the tables say now.
+func (s *site) awaitReading() {
 	s.Helper()
-	deadline := time.After(patience)
-	for s.console.sampler.now(s.Context()).reading.backlog.Positions == nil {
+	deadline, now := time.After(patience), time.Now()
+	for {
+		if last := s.console.sampler.now(s.Context()).reading; last.at.Add(-last.took).After(now) {
+			return
+		}
 		_, changed := s.console.sampler.next()
 		select {
 		case <-changed:
@@ -124,7 +132,7 @@ func (s *site) awaitPositions() {
 // states returns the events of a page, oldest first, with their states.
 func (s *site) states(query string) (all []string) {
 	s.Helper()
-	row := regexp.MustCompile(`(?s)/console/events/(\d+)">\d+</a></th>.*?<span class="badge \w+">(\w+)</span>`)
+	row := regexp.MustCompile(`(?s)/console/events/(\d+)">\d+</a></th>.*?<td data-label="State"><span class="badge \w+">(\w+)</span>`)
 	for _, m := range row.FindAllStringSubmatch(s.get(Path+"events"+query), -1) {
 		all = append(all, fmt.Sprint(m[1], " ", m[2]))
 	}

@@ -14,13 +14,13 @@ import (
 func parsePages() (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
 		"stamp": stamp, "seconds": showSeconds, "number": number, "pretty": pretty, "dict": dict, "pace": func(d time.Duration) string { return showSeconds(d.Seconds()) },
-		"rate": showRate,
+		"rate": showRate, "ago": ago, "due": due, "machine": machine, "stateClass": stateClass, "words": words,
 	}).ParseFS(files, "templates/layout.html", "templates/parts.html")
 	if err != nil {
 		return nil, err
 	}
 	pages := make(map[string]*template.Template)
-	for _, name := range []string{"overview", "destinations", "events", "event", "dead", "group", "relays", "login", "error"} {
+	for _, name := range []string{"overview", "destinations", "destination", "events", "event", "dead", "group", "replay", "relays", "login", "error"} {
 		clone, err := layout.Clone()
 		if err == nil {
 			pages[name], err = clone.ParseFS(files, "templates/"+name+".html")
@@ -33,17 +33,73 @@ func parsePages() (map[string]*template.Template, error) {
 }
 
 // stamp writes a moment; it takes a time.Time or a *time.Time.
-func stamp(moment any) string {
-	const form = "2006-01-02 15:04:05 UTC"
-	switch t := moment.(type) {
-	case time.Time:
+func stamp(moment any) string { return format(moment, "2006-01-02 15:04:05 UTC") }
+
+// machine writes a moment for the script that keeps relative times current.
+func machine(moment any) string { return format(moment, time.RFC3339) }
+
+func format(moment any, form string) string {
+	if t := timeOf(moment); !t.IsZero() {
 		return t.UTC().Format(form)
-	case *time.Time:
-		if t != nil {
-			return t.UTC().Format(form)
-		}
 	}
 	return unknown
+}
+
+// timeOf is the time of a time.Time or a *time.Time, zero for none.
+func timeOf(moment any) time.Time {
+	switch t := moment.(type) {
+	case time.Time:
+		return t
+	case *time.Time:
+		if t != nil {
+			return *t
+		}
+	}
+	return time.Time{}
+}
+
+// ago writes how long ago a moment was, or how soon it will be. The script has the same.
+func ago(moment any) string {
+	t := timeOf(moment)
+	if t.IsZero() {
+		return unknown
+	}
+	return relative(time.Since(t))
+}
+
+// due reports whether a moment has come.
+func due(moment any) bool {
+	t := timeOf(moment)
+	return !t.IsZero() && !t.After(time.Now())
+}
+
+func relative(d time.Duration) string {
+	text := roughly(d.Abs())
+	switch {
+	case text == "":
+		return "just now"
+	case d < 0:
+		return "in " + text
+	default:
+		return text + " ago"
+	}
+}
+
+// roughly writes a time in its largest unit, "" for less than a second.
+func roughly(d time.Duration) string {
+	const day = 24 * time.Hour
+	for _, u := range []struct {
+		upto, unit time.Duration
+		name       string
+	}{{time.Minute, time.Second, "s"}, {time.Hour, time.Minute, "min"}, {2 * day, time.Hour, "h"}, {700 * day, day, "days"}} {
+		if d < u.upto {
+			if n := int64(d / u.unit); n > 0 {
+				return fmt.Sprintf("%d %s", n, u.name)
+			}
+			return ""
+		}
+	}
+	return fmt.Sprintf("%d years", int64(d/(365*day)))
 }
 
 // number writes a count.

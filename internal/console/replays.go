@@ -1,0 +1,257 @@
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/notifyd/notifyd/deadletter"
+)
+
+const (
+	// replaysKept bounds the replays that are remembered, and replaysRunning those under way.
+	replaysKept, replaysRunning = 50, 8
+	// replayWatched bounds how long a replay is watched after its last letter.
+	replayWatched = 15 * time.Minute
+	// replayFirst is how long the browser that has begun a replay waits for its end. Most replays
+	// have ended by then, and what dies again does so within milliseconds.
+	replayFirst = 2 * time.Second
+	// The pause between two looks at the letters of a replay.
+	replayLook, replayLookLast = 50 * time.Millisecond, 2 * time.Second
+)
+
+// replays are those that people have begun here since the daemon started.
+type replays struct {
+	mu      sync.Mutex
+	all     []*replay // oldest first
+	running sync.WaitGroup
+	ended   bool
+}
+
+// replay is one replay, and what becomes of its letters.
+type replay struct {
+	ID          string
+	Destination string
+	Events      []int64 // those that were chosen; nil for a group
+	Rate        float64 // per second; 0 is no limit
+	Begun       time.Time
+
+	watch   *deadletter.Watch
+	stop    context.CancelCauseFunc // replays no further letter
+	forget  context.CancelCauseFunc // and looks at none
+	over    chan struct{}           // closed when no further letter is replayed
+	settled chan struct{}           // closed when no letter is looked at any more
+
+	mu     sync.Mutex
+	result deadletter.Result
+	err    error
+}
+
+// replayBody is the data of its page.
+type replayBody struct {
+	*replay
+
+	Result   deadletter.Result
+	Became   deadletter.Became
+	Groups   []groupRow
+	Over     bool // no further letter is replayed
+	Watched  bool // what becomes of its letters is still looked at
+	Stopped  string
+	Back     string
+	CSRF     string
+	ReadOnly bool
+}
+
+var (
+	errReplayStopped = errors.New("a person has stopped it")
+	errReplayEnded   = errors.New("the daemon has stopped")
+)
+
+// begin begins a replay in the background.
+func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string, rate float64) (*replay, error) {
+	l := &c.replays
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	under := 0
+	for _, r := range l.all {
+		if !closed(r.over) {
+			under++
+		}
+	}
+	if l.ended || under >= replaysRunning {
+		return nil, failure{http.StatusServiceUnavailable, "Too many replays are under way. Stop one, or wait."}
+	}
+	if len(l.all) == replaysKept {
+		if !closed(l.all[0].over) {
+			return nil, failure{http.StatusServiceUnavailable, "The oldest replay is still under way. Stop it, or wait."}
+		}
+		l.all[0].forget(errReplayStopped)
+		l.all = l.all[1:]
+	}
+	letters := c.tables.Load().letters
+	r := &replay{
+		ID: rand.Text(), Destination: f.Destination, Events: f.Events, Rate: rate, Begun: time.Now(),
+		watch: letters.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
+	}
+	// A browser that leaves does not stop it.
+	looking, forget := context.WithCancelCause(context.WithoutCancel(ctx))
+	replaying, stop := context.WithCancelCause(looking)
+	r.forget, r.stop = forget, stop
+	l.all = append(l.all, r)
+	l.running.Go(func() {
+		defer forget(nil)
+		defer close(r.settled)
+		r.look(looking)
+	})
+	l.running.Go(func() {
+		defer stop(nil)
+		defer close(r.over)
+		result, err := letters.Replay(replaying, f, deadletter.Action{
+			Actor: actor, Reason: reason, Rate: rate, Acted: r.watch.Add, Progress: func(now deadletter.Result) { r.set(now, nil) },
+		})
+		r.set(result, err)
+		c.cfg.Log.InfoContext(looking, "action at the console", "action", "replayed", "destination", f.Destination,
+			"fingerprint", f.Fingerprint, "letters", result.Done, "err", err)
+	})
+	return r, nil
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *replay) set(result deadletter.Result, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result, r.err = result, err
+}
+
+// look looks at the letters until none of them waits.
+func (r *replay) look(ctx context.Context) {
+	var until time.Time
+	for pause := replayLook; ctx.Err() == nil; pause = min(2*pause, replayLookLast) {
+		over := closed(r.over) // before the look: nothing comes after it
+		b, err := r.watch.Look(ctx)
+		if over && until.IsZero() {
+			until = time.Now().Add(replayWatched)
+		}
+		if over && (err == nil && b.Waiting == 0 || time.Now().After(until)) {
+			return
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// end stops all replays, and waits for them.
+func (l *replays) end() {
+	l.mu.Lock()
+	l.ended = true
+	for _, r := range l.all {
+		r.forget(errReplayEnded)
+	}
+	l.mu.Unlock()
+	l.running.Wait()
+}
+
+func (l *replays) find(id string) *replay {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.all {
+		if r.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// body is the current state of a replay.
+func (c *Console) replayBody(r *replay, s session) replayBody {
+	b := replayBody{replay: r, Became: r.watch.Became(), CSRF: s.csrf, ReadOnly: c.cfg.ReadOnly, Back: Path + "dead"}
+	r.mu.Lock()
+	b.Result = r.result
+	err := r.err
+	r.mu.Unlock()
+	b.Over, b.Watched = closed(r.over), !closed(r.settled)
+	switch {
+	case errors.Is(err, errReplayStopped), errors.Is(err, errReplayEnded):
+		b.Stopped = "Stopped: the letters that are left are as they were."
+	case err != nil:
+		b.Stopped = explain(err).text
+	}
+	b.Groups = groupRows(b.Became.Groups[:min(len(b.Became.Groups), groupsShown)])
+	if len(r.Events) == 1 {
+		b.Back = eventPath(r.Events[0])
+	}
+	return b
+}
+
+// showReplay shows what became of the letters of a replay.
+func (c *Console) showReplay(w http.ResponseWriter, r *http.Request, s session) error {
+	id := r.URL.Query().Get("id")
+	found := c.replays.find(id)
+	if found == nil {
+		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show what became of it.")
+	}
+	p := c.newPage("Replay", "dead", s, c.replayBody(found, s))
+	p.Live = "replay"
+	return c.render(w, http.StatusOK, "replay", p)
+}
+
+// replay begins to replay the letters that the form selects.
+func (c *Console) replay(w http.ResponseWriter, r *http.Request, _ session) error {
+	f, reason, err := chosen(r.PostForm)
+	if err != nil {
+		return err
+	}
+	rate := 0.0
+	if text := r.PostForm.Get("rate"); text != "" {
+		rate, err = strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(rate) || math.IsInf(rate, 0) || rate < 0 {
+			return badRequest("The rate is a number of letters per second, such as 50.")
+		}
+	}
+	begun, err := c.begin(r.Context(), f, reason, rate)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(replayFirst)
+	defer timer.Stop()
+	select {
+	case <-begun.settled:
+	case <-timer.C:
+	case <-c.ended:
+	}
+	http.Redirect(w, r, Path+"dead/replays?"+url.Values{"id": {begun.ID}}.Encode(), http.StatusSeeOther)
+	return nil
+}
+
+// stopReplay ends a replay between two of its transactions.
+func (c *Console) stopReplay(w http.ResponseWriter, r *http.Request, _ session) error {
+	found := c.replays.find(r.PostForm.Get("id"))
+	if found == nil {
+		return notFound("This relay does not know that replay.")
+	}
+	found.stop(errReplayStopped)
+	select {
+	case <-found.over:
+	case <-c.ended:
+	}
+	http.Redirect(w, r, Path+"dead/replays?"+url.Values{"id": {found.ID}}.Encode(), http.StatusSeeOther)
+	return nil
+}
