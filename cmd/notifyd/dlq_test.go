@@ -43,6 +43,7 @@ func TestDLQAsks(t *testing.T) {
 		"replay 1 --destination log":             {1, "", "notifyd: no dead letter of these events matches"},
 		"replay --rate -1 1":                     {2, "", "notifyd: invalid argument: a rate of -1 per second"},
 		"replay --batch 0x 1":                    {2, "", `notifyd: invalid argument "0x" for "--batch"`},
+		"replay --timeout 0s --wait 1":           {2, "", `notifyd: invalid argument "0s" for "--timeout" flag: must be longer than 0`},
 		"replay --batch 100000 1":                {2, "", "notifyd: invalid argument: a batch of 100000"},
 		"list --fingerprint XYZ":                 {2, "", "notifyd: invalid argument: a fingerprint has twelve hexadecimal digits"},
 		"list --type a*b":                        {2, "", "notifyd: invalid argument: event type: invalid pattern"},
@@ -88,11 +89,12 @@ func TestDLQActs(t *testing.T) {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
-	run(result{0, "replayed 2 of 2 dead letters\n", ""}, "replay", "1", "2", "--actor", "ann", "--reason", "mended")
+	const look = "due now; what becomes of them: --wait, or `notifyd events list --state waiting`, `notifyd dlq list --group`\n"
+	run(result{0, "replayed 2 of 2 dead letters\n", look}, "replay", "1", "2", "--actor", "ann", "--reason", "mended")
 	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "3")
 	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "4", "--forget")
 	execute(t, url, "DELETE FROM outbox_events WHERE id = 5")
-	run(result{0, "replayed 1 of 2 dead letters; 1 left alone, because the event itself is gone: discard them\n", ""}, "replay", "--all", "--yes")
+	run(result{0, "replayed 1 of 2 dead letters; 1 left alone, because the event itself is gone: discard them\n", look}, "replay", "--all", "--yes")
 	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "--older-than", "0.000001s") // one needs no --yes
 	if got := states(t, url); got != "1 retry, 2 retry, 6 retry" {
 		t.Errorf("deliveries %s", got)
@@ -197,12 +199,12 @@ func TestDLQPrints(t *testing.T) {
 	}
 	got = command(t, "dlq", "show", "3", "-o", "json", "--database-url", url)
 	var c deadletter.Case
-	if err := json.Unmarshal([]byte(got.stdout), &c); err != nil || len(c.Audit) != 1 || c.Event == nil || len(c.Deliveries) != 1 {
+	if err := json.Unmarshal([]byte(got.stdout), &c); err != nil || len(c.Audit) != 1 || c.Event.State != "dead" || len(c.Deliveries) != 1 {
 		t.Errorf("show: %+v, %v", got, err)
 	}
 	got = command(t, "dlq", "show", "3", "--database-url", url)
 	for _, want := range []string{
-		"event 3, order.placed, done, written ", "  payload {\"n\":  1.0}\n", "delivery to mail: dead since ",
+		"event 3, order.placed, dead, written ", "  payload {\"n\":  1.0}\n", "mail: dead, given up ", "Z after 3 attempts\n", "every other destination that it was routed to has received it, by ",
 		"  order 3 is\uFFFD[31m bad\n  very\n", " edit by ", "  the payload was {\"a\": 1}\n",
 	} {
 		if !strings.Contains(got.stdout, want) || got.code != 0 {

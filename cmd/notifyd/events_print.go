@@ -75,7 +75,7 @@ func (p printer) event(e *events.Event) error {
 	}
 	b.WriteString("\n")
 	for i := range e.Destinations {
-		destination(&b, &e.Destinations[i])
+		oneDestination(&b, &e.Destinations[i])
 	}
 	if e.OthersDelivered {
 		b.WriteString(others(e))
@@ -96,7 +96,7 @@ func others(e *events.Event) string {
 	return what + "\n"
 }
 
-func destination(b *bytes.Buffer, d *events.Destination) {
+func oneDestination(b *bytes.Buffer, d *events.Destination) {
 	name := clean(d.Name)
 	if name == "" {
 		name = "destinations not decided"

@@ -38,9 +38,10 @@ func TestReadmePage(t *testing.T) {
 			until(t, s.url, "SELECT state = 'done' FROM outbox_events")
 			s.prepares("README.md")
 		}},
-		"notifyd status":           {says: `nothing waits`},
-		"notifyd doctor":           {says: `ok +destination mail .*\n.*ok +destination audit`},
-		"notifyd dlq list --group": {before: func() { s.dead("order.placed") }, says: `mail +order\.placed`},
+		"notifyd status":                                  {says: `nothing waits`},
+		"notifyd doctor":                                  {says: `ok +destination mail .*\n.*ok +destination audit`},
+		"notifyd events list --state dead":                {before: func() { s.dead("order.placed") }, says: `order\.placed .* dead +mail dead`},
+		"notifyd dlq list --group":                        {says: `mail +order\.placed`},
 		"notifyd dlq replay --destination mail --rate 50": {says: `replayed 1 of 1 dead letter`},
 		"notifyd plan -c new.yaml --against notifyd.yaml": {
 			before: func() { s.write("new.yaml", strings.Replace(config, "to: audit}", "to: [audit, mail]}", 1)) },
@@ -137,6 +138,7 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd config schema":         {says: `"\$schema"`},
 		"notifyd demo --keep":           {play: func(step) {}}, // TestDemoKeep ends it, too
 		"notifyd dlq":                   {code: exitUsage, says: `needs a command`},
+		"notifyd events":                {code: exitUsage, says: `needs a command`},
 		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
 		"notifyd migrate --mode stream": {code: exitFailure, says: `relays are at work`},
 		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
