@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -331,4 +332,38 @@ func TestReplayInABrowser(t *testing.T) {
 		t.Errorf("the delivery is %s", got)
 	}
 	b.noTrouble("dead letters")
+}
+
+// TestHandsInABrowser: the pointer over a chart shows the values of that second, the buttons say how
+// many rows are chosen, and only those are replayed; a relative time has the moment itself.
+func TestHandsInABrowser(t *testing.T) {
+	t.Parallel()
+	b := openTab(t)
+	s := serve(t, nil)
+	furnish(s)
+	s.awaitReading()
+	b.look("light", 1200)
+	b.run(chromedp.Navigate(s.server.URL+Path), chromedp.WaitVisible("#live-toggle"))
+	b.awaits(`document.getElementById('live-state').textContent === 'Live'`)
+	var place struct{ X, Y float64 }
+	b.run(chromedp.Evaluate(`(() => { const r = document.querySelector('.chart.slow .area-of').getBoundingClientRect(); return { X: r.left + r.width / 2, Y: r.top + 10 }; })()`, &place))
+	b.run(chromedp.MouseEvent(input.MouseMoved, place.X, place.Y))
+	b.awaits(`/^2 min ago: p99 [0-9.]+ ms, p50 [0-9.]+ ms$/.test(document.querySelector('.chart.slow .tip').textContent)`)
+	// It stays while the figures change.
+	s.relay.deliver(5)
+	b.awaits(`!document.querySelector('.chart.slow .tip').hidden && !document.querySelector('.chart.slow .cursor').hidden`)
+	b.shot("hover")
+
+	errorGroup := query[string](s, `SELECT error_fingerprint FROM outbox_deliveries WHERE event_id = 1 AND destination = 'mail'`)
+	b.run(chromedp.Navigate(s.server.URL+Path+"dead/group?destination=mail&fingerprint="+errorGroup), chromedp.WaitVisible("form.chosen"))
+	b.awaits(`/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/.test(document.querySelector('time').title) && document.querySelector('time').textContent.endsWith('ago')`)
+	b.run(chromedp.Click(`input[value="1"]`), chromedp.Click(`input[value="3"]`))
+	b.awaits(`document.querySelector('form.chosen button').textContent === 'Replay 2'`)
+	b.shot("chosen")
+	b.run(chromedp.Click(`form.chosen button`), chromedp.WaitVisible(".counts"))
+	b.awaits(`document.querySelector('h2').textContent === '2 of 2 replayed for mail'`)
+	if got := query[string](s, `SELECT string_agg(event_id::text, ' ' ORDER BY event_id) FROM outbox_deliveries WHERE replays = 1`); got != "1 3" {
+		t.Errorf("replayed: %s", got)
+	}
+	b.noTrouble("hands")
 }
