@@ -2,10 +2,10 @@
 // their event can never be delivered or because its attempts are used up.
 //
 // A [Store] lists dead letters, groups them by their errors, and shows everything about one event.
-// It replays them: they are delivered again, under a new id. It discards them, and it edits the
-// payload of an event that no destination accepts as it is. Every change is recorded in
-// outbox_audit in the same transaction. Several people may use it at once, while relays run: a
-// letter that one of them has dealt with does not count for the others.
+// It replays them: they are delivered again, under a new id, and a [Watch] says what became of them.
+// It discards them, and it edits the payload of an event that no destination accepts as it is. Every
+// change is recorded in outbox_audit in the same transaction. Several people may use it at once,
+// while relays run: a letter that one of them has dealt with does not count for the others.
 //
 // `notifyd dlq` is this package as a command.
 package deadletter

@@ -71,7 +71,7 @@ func (f *Filter) narrow() bool {
 }
 
 // accepts reports whether the row of an event matches. In a queue only a marked event is done.
-func (f *Filter) accepts(r *raw, oldest time.Time, stream bool) bool { //nolint:revive // the mode decides what the mark means
+func (f *Filter) accepts(r *raw, oldest time.Time, stream bool) bool {
 	return (f.Type == "" || delivery.BestPattern([]string{f.Type}, r.Type) == 0) &&
 		(f.AggregateType == "" || f.AggregateType == r.AggregateType) && (f.AggregateID == "" || f.AggregateID == r.AggregateID) &&
 		(f.Since == 0 || !r.CreatedAt.Before(oldest)) && (stream || f.State != Done || r.mark == "done")

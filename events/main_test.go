@@ -60,7 +60,7 @@ func newDB(tb testing.TB, stream, partitioned bool) *db { //nolint:revive // fou
 }
 
 // allTables runs f for plain and partitioned tables.
-func allTables(t *testing.T, stream bool, f func(t *testing.T, d *db)) { //nolint:revive // the mode
+func allTables(t *testing.T, stream bool, f func(t *testing.T, d *db)) {
 	t.Helper()
 	for name, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
 		t.Run(name, func(t *testing.T) {

@@ -57,10 +57,9 @@ func TestTruth(t *testing.T) {
 	}
 }
 
-func truth(t *testing.T, d *db) {
+// relay starts a relay with two destinations, until the test ends.
+func (d *db) relay(t *testing.T, l *ledger) {
 	t.Helper()
-	const all = 420
-	l := &ledger{acked: make(map[string]bool), rejected: make(map[string]bool), tries: make(map[string]int)}
 	relay, err := notifyd.New(d.pool, notifyd.WithSchema(schema), notifyd.WithPollInterval(100*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
@@ -72,15 +71,22 @@ func truth(t *testing.T, d *db) {
 	if err = errors.Join(err, relay.Route("order.*", "audit", "mail"), relay.Route("user.*", "audit")); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(ctx) }()
-	defer func() {
+	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+}
+
+func truth(t *testing.T, d *db) {
+	t.Helper()
+	const all = 420
+	l := &ledger{acked: make(map[string]bool), rejected: make(map[string]bool), tries: make(map[string]int)}
+	d.relay(t, l)
 	for range all / 42 {
 		d.exec(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
 			SELECT (ARRAY['order.paid', 'user.gone', 'odd.one'])[1 + g % 3], 'order', (g % 5)::text, '1' FROM generate_series(1, 42) g`)

@@ -16,11 +16,12 @@ func TestQueue(t *testing.T) {
 			(1, 'a', '1', 'fresh', NULL, NULL), (2, 'a', '1', 'fresh', NULL, now() + interval '1 h'), (3, 'a', '1', 'done', now(), NULL),
 			(4, 'a', '1', 'done', now(), NULL), (5, 'a', '1', 'deferred', NULL, NULL), (6, 'a', '1', 'deferred', NULL, NULL),
 			(7, 'a', '1', 'deferred', NULL, 'infinity'), (8, 'a', '1', 'deferred', NULL, NULL), (9, 'a', '1', 'done', now(), NULL), (10, 'a', '1', 'deferred', NULL, NULL)`)
-		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, error_class, last_error, lease_owner, lease_token, lease_until) VALUES
-			(4, 'mail', 'a', 'dead', 20, now(), 'event', 'no such user', NULL, NULL, NULL),
-			(5, 'hook', 'a', 'dead', 1, now(), 'event', 'no', NULL, NULL, NULL), (5, 'mail', 'a', 'retry', 3, now() + interval '5 min', 'event', 'try later', NULL, NULL, NULL),
-			(6, 'slow', 'a', 'running', 0, now(), NULL, NULL, 1, 2, now() + interval '1 min'),
-			(7, '', 'a', 'retry', 0, 'infinity', NULL, NULL, NULL, NULL, NULL), (8, '', 'a', 'unrouted', 0, now(), NULL, NULL, NULL, NULL, NULL)`)
+		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, available_at, error_class, last_error) VALUES
+			(4, 'mail', 'a', 'dead', 20, now(), 'event', 'no such user'), (5, 'hook', 'a', 'dead', 1, now(), 'event', 'no'),
+			(5, 'mail', 'a', 'retry', 3, now() + interval '5 min', 'event', 'try later')`)
+		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at) VALUES
+			(6, 'slow', 'a', 'retry', now()), (7, '', 'a', 'retry', 'infinity'), (8, '', 'a', 'unrouted', now())`)
+		d.exec(`UPDATE outbox_deliveries SET state = 'running', lease_owner = 1, lease_token = 2, lease_until = now() + interval '1 min' WHERE event_id = 6`)
 		d.exec(`INSERT INTO outbox_audit (event_id, destination, action, actor) VALUES (9, 'mail', 'replay', 'ann'), (9, 'hook', 'replay', 'ann'), (9, 'hook', 'discard', 'bob'), (99, 'hook', 'discard', 'bob')`)
 		for id, want := range map[int64]string{
 			1: "waiting,  not tried", 2: "waiting,  not tried", 3: "done, others delivered",

@@ -91,8 +91,10 @@ func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error
 		return err
 	}
 	b := groupBody{Filter: f, Letters: list.Letters, First: !q.Has("after"), Count: -1}
-	if counted, err := c.tables.Load().letters.Replay(r.Context(), f, deadletter.Action{DryRun: true}); err == nil {
-		b.Count = counted.Matched // the page is good without it, as when there are millions
+	if b.First {
+		if counted, err := c.tables.Load().letters.Replay(r.Context(), f, deadletter.Action{DryRun: true}); err == nil {
+			b.Count = counted.Matched // the page is good without it, as when there are millions
+		}
 	}
 	if list.Next != nil {
 		next := queryOf(f)

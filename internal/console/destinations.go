@@ -155,6 +155,6 @@ func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(strin
 	if r.PostForm.Get("single") != "" {
 		target = destinationPath(name) + "&done=" + done
 	}
-	http.Redirect(w, r, target, http.StatusSeeOther)
+	http.Redirect(w, r, target, http.StatusSeeOther) //nolint:gosec // below Path, with an escaped name
 	return nil
 }
