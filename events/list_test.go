@@ -156,36 +156,41 @@ func TestListIsBounded(t *testing.T) {
 // index and with one.
 func (d *db) reads(do func(events.DB)) (seq, index int64) {
 	d.Helper()
-	do(counted{d.pool, func(tx pgx.Tx) {
+	do(counted{d.pool, func(tx pgx.Tx, sign int64) {
+		var s, i int64 // what the session has read so far and not reported: that of earlier transactions, too
 		if err := tx.QueryRow(d.Context(), `SELECT coalesce(sum(seq_tup_read), 0)::bigint, coalesce(sum(idx_tup_fetch), 0)::bigint
-			FROM pg_stat_xact_user_tables WHERE relname ~ '^outbox_(events|deliveries)'`).Scan(&seq, &index); err != nil {
+			FROM pg_stat_xact_user_tables WHERE relname ~ '^outbox_(events|deliveries)'`).Scan(&s, &i); err != nil {
 			d.Error(err)
 		}
+		seq, index = seq+sign*s, index+sign*i
 	}})
 	return seq, index
 }
 
-// counted is a database whose transactions are looked at before they end.
+// counted is a database whose transactions are looked at when they begin and before they end.
 type counted struct {
 	events.DB
 
-	end func(pgx.Tx)
+	look func(tx pgx.Tx, sign int64)
 }
 
 // BeginTx implements events.DB.
 func (c counted) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
 	tx, err := c.DB.BeginTx(ctx, o)
-	return countedTx{tx, c.end}, err
+	if err == nil {
+		c.look(tx, -1)
+	}
+	return countedTx{tx, c.look}, err
 }
 
 type countedTx struct {
 	pgx.Tx
 
-	end func(pgx.Tx)
+	look func(tx pgx.Tx, sign int64)
 }
 
 // Rollback implements pgx.Tx.
 func (t countedTx) Rollback(ctx context.Context) error {
-	t.end(t.Tx)
+	t.look(t.Tx, 1)
 	return t.Tx.Rollback(ctx)
 }

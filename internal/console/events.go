@@ -197,7 +197,7 @@ func (c *Console) retry(w http.ResponseWriter, r *http.Request, _ session) error
 		return err
 	}
 	c.cfg.Log.InfoContext(r.Context(), "action at the console", "action", "retried", "event_id", id, "destination", name, "remote", r.RemoteAddr)
-	http.Redirect(w, r, eventPath(id)+"?done=retried", http.StatusSeeOther)
+	http.Redirect(w, r, eventPath(id)+"?done=retried", http.StatusSeeOther) //nolint:gosec // below Path, with a number
 	return nil
 }
 
