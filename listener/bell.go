@@ -21,6 +21,10 @@ const (
 	// queueFor bounds the wait for the lock behind writers, which hold it for microseconds: a
 	// longer wait means that a relay has taken the lock in between.
 	queueFor = 200 * time.Millisecond
+	// heldIdle lets the server end a session that holds the lock and is not used for that long: its
+	// relay is frozen, or has lost the connection without the server's notice, which behind a pooler
+	// may last for hours.
+	heldIdle = 5 * checkHeld
 	// bellTimeout bounds one statement.
 	bellTimeout = 10 * time.Second
 	// lockNotAvailable is the SQLSTATE of a lock_timeout.
@@ -224,7 +228,7 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 		}
 	}
 	err := b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+bellKey+`)`).Scan(&b.held)
+		return c.QueryRow(ctx, `SELECT CASE WHEN pg_try_advisory_lock(`+bellKey+`) THEN `+limitIdle+` ELSE false END`, heldIdle.String()).Scan(&b.held)
 	})
 	if err != nil || b.held {
 		return b.held
@@ -237,7 +241,7 @@ func (b *Bell) tryHold(ctx context.Context) bool {
 		return false
 	}
 	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `SELECT pg_advisory_lock(`+bellKey+`)`)
+		_, err := c.Exec(ctx, `SELECT CASE WHEN pg_advisory_lock(`+bellKey+`)::text IS NOT NULL THEN `+limitIdle+` END`, heldIdle.String())
 		b.held = err == nil
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable {
 			return nil
@@ -286,12 +290,16 @@ func (b *Bell) keptByOther(ctx context.Context) (relay bool, err error) {
 // bellKey is the key of the lock in SQL. The search_path leads to the table.
 const bellKey = `1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint`
 
+// limitIdle sets how long the session may be idle, as SQL with one parameter. Without the lock it
+// has no limit: a quiet night is no reason to lose the bell.
+const limitIdle = `set_config('idle_session_timeout', $1, false) IS NOT NULL`
+
 // release releases the lock and draws a transaction id, in two statements: in one, the id could be
 // drawn first.
 func (b *Bell) release(ctx context.Context) (xid uint64, err error) {
 	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if b.held {
-			if _, err := c.Exec(ctx, `SELECT pg_advisory_unlock(`+bellKey+`)`); err != nil {
+			if _, err := c.Exec(ctx, `SELECT pg_advisory_unlock(`+bellKey+`), `+limitIdle, "0"); err != nil {
 				return err
 			}
 			b.held = false

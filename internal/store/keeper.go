@@ -122,15 +122,23 @@ func (k *Keeper) connect(ctx context.Context) error {
 	return nil
 }
 
-// holdOwner takes the lock that proves life. After a broken connection the server may still hold
-// the old session for a moment; lock_timeout bounds the wait.
+// holdOwner takes the lock that proves life. It is shared, and so taken at once, although the server
+// may still have an earlier session of this relay, for a moment after a broken connection, and
+// behind a pooler for hours. Statements that arrive late on such a session do no harm: each has
+// conditions on what it changes, and the tokens of leases are never given out twice.
 func (k *Keeper) holdOwner(ctx context.Context) error {
-	_, err := k.conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, k.options.Owner)
-	if err != nil {
+	var held bool
+	if err := k.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock_shared($1)`, k.options.Owner).Scan(&held); err != nil {
 		return fmt.Errorf("take the lock that proves life: %w", err)
+	}
+	if !held {
+		return fmt.Errorf("take the lock that proves life: %w", errForeignLock)
 	}
 	return nil
 }
+
+// errForeignLock is returned when a session that is no relay's has a lock that a relay needs.
+var errForeignLock = errors.New("a session that is not a relay has it exclusively: notifyd doctor names the session")
 
 // Hold connects, so that the relay counts as alive before it writes a lease.
 func (k *Keeper) Hold(ctx context.Context) error {

@@ -127,6 +127,32 @@ func TestKeeperReconnects(t *testing.T) {
 	d.expect("alive again", fmt.Sprintf(`SELECT (NOT pg_try_advisory_lock(%d))::text`, o.Owner), "true")
 }
 
+// TestKeeperWaitsForNobody: a pooler may keep an earlier session of the relay, with its lock, for
+// hours. A session that is no relay's can take the lock, and the error says so.
+func TestKeeperWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	o := options()
+	earlier, k := d.keeper(o), d.keeper(o)
+	d.hold(earlier)
+	d.hold(k)
+	relays, err := ReadRelays(t.Context(), d.conn)
+	if err != nil || len(relays) != 1 || uint32(relays[0].PID) != k.conn.PgConn().PID() { //nolint:gosec // a process id
+		t.Errorf("relays %+v, %v; want the latest session of the one", relays, err)
+	}
+	d.terminate(earlier.conn)
+	d.terminate(k.conn)
+	d.exec(`SELECT pg_advisory_lock($1)`, o.Owner)
+	if err := k.Hold(t.Context()); err == nil {
+		t.Error("held on a dead connection")
+	}
+	if err := k.Hold(t.Context()); !errors.Is(err, errForeignLock) {
+		t.Errorf("held %v beside a session that has the lock exclusively", err)
+	}
+	d.exec(`SELECT pg_advisory_unlock($1)`, o.Owner)
+	d.hold(k)
+}
+
 // TestKeeperStaysAlive: neither an error of the server nor a caller that gives up makes a relay
 // look dead while it works on leased deliveries.
 func TestKeeperStaysAlive(t *testing.T) {

@@ -39,13 +39,15 @@ type BellState struct {
 const sqlLockHolders = `SELECT l.classid::bigint << 32 | l.objid::bigint, l.pid, coalesce(a.application_name, ''), coalesce(a.usename, ''),
 		coalesce(host(a.client_addr), ''), a.backend_start
 	FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
-	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.mode = 'ExclusiveLock'
+	WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
 		AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())`
 
 // ReadRelays returns the live relays, the oldest session first. Their locks do not carry the
-// schema: relays of all schemas of the database are among them.
+// schema: relays of all schemas of the database are among them. A relay is listed once, with its
+// latest session: a pooler may have kept earlier ones.
 func ReadRelays(ctx context.Context, conn *pgx.Conn) ([]RelaySession, error) {
-	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid ORDER BY a.backend_start, l.pid`, int64(ownerSpace))
+	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid AND l.mode = 'ShareLock'
+		ORDER BY a.backend_start, l.pid`, int64(ownerSpace))
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
@@ -53,7 +55,17 @@ func ReadRelays(ctx context.Context, conn *pgx.Conn) ([]RelaySession, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list relays: %w", err)
 	}
-	return all, nil
+	latest := make(map[int64]int, len(all))
+	for i, r := range all {
+		latest[r.Owner] = i
+	}
+	relays := all[:0]
+	for i, r := range all {
+		if latest[r.Owner] == i {
+			relays = append(relays, r)
+		}
+	}
+	return relays, nil
 }
 
 // ReadBell returns the state of the bell. A schema without the tables has it off.
@@ -63,7 +75,7 @@ func ReadBell(ctx context.Context, conn *pgx.Conn, schema string) (BellState, er
 		return BellState{}, err
 	}
 	bell := BellState{Mode: state.Bell}
-	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.classid = $1::bigint::oid AND l.objid = to_regclass($2)::oid`,
+	rows, err := conn.Query(ctx, sqlLockHolders+` AND l.mode = 'ExclusiveLock' AND l.classid = $1::bigint::oid AND l.objid = to_regclass($2)::oid`,
 		int64(bellSpace), pgx.Identifier{schema, "outbox_events"}.Sanitize())
 	if err != nil {
 		return bell, fmt.Errorf("find the session that keeps the bell silent: %w", err)

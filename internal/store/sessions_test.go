@@ -25,7 +25,7 @@ func TestReadRelays(t *testing.T) {
 	for _, o := range []KeeperOptions{first, second} {
 		d.hold(d.keeper(o))
 	}
-	d.exec(`SELECT pg_advisory_lock(42), pg_advisory_lock_shared($1)`, NewOwner()) // of no relay
+	d.exec(`SELECT pg_advisory_lock(42), pg_advisory_lock($1)`, NewOwner()) // of no relay
 	all := read()
 	if len(all) != 2 || all[0].Owner != first.Owner || all[1].Owner != second.Owner {
 		t.Fatalf("%+v", all)
