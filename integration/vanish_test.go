@@ -62,17 +62,15 @@ func vanishes(t *testing.T, to string) (*vanishing, string) {
 	return v, u.String()
 }
 
-// vanish makes all clients of the moment vanish, and returns how many they are.
-func (v *vanishing) vanish() (n int) {
+// vanish makes all clients of the moment vanish.
+func (v *vanishing) vanish() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for client, gone := range v.clients {
 		close(gone)
 		_ = client.Close()
 		delete(v.clients, client)
-		n++
 	}
-	return n
 }
 
 func (v *vanishing) forward(ctx context.Context, client net.Conn) {
@@ -131,7 +129,7 @@ func TestVanishBehindAPooler(t *testing.T) {
 			if mode == outboxsql.ModeQueue {
 				e.until("a lease", `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'running')`)
 			}
-			e.untilAwake(func() { way.vanish() })
+			e.untilAwake(way.vanish)
 			close(answer)
 			e.untilDone()
 			// From here on the relay sleeps, and only the bell can name an event.

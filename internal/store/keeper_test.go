@@ -137,7 +137,7 @@ func TestKeeperWaitsForNobody(t *testing.T) {
 	d.hold(earlier)
 	d.hold(k)
 	relays, err := ReadRelays(t.Context(), d.conn)
-	if err != nil || len(relays) != 1 || uint32(relays[0].PID) != k.conn.PgConn().PID() { //nolint:gosec // a process id
+	if err != nil || len(relays) != 1 || uint32(relays[0].PID) != k.conn.PgConn().PID() {
 		t.Errorf("relays %+v, %v; want the latest session of the one", relays, err)
 	}
 	d.terminate(earlier.conn)
