@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,5 +114,39 @@ func TestFarOffID(t *testing.T) {
 	}
 	if err := r.end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIDsBeginAgain: a relay of a queue that has seen ids above those to come says so once, and
+// searches for events anew. A stream refuses to go on: see ErrIDs.
+func TestIDsBeginAgain(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]string{
+		"truncate":   `TRUNCATE outbox_events RESTART IDENTITY`,
+		"setval":     `TRUNCATE outbox_events; SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 10)`,
+		"far-off id": `INSERT INTO outbox_events (id, event_type, payload) VALUES (9000000000000000000, 'a', '1')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnv(t), newRecorder(t)
+			r := e.relay(handleAll(t, h), notifyd.WithPollInterval(50*time.Millisecond))
+			e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
+			e.untilDone()
+			for statement := range strings.SplitSeq(again, "; ") {
+				e.exec(statement)
+			}
+			const message = "ids of events begin again"
+			awaitTrue(t, "the report", func() bool {
+				e.insert("a", "1")
+				return r.count(message) > 0
+			})
+			for range 2 {
+				e.exec(`INSERT INTO outbox_events (event_type, payload) SELECT 'a', '1' FROM generate_series(1, 1000)`)
+				e.untilDone()
+			}
+			if n := strings.Count(r.log.text(), "level=WARN msg=\""+message); n != 1 {
+				t.Errorf("reported %d times", n)
+			}
+		})
 	}
 }

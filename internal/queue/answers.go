@@ -8,14 +8,14 @@ import (
 )
 
 // claimed records the result of a query, in the order of ids, before the work is handed out.
-func (s *scheduler) claimed(q *Query, c *Claimed, err error) {
+func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.idle.wakeAll()
 	s.tally.asked(q.Source, err != nil)
 	if err != nil {
 		s.failedLocked(q)
-		return
+		return nil
 	}
 	if n := len(c.Work); n > 0 {
 		s.tally.claimed(n)
@@ -25,6 +25,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) {
 	case SourceIDs:
 		for i := range c.Work {
 			s.sweep.head = max(s.sweep.head, c.Work[i].Event.ID)
+			s.sweep.doubts.behind = s.sweep.doubts.behind || c.Work[i].Event.ID <= s.sweep.near.low
 		}
 	case SourceDue:
 		s.due.claiming = false
@@ -36,8 +37,9 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) {
 		}
 	case SourceSweep:
 		s.sweeping = false
-		s.sweptLocked(q, c)
+		anew = s.sweptLocked(q, c)
 	}
+	return anew
 }
 
 // failedLocked schedules another search for what the failed query looked for.
@@ -58,7 +60,7 @@ func (s *scheduler) failedLocked(q *Query) {
 	s.sweep.begin(sweepFull)
 }
 
-func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
+func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 	now := time.Now()
 	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
 	if len(c.Work) > 0 {
@@ -68,7 +70,7 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 	if q.lane != nil {
 		s.sweep.count += len(c.Work) // counts towards staying awake
 		s.caughtUpLocked(q, c)
-		return
+		return nil
 	}
 	if q.Reach && !full && c.Reach > last {
 		// The claim has read that far: the next one need not read the events of lagging lanes
@@ -88,6 +90,14 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) {
 	}
 	s.swept = true
 	s.readyLocked()
+	anew := s.sweep.restarted(q, c)
+	if anew != nil {
+		for _, g := range s.lagged {
+			g.back(beforeAll)
+			g.low = min(g.low, s.sweep.low.low)
+		}
+	}
+	return anew
 }
 
 // warmed records that a claimer has connected, or has tried to.

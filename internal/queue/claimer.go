@@ -40,7 +40,9 @@ func (c *claimer) run(ctx context.Context) {
 		if q.Source != SourceSweep {
 			slices.SortStableFunc(claimed.Work, func(a, b Work) int { return cmp.Compare(a.Event.ID, b.Event.ID) })
 		}
-		c.e.sched.claimed(&q, &claimed, err)
+		if anew := c.e.sched.claimed(&q, &claimed, err); anew != nil {
+			c.e.idsBeginAgain(ctx, anew)
+		}
 		if err != nil {
 			sleep(ctx, pause.NextBackOff())
 			continue

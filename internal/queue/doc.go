@@ -13,6 +13,7 @@
 //	scheduler.go  chooses the next query
 //	answers.go    processes the results of queries
 //	sweep.go      cursor, marks; awake, ringing, drowsy, asleep
+//	doubt.go      marks beside transactions that stay open, and where ids begin again
 //	lag.go        lanes that the common sweep passed over
 //	priority.go   which sweep goes first
 //	tally.go      counts queries, and measures how often the bell rings

@@ -39,6 +39,8 @@ type Engine struct {
 	leases *leases
 	ringer *ringer
 
+	again sync.Once // ids that begin again were reported
+
 	work context.Context //nolint:containedctx // ends all deliveries; made by Run
 }
 
@@ -116,6 +118,14 @@ func (e *Engine) Awake() bool { return e.sched.awake() }
 
 // Ready is closed after the first sweep of the table.
 func (e *Engine) Ready() <-chan struct{} { return e.sched.ready }
+
+// idsBeginAgain reports, once, that the search for events has begun anew.
+func (e *Engine) idsBeginAgain(ctx context.Context, r *restart) {
+	level := slog.LevelDebug
+	e.again.Do(func() { level = slog.LevelWarn })
+	e.Log.Log(ctx, level, "ids of events begin again, or an id was far above the sequence; the search for events begins anew",
+		"highest_id", r.head, "sequence_at", r.last)
+}
 
 // SettledBelow returns an id below which hardly any event is still fresh. The exception is an event
 // whose id was drawn long before its transaction wrote it.

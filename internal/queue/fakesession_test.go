@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -59,6 +60,10 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 		c = s.fresh(q, func(e *fakeEvent) bool { return e.id > q.After && e.id <= q.Upto && !slices.Contains(q.Skip, e.typ) })
 	}
 	c.Snapshot, c.Reach = snapshot, reach
+	if q.Doubt {
+		last := int64(len(s.db.order))
+		c.Open, c.LastID = slices.Collect(maps.Keys(s.db.open)), &last
+	}
 	return c
 }
 

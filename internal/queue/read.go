@@ -2,7 +2,10 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,6 +16,10 @@ import (
 // sqlSnapshot must run before the sweep in the same flight: the sweep then sees the writes of every
 // transaction that the snapshot calls ended.
 const sqlSnapshot = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s) FROM pg_current_snapshot() AS s`
+
+// sqlDoubt is sqlSnapshot with all open transactions, and the last id of the sequence.
+const sqlDoubt = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s), s::text,
+	CASE WHEN has_function_privilege('outbox_last_id()', 'EXECUTE') THEN outbox_last_id() END FROM pg_current_snapshot() AS s`
 
 // sqlReach must also run before the sweep: the sweep then sees every row that sqlReach saw.
 const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
@@ -85,7 +92,7 @@ func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err erro
 		return claimed, err
 	}
 	if q.Source == SourceSweep {
-		if claimed.Snapshot, err = readSnapshot(f); err != nil {
+		if err = readSnapshot(f, &claimed); err != nil {
 			return claimed, err
 		}
 	}
@@ -126,7 +133,11 @@ func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err erro
 func (s *Session) queueClaim(p *pgconn.Pipeline, q Query) {
 	p.SendQueryPrepared(stmtBegin, nil, nil, nil)
 	if q.Source == SourceSweep {
-		p.SendQueryPrepared(stmtSnapshot, nil, nil, wire.AllBinary())
+		name := stmtSnapshot
+		if q.Doubt {
+			name = stmtDoubt
+		}
+		p.SendQueryPrepared(name, nil, nil, wire.AllBinary())
 	}
 	send := func(name string, args [][]byte, formats []int16) {
 		p.SendQueryPrepared(name, args, wire.AllBinary(), formats)
@@ -166,25 +177,52 @@ func dueFormats() []int16 {
 	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text)
 }
 
-func readSnapshot(f *flight) (snap Snapshot, err error) {
+// readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
+func readSnapshot(f *flight, c *Claimed) error {
 	reader, err := f.next()
 	if err != nil {
-		return snap, err
+		return err
 	}
 	for reader.NextRow() {
 		values := reader.Values()
 		low, err := wire.DecodeInt8(values[0])
 		if err != nil {
-			return snap, err
+			return err
 		}
 		high, err := wire.DecodeInt8(values[1])
 		if err != nil {
-			return snap, err
+			return err
 		}
-		snap.Xmin, snap.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
+		c.Xmin, c.Xmax = uint64(low), uint64(high) //nolint:gosec // xid8 is unsigned, the bits are what is meant
+		if len(values) > 2 {
+			if err := readDoubt(values[2:], c); err != nil {
+				return err
+			}
+		}
 	}
 	_, err = reader.Close()
-	return snap, err
+	return err
+}
+
+// readDoubt reads the rest of sqlDoubt. A snapshot is "xmin:xmax:open,open,...".
+func readDoubt(values [][]byte, c *Claimed) error {
+	text := string(values[0])
+	for xid := range strings.SplitSeq(text[strings.LastIndexByte(text, ':')+1:], ",") {
+		if xid == "" {
+			continue
+		}
+		n, err := strconv.ParseUint(xid, 10, 64)
+		if err != nil {
+			return fmt.Errorf("read the snapshot %q: %w", text, err)
+		}
+		c.Open = append(c.Open, n)
+	}
+	if values[1] == nil {
+		return nil
+	}
+	last, err := wire.DecodeInt8(values[1])
+	c.LastID = &last
+	return err
 }
 
 // readReach returns the smallest number if there is no fresh event.

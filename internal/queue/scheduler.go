@@ -253,7 +253,7 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(), Bytes: s.limits.Bytes,
 		Skip: s.skipLocked(), passes: len(s.lagged) > 0, asked: now,
 	}
-	q.Reach = s.turns.ranked && len(q.Skip) > 0
+	q.Reach, q.Doubt = s.turns.ranked && len(q.Skip) > 0, s.sweep.doubts.any()
 	if q.Limit > 0 {
 		s.sweeping = true
 		return q, true

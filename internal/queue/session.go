@@ -59,6 +59,7 @@ const (
 	stmtBegin     = "begin"
 	stmtCommit    = "commit"
 	stmtSnapshot  = "snapshot"
+	stmtDoubt     = "doubt"
 	stmtByIDs     = "by_ids"
 	stmtSweep     = "sweep"
 	stmtSweepSkip = "sweep_skip"
@@ -84,7 +85,7 @@ func (s *Session) statements() map[string]string {
 	)
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT",
-		stmtSnapshot: sqlSnapshot, stmtReach: sqlReach,
+		stmtSnapshot: sqlSnapshot, stmtDoubt: sqlDoubt, stmtReach: sqlReach,
 		stmtByIDs: sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
 		stmtSweep: sqlFresh + sweep + order, stmtSweepSkip: sqlFresh + sweep + skip + order,
 		stmtDue: sqlDue, stmtNextDue: sqlNextDue,

@@ -98,9 +98,10 @@ func (w *watermark) propose(now time.Time, head int64, xmax uint64) {
 	}
 }
 
-// runBegins records whether the run that begins now will prove the candidate.
-func (w *watermark) runBegins(now time.Time, xmin uint64) {
-	w.over = w.xid != 0 && xmin >= w.xid && now.Sub(w.at) >= w.settle
+// runBegins records whether the run that begins now will prove the candidate: all transactions
+// below ended have ended.
+func (w *watermark) runBegins(now time.Time, ended uint64) {
+	w.over = w.xid != 0 && ended >= w.xid && now.Sub(w.at) >= w.settle
 }
 
 // runEnded moves the mark if the run began at or below it and proved the candidate.
@@ -128,6 +129,7 @@ type sweep struct {
 	near   watermark // trails head by the open transactions
 	low    watermark // trails near by settle
 	xmin   uint64    // xmin of the last snapshot
+	doubts doubts
 
 	next      time.Time // time of the next sweep if nothing requests one sooner
 	nextNear  time.Time
@@ -190,8 +192,8 @@ func (s *sweep) start(now time.Time) bool {
 		kind = sweepNear
 	}
 	s.asked, s.active, s.kind, s.found = false, true, kind, 0
-	s.near.runBegins(now, s.xmin)
-	s.low.runBegins(now, s.xmin)
+	s.near.runBegins(now, s.doubts.ended)
+	s.low.runBegins(now, s.doubts.ended)
 	switch kind {
 	case sweepFull:
 		s.cursor = beforeAll
@@ -238,8 +240,9 @@ func (s *sweep) wait(now time.Time) {
 // swept records the result of a claim of the common sweep, and returns the order for the bell.
 func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 	n := len(c.Work)
-	s.xmin = c.Xmin
+	s.look(now, &q, c)
 	if n > 0 {
+		s.doubts.behind = s.doubts.behind || c.Work[0].Event.ID <= s.near.low
 		s.cursor = max(s.cursor, c.Work[n-1].Event.ID)
 	}
 	s.found += n

@@ -15,7 +15,7 @@ func sweptBy(s *sweep, now time.Time, last int64, full bool, n int, c *Claimed) 
 	if n > 0 {
 		claimed.Work[n-1].Event.ID = last
 	}
-	q := Query{Limit: n + 1}
+	q := Query{Limit: n + 1, Doubt: c.LastID != nil}
 	if full {
 		q.Limit = n
 	}
@@ -161,11 +161,11 @@ func TestMarksAreNotAheadOfTheirSnapshot(t *testing.T) {
 func TestMarksPassNoOpenTransaction(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := &markModel{xid: 100, open: make(map[uint64][]int64), fresh: make(map[int64]bool)}
+		m := &markModel{xid: 100, open: make(map[uint64][]int64), fresh: make(map[int64]uint64)}
 		m.now = time.Unix(1000, 0)
 		m.s.low.settle = settleTime
 		m.s.begin(sweepFull)
-		t.Repeat(map[string]func(*rapid.T){
+		actions := map[string]func(*rapid.T){
 			"": m.check,
 			"begin": func(*rapid.T) {
 				m.open[m.xid] = nil
@@ -188,9 +188,10 @@ func TestMarksPassNoOpenTransaction(t *testing.T) {
 			"sweep ends":   func(t *rapid.T) { m.end(t) },
 			"claim an id": func(t *rapid.T) {
 				id := rapid.Int64Range(0, m.id).Draw(t, "id") // named by the bell
-				if m.fresh[id] {
+				if m.fresh[id] > 0 {
 					delete(m.fresh, id)
 					m.s.head = max(m.s.head, id)
+					m.s.doubts.behind = m.s.doubts.behind || id <= m.s.near.low
 				}
 			},
 			"time": func(t *rapid.T) {
@@ -199,7 +200,10 @@ func TestMarksPassNoOpenTransaction(t *testing.T) {
 			"wake":  func(*rapid.T) { m.s.wake() },
 			"look":  func(*rapid.T) { m.s.begin(sweepFull) },
 			"rings": func(*rapid.T) { m.s.rang(m.now, m.xid) },
-		})
+		}
+		for range 10 { // marks go on without a transaction only after many steps
+			t.Repeat(actions)
+		}
 	})
 }
 
@@ -209,7 +213,7 @@ type markModel struct {
 	xid   uint64             // the next one
 	id    int64              // the last one
 	open  map[uint64][]int64 // inserted, by transactions under way
-	fresh map[int64]bool     // committed, not claimed
+	fresh map[int64]uint64   // committed, not claimed, with the transaction
 
 	phase int // 0 nothing in flight, 1 snapshot taken, 2 rows read
 	got   Claimed
@@ -228,7 +232,7 @@ func (m *markModel) writers() []uint64 {
 
 func (m *markModel) commit(xid uint64) {
 	for _, id := range m.open[xid] {
-		m.fresh[id] = true
+		m.fresh[id] = xid
 	}
 	delete(m.open, xid)
 }
@@ -242,6 +246,10 @@ func (m *markModel) begin() {
 	for xid := range m.open {
 		m.got.Xmin = min(m.got.Xmin, xid)
 	}
+	if m.s.doubts.any() {
+		last := m.id
+		m.got.Open, m.got.LastID = m.writers(), &last
+	}
 	m.phase = 1
 }
 
@@ -252,7 +260,7 @@ func (m *markModel) read() {
 	}
 	m.ids = nil
 	for id := max(m.s.cursor, 0) + 1; id <= m.id && len(m.ids) < 3; id++ {
-		if m.fresh[id] {
+		if m.fresh[id] > 0 {
 			m.ids = append(m.ids, id)
 			delete(m.fresh, id)
 		}
@@ -273,23 +281,120 @@ func (m *markModel) end(t *rapid.T) {
 	took := time.Duration(rapid.IntRange(0, 2000).Draw(t, "took in us")) * time.Microsecond
 	m.now = m.now.Add(took)
 	sweptBy(&m.s, m.now, last, len(m.ids) == 3, len(m.ids), &m.got)
+	if r := m.s.restarted(&Query{Doubt: m.got.LastID != nil}, &m.got); r != nil {
+		t.Fatalf("the sequence, at %d, has not begun again: head %d", r.last, r.head)
+	}
 }
 
 func (m *markModel) check(t *rapid.T) {
-	lowest := m.id + 1
-	for _, ids := range m.open {
-		for _, id := range ids {
-			lowest = min(lowest, id)
+	judge := func(id int64, xid uint64) {
+		near, low := m.s.near.low, m.s.low.low
+		if back, apart := m.s.doubts.apart[xid]; apart {
+			near, low = back, back // the marks go back when it is known to have ended
+		}
+		if near >= id {
+			t.Fatalf("the near mark is at %d, event %d of transaction %d is yet to come", near, id, xid)
+		}
+		if low >= id {
+			t.Fatalf("the low mark is at %d, event %d of transaction %d is yet to come", low, id, xid)
 		}
 	}
-	for id := range m.fresh {
-		lowest = min(lowest, id)
+	for xid, ids := range m.open {
+		for _, id := range ids {
+			judge(id, xid)
+		}
 	}
-	if m.s.near.low >= lowest {
-		t.Fatalf("the near mark is at %d, event %d is yet to come", m.s.near.low, lowest)
+	for id, xid := range m.fresh {
+		judge(id, xid)
 	}
-	if m.s.low.low >= lowest {
-		t.Fatalf("the low mark is at %d, event %d is yet to come", m.s.low.low, lowest)
+}
+
+// TestMarksGoOnWithoutALongTransaction: a transaction that stays open for minutes does not keep the
+// marks where they were as it began, and when it has ended they go back there.
+func TestMarksGoOnWithoutALongTransaction(t *testing.T) {
+	t.Parallel()
+	now, last := time.Now(), int64(1_000_000)
+	s := &sweep{low: watermark{settle: settleTime}}
+	xid := uint64(100)
+	sweep := func(open ...uint64) {
+		now = now.Add(100 * time.Millisecond)
+		s.head, xid = s.head+100, xid+100
+		c := Claimed{Snapshot: Snapshot{Xmin: xid, Xmax: xid}}
+		for _, o := range open {
+			c.Xmin = min(c.Xmin, o)
+		}
+		if s.doubts.any() {
+			c.Open, c.LastID = open, &last
+		}
+		s.begin(sweepLow)
+		s.sweptIn(now, 0, 0, c)
+	}
+	for range 100 {
+		sweep()
+	}
+	long, began := xid, s.head
+	for range 100 {
+		sweep(long)
+	}
+	if behind := s.head - s.near.low; behind > 3000 {
+		t.Errorf("the near mark is %d ids behind after 10 s beside a transaction that stays open", behind)
+	}
+	if behind := s.head - s.low.low; behind > 6000 {
+		t.Errorf("the low mark is %d ids behind after 10 s beside a transaction that stays open", behind)
+	}
+	sweep()
+	if s.near.low > began || s.low.low > began || !s.due(now) {
+		t.Fatalf("the transaction, which began at the id %d, has ended: near mark %d, low mark %d, due %t", began, s.near.low, s.low.low, s.due(now))
+	}
+	s.start(now)
+	if s.cursor > began {
+		t.Errorf("the sweep after the end of the transaction begins behind the id %d, want %d at most", s.cursor, began)
+	}
+}
+
+// TestMarksGoBackWhenIDsBeginAgain: with a sequence that is behind the highest id, all marks are those
+// of a new relay. Without, an event below the near mark is a late one.
+func TestMarksGoBackWhenIDsBeginAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		last *int64
+		anew bool
+	}{
+		"begins again": {new(int64(7)), true},
+		"late":         {new(int64(9e18) + 5), false},
+		"unknown":      {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _, slow := newTestScheduler(t)
+			s.sweep.head, s.sweep.near.low, s.sweep.low.low = 9e18, 9e18, 9e18
+			if s.sweep.doubts.any() {
+				t.Fatal("doubts before anything was found")
+			}
+			s.claimed(&Query{Source: SourceIDs, IDs: []int64{7}}, sweptIDs(7, 7), nil)
+			s.look()
+			var q Query
+			for q = s.pick(t); q.Source != SourceSweep || q.lane != nil; q = s.pick(t) {
+				s.claimed(&q, &Claimed{NextDue: -1, Snapshot: Snapshot{Xmin: 1, Xmax: 1}}, nil)
+			}
+			if !q.Doubt {
+				t.Fatal("nothing is asked although an event was found below the near mark")
+			}
+			s.lag(slow, 5e18)
+			got := s.claimed(&q, &Claimed{Snapshot: Snapshot{Xmin: 1, Xmax: 1}, LastID: c.last}, nil)
+			if (got != nil) != c.anew || got != nil && (got.head != 9e18 || got.last != 7) {
+				t.Fatalf("got %+v", got)
+			}
+			if !c.anew {
+				return
+			}
+			if s.sweep.head != 7 || s.sweep.near.low != 0 || s.sweep.low.low != 0 || s.lagged[slow].after != beforeAll {
+				t.Errorf("head %d, near mark %d, low mark %d, the lane that lags %d", s.sweep.head, s.sweep.near.low, s.sweep.low.low, s.lagged[slow].after)
+			}
+			if s.sweep.doubts.any() {
+				t.Error("doubts are left")
+			}
+		})
 	}
 }
 

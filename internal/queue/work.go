@@ -36,6 +36,8 @@ type Query struct {
 	Skip []string
 	// Reach requests the highest id of a fresh event. SourceSweep only.
 	Reach bool
+	// Doubt requests the open transactions, and the last id of the sequence. SourceSweep only.
+	Doubt bool
 	// Wanted is how many deliveries each destination can take. The empty name stands for events
 	// whose destination is not decided yet. SourceDue only.
 	Wanted map[string]int
@@ -93,6 +95,10 @@ type Claimed struct {
 	// math.MinInt64 if there was none. If Work has fewer events than the limit, the claim has read
 	// everything up to Reach.
 	Reach int64
+	// Open are the transactions that were open at the snapshot, and LastID is the id that the
+	// sequence gave out last, nil if it is unknown; both only if requested.
+	Open   []uint64
+	LastID *int64
 	// NextDue is the time until the next delivery is due; negative if there is none. SourceDue
 	// only.
 	NextDue time.Duration
