@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -47,9 +48,11 @@ type Bell struct {
 	pid      atomic.Uint32 // of the session, 0 while there is none
 
 	// Used by the goroutine of Run only.
-	conn   *pgx.Conn
-	held   bool
-	pauses *backoff.ExponentialBackOff // between attempts to connect
+	conn *pgx.Conn
+	held bool
+	// stranger is the process id of the session that was logged last: it had the lock, and is no relay's.
+	stranger int32
+	pauses   *backoff.ExponentialBackOff // between attempts to connect
 }
 
 // note is a notification to send.
@@ -277,14 +280,29 @@ func (b *Bell) Silenced(ctx context.Context) (bool, error) {
 // what this one does not. Call it before Run.
 func (b *Bell) Announce(channel string) { b.announce = channel }
 
-// keptByOther reports whether another session holds the lock.
-func (b *Bell) keptByOther(ctx context.Context) (relay bool, err error) {
+// keptByOther reports whether another session holds the lock. One that is no relay's is logged, once:
+// any role that may connect can take the lock.
+func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
+	var pid int32
+	var user, application string
 	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objsubid = 1
-			AND granted AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND classid = ((`+bellKey+`) >> 32)::oid AND objid = ((`+bellKey+`) & 4294967295)::oid)`).Scan(&relay)
+		err := c.QueryRow(ctx, `SELECT coalesce(l.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, '')
+			FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+			WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.objsubid = 1
+			AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid() AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND l.classid = ((`+bellKey+`) >> 32)::oid AND l.objid = ((`+bellKey+`) & 4294967295)::oid`).Scan(&pid, &user, &application)
+		kept = err == nil
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
 	})
-	return relay, wrap("check whether another relay keeps the bell silent", err)
+	if kept && !strings.HasPrefix(application, "notifyd/") && b.stranger != pid {
+		b.stranger = pid
+		b.log.WarnContext(ctx, "a session that is not a relay keeps the bell silent; events are found by polling until it ends: notifyd doctor says how",
+			"pid", pid, "user", user, "application_name", application)
+	}
+	return kept, wrap("check whether another relay keeps the bell silent", err)
 }
 
 // bellKey is the key of the lock in SQL. The search_path leads to the table.
@@ -297,6 +315,9 @@ const limitIdle = `set_config('idle_session_timeout', $1, false) IS NOT NULL`
 // release releases the lock and draws a transaction id, in two statements: in one, the id could be
 // drawn first.
 func (b *Bell) release(ctx context.Context) (xid uint64, err error) {
+	if !b.held {
+		_, _ = b.keptByOther(ctx) // for its log: nobody else looks while the relay sleeps
+	}
 	err = b.session(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if b.held {
 			if _, err := c.Exec(ctx, `SELECT pg_advisory_unlock(`+bellKey+`), `+limitIdle, "0"); err != nil {

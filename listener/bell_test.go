@@ -209,3 +209,23 @@ func TestBellUnderLoad(t *testing.T) {
 		t.Error("no writer was ever silent")
 	}
 }
+
+// TestBellOfAStranger: a session that is no relay's, and keeps the bell silent, is logged once.
+func TestBellOfAStranger(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	log := &logbook{}
+	b := NewBell((&dialer{url: url}).connect, slog.New(log))
+	start(t, b.Run)
+	mustRing(t, b)
+	log.expect(t)
+	exec(t, conn, `SET application_name = 'notifyd/bell'`)
+	exec(t, conn, `SELECT pg_advisory_lock(`+bellKey+`)`)
+	mustRing(t, b)
+	log.expect(t) // another relay
+	exec(t, conn, `SET application_name = 'psql'`)
+	for range 3 {
+		mustRing(t, b)
+	}
+	log.expect(t, "WARN a session that is not a relay keeps the bell silent")
+}

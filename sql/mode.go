@@ -46,6 +46,13 @@ func modeGuard(schema string) string {
 	return fmt.Sprintf("(%d::bigint << 32 | to_regclass(%s)::oid::bigint)", modeSpace, literal(pgx.Identifier{schema, "outbox_mode"}.Sanitize()))
 }
 
+// guardUsers returns the SQL of the process ids of sessions that hold the mode guard, or wait for it.
+func guardUsers(schema string) string {
+	return `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+		AND (classid::bigint << 32 | objid::bigint) = ` + modeGuard(schema)
+}
+
 // HoldMode ensures that the table has the wanted mode, and keeps it while the session of conn
 // lives. It does not wait. The error wraps [ErrMode] or [ErrModeChanging], or [ErrNotMigrated] if
 // there are no tables; then no lock is held. The session must not be in a transaction.
@@ -58,7 +65,8 @@ func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) err
 	case held == nil:
 		return fmt.Errorf("schema %q has no outbox_mode: run `notifyd migrate up`: %w", schema, ErrNotMigrated)
 	case !*held:
-		return fmt.Errorf("schema %q: %w", schema, ErrModeChanging)
+		who := (&change{conn: conn, schema: schema}).sessions(ctx, guardUsers(schema)+` AND mode = 'ExclusiveLock'`)
+		return fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, ErrModeChanging, who)
 	}
 	// A statement of its own: its snapshot must not be older than the lock.
 	mode, becoming, err := readMode(ctx, conn, schema)

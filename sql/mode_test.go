@@ -2,6 +2,7 @@ package outboxsql_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -33,8 +34,9 @@ func TestHoldMode(t *testing.T) {
 	}
 	const guard = `1853122168::bigint << 32 | '"a ""b".outbox_mode'::regclass::oid::bigint`
 	exec(t, conn, `SELECT pg_advisory_lock(`+guard+`)`)
-	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrModeChanging) {
-		t.Errorf("beside a change: %v", err)
+	pid := strconv.Itoa(value[int](t, conn, `SELECT pg_backend_pid()`))
+	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrModeChanging) || !strings.Contains(err.Error(), "pid "+pid+",") {
+		t.Errorf("beside a session with the lock, pid %s: %v", pid, err)
 	}
 	exec(t, conn, `UPDATE "a ""b".outbox_mode SET mode = 'stream'; SELECT pg_advisory_unlock(`+guard+`)`)
 	if err := hold(outboxsql.ModeQueue); !errors.Is(err, outboxsql.ErrMode) {

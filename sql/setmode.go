@@ -127,9 +127,7 @@ func (m *modeChange) exclude(ctx context.Context) (release func(context.Context)
 		return nil, fmt.Errorf("keep relays away: %w", err)
 	}
 	if !got {
-		who := m.sessions(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-			AND (classid::bigint << 32 | objid::bigint) = `+modeGuard(m.schema))
+		who := m.sessions(ctx, guardUsers(m.schema)+` AND granted`)
 		return nil, fmt.Errorf("%w (%s): stop them, and repeat the command", ErrRelays, who)
 	}
 	return func(ctx context.Context) error {

@@ -140,6 +140,7 @@ func checks() []check {
 		{"replication role", checkReplicationRole, true},
 		{"bell", checkBell, false},
 		{"relays", checkRelays, false},
+		{"locks", checkLocks, false},
 		{"pooler", checkPooler, true},
 		{"notify", checkNotify, true},
 		{"notification queue", checkQueue, true},

@@ -53,7 +53,10 @@ func streamTroubles() map[string]illness {
 			sql(`CREATE INDEX outbox_events_fresh ON outbox_events (id) WHERE state = 'fresh'`), "schema", Warning,
 			"outbox_events_fresh belongs to a queue", `DROP INDEX "public"."outbox_events_fresh"`,
 		},
-		"no relay delivers":     {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
+		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
+		"unit of a stranger": {func(p *patient, _ *Options) {
+			p.exec(`SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, 1)`)
+		}, "locks", Error, "no relay delivers from that unit", "REVOKE CONNECT"},
 		"unit without an owner": {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them owns the unit of the destination mail", "notifyd run"},
 		"router without an owner": {
 			func(p *patient, _ *Options) { p.member("mail") }, "units", Error, "the unit of types without a route", "notifyd run",

@@ -132,13 +132,10 @@ func (k *Keeper) holdOwner(ctx context.Context) error {
 		return fmt.Errorf("take the lock that proves life: %w", err)
 	}
 	if !held {
-		return fmt.Errorf("take the lock that proves life: %w", errForeignLock)
+		return fmt.Errorf("take the lock that proves life: %w", foreign(ctx, k.conn, k.connector.Schema, LockLife))
 	}
 	return nil
 }
-
-// errForeignLock is returned when a session that is no relay's has a lock that a relay needs.
-var errForeignLock = errors.New("a session that is not a relay has it exclusively: notifyd doctor names the session")
 
 // Hold connects, so that the relay counts as alive before it writes a lease.
 func (k *Keeper) Hold(ctx context.Context) error {

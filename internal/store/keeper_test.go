@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,7 +147,8 @@ func TestKeeperWaitsForNobody(t *testing.T) {
 	if err := k.Hold(t.Context()); err == nil {
 		t.Error("held on a dead connection")
 	}
-	if err := k.Hold(t.Context()); !errors.Is(err, errForeignLock) {
+	err = k.Hold(t.Context())
+	if e, ok := errors.AsType[*ForeignLockError](err); !ok || len(e.Who) != 1 || uint32(e.Who[0].PID) != d.conn.PgConn().PID() || !strings.Contains(err.Error(), "user "+d.Config.User) {
 		t.Errorf("held %v beside a session that has the lock exclusively", err)
 	}
 	d.exec(`SELECT pg_advisory_unlock($1)`, o.Owner)

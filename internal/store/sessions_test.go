@@ -2,7 +2,11 @@ package store
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -62,5 +66,78 @@ func TestReadBell(t *testing.T) {
 	}
 	if b, err := ReadBell(t.Context(), d.conn, "nowhere"); err != nil || b.Mode != outboxsql.BellOff || b.Silent != nil {
 		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+// strangers are the kinds of locks, applications and users that ReadStrangers finds.
+func (d *db) strangers() (found []string) {
+	d.Helper()
+	all, err := ReadStrangers(d.Context(), d.conn, "public")
+	if err != nil {
+		d.Fatal(err)
+	}
+	for _, s := range all {
+		found = append(found, fmt.Sprintf("%s by %q of %s", s.Kind, s.Application, s.User))
+		if s.PID == 0 || !strings.Contains(s.String(), "pid") {
+			d.Errorf("%v", s)
+		}
+	}
+	return found
+}
+
+// session opens a session of a user and an application, which runs the statements.
+func (d *db) session(user, application string, statements ...string) *pgx.Conn {
+	d.Helper()
+	cfg := d.Config.Copy()
+	cfg.User = user
+	conn, err := pgx.ConnectConfig(d.Context(), cfg)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { Close(context.WithoutCancel(d.Context()), conn) })
+	for _, s := range append([]string{`SET application_name = '` + application + `'`}, statements...) {
+		if _, err := conn.Exec(d.Context(), s); err != nil {
+			d.Fatal(err)
+		}
+	}
+	return conn
+}
+
+// TestReadStrangers: sessions of notifyd, writers and changes of the schema are none; a name is no
+// proof for a role that may not read events.
+func TestReadStrangers(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	role, user := fmt.Sprintf("nobody_%d", NewOwner()), d.Config.User
+	d.exec(`CREATE ROLE ` + role + ` LOGIN`)
+	t.Cleanup(func() {
+		if _, err := d.conn.Exec(context.WithoutCancel(t.Context()), `DROP ROLE `+role); err != nil {
+			t.Error(err)
+		}
+	})
+	const (
+		bell = `SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`
+		life = `SELECT pg_advisory_lock_shared(1853122159::bigint << 32 | 7)`
+		mode = `SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`
+		unit = `SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, 1)`
+	)
+	k := d.keeper(options())
+	d.hold(k)
+	relay := d.session(user, "notifyd/bell", bell, life, unit, `SELECT pg_advisory_lock(42)`)
+	if got := d.strangers(); len(got) != 0 {
+		t.Errorf("beside relays: %q", got)
+	}
+	d.terminate(relay)
+	d.terminate(k.conn)
+	change := d.session(user, "psql", `SELECT pg_advisory_lock(1853122157::bigint << 32 | 5)`, mode)
+	if got := d.strangers(); len(got) != 0 {
+		t.Errorf("beside a change: %q", got)
+	}
+	d.terminate(change)
+	d.session(user, "psql", mode, life)
+	d.session(role, "notifyd/claim", bell, unit)
+	want := []string{`bell by "notifyd/claim" of ` + role, `life by "psql" of ` + user, `mode by "psql" of ` + user, `units by "notifyd/claim" of ` + role}
+	if got := d.strangers(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -36,11 +36,13 @@ type dbSession struct {
 	options KeeperOptions
 	log     *slog.Logger
 	channel string
+	schema  string
 
 	me      int32          // process id of the server process
 	class   int32          // class of all locks
 	shown   []int32        // the units that others see this relay wants, ascending
 	refused map[int32]bool // units whose position could not be written
+	known   map[int32]bool // sessions that own units without being members, and were looked at
 }
 
 // openSession connects, and checks that the table is a stream and stays one.
@@ -49,7 +51,7 @@ func openSession(ctx context.Context, c *store.Connector, o KeeperOptions, log *
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &dbSession{conn: conn, options: o, log: log, channel: outboxsql.Channel(c.Schema), refused: make(map[int32]bool)}
+	s := &dbSession{conn: conn, options: o, log: log, channel: outboxsql.Channel(c.Schema), schema: c.Schema, refused: make(map[int32]bool), known: make(map[int32]bool)}
 	hangUp := func() { s.close(ctx) }
 	if err := s.begin(ctx, c.Schema); err != nil {
 		hangUp()
@@ -176,6 +178,9 @@ func (s *dbSession) lookOnce(ctx context.Context) (seen, error) {
 		return err
 	})
 	err := s.trip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
+	if err == nil {
+		err = s.nameStrangers(ctx, shown.picture)
+	}
 	return shown, err
 }
 

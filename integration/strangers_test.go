@@ -1,0 +1,63 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestLocksOfStrangers: every role that may connect can take the locks that relays need. A relay
+// that meets such a lock names the session in its log, and continues when the session has ended.
+func TestLocksOfStrangers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		mode outboxsql.Mode
+		lock string
+		says string
+	}{
+		"bell":   {outboxsql.ModeQueue, `pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`, "keeps the bell silent"},
+		"mode":   {outboxsql.ModeQueue, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
+		"stream": {outboxsql.ModeStream, `pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`, "keeps relays away"},
+		"unit":   {outboxsql.ModeStream, `pg_advisory_lock('outbox_positions'::regclass::oid::int, unit) FROM outbox_positions`, "has the lock of a unit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, h := newEnvIn(t, c.mode), newRecorder(t)
+			first := e.relay(handleAll(t, h), notifyd.WithPollInterval(20*time.Millisecond))
+			e.insert("a", "1")
+			e.untilDone()
+			if err := first.end(); err != nil {
+				t.Fatal(err)
+			}
+			stranger, err := e.pool.Acquire(e.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stranger.Release()
+			if _, err := stranger.Exec(e.ctx, `SET application_name = 'psql'`); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stranger.Exec(e.ctx, `SELECT `+c.lock); err != nil {
+				t.Fatal(err)
+			}
+			r := e.start(handleAll(t, h), notifyd.WithPollInterval(20*time.Millisecond))
+			pid := fmt.Sprint("pid ", stranger.Conn().PgConn().PID(), ",")
+			awaitTrue(t, "the report", func() bool {
+				text := strings.ReplaceAll(r.log.text(), fmt.Sprint("pid=", stranger.Conn().PgConn().PID(), " "), pid)
+				return strings.Contains(text, c.says) && strings.Contains(text, pid)
+			})
+			if _, err := stranger.Exec(e.ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
+				t.Fatal(err)
+			}
+			e.insert("a", "1")
+			e.untilDone()
+			if n := strings.Count(r.log.text(), c.says); n != 1 {
+				t.Errorf("the session is named %d times", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,49 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+// checkLocks looks for sessions that are no relay's and have a lock that relays need. Every role
+// that may connect can take one.
+func checkLocks(ctx context.Context, e *exam) (string, []Finding, error) {
+	strangers, err := store.ReadStrangers(ctx, e.conn, e.Schema)
+	if err != nil {
+		return "", nil, err
+	}
+	var findings []Finding
+	for _, s := range strangers {
+		findings = append(findings, found(Error, e.without(s), "A lock that relays need is with a session that is not a relay, %s: %s.", s, harm(s.Kind)))
+	}
+	return "No session but those of relays has a lock that relays need.", findings, nil
+}
+
+// harm says what a stranger with a lock keeps from working.
+func harm(kind store.LockKind) string {
+	switch kind {
+	case store.LockBell:
+		return "events are not announced, and found by polling alone"
+	case store.LockLife:
+		return "a relay that has died counts as alive until its leases end, or one cannot show that it is alive"
+	case store.LockMode:
+		return "no relay can start or connect again"
+	case store.LockUnits:
+		return "no relay delivers from that unit, or a share of the units is kept for nobody"
+	default:
+		return "it is unknown what for"
+	}
+}
+
+// without returns how to end that.
+func (e *exam) without(s store.Stranger) string {
+	if s.PID == 0 {
+		return "ROLLBACK PREPARED: SELECT gid, owner FROM pg_prepared_xacts names it"
+	}
+	return fmt.Sprintf("SELECT pg_terminate_backend(%d), and let only roles connect that need it: REVOKE CONNECT ON DATABASE %s FROM PUBLIC",
+		s.PID, pgx.Identifier{e.conn.Config().Database}.Sanitize())
+}

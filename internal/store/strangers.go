@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// modeSpace and changeSpace are 'ntfx' and 'ntfm' in ASCII: the upper halves of the lock of the
+// mode, and of the one by which a change of the schema keeps others away.
+const (
+	modeSpace   = 0x6e746678
+	changeSpace = 0x6e74666d
+)
+
+// LockKind is a kind of the advisory locks that relays need.
+type LockKind string
+
+// The kinds.
+const (
+	// LockBell keeps the trigger silent.
+	LockBell LockKind = "bell"
+	// LockLife shows that a relay is alive.
+	LockLife LockKind = "life"
+	// LockMode keeps the mode of the table from changing.
+	LockMode LockKind = "mode"
+	// LockUnits are the locks of the units of a stream.
+	LockUnits LockKind = "units"
+)
+
+// Stranger is a session that is no relay's, and has a lock that relays need, or waits for it. Every
+// role that may connect can take such a lock.
+type Stranger struct {
+	Kind LockKind
+	// PID is 0 for a prepared transaction.
+	PID int32
+	// User, Application and Client describe the session, where the querying role may see them.
+	User, Application, Client string
+}
+
+// String names the session for a log.
+func (s Stranger) String() string {
+	if s.PID == 0 {
+		return "a prepared transaction"
+	}
+	text := fmt.Sprintf("pid %d, user %s, application %q", s.PID, s.User, s.Application)
+	if s.Client != "" {
+		text += ", client " + s.Client
+	}
+	return text
+}
+
+// sqlStrangers leaves out what others do with these locks for a moment: writers test the bell, and
+// changes of the schema keep relays away. A name shows that a session is a relay's, unless its
+// role may not read events.
+const sqlStrangers = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode FROM pg_catalog.pg_locks
+		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())),
+	used AS (SELECT CASE WHEN objsubid = 2 THEN 'units' WHEN classid = $2::bigint::oid THEN 'bell' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
+			pid, mode FROM held
+		WHERE objsubid = 1 AND mode = 'ExclusiveLock' AND (classid = $2::bigint::oid AND objid = to_regclass($1 || '.outbox_events')::oid
+				OR classid = $4::bigint::oid AND objid = to_regclass($1 || '.outbox_mode')::oid
+					AND NOT EXISTS (SELECT FROM held AS change WHERE change.pid = held.pid AND change.classid = $5::bigint::oid))
+			OR objsubid = 1 AND classid = $3::bigint::oid
+			OR objsubid = 2 AND classid = to_regclass($1 || '.outbox_positions')::oid)
+	SELECT DISTINCT used.kind, coalesce(used.pid, 0), coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(host(a.client_addr), '')
+	FROM used LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = used.pid
+	WHERE coalesce(a.application_name, '') NOT LIKE 'notifyd/%'
+		OR used.kind = 'life' AND used.mode = 'ExclusiveLock'
+		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_events')::oid, 'SELECT')
+	ORDER BY 1, 2`
+
+// ReadStrangers returns the sessions that are no relay's and have a lock that the relays of a schema
+// need, or wait for it, by kind and pid. The lock of life does not carry the schema.
+func ReadStrangers(ctx context.Context, conn *pgx.Conn, schema string) ([]Stranger, error) {
+	rows, err := conn.Query(ctx, sqlStrangers, pgx.Identifier{schema}.Sanitize(), int64(bellSpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
+	if err != nil {
+		return nil, fmt.Errorf("find strangers with locks of relays: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Stranger])
+	if err != nil {
+		return nil, fmt.Errorf("find strangers with locks of relays: %w", err)
+	}
+	return all, nil
+}
+
+// ForeignLockError says that a session that is no relay's has a lock that the relay needs.
+type ForeignLockError struct {
+	// Who are the sessions, none if they could not be found.
+	Who []Stranger
+}
+
+// Error names the sessions and the cure.
+func (e *ForeignLockError) Error() string {
+	who := "a session"
+	for i, s := range e.Who {
+		if i > 0 {
+			who += "; " + s.String()
+			continue
+		}
+		who = s.String()
+	}
+	return who + " has the lock and is not a relay: notifyd doctor says how to end that"
+}
+
+// foreign returns a ForeignLockError that names those who have a lock of the kind.
+func foreign(ctx context.Context, conn *pgx.Conn, schema string, kind LockKind) error {
+	all, err := ReadStrangers(ctx, conn, schema)
+	if err != nil {
+		return err
+	}
+	e := &ForeignLockError{}
+	for _, s := range all {
+		if s.Kind == kind {
+			e.Who = append(e.Who, s)
+		}
+	}
+	return e
+}
