@@ -36,7 +36,7 @@ type hearer interface {
 func (r *Relay) claimQueue() {
 	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.limits.Lease, Delete: r.settings.keep == 0, Refused: r.refuse}
 	keeper := queue.NewKeeper(r.connector, o)
-	options := queue.Options{Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Log: r.log}
+	options := queue.Options{Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Companions: keeper, Log: r.log}
 	for range r.settings.limits.Claims {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)

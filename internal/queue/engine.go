@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,8 @@ type Options struct {
 	// Leases and House maintain deliveries that outlive their claim, and rows that no claim finds.
 	Leases LeaseKeeper
 	House  Housekeeper
+	// Companions are the sessions that claim, of all relays.
+	Companions Companions
 	// Bell is nil where the relay polls.
 	Bell engine.Bell
 	Log  *slog.Logger
@@ -38,6 +41,8 @@ type Engine struct {
 	sched  *scheduler
 	leases *leases
 	ringer *ringer
+
+	companions []int32 // the sessions that claimed at the last round of housekeeping, nil before the first
 
 	again sync.Once // ids that begin again were reported
 
@@ -170,12 +175,31 @@ func (e *Engine) houseRound(ctx context.Context) error {
 		e.Log.WarnContext(ctx, "took over deliveries of a dead relay, or deliveries whose outcome the database lost", "deliveries", n)
 		e.sched.dueNow()
 	}
+	if err := e.lookAfterOthers(ctx); err != nil {
+		return err
+	}
 	n, err = e.House.Reroute(ctx, e.d.Routed)
 	if err == nil && n > 0 {
 		e.Log.InfoContext(ctx, "event types without a route have gained one", "event_types", n)
 		e.sched.dueNow()
 	}
 	return err
+}
+
+// lookAfterOthers has the table swept when a session that claimed has ended: the marks have passed
+// what it had locked, and the next full sweep may be half a minute away while there is a backlog.
+// The first list is followed by a sweep, too: a session may have ended since the first one.
+func (e *Engine) lookAfterOthers(ctx context.Context) error {
+	now, err := e.Companions.Claimers(ctx)
+	if err != nil {
+		return err
+	}
+	before := e.companions
+	e.companions = now
+	if before == nil || slices.ContainsFunc(before, func(pid int32) bool { return !slices.Contains(now, pid) }) {
+		e.sched.look()
+	}
+	return nil
 }
 
 const (

@@ -30,6 +30,20 @@ func (k *fakeKeeper) enter(ctx context.Context, op string) (faultKind, error) {
 	return kind, nil
 }
 
+// Claimers lists a session for each relay that is alive.
+func (k *fakeKeeper) Claimers(ctx context.Context) ([]int32, error) {
+	if _, err := k.enter(ctx, "list claimers"); err != nil {
+		return nil, err
+	}
+	k.db.mu.Lock()
+	defer k.db.mu.Unlock()
+	pids := []int32{}
+	for owner := range k.db.alive {
+		pids = append(pids, int32(owner))
+	}
+	return pids, nil
+}
+
 func (k *fakeKeeper) held(e Entry) *fakeRow {
 	row := k.db.rows[e.Ref]
 	if row == nil || row.State != EntryRunning || row.owner != k.owner || row.Token != e.Token {

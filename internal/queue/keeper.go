@@ -10,7 +10,8 @@ import (
 )
 
 // Keeper maintains leases and everything else that no claim finds, on the connection that proves
-// that the relay is alive. It implements [LeaseKeeper] and [Housekeeper].
+// that the relay is alive. It implements [LeaseKeeper], [Housekeeper]
+// and [Companions].
 type Keeper struct {
 	*store.Keeper
 	options SessionOptions
@@ -145,4 +146,5 @@ func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, e
 var (
 	_ LeaseKeeper = (*Keeper)(nil)
 	_ Housekeeper = (*Keeper)(nil)
+	_ Companions  = (*Keeper)(nil)
 )

@@ -82,7 +82,7 @@ func newRelay(tb testing.TB, db *fakeDB, owner int64, cfg relayConfig) *relay {
 		tb.Fatal(err)
 	}
 	r.Dispatcher = d
-	r.options = Options{Limits: cfg.Limits, Dispatcher: d, Leases: keeper, House: keeper, Bell: r.bell, Log: log}
+	r.options = Options{Limits: cfg.Limits, Dispatcher: d, Leases: keeper, House: keeper, Companions: keeper, Bell: r.bell, Log: log}
 	for range cfg.Claims {
 		r.options.Claimers = append(r.options.Claimers, &fakeSession{db: db, owner: owner, lease: cfg.Lease})
 	}

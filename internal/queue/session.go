@@ -97,13 +97,16 @@ func (s *Session) statements() map[string]string {
 	return all
 }
 
+// roleClaim is the role of the sessions that claim.
+const roleClaim = "claim"
+
 // connect ensures a connection with all statements prepared.
 func (s *Session) connect(ctx context.Context) error {
 	if s.conn != nil && !s.conn.IsClosed() {
 		return nil
 	}
 	s.conn = nil
-	conn, err := s.connector.Connect(ctx, "claim")
+	conn, err := s.connector.Connect(ctx, roleClaim)
 	if err != nil {
 		return err
 	}

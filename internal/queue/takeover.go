@@ -96,3 +96,17 @@ func goneOwners(ctx context.Context, c *pgx.Conn, owners []int64) ([]int64, erro
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
+
+// Claimers implements [Companions].
+func (k *Keeper) Claimers(ctx context.Context) (pids []int32, err error) {
+	err = k.Do(ctx, "list the sessions that claim", func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `SELECT pid FROM pg_stat_activity
+			WHERE application_name = $1 AND datname = current_database() AND pid IS NOT NULL ORDER BY pid`, "notifyd/"+roleClaim)
+		if err != nil {
+			return err
+		}
+		pids, err = pgx.CollectRows(rows, pgx.RowTo[int32])
+		return err
+	})
+	return pids, err
+}

@@ -1,7 +1,11 @@
 package queue
 
 import (
+	"math"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // none are the leases of a relay that has none yet.
@@ -119,4 +123,63 @@ func TestTakeOverOfOnesOwn(t *testing.T) {
 		t.Errorf("%d taken, want one of its own and one without an owner", n)
 	}
 	d.expect("the other's", deliveries, "1/x retry 2", "2/x retry 2", "3/x retry 2", "4/x running 2", "5/x retry 2", "6/x retry 2")
+}
+
+// TestLockedByARelayThatDies: the marks pass what another relay has locked. When that relay dies, its
+// events are found at once, and not by the next full sweep, which is half a minute away while there
+// is a backlog, and here an hour.
+func TestLockedByARelayThatDies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.PollInterval = time.Hour
+		db := newFakeDB()
+		r := newRelay(t, db, 1, cfg)
+		var c calls
+		r.to(t, "a", c.handler(nil), testLane(), "x")
+		dead := &fakeSession{db: db, owner: 2, lease: cfg.Lease}
+		db.alive[2] = true
+		ids := db.write("x", 100)
+		if got, err := dead.Claim(t.Context(), Query{Source: SourceSweep, Upto: math.MaxInt64, Limit: 100}); err != nil || len(got.Work) != 100 {
+			t.Fatalf("%d events are locked, %v", len(got.Work), err)
+		}
+		r.start()
+		after(time.Minute)
+		ids = append(ids, db.write("x", 3)...)
+		eventually(t, "the others are delivered", func() bool { return c.n() == 3 })
+		after(time.Minute)
+		dead.lose()
+		db.set(func() { delete(db.alive, 2) })
+		after(2 * houseEvery)
+		if n := db.unfinished(); n > 0 {
+			t.Errorf("%d events wait two rounds of housekeeping after the death of the relay that had locked them", n)
+		}
+		c.once(t, ids)
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestClaimersAreListed while their sessions last.
+func TestClaimersAreListed(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	k, s := d.keeper(options()), d.session(options())
+	d.sweep(s, 1)
+	listed := func() bool {
+		t.Helper()
+		pids, err := k.Claimers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Contains(pids, int32(s.conn.PgConn().PID())) //nolint:gosec // a process id
+	}
+	if !listed() {
+		t.Error("a session that claims is not listed")
+	}
+	d.exec(`SELECT pg_terminate_backend($1, 60000)`, s.conn.PgConn().PID())
+	if listed() {
+		t.Error("a session that has ended is listed")
+	}
 }

@@ -190,6 +190,12 @@ type Housekeeper interface {
 	Reroute(ctx context.Context, match func(eventType string) bool) (int, error)
 }
 
+// Companions lists the sessions that claim from the tables of the database, those of this relay among
+// them, by process id. The rows that one had locked are free when it is not listed any more.
+type Companions interface {
+	Claimers(ctx context.Context) (pids []int32, err error)
+}
+
 // Tokens are the tokens of a relay's leases at one moment.
 type Tokens struct {
 	// Live are the leases that exist, or may yet be written or settled.
