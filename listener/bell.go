@@ -50,9 +50,9 @@ type Bell struct {
 	// Used by the goroutine of Run only.
 	conn *pgx.Conn
 	held bool
-	// stranger is the process id of the session that was logged last: it had the lock, and is no relay's.
-	stranger int32
-	pauses   *backoff.ExponentialBackOff // between attempts to connect
+	// foreign is the process id of the session that was logged last: it had the lock, and is not a relay.
+	foreign int32
+	pauses  *backoff.ExponentialBackOff // between attempts to connect
 }
 
 // note is a notification to send.
@@ -280,7 +280,7 @@ func (b *Bell) Silenced(ctx context.Context) (bool, error) {
 // what this one does not. Call it before Run.
 func (b *Bell) Announce(channel string) { b.announce = channel }
 
-// keptByOther reports whether another session holds the lock. One that is no relay's is logged, once:
+// keptByOther reports whether another session holds the lock. One that is not a relay is logged, once:
 // any role that may connect can take the lock.
 func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
 	var pid int32
@@ -297,8 +297,8 @@ func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
 		}
 		return err
 	})
-	if kept && !strings.HasPrefix(application, "notifyd/") && b.stranger != pid {
-		b.stranger = pid
+	if kept && !strings.HasPrefix(application, "notifyd/") && b.foreign != pid {
+		b.foreign = pid
 		b.log.WarnContext(ctx, "a session that is not a relay keeps the bell silent; events are found by polling until it ends: notifyd doctor says how",
 			"pid", pid, "user", user, "application_name", application)
 	}

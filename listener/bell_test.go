@@ -210,8 +210,8 @@ func TestBellUnderLoad(t *testing.T) {
 	}
 }
 
-// TestBellOfAStranger: a session that is no relay's, and keeps the bell silent, is logged once.
-func TestBellOfAStranger(t *testing.T) {
+// TestForeignBell: a session that is not a relay, and keeps the bell silent, is logged once.
+func TestForeignBell(t *testing.T) {
 	t.Parallel()
 	url, conn := database(t)
 	log := &logbook{}

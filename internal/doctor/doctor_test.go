@@ -160,7 +160,7 @@ func troubles() map[string]illness {
 			p.exec(`SELECT pg_advisory_lock(1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint)`)
 			p.exec(`INSERT INTO outbox_events (event_type, payload, created_at) VALUES ('a', '1', now() - interval '1 h')`)
 		}, "bell", Error, "is frozen", "pg_terminate_backend"},
-		"lock of a stranger": {func(p *patient, _ *Options) {
+		"foreign lock": {func(p *patient, _ *Options) {
 			p.exec(`SELECT pg_advisory_lock(1853122168::bigint << 32 | 'outbox_mode'::regclass::oid::bigint)`)
 		}, "locks", Error, "no relay can start", "REVOKE CONNECT"},
 		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},

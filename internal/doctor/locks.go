@@ -9,21 +9,21 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// checkLocks looks for sessions that are no relay's and have a lock that relays need. Every role
+// checkLocks looks for sessions that are not relays and have a lock that relays need. Every role
 // that may connect can take one.
 func checkLocks(ctx context.Context, e *exam) (string, []Finding, error) {
-	strangers, err := store.ReadStrangers(ctx, e.conn, e.Schema)
+	holders, err := store.ReadForeignHolders(ctx, e.conn, e.Schema)
 	if err != nil {
 		return "", nil, err
 	}
 	var findings []Finding
-	for _, s := range strangers {
-		findings = append(findings, found(Error, e.without(s), "A lock that relays need is with a session that is not a relay, %s: %s.", s, harm(s.Kind)))
+	for _, s := range holders {
+		findings = append(findings, found(Error, e.without(s), "A session that is not a relay has a lock that relays need, %s: %s.", s, harm(s.Kind)))
 	}
 	return "No session but those of relays has a lock that relays need.", findings, nil
 }
 
-// harm says what a stranger with a lock keeps from working.
+// harm describes what does not work while a foreign session has a lock.
 func harm(kind store.LockKind) string {
 	switch kind {
 	case store.LockBell:
@@ -33,14 +33,14 @@ func harm(kind store.LockKind) string {
 	case store.LockMode:
 		return "no relay can start or connect again"
 	case store.LockUnits:
-		return "no relay delivers from that unit, or a share of the units is kept for nobody"
+		return "no relay delivers from that unit, or units stay reserved for a session that never takes them"
 	default:
-		return "it is unknown what for"
+		return "its purpose is unknown"
 	}
 }
 
 // without returns how to end that.
-func (e *exam) without(s store.Stranger) string {
+func (e *exam) without(s store.ForeignHolder) string {
 	if s.PID == 0 {
 		return "ROLLBACK PREPARED: SELECT gid, owner FROM pg_prepared_xacts names it"
 	}

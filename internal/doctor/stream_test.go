@@ -54,7 +54,7 @@ func streamTroubles() map[string]illness {
 			"outbox_events_fresh belongs to a queue", `DROP INDEX "public"."outbox_events_fresh"`,
 		},
 		"no relay delivers": {sql(`INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`), "relays", Error, "No relay uses", "notifyd run"},
-		"unit of a stranger": {func(p *patient, _ *Options) {
+		"foreign lock of a unit": {func(p *patient, _ *Options) {
 			p.exec(`SELECT pg_advisory_lock('outbox_positions'::regclass::oid::int, 1)`)
 		}, "locks", Error, "no relay delivers from that unit", "REVOKE CONNECT"},
 		"unit without an owner": {func(p *patient, _ *Options) { p.member("") }, "units", Error, "none of them owns the unit of the destination mail", "notifyd run"},

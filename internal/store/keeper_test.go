@@ -129,7 +129,7 @@ func TestKeeperReconnects(t *testing.T) {
 }
 
 // TestKeeperWaitsForNobody: a pooler may keep an earlier session of the relay, with its lock, for
-// hours. A session that is no relay's can take the lock, and the error says so.
+// hours. A session that is not a relay can take the lock, and the error says so.
 func TestKeeperWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)

@@ -69,10 +69,10 @@ func TestReadBell(t *testing.T) {
 	}
 }
 
-// strangers are the kinds of locks, applications and users that ReadStrangers finds.
-func (d *db) strangers() (found []string) {
+// holders are the kinds of locks, applications and users that ReadForeignHolders finds.
+func (d *db) holders() (found []string) {
 	d.Helper()
-	all, err := ReadStrangers(d.Context(), d.conn, "public")
+	all, err := ReadForeignHolders(d.Context(), d.conn, "public")
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -103,9 +103,9 @@ func (d *db) session(user, application string, statements ...string) *pgx.Conn {
 	return conn
 }
 
-// TestReadStrangers: sessions of notifyd, writers and changes of the schema are none; a name is no
+// TestReadForeignHolders: sessions of notifyd, writers and changes of the schema are none; a name is no
 // proof for a role that may not read events.
-func TestReadStrangers(t *testing.T) {
+func TestReadForeignHolders(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	role, user := fmt.Sprintf("nobody_%d", NewOwner()), d.Config.User
@@ -124,20 +124,20 @@ func TestReadStrangers(t *testing.T) {
 	k := d.keeper(options())
 	d.hold(k)
 	relay := d.session(user, "notifyd/bell", bell, life, unit, `SELECT pg_advisory_lock(42)`)
-	if got := d.strangers(); len(got) != 0 {
+	if got := d.holders(); len(got) != 0 {
 		t.Errorf("beside relays: %q", got)
 	}
 	d.terminate(relay)
 	d.terminate(k.conn)
 	change := d.session(user, "psql", `SELECT pg_advisory_lock(1853122157::bigint << 32 | 5)`, mode)
-	if got := d.strangers(); len(got) != 0 {
+	if got := d.holders(); len(got) != 0 {
 		t.Errorf("beside a change: %q", got)
 	}
 	d.terminate(change)
 	d.session(user, "psql", mode, life)
 	d.session(role, "notifyd/claim", bell, unit)
 	want := []string{`bell by "notifyd/claim" of ` + role, `life by "psql" of ` + user, `mode by "psql" of ` + user, `units by "notifyd/claim" of ` + role}
-	if got := d.strangers(); fmt.Sprint(got) != fmt.Sprint(want) {
+	if got := d.holders(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

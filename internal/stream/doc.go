@@ -37,7 +37,7 @@
 //	keeper.go   owns units for a relay
 //	tenure.go   one session of the keeper: takes, proves, gives, waits out doubt
 //	session.go  its SQL
-//	strangers.go  sessions that are no relay's and have its locks
+//	foreign.go  sessions that are not relays and have their locks
 //	share.go    which relay should have which unit: a pure function of what all relays see
 //	sure.go     how long a session is known to be alive
 //	pool.go     the few connections that all units share

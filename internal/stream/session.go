@@ -179,7 +179,7 @@ func (s *dbSession) lookOnce(ctx context.Context) (seen, error) {
 	})
 	err := s.trip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
 	if err == nil {
-		err = s.nameStrangers(ctx, shown.picture)
+		err = s.nameForeign(ctx, shown.picture)
 	}
 	return shown, err
 }

@@ -10,9 +10,9 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// TestLocksOfStrangers: every role that may connect can take the locks that relays need. A relay
+// TestForeignLocks: every role that may connect can take the locks that relays need. A relay
 // that meets such a lock names the session in its log, and continues when the session has ended.
-func TestLocksOfStrangers(t *testing.T) {
+func TestForeignLocks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		mode outboxsql.Mode
@@ -33,24 +33,24 @@ func TestLocksOfStrangers(t *testing.T) {
 			if err := first.end(); err != nil {
 				t.Fatal(err)
 			}
-			stranger, err := e.pool.Acquire(e.ctx)
+			holder, err := e.pool.Acquire(e.ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer stranger.Release()
-			if _, err := stranger.Exec(e.ctx, `SET application_name = 'psql'`); err != nil {
+			defer holder.Release()
+			if _, err := holder.Exec(e.ctx, `SET application_name = 'psql'`); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := stranger.Exec(e.ctx, `SELECT `+c.lock); err != nil {
+			if _, err := holder.Exec(e.ctx, `SELECT `+c.lock); err != nil {
 				t.Fatal(err)
 			}
 			r := e.start(handleAll(t, h), notifyd.WithPollInterval(20*time.Millisecond))
-			pid := fmt.Sprint("pid ", stranger.Conn().PgConn().PID(), ",")
+			pid := fmt.Sprint("pid ", holder.Conn().PgConn().PID(), ",")
 			awaitTrue(t, "the report", func() bool {
-				text := strings.ReplaceAll(r.log.text(), fmt.Sprint("pid=", stranger.Conn().PgConn().PID(), " "), pid)
+				text := strings.ReplaceAll(r.log.text(), fmt.Sprint("pid=", holder.Conn().PgConn().PID(), " "), pid)
 				return strings.Contains(text, c.says) && strings.Contains(text, pid)
 			})
-			if _, err := stranger.Exec(e.ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
+			if _, err := holder.Exec(e.ctx, `SELECT pg_advisory_unlock_all()`); err != nil {
 				t.Fatal(err)
 			}
 			e.insert("a", "1")

@@ -29,9 +29,9 @@ const (
 	LockUnits LockKind = "units"
 )
 
-// Stranger is a session that is no relay's, and has a lock that relays need, or waits for it. Every
+// ForeignHolder is a session that is not a relay, and has a lock that relays need, or waits for one. Every
 // role that may connect can take such a lock.
-type Stranger struct {
+type ForeignHolder struct {
 	Kind LockKind
 	// PID is 0 for a prepared transaction.
 	PID int32
@@ -40,7 +40,7 @@ type Stranger struct {
 }
 
 // String names the session for a log.
-func (s Stranger) String() string {
+func (s ForeignHolder) String() string {
 	if s.PID == 0 {
 		return "a prepared transaction"
 	}
@@ -51,10 +51,10 @@ func (s Stranger) String() string {
 	return text
 }
 
-// sqlStrangers leaves out what others do with these locks for a moment: writers test the bell, and
-// changes of the schema keep relays away. A name shows that a session is a relay's, unless its
+// sqlForeignHolders leaves out what others do with these locks for a moment: writers test the bell, and
+// changes of the schema keep relays away. The name of an application identifies a relay, unless its
 // role may not read events.
-const sqlStrangers = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode FROM pg_catalog.pg_locks
+const sqlForeignHolders = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, objsubid, mode FROM pg_catalog.pg_locks
 		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())),
 	used AS (SELECT CASE WHEN objsubid = 2 THEN 'units' WHEN classid = $2::bigint::oid THEN 'bell' WHEN classid = $3::bigint::oid THEN 'life' ELSE 'mode' END AS kind,
 			pid, mode FROM held
@@ -70,24 +70,24 @@ const sqlStrangers = `WITH held AS MATERIALIZED (SELECT pid, classid, objid, obj
 		OR used.kind <> 'life' AND NOT has_table_privilege(a.usesysid, to_regclass($1 || '.outbox_events')::oid, 'SELECT')
 	ORDER BY 1, 2`
 
-// ReadStrangers returns the sessions that are no relay's and have a lock that the relays of a schema
+// ReadForeignHolders returns the sessions that are not relays and have a lock that the relays of a schema
 // need, or wait for it, by kind and pid. The lock of life does not carry the schema.
-func ReadStrangers(ctx context.Context, conn *pgx.Conn, schema string) ([]Stranger, error) {
-	rows, err := conn.Query(ctx, sqlStrangers, pgx.Identifier{schema}.Sanitize(), int64(bellSpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
+func ReadForeignHolders(ctx context.Context, conn *pgx.Conn, schema string) ([]ForeignHolder, error) {
+	rows, err := conn.Query(ctx, sqlForeignHolders, pgx.Identifier{schema}.Sanitize(), int64(bellSpace), int64(ownerSpace), int64(modeSpace), int64(changeSpace))
 	if err != nil {
-		return nil, fmt.Errorf("find strangers with locks of relays: %w", err)
+		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Stranger])
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ForeignHolder])
 	if err != nil {
-		return nil, fmt.Errorf("find strangers with locks of relays: %w", err)
+		return nil, fmt.Errorf("find foreign holders of the locks of relays: %w", err)
 	}
 	return all, nil
 }
 
-// ForeignLockError says that a session that is no relay's has a lock that the relay needs.
+// ForeignLockError reports that a session that is not a relay has a lock that the relay needs.
 type ForeignLockError struct {
 	// Who are the sessions, none if they could not be found.
-	Who []Stranger
+	Who []ForeignHolder
 }
 
 // Error names the sessions and the cure.
@@ -105,7 +105,7 @@ func (e *ForeignLockError) Error() string {
 
 // foreign returns a ForeignLockError that names those who have a lock of the kind.
 func foreign(ctx context.Context, conn *pgx.Conn, schema string, kind LockKind) error {
-	all, err := ReadStrangers(ctx, conn, schema)
+	all, err := ReadForeignHolders(ctx, conn, schema)
 	if err != nil {
 		return err
 	}
