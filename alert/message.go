@@ -140,6 +140,10 @@ func (g *group) text() string {
 		return "the database does not answer" + g.times()
 	case delivery.IncidentDatabaseBack:
 		return "the database answers again" + g.times()
+	case delivery.IncidentRefused:
+		return "the database refuses to record deliveries" + g.times()
+	case delivery.IncidentAccepted:
+		return "the database records deliveries again" + g.times()
 	case delivery.IncidentListenerLost:
 		return "not listening, events are found by polling" + g.times()
 	case delivery.IncidentListenerBack:

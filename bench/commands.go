@@ -213,6 +213,38 @@ of the handler, and counts repeats. The exit code is 1 if an event was lost.`,
 	return cmd
 }
 
+func newReplayCmd(p *program) *cobra.Command {
+	var o bench.ReplayOptions
+	mode := modeFlag()
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Args:  cobra.NoArgs,
+		Short: "Many dead letters replayed at once, beside another destination",
+		Long: `replay makes dead letters of a few aggregates for one destination, and replays all of
+them at once. It takes the time until the last one is delivered, and the time from a
+commit to the call of the handler of events for another destination: without the
+replay, and beside it. It exits with 1 if a letter was lost, or, in a stream, came
+after a later one of its aggregate.`,
+		Example: "  bench replay --mode both\n  bench replay --letters 100000 --keys 5 --json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := atLeastOne(cmd, "letters", "keys", "rate", "seconds"); err != nil {
+				return err
+			}
+			o.Mode = bench.Mode(mode.Value)
+			return measured(cmd, p, func(ctx context.Context, common bench.Options) (bench.ReplayResult, error) {
+				o.Options = common
+				return bench.Replay(ctx, o)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&o.Letters, "letters", 1_000_000, "`number` of dead letters")
+	cmd.Flags().IntVar(&o.Keys, "keys", 20, "`number` of aggregates that they belong to")
+	cmd.Flags().IntVar(&o.Rate, "rate", 200, "events per `second` for the other destination")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 20, "`seconds` to measure the other destination for before the replay")
+	cmd.Flags().Var(&mode, "mode", modeUsage)
+	return cmd
+}
+
 // newRelayCmd runs the relay that insert, soak and takeover start as a process.
 func newRelayCmd(p *program) *cobra.Command {
 	return &cobra.Command{

@@ -18,6 +18,11 @@ const (
 	IncidentDatabaseLost
 	// IncidentDatabaseBack means that the database answers again, and has for a while.
 	IncidentDatabaseBack
+	// IncidentRefused means that the database answers, and refuses to record what became of
+	// deliveries, or to hand out further ones; Err has its answer.
+	IncidentRefused
+	// IncidentAccepted means that the database refuses the relay nothing any more.
+	IncidentAccepted
 	// IncidentListenerLost means that notifications are not heard, or not known to be heard; events are found
 	// by polling.
 	IncidentListenerLost
@@ -42,6 +47,10 @@ func (k IncidentKind) String() string {
 		return "database_lost"
 	case IncidentDatabaseBack:
 		return "database_back"
+	case IncidentRefused:
+		return "database_refuses"
+	case IncidentAccepted:
+		return "database_accepts"
 	case IncidentListenerLost:
 		return "listener_lost"
 	case IncidentListenerBack:

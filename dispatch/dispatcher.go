@@ -10,6 +10,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // Config bounds a [Dispatcher].
@@ -46,6 +47,7 @@ type Dispatcher struct {
 	byName   map[string]*lane
 	router   *router
 	health   *health
+	refusals *refusals
 
 	workCtx    context.Context //nolint:containedctx // ends all deliveries; made by Begin, cancelled by Drain
 	cancelWork context.CancelCauseFunc
@@ -62,7 +64,7 @@ func New(cfg Config, observer delivery.Observer, log *slog.Logger) (*Dispatcher,
 	observer = guarded{observer, log}
 	return &Dispatcher{
 		cfg: cfg, log: log, observer: observer, byName: make(map[string]*lane), router: newRouter(),
-		health: &health{log: log, observer: observer},
+		health: &health{log: log, observer: observer}, refusals: &refusals{log: log, observer: observer},
 	}, nil
 }
 
@@ -137,6 +139,12 @@ func (d *Dispatcher) DestinationsOf(eventType string) []string {
 // ReportDatabase records whether a connection has reached the database: nil means that it answers.
 // An outage is logged and reported once, however many connections notice it.
 func (d *Dispatcher) ReportDatabase(err error) { d.health.report(err) }
+
+// ReportRefusal records that the database answers and refuses a part of the relay what it asks for,
+// or, with a nil Err, that it refuses that part nothing any more. A refusal is logged when it begins,
+// when its reason changes, and every minute while it lasts; of all parts together one incident is
+// raised.
+func (d *Dispatcher) ReportRefusal(r observe.Refusal) { d.refusals.report(r) }
 
 // drain waits for the end of the engine and of the lanes.
 func (d *Dispatcher) drain(engine *sync.WaitGroup) error {

@@ -29,6 +29,10 @@ type Stats struct {
 	Bell string
 	// DatabaseDown reports that the database does not answer.
 	DatabaseDown bool
+	// Refusals are what the database refuses the parts of the relay at present although it answers,
+	// by part; nil if nothing. A part that cannot record what became of deliveries begins no further
+	// ones.
+	Refusals []Refusal
 	// Listener is the connection that listens; nil if the relay only polls, and outside of a relay.
 	Listener *ListenerStats
 	// Connections are those to the database, by role; nil outside of a relay.

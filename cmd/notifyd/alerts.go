@@ -60,7 +60,7 @@ func kindsOf(words []string) []delivery.IncidentKind {
 		case "destination":
 			kinds = append(kinds, delivery.IncidentUnavailable, delivery.IncidentAvailable)
 		case "database":
-			kinds = append(kinds, delivery.IncidentDatabaseLost, delivery.IncidentDatabaseBack)
+			kinds = append(kinds, delivery.IncidentDatabaseLost, delivery.IncidentDatabaseBack, delivery.IncidentRefused, delivery.IncidentAccepted)
 		case "listener":
 			kinds = append(kinds, delivery.IncidentListenerLost, delivery.IncidentListenerBack)
 		case "waiting":

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // claimer claims, hands out, waits and settles, one claim after the other, on a session of its own.
@@ -19,6 +21,16 @@ type claimer struct {
 	session Claimer
 	log     *slog.Logger
 	parts   map[dispatch.Lane]*part // reusable: parts of earlier claims that have finished
+
+	claims, answers string       // its names in reports
+	pauses          store.Pauses // after settlements that were refused; they grow until one is accepted at once
+}
+
+func newClaimer(e *Engine, session Claimer, i int) *claimer {
+	return &claimer{
+		e: e, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part),
+		claims: fmt.Sprintf("claims of claimer %d", i), answers: fmt.Sprintf("answers of claimer %d", i), pauses: store.NewPauses(),
+	}
 }
 
 // run claims until the scheduler is stopped. A claim that is open then is still settled, and waits
@@ -29,7 +41,7 @@ func (c *claimer) run(ctx context.Context) {
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
 	c.report(ctx, err)
 	c.e.sched.warmed()
-	pause := reconnectPauses()
+	pauses := store.NewPauses()
 	for {
 		q, ok := c.e.sched.next()
 		if !ok {
@@ -44,10 +56,10 @@ func (c *claimer) run(ctx context.Context) {
 			c.e.idsBeginAgain(ctx, anew)
 		}
 		if err != nil {
-			sleep(ctx, pause.NextBackOff())
+			sleep(ctx, pauses.After(err))
 			continue
 		}
-		pause.Reset()
+		pauses.Reset()
 		if len(claimed.Work) > 0 {
 			c.deliver(ctx, &claimed)
 		}
@@ -58,7 +70,7 @@ func (c *claimer) run(ctx context.Context) {
 // says nothing about the database.
 func (c *claimer) report(ctx context.Context, err error) {
 	if err == nil || ctx.Err() == nil {
-		c.e.report(err)
+		c.e.report(c.claims, err)
 	}
 }
 
@@ -67,8 +79,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	held := c.handOut(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
-	// The answers of a stopping relay are written like any others.
-	err := c.settle(context.WithoutCancel(ctx), held, s)
+	err := c.settle(ctx, held, s)
 	if held.detached.Load() {
 		c.e.leases.hold(held, err)
 	} else {
@@ -214,39 +225,53 @@ func (c *claimer) wait(held *claim) {
 }
 
 // settle writes the settlement. If the claim was lost with its connection, settle still writes what
-// was delivered, including later answers, before any claimer claims again.
+// was delivered, including later answers, before any claimer claims again. If the database refuses
+// the settlement, no claimer claims anything until it would accept it: whatever is delivered
+// meanwhile could not be recorded either, and would be delivered again. The answers of a stopping
+// relay are written like any others, unless they are refused.
 func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error {
-	err := c.session.Settle(ctx, s)
+	err := c.session.Settle(context.WithoutCancel(ctx), s)
 	if err == nil {
+		c.accepted()
+		c.pauses.Reset()
 		return nil
 	}
-	level := slog.LevelWarn
-	if store.IsDown(err) { // reported once for all sessions
-		c.e.report(err)
-		level = slog.LevelDebug
-	}
-	c.log.Log(ctx, level, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
+	c.e.report(c.answers, err)
+	c.log.DebugContext(ctx, "claim was lost before it could be settled", "err", err, "events", len(s.Done)+len(s.Deferred)+len(s.Buried))
 	held.adrift.Store(true)
 	c.e.sched.salvage(+1)
 	defer c.e.sched.salvage(-1)
 	c.awaitRunning(held)
-	pause := reconnectPauses()
-	for tries := 1; ; tries++ {
+	unexplained := !store.IsDown(err)
+	for {
 		held.collect()
 		s, _, _ := held.settlement(c.e.lanesOf)
-		again := c.session.Settle(ctx, s)
+		again := c.session.Settle(context.WithoutCancel(ctx), s)
 		if again == nil {
-			// The answers are safe. The leases and retries are lost: their events will be claimed
-			// again.
-			return err
+			break
 		}
-		c.e.report(again)
-		if tries >= salvageTries && !store.IsDown(again) || c.e.work.Err() != nil {
+		c.e.report(c.answers, again)
+		until := c.e.work
+		if !store.IsDown(again) {
+			until, unexplained = ctx, false
+		}
+		if until.Err() != nil {
+			c.log.ErrorContext(ctx, "answers could not be recorded, their events will be delivered again", "err", again, "events", len(held.work))
 			return errors.Join(err, again)
 		}
-		sleep(c.e.work, pause.NextBackOff()) //nolint:contextcheck // until deliveries are given up
+		sleep(until, c.pauses.After(again))
 	}
+	// The answers are safe. The leases and retries are lost: their events will be claimed again.
+	if unexplained {
+		// What was refused before would be accepted now, and may be refused again all the same.
+		sleep(ctx, c.pauses.After(err))
+	}
+	c.accepted()
+	return err
 }
+
+// accepted records that the database refuses no answers any more.
+func (c *claimer) accepted() { c.e.d.ReportRefusal(observe.Refusal{Part: c.answers}) }
 
 // awaitRunning waits for the running deliveries of a lost claim, for as long as the lock budget:
 // their leases were not written, so they would be delivered again.
@@ -261,7 +286,3 @@ func (c *claimer) awaitRunning(held *claim) {
 		}
 	}
 }
-
-// salvageTries bounds how often a settlement is repeated that the database refuses. While the
-// database is unavailable, attempts are not counted.
-const salvageTries = 3

@@ -11,6 +11,7 @@ import (
 
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -52,17 +53,18 @@ type Engine struct {
 // New returns an engine. All destinations must have been added to the dispatcher before.
 func New(o Options) *Engine {
 	e := &Engine{Options: o, limits: o.Limits, d: o.Dispatcher, leases: newLeases(o.Leases, o.Limits.Lease, o.Log)}
-	e.ringer = &ringer{bell: o.Bell, report: e.report, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
+	e.ringer = &ringer{bell: o.Bell, report: func(err error) { e.report("bell", err) }, orders: make(chan bellOrder, 1), rates: make(chan float64, 1)}
 	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.ringer)
 	e.ringer.rang, e.ringer.queued = e.sched.rang, e.sched.queued
-	e.leases.report, e.leases.retryIn = e.report, e.sched.dueIn
+	e.leases.report, e.leases.retryIn, e.leases.standStill = e.report, e.sched.dueIn, e.sched.salvage
 	for _, l := range e.d.Lanes() {
 		l.Serve(e.sched.room)
 	}
 	return e
 }
 
-func (e *Engine) report(err error) { e.d.ReportDatabase(err) }
+// report passes on what the statements of a part of the engine have come to.
+func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
 
 // lastWrite bounds the writing of the last answers.
 const lastWrite = 5 * time.Second
@@ -76,7 +78,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	// write late answers and renew leases.
 	var claimers, keepers sync.WaitGroup
 	for i, session := range e.Claimers {
-		c := &claimer{e: e, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part)}
+		c := newClaimer(e, session, i)
 		claimers.Go(func() { c.run(ctx) })
 	}
 	keepCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
@@ -148,15 +150,15 @@ const houseEvery = time.Second
 
 // keepHouse takes over leases of dead relays, and finds unrouted events that have gained a route.
 func (e *Engine) keepHouse(ctx context.Context) {
-	failing := reconnectPauses()
+	failing := store.NewPauses()
 	for ctx.Err() == nil {
 		err := e.houseRound(ctx)
 		if ctx.Err() == nil {
-			e.report(err)
+			e.report("housekeeping", err)
 		}
 		pause := jittered(min(e.limits.PollInterval, houseEvery))
 		if err != nil {
-			pause = max(pause, failing.NextBackOff())
+			pause = max(pause, failing.After(err))
 		} else {
 			failing.Reset()
 		}

@@ -21,8 +21,12 @@ func (k *fakeKeeper) enter(ctx context.Context, op string) (faultKind, error) {
 		return noFault, context.Cause(ctx)
 	}
 	kind := k.db.fault(k.owner, op)
-	if kind == lostBefore || kind == refused {
+	switch kind {
+	case lostBefore:
 		return kind, errLost
+	case refused:
+		return kind, refusal{}
+	default:
 	}
 	if kind == hung {
 		sleep(ctx, hangs)

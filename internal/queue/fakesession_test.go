@@ -14,12 +14,14 @@ import (
 
 // fakeSession claims and settles like Session: it reconnects by itself,
 // a lost connection unlocks everything, and after a lost claim it writes only
-// what was acknowledged.
+// what was acknowledged. After a refusal it rehearses the whole.
 type fakeSession struct {
 	db    *fakeDB
 	owner int64
 	lease time.Duration
 	conn  bool
+
+	refused bool // the last settlement, and no rehearsal has passed since
 }
 
 func (s *fakeSession) Claim(ctx context.Context, q Query) (Claimed, error) {
@@ -148,7 +150,7 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 		if len(st.Put) > 0 {
 			rest.Remove = nil
 		}
-		if rest.Empty() {
+		if rest.Empty() && !s.refused {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -164,11 +166,12 @@ func (s *fakeSession) Settle(ctx context.Context, st *Settlement) error {
 	if kind == lostBefore || kind == refused {
 		s.db.set(func() { s.db.note("%p fails to settle %+v", s, *st) })
 		s.lose()
-		if kind == refused {
+		if s.refused = kind == refused; s.refused {
 			return refusal{}
 		}
 		return errLost
 	}
+	s.refused = false
 	if kind == hung {
 		sleep(context.WithoutCancel(ctx), hangs)
 	}

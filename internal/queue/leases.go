@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -18,18 +19,21 @@ type leases struct {
 	keeper  LeaseKeeper
 	length  time.Duration
 	log     *slog.Logger
-	report  func(error)         // of the database: nil if it answered
-	retryIn func(time.Duration) // called with the delay of every delivery to retry
-	tokens  tokens
-	fenced  atomic.Uint64
-	granted atomic.Uint64 // leases written
-	renewed atomic.Uint64
-	lost    atomic.Uint64 // given up because a handler outlived its context
-	taken   atomic.Uint64 // taken over from dead relays
-	began   time.Time
-	until   atomic.Int64  // in ns since began: until then all leases are certainly held; 0: unknown
-	lapses  atomic.Uint64 // how often until passed before it was extended: older leases may have been taken over
-	wake    chan struct{} // capacity 1: answers have arrived
+	report  func(part string, err error) // of the database: nil if all is well
+	retryIn func(time.Duration)          // called with the delay of every delivery to retry
+	// standStill is called with +1 when the database refuses the answers, and with -1 when it has
+	// accepted them: nothing may be claimed meanwhile.
+	standStill func(int)
+	tokens     tokens
+	fenced     atomic.Uint64
+	granted    atomic.Uint64 // leases written
+	renewed    atomic.Uint64
+	lost       atomic.Uint64 // given up because a handler outlived its context
+	taken      atomic.Uint64 // taken over from dead relays
+	began      time.Time
+	until      atomic.Int64  // in ns since began: until then all leases are certainly held; 0: unknown
+	lapses     atomic.Uint64 // how often until passed before it was extended: older leases may have been taken over
+	wake       chan struct{} // capacity 1: answers have arrived
 
 	mu      sync.Mutex
 	live    map[int64]*lease   // by token; to be renewed
@@ -116,28 +120,64 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	ls.renewedAt(time.Now())
 	renew := time.NewTicker(ls.length / 3)
 	defer renew.Stop()
-	pause := reconnectPauses()
+	w := newAnswerWriter(ls)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-renew.C:
 			ls.renew(ctx)
-		case <-ls.wake:
-			if err := ls.flush(ctx); err != nil {
-				sleep(ctx, pause.NextBackOff())
-				continue
-			}
-			pause.Reset()
+		case <-w.retry.C:
+			w.flush(ctx)
+		case <-w.wake:
+			w.flush(ctx)
 		}
 	}
+	pause := reconnectPauses()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
 	defer cancel()
 	err := ls.flush(ctx)
-	for pause.Reset(); err != nil && ctx.Err() == nil; err = ls.flush(ctx) {
+	for err != nil && store.IsDown(err) && ctx.Err() == nil {
 		sleep(ctx, pause.NextBackOff()) // most connections can be replaced at once
+		err = ls.flush(ctx)
 	}
 	if err != nil {
 		ls.log.ErrorContext(ctx, "answers of leased deliveries could not be written, they will be delivered again", "err", err)
+	}
+}
+
+// answerWriter writes the answers whenever there are any, and after an error again and again.
+type answerWriter struct {
+	ls     *leases
+	wake   <-chan struct{} // nil until the next attempt is due
+	retry  *time.Timer
+	pauses store.Pauses
+	still  bool // nothing is claimed, because answers are refused
+}
+
+func newAnswerWriter(ls *leases) *answerWriter {
+	w := &answerWriter{ls: ls, wake: ls.wake, retry: time.NewTimer(0), pauses: store.NewPauses()}
+	w.retry.Stop()
+	return w
+}
+
+// flush writes all answers. Leases are renewed during the pauses after an error, so that nobody
+// else delivers again what has been answered.
+func (w *answerWriter) flush(ctx context.Context) {
+	err := w.ls.flush(ctx)
+	if err == nil {
+		w.wake = w.ls.wake
+		w.pauses.Reset()
+	} else {
+		w.wake = nil
+		w.retry.Reset(w.pauses.After(err))
+	}
+	switch refused := err != nil && !store.IsDown(err); {
+	case refused && !w.still:
+		w.still = true
+		w.ls.standStill(+1)
+	case err == nil && w.still:
+		w.still = false
+		w.ls.standStill(-1)
 	}
 }
 
@@ -152,15 +192,11 @@ func (ls *leases) flush(ctx context.Context) error {
 	for len(results) > 0 {
 		n := min(len(results), maxFinish)
 		err := ls.finish(ctx, results[:n])
-		ls.reportFrom(ctx, err)
+		ls.reportFrom(ctx, "answers of leases", err)
 		if err != nil {
 			ls.mu.Lock()
 			ls.results = append(results, ls.results...)
 			ls.mu.Unlock()
-			select {
-			case ls.wake <- struct{}{}:
-			default:
-			}
 			return err
 		}
 		results = results[n:]
@@ -209,10 +245,13 @@ func (ls *leases) renew(ctx context.Context) {
 		}
 		tokens = append(tokens, token)
 	}
+	for i := range ls.results { // answered, and not written yet
+		tokens = append(tokens, ls.results[i].entry.Token)
+	}
 	ls.mu.Unlock()
 	if len(tokens) > 0 {
 		err := ls.keeper.Renew(ctx, tokens)
-		ls.reportFrom(ctx, err)
+		ls.reportFrom(ctx, "renewal of leases", err)
 		if err != nil {
 			return
 		}
@@ -243,9 +282,9 @@ func (ls *leases) sure(now time.Time) bool {
 
 // reportFrom passes on whether the database answered. A call that the stopping relay cancelled says
 // nothing about the database.
-func (ls *leases) reportFrom(ctx context.Context, err error) {
+func (ls *leases) reportFrom(ctx context.Context, part string, err error) {
 	if err == nil || !errors.Is(ctx.Err(), context.Canceled) {
-		ls.report(err)
+		ls.report(part, err)
 	}
 }
 

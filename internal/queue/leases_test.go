@@ -37,7 +37,7 @@ func TestManyAnswers(t *testing.T) {
 	const n = 3*maxFinish + 1
 	k := &smallKeeper{refuse: 2, put: make(map[int64]int)}
 	ls := newLeases(k, time.Minute, slog.New(slog.DiscardHandler))
-	ls.report, ls.retryIn = func(error) {}, func(time.Duration) {}
+	ls.report, ls.retryIn = func(string, error) {}, func(time.Duration) {}
 	for id := range int64(n) {
 		ls.results = append(ls.results, lateResult{entry: Entry{Ref: Ref{EventID: id}}, delivered: id%2 == 0})
 	}
@@ -74,7 +74,7 @@ func TestStopIsNoOutage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ls := newLeases(&stoppedKeeper{stop: cancel}, time.Minute, slog.New(slog.DiscardHandler))
 	reports := 0
-	ls.report, ls.retryIn = func(error) { reports++ }, func(time.Duration) {}
+	ls.report, ls.retryIn = func(string, error) { reports++ }, func(time.Duration) {}
 	ls.live[1] = &lease{until: time.Now().Add(time.Hour)}
 	ls.results = make([]lateResult, maxFinish+1)
 	if err := ls.flush(ctx); !errors.Is(err, context.Canceled) {

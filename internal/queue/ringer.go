@@ -88,6 +88,7 @@ func (r *ringer) release(ctx context.Context) {
 	for ctx.Err() == nil {
 		xid, err := r.bell.Ring(ctx)
 		if err == nil {
+			r.report(nil)
 			r.rang(xid)
 			return
 		}

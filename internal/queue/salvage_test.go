@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,28 +36,91 @@ func TestRunSavesWhatWasDeliveredWhenTheDatabaseGoes(t *testing.T) {
 	}
 }
 
-func TestRunGivesUpOnASettlementThatIsRefused(t *testing.T) {
+// TestRunStandsStillWhileASettlementIsRefused: what cannot be recorded is not delivered again, and
+// nothing else is delivered either, until the database accepts it.
+func TestRunStandsStillWhileASettlementIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, handle := range map[string]func(context.Context, *delivery.Event) error{
+		"delivered": nil,
+		"failed":    fails(2, errors.New("no")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(t *bubble) {
+				db, r := t.db, t.r
+				var c calls
+				r.to(t, "a", c.handler(handle), testLane(), "x")
+				db.set(func() {
+					db.faults = func(op string) faultKind {
+						if op == "settle" {
+							return refused
+						}
+						return noFault
+					}
+				})
+				r.start()
+				<-r.Ready()
+				ids := db.write("x", 1)
+				after(10 * time.Minute)
+				more := db.write("x", 20) // of which each claim takes some
+				after(10 * time.Minute)
+				if n := c.n(); n != 1 {
+					t.Errorf("%d attempts while nothing could be recorded", n)
+				}
+				s := r.Stats()
+				if len(s.Refusals) != 1 || s.Refusals[0].Code != (refusal{}).SQLState() || s.DatabaseDown {
+					t.Errorf("refusals %+v, down %t", s.Refusals, s.DatabaseDown)
+				}
+				if n := r.log.count("refuses a statement"); n < 15 || n > 25 { // each minute
+					t.Errorf("logged %d times in 20 minutes", n)
+				}
+				db.set(func() { db.faults = nil })
+				eventually(t, "delivered in the end", db.empty)
+				if s := r.Stats(); len(s.Refusals) > 0 {
+					t.Errorf("still refused: %+v", s.Refusals)
+				}
+				for _, id := range append(ids, more...) {
+					if n := c.delivered()[id]; n != 1 {
+						t.Errorf("event %d: delivered %d times", id, n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestRunStandsStillWhileLateAnswersAreRefused: the same for an answer that comes under a lease,
+// which is renewed until the answer is written.
+func TestRunStandsStillWhileLateAnswersAreRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		db, r := t.db, t.r
 		var c calls
-		r.to(t, "a", c.handler(nil), testLane(), "x")
-		refusals := 0
+		r.to(t, "a", c.handler(takes(2*time.Second)), testLane(), "x")
+		r.start()
+		<-r.Ready()
+		ids := db.write("x", 3)
+		after(time.Second)
 		db.set(func() {
 			db.faults = func(op string) faultKind {
-				if op == "settle" && refusals <= salvageTries {
-					refusals++
+				if op == "finish" {
 					return refused
 				}
 				return noFault
 			}
 		})
-		r.start()
-		ids := db.write("x", 1)
-		eventually(t, "delivered in the end", db.empty)
-		if n := c.delivered()[ids[0]]; n != 2 {
-			t.Errorf("delivered %d times", n)
+		after(10 * time.Second)
+		ids = append(ids, db.write("x", 1)...)
+		after(10 * time.Minute)
+		if n := c.n(); n != 3 {
+			t.Errorf("%d attempts while nothing could be recorded", n)
 		}
+		if s := r.Stats(); len(s.Refusals) != 1 || s.DatabaseDown {
+			t.Errorf("refusals %+v, down %t", s.Refusals, s.DatabaseDown)
+		}
+		db.set(func() { db.faults = nil })
+		eventually(t, "delivered in the end", db.empty)
+		c.once(t, ids)
 	})
 }
 

@@ -25,6 +25,7 @@ type Session struct {
 	params    []byte // buffer for parameters, reused by every flight
 	expected  int    // expected number of events in the next claim: that of the last
 	ranged    bool   // outbox_events is partitioned: see ranged.go
+	refused   bool   // the database has refused the last settlement, and not accepted it since
 }
 
 // SessionOptions configure the settlement of events, and the leases of a relay.
@@ -58,6 +59,8 @@ func (s *Session) Close(ctx context.Context) {
 const (
 	stmtBegin     = "begin"
 	stmtCommit    = "commit"
+	stmtRollback  = "rollback"
+	stmtImmediate = "immediate"
 	stmtSnapshot  = "snapshot"
 	stmtDoubt     = "doubt"
 	stmtByIDs     = "by_ids"
@@ -84,7 +87,7 @@ func (s *Session) statements() map[string]string {
 		skip  = ` AND event_type <> ALL($4::text[])`
 	)
 	all := map[string]string{
-		stmtBegin: "BEGIN", stmtCommit: "COMMIT",
+		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
 		stmtSnapshot: sqlSnapshot, stmtDoubt: sqlDoubt, stmtReach: sqlReach,
 		stmtByIDs: sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
 		stmtSweep: sqlFresh + sweep + order, stmtSweepSkip: sqlFresh + sweep + skip + order,

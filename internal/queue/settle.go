@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -66,37 +67,56 @@ func (s *Session) Settle(ctx context.Context, settlement *Settlement) error {
 		// transaction of their own.
 		return s.salvage(ctx, settlement)
 	}
-	if err := s.settle(ctx, settlement); err != nil {
+	err := s.settle(ctx, settlement)
+	if s.refused = err != nil && !store.IsDown(err); err != nil {
 		return s.abandon(ctx, "settle", err)
 	}
 	return nil
 }
 
 // salvage records acknowledged deliveries after the claim was lost. Failures are not recorded:
-// their rows are free and will be claimed again.
+// their rows are free and will be claimed again. So after a settlement that was refused, salvage
+// fails as long as the whole of it would be refused: until then each attempt would be in vain.
 func (s *Session) salvage(ctx context.Context, settlement *Settlement) error {
 	rest := &Settlement{Done: settlement.Done, Remove: settlement.Remove}
 	if len(settlement.Put) > 0 {
 		// An entry of Remove may belong to a delivery that Put has split up: both or neither.
 		rest.Remove = nil
 	}
-	if rest.Empty() {
+	if rest.Empty() && !s.refused {
 		return nil
 	}
 	if err := s.connect(ctx); err != nil {
 		return err
 	}
-	f, err := s.fly(ctx, func(p *pgconn.Pipeline) { p.SendQueryPrepared(stmtBegin, nil, nil, nil) })
-	if err == nil {
-		err = f.close()
+	if !rest.Empty() {
+		err := s.send(ctx, func(send func(name string, args ...[]byte)) {
+			send(stmtBegin)
+			s.queueSettlement(send, rest)
+			send(stmtCommit)
+		})
+		if err != nil {
+			return s.abandon(ctx, "settle after the claim was lost", err)
+		}
 	}
-	if err == nil {
-		err = s.settle(ctx, rest)
+	if !s.refused {
+		return nil
 	}
-	if err != nil {
-		return s.abandon(ctx, "settle after the claim was lost", err)
+	if err := s.rehearse(ctx, settlement); err != nil {
+		return s.abandon(ctx, "try again to settle", err)
 	}
+	s.refused = false
 	return nil
+}
+
+// rehearse finds out whether the database would accept a settlement, and changes nothing.
+func (s *Session) rehearse(ctx context.Context, settlement *Settlement) error {
+	return s.send(ctx, func(send func(name string, args ...[]byte)) {
+		send(stmtBegin)
+		s.queueSettlement(send, settlement)
+		send(stmtImmediate)
+		send(stmtRollback)
+	})
 }
 
 // settle writes the settlement and commits.

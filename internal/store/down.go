@@ -1,25 +1,95 @@
 package store
 
-import "errors"
+import (
+	"errors"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/observe"
+)
+
+// SQLSTATEs that say less about the database than their class does, or more.
 const (
-	// lockNotAvailable is the SQLSTATE of a lock_timeout.
+	// queryCanceled is a statement_timeout, or a cancellation by a person.
+	queryCanceled = "57014"
+	// lockNotAvailable is a lock_timeout.
 	lockNotAvailable = "55P03"
+	// insufficientPrivilege is a missing GRANT.
+	insufficientPrivilege = "42501"
 )
 
 // IsDown reports whether err means that the database was unavailable, as opposed to an answer from
-// it.
+// it. A statement that took too long, or that waited too long for a lock, was answered: the next
+// one may be as quick as ever.
 func IsDown(err error) bool {
-	var answer interface{ SQLState() string }
-	if !errors.As(err, &answer) {
+	if _, connecting := errors.AsType[*connectError](err); connecting {
 		return true
 	}
-	switch class := answer.SQLState(); {
-	case len(class) < 2:
-		return false
-	case class == lockNotAvailable, class == readOnly: // another session has locked the table for a while, or a failover is in progress
+	code, answered := stateOf(err)
+	switch {
+	case !answered:
 		return true
-	default: // connection exception, insufficient resources, operator intervention
-		return class[:2] == "08" || class[:2] == "53" || class[:2] == "57"
+	case len(code) < 2 || code == queryCanceled:
+		return false
+	case code == readOnly: // a failover is in progress
+		return true
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.SeverityUnlocalized == "FATAL" || pg.SeverityUnlocalized == "PANIC") {
+		return true // the server has ended the session
+	}
+	switch code[:2] {
+	case "08", "53", "57": // connection exception, insufficient resources, operator intervention
+		return true
+	}
+	return false
+}
+
+// stateOf returns the SQLSTATE of an error that the server has sent.
+func stateOf(err error) (code string, answered bool) {
+	var answer interface{ SQLState() string }
+	if !errors.As(err, &answer) {
+		return "", false
+	}
+	return answer.SQLState(), true
+}
+
+// Reporter takes what the statements of a relay have come to. A dispatch.Dispatcher is one.
+type Reporter interface {
+	ReportDatabase(err error)
+	ReportRefusal(r observe.Refusal)
+}
+
+// Report passes on what the statements of a part of the relay have come to, nil if all is well: the
+// database is unavailable, or it answers and refuses them.
+func Report(to Reporter, part string, err error) {
+	if err != nil && IsDown(err) {
+		to.ReportDatabase(err)
+		return
+	}
+	to.ReportDatabase(nil)
+	r := observe.Refusal{Part: part, Err: err}
+	if err != nil {
+		r.Code, _ = stateOf(err)
+		r.Cure = Cure(r.Code)
+	}
+	to.ReportRefusal(r)
+}
+
+// Cure says what a person can do about a statement of a relay that the database refuses with a
+// SQLSTATE.
+func Cure(code string) string {
+	switch {
+	case code == insufficientPrivilege:
+		return "give the relay's role its privileges: notifyd migrate --print-grants prints the statements"
+	case code == queryCanceled:
+		return "find what makes the statement slow: the database's load, a trigger on the tables, or a table that needs VACUUM"
+	case code == lockNotAvailable:
+		return "find the session that holds a lock on the tables for so long, in pg_locks, and end its transaction"
+	case code == "P0001", code[:min(2, len(code))] == "23":
+		return "correct or drop the trigger or the constraint that refuses the change; it is not one of notifyd's"
+	case code[:min(2, len(code))] == "42":
+		return "notifyd doctor compares the tables with what this version needs"
+	default:
+		return "see the error, and the database's log"
 	}
 }

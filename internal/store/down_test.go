@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func TestIsDown(t *testing.T) {
@@ -19,8 +21,10 @@ func TestIsDown(t *testing.T) {
 		"no connection":  {state("08006"), true},
 		"disk full":      {state("53100"), true},
 		"read only":      {state("25006"), true},
-		"lock timeout":   {state("55P03"), true},
-		"timeout":        {state("57014"), true},
+		"lock timeout":   {state("55P03"), false},
+		"timeout":        {state("57014"), false},
+		"ended session":  {&pgconn.PgError{Code: "25P03", SeverityUnlocalized: "FATAL"}, true},
+		"no session":     {&connectError{state("28P01")}, true},
 		"no code":        {state(""), false},
 	} {
 		if got := IsDown(tc.err); got != tc.want {

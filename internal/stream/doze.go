@@ -21,7 +21,7 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 			v.become(asleep) // and all units read once more
 			return 0, false
 		}
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() == nil {
 			v.report(err)
 		}
 		if v.rest(ctx, pause, tick.C) {

@@ -97,12 +97,16 @@ func New(o Options) *Engine {
 		w.Others = slices.DeleteFunc(slices.Compact(slices.Clone(patterns)), func(p string) bool { return slices.Contains(w.Patterns, p) })
 	}
 	e.vigil = newVigil(o.Limits.PollInterval, o.Bell)
-	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, e.report, e.lookAfter, e.witnesses.mark
+	e.vigil.wakeAll, e.vigil.report, e.vigil.look, e.vigil.mark = e.wakeAll, func(err error) { e.report("bell", err) }, e.lookAfter, e.witnesses.mark
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
-		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost,
+		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
 	}, o.Log)
 	return e
 }
+
+// accepted records that the database refuses a part of the engine nothing any more, or that the part
+// has ended.
+func (e *Engine) accepted(part string) { e.d.ReportRefusal(observe.Refusal{Part: part}) }
 
 // wantedOf returns the configuration of a destination for the keeper.
 func (e *Engine) wantedOf(name string) Wanted {
@@ -230,7 +234,8 @@ func (e *Engine) poke(seek bool) {
 
 func (e *Engine) wakeAll() { e.poke(false) }
 
-func (e *Engine) report(err error) { e.d.ReportDatabase(err) }
+// report passes on what the statements of a part of the engine have come to.
+func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
 
 // gained starts a unit.
 func (e *Engine) gained(p Position) {
@@ -338,7 +343,7 @@ func (e *Engine) watchLast(ctx context.Context) {
 			return nil
 		})
 		if ctx.Err() == nil {
-			e.report(err)
+			e.report("highest id", err)
 		}
 		sleep(ctx, lastEvery)
 	}

@@ -66,6 +66,9 @@ type KeeperOptions struct {
 	// each call of Gained, and may take as long as that takes; the unit is not gained again before
 	// it has returned.
 	Lost func(destination string, part int)
+	// Report, if set, is called with what the statements of a part of the keeper have come to: nil if
+	// all is well.
+	Report func(part string, err error)
 }
 
 // Keeper owns units for one relay: a session holds the locks of the units, and they end with it.
@@ -187,6 +190,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return nil
 		}
 		away.begin(err)
+		if !store.IsDown(err) { // others notice that the database does not answer
+			k.report(err)
+		}
 		if time.Since(began) > longestReconnect {
 			pause.Reset()
 		}
@@ -210,6 +216,13 @@ func (k *Keeper) serve(ctx context.Context, up func()) error {
 	defer t.end()
 	up()
 	return t.run(ctx)
+}
+
+// report passes on what has become of the session.
+func (k *Keeper) report(err error) {
+	if k.options.Report != nil {
+		k.options.Report("session that owns units", err)
+	}
 }
 
 // lose stops a unit.

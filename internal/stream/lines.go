@@ -110,7 +110,7 @@ func (u *unit) store(ctx context.Context, conn *pgx.Conn) error {
 	if err := u.save(ctx, conn); err != nil {
 		return err
 	}
-	u.e.report(nil)
+	u.e.report(u.part, nil)
 	for key, name := range u.shelf.drains {
 		u.shelf.continueLine(key, name)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -81,9 +82,13 @@ func (r *router) hinted(seek bool) { //nolint:revive // it is what the caller kn
 	}
 }
 
+// partRouter is the router's name in reports.
+const partRouter = "router"
+
 // run works until ctx ends. It returns an error if the unit is lost.
 func (r *router) run(ctx context.Context) error {
-	pause := reconnectPauses()
+	pauses := store.NewPauses()
+	defer r.e.accepted(partRouter)
 	for ctx.Err() == nil {
 		err := r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
 		r.publish()
@@ -91,10 +96,11 @@ func (r *router) run(ctx context.Context) error {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return err
 		case err != nil && ctx.Err() == nil:
-			r.e.report(err)
-			sleep(ctx, pause.NextBackOff())
+			r.e.report(partRouter, err)
+			sleep(ctx, pauses.After(err))
 		case err == nil:
-			pause.Reset()
+			pauses.Reset()
+			r.e.accepted(partRouter)
 			if !r.yielded {
 				r.wait(ctx)
 			}
@@ -324,7 +330,7 @@ func (r *router) save(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	r.e.report(nil)
+	r.e.report(partRouter, nil)
 	r.pending, r.dirty, r.savedAt = nil, false, time.Now()
 	r.saves++
 	return nil

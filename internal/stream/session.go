@@ -24,6 +24,10 @@ const (
 	// unitLockTimeout bounds the wait for the row of a position that another session is writing:
 	// the session must prove life meanwhile.
 	unitLockTimeout = 300 * time.Millisecond
+	// writeWithin bounds the write of a position's owner, which fires the triggers of the table. It is
+	// above the statement_timeout: the session outlives a write that takes too long, and with it the
+	// other units.
+	writeWithin = store.RoundTripTimeout
 	// creating is the object of the lock under which positions are created. All locks are of one
 	// class. Objects above 0 are units, held by their owners; 0 is held shared by members; an
 	// object below 0 is held shared by members that want the unit with the negated number.
@@ -41,8 +45,15 @@ type dbSession struct {
 	me      int32          // process id of the server process
 	class   int32          // class of all locks
 	shown   []int32        // the units that others see this relay wants, ascending
-	refused map[int32]bool // units whose position could not be written
-	known   map[int32]bool // sessions that own units without being members, and were looked at
+	refused map[int32]*refusal // units whose position could not be written
+	known   map[int32]bool     // sessions that own units without being members, and were looked at
+}
+
+// refusal is a unit whose position could not be written. Until its next attempt the session has
+// time for the other units: no delivery begins while a statement keeps the session from its proof.
+type refusal struct {
+	pauses store.Pauses
+	next   time.Time
 }
 
 // openSession connects, and checks that the table is a stream and stays one.
@@ -51,7 +62,10 @@ func openSession(ctx context.Context, c *store.Connector, o KeeperOptions, log *
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &dbSession{conn: conn, options: o, log: log, channel: outboxsql.Channel(c.Schema), schema: c.Schema, refused: make(map[int32]bool), known: make(map[int32]bool)}
+	s := &dbSession{
+		conn: conn, options: o, log: log, channel: outboxsql.Channel(c.Schema), schema: c.Schema,
+		refused: make(map[int32]*refusal), known: make(map[int32]bool),
+	}
 	hangUp := func() { s.close(ctx) }
 	if err := s.begin(ctx, c.Schema); err != nil {
 		hangUp()
@@ -228,6 +242,9 @@ func (s *dbSession) show(ctx context.Context, units []int32) error {
 
 // take implements session.
 func (s *dbSession) take(ctx context.Context, unit int32) (*taken, error) {
+	if r := s.refused[unit]; r != nil && time.Now().Before(r.next) {
+		return nil, nil
+	}
 	var locked bool
 	err := s.trip(ctx, func(ctx context.Context) error {
 		return s.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, s.class, unit).Scan(&locked)
@@ -236,12 +253,14 @@ func (s *dbSession) take(ctx context.Context, unit int32) (*taken, error) {
 		return nil, err
 	}
 	var got *taken
-	err = s.trip(ctx, func(ctx context.Context) (err error) {
+	err = within(ctx, writeWithin, func(ctx context.Context) (err error) {
 		got, err = takeOver(ctx, s.conn, s.options.Owner, unit)
 		return err
 	})
 	if err == nil {
-		delete(s.refused, unit)
+		if delete(s.refused, unit); len(s.refused) == 0 {
+			s.report(nil)
+		}
 		got.Backend = s.me
 		return got, nil
 	}
@@ -255,7 +274,7 @@ func (s *dbSession) take(ctx context.Context, unit int32) (*taken, error) {
 // release implements session.
 func (s *dbSession) release(ctx context.Context, p Position, how departure) error {
 	if how == cleanly {
-		err := s.trip(ctx, func(ctx context.Context) error {
+		err := within(ctx, writeWithin, func(ctx context.Context) error {
 			_, err := s.conn.Exec(ctx, sqlHandOver, p.Unit, p.Epoch)
 			return err
 		})
@@ -285,10 +304,20 @@ func (s *dbSession) isLost(err error) bool {
 	return !ok || pg.Code == readOnly || s.conn.IsClosed() || s.conn.PgConn().TxStatus() != 'I'
 }
 
-// complain logs once per unit that its position could not be written.
+// complain reports that the position of a unit could not be written, and postpones the next attempt.
 func (s *dbSession) complain(ctx context.Context, unit int32, err error) {
-	if !s.refused[unit] {
-		s.refused[unit] = true
+	r := s.refused[unit]
+	if r == nil {
+		r = &refusal{pauses: store.NewPauses()}
+		s.refused[unit] = r
 		s.log.WarnContext(ctx, "the position of a unit could not be written; trying again", "unit", unit, "err", err)
+	}
+	r.next = time.Now().Add(r.pauses.After(err))
+	s.report(err)
+}
+
+func (s *dbSession) report(err error) {
+	if s.options.Report != nil {
+		s.options.Report("owners of units", err)
 	}
 }

@@ -127,6 +127,7 @@ func (t *tenure) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.k.report(nil)
 	t.leaveOutSlow(seen.picture)
 	if err := t.dropFenced(ctx, seen.rows); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -27,6 +28,7 @@ const (
 type unit struct {
 	e    *Engine
 	name string
+	part string // its name in reports
 	lane dispatch.Lane
 	pos  Position
 	wake chan struct{} // capacity 1: an answer, room, a notification
@@ -56,7 +58,7 @@ type unit struct {
 
 func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
-		e: e, name: p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
+		e: e, name: p.Destination, part: "destination " + p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
 		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(lane), ledger: ledger{head: p.Head},
 		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)},
 	}
@@ -78,7 +80,8 @@ func (u *unit) poke() {
 // running. It returns an error if the unit is lost.
 func (u *unit) run(ctx context.Context) error {
 	u.lane.Own(u.poke)
-	pause := reconnectPauses()
+	pauses := store.NewPauses()
+	defer u.e.accepted(u.part)
 	defer u.publish()
 	for ctx.Err() == nil {
 		err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error {
@@ -92,10 +95,11 @@ func (u *unit) run(ctx context.Context) error {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return u.leave(ctx, err)
 		case err != nil && ctx.Err() == nil:
-			u.e.report(err)
-			sleep(ctx, pause.NextBackOff())
+			u.e.report(u.part, err)
+			sleep(ctx, pauses.After(err))
 		case err == nil:
-			pause.Reset()
+			pauses.Reset()
+			u.e.accepted(u.part)
 			if !u.yielded {
 				u.wait(ctx)
 			}
