@@ -222,8 +222,8 @@ func newReplayCmd(p *program) *cobra.Command {
 		Short: "Many dead letters replayed at once, beside another destination",
 		Long: `replay makes dead letters of a few aggregates for one destination, and replays all of
 them at once. It takes the time until the last one is delivered, and the time from a
-commit to the call of the handler of events for another destination: without the
-replay, and beside it. It exits with 1 if a letter was lost, or, in a stream, came
+commit to the call of the handler of events for another destination: before and after
+the replay, and beside it. It exits with 1 if a letter was lost, or, in a stream, came
 after a later one of its aggregate.`,
 		Example: "  bench replay --mode both\n  bench replay --letters 100000 --keys 5 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -240,7 +240,7 @@ after a later one of its aggregate.`,
 	cmd.Flags().IntVar(&o.Letters, "letters", 1_000_000, "`number` of dead letters")
 	cmd.Flags().IntVar(&o.Keys, "keys", 20, "`number` of aggregates that they belong to")
 	cmd.Flags().IntVar(&o.Rate, "rate", 200, "events per `second` for the other destination")
-	cmd.Flags().IntVar(&o.Seconds, "seconds", 20, "`seconds` to measure the other destination for before the replay")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 20, "`seconds` to measure the other destination for before the replay, and again after it")
 	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }

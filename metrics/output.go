@@ -86,6 +86,13 @@ func (o output) relay(s *observe.Stats) {
 	}
 	o.listener(s.Listener)
 	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
+	refused := make(map[string]int)
+	for _, r := range s.Refusals {
+		refused[r.Code]++
+	}
+	for code, n := range refused {
+		o.gauge("notifyd_database_refuses", float64(n), code)
+	}
 	for role, c := range byRole(s.Connections) {
 		o.gauge("notifyd_connections", float64(c.Open), role)
 		o.counter("notifyd_connections_opened_total", c.Opened, role)

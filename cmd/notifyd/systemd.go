@@ -104,6 +104,8 @@ func statusOf(s notifyd.Stats) string {
 	switch {
 	case s.DatabaseDown:
 		return "the database does not answer"
+	case len(s.Refusals) > 0:
+		return "the database refuses: " + s.Refusals[0].Err.Error()
 	case len(down) > 0:
 		return "delivering; unavailable: " + strings.Join(down, ", ")
 	default:

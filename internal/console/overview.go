@@ -113,6 +113,9 @@ func notesOf(s snapshot) (notes []note) {
 	if s.stats.DatabaseDown {
 		notes = append(notes, note{Text: "The database does not answer the relay. Nothing is delivered until it does.", Bad: true})
 	}
+	for _, r := range s.stats.Refusals {
+		notes = append(notes, note{Text: fmt.Sprintf("The database refuses what the relay asks for (%s): %v. Nothing is delivered that cannot be recorded. To do: %s.", r.Part, r.Err, r.Cure), Bad: true})
+	}
 	if l := s.stats.Listener; l != nil && (!l.Listening || l.Trouble != nil) {
 		notes = append(notes, note{Text: "Notifications are not heard: events are found by polling."})
 	}

@@ -18,6 +18,8 @@ const (
 	bellTrigger = "outbox_events_bell"
 	// keyFunction is the function of the triggers that keep the keys of a partitioned table.
 	keyFunction = "outbox_key"
+	// fingerprintFunction is the function of the trigger that groups dead letters.
+	fingerprintFunction = "outbox_fingerprint"
 )
 
 // trigger is a row of pg_trigger.
@@ -26,15 +28,15 @@ type trigger struct {
 	Definition              string
 }
 
-func (e *exam) triggers(ctx context.Context) ([]trigger, error) {
+func (e *exam) triggers(ctx context.Context, table string) ([]trigger, error) {
 	return rows[trigger](ctx, e.conn, `SELECT t.tgname::text, t.tgenabled::text, p.proname::text, pg_get_triggerdef(t.oid)
 		FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-		WHERE t.tgrelid = to_regclass($1) AND NOT t.tgisinternal ORDER BY t.tgname`, e.table("outbox_events"))
+		WHERE t.tgrelid = to_regclass($1) AND NOT t.tgisinternal ORDER BY t.tgname`, e.table(table))
 }
 
 // checkTrigger checks whether the bell can ring at all.
 func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
-	all, err := e.triggers(ctx)
+	all, err := e.triggers(ctx, "outbox_events")
 	if err != nil {
 		return "", nil, err
 	}
@@ -63,20 +65,24 @@ func judgeTrigger(table string, t trigger) []Finding {
 	return nil
 }
 
-// checkOtherTriggers reports other triggers that run with every event that is written.
+// checkOtherTriggers reports other triggers that run with every event that is written, or with what
+// the relay records of its delivery.
 func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error) {
-	all, err := e.triggers(ctx)
-	if err != nil {
-		return "", nil, err
-	}
 	var findings []Finding
-	for _, t := range all {
-		if t.Name != bellTrigger && t.Function != keyFunction && t.Enabled != "D" {
-			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table("outbox_events")),
-				"The trigger %s does not belong to notifyd: it runs with every write to outbox_events, and one that notifies makes commits wait for each other.", t.Name))
+	for _, table := range []string{"outbox_events", "outbox_deliveries", "outbox_positions"} {
+		all, err := e.triggers(ctx, table)
+		if err != nil {
+			return "", nil, err
+		}
+		for _, t := range all {
+			if t.Name == bellTrigger || t.Function == keyFunction || t.Function == fingerprintFunction || t.Enabled == "D" {
+				continue
+			}
+			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table(table)),
+				"The trigger %s does not belong to notifyd: it runs with writes to %s. One that notifies makes commits wait for each other; one that raises an error while the relay records a delivery stops the relay.", t.Name, table))
 		}
 	}
-	return "No other trigger runs when events are written.", findings, nil
+	return "No other trigger runs when events are written, or when deliveries are recorded.", findings, nil
 }
 
 // checkReplicationRole looks for settings under which no trigger fires.

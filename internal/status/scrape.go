@@ -22,9 +22,11 @@ const scrapeTimeout = 2 * time.Second
 type Relay struct {
 	Address string `json:"address"`
 	// Listening and DatabaseUp report its health; Awake, whether it keeps the bell silent.
-	Listening    bool               `json:"listening"`
-	DatabaseUp   bool               `json:"database_up"`
-	Awake        bool               `json:"awake"`
+	Listening  bool `json:"listening"`
+	DatabaseUp bool `json:"database_up"`
+	Awake      bool `json:"awake"`
+	// Refused are the SQLSTATEs with which the database refuses what the relay asks for.
+	Refused      []string           `json:"refused,omitempty"`
 	Destinations []RelayDestination `json:"destinations"`
 }
 
@@ -62,8 +64,9 @@ func scrape(ctx context.Context, a admin.Access) *Relay {
 }
 
 var (
-	sample = regexp.MustCompile(`^(notifyd_\w+)(?:\{(.*)\})? (\S+)$`)
-	label  = regexp.MustCompile(`(\w+)="([^"\\]*)"`)
+	sample   = regexp.MustCompile(`^(notifyd_\w+)(?:\{(.*)\})? (\S+)$`)
+	sqlState = regexp.MustCompile(`^[0-9A-Z]{5}$`)
+	label    = regexp.MustCompile(`(\w+)="([^"\\]*)"`)
 )
 
 // parseRelay reads the text format of Prometheus, as far as a relay writes it;
@@ -87,7 +90,7 @@ func parseRelay(address string, r io.Reader) *Relay {
 		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
 			labels[l[1]] = l[2]
 		}
-		relay.set(m[1], value)
+		relay.set(m[1], labels, value)
 		if name := labels["destination"]; name != "" {
 			if byName[name] == nil {
 				byName[name] = &RelayDestination{Name: name}
@@ -105,8 +108,12 @@ func parseRelay(address string, r io.Reader) *Relay {
 	return relay
 }
 
-func (r *Relay) set(name string, value float64) {
+func (r *Relay) set(name string, labels map[string]string, value float64) {
 	switch name {
+	case "notifyd_database_refuses":
+		if value > 0 && sqlState.MatchString(labels["code"]) {
+			r.Refused = append(r.Refused, labels["code"])
+		}
 	case "notifyd_listener_connected":
 		r.Listening = value == 1
 	case "notifyd_database_up":

@@ -2,6 +2,7 @@ package status
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,8 @@ notifyd_destination_running{destination="mail"} 4
 notifyd_destination_queued{destination="mail"} 7
 notifyd_listener_connected 1
 notifyd_database_up 1
+notifyd_database_refuses{code="42501"} 2
+notifyd_database_refuses{code="57014"} 0
 notifyd_bell_awake 0
 go_goroutines 12
 `
@@ -36,6 +39,12 @@ func TestParseRelay(t *testing.T) {
 	r := parseRelay("host:1", strings.NewReader(metricsText))
 	if r == nil || r.Address != "host:1" || !r.Listening || !r.DatabaseUp || r.Awake || len(r.Destinations) != 2 {
 		t.Fatalf("%+v", r)
+	}
+	if !slices.Equal(r.Refused, []string{"42501"}) {
+		t.Errorf("refused %q", r.Refused)
+	}
+	if a := (&Status{Relay: r}).attention(); len(a) == 0 || !strings.Contains(a[0].Text, "SQLSTATE 42501") || !strings.Contains(a[0].Cure, "--print-grants") {
+		t.Errorf("attention %+v", a)
 	}
 	if r.Destinations[0].Name != "audit" || r.Destinations[0].Delivered != 1e6 || !r.Destinations[0].Paused {
 		t.Errorf("%+v", r.Destinations[0])
