@@ -27,6 +27,7 @@
 //	read.go       the statements of a claim
 //	settle.go     the statements of a settlement
 //	ranged.go     gives ids their range, for partitions
-//	keeper.go     writes and renews leases; finds unrouted events that have gained a route
+//	keeper.go     writes and renews leases
+//	reroute.go    finds unrouted events that have gained a route
 //	takeover.go   takes over the leases of dead relays
 package queue

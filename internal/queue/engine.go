@@ -44,6 +44,7 @@ type Engine struct {
 	ringer *ringer
 
 	companions []int32 // the sessions that claimed at the last round of housekeeping, nil before the first
+	rerouted   int     // events that have gained a route, of which nothing was logged yet
 
 	again sync.Once // ids that begin again were reported
 
@@ -148,15 +149,22 @@ func (e *Engine) Stats(s *observe.Stats) {
 // polled: the deliveries of a dead relay must not wait for a poll.
 const houseEvery = time.Second
 
+// houseAgain is the pause between two rounds while there is more to do: it leaves the database to
+// those who deliver.
+const houseAgain = 100 * time.Millisecond
+
 // keepHouse takes over leases of dead relays, and finds unrouted events that have gained a route.
 func (e *Engine) keepHouse(ctx context.Context) {
 	failing := store.NewPauses()
 	for ctx.Err() == nil {
-		err := e.houseRound(ctx)
+		more, err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report("housekeeping", err)
 		}
 		pause := jittered(min(e.limits.PollInterval, houseEvery))
+		if more {
+			pause = min(pause, houseAgain)
+		}
 		if err != nil {
 			pause = max(pause, failing.After(err))
 		} else {
@@ -166,11 +174,11 @@ func (e *Engine) keepHouse(ctx context.Context) {
 	}
 }
 
-// houseRound is one round of housekeeping.
-func (e *Engine) houseRound(ctx context.Context) error {
+// houseRound is one round of housekeeping. It reports whether there is more to do at once.
+func (e *Engine) houseRound(ctx context.Context) (more bool, err error) {
 	n, err := e.House.TakeOver(ctx, e.leases.tokens.now)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if n > 0 {
 		e.leases.taken.Add(uint64(n))
@@ -178,14 +186,17 @@ func (e *Engine) houseRound(ctx context.Context) error {
 		e.sched.dueNow()
 	}
 	if err := e.lookAfterOthers(ctx); err != nil {
-		return err
+		return false, err
 	}
-	n, err = e.House.Reroute(ctx, e.d.Routed)
-	if err == nil && n > 0 {
-		e.Log.InfoContext(ctx, "event types without a route have gained one", "event_types", n)
+	n, more, err = e.House.Reroute(ctx, e.d.Routed)
+	if n > 0 {
 		e.sched.dueNow()
 	}
-	return err
+	if e.rerouted += n; !more && e.rerouted > 0 {
+		e.Log.InfoContext(ctx, "events without a route have gained one", "events", e.rerouted)
+		e.rerouted = 0
+	}
+	return more, err
 }
 
 // lookAfterOthers has the table swept when a session that claimed has ended: the marks have passed

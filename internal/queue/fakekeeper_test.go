@@ -130,18 +130,17 @@ func (k *fakeKeeper) TakeOver(ctx context.Context, mine func() Tokens) (n int, e
 	return n, nil
 }
 
-func (k *fakeKeeper) Reroute(ctx context.Context, match func(string) bool) (n int, err error) {
+func (k *fakeKeeper) Reroute(ctx context.Context, match func(string) bool) (n int, more bool, err error) {
 	if _, err := k.enter(ctx, "reroute"); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	k.db.mu.Lock()
 	defer k.db.mu.Unlock()
-	types := make(map[string]bool)
 	for _, row := range k.db.rows {
 		if row.State == EntryUnrouted && match(row.EventType) {
 			row.State, row.due = EntryRetry, time.Now()
-			types[row.EventType] = true
+			n++
 		}
 	}
-	return len(types), nil
+	return n, false, nil
 }

@@ -17,11 +17,12 @@ type Keeper struct {
 	options SessionOptions
 
 	checked *pgx.Conn // the session on which TakeOver has checked the relay's own leases; Do guards it
+	walk    walk      // of Reroute
 }
 
 // NewKeeper returns a keeper that connects on first use. The caller closes it.
 func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
-	return &Keeper{Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Refused: o.Refused}), options: o}
+	return &Keeper{Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Refused: o.Refused}), options: o, walk: newWalk()}
 }
 
 // Finish implements [LeaseKeeper].
@@ -108,39 +109,6 @@ func (k *Keeper) Renew(ctx context.Context, tokens []int64) error {
 			k.options.Owner, tokens, k.options.Lease.Microseconds())
 		return err
 	})
-}
-
-// Reroute implements [Housekeeper].
-func (k *Keeper) Reroute(ctx context.Context, match func(string) bool) (n int, err error) {
-	err = k.Do(ctx, "find unrouted events", func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, `WITH RECURSIVE t(type) AS (
-				(SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' ORDER BY event_type LIMIT 1)
-				UNION ALL
-				SELECT (SELECT event_type FROM outbox_deliveries WHERE state = 'unrouted' AND event_type > t.type ORDER BY event_type LIMIT 1)
-				FROM t WHERE t.type IS NOT NULL)
-			SELECT type FROM t WHERE type IS NOT NULL`)
-		if err != nil {
-			return err
-		}
-		types, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return err
-		}
-		routed := []string{}
-		for _, t := range types {
-			if match(t) {
-				routed = append(routed, t)
-			}
-		}
-		n = len(routed)
-		if n == 0 {
-			return nil
-		}
-		_, err = c.Exec(ctx, `UPDATE outbox_deliveries SET state = 'retry', available_at = clock_timestamp(), updated_at = clock_timestamp(),
-			error_class = NULL, last_error = NULL WHERE state = 'unrouted' AND event_type = ANY($1)`, routed)
-		return err
-	})
-	return n, err
 }
 
 var (

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -60,7 +61,7 @@ func TestFinish(t *testing.T) {
 			if _, err := k.TakeOver(t.Context(), none); err != nil {
 				t.Error(err)
 			}
-			if _, err := k.Reroute(t.Context(), func(string) bool { return true }); err != nil {
+			if _, _, err := k.Reroute(t.Context(), func(string) bool { return true }); err != nil {
 				t.Error(err)
 			}
 			if _, _, err := k.Purge(t.Context(), store.AllIDs(), time.Hour, 10); err != nil {
@@ -172,16 +173,55 @@ func TestReroute(t *testing.T) {
 	}
 	k := d.keeper(options())
 	var asked []string
-	n, err := k.Reroute(t.Context(), func(eventType string) bool {
+	n, more, err := k.Reroute(t.Context(), func(eventType string) bool {
 		asked = append(asked, eventType)
 		return eventType == "b" || eventType == "a.b"
 	})
-	if err != nil || n != 2 || !slices.Equal(asked, []string{"a", "a.b", "b", "c"}) {
-		t.Errorf("%d types rerouted, asked for %v, %v", n, asked, err)
+	if err != nil || n != 3 || more || !slices.Equal(asked, []string{"a", "a.b", "b", "c"}) {
+		t.Errorf("%d events rerouted, asked for %v, %v", n, asked, err)
 	}
 	d.expect("rerouted", deliveries, "1/ unrouted 0", "2/ retry 0", "3/ retry 0", "4/ unrouted 0", "5/ retry 0")
 	d.expect("due at once", `SELECT format('%s', event_id) FROM outbox_deliveries WHERE state = 'retry' AND available_at > clock_timestamp()`)
-	if n, err := k.Reroute(t.Context(), func(string) bool { return false }); n != 0 || err != nil {
+	if n, more, err := k.Reroute(t.Context(), func(string) bool { return false }); n != 0 || more || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
+}
+
+// TestRerouteMany: rerouting goes on in pages that are small enough for the server, whatever else is
+// in the table, and each row is read once.
+func TestRerouteMany(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	const many = 600
+	d.exec(`INSERT INTO outbox_deliveries (event_id, event_type, destination, state)
+		SELECT i, CASE WHEN i % 3 = 0 THEN 'b' ELSE 'a' END, CASE WHEN i % 2 = 0 THEN '' ELSE 'x' END, CASE WHEN i % 2 = 0 THEN 'unrouted' ELSE 'retry' END
+		FROM generate_series(1, 2 * $1::int) AS i`, many)
+	d.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
+		CREATE TRIGGER slow BEFORE UPDATE ON outbox_deliveries FOR EACH ROW EXECUTE FUNCTION slow()`)
+	k := d.keeper(options())
+	err := k.Do(t.Context(), "shorten the timeout", func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `SET statement_timeout = '150ms'`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	total, canceled := 0, 0
+	for more := true; more; {
+		var n int
+		after := k.walk.after
+		if n, more, err = k.Reroute(t.Context(), func(eventType string) bool { return eventType == "a" }); store.IsCanceled(err) {
+			canceled++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if total += n; more && k.walk.after < after {
+			t.Fatalf("the walk goes back from %d to %d", after, k.walk.after)
+		}
+	}
+	if total != many*2/3 || canceled == 0 {
+		t.Errorf("%d events were rerouted, want %d; %d statements took too long", total, many*2/3, canceled)
+	}
+	d.expect("left", `SELECT format('%s %s', state, count(*)) FROM outbox_deliveries GROUP BY state ORDER BY state`,
+		fmt.Sprint("retry ", many+many*2/3), fmt.Sprint("unrouted ", many/3))
 }

@@ -127,7 +127,7 @@ func TestPlansAsRun(t *testing.T) {
 			_, err = k.TakeOver(t.Context(), none)
 		}
 		if err == nil {
-			_, err = k.Reroute(t.Context(), func(string) bool { return true })
+			_, _, err = k.Reroute(t.Context(), func(string) bool { return true })
 		}
 		if err == nil {
 			_, _, err = k.Purge(t.Context(), store.AllIDs(), time.Hour, 100)

@@ -185,9 +185,9 @@ type Housekeeper interface {
 	// were. It does the same for leases of this relay that are not live according to mine: a crash
 	// of the database has undone the commit that ended them.
 	TakeOver(ctx context.Context, mine func() Tokens) (int, error)
-	// Reroute makes due again the unrouted events whose type matches, and returns the number of
-	// event types.
-	Reroute(ctx context.Context, match func(eventType string) bool) (int, error)
+	// Reroute makes due again unrouted events whose type matches, for a bounded time. It returns how
+	// many there were, and whether there may be more.
+	Reroute(ctx context.Context, match func(eventType string) bool) (n int, more bool, err error)
 }
 
 // Companions lists the sessions that claim from the tables of the database, those of this relay among

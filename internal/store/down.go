@@ -44,6 +44,12 @@ func IsDown(err error) bool {
 	return false
 }
 
+// IsCanceled reports whether the server gave up a statement that took too long.
+func IsCanceled(err error) bool {
+	code, _ := stateOf(err)
+	return code == queryCanceled
+}
+
 // stateOf returns the SQLSTATE of an error that the server has sent.
 func stateOf(err error) (code string, answered bool) {
 	var answer interface{ SQLState() string }

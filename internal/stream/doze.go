@@ -18,10 +18,11 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 	for ctx.Err() == nil {
 		over, err := v.goOn(ctx, &d)
 		if over {
+			v.report(nil)
 			v.become(asleep) // and all units read once more
 			return 0, false
 		}
-		if ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			v.report(err)
 		}
 		if v.rest(ctx, pause, tick.C) {

@@ -42,9 +42,9 @@ type dbSession struct {
 	channel string
 	schema  string
 
-	me      int32          // process id of the server process
-	class   int32          // class of all locks
-	shown   []int32        // the units that others see this relay wants, ascending
+	me      int32              // process id of the server process
+	class   int32              // class of all locks
+	shown   []int32            // the units that others see this relay wants, ascending
 	refused map[int32]*refusal // units whose position could not be written
 	known   map[int32]bool     // sessions that own units without being members, and were looked at
 }
