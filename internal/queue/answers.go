@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -14,7 +15,7 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	defer s.idle.wakeAll()
 	s.tally.asked(q.Source, err != nil)
 	if err != nil {
-		s.failedLocked(q)
+		s.failedLocked(q, err)
 		return nil
 	}
 	if n := len(c.Work); n > 0 {
@@ -42,8 +43,10 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 	return anew
 }
 
-// failedLocked schedules another search for what the failed query looked for.
-func (s *scheduler) failedLocked(q *Query) {
+// failedLocked schedules another search for what the failed query looked for. After a lost
+// connection the full sweep finds whatever was locked. A query that took too long is repeated with
+// a smaller bound, and starts nothing that takes longer still.
+func (s *scheduler) failedLocked(q *Query, err error) {
 	// Perhaps the payloads were too much to read in time; successful claims correct this.
 	s.eventBytes = min(4*max(s.eventBytes, 1<<10), s.limits.Bytes)
 	switch q.Source {
@@ -51,18 +54,29 @@ func (s *scheduler) failedLocked(q *Query) {
 		s.due.claiming = false
 	case SourceSweep:
 		s.sweeping = false
+		if store.IsCanceled(err) {
+			s.span.canceled()
+		}
 		if q.lane != nil {
 			s.lagLocked(*q.lane, q.After)
 		}
-	case SourceIDs: // the full sweep finds them
+	case SourceIDs: // a sweep finds them
 	}
 	s.due.now = true
-	s.sweep.begin(sweepFull)
+	switch {
+	case store.IsDown(err):
+		s.sweep.begin(sweepFull)
+	case q.Source == SourceIDs:
+		s.sweep.begin(sweepLow)
+	}
 }
 
 func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 	now := time.Now()
 	last, full := q.After, c.Cut || len(c.Work) >= q.Limit
+	if s.span.ids > 0 {
+		s.span.took(q, now.Sub(q.asked), c.LastID)
+	}
 	if len(c.Work) > 0 {
 		last = c.Work[len(c.Work)-1].Event.ID
 		s.sweep.head = max(s.sweep.head, last)
@@ -72,7 +86,7 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 		s.caughtUpLocked(q, c)
 		return nil
 	}
-	if q.Reach && !full && c.Reach > last {
+	if q.Reach && !full && !q.step && c.Reach > last {
 		// The claim has read that far: the next one need not read the events of lagging lanes
 		// again.
 		s.sweep.head = max(s.sweep.head, c.Reach)

@@ -14,6 +14,7 @@
 //	answers.go    processes the results of queries
 //	sweep.go      cursor, marks; awake, ringing, drowsy, asleep
 //	doubt.go      marks beside transactions that stay open, and where ids begin again
+//	span.go       bounds the ids that a sweep passes after one that took too long
 //	lag.go        lanes that the common sweep passed over
 //	priority.go   which sweep goes first
 //	tally.go      counts queries, and measures how often the bell rings

@@ -63,7 +63,10 @@ func (s *fakeSession) claim(q Query) (c Claimed) {
 	}
 	c.Snapshot, c.Reach = snapshot, reach
 	if q.Doubt {
-		last := int64(len(s.db.order))
+		last := int64(0)
+		for _, id := range s.db.order {
+			last = max(last, id)
+		}
 		c.Open, c.LastID = slices.Collect(maps.Keys(s.db.open)), &last
 	}
 	return c

@@ -68,7 +68,9 @@ func (s *scheduler) lagQueryLocked(now time.Time) (Query, bool) {
 		// Types that were never seen may be for this lane. Events beyond the common sweep are left
 		// to the common sweep.
 		others := s.route.TypesOf(func(lanes []dispatch.Lane) bool { return !slices.Contains(lanes, l) })
-		return Query{Source: SourceSweep, After: g.after, Upto: s.sweep.head, Limit: room, Bytes: s.limits.Bytes, Skip: others, lane: &l, asked: now}, true
+		q := Query{Source: SourceSweep, After: g.after, Limit: room, Bytes: s.limits.Bytes, Skip: others, lane: &l, asked: now}
+		q.Upto, q.step = s.span.upto(g.after, s.sweep.head)
+		return q, true
 	}
 	return Query{}, false
 }
@@ -88,6 +90,8 @@ func (s *scheduler) caughtUpLocked(q *Query, c *Claimed) {
 	g.after = g.given
 	if n := len(c.Work); n > 0 && (c.Cut || n >= q.Limit) {
 		g.after = min(g.after, c.Work[n-1].Event.ID)
+	} else if q.step {
+		g.after = min(g.after, q.Upto)
 	}
 	if g.after == math.MaxInt64 {
 		delete(s.lagged, *q.lane)

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -79,7 +77,7 @@ func (s *Session) Claim(ctx context.Context, q Query) (Claimed, error) {
 }
 
 func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err error) {
-	f, err := s.fly(ctx, func(p *pgconn.Pipeline) { s.queueClaim(p, q) })
+	f, err := s.fly(ctx, func(f *flight) { s.queueClaim(f, q) })
 	if err != nil {
 		return claimed, err
 	}
@@ -121,7 +119,7 @@ func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err erro
 		}
 		claimed.Work, claimed.Bytes = append(claimed.Work, w), claimed.Bytes+size
 	}
-	if _, err := reader.Close(); err != nil {
+	if err := f.end(reader); err != nil {
 		return claimed, err
 	}
 	if q.Source == SourceDue {
@@ -130,17 +128,17 @@ func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err erro
 	return claimed, err
 }
 
-func (s *Session) queueClaim(p *pgconn.Pipeline, q Query) {
-	p.SendQueryPrepared(stmtBegin, nil, nil, nil)
+func (s *Session) queueClaim(f *flight, q Query) {
+	f.send(stmtBegin, nil, nil, nil)
 	if q.Source == SourceSweep {
 		name := stmtSnapshot
 		if q.Doubt {
 			name = stmtDoubt
 		}
-		p.SendQueryPrepared(name, nil, nil, wire.AllBinary())
+		f.send(name, nil, nil, wire.AllBinary())
 	}
 	send := func(name string, args [][]byte, formats []int16) {
-		p.SendQueryPrepared(name, args, wire.AllBinary(), formats)
+		f.send(name, args, wire.AllBinary(), formats)
 	}
 	switch q.Source {
 	case SourceIDs:
@@ -148,7 +146,7 @@ func (s *Session) queueClaim(p *pgconn.Pipeline, q Query) {
 		send(stmtByIDs, s.byID(s.params, q.IDs), freshFormats())
 	case SourceSweep:
 		if q.Reach {
-			p.SendQueryPrepared(stmtReach, nil, nil, wire.AllBinary())
+			f.send(stmtReach, nil, nil, wire.AllBinary())
 		}
 		name, args := stmtSweep, [][]byte{wire.Int8(q.After), wire.Int8(int64(q.Limit)), wire.Int8(q.Upto)}
 		if len(q.Skip) > 0 {
@@ -200,8 +198,7 @@ func readSnapshot(f *flight, c *Claimed) error {
 			}
 		}
 	}
-	_, err = reader.Close()
-	return err
+	return f.end(reader)
 }
 
 // readDoubt reads the rest of sqlDoubt. A snapshot is "xmin:xmax:open,open,...".
@@ -237,8 +234,7 @@ func readReach(f *flight) (id int64, err error) {
 			return 0, err
 		}
 	}
-	_, err = reader.Close()
-	return id, err
+	return id, f.end(reader)
 }
 
 func readNextDue(f *flight) (time.Duration, error) {
@@ -256,8 +252,7 @@ func readNextDue(f *flight) (time.Duration, error) {
 			next = max(0, time.Duration(us)*time.Microsecond)
 		}
 	}
-	_, err = reader.Close()
-	return next, err
+	return next, f.end(reader)
 }
 
 // readWork reads one row of sqlFresh or sqlDue.

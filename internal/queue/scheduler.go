@@ -33,6 +33,7 @@ type scheduler struct {
 	hearing  hearing
 	sweeping bool // a sweep is in flight
 	sweep    sweep
+	span     span
 	lagged   map[dispatch.Lane]*lag // lanes that were passed over
 	turns    turns
 
@@ -50,6 +51,7 @@ type scheduler struct {
 // due is the state of searching for due deliveries. The scheduler's lock guards it.
 type due struct {
 	claiming bool // a claim of due deliveries is in flight
+	last     bool // the last query was for due deliveries: it is a sweep's turn
 	now      bool
 	blocked  bool      // a lane had no room at the last query
 	at       time.Time // zero: unknown
@@ -201,16 +203,31 @@ func (s *scheduler) next() (Query, bool) {
 }
 
 // pickLocked prefers work that waits for nothing but a claimer: first named ids, then due
-// deliveries, then sweeps.
+// deliveries and sweeps, in turns: however many deliveries of one destination are due, the fresh
+// events of others are found.
 func (s *scheduler) pickLocked(now time.Time) (Query, bool) {
 	if len(s.ids) > 0 {
 		q := Query{Source: SourceIDs, IDs: s.ids, Bytes: s.limits.Bytes, asked: now}
 		s.ids = nil
 		return q, true
 	}
-	if q, ok := s.dueQueryLocked(now); ok {
+	if !s.due.last {
+		if q, ok := s.dueQueryLocked(now); ok {
+			s.due.last = true
+			return q, true
+		}
+	}
+	s.due.last = false
+	if q, ok := s.anySweepLocked(now); ok {
 		return q, true
 	}
+	q, ok := s.dueQueryLocked(now)
+	s.due.last = ok
+	return q, ok
+}
+
+// anySweepLocked returns the next sweep, the common one or that of a lane.
+func (s *scheduler) anySweepLocked(now time.Time) (Query, bool) {
 	if s.sweeping {
 		return Query{}, false
 	}
@@ -241,7 +258,7 @@ func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 
 // sweepQueryLocked continues the common sweep, if any lane has room for the events it may find.
 func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
-	if s.sweep.start(now) && s.sweep.kind == sweepFull {
+	if s.sweep.start(now) && s.sweep.kind == sweepFull && s.sweep.cursor == beforeAll {
 		for _, g := range s.lagged {
 			g.back(beforeAll) // new events may be behind these positions, too
 		}
@@ -250,10 +267,12 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		s.due.now, s.due.nextPoll = true, now.Add(s.limits.PollInterval)
 	}
 	q := Query{
-		Source: SourceSweep, After: s.sweep.cursor, Upto: math.MaxInt64, Limit: s.limitLocked(), Bytes: s.limits.Bytes,
+		Source: SourceSweep, After: s.sweep.cursor, Limit: s.limitLocked(), Bytes: s.limits.Bytes,
 		Skip: s.skipLocked(), passes: len(s.lagged) > 0, asked: now,
 	}
-	q.Reach, q.Doubt = s.turns.ranked && len(q.Skip) > 0, s.sweep.doubts.any()
+	q.Upto, q.step = s.span.upto(q.After, math.MaxInt64)
+	// The next sweep need not step over the skipped events again.
+	q.Reach, q.Doubt = len(q.Skip) > 0, s.sweep.doubts.any() || s.span.ids > 0
 	if q.Limit > 0 {
 		s.sweeping = true
 		return q, true

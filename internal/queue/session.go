@@ -22,10 +22,11 @@ type Session struct {
 	options   SessionOptions
 	conn      *pgx.Conn
 	names     wire.Names
-	params    []byte // buffer for parameters, reused by every flight
-	expected  int    // expected number of events in the next claim: that of the last
-	ranged    bool   // outbox_events is partitioned: see ranged.go
-	refused   bool   // the database has refused the last settlement, and not accepted it since
+	params    []byte   // buffer for parameters, reused by every flight
+	sent      []string // names of the statements of a flight, reused by the next one
+	expected  int      // expected number of events in the next claim: that of the last
+	ranged    bool     // outbox_events is partitioned: see ranged.go
+	refused   bool     // the database has refused the last settlement, and not accepted it since
 }
 
 // SessionOptions configure the settlement of events, and the leases of a relay.
@@ -154,27 +155,46 @@ func prepareAll(ctx context.Context, conn *pgconn.PgConn, statements map[string]
 type flight struct {
 	pipeline *pgconn.Pipeline
 	cancel   context.CancelFunc
+	names    []string // of the statements
+	read     int      // how many of them are answered
 }
 
 // fly sends the queued statements. The context bounds the round trip only: a stopping relay still
 // reads the answer of a claim in flight.
-func (s *Session) fly(ctx context.Context, queue func(*pgconn.Pipeline)) (*flight, error) {
+func (s *Session) fly(ctx context.Context, queue func(*flight)) (*flight, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), store.RoundTripTimeout,
 		fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout))
-	p := s.conn.PgConn().StartPipeline(ctx)
-	queue(p)
-	if err := p.Sync(); err != nil {
+	f := &flight{pipeline: s.conn.PgConn().StartPipeline(ctx), cancel: cancel, names: s.sent[:0]}
+	queue(f)
+	s.sent = f.names
+	if err := f.pipeline.Sync(); err != nil {
 		cancel()
-		return nil, errors.Join(err, p.Close())
+		return nil, errors.Join(err, f.pipeline.Close())
 	}
-	return &flight{p, cancel}, nil
+	return f, nil
+}
+
+// send queues a prepared statement.
+func (f *flight) send(name string, args [][]byte, formats, results []int16) {
+	f.names = append(f.names, name)
+	f.pipeline.SendQueryPrepared(name, args, formats, results)
+}
+
+// failed adds to an error which statement the server has refused, and what bounded it.
+func (f *flight) failed(err error) error {
+	name := f.names[min(max(f.read-1, 0), len(f.names)-1)]
+	if bound := store.BoundOf(err); bound != "" {
+		return fmt.Errorf("statement %s (%s): %w", name, bound, err)
+	}
+	return fmt.Errorf("statement %s: %w", name, err)
 }
 
 // next returns the answer of the next statement, to be read before the one after it.
 func (f *flight) next() (*pgconn.ResultReader, error) {
 	results, err := f.pipeline.GetResults()
+	f.read++
 	if err != nil {
-		return nil, err
+		return nil, f.failed(err)
 	}
 	reader, ok := results.(*pgconn.ResultReader)
 	if !ok {
@@ -189,8 +209,15 @@ func (f *flight) skip() error {
 	if err != nil {
 		return err
 	}
-	_, err = reader.Close()
-	return err
+	return f.end(reader)
+}
+
+// end reads the rest of an answer.
+func (f *flight) end(reader *pgconn.ResultReader) error {
+	if _, err := reader.Close(); err != nil {
+		return f.failed(err)
+	}
+	return nil
 }
 
 func (f *flight) close() error {

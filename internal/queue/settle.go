@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/internal/wire"
 )
@@ -129,21 +127,19 @@ func (s *Session) settle(ctx context.Context, settlement *Settlement) error {
 
 // send sends statements in one flight, and returns when all are answered.
 func (s *Session) send(ctx context.Context, queue func(send func(name string, args ...[]byte))) error {
-	statements := 0
-	f, err := s.fly(ctx, func(p *pgconn.Pipeline) {
+	f, err := s.fly(ctx, func(f *flight) {
 		queue(func(name string, args ...[]byte) {
 			var formats []int16
 			if len(args) > 0 {
 				formats = wire.AllBinary()
 			}
-			p.SendQueryPrepared(name, args, formats, nil)
-			statements++
+			f.send(name, args, formats, nil)
 		})
 	})
 	if err != nil {
 		return err
 	}
-	for range statements {
+	for range f.names {
 		if err := f.skip(); err != nil {
 			_ = f.close() // returns the same error
 			return err

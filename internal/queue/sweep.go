@@ -112,6 +112,14 @@ func (w *watermark) runEnded() {
 	}
 }
 
+// fullRun is the progress of a full sweep that is made in steps, with other runs in between: it may
+// have to step over millions of dead index entries, and new events must not wait for that.
+type fullRun struct {
+	begun bool
+	after int64 // where it has begun, the next step continues after this id
+	again bool  // another full sweep was requested after the first step
+}
+
 // sweep is the state of sweeping the table. The scheduler's lock guards it.
 //
 // Cursors and marks only save time: the full sweep finds the events behind all of them.
@@ -123,7 +131,8 @@ type sweep struct {
 	asked  bool      // another run, of kind wanted, will follow
 	wanted sweepKind
 
-	cursor int64     // the run continues after this id
+	cursor int64 // the run continues after this id
+	full   fullRun
 	head   int64     // the highest id ever claimed
 	before int64     // head when the claim in flight left: older than its snapshot
 	near   watermark // trails head by the open transactions
@@ -180,7 +189,7 @@ func (s *sweep) start(now time.Time) bool {
 	if s.active && (!s.asked || s.wanted <= s.kind) {
 		return false // the requested run follows when this one has ended
 	}
-	kind := sweepOn
+	kind, requested := sweepOn, s.asked
 	switch {
 	case s.asked:
 		kind = s.wanted
@@ -197,6 +206,9 @@ func (s *sweep) start(now time.Time) bool {
 	switch kind {
 	case sweepFull:
 		s.cursor = beforeAll
+		if s.full.begun {
+			s.cursor, s.full.again = s.full.after, s.full.again || requested
+		}
 	case sweepLow:
 		s.cursor = s.low.low
 	case sweepNear:
@@ -257,6 +269,14 @@ func (s *sweep) swept(now time.Time, q Query, c *Claimed) bellOrder {
 		}
 		return bellLeave
 	}
+	if q.step { // the run continues behind it
+		s.cursor = max(s.cursor, q.Upto)
+		if s.kind == sweepFull {
+			s.active, s.full.begun, s.full.after = false, true, s.cursor
+			s.nextFull = now.Add(time.Duration(float64(now.Sub(s.began)) / sweepShare))
+		}
+		return bellLeave
+	}
 	return s.ended(now, max(0, now.Sub(s.began)-time.Duration(n)*rowCost))
 }
 
@@ -279,6 +299,10 @@ func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 		if stretch > s.poll {
 			s.nextFull = now.Add(max(fullSweepEvery, stretch))
 		}
+		if s.full.again {
+			s.begin(sweepFull)
+		}
+		s.full = fullRun{}
 	}
 	switch s.mode {
 	case awake:

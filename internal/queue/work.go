@@ -44,6 +44,7 @@ type Query struct {
 
 	lane   *dispatch.Lane // the lane whose own sweep this is; nil for the common sweep
 	passes bool           // this common sweep skips some lanes
+	step   bool           // Upto is not the end: another query continues behind it
 	asked  time.Time      // time of the query
 }
 

@@ -50,6 +50,17 @@ func IsCanceled(err error) bool {
 	return code == queryCanceled
 }
 
+// BoundOf names the bound by which the server gave up a statement of a relay, empty if it was none.
+func BoundOf(err error) string {
+	switch code, _ := stateOf(err); code {
+	case queryCanceled:
+		return "statement_timeout of " + statementTimeout.String()
+	case lockNotAvailable:
+		return "lock_timeout of " + lockTimeout.String()
+	}
+	return ""
+}
+
 // stateOf returns the SQLSTATE of an error that the server has sent.
 func stateOf(err error) (code string, answered bool) {
 	var answer interface{ SQLState() string }

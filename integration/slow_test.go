@@ -1,0 +1,77 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// TestSlowStatement: a statement that takes longer than the server allows is no lost database. The
+// relay says which statement it is and what bounds it, goes on trying, and delivers when the
+// statement is quick again.
+func TestSlowStatement(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e := newEnvIn(t, mode)
+			relay, _ := e.asRelay()
+			h, seen := newRecorder(t), make(incidents, 1000)
+			r := relay.relay(handleAll(t, h, quick()), notifyd.WithObserver(seen))
+			// Each row that the relay reads takes longer than its statement_timeout.
+			e.exec(`CREATE POLICY slow ON outbox_events USING (pg_sleep(30) IS NOT NULL);
+				ALTER TABLE outbox_events ENABLE ROW LEVEL SECURITY`)
+			id := e.insert("order.created", `{}`)
+			i := seen.until(t, delivery.IncidentRefused)
+			if text := i.Err.Error(); !strings.Contains(text, "57014") || mode == outboxsql.ModeQueue && !strings.Contains(text, "statement_timeout of 10s") {
+				t.Errorf("incident %v", i.Err)
+			}
+			if s := r.Stats(); s.DatabaseDown || len(s.Refusals) == 0 || s.Refusals[0].Code != "57014" {
+				t.Errorf("down %t, refusals %+v", s.DatabaseDown, s.Refusals)
+			}
+			e.exec(`ALTER TABLE outbox_events DISABLE ROW LEVEL SECURITY`)
+			if got := h.next(); got.ID != id {
+				t.Errorf("got event %d, want %d", got.ID, id)
+			}
+			e.untilDone()
+			seen.until(t, delivery.IncidentAccepted)
+			if n, log := h.times(id), r.log.text(); n != 1 || strings.Contains(log, "database does not answer") {
+				t.Errorf("delivered %d times; the log:\n%s", n, log)
+			}
+		})
+	}
+}
+
+// TestSlowTakeover: a unit whose position takes seconds to be taken over is taken over all the same,
+// and the session that owns the other units is not lost each time.
+func TestSlowTakeover(t *testing.T) {
+	t.Parallel()
+	e := newEnvIn(t, outboxsql.ModeStream)
+	slow, fast := newRecorder(t), newRecorder(t)
+	register := func(r *notifyd.Relay) {
+		if err := r.Handle("fast", "f", fast); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Handle("slow", "s", slow); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(4); RETURN NEW; END';
+		CREATE TRIGGER slow BEFORE UPDATE ON outbox_positions FOR EACH ROW
+		WHEN (NEW.destination = 'slow' AND NEW.owner IS NOT NULL AND OLD.owner IS DISTINCT FROM NEW.owner) EXECUTE FUNCTION slow()`)
+	r := e.relay(register)
+	f, s := e.insert("f", `1`), e.insert("s", `1`)
+	if got := fast.next(); got.ID != f {
+		t.Errorf("got event %d, want %d", got.ID, f)
+	}
+	if got := slow.next(); got.ID != s {
+		t.Errorf("got event %d, want %d", got.ID, s)
+	}
+	e.untilDone()
+	if log := r.log.text(); strings.Contains(log, "no session that owns units") {
+		t.Errorf("the session was lost:\n%s", log)
+	}
+}
