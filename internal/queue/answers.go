@@ -30,7 +30,8 @@ func (s *scheduler) claimed(q *Query, c *Claimed, err error) (anew *restart) {
 		}
 	case SourceDue:
 		s.due.claiming = false
-		s.due.now = s.due.now || len(c.Work) > 0 // there may be more
+		behind := s.due.since.claimed(time.Now(), q, c)
+		s.due.now = s.due.now || len(c.Work) > 0 || behind // there may be more
 		if c.NextDue >= 0 {
 			if at := time.Now().Add(c.NextDue); s.due.at.IsZero() || at.Before(s.due.at) {
 				s.due.at = at

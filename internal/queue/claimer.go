@@ -251,7 +251,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			break
 		}
 		c.e.report(c.answers, again)
-		until := c.e.work
+		until := c.e.work //nolint:contextcheck // until deliveries are given up
 		if !store.IsDown(again) {
 			until, unexplained = ctx, false
 		}

@@ -15,6 +15,7 @@
 //	sweep.go      cursor, marks; awake, ringing, drowsy, asleep
 //	doubt.go      marks beside transactions that stay open, and where ids begin again
 //	span.go       bounds the ids that a sweep passes after one that took too long
+//	since.go      where claims of due deliveries begin
 //	lag.go        lanes that the common sweep passed over
 //	priority.go   which sweep goes first
 //	tally.go      counts queries, and measures how often the bell rings

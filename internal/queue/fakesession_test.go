@@ -104,7 +104,7 @@ func (s *fakeSession) work(row *fakeRow) Work {
 	if !w.Orphan {
 		w.Event = s.db.eventOf(s.db.events[row.EventID])
 	}
-	w.Event.ID, w.Event.Replay = row.EventID, row.replays
+	w.Event.ID, w.Event.Replay, w.Due = row.EventID, row.replays, row.due.UnixMicro()
 	return w
 }
 
@@ -122,7 +122,7 @@ func (s *fakeSession) due(q Query) (c Claimed) {
 			}
 			continue
 		}
-		if row.locked != nil || taken[row.Destination] >= room {
+		if row.locked != nil || taken[row.Destination] >= room || q.Since[row.Destination] > row.due.UnixMicro() {
 			continue
 		}
 		taken[row.Destination]++

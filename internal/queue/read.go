@@ -35,19 +35,22 @@ const (
 	payloadColumn    = 4
 	freshTraceColumn = 8
 	dueTraceColumn   = 10
+	dueSinceColumn   = 11
 )
 
 // sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
-// index of due deliveries has this order, so no rows of other destinations are read. The outer join
+// index of due deliveries has this order, so no rows of other destinations are read, and none that
+// were due before want.since: the claims before have left millions of dead entries there. The outer join
 // keeps a delivery visible whose event was deleted by hand, so that the relay removes it instead of
 // meeting it for ever. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
 // between the two statements must not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent
-FROM unnest($1::text[], $2::bigint[]) AS want(destination, room)
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, (extract(epoch FROM d.available_at) * 1000000)::bigint
+FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
-	SELECT event_id, destination, attempts, replays FROM outbox_deliveries
+	SELECT event_id, destination, attempts, replays, available_at FROM outbox_deliveries
 	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
+		AND available_at >= CASE want.since WHEN 0 THEN '-infinity' ELSE 'epoch'::timestamptz + want.since * interval '1 microsecond' END
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
 LEFT JOIN outbox_events AS e ON e.id = d.event_id`
 
@@ -154,12 +157,12 @@ func (s *Session) queueClaim(f *flight, q Query) {
 		}
 		send(name, args, freshFormats())
 	case SourceDue:
-		names, rooms := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
+		names, rooms, since := make([]string, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted)), make([]int64, 0, len(q.Wanted))
 		for name, room := range q.Wanted {
-			names, rooms = append(names, name), append(rooms, int64(room))
+			names, rooms, since = append(names, name), append(rooms, int64(room)), append(since, q.Since[name])
 		}
 		list := wire.TextArray(names)
-		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms)}, dueFormats())
+		send(stmtDue, [][]byte{list, wire.AppendInt8Array(nil, rooms), wire.AppendInt8Array(nil, since)}, dueFormats())
 		send(stmtNextDue, [][]byte{list}, wire.AllBinary())
 	}
 }
@@ -172,7 +175,7 @@ func freshFormats() []int16 {
 
 // dueFormats are the formats of sqlDue.
 func dueFormats() []int16 {
-	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text)
+	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary)
 }
 
 // readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
@@ -274,6 +277,9 @@ func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Wor
 			return w, err
 		}
 		w.Event.Replay = int(replays)
+		if w.Due, err = wire.DecodeInt8(values[dueSinceColumn]); err != nil {
+			return w, err
+		}
 		if values[1] == nil {
 			w.Orphan = true
 			return w, nil

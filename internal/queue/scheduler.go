@@ -51,6 +51,7 @@ type scheduler struct {
 // due is the state of searching for due deliveries. The scheduler's lock guards it.
 type due struct {
 	claiming bool // a claim of due deliveries is in flight
+	since    since
 	last     bool // the last query was for due deliveries: it is a sweep's turn
 	now      bool
 	blocked  bool      // a lane had no room at the last query
@@ -253,7 +254,7 @@ func (s *scheduler) dueQueryLocked(now time.Time) (Query, bool) {
 	s.due.now, s.due.blocked, s.due.at = false, false, time.Time{}
 	wanted := s.wantedLocked()
 	s.due.claiming = len(wanted) > 0
-	return Query{Source: SourceDue, Wanted: wanted, Bytes: s.limits.Bytes, asked: now}, s.due.claiming
+	return Query{Source: SourceDue, Wanted: wanted, Since: s.due.since.begin(now), Bytes: s.limits.Bytes, asked: now}, s.due.claiming
 }
 
 // sweepQueryLocked continues the common sweep, if any lane has room for the events it may find.

@@ -31,7 +31,7 @@ func TestSweepAfterATimeoutTakesSteps(t *testing.T) {
 		}
 		s.claimed(&q, &Claimed{}, canceled())
 		covered, others, steps := int64(math.MinInt64), 0, 0
-		for begin := time.Now(); covered < math.MaxInt64; time.Sleep(10 * time.Millisecond) {
+		for begin := time.Now(); covered < math.MaxInt64; sleep(t.Context(), 10*time.Millisecond) {
 			if time.Since(begin) > 10*time.Minute {
 				t.Fatalf("%d of %d ids are covered after %d steps", covered, last, steps)
 			}
@@ -53,11 +53,11 @@ func TestSweepAfterATimeoutTakesSteps(t *testing.T) {
 					t.Fatalf("%v does not ask for the last id", q)
 				}
 				covered, steps = q.Upto, steps+1
-				time.Sleep(500 * time.Millisecond)
+				sleep(t.Context(), 500*time.Millisecond)
 			default:
 				others++
 				if q.step {
-					time.Sleep(500 * time.Millisecond)
+					sleep(t.Context(), 500*time.Millisecond)
 				}
 			}
 			s.claimed(&q, c, nil)

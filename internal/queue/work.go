@@ -41,6 +41,9 @@ type Query struct {
 	// Wanted is how many deliveries each destination can take. The empty name stands for events
 	// whose destination is not decided yet. SourceDue only.
 	Wanted map[string]int
+	// Since is when the first of them was due, in microseconds since 1970, by destination; 0 for the
+	// very first one. SourceDue only.
+	Since map[string]int64
 
 	lane   *dispatch.Lane // the lane whose own sweep this is; nil for the common sweep
 	passes bool           // this common sweep skips some lanes
@@ -78,6 +81,8 @@ type Work struct {
 	Failures int
 	// Delay is how long the event must still wait. Fresh events only.
 	Delay time.Duration
+	// Due is when a stored delivery was due, in microseconds since 1970.
+	Due int64
 	// Orphan marks a delivery whose event no longer exists.
 	Orphan bool
 }
