@@ -45,7 +45,7 @@ const (
 // meeting it for ever. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
 // between the two statements must not escape both.
 const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, (extract(epoch FROM d.available_at) * 1000000)::bigint
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
 	SELECT event_id, destination, attempts, replays, available_at FROM outbox_deliveries
