@@ -27,6 +27,7 @@ type runner interface {
 // hearer receives notifications.
 type hearer interface {
 	Wake(id int64)
+	Heard(word string) bool
 	Look()
 	Blind(is bool)
 	Awake() bool
@@ -113,15 +114,10 @@ func (h hints) Heard(word string, from uint32) bool {
 	if e == nil {
 		return false
 	}
-	s, ok := (*e).(*stream.Engine)
-	switch {
-	case !ok:
-		return false
-	case word == listener.WordAwake && h.r.bell != nil && h.r.bell.Sent(from):
+	if word == listener.WordAwake && h.r.bell != nil && h.r.bell.Sent(from) {
 		return true
-	default:
-		return s.Heard(word)
 	}
+	return (*e).Heard(word)
 }
 
 // Blind is called with true when notifications are not heard, and with false when they are again.

@@ -148,7 +148,7 @@ func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, er
 			if done, err = d.do(ctx, tx, work{a, mode, letters}); err != nil {
 				return err
 			}
-			return s.ring(ctx, tx, mode, len(done))
+			return s.ring(ctx, tx, len(done))
 		})
 		if err != nil {
 			return 0, err
@@ -170,15 +170,11 @@ func (s *Store) act(ctx context.Context, f Filter, a Action, d deed) (Result, er
 }
 
 // ring wakes sleeping relays: no writer notifies them that a delivery is due.
-func (s *Store) ring(ctx context.Context, tx pgx.Tx, mode outboxsql.Mode, done int) error {
+func (s *Store) ring(ctx context.Context, tx pgx.Tx, done int) error {
 	if done == 0 {
 		return nil
 	}
-	about := ""
-	if mode == outboxsql.ModeStream {
-		about = ringDeliveries
-	}
-	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, outboxsql.Channel(s.cfg.Schema), about)
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, outboxsql.Channel(s.cfg.Schema), ringDeliveries)
 	return err
 }
 
@@ -313,15 +309,14 @@ func (s *Store) goOnAgain(ctx context.Context, behind lines) error {
 		return nil
 	}
 	return s.write(ctx, "go on behind discarded dead letters", func(tx pgx.Tx, _ time.Time) error {
-		mode, err := s.holdMode(ctx, tx)
-		if err != nil {
+		if _, err := s.holdMode(ctx, tx); err != nil {
 			return err
 		}
 		n, err := s.goOn(ctx, tx, behind)
 		if err != nil {
 			return err
 		}
-		return s.ring(ctx, tx, mode, n)
+		return s.ring(ctx, tx, n)
 	})
 }
 

@@ -12,8 +12,8 @@ import (
 // lower half is the oid of outbox_mode.
 const modeSpace = 0x6e746678
 
-// ringDeliveries is the payload of a notification about stored deliveries of a stream, so that the
-// owners of units look for them.
+// ringDeliveries is the payload of a notification about stored deliveries, so that relays look for
+// those that are due, and for nothing else.
 const ringDeliveries = "deliveries"
 
 // mode returns whether the table is a queue or a stream.

@@ -117,6 +117,20 @@ func (e *Engine) Wake(id int64) { e.sched.hint(id) }
 // Look requests a full sweep, where notifications may have been missed. It never blocks.
 func (e *Engine) Look() { e.sched.look() }
 
+// wordDeliveries is the notification that stored deliveries were changed, as by a replay of dead
+// letters.
+const wordDeliveries = "deliveries"
+
+// Heard passes a notification that is no id, and reports whether it is known; if not, Look must be
+// called. It never blocks.
+func (e *Engine) Heard(word string) bool {
+	if word != wordDeliveries {
+		return false
+	}
+	e.sched.dueNow() // a replay says so many times a second: no sweep may come of it
+	return true
+}
+
 // Blind switches fast polling on or off: on while notifications are not heard, or not known to be
 // heard. While it is on, the table is polled every 20 ms. Blind never blocks.
 func (e *Engine) Blind(is bool) { e.sched.blind(is) }

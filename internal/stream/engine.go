@@ -159,7 +159,7 @@ func (e *Engine) Wake(int64) {
 }
 
 // Look requests a read of everything: notifications may have been missed, another relay keeps the
-// bell silent, stored deliveries were changed, or a relay came or went. It never blocks.
+// bell silent, or a relay came or went. It never blocks.
 func (e *Engine) Look() {
 	e.vigil.wake()
 	e.keeper.Look()
@@ -168,8 +168,9 @@ func (e *Engine) Look() {
 
 // Notifications other than the ids of events.
 const (
-	wordAwake = "awake" // another relay keeps the bell silent
-	wordUnits = "units" // a relay came or went, or gave a unit away
+	wordAwake      = "awake"      // another relay keeps the bell silent
+	wordUnits      = "units"      // a relay came or went, or gave a unit away
+	wordDeliveries = "deliveries" // stored deliveries were changed, as by a replay of dead letters
 )
 
 // Heard passes a notification to the part that it concerns, and reports whether it is known; if
@@ -180,6 +181,8 @@ func (e *Engine) Heard(word string) bool {
 		e.vigil.wake()
 	case wordUnits:
 		e.keeper.Look()
+	case wordDeliveries:
+		e.poke(true) // a replay says so many times a second: nothing else may come of it
 	default:
 		return false
 	}

@@ -1,0 +1,23 @@
+package queue
+
+import "testing"
+
+// TestHeardDeliveries: a replay of dead letters notifies many times a second. Each time relays look
+// for due deliveries, and no sweep of the table comes of it.
+func TestHeardDeliveries(t *testing.T) {
+	t.Parallel()
+	s, _, _ := newTestScheduler(t)
+	e := &Engine{sched: s}
+	if !e.Heard(wordDeliveries) || e.Heard("another word") {
+		t.Error("the engine knows the wrong words")
+	}
+	if q := s.pick(t); q.Source != SourceDue {
+		q = s.pick(t) // due deliveries and sweeps take turns
+		if q.Source != SourceDue {
+			t.Errorf("%v follows a notification about deliveries", q)
+		}
+	}
+	if s.sweep.asked {
+		t.Error("a sweep was requested")
+	}
+}
