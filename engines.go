@@ -15,6 +15,7 @@ import (
 type anEngine interface {
 	runner
 	hearer
+	Heard(word string) bool
 }
 
 // runner runs an engine.
@@ -27,7 +28,6 @@ type runner interface {
 // hearer receives notifications.
 type hearer interface {
 	Wake(id int64)
-	Heard(word string) bool
 	Look()
 	Blind(is bool)
 	Awake() bool

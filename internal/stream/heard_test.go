@@ -11,7 +11,7 @@ func TestHeardDeliveries(t *testing.T) {
 	t.Parallel()
 	sought := 0
 	e := &Engine{vigil: newVigil(time.Second, nil), keeper: newKeeper(KeeperOptions{}, nil, nil), units: map[string]*running{
-		"a": {poke: func(seek bool) { //nolint:revive // what the engine says
+		"a": {poke: func(seek bool) {
 			if seek {
 				sought++
 			}
