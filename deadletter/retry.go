@@ -25,14 +25,13 @@ func (s *Store) RetryNow(ctx context.Context, r Ref, a Action) error {
 		return fmt.Errorf("%w: a delivery has a destination", ErrInvalid)
 	}
 	return s.write(ctx, fmt.Sprintf("retry event %d for %q now", r.EventID, r.Destination), func(tx pgx.Tx, _ time.Time) error {
-		mode, err := s.holdMode(ctx, tx)
-		if err != nil {
+		if _, err := s.holdMode(ctx, tx); err != nil {
 			return err
 		}
 		var state string
 		var d retryDetails
 		// A relay that has it locked is delivering it: that is not waited for.
-		err = tx.QueryRow(ctx, s.sql(`SELECT state, attempts, event_type, greatest(least(available_at, '9999-12-31 00:00+00'), '0001-01-01 00:00+00')
+		err := tx.QueryRow(ctx, s.sql(`SELECT state, attempts, event_type, greatest(least(available_at, '9999-12-31 00:00+00'), '0001-01-01 00:00+00')
 			FROM {deliveries} WHERE event_id = $1 AND destination = $2 FOR UPDATE NOWAIT`),
 			r.EventID, r.Destination).Scan(&state, &d.Attempts, &d.Type, &d.NextTry)
 		switch refused, isPg := errors.AsType[*pgconn.PgError](err); {
@@ -58,7 +57,7 @@ func (s *Store) RetryNow(ctx context.Context, r Ref, a Action) error {
 			VALUES (coalesce(nullif($1::text, ''), session_user), 'retry', $2, $3, $4::text::jsonb)`), a.Actor, r.EventID, r.Destination, string(text)); err != nil {
 			return err
 		}
-		return s.ring(ctx, tx, mode, 1)
+		return s.ring(ctx, tx, 1)
 	})
 }
 
