@@ -59,7 +59,7 @@ func TestWatchStream(t *testing.T) {
 			sink.Fail(smtpsink.Fault{Stage: smtpsink.Rcpt, Code: 550})
 			id := publishTo(t, url, "order.placed", order)
 			until(t, url, `SELECT EXISTS (SELECT FROM outbox_deliveries WHERE state = 'dead')`)
-			if r := command(t, "dlq", "show", id, "-c", path); r.code != 0 || !strings.Contains(r.stdout, "delivery to mail: dead") || strings.Contains(r.stdout, "fresh") {
+			if r := command(t, "dlq", "show", id, "-c", path); r.code != 0 || !strings.Contains(r.stdout, "mail: dead") || strings.Contains(r.stdout, "fresh") {
 				t.Errorf("dlq show: %+v", r)
 			}
 			if r := command(t, "dlq", "replay", id, "-c", path); r.code != 0 {
@@ -118,7 +118,7 @@ func watchedByPrometheus(t *testing.T, address string) {
 		`notifyd_position_lag{destination="mail",part="0"} 0`, `notifyd_position_lag{destination="",part="0"} 0`, `notifyd_position_unowned{destination="audit",part="0"} 0`)
 	exported := names(`(?m)^# TYPE (notifyd_\w+) `, text)
 	documented := slices.DeleteFunc(names("(?m)^\\| `(notifyd_\\w+)`", read(t, "../../docs/metrics.md")), func(n string) bool {
-		return queueOnly.MatchString(n) || n == "notifyd_destination_connected" || n == "notifyd_destination_blocked" || n == "notifyd_destination_unconfirmed"
+		return queueOnly.MatchString(n) || n == "notifyd_database_refuses" || n == "notifyd_destination_connected" || n == "notifyd_destination_blocked" || n == "notifyd_destination_unconfirmed"
 	})
 	if !slices.Equal(exported, documented) {
 		t.Errorf("exported:\n%v\ndocumented:\n%v", exported, documented)
