@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 )
 
@@ -19,6 +20,7 @@ type claimer struct {
 	session Claimer
 	log     *slog.Logger
 	parts   map[dispatch.Lane]*part // reusable: parts of earlier claims that have finished
+	round   *engine.Part
 }
 
 // run claims until the scheduler is stopped. A claim that is open then is still settled, and waits
@@ -26,15 +28,19 @@ type claimer struct {
 func (c *claimer) run(ctx context.Context) {
 	// An empty claim connects, prepares and plans, so that the first event does not wait for it. An
 	// error does not matter here: the first real claim connects again.
+	c.round.Begin()
+	defer c.round.Rest()
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
 	c.report(ctx, err)
 	c.e.sched.warmed()
 	pause := reconnectPauses()
 	for {
+		c.round.Rest()
 		q, ok := c.e.sched.next()
 		if !ok {
 			return
 		}
+		c.round.Begin()
 		claimed, err := c.session.Claim(ctx, q)
 		c.report(ctx, err)
 		if q.Source != SourceSweep {
@@ -42,6 +48,7 @@ func (c *claimer) run(ctx context.Context) {
 		}
 		c.e.sched.claimed(&q, &claimed, err)
 		if err != nil {
+			c.round.Rest()
 			sleep(ctx, pause.NextBackOff())
 			continue
 		}
@@ -65,6 +72,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	held := c.handOut(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
+	c.round.Begin()
 	// The answers of a stopping relay are written like any others.
 	err := c.settle(context.WithoutCancel(ctx), held, s)
 	if held.detached.Load() {
@@ -230,6 +238,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 	c.awaitRunning(held)
 	pause := reconnectPauses()
 	for tries := 1; ; tries++ {
+		c.round.Begin()
 		held.collect()
 		s, _, _ := held.settlement(c.e.lanesOf)
 		again := c.session.Settle(ctx, s)

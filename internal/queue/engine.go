@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -26,7 +27,9 @@ type Options struct {
 	House  Housekeeper
 	// Bell is nil where the relay polls.
 	Bell engine.Bell
-	Log  *slog.Logger
+	// Watch notices loops that hang; nil for none.
+	Watch *engine.Watch
+	Log   *slog.Logger
 }
 
 // Engine delivers the events of a queue: it claims rows that no other relay has locked, in any
@@ -38,6 +41,7 @@ type Engine struct {
 	sched  *scheduler
 	leases *leases
 	ringer *ringer
+	house  *engine.Part
 
 	work context.Context //nolint:containedctx // ends all deliveries; made by Run
 }
@@ -49,11 +53,25 @@ func New(o Options) *Engine {
 	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.ringer)
 	e.ringer.rang, e.ringer.queued = e.sched.rang, e.sched.queued
 	e.leases.report, e.leases.retryIn = e.report, e.sched.dueIn
+	e.watched()
 	for _, l := range e.d.Lanes() {
 		l.Serve(e.sched.room)
 	}
 	return e
 }
+
+// watched registers the loops of the engine, except the claimers.
+func (e *Engine) watched() {
+	e.sched.part = e.Watch.Part("scheduler", "the choice of what to claim next", engine.Patience)
+	e.leases.part = e.Watch.Part("leases", "the renewal of leases, or from writing late answers", engine.Patience)
+	// Each of the two may wait for the loop of the bell, several times, and that for the database.
+	e.ringer.part = e.Watch.Part("bell's orders", "the bell", 2*engine.Patience)
+	// A dead relay may have left many leases, which are taken over in one round.
+	e.house = e.Watch.Part("housekeeping", "taking over leases, or from the search for events that have gained a route", housePatience)
+}
+
+// housePatience bounds one round of housekeeping, for the watch.
+const housePatience = 10 * time.Minute
 
 func (e *Engine) report(err error) { e.d.ReportDatabase(err) }
 
@@ -69,7 +87,10 @@ func (e *Engine) Run(ctx context.Context) error {
 	// write late answers and renew leases.
 	var claimers, keepers sync.WaitGroup
 	for i, session := range e.Claimers {
-		c := &claimer{e: e, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part)}
+		c := &claimer{
+			e: e, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part),
+			round: e.Watch.Part(fmt.Sprintf("claimer %d", i), "a claim, its handlers or its settlement", engine.Patience),
+		}
 		claimers.Go(func() { c.run(ctx) })
 	}
 	keepCtx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
@@ -135,6 +156,7 @@ const houseEvery = time.Second
 func (e *Engine) keepHouse(ctx context.Context) {
 	failing := reconnectPauses()
 	for ctx.Err() == nil {
+		e.house.Begin()
 		err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report(err)
@@ -145,6 +167,7 @@ func (e *Engine) keepHouse(ctx context.Context) {
 		} else {
 			failing.Reset()
 		}
+		e.house.Rest()
 		sleep(ctx, pause)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -26,6 +27,7 @@ type leases struct {
 	renewed atomic.Uint64
 	lost    atomic.Uint64 // given up because a handler outlived its context
 	taken   atomic.Uint64 // taken over from dead relays
+	part    *engine.Part
 	began   time.Time
 	until   atomic.Int64  // in ns since began: until then all leases are certainly held; 0: unknown
 	lapses  atomic.Uint64 // how often until passed before it was extended: older leases may have been taken over
@@ -118,11 +120,14 @@ func (ls *leases) run(ctx context.Context, last time.Duration) {
 	defer renew.Stop()
 	pause := reconnectPauses()
 	for ctx.Err() == nil {
+		ls.part.Rest()
 		select {
 		case <-ctx.Done():
 		case <-renew.C:
+			ls.part.Begin()
 			ls.renew(ctx)
 		case <-ls.wake:
+			ls.part.Begin()
 			if err := ls.flush(ctx); err != nil {
 				sleep(ctx, pause.NextBackOff())
 				continue
@@ -150,6 +155,7 @@ const maxFinish = 1000
 func (ls *leases) flush(ctx context.Context) error {
 	results := ls.take()
 	for len(results) > 0 {
+		ls.part.Begin()
 		n := min(len(results), maxFinish)
 		err := ls.finish(ctx, results[:n])
 		ls.reportFrom(ctx, err)

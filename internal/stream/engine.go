@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Options are the parts of an [Engine]. All fields except Bell and Starts are required.
+// Options are the parts of an [Engine]. All fields except Bell, Starts and Watch are required.
 type Options struct {
 	// Limits bound the engine; Claims is the number of connections that read, Batch the largest
 	// number of events of one read, and Bytes bounds the payloads of one read.
@@ -36,7 +36,9 @@ type Options struct {
 	// Starts are the starts of destinations that have no position yet, by name. The others begin as
 	// Start's zero value.
 	Starts map[string]Start
-	Log    *slog.Logger
+	// Watch notices loops that hang; nil for none.
+	Watch *engine.Watch
+	Log   *slog.Logger
 }
 
 // Engine delivers the events of a stream: it owns a share of the units, one for each destination,
@@ -101,8 +103,14 @@ func New(o Options) *Engine {
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
 		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost,
 	}, o.Log)
+	e.keeper.part = o.Watch.Part("keeper of units", "the session that owns its units", engine.Patience)
+	e.vigil.part = o.Watch.Part("vigil", "the bell, or a look at open transactions", vigilPatience)
 	return e
 }
+
+// vigilPatience bounds a round of the vigil, for the watch: the round may wait several times for the loop of the
+// bell, which waits for the database.
+const vigilPatience = 3 * engine.Patience
 
 // wantedOf returns the configuration of a destination for the keeper.
 func (e *Engine) wantedOf(name string) Wanted {
@@ -238,12 +246,15 @@ func (e *Engine) gained(p Position) {
 	defer e.mu.Unlock()
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &running{stop: stop, over: make(chan struct{})}
+	part := e.Watch.Part("unit of "+unitName(p.Destination), "reading the table, or from writing its position", engine.Patience)
 	var run func(context.Context) error
 	if p.Destination == "" {
 		router := newRouter(e, p)
+		router.part = part
 		run, r.poke, r.stat = router.run, router.hinted, router.stats
 	} else {
 		u := newUnit(e, e.lanes[p.Destination], p)
+		u.part = part
 		r.unit, run, r.poke, r.stat = u, u.run, u.hinted, u.stats
 	}
 	e.units[p.Destination] = r
@@ -251,6 +262,7 @@ func (e *Engine) gained(p Position) {
 	go func() { // lost waits for it
 		defer close(r.over)
 		err := run(ctx)
+		part.End()
 		if errors.Is(err, ErrIDs) {
 			e.refuse(err)
 		}
@@ -322,7 +334,9 @@ const lastEvery = time.Second
 
 // watchLast queries the highest id, from which lag is calculated.
 func (e *Engine) watchLast(ctx context.Context) {
+	part := e.Watch.Part("count of ids", "a query for the highest id", vigilPatience)
 	for ctx.Err() == nil {
+		part.Begin()
 		err := e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			last, text, err := store.UsedIDs(ctx, conn, e.Connector.Schema)
 			if err != nil {
@@ -340,6 +354,7 @@ func (e *Engine) watchLast(ctx context.Context) {
 		if ctx.Err() == nil {
 			e.report(err)
 		}
+		part.Rest()
 		sleep(ctx, lastEvery)
 	}
 }

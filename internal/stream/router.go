@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -22,6 +23,7 @@ type router struct {
 	pos    Position
 	reader *Reader
 	wake   chan struct{} // capacity 1
+	part   *engine.Part
 	hint   atomic.Bool
 	seek   atomic.Bool
 
@@ -85,17 +87,21 @@ func (r *router) hinted(seek bool) { //nolint:revive // it is what the caller kn
 func (r *router) run(ctx context.Context) error {
 	pause := reconnectPauses()
 	for ctx.Err() == nil {
+		r.part.Rest() // as in unit.run
 		err := r.e.pool.use(ctx, r.pos, func(conn *pgx.Conn) error { return r.work(ctx, conn) })
+		r.part.Begin()
 		r.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return err
 		case err != nil && ctx.Err() == nil:
 			r.e.report(err)
+			r.part.Rest()
 			sleep(ctx, pause.NextBackOff())
 		case err == nil:
 			pause.Reset()
 			if !r.yielded {
+				r.part.Rest()
 				r.wait(ctx)
 			}
 		}
@@ -124,6 +130,7 @@ func (r *router) wait(ctx context.Context) {
 
 // work reads as far as there are events, and hands out those that have gained a route.
 func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
+	r.part.Begin()
 	if !time.Now().Before(r.checkAt) {
 		if err := r.e.checkIDs(ctx, conn, "", r.reader.Head()); err != nil {
 			return err
@@ -133,6 +140,7 @@ func (r *router) work(ctx context.Context, conn *pgx.Conn) error {
 	start := time.Now()
 	r.yielded = false
 	for full := true; full && ctx.Err() == nil; {
+		r.part.Begin()
 		if r.yielded = r.e.pool.wanted(start); r.yielded {
 			return nil
 		}

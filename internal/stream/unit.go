@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -30,6 +31,7 @@ type unit struct {
 	lane dispatch.Lane
 	pos  Position
 	wake chan struct{} // capacity 1: an answer, room, a notification
+	part *engine.Part
 
 	reader  *Reader
 	scratch []byte
@@ -60,7 +62,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(lane), ledger: ledger{head: p.Head},
 		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)},
 	}
-	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Head: p.Head})
+	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Loading: true, Head: p.Head})
 	u.reader = NewReader(p.Head, p.Open, e.witnesses)
 	u.hint.Store(true)
 	return u
@@ -81,22 +83,27 @@ func (u *unit) run(ctx context.Context) error {
 	pause := reconnectPauses()
 	defer u.publish()
 	for ctx.Err() == nil {
+		u.part.Rest() // the connection may be long in coming; those that have it are watched
 		err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error {
+			u.part.Begin()
 			if ok, err := u.prepare(ctx, conn); err != nil || !ok {
 				return err
 			}
 			return u.work(ctx, conn)
 		})
+		u.part.Begin()
 		u.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return u.leave(ctx, err)
 		case err != nil && ctx.Err() == nil:
 			u.e.report(err)
+			u.part.Rest()
 			sleep(ctx, pause.NextBackOff())
 		case err == nil:
 			pause.Reset()
 			if !u.yielded {
+				u.part.Rest()
 				u.wait(ctx)
 			}
 		}
@@ -134,6 +141,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	began := time.Now()
 	for ctx.Err() == nil {
+		u.part.Begin()
 		if u.yielded = u.e.pool.wanted(began); u.yielded {
 			return nil
 		}
