@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/notifyd/notifyd/delivery"
-	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/testenv"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -88,11 +87,11 @@ func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h Handler,
 	t.Helper()
 	p := &patient{T: t, pool: pool, hangs: make(chan Incident, 100), held: make(chan struct{}), free: make(chan struct{})}
 	var err error
-	p.Relay, err = New(pool, WithObserver(p), WithCanary(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	tick := func(s *settings) { s.tick = beat }
+	p.Relay, err = New(pool, tick, WithObserver(p), WithCanary(100*time.Millisecond), WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.pulse = engine.NewWatch(beat)
 	if err := p.Destination("mail", h, options...); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +193,7 @@ func TestListenerHangs(t *testing.T) {
 		p.start()
 		execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'notifyd/listen'`)
 		<-p.held
-		p.hears(delivery.IncidentHang, "canaries has not come back")
+		p.hears(delivery.IncidentHang, "sender of canaries has not come back")
 		close(p.free)
 		p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
 	})

@@ -101,7 +101,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		ready:     make(chan struct{}),
 		refused:   make(chan error, 1),
 		owner:     store.NewOwner(),
-		pulse:     engine.NewWatch(time.Second),
+		pulse:     engine.NewWatch(s.tick),
 	}
 	r.listening = r.connector
 	if s.listen != nil {
@@ -146,7 +146,7 @@ func (r *Relay) wireListener() error {
 		return conn, err
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
-	r.listener.Watch(r.pulse.Part("canaries", "sending one, or from reporting what became of it", engine.Patience),
+	r.listener.Watch(r.pulse.Part("sender of canaries", "sending one, or from reporting what became of it", engine.Patience),
 		r.pulse.Part("listener", "a connection that was given up", engine.Patience))
 	r.listener.OnChange(func(err error) {
 		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}

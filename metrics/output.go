@@ -86,6 +86,7 @@ func (o output) relay(s *observe.Stats) {
 	}
 	o.listener(s.Listener)
 	o.gauge("notifyd_database_up", truth(!s.DatabaseDown))
+	o.gauge("notifyd_hangs", float64(len(s.Hangs)))
 	for role, c := range byRole(s.Connections) {
 		o.gauge("notifyd_connections", float64(c.Open), role)
 		o.counter("notifyd_connections_opened_total", c.Opened, role)

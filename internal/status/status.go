@@ -120,6 +120,9 @@ func (s *Status) attention() (all []Attention) {
 		add("", "notifyd run", "No relay uses this database, and events wait.")
 	}
 	if s.Relay != nil {
+		for _, reason := range s.Relay.Hangs {
+			add("", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", s.Relay.Address, reason)
+		}
 		for _, d := range s.Relay.Destinations {
 			if d.Paused {
 				add(d.Name, "resume it at the console of that relay; its events wait and lose no attempt", "The destination %s is paused at the relay at %s.", d.Name, s.Relay.Address)
