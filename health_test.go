@@ -101,11 +101,23 @@ func newPatient(t *testing.T, pool *pgxpool.Pool, beat time.Duration, h Handler,
 	return p
 }
 
-// start runs the relay until the end of the test.
+// start runs the relay until the end of the test, and returns when it is ready.
 func (p *patient) start() {
 	p.Helper()
+	ended := p.run()
+	select {
+	case <-p.Ready():
+	case err := <-ended:
+		ended <- err
+		p.Fatal("the relay has ended")
+	}
+}
+
+// run runs the relay until the end of the test.
+func (p *patient) run() (ended chan error) {
+	p.Helper()
 	ctx, stop := context.WithCancel(p.Context())
-	ended := make(chan error, 1)
+	ended = make(chan error, 1)
 	go func() { ended <- p.Relay.Run(ctx) }()
 	p.Cleanup(func() {
 		stop()
@@ -113,12 +125,7 @@ func (p *patient) start() {
 			p.Error(err)
 		}
 	})
-	select {
-	case <-p.Ready():
-	case err := <-ended:
-		ended <- err
-		p.Fatal("the relay has ended")
-	}
+	return ended
 }
 
 // hears waits for an incident with this text.
