@@ -72,9 +72,9 @@ func tables(t *testing.T, mode outboxsql.Mode) *pgxpool.Pool {
 	return pool
 }
 
-func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
+func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+	if _, err := pool.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }

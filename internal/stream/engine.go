@@ -258,7 +258,7 @@ func (e *Engine) gained(p Position) {
 		r.unit, run, r.poke, r.stat = u, u.run, u.hinted, u.stats
 	}
 	e.units[p.Destination] = r
-	e.vigil.units.Store(int64(len(e.units)))
+	e.countUnitsLocked()
 	go func() { // lost waits for it
 		defer close(r.over)
 		err := run(ctx)
@@ -299,7 +299,16 @@ func (e *Engine) lost(destination string, _ int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.units, destination)
-	e.vigil.units.Store(int64(len(e.units)))
+	e.countUnitsLocked()
+}
+
+// countUnitsLocked tells the vigil for how many destinations the relay reads. The router reports nothing that it finds.
+func (e *Engine) countUnitsLocked() {
+	n := len(e.units)
+	if e.units[""] != nil {
+		n--
+	}
+	e.vigil.units.Store(int64(n))
 }
 
 // began records that a unit has read the table.

@@ -30,6 +30,7 @@ func (u *unit) leave(ctx context.Context, why error) error {
 			return errors.Join(why, u.lastSave(ctx, why))
 		}
 	}
+	u.lane.Disown()
 	return errors.Join(why, u.lastSave(ctx, why))
 }
 

@@ -86,7 +86,7 @@ type vigil struct {
 	report  func(error)
 
 	part   *engine.Part
-	units  atomic.Int64  // units that this relay owns
+	units  atomic.Int64  // units of destinations that this relay owns
 	behind atomic.Int64  // units that have not caught up
 	found  atomic.Int64  // rows found by all units since the last check
 	heard  atomic.Int64  // notifications since then
