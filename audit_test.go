@@ -29,9 +29,49 @@ func (p *patient) audited(long time.Duration) (hangs []engine.Hang) {
 
 const insertThree = `INSERT INTO outbox_events (event_type, payload) SELECT 'x', '{}' FROM generate_series(1, 3)`
 
+// errands is a handler that tells the test of each call.
+func errands(answer func(ctx context.Context) error) (h Handler, called chan struct{}) {
+	called = make(chan struct{}, 100)
+	return HandlerFunc(func(ctx context.Context, _ *Event) error {
+		called <- struct{}{}
+		return answer(ctx)
+	}), called
+}
+
+// busy starts a relay over events for which the handler is called.
+func busy(t *testing.T, pool *pgxpool.Pool, insert string, answer func(ctx context.Context) error, options ...HandleOption) *patient {
+	t.Helper()
+	h, called := errands(answer)
+	p := newPatient(t, pool, never, h, options...)
+	p.settings.patience = 0
+	execute(t, pool, insert)
+	p.start()
+	<-called
+	return p
+}
+
+// paused starts a relay with events for a destination that is paused, and which gets all, or those of a type.
+func paused(t *testing.T, pool *pgxpool.Pool, name string) *patient {
+	t.Helper()
+	p := newPatient(t, pool, never, HandlerFunc(works))
+	if name != "mail" {
+		if err := errors.Join(p.Destination(name, HandlerFunc(works)), p.Route("x", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.start()
+	if err := p.Pause(name); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, pool, insertThree)
+	return p
+}
+
 // TestNoHang: what waits for another reason than a hang is none, for however long, and in both modes.
 func TestNoHang(t *testing.T) {
 	t.Parallel()
+	const later = `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id, available_at)
+		SELECT 'x', '{}', 'a', '1', CASE WHEN i = 3 THEN now() + interval '1 day' END FROM generate_series(1, 3) AS i`
 	for name, prepare := range map[string]func(t *testing.T, pool *pgxpool.Pool) *patient{
 		"idle": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
@@ -41,87 +81,37 @@ func TestNoHang(t *testing.T) {
 		},
 		"paused": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			p := newPatient(t, pool, never, HandlerFunc(works))
-			p.start()
-			if err := p.Pause("mail"); err != nil {
-				t.Fatal(err)
-			}
-			execute(t, pool, insertThree)
-			return p
-		},
-		"a destination that is down": func(t *testing.T, pool *pgxpool.Pool) *patient {
-			t.Helper()
-			called := make(chan struct{}, 100)
-			p := newPatient(t, pool, never, HandlerFunc(func(context.Context, *Event) error {
-				called <- struct{}{}
-				return Unavailable(errors.New("away"))
-			}))
-			execute(t, pool, insertThree)
-			p.start()
-			<-called
-			return p
-		},
-		"a destination that throttles": func(t *testing.T, pool *pgxpool.Pool) *patient {
-			t.Helper()
-			called := make(chan struct{}, 100)
-			p := newPatient(t, pool, never, HandlerFunc(func(context.Context, *Event) error {
-				called <- struct{}{}
-				return Throttled(time.Hour, errors.New("later"))
-			}))
-			execute(t, pool, insertThree)
-			p.start()
-			<-called
-			return p
-		},
-		"a lane full of slow handlers": func(t *testing.T, pool *pgxpool.Pool) *patient {
-			t.Helper()
-			called := make(chan struct{}, 100)
-			p := newPatient(t, pool, never, HandlerFunc(func(ctx context.Context, _ *Event) error {
-				called <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
-			}), WithConcurrency(1), WithTimeout(time.Hour))
-			p.settings.patience = 0
-			execute(t, pool, insertThree)
-			p.start()
-			<-called
-			return p
-		},
-		"events that are delayed, and others that wait for their next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
-			t.Helper()
-			called := make(chan struct{}, 100)
-			p := newPatient(t, pool, never, HandlerFunc(func(context.Context, *Event) error {
-				called <- struct{}{}
-				return RetryAfter(time.Hour, errors.New("no"))
-			}))
-			execute(t, pool, `INSERT INTO outbox_events (event_type, payload, aggregate_type, aggregate_id, available_at)
-				SELECT 'x', '{}', 'a', '1', CASE WHEN i = 3 THEN now() + interval '1 day' END FROM generate_series(1, 3) AS i`)
-			p.start()
-			<-called
-			return p
+			return paused(t, pool, "mail")
 		},
 		"events that another destination has to get": func(t *testing.T, pool *pgxpool.Pool) *patient {
 			t.Helper()
-			p := newPatient(t, pool, never, HandlerFunc(works))
-			if err := p.Destination("other", HandlerFunc(works)); err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Route("x", "other"); err != nil {
-				t.Fatal(err)
-			}
-			p.start()
-			if err := p.Pause("other"); err != nil {
-				t.Fatal(err)
-			}
-			execute(t, pool, insertThree)
-			return p
+			return paused(t, pool, "other")
+		},
+		"a destination that is down": func(t *testing.T, pool *pgxpool.Pool) *patient {
+			t.Helper()
+			return busy(t, pool, insertThree, func(context.Context) error { return Unavailable(errors.New("away")) })
+		},
+		"a destination that throttles": func(t *testing.T, pool *pgxpool.Pool) *patient {
+			t.Helper()
+			return busy(t, pool, insertThree, func(context.Context) error { return Throttled(time.Hour, errors.New("later")) })
+		},
+		"a lane full of slow handlers": func(t *testing.T, pool *pgxpool.Pool) *patient {
+			t.Helper()
+			return busy(t, pool, insertThree, func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}, WithConcurrency(1), WithTimeout(time.Hour))
+		},
+		"events that are delayed, and others that wait for their next attempt": func(t *testing.T, pool *pgxpool.Pool) *patient {
+			t.Helper()
+			return busy(t, pool, later, func(context.Context) error { return RetryAfter(time.Hour, errors.New("no")) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
-				p := prepare(t, pool)
-				if hangs := p.audited(10 * time.Minute); len(hangs) > 0 {
+				t.Helper()
+				if hangs := prepare(t, pool).audited(10 * time.Minute); len(hangs) > 0 {
 					t.Errorf("%+v", hangs)
 				}
 			})
@@ -133,18 +123,19 @@ func TestNoHang(t *testing.T) {
 func TestOtherRelayDoesTheWork(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
 		entered, leave := make(chan struct{}, 10), make(chan struct{})
-		busy := newPatient(t, pool, never, HandlerFunc(func(context.Context, *Event) error {
+		worker := newPatient(t, pool, never, HandlerFunc(func(context.Context, *Event) error {
 			entered <- struct{}{}
 			<-leave
 			return nil
 		}), WithTimeout(time.Hour))
-		busy.start()
+		worker.start()
 		execute(t, pool, insertThree)
 		<-entered
 		idle := newPatient(t, pool, never, HandlerFunc(works), WithConcurrency(1))
 		idle.run() // in a stream it is ready when the other one has given a unit away
-		if hangs := append(idle.audited(30*time.Minute), busy.audited(30*time.Minute)...); len(hangs) > 0 {
+		if hangs := append(idle.audited(30*time.Minute), worker.audited(30*time.Minute)...); len(hangs) > 0 {
 			t.Errorf("%+v", hangs)
 		}
 		close(leave)

@@ -169,6 +169,7 @@ func works(context.Context, *Event) error { return nil }
 func TestRelayHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
 		p := newPatient(t, pool, short, HandlerFunc(works))
 		p.block = delivery.IncidentDatabaseLost
 		p.start()
@@ -195,6 +196,7 @@ func TestRelayHangs(t *testing.T) {
 func TestListenerHangs(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
 		p := newPatient(t, pool, short, HandlerFunc(works))
 		p.block = delivery.IncidentListenerLost
 		p.start()
@@ -211,6 +213,7 @@ func TestListenerHangs(t *testing.T) {
 func TestDueWorkIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, func(t *testing.T, pool *pgxpool.Pool) {
+		t.Helper()
 		p := newPatient(t, pool, short, HandlerFunc(func(_ context.Context, e *Event) error {
 			if e.Type == "bad" {
 				return Permanent(errors.New("no"))
