@@ -58,6 +58,13 @@ func tables(t *testing.T, mode outboxsql.Mode) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	migrate(t, pool, mode)
+	return pool
+}
+
+// migrate makes tables of the given mode.
+func migrate(t *testing.T, pool *pgxpool.Pool, mode outboxsql.Mode) {
+	t.Helper()
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +76,6 @@ func tables(t *testing.T, mode outboxsql.Mode) *pgxpool.Pool {
 	if mode == outboxsql.ModeStream {
 		execute(t, pool, `UPDATE outbox_mode SET mode = 'stream'; DROP INDEX outbox_events_fresh`)
 	}
-	return pool
 }
 
 func execute(t *testing.T, pool *pgxpool.Pool, sql string) {

@@ -289,7 +289,7 @@ func TestAroundEndsWhatHasBegun(t *testing.T) {
 			over := make(chan struct{})
 			go func() {
 				defer close(over)
-				defer func() { _ = recover() }()                  
+				defer func() { _ = recover() }()
 				mw.(BatchHandler).DeliverBatch(t.Context(), three) //nolint:forcetypeassert // or the test panics
 			}()
 			<-over
