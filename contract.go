@@ -30,6 +30,8 @@ type (
 	Stats = observe.Stats
 	// Backlog is the backlog of the tables.
 	Backlog = observe.Backlog
+	// Health says whether a relay works.
+	Health = observe.Health
 	// Backoff is the wait between attempts.
 	Backoff = delivery.Backoff
 )

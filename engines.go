@@ -37,7 +37,9 @@ type hearer interface {
 func (r *Relay) claimQueue() {
 	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.limits.Lease, Delete: r.settings.keep == 0, Refused: r.refuse}
 	keeper := queue.NewKeeper(r.connector, o)
-	options := queue.Options{Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Companions: keeper, Log: r.log}
+	options := queue.Options{
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,
+	}
 	for range r.settings.limits.Claims {
 		session := queue.NewSession(r.connector, o)
 		r.sessions = append(r.sessions, session)
@@ -54,7 +56,7 @@ func (r *Relay) claimQueue() {
 func (r *Relay) readStream() {
 	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Watch: r.pulse, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell

@@ -22,6 +22,7 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/queue"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/listener"
@@ -55,6 +56,7 @@ type Relay struct {
 	sessions   []*queue.Session
 	keeper     *store.Keeper
 	watch      *store.Watch
+	pulse      *engine.Watch
 	listener   *listener.Listener // nil when polling only
 	bell       *listener.Bell     // nil when polling only
 	log        *slog.Logger
@@ -63,7 +65,6 @@ type Relay struct {
 	ordered    []string      // destinations that need a stream
 	owner      int64         // the number that identifies this relay
 	listens    chan struct{} // closed after the first LISTEN, or when LISTEN cannot succeed
-	heard      sync.Once     // closes listens
 	ready      chan struct{}
 	refused    chan error               // capacity 1: the error that ends Run
 	engine     atomic.Pointer[anEngine] // nil before Run knows the mode of the table
@@ -100,6 +101,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		ready:     make(chan struct{}),
 		refused:   make(chan error, 1),
 		owner:     store.NewOwner(),
+		pulse:     engine.NewWatch(s.tick),
 	}
 	r.listening = r.connector
 	if s.listen != nil {
@@ -116,6 +118,7 @@ func (r *Relay) wire() error {
 	}
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
+		r.bell.Watch(r.pulse.Part("bell", "its statements", engine.Patience))
 	}
 	window := r.settings.limits.LockBudget / 2 // a claim waits for its deliveries
 	d, err := dispatch.New(dispatch.Config{Window: window, ShutdownTimeout: r.settings.patience}, r.settings.observer, r.log)
@@ -132,7 +135,7 @@ func (r *Relay) wire() error {
 
 // wireListener creates the part that listens.
 func (r *Relay) wireListener() error {
-	listens := func() { r.heard.Do(func() { close(r.listens) }) }
+	listens := sync.OnceFunc(func() { close(r.listens) })
 	connect := r.connectAs(r.listening, "listen")
 	r.listener = listener.New(func(ctx context.Context) (*pgx.Conn, error) {
 		conn, err := connect(ctx)
@@ -143,6 +146,8 @@ func (r *Relay) wireListener() error {
 		return conn, err
 	}, outboxsql.Channel(r.settings.schema), hints{r}, r.log, listens)
 	r.listener.OnBlind(hints{r}.Blind)
+	r.listener.Watch(r.pulse.Part("sender of canaries", "sending one, or from reporting what became of it", engine.Patience),
+		r.pulse.Part("listener", "a connection that was given up", engine.Patience))
 	r.listener.OnChange(func(err error) {
 		incident := Incident{Kind: delivery.IncidentListenerBack, Time: time.Now()}
 		if err != nil {
@@ -240,7 +245,7 @@ func (r *Relay) Stats() Stats {
 		l := observe.ListenerStats(r.listener.State())
 		s.Listener = &l
 	}
-	s.Connections = r.connections()
+	s.Connections, s.Hangs = r.connections(), r.hangs()
 	return s
 }
 

@@ -30,6 +30,7 @@ type settings struct {
 	keep       time.Duration
 	purgeBatch int
 	partitions bool
+	tick       time.Duration // of the watch: a second, except in tests
 }
 
 // DefaultCanary is how often it is proven that notifications are heard, unless
@@ -47,6 +48,7 @@ func defaultSettings() settings {
 		canary:     DefaultCanary,
 		keep:       engine.DefaultRetention,
 		purgeBatch: engine.DefaultPurgeBatch,
+		tick:       time.Second,
 	}
 }
 

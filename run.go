@@ -121,6 +121,7 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { r.purge(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
+	outside.Go(func() { r.watchdog(ctx) })
 	outside.Go(func() {
 		select {
 		case err := <-r.refused: // the table has become a stream while the relay had no session

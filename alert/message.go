@@ -148,6 +148,10 @@ func (g *group) text() string {
 		return "not listening, events are found by polling" + g.times()
 	case delivery.IncidentListenerBack:
 		return "listening again" + g.times()
+	case delivery.IncidentHang:
+		return "the relay hangs" + g.times()
+	case delivery.IncidentHangOver:
+		return "the relay goes on" + g.times()
 	case delivery.IncidentStale:
 		return "events wait too long"
 	case delivery.IncidentCaughtUp:

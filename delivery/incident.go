@@ -28,6 +28,11 @@ const (
 	IncidentListenerLost
 	// IncidentListenerBack means that notifications are heard again, and have been for a while.
 	IncidentListenerBack
+	// IncidentHang means that a part of the relay does not come back, or that work which is due is not begun;
+	// Err says which, and for how long.
+	IncidentHang
+	// IncidentHangOver means that nothing hangs any more.
+	IncidentHangOver
 	// IncidentStale means that an event has waited for too long.
 	IncidentStale
 	// IncidentCaughtUp means that no event waits for that long any more.
@@ -55,6 +60,10 @@ func (k IncidentKind) String() string {
 		return "listener_lost"
 	case IncidentListenerBack:
 		return "listener_back"
+	case IncidentHang:
+		return "hang"
+	case IncidentHangOver:
+		return "hang_over"
 	case IncidentStale:
 		return "waiting_too_long"
 	case IncidentCaughtUp:

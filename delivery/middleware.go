@@ -141,6 +141,10 @@ type around struct {
 // errPanicked is the answer of a handler that panicked.
 var errPanicked = errors.New("the handler panicked")
 
+// errNotCalled is the answer where the handler was not called, because the Begin of another event of the batch
+// panicked.
+var errNotCalled = errors.New("the handler was not called: the middleware panicked")
+
 // Deliver implements Handler.
 func (a *around) Deliver(ctx context.Context, e *Event) error {
 	ctx, sent, end := a.begin(ctx, e)
@@ -162,29 +166,35 @@ type batchAround struct {
 
 // DeliverBatch implements BatchHandler.
 func (a *batchAround) DeliverBatch(ctx context.Context, events []*Event) (errs []error) {
-	sent, ends := make([]*Event, len(events)), make([]func(error), len(events))
-	for i, e := range events {
-		_, sent[i], ends[i] = a.begin(ctx, e)
-	}
-	whole := errPanicked
+	sent, ends := make([]*Event, len(events)), make([]func(error), 0, len(events))
+	whole := errNotCalled
 	defer func() {
-		for i, end := range ends {
-			switch {
-			case whole != nil:
-				end(whole)
-			case errs == nil:
-				end(nil)
-			default:
-				end(errs[i])
+		endAll(ends, 0, func(i int) error {
+			if whole != nil || errs == nil {
+				return whole
 			}
-		}
+			return errs[i]
+		})
 	}()
+	for i, e := range events {
+		_, inner, end := a.begin(ctx, e)
+		sent[i], ends = inner, append(ends, end)
+	}
+	whole = errPanicked
 	errs = a.batch.DeliverBatch(ctx, sent)
 	whole = nil
 	if errs != nil && len(errs) != len(events) {
 		whole = miscounted(len(errs), len(events))
 	}
 	return errs
+}
+
+// endAll calls the ends from the given one on with their answers, all of them, whatever one of them does.
+func endAll(ends []func(error), from int, answer func(i int) error) {
+	if from < len(ends) {
+		defer endAll(ends, from+1, answer)
+		ends[from](answer(from))
+	}
 }
 
 // KeepsOrder implements OrderKeeper: as the handler has it.

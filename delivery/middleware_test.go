@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -251,5 +252,67 @@ func TestAroundBadAnswers(t *testing.T) {
 				t.Errorf("%s: answer %v", name, err)
 			}
 		}
+	}
+}
+
+// TestAroundEndsWhatHasBegun: where a Begin or an end panics, or ends the goroutine, every Begin that has returned has its end.
+func TestAroundEndsWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	three := []*Event{{ID: 1}, {ID: 2}, {ID: 3}}
+	for name, c := range map[string]struct {
+		begin, end func(id int64)
+		want       int
+	}{
+		"a begin panics":   {begin: func(id int64) { failAt(id, 3) }, want: 2},
+		"a begin exits":    {begin: func(id int64) { exitAt(id, 3) }, want: 2},
+		"an end panics":    {end: func(id int64) { failAt(id, 2) }, want: 3},
+		"the last one too": {end: func(id int64) { failAt(id, 3) }, want: 3},
+		"an end exits":     {end: func(id int64) { exitAt(id, 2) }, want: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended, called := make(map[int64]error), false
+			mw := Around(func(ctx context.Context, e *Event) (context.Context, *Event, func(error)) {
+				if c.begin != nil {
+					c.begin(e.ID)
+				}
+				return ctx, e, func(err error) {
+					ended[e.ID] = err
+					if c.end != nil {
+						c.end(e.ID)
+					}
+				}
+			})(BatchHandlerFunc(func(context.Context, []*Event) []error {
+				called = true
+				return nil
+			}))
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				defer func() { _ = recover() }()
+				mw.(BatchHandler).DeliverBatch(t.Context(), three) //nolint:forcetypeassert // or the test panics
+			}()
+			<-over
+			if len(ended) != c.want {
+				t.Errorf("%d ends, want %d", len(ended), c.want)
+			}
+			for id, err := range ended {
+				if (err == nil) != called {
+					t.Errorf("event %d: %v, though the handler was called: %t", id, err, called)
+				}
+			}
+		})
+	}
+}
+
+func failAt(id, at int64) {
+	if id == at {
+		panic("no")
+	}
+}
+
+func exitAt(id, at int64) {
+	if id == at {
+		runtime.Goexit()
 	}
 }

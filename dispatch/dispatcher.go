@@ -146,6 +146,9 @@ func (d *Dispatcher) ReportDatabase(err error) { d.health.report(err) }
 // raised.
 func (d *Dispatcher) ReportRefusal(r observe.Refusal) { d.refusals.report(r) }
 
+// Refused reports whether the database refuses anything at present.
+func (d *Dispatcher) Refused() bool { return len(d.refusals.now()) > 0 }
+
 // drain waits for the end of the engine and of the lanes.
 func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	for _, l := range d.lanes {
@@ -156,14 +159,14 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 		defer close(idle)
 		engine.Wait() // it may still hand out events that it has just claimed
 		for _, l := range d.lanes {
-			l.workers.Wait()
+			l.crew.busy.Wait()
 		}
 	}()
 	patience := time.NewTimer(d.cfg.ShutdownTimeout)
 	defer patience.Stop()
 	select {
 	case <-idle:
-		return nil
+		return d.ended()
 	case <-patience.C:
 		d.log.Warn("deliveries did not finish within the shutdown timeout and are cancelled", "shutdown_timeout", d.cfg.ShutdownTimeout)
 	}
@@ -172,16 +175,36 @@ func (d *Dispatcher) drain(engine *sync.WaitGroup) error {
 	defer grace.Stop()
 	select {
 	case <-idle:
-		return nil
+		return d.ended()
 	case <-grace.C:
-		var names []string
-		for _, l := range d.lanes {
-			if l.busy() {
-				names = append(names, l.name)
-			}
-		}
-		return shutdownError(names)
+		return d.unfinished()
 	}
+}
+
+// ended waits for the goroutines of workers that have done their work. A call that was given up has had its time: for it the
+// relay does not wait once more.
+func (d *Dispatcher) ended() error {
+	if err := d.unfinished(); err != nil {
+		return err
+	}
+	for _, l := range d.lanes {
+		l.workers.Wait()
+	}
+	return nil
+}
+
+// unfinished names the lanes with a call that has not returned.
+func (d *Dispatcher) unfinished() error {
+	var names []string
+	for _, l := range d.lanes {
+		if l.busy() {
+			names = append(names, l.name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return shutdownError(names)
 }
 
 // ErrShutdownIncomplete is returned by Drain if handlers were still running some
@@ -192,17 +215,24 @@ func shutdownError(names []string) error {
 	return fmt.Errorf("%w: %v", ErrShutdownIncomplete, names)
 }
 
-// Observe tells the observer of an incident. One that panics does no harm.
+// Observe tells the observer of an incident. One that panics, or ends its goroutine, does no harm.
 func (d *Dispatcher) Observe(incident delivery.Incident) { d.observer.Observe(incident) }
 
-// guarded is an observer whose panics are logged.
+// guarded is an observer whose panics are logged. It runs in a goroutine of its own, which it may end: those of the relay have
+// other work.
 type guarded struct {
 	to  delivery.Observer
 	log *slog.Logger
 }
 
 func (g guarded) Observe(incident delivery.Incident) {
-	if err := guard.Call("the observer", func() { g.to.Observe(incident) }); err != nil {
+	err, over := errExited, make(chan struct{})
+	go func() {
+		defer close(over)
+		err = guard.Call("the observer", func() { g.to.Observe(incident) })
+	}()
+	<-over
+	if err != nil {
 		g.log.Error("the observer of incidents has failed", "incident", incident.Kind.String(), "destination", incident.Destination, "err", err)
 	}
 }

@@ -201,6 +201,14 @@ func (e *ease) returnLocked(n int) func() {
 	return e.wakeLocked()
 }
 
+// forgetLocked makes the destination well, as far as the lane knows.
+func (e *ease) forgetLocked() {
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	*e = ease{lane: e.lane, refusals: e.refusals}
+}
+
 func (e *ease) available() {
 	e.lane.log.Info("destination answers again")
 	e.lane.observer.Observe(delivery.Incident{Kind: delivery.IncidentAvailable, Time: time.Now(), Destination: e.lane.name})
@@ -227,6 +235,13 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	known, again := blameNobody, e.breaker.ramping()
 	if !c.shared {
 		known = e.knownLocked(now).lose(now, j.event.ID, c.proof, e.breaker.open())
+	}
+	if known == blameStale {
+		// Without an answer to any other event the destination may be down: enough for an attempt, not for the last one.
+		known = blameEvent
+		if j.failures()+1 >= e.lane.cfg.MaxAttempts {
+			known = blameAgain
+		}
 	}
 	var pause time.Duration
 	var opened, longer bool

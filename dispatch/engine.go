@@ -40,7 +40,12 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 // still hand over events that they have claimed; Drain waits for them as well. It returns nil, or
 // [ErrShutdownIncomplete].
 func (d *Dispatcher) Drain(engine *sync.WaitGroup) error {
-	defer d.cancelWork(ErrStopping)
+	defer func() {
+		d.cancelWork(ErrStopping)
+		for _, l := range d.lanes {
+			l.crew.stopPatrol()
+		}
+	}()
 	defer d.health.settle(0) // no reason to wait for calm any more
 	return d.drain(engine)
 }
@@ -256,6 +261,14 @@ func (l Lane) GoOn(n uint64) bool {
 	}
 	l.l.agg.spilled = false
 	return true
+}
+
+// Disown ends what Own began, once nothing of the lane is in flight: another relay calls the destination from now on, and what
+// this one knows about it is forgotten. Own begins without it.
+func (l Lane) Disown() {
+	l.l.mu.Lock()
+	defer l.l.mu.Unlock()
+	l.l.ease.forgetLocked()
 }
 
 // Withdraw gives back all deliveries that no worker has begun. The lane takes nothing more until it

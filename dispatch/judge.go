@@ -58,7 +58,7 @@ type called struct {
 }
 
 // says reports whether a reply, or nil, shows that the destination works.
-func (r *reply) says() bool { return r == nil || !r.unavailable && !r.late }
+func (r *reply) says() bool { return r == nil || !r.unavailable && !r.late && !r.unanswered }
 
 // judge decides the outcome of a failed delivery: whose fault it was, whether to retry it, and
 // when.
@@ -69,7 +69,7 @@ func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
-	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event
+	lost := r.unavailable || (r.late || r.unanswered) && l.down() // an unanswered probe says nothing about its event
 	if lost {
 		if out, nobodys := l.ease.unavailable(log, j, c, r); nobodys {
 			return out
@@ -78,7 +78,7 @@ func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 		return l.ease.throttle(log, j, c.began, r)
 	}
 	failures++
-	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late, permanent: r.permanent}
+	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}
 	if r.permanent || failures >= l.cfg.MaxAttempts {
 		log.ErrorContext(ctx, "event is a dead letter", "class", delivery.ClassEvent, "permanent", r.permanent, "err", r)
 		l.observer.Observe(delivery.Incident{

@@ -20,6 +20,7 @@ type reply struct {
 	unavailable bool
 	throttled   bool
 	late        bool          // it has used up the timeout of the lane
+	unanswered  bool          // the handler has panicked, or ended its goroutine, which tells nothing about the destination
 	delay       time.Duration // the delay that the error requests, if delays is set
 	delays      bool
 }
@@ -68,15 +69,20 @@ func (t *target) replyOf(ctx context.Context, err error) *reply {
 
 // call calls the handler for one event. It returns nil if the event was delivered.
 func (t *target) call(ctx context.Context, e *delivery.Event) *reply {
-	if err := t.callOne(ctx, e); err != nil {
-		return t.replyOf(ctx, err)
+	returned, err := t.callOne(ctx, e)
+	if err == nil {
+		return nil
 	}
-	return nil
+	r := t.replyOf(ctx, err)
+	r.unanswered = !returned
+	return r
 }
 
-func (t *target) callOne(ctx context.Context, e *delivery.Event) (err error) {
+// callOne reports whether the handler has returned, and not panicked.
+func (t *target) callOne(ctx context.Context, e *delivery.Event) (returned bool, err error) {
 	defer guard.Recover("the handler", &err)
-	return t.handler.Deliver(ctx, e)
+	err = t.handler.Deliver(ctx, e)
+	return true, err
 }
 
 // callBatch calls the handler for several events. It returns nil if all were delivered.
@@ -86,7 +92,9 @@ func (t *target) callBatch(ctx context.Context, events []*delivery.Event) []*rep
 		err = fmt.Errorf("the handler gave %d answers for %d events", len(errs), len(events))
 	}
 	if err != nil {
-		return allFailed(len(events), t.replyOf(ctx, err))
+		r := t.replyOf(ctx, err)
+		r.unanswered = true
+		return allFailed(len(events), r)
 	}
 	if errs == nil {
 		return nil

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -22,8 +23,8 @@ const (
 // errStuck is the error of a call that was given up.
 var errStuck = fmt.Errorf("the handler has not returned %v after the end of its context; what it does from now on is ignored, and may still deliver", returnGrace)
 
-// errExited is the error of an event whose handler has ended its goroutine.
-var errExited = errors.New("the handler has ended its goroutine (runtime.Goexit)")
+// errExited is the error of an event whose handler has ended its goroutine, and of an observer that has.
+var errExited = errors.New("it has ended its goroutine (runtime.Goexit)")
 
 // errAllStuck is the reason why a destination with too many such calls gets no more events.
 var errAllStuck = errors.New("calls of the handler do not return, and there are as many of them as there may be: nothing more is begun until one does; the relay may have to be started again")
@@ -32,10 +33,11 @@ var errAllStuck = errors.New("calls of the handler do not return, and there are 
 type crew struct {
 	lane    *lane
 	all     []*worker
-	bench   []*worker   // that have ended
-	stuck   int         // calls that were given up and have not returned
-	patrols bool        // timer is set
-	timer   *time.Timer // looks for calls that do not return; nil before the first call
+	bench   []*worker      // that have ended
+	stuck   int            // calls that were given up and have not returned
+	busy    sync.WaitGroup // workers that were not given up
+	patrols bool           // timer is set
+	timer   *time.Timer    // looks for calls that do not return; nil before the first call
 	epoch   time.Time
 }
 
@@ -59,6 +61,7 @@ func (c *crew) hireLocked(first []*job) {
 	if !c.patrols {
 		c.patrolInLocked(c.patience())
 	}
+	c.busy.Add(1)
 	c.lane.workers.Go(func() { w.work(first) })
 }
 
@@ -70,15 +73,28 @@ func (c *crew) dismissLocked(w *worker) {
 	c.all[w.crew].crew = w.crew
 	c.all[last] = nil
 	c.all = c.all[:last]
+	c.busy.Done()
 }
 
 func (c *crew) patrolInLocked(d time.Duration) {
+	if c.lane.ctx.Err() != nil {
+		return // the relay has given up on all calls
+	}
 	c.patrols = true
 	if c.timer == nil {
 		c.timer = time.AfterFunc(d, c.patrol)
 		return
 	}
 	c.timer.Reset(d)
+}
+
+// stopPatrol ends the patrol, once the context of all calls has ended.
+func (c *crew) stopPatrol() {
+	c.lane.mu.Lock()
+	defer c.lane.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
 }
 
 // lostCall is a call that was given up.
@@ -156,7 +172,7 @@ func (c *crew) exits(w *worker) {
 	c.lane.mu.Lock()
 	c.dismissLocked(w)
 	c.lane.mu.Unlock()
-	c.answerFor(w, place, &reply{text: errExited.Error(), err: errExited})
+	c.answerFor(w, place, &reply{text: "the handler: " + errExited.Error(), err: errExited, unanswered: true})
 }
 
 // returns records the return of a call that was given up. Its answer is ignored.

@@ -53,6 +53,7 @@ const (
 	blameNobody blame = iota // the destination may be down
 	blameAgain               // the same, and it was down for this event before
 	blameMaybe               // others are answered and this one is not: once may be a coincidence
+	blameStale               // that was so again and again, and nothing was answered since the last time
 	blameEvent               // others are answered and this one is not, again and again
 )
 
@@ -94,7 +95,7 @@ func (s *suspects) lose(now time.Time, event int64, proof time.Time, probe bool)
 		}
 		return blameEvent
 	case one.proofs >= freeProofs: // no other event has been tried since
-		return blameEvent
+		return blameStale
 	}
 	return blameAgain
 }

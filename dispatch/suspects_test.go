@@ -1,8 +1,13 @@
 package dispatch
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // trial is a set of suspects with a clock of its own.
@@ -55,7 +60,7 @@ func TestSuspectsAreProven(t *testing.T) {
 	s.answers(10)
 	s.loses(7, blameMaybe, blameAgain) // one answer is evidence for one loss
 	s.answers(10)
-	s.loses(7, blameEvent, blameEvent) // a proven suspect stays one where no other event comes
+	s.loses(7, blameEvent, blameStale) // a proven suspect stays one where no other event comes
 	if got := s.lose(s.now, 7, time.Time{}, true); got != blameAgain {
 		t.Errorf("an outage counts against the event: blame %d", got)
 	}
@@ -127,4 +132,61 @@ func TestSuspectsThrottled(t *testing.T) {
 	if len(s.events) > maxSuspects {
 		t.Errorf("%d remembered", len(s.events))
 	}
+}
+
+// TestSuspectInAnOutage: the destination has failed over an event while it answered others. Then it is down, and no other event
+// is tried: the event is not buried for that. It is when others are answered again and the event is not.
+func TestSuspectInAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testLane()
+		down, poison := false, int64(1)
+		l, o := overheardLane(delivery.HandlerFunc(func(_ context.Context, e *delivery.Event) error {
+			if down || e.ID == poison {
+				return delivery.Unavailable(errors.New("connection reset"))
+			}
+			return nil
+		}), cfg)
+		failures, dead := 0, false
+		try := func(id int64) {
+			t.Helper()
+			for l.grant(1) == 0 {
+				after(time.Second)
+			}
+			p := NewParcel(func() bool { return true }, func(bool) {})
+			d := Delivery{Event: &delivery.Event{ID: id, Type: "x"}}
+			if id == poison {
+				d.Failures = failures
+			}
+			p.Fill([]Delivery{d})
+			l.deliver(p, nil)
+			l.workers.Wait()
+			_, answers, _ := p.Take()
+			for _, a := range answers {
+				if id == poison {
+					failures, dead = a.Failures, a.Verdict == VerdictDead
+				}
+			}
+			after(time.Minute)
+		}
+		for failures == 0 {
+			try(poison)
+			try(2)
+		}
+		down = true
+		for range 20 {
+			try(poison)
+		}
+		if dead || failures >= cfg.MaxAttempts {
+			t.Errorf("an outage has buried an event after %d failures: %v", failures, o.kinds())
+		}
+		down = false
+		for n := 0; !dead; n++ {
+			try(2)
+			try(poison)
+			if n > 20 {
+				t.Fatalf("a poisoned event is never given up: %d failures", failures)
+			}
+		}
+	})
 }

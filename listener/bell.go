@@ -38,6 +38,7 @@ const (
 type Bell struct {
 	connect Connect
 	log     *slog.Logger
+	rounds  Rounds
 	wanted  chan struct{} // capacity 1: silence is requested
 	rings   chan chan ring
 	counts  chan chan count
@@ -74,10 +75,13 @@ type ring struct {
 // NewBell returns a bell; it does nothing until Run runs.
 func NewBell(connect Connect, log *slog.Logger) *Bell {
 	return &Bell{
-		connect: connect, log: log, wanted: make(chan struct{}, 1), pauses: reconnects(),
+		connect: connect, log: log, rounds: noRounds{}, wanted: make(chan struct{}, 1), pauses: reconnects(),
 		asks: make(chan chan silenced), rings: make(chan chan ring), counts: make(chan chan count), notes: make(chan note),
 	}
 }
+
+// Watch sets what is notified of the rounds of the bell's loop. Call it before Run.
+func (b *Bell) Watch(rounds Rounds) { b.rounds = rounds }
 
 // Silence requests silence and returns at once.
 func (b *Bell) Silence() {
@@ -165,24 +169,31 @@ func (b *Bell) Run(ctx context.Context) error {
 	defer retry.Stop()
 	wanting := false
 	for {
+		b.rounds.Rest()
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-b.wanted:
+			b.rounds.Begin()
 			wanting = true
 		case <-retry.C:
+			b.rounds.Begin()
 		case answer := <-b.counts:
+			b.rounds.Begin()
 			answer <- b.count(ctx)
 			continue
 		case n := <-b.notes:
+			b.rounds.Begin()
 			n.sent <- b.notify(ctx, n)
 			continue
 		case answer := <-b.asks:
+			b.rounds.Begin()
 			var s silenced
 			s.is, s.err = b.keptByOther(ctx)
 			answer <- s
 			continue
 		case answer := <-b.rings:
+			b.rounds.Begin()
 			wanting = false
 			select {
 			case <-b.wanted: // requested before this ring

@@ -61,6 +61,7 @@ func families() []family {
 		{"notifyd_canary_failures_total", "Canaries that failed: unheard (in time), unsent.", []string{"reason"}},
 		{"notifyd_database_up", "1 while the database answers.", nil},
 		{"notifyd_database_refuses", "Parts of the relay to which the database refuses what they ask for although it answers, by SQLSTATE; absent while it refuses nothing. A part that cannot record what became of deliveries delivers nothing more.", []string{"code"}},
+		{"notifyd_hangs", "Parts of the relay that do not come back, and work that is due and not begun, for 2 minutes or longer; /readyz?verbose and the log say which. 0 while all goes on.", nil},
 		{"notifyd_connections", "Open connections to the database, by role; pool is the pool of the program, the others are the relay's own.", []string{"role"}},
 		{"notifyd_connections_opened_total", "Connections to the database that were opened.", []string{"role"}},
 		{"notifyd_delayed_events", "Events that wait for their available_at; 10000 means 10000 or more. Absent while the database does not answer, like every metric that is counted in the tables.", nil},

@@ -61,7 +61,7 @@ func gather(t *testing.T, s source) map[string]float64 {
 func TestCollector(t *testing.T) {
 	t.Parallel()
 	s := source{stats: observe.Stats{
-		Claims: 1, Claimed: 2, Fenced: 3, Bell: "awake", DatabaseDown: true,
+		Claims: 1, Claimed: 2, Fenced: 3, Bell: "awake", DatabaseDown: true, Hangs: make([]observe.Hang, 34),
 		Refusals:    []observe.Refusal{{Part: "a", Code: "42501"}, {Part: "b", Code: "42501"}},
 		Sweeps:      observe.Asked{Count: 17, Failed: 18},
 		Leases:      observe.LeaseStats{Held: 23, Granted: 24, Renewed: 25, Lost: 26, TakenOver: 27},
@@ -95,7 +95,7 @@ func TestCollector(t *testing.T) {
 		"notifyd_destination_queued a":  9, "notifyd_destination_pace_seconds a": 0.001,
 		"notifyd_destination_connected b": 1, "notifyd_destination_blocked b": 1, "notifyd_destination_unconfirmed b": 10,
 		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_bell_awake": 1,
-		"notifyd_listener_connected": 1, "notifyd_database_up": 0, "notifyd_database_refuses 42501": 2, "notifyd_oldest_waiting_seconds": 1.5,
+		"notifyd_listener_connected": 1, "notifyd_database_up": 0, "notifyd_database_refuses 42501": 2, "notifyd_hangs": 34, "notifyd_oldest_waiting_seconds": 1.5,
 		"notifyd_backlog_deliveries a fresh": 12, "notifyd_backlog_deliveries a retry": 13, "notifyd_backlog_deliveries a running": 14,
 		"notifyd_backlog_deliveries a parked": 15, "notifyd_dead_letters a": 10000, "notifyd_backlog_oldest_seconds a": 2.5,
 		"notifyd_backlog_deliveries b fresh": 0, "notifyd_backlog_oldest_seconds b": 0, "notifyd_backlog_deliveries gone retry": 16,

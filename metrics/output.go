@@ -93,6 +93,7 @@ func (o output) relay(s *observe.Stats) {
 	for code, n := range refused {
 		o.gauge("notifyd_database_refuses", float64(n), code)
 	}
+	o.gauge("notifyd_hangs", float64(len(s.Hangs)))
 	for role, c := range byRole(s.Connections) {
 		o.gauge("notifyd_connections", float64(c.Open), role)
 		o.counter("notifyd_connections_opened_total", c.Opened, role)

@@ -33,6 +33,8 @@ type Stats struct {
 	// by part; nil if nothing. A part that cannot record what became of deliveries begins no further
 	// ones.
 	Refusals []Refusal
+	// Hangs are the parts of the relay that hang, and what is due and not begun; nil while all goes on.
+	Hangs []Hang
 	// Listener is the connection that listens; nil if the relay only polls, and outside of a relay.
 	Listener *ListenerStats
 	// Connections are those to the database, by role; nil outside of a relay.
@@ -65,6 +67,9 @@ type PositionStats struct {
 	OldestGap time.Duration
 	// Blocked is how many aggregates wait for a stored delivery.
 	Blocked int
+	// Loading says that the unit does not deliver yet: it loads what is stored for the destination, or waits for
+	// stored events of types that it has gained.
+	Loading bool
 	// Delivered counts the deliveries acknowledged since this relay has owned the unit.
 	Delivered uint64
 	// Saved counts the writes of the position, and SavedAt is the time of the last one.

@@ -29,7 +29,7 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s *superviso
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildMetric())
 	registry.MustRegister(state.metrics()...)
 	serve := admin.Config{
-		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: append(checks(relay), state.check()),
+		Address: c.Admin.Listen, Version: readBuildInfo().Version, Metrics: registry, Checks: append(checks(relay), state.check()), Live: func() error { h := relay.Health(); return h.Live() },
 		TLS: adminFiles(c, path), Token: c.Admin.Token, Pprof: c.Admin.Pprof,
 	}
 	look, err := newConsole(ctx, c, path, relay, log)
@@ -79,6 +79,12 @@ func adminFiles(c *config.Config, path string) admin.Files {
 	return admin.Files{Cert: absolute(c.Admin.TLS.CertFile), Key: absolute(c.Admin.TLS.KeyFile)}
 }
 
+// adminAccess is the access to the admin server of the relay that the configuration describes. Without admin.listen its
+// address is empty.
+func adminAccess(c *config.Config, path string) admin.Access {
+	return admin.Access{Address: c.Admin.Listen, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}
+}
+
 func buildMetric() prometheus.Collector {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "notifyd_build_info", Help: "Always 1; the labels say what was built.",
@@ -101,12 +107,20 @@ func checks(relay *live) []admin.Check {
 			}
 		}},
 		{Name: "database", Do: func() error {
-			if relay.Stats().DatabaseDown {
+			if relay.Health().DatabaseDown {
 				return errors.New("the database does not answer")
 			}
 			return nil
 		}},
+		{Name: "relay", Do: func() error {
+			h := relay.Health()
+			h.DatabaseDown = false // it has a line of its own
+			return h.Ready()
+		}},
 		{Name: "listener", Advisory: true, Do: func() error {
+			if len(relay.Health().Hangs) > 0 {
+				return errors.New("it is not asked while the relay hangs")
+			}
 			l := relay.Stats().Listener
 			if l == nil || l.Listening && l.Trouble == nil {
 				return nil

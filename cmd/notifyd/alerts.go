@@ -63,6 +63,8 @@ func kindsOf(words []string) []delivery.IncidentKind {
 			kinds = append(kinds, delivery.IncidentDatabaseLost, delivery.IncidentDatabaseBack, delivery.IncidentRefused, delivery.IncidentAccepted)
 		case "listener":
 			kinds = append(kinds, delivery.IncidentListenerLost, delivery.IncidentListenerBack)
+		case "relay":
+			kinds = append(kinds, delivery.IncidentHang, delivery.IncidentHangOver)
 		case "waiting":
 			kinds = append(kinds, delivery.IncidentStale, delivery.IncidentCaughtUp)
 		}

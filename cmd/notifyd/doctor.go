@@ -89,6 +89,7 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 	if err != nil || c == nil {
 		return o, nil, err
 	}
+	o.Admin = adminAccess(c, path)
 	daily := c.Retention.Daily()
 	o.Connections, o.Route, o.Daily = c.Relay.Connections+besideClaims, routesOf(c), &daily
 	if c.Admin.Listen != "" && c.Admin.Console {

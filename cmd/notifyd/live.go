@@ -78,6 +78,9 @@ func (l *live) Stats() observe.Stats {
 	return s
 }
 
+// Health says whether the relay that runs works.
+func (l *live) Health() observe.Health { return l.Relay().Health() }
+
 // Listening implements metrics.Source.
 func (l *live) Listening() bool { return l.Relay().Listening() }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
@@ -106,7 +105,7 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 	}
 	if c != nil {
 		l.options.Route, l.options.Destinations = routesOf(c), namesOf(c)
-		l.options.Admin = admin.Access{Address: c.Admin.Listen, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}
+		l.options.Admin = adminAccess(c, path)
 	}
 	return l, nil
 }

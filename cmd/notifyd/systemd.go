@@ -16,7 +16,8 @@ const statusEvery = 10 * time.Second
 
 // tellManager tells the service manager when the relay is ready, that it stops,
 // and in between that it lives, until stop is called. A relay counts as alive
-// when it answers for its figures: those that claim and deliver need the same locks.
+// when it answers for its figures, since those that claim and deliver need the same locks, and as long as
+// its health does not say that only a restart is likely to help.
 func tellManager(ctx context.Context, sd *systemd.Notifier, relay *live, log *slog.Logger) (stop func()) {
 	if !sd.Enabled() {
 		return func() {}
@@ -64,7 +65,9 @@ func (m *manager) run(ctx context.Context, done <-chan struct{}) {
 			stop()
 		case <-tick.C:
 			stats := m.relay.Stats()
-			m.heard(ctx, m.sd.Alive(ctx))
+			if h := m.relay.Health(); h.Live() == nil {
+				m.heard(ctx, m.sd.Alive(ctx))
+			}
 			if ready == nil && stopping != nil {
 				m.say(ctx, statusOf(stats))
 			}
@@ -102,6 +105,8 @@ func statusOf(s notifyd.Stats) string {
 		}
 	}
 	switch {
+	case len(s.Hangs) > 0:
+		return "hangs: " + s.Hangs[0].Reason
 	case s.DatabaseDown:
 		return "the database does not answer"
 	case len(s.Refusals) > 0:

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -87,4 +88,18 @@ func exactly(file string) (*tls.Config, error) {
 			return nil
 		},
 	}, nil
+}
+
+// Failures returns what keeps a relay from being ready, from the answer of /readyz?verbose: a line for each
+// failed check that decides. An answer without details is returned as it is.
+func Failures(answer string) (all []string) {
+	for line := range strings.Lines(answer) {
+		if failed, ok := strings.CutPrefix(strings.TrimSpace(line), "[-] "); ok {
+			all = append(all, failed)
+		}
+	}
+	if all == nil {
+		all = append(all, strings.TrimSpace(answer))
+	}
+	return all
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +59,9 @@ type Config struct {
 	Metrics prometheus.Gatherer
 	// Checks decide the answer of /readyz.
 	Checks []Check
+	// Live decides the answer of /livez: an error says why only a restart is likely to help. It must not block, whatever
+	// hangs; nil is always live.
+	Live func() error
 	// TLS are the files of the server's certificate. They are read again when they change.
 	TLS Files
 	// Token is required for everything but /livez and the bare answer of /readyz;
@@ -121,8 +125,16 @@ func (s *Server) Run(ctx context.Context) error {
 
 func handler(cfg Config) http.Handler {
 	mux, g := http.NewServeMux(), newGuard(cfg.Token)
-	live := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
-	mux.HandleFunc("GET /livez", live)
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
+		switch err := liveness(cfg.Live); {
+		case err == nil:
+			say(w, http.StatusOK, "ok\n")
+		case g.allows(r):
+			say(w, http.StatusServiceUnavailable, err.Error()+"\n")
+		default:
+			say(w, http.StatusServiceUnavailable, "not live; with the token the answer says why\n")
+		}
+	})
 	mux.Handle("GET /version", g.protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		code, text := readiness(cfg.Checks)
@@ -147,6 +159,14 @@ func handler(cfg Config) http.Handler {
 	return mux
 }
 
+// liveness asks live, if there is any.
+func liveness(live func() error) error {
+	if live == nil {
+		return nil
+	}
+	return live()
+}
+
 // readiness runs all checks, so that the answer names every failure.
 func readiness(checks []Check) (code int, text string) {
 	code = http.StatusOK
@@ -156,7 +176,9 @@ func readiness(checks []Check) (code int, text string) {
 			text += fmt.Sprintf("[!] %s: %v\n", c.Name, err)
 		case err != nil:
 			code = http.StatusServiceUnavailable
-			text += fmt.Sprintf("[-] %s: %v\n", c.Name, err)
+			for line := range strings.Lines(err.Error()) { // several errors, joined
+				text += fmt.Sprintf("[-] %s: %s\n", c.Name, strings.TrimSuffix(line, "\n"))
+			}
 		default:
 			text += fmt.Sprintf("[+] %s: ok\n", c.Name)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/admin"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -74,6 +75,8 @@ type Options struct {
 	Daily *bool
 	// Destinations are the destinations of the configuration.
 	Destinations []Destination
+	// Admin is the access to the admin server of a relay; without an address no relay is queried.
+	Admin admin.Access
 	// Route returns the destinations of an event type; nil if they are not known.
 	Route func(eventType string) []string
 	// Limits are the thresholds of findings; the zero value is DefaultLimits.
@@ -189,6 +192,9 @@ func Run(ctx context.Context, o Options) Report {
 		defer closeConn(ctx, conn)
 		e.conn = conn
 		e.database(ctx, &r)
+	}
+	if o.Admin.Address != "" {
+		r.add("health", checkHealth(ctx, o.Admin))
 	}
 	r.add("", checkDestinations(ctx, o.Destinations)...)
 	return r

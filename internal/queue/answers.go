@@ -177,6 +177,7 @@ func (s *scheduler) armLocked(now time.Time) {
 		return
 	}
 	s.wake.Reset(max(0, at.Sub(now)))
+	s.part.BeginIn(at.Sub(now))
 }
 
 // settledBelow returns the low mark: fresh events below it are rare.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -24,12 +25,14 @@ type claimer struct {
 
 	claims, answers string       // its names in reports
 	pauses          store.Pauses // after settlements that were refused; they grow until one is accepted at once
+	round           *engine.Part
 }
 
 func newClaimer(e *Engine, session Claimer, i int) *claimer {
 	return &claimer{
 		e: e, session: session, log: e.Log.With("claimer", i), parts: make(map[dispatch.Lane]*part),
 		claims: fmt.Sprintf("claims of claimer %d", i), answers: fmt.Sprintf("answers of claimer %d", i), pauses: store.NewPauses(),
+		round: e.Watch.Part(fmt.Sprintf("claimer %d", i), "a claim, its handlers or its settlement", engine.Patience),
 	}
 }
 
@@ -38,15 +41,19 @@ func newClaimer(e *Engine, session Claimer, i int) *claimer {
 func (c *claimer) run(ctx context.Context) {
 	// An empty claim connects, prepares and plans, so that the first event does not wait for it. An
 	// error does not matter here: the first real claim connects again.
+	c.round.Begin()
+	defer c.round.Rest()
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
 	c.report(ctx, err)
 	c.e.sched.warmed()
 	pauses := store.NewPauses()
 	for {
+		c.round.Rest()
 		q, ok := c.e.sched.next()
 		if !ok {
 			return
 		}
+		c.round.Begin()
 		claimed, err := c.session.Claim(ctx, q)
 		c.report(ctx, err)
 		if q.Source != SourceSweep {
@@ -56,6 +63,7 @@ func (c *claimer) run(ctx context.Context) {
 			c.e.idsBeginAgain(ctx, anew)
 		}
 		if err != nil {
+			c.round.Rest()
 			sleep(ctx, pauses.After(err))
 			continue
 		}
@@ -79,6 +87,7 @@ func (c *claimer) deliver(ctx context.Context, claimed *Claimed) {
 	held := c.handOut(claimed.Work) //nolint:contextcheck // deliveries may outlive their claim
 	c.await(held)
 	s, left, rows := held.settlement(c.e.lanesOf)
+	c.round.Begin()
 	err := c.settle(ctx, held, s)
 	if held.detached.Load() {
 		c.e.leases.hold(held, err)
@@ -244,6 +253,7 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 	c.awaitRunning(held)
 	unexplained := !store.IsDown(err)
 	for {
+		c.round.Begin()
 		held.collect()
 		s, _, _ := held.settlement(c.e.lanesOf)
 		again := c.session.Settle(context.WithoutCancel(ctx), s)
@@ -259,11 +269,13 @@ func (c *claimer) settle(ctx context.Context, held *claim, s *Settlement) error 
 			c.log.ErrorContext(ctx, "answers could not be recorded, their events will be delivered again", "err", again, "events", len(held.work))
 			return errors.Join(err, again)
 		}
+		c.round.Rest()
 		sleep(until, c.pauses.After(again))
 	}
 	// The answers are safe. The leases and retries are lost: their events will be claimed again.
 	if unexplained {
 		// What was refused before would be accepted now, and may be refused again all the same.
+		c.round.Rest()
 		sleep(ctx, c.pauses.After(err))
 	}
 	c.accepted()

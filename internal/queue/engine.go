@@ -30,7 +30,9 @@ type Options struct {
 	Companions Companions
 	// Bell is nil where the relay polls.
 	Bell engine.Bell
-	Log  *slog.Logger
+	// Watch notices loops that hang; nil for none.
+	Watch *engine.Watch
+	Log   *slog.Logger
 }
 
 // Engine delivers the events of a queue: it claims rows that no other relay has locked, in any
@@ -42,6 +44,7 @@ type Engine struct {
 	sched  *scheduler
 	leases *leases
 	ringer *ringer
+	house  *engine.Part
 
 	companions []int32 // the sessions that claimed at the last round of housekeeping, nil before the first
 	rerouted   int     // events that have gained a route, of which nothing was logged yet
@@ -58,11 +61,25 @@ func New(o Options) *Engine {
 	e.sched = newScheduler(o.Limits, e.d.Lanes(), e.d, e.ringer)
 	e.ringer.rang, e.ringer.queued = e.sched.rang, e.sched.queued
 	e.leases.report, e.leases.retryIn, e.leases.standStill = e.report, e.sched.dueIn, e.sched.salvage
+	e.watched()
 	for _, l := range e.d.Lanes() {
 		l.Serve(e.sched.room)
 	}
 	return e
 }
+
+// watched registers the loops of the engine, except the claimers.
+func (e *Engine) watched() {
+	e.sched.part = e.Watch.Part("scheduler", "the choice of what to claim next", engine.Patience)
+	e.leases.part = e.Watch.Part("leases", "the renewal of leases, or from writing late answers", engine.Patience)
+	// Each of the two may wait for the loop of the bell, several times, and that for the database.
+	e.ringer.part = e.Watch.Part("bell's orders", "the bell", 2*engine.Patience)
+	// A dead relay may have left many leases, which are taken over in one round.
+	e.house = e.Watch.Part("housekeeping", "taking over leases, or from the search for events that have gained a route", housePatience)
+}
+
+// housePatience bounds one round of housekeeping, for the watch.
+const housePatience = 10 * time.Minute
 
 // report passes on what the statements of a part of the engine have come to.
 func (e *Engine) report(part string, err error) { store.Report(e.d, part, err) }
@@ -171,6 +188,7 @@ const houseAgain = 100 * time.Millisecond
 func (e *Engine) keepHouse(ctx context.Context) {
 	failing := store.NewPauses()
 	for ctx.Err() == nil {
+		e.house.Begin()
 		more, err := e.houseRound(ctx)
 		if ctx.Err() == nil {
 			e.report("housekeeping", err)
@@ -184,6 +202,7 @@ func (e *Engine) keepHouse(ctx context.Context) {
 		} else {
 			failing.Reset()
 		}
+		e.house.Rest()
 		sleep(ctx, pause)
 	}
 }

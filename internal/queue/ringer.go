@@ -16,6 +16,7 @@ type ringer struct {
 	queued func(rate float64)
 	orders chan bellOrder // capacity 1
 	rates  chan float64   // capacity 1: requests to check whether writers queue up
+	part   *engine.Part
 }
 
 func (r *ringer) silence() { r.order(bellSilence) }
@@ -62,12 +63,15 @@ func (r *ringer) look(ctx context.Context, rate float64) {
 
 func (r *ringer) run(ctx context.Context) {
 	for {
+		r.part.Rest()
 		select {
 		case <-ctx.Done():
 			return
 		case rate := <-r.rates:
+			r.part.Begin()
 			r.look(ctx, rate)
 		case o := <-r.orders:
+			r.part.Begin()
 			switch {
 			case o == bellSilence && r.bell != nil:
 				r.bell.Silence()
@@ -86,6 +90,7 @@ func (r *ringer) release(ctx context.Context) {
 	}
 	pause := reconnectPauses()
 	for ctx.Err() == nil {
+		r.part.Begin()
 		xid, err := r.bell.Ring(ctx)
 		if err == nil {
 			r.report(nil)
@@ -98,6 +103,7 @@ func (r *ringer) release(ctx context.Context) {
 		if len(r.orders) > 0 {
 			return
 		}
+		r.part.Rest()
 		sleep(ctx, pause.NextBackOff())
 	}
 }

@@ -20,6 +20,7 @@ type scheduler struct {
 	lanes  []dispatch.Lane
 	route  routes
 	bell   bellControl
+	part   *engine.Part // its round begins when a claimer asks, and in time for the timer
 
 	mu   sync.Mutex
 	idle idle // claimers that wait until something below has changed
@@ -183,6 +184,9 @@ func (s *scheduler) salvage(delta int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.salvaging += delta
+	if s.salvaging > 0 {
+		s.part.Rest() // for as long as the database is away
+	}
 	s.idle.wakeAll()
 }
 
@@ -193,6 +197,7 @@ func (s *scheduler) next() (Query, bool) {
 	for !s.stopped {
 		if s.salvaging == 0 {
 			now := time.Now()
+			s.part.Begin()
 			if q, ok := s.pickLocked(now); ok {
 				return q, true
 			}

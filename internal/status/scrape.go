@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/internal/admin"
@@ -26,7 +27,9 @@ type Relay struct {
 	DatabaseUp bool `json:"database_up"`
 	Awake      bool `json:"awake"`
 	// Refused are the SQLSTATEs with which the database refuses what the relay asks for.
-	Refused      []string           `json:"refused,omitempty"`
+	Refused []string `json:"refused,omitempty"`
+	// Hangs are the reasons of its hangs, as it says at /readyz; empty while nothing hangs.
+	Hangs        []string           `json:"hangs,omitempty"`
 	Destinations []RelayDestination `json:"destinations"`
 }
 
@@ -56,11 +59,27 @@ type RelayDestination struct {
 func scrape(ctx context.Context, a admin.Access) *Relay {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	code, body, err := a.Get(ctx, "/metrics")
-	if err != nil || code != http.StatusOK {
-		return nil
+	// First, because it is answered even where a hang keeps the figures back.
+	var hangs []string
+	code, body, err := a.Get(ctx, "/readyz?verbose")
+	if err == nil && code == http.StatusServiceUnavailable {
+		for _, reason := range admin.Failures(string(body)) {
+			if text, ok := strings.CutPrefix(reason, "relay: "); ok {
+				hangs = append(hangs, text)
+			}
+		}
 	}
-	return parseRelay(a.Address, bytes.NewReader(body))
+	var relay *Relay
+	if code, body, err = a.Get(ctx, "/metrics"); err == nil && code == http.StatusOK {
+		relay = parseRelay(a.Address, bytes.NewReader(body))
+	}
+	if relay == nil && len(hangs) > 0 {
+		relay = &Relay{Address: a.Address, DatabaseUp: true}
+	}
+	if relay != nil {
+		relay.Hangs = hangs
+	}
+	return relay
 }
 
 var (

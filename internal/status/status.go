@@ -123,6 +123,9 @@ func (s *Status) attention() (all []Attention) {
 		for _, code := range s.Relay.Refused {
 			add("", store.Cure(code), "The database refuses what the relay at %s asks for, with SQLSTATE %s: it delivers nothing that it cannot record. The relay's log has the whole answer.", s.Relay.Address, code)
 		}
+		for _, reason := range s.Relay.Hangs {
+			add("", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", s.Relay.Address, reason)
+		}
 		for _, d := range s.Relay.Destinations {
 			if d.Paused {
 				add(d.Name, "resume it at the console of that relay; its events wait and lose no attempt", "The destination %s is paused at the relay at %s.", d.Name, s.Relay.Address)

@@ -16,6 +16,7 @@ func (v *vigil) fallAsleep(ctx context.Context) (floor float64, again bool) {
 	defer tick.Stop()
 	v.asked = time.Now()
 	for ctx.Err() == nil {
+		v.part.Begin()
 		over, err := v.goOn(ctx, &d)
 		if over {
 			v.report(nil)
@@ -43,6 +44,7 @@ func (v *vigil) rest(ctx context.Context, pause time.Duration, tick <-chan time.
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
+		v.part.Begin()
 		select {
 		case <-ctx.Done():
 			return false

@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// Options are the parts of an [Engine]. All fields except Bell and Starts are required.
+// Options are the parts of an [Engine]. All fields except Bell, Starts and Watch are required.
 type Options struct {
 	// Limits bound the engine; Claims is the number of connections that read, Batch the largest
 	// number of events of one read, and Bytes bounds the payloads of one read.
@@ -36,7 +36,9 @@ type Options struct {
 	// Starts are the starts of destinations that have no position yet, by name. The others begin as
 	// Start's zero value.
 	Starts map[string]Start
-	Log    *slog.Logger
+	// Watch notices loops that hang; nil for none.
+	Watch *engine.Watch
+	Log   *slog.Logger
 }
 
 // Engine delivers the events of a stream: it owns a share of the units, one for each destination,
@@ -101,12 +103,18 @@ func New(o Options) *Engine {
 	e.keeper = NewKeeper(o.Connector, KeeperOptions{
 		Owner: o.Owner, Destinations: e.wanted, Gained: e.gained, Lost: e.lost, Report: e.report,
 	}, o.Log)
+	e.keeper.part = o.Watch.Part("keeper of units", "the session that owns its units", engine.Patience)
+	e.vigil.part = o.Watch.Part("vigil", "the bell, or a look at open transactions", vigilPatience)
 	return e
 }
 
 // accepted records that the database refuses a part of the engine nothing any more, or that the part
 // has ended.
 func (e *Engine) accepted(part string) { e.d.ReportRefusal(observe.Refusal{Part: part}) }
+
+// vigilPatience bounds a round of the vigil, for the watch: the round may wait several times for the loop of the
+// bell, which waits for the database.
+const vigilPatience = 3 * engine.Patience
 
 // wantedOf returns the configuration of a destination for the keeper.
 func (e *Engine) wantedOf(name string) Wanted {
@@ -246,19 +254,23 @@ func (e *Engine) gained(p Position) {
 	defer e.mu.Unlock()
 	ctx, stop := context.WithCancel(e.ctx)
 	r := &running{stop: stop, over: make(chan struct{})}
+	part := e.Watch.Part("unit of "+unitName(p.Destination), "reading the table, or from writing its position", engine.Patience)
 	var run func(context.Context) error
 	if p.Destination == "" {
 		router := newRouter(e, p)
+		router.round = part
 		run, r.poke, r.stat = router.run, router.hinted, router.stats
 	} else {
 		u := newUnit(e, e.lanes[p.Destination], p)
+		u.round = part
 		r.unit, run, r.poke, r.stat = u, u.run, u.hinted, u.stats
 	}
 	e.units[p.Destination] = r
-	e.vigil.units.Store(int64(len(e.units)))
+	e.countUnitsLocked()
 	go func() { // lost waits for it
 		defer close(r.over)
 		err := run(ctx)
+		part.End()
 		if errors.Is(err, ErrIDs) {
 			e.refuse(err)
 		}
@@ -295,7 +307,16 @@ func (e *Engine) lost(destination string, _ int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.units, destination)
-	e.vigil.units.Store(int64(len(e.units)))
+	e.countUnitsLocked()
+}
+
+// countUnitsLocked tells the vigil for how many destinations the relay reads. The router reports nothing that it finds.
+func (e *Engine) countUnitsLocked() {
+	n := len(e.units)
+	if e.units[""] != nil {
+		n--
+	}
+	e.vigil.units.Store(int64(n))
 }
 
 // began records that a unit has read the table.
@@ -330,7 +351,9 @@ const lastEvery = time.Second
 
 // watchLast queries the highest id, from which lag is calculated.
 func (e *Engine) watchLast(ctx context.Context) {
+	part := e.Watch.Part("count of ids", "a query for the highest id", vigilPatience)
 	for ctx.Err() == nil {
+		part.Begin()
 		err := e.pool.plain(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			last, text, err := store.UsedIDs(ctx, conn, e.Connector.Schema)
 			if err != nil {
@@ -348,6 +371,7 @@ func (e *Engine) watchLast(ctx context.Context) {
 		if ctx.Err() == nil {
 			e.report("highest id", err)
 		}
+		part.Rest()
 		sleep(ctx, lastEvery)
 	}
 }

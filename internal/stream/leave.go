@@ -23,12 +23,14 @@ func (u *unit) leave(ctx context.Context, why error) error {
 	u.lane.Withdraw()
 	u.setFull(false)
 	for u.collect(); len(u.flight.parcels) > 0; u.collect() {
+		u.round.BeginIn(u.lane.Timeout()) // each answer gives the others as much time again
 		select {
 		case <-u.wake:
 		case <-u.e.abandoned:
 			return errors.Join(why, u.lastSave(ctx, why))
 		}
 	}
+	u.lane.Disown()
 	return errors.Join(why, u.lastSave(ctx, why))
 }
 
@@ -71,7 +73,7 @@ func (u *unit) publish() {
 		p.UnderWay(func(*dispatch.Delivery) { open++ })
 	}
 	u.figures.Store(&observe.PositionStats{
-		Destination: u.name, Part: u.pos.Part, Head: u.reader.Head(), Open: open, Gaps: u.e.possible(gaps), Ranges: int64(gaps.Len()),
+		Destination: u.name, Part: u.pos.Part, Loading: !u.loaded, Head: u.reader.Head(), Open: open, Gaps: u.e.possible(gaps), Ranges: int64(gaps.Len()),
 		OldestGap: u.reader.GapStats().Oldest, Delivered: uint64(max(0, u.ledger.acknowledged)), Saved: u.ledger.saves, SavedAt: u.ledger.at,
 	})
 }

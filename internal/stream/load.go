@@ -56,6 +56,7 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 	u.e.loading.Add(1)
 	defer u.e.loading.Add(-1)
 	for after, walks := "", true; ; {
+		u.round.Begin()
 		query, args := sqlHeads, []any{u.name, after, headsPage, u.lane.Blocks()}
 		if walks {
 			query, args = sqlWalk, []any{u.name, after, walkPage}
@@ -119,6 +120,7 @@ FROM page WHERE d.destination = $1 AND d.event_id = page.event_id`
 
 func (u *unit) unpark(ctx context.Context, conn *pgx.Conn) error {
 	for {
+		u.round.Begin()
 		var tag pgconn.CommandTag
 		err := u.owned(ctx, conn, func(tx pgx.Tx) (err error) {
 			tag, err = tx.Exec(ctx, sqlUnpark, u.name)

@@ -77,9 +77,13 @@ func (p *pool) verify(ctx context.Context, c *pooled, pos Position) error {
 	return pos.verify(ctx, c.conn)
 }
 
-// plain runs f on any connection.
+// plain runs f on any connection, which has the time of one continuous use for it.
 func (p *pool) plain(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	return p.with(ctx, func(ctx context.Context, c *pooled) error { return f(ctx, c.conn) })
+	return p.with(ctx, func(ctx context.Context, c *pooled) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, roundTrip, errSlow)
+		defer cancel()
+		return f(ctx, c.conn)
+	})
 }
 
 func (p *pool) with(ctx context.Context, f func(context.Context, *pooled) error) error {

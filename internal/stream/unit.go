@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
@@ -26,12 +27,13 @@ const (
 // outcomes. One goroutine does all of that, one step after the other, so that there is no order but
 // the order of its steps. Only the answers come from other goroutines, by way of the parcels.
 type unit struct {
-	e    *Engine
-	name string
-	part string // its name in reports
-	lane dispatch.Lane
-	pos  Position
-	wake chan struct{} // capacity 1: an answer, room, a notification
+	e     *Engine
+	name  string
+	part  string // its name in reports
+	lane  dispatch.Lane
+	pos   Position
+	wake  chan struct{} // capacity 1: an answer, room, a notification
+	round *engine.Part
 
 	reader  *Reader
 	scratch []byte
@@ -62,7 +64,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(lane), ledger: ledger{head: p.Head},
 		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)},
 	}
-	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Head: p.Head})
+	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Loading: true, Head: p.Head})
 	u.reader = NewReader(p.Head, p.Open, e.witnesses)
 	u.hint.Store(true)
 	return u
@@ -84,23 +86,28 @@ func (u *unit) run(ctx context.Context) error {
 	defer u.e.accepted(u.part)
 	defer u.publish()
 	for ctx.Err() == nil {
+		u.round.Rest() // the connection may be long in coming; those that have it are watched
 		err := u.e.pool.use(ctx, u.pos, func(conn *pgx.Conn) error {
+			u.round.Begin()
 			if ok, err := u.prepare(ctx, conn); err != nil || !ok {
 				return err
 			}
 			return u.work(ctx, conn)
 		})
+		u.round.Begin()
 		u.publish()
 		switch {
 		case errors.Is(err, errFenced), errors.Is(err, errMoved), errors.Is(err, ErrIDs):
 			return u.leave(ctx, err)
 		case err != nil && ctx.Err() == nil:
 			u.e.report(u.part, err)
+			u.round.Rest()
 			sleep(ctx, pauses.After(err))
 		case err == nil:
 			pauses.Reset()
 			u.e.accepted(u.part)
 			if !u.yielded {
+				u.round.Rest()
 				u.wait(ctx)
 			}
 		}
@@ -138,6 +145,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 	began := time.Now()
 	for ctx.Err() == nil {
+		u.round.Begin()
 		if u.yielded = u.e.pool.wanted(began); u.yielded {
 			return nil
 		}

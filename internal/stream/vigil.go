@@ -85,7 +85,8 @@ type vigil struct {
 	wakeAll func()
 	report  func(error)
 
-	units  atomic.Int64  // units that this relay owns
+	part   *engine.Part
+	units  atomic.Int64  // units of destinations that this relay owns
 	behind atomic.Int64  // units that have not caught up
 	found  atomic.Int64  // rows found by all units since the last check
 	heard  atomic.Int64  // notifications since then
@@ -181,6 +182,7 @@ func (v *vigil) sleep(ctx context.Context) (floor float64, ok bool) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
+		v.part.Begin()
 		select {
 		case <-ctx.Done():
 			return 0, false
@@ -236,6 +238,7 @@ func (v *vigil) stayAwake(ctx context.Context, floor float64) {
 	}
 	v.found.Store(0)
 	for began, found := time.Now(), int64(0); ; {
+		v.part.Begin()
 		sleep(ctx, awakeFor)
 		found += v.found.Swap(0)
 		over, behind := time.Since(began), v.behind.Load() > 0

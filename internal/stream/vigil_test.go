@@ -233,3 +233,18 @@ func TestVigilBesideAnOpenWriter(t *testing.T) {
 		}
 	})
 }
+
+// TestVigilCountsDestinations: the rate from which on a relay is awake is one per destination. The router reports no rows.
+func TestVigilCountsDestinations(t *testing.T) {
+	t.Parallel()
+	e := &Engine{vigil: newVigil(time.Second, nil), units: map[string]*running{"": {}, "mail": {}}}
+	e.countUnitsLocked()
+	if got := e.vigil.rate(idleRate, time.Second); got < idleRate {
+		t.Errorf("%v rows a second for each destination, want %v", got, idleRate)
+	}
+	delete(e.units, "mail")
+	e.countUnitsLocked()
+	if got := e.vigil.rate(0, time.Second); got != 0 {
+		t.Errorf("%v rows a second without a destination", got)
+	}
+}

@@ -84,8 +84,8 @@ const sqlRemove = `DELETE FROM outbox_deliveries WHERE destination = $1 AND even
 // errFenced is returned by a write of a unit that belongs to another relay.
 var errFenced = errors.New("the unit belongs to another relay by now")
 
-// errSlowWrite is the cause of an interrupted write.
-var errSlowWrite = fmt.Errorf("the database did not answer within %v", roundTrip)
+// errSlow is the cause of an interrupted use of a connection.
+var errSlow = fmt.Errorf("the database did not answer within %v", roundTrip)
 
 // count is the content of one write of a position.
 type count struct {
@@ -101,7 +101,7 @@ func (u *unit) save(ctx context.Context, conn *pgx.Conn) error {
 	if at, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(at))
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlowWrite)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, errSlow)
 	defer cancel()
 	return u.saveCount(ctx, conn, u.count())
 }

@@ -1,0 +1,50 @@
+package admin
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/secret"
+)
+
+// TestLive: a process that answers is not live for that alone. Who shows no token does not learn the reason.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	var lost atomic.Bool
+	address := serve(t, Config{Token: secret.New(token), Live: func() error {
+		if lost.Load() {
+			return errors.New("claimer 0 has not come back")
+		}
+		return nil
+	}})
+	right, stranger := Access{Address: address, Token: secret.New(token)}, Access{Address: address}
+	right.must(t, "/livez", http.StatusOK)
+	stranger.must(t, "/livez", http.StatusOK)
+	lost.Store(true)
+	if text := right.must(t, "/livez", http.StatusServiceUnavailable); text != "claimer 0 has not come back\n" {
+		t.Errorf("%q", text)
+	}
+	if text := stranger.must(t, "/livez", http.StatusServiceUnavailable); text != "not live; with the token the answer says why\n" {
+		t.Errorf("%q", text)
+	}
+}
+
+// TestFailures: each reason of a check has a line of its own.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	address := serve(t, Config{Checks: []Check{
+		{Name: "started", Do: func() error { return nil }},
+		{Name: "relay", Do: func() error { return errors.Join(errors.New("one"), errors.New("two")) }},
+		{Name: "listener", Advisory: true, Do: func() error { return errors.New("polls") }},
+	}})
+	a := Access{Address: address}
+	if got, want := Failures(a.must(t, "/readyz?verbose", http.StatusServiceUnavailable)), []string{"relay: one", "relay: two"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := Failures("not ready\n"); !slices.Equal(got, []string{"not ready"}) {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,42 @@
+package doctor
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/admin"
+)
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		code     int
+		answer   string
+		severity Severity
+		text     string
+	}{
+		"ready": {http.StatusOK, "[+] relay: ok\n", OK, "is ready."},
+		"hangs": {http.StatusServiceUnavailable, "[+] database: ok\n[-] relay: claimer 0 has not come back\n[!] listener: polls\n", Error, "is not ready: relay: claimer 0 has not come back."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.code)
+				_, _ = w.Write([]byte(c.answer))
+			}))
+			t.Cleanup(server.Close)
+			f := checkHealth(t.Context(), admin.Access{Address: strings.TrimPrefix(server.URL, "http://")})
+			if f.Severity != c.severity || !strings.HasSuffix(f.Text, c.text) {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+	gone := httptest.NewServer(nil)
+	address := strings.TrimPrefix(gone.URL, "http://")
+	gone.Close()
+	if f := checkHealth(t.Context(), admin.Access{Address: address}); f.Severity != OK || !strings.Contains(f.Text, "No relay answers") {
+		t.Errorf("%+v", f)
+	}
+}

@@ -1,0 +1,39 @@
+package status
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/admin"
+)
+
+// TestStatusOfARelayThatHangs: what it says is shown, also where its figures do not come.
+func TestStatusOfARelayThatHangs(t *testing.T) {
+	t.Parallel()
+	for name, figures := range map[string]http.HandlerFunc{
+		"with figures":    func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(metricsText)) },
+		"without figures": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := http.NewServeMux()
+			mux.HandleFunc("/metrics", figures)
+			mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, _ = w.Write([]byte("[-] started: not yet\n[-] relay: claimer 0 has not come back\n"))
+			})
+			server := httptest.NewServer(mux)
+			t.Cleanup(server.Close)
+			s := Status{Relay: scrape(t.Context(), admin.Access{Address: strings.TrimPrefix(server.URL, "http://")})}
+			if s.Relay == nil {
+				t.Fatal("the relay is unknown")
+			}
+			all := s.attention()
+			if len(all) == 0 || !strings.Contains(all[0].Text, "hangs: claimer 0 has not come back.") {
+				t.Errorf("%+v", all)
+			}
+		})
+	}
+}

@@ -1,0 +1,53 @@
+package observe
+
+import (
+	"errors"
+	"time"
+)
+
+// Health says whether a relay works, without what it has done.
+type Health struct {
+	// DatabaseDown reports that the database does not answer. Neither that nor a destination that is down is a hang: the
+	// relay waits.
+	DatabaseDown bool
+	// Hangs are the parts of the relay that hang, and what is due and not begun, what has hung longest first; nil while all
+	// goes on.
+	Hangs []Hang
+}
+
+// Hang is something in a relay that should go on and does not.
+type Hang struct {
+	// Part is the part of the relay: "claimer 0", or "unit of mail".
+	Part string
+	// Reason is a sentence without a full stop: what does not go on, and for how long.
+	Reason string
+	// For is for how long it has hung, in time in which the process ran.
+	For time.Duration
+	// Restart says that a restart of the relay is likely to end the hang. Otherwise the cause is outside, such as a row that
+	// another session has locked.
+	Restart bool
+	// Lost says that the hang has lasted for so long that only a restart is likely to help.
+	Lost bool
+}
+
+// Ready returns nil if the relay works, and otherwise the reason why it does not.
+func (h *Health) Ready() error {
+	if h.DatabaseDown {
+		return errors.Join(errors.New("the database does not answer"), hung(h.Hangs, false))
+	}
+	return hung(h.Hangs, false)
+}
+
+// Live returns nil unless only a restart is likely to help, and otherwise the reason.
+func (h *Health) Live() error { return hung(h.Hangs, true) }
+
+// hung joins the reasons of hangs, of those that are lost or of all.
+func hung(all []Hang, lost bool) error { //nolint:revive // which hangs
+	var errs []error
+	for _, h := range all {
+		if h.Lost || !lost {
+			errs = append(errs, errors.New(h.Reason))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,93 @@
+package notifyd
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// passes waits until a part of the watch's time is over, and returns whether anything hung in it.
+func (p *patient) passes(long time.Duration) (hung bool) {
+	p.Helper()
+	end := p.pulse.Now() + long
+	p.waitsUntil("time passes", func(h *Health) bool {
+		hung = hung || len(h.Hangs) > 0
+		return p.pulse.Now() >= end
+	})
+	return hung
+}
+
+// TestOutageIsNoHang: while the database is down, a relay is not ready and lives. It is ready again soon after the
+// database is back.
+func TestOutageIsNoHang(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []outboxsql.Mode{outboxsql.ModeQueue, outboxsql.ModeStream} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.OwnPostgres(t, nil)
+			pool, err := pgxpool.New(t.Context(), server.URL("postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			migrate(t, pool, mode)
+			delivered := make(chan struct{}, 100)
+			p := newPatient(t, pool, short, HandlerFunc(func(context.Context, *Event) error {
+				delivered <- struct{}{}
+				return nil
+			}))
+			p.start()
+			execute(t, pool, insertThree)
+			<-delivered
+			if err := server.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.waitsUntil("the database is down", func(h *Health) bool { return h.DatabaseDown })
+			if p.passes(10 * time.Minute) {
+				t.Errorf("an outage is a hang: %+v", p.Health())
+			}
+			if h := p.Health(); h.Ready() == nil || h.Live() != nil {
+				t.Errorf("during the outage: %+v", h)
+			}
+			if err := server.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.waitsUntil("the database is back", func(h *Health) bool { return h.Ready() == nil })
+			if p.passes(3 * time.Minute) {
+				t.Errorf("after the outage: %+v", p.Health())
+			}
+		})
+	}
+}
+
+// TestRefusalIsNoHang: a relay that stands still because the database refuses to record what it delivers does not
+// hang: a restart would not help, and the refusal has a report of its own.
+func TestRefusalIsNoHang(t *testing.T) {
+	t.Parallel()
+	for mode, table := range map[outboxsql.Mode]string{outboxsql.ModeQueue: "outbox_events", outboxsql.ModeStream: "outbox_positions"} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			pool, err := pgxpool.New(t.Context(), testenv.Database(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			migrate(t, pool, mode)
+			p := newPatient(t, pool, short, HandlerFunc(works))
+			p.start()
+			p.waitsUntil("it works", func(h *Health) bool { return h.Ready() == nil })
+			execute(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+			execute(t, pool, `CREATE TRIGGER no BEFORE UPDATE ON `+table+` FOR EACH ROW EXECUTE FUNCTION no()`)
+			execute(t, pool, insertThree)
+			p.waitsUntil("the database refuses", func(*Health) bool { return len(p.Stats().Refusals) > 0 })
+			if p.passes(10 * time.Minute) {
+				t.Errorf("a refusal is a hang: %+v", p.Health())
+			}
+		})
+	}
+}
