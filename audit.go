@@ -47,12 +47,15 @@ func newAudit(r *Relay) *audit {
 	return &audit{relay: r, lanes: make(map[string]stillness), seen: make(map[string]sighting)}
 }
 
-// look looks once, and returns what hangs. Where no lane is still it asks the database nothing. What a
-// relay does not begin while the database is down, or refuses to record deliveries, is no hang.
+// look looks once, and returns what hangs. Where no lane is still it asks the database nothing. Work that
+// a relay does not begin while the database refuses to record deliveries is no hang.
 func (a *audit) look(ctx context.Context) []engine.Hang {
 	now := a.relay.pulse.Now()
 	still := a.stillLanes(now)
-	if a.relay.dispatcher.DatabaseDown() || a.relay.dispatcher.Refused() || len(still) == 0 && !a.relay.stream {
+	if a.relay.dispatcher.Refused() {
+		still = nil
+	}
+	if a.relay.dispatcher.DatabaseDown() || len(still) == 0 && !a.relay.stream {
 		clear(a.seen)
 		return nil
 	}

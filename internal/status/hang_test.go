@@ -3,6 +3,7 @@ package status
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,8 +31,7 @@ func TestStatusOfARelayThatHangs(t *testing.T) {
 			if s.Relay == nil {
 				t.Fatal("the relay is unknown")
 			}
-			all := s.attention()
-			if len(all) == 0 || !strings.Contains(all[0].Text, "hangs: claimer 0 has not come back.") {
+			if all := s.attention(); !slices.ContainsFunc(all, func(a Attention) bool { return strings.Contains(a.Text, "hangs: claimer 0 has not come back.") }) {
 				t.Errorf("%+v", all)
 			}
 		})
