@@ -275,6 +275,17 @@ func (e *ease) unavailable(log *slog.Logger, j *job, c *called, err *reply) (out
 	return out, true
 }
 
+// unanswered records that a call that began at the given time has ended without calling the destination to the end. A
+// probe of that kind has failed, and the next one comes after another pause; a lane that is not down takes no notice.
+func (e *ease) unanswered(j *job, began time.Time) {
+	e.lane.mu.Lock()
+	defer e.lane.mu.Unlock()
+	if now := time.Now(); e.breaker.open() {
+		e.breaker.trip(now, began, e.lane.cfg.LongestPause, j.failures() > 0) // new and old in turn
+		e.refuseLocked(now)
+	}
+}
+
 // throttle slows the lane down, because of a call that began at the given time, or puts the event
 // aside if only that event is throttled.
 func (e *ease) throttle(log *slog.Logger, j *job, began time.Time, err *reply) outcome {

@@ -69,13 +69,16 @@ func (l *lane) judge(ctx context.Context, j *job, c *called, r *reply) outcome {
 		return outcome{verdict: released, failures: failures, class: delivery.ClassOurs, err: ErrStopping}
 	}
 	log := l.log.With("event_id", j.event.ID, "event_type", j.event.Type, "attempt", j.event.Attempt)
-	lost := r.unavailable || (r.late || r.unanswered) && l.down() // an unanswered probe says nothing about its event
+	lost := r.unavailable || r.late && l.down() // an unanswered probe says nothing about its event; one that panics does
 	if lost {
 		if out, nobodys := l.ease.unavailable(log, j, c, r); nobodys {
 			return out
 		}
 	} else if r.throttled {
 		return l.ease.throttle(log, j, c.began, r)
+	}
+	if r.unanswered {
+		l.ease.unanswered(j, c.began)
 	}
 	failures++
 	out := outcome{verdict: failed, failures: failures, class: delivery.ClassEvent, err: r, silent: lost || r.late || r.unanswered, permanent: r.permanent}

@@ -210,6 +210,7 @@ func (p *poisoned) idle(m *parcelModel, last time.Time) time.Duration {
 // feed hands over as many events as there is room for, as a unit does, and reports whether there
 // were any.
 func (p *poisoned) feed(m *parcelModel) (did bool) {
+	synctest.Wait() // or a worker answers between two looks at one parcel, which the model compares
 	m.collect()
 	for _, r := range m.rows {
 		r.due = !time.Now().Before(r.at)
