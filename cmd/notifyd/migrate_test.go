@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/testenv"
 )
@@ -67,6 +70,30 @@ func TestMigratePrint(t *testing.T) {
 	execute(t, url, got.stdout)
 	if got := command(t, "migrate", "status", "--database-url", url, "--schema", "shop"); got.code != 0 || !strings.Contains(got.stdout, "bell: always") {
 		t.Errorf("status after the printed SQL: %+v", got)
+	}
+}
+
+// TestMigrateGivesUp: after --wait it names the transaction that keeps it from its lock.
+func TestMigrateGivesUp(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	if got := command(t, "migrate", "--database-url", url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	holder, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close(context.WithoutCancel(t.Context()))
+	if _, err := holder.Exec(t.Context(), `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1')`); err != nil {
+		t.Fatal(err)
+	}
+	got := command(t, "migrate", "--bell", "always", "--wait", "1ns", "--database-url", url)
+	if got.code != 1 || !strings.Contains(got.stderr, fmt.Sprintf("pid %d,", holder.PgConn().PID())) || !strings.Contains(got.stderr, "end that transaction, and repeat the command") {
+		t.Errorf("with an open transaction: %+v", got)
+	}
+	if got := command(t, "migrate", "--wait", "0"); got.code != 2 {
+		t.Errorf("--wait 0: %+v", got)
 	}
 }
 
