@@ -89,7 +89,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
 	}
 	return &Server{listener: l, log: log, http: &http.Server{
-		Handler:           handler(cfg),
+		Handler:           handler(cfg, l.Addr()),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
@@ -119,8 +119,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("admin server: %w", err)
 }
 
-func handler(cfg Config) http.Handler {
-	mux, g := http.NewServeMux(), newGuard(cfg.Token)
+func handler(cfg Config, at net.Addr) http.Handler {
+	mux, g := http.NewServeMux(), newGuard(cfg.Token, cfg.Address, at)
 	live := func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") }
 	mux.HandleFunc("GET /livez", live)
 	mux.Handle("GET /version", g.protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, cfg.Version+"\n") })))
@@ -128,7 +128,7 @@ func handler(cfg Config) http.Handler {
 		code, text := readiness(cfg.Checks)
 		switch {
 		case !g.allows(r) && code != http.StatusOK:
-			text = "not ready; with the token the answer says why\n"
+			text = "not ready; with the token, or at an address of this machine, the answer says why\n"
 		case !g.allows(r), code == http.StatusOK && !r.URL.Query().Has("verbose"):
 			text = "ok\n"
 		}
