@@ -35,7 +35,7 @@ type hearer interface {
 
 // claimQueue creates the engine of a queue.
 func (r *Relay) claimQueue() {
-	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.limits.Lease, Delete: r.settings.keep == 0, Refused: r.refuse}
+	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.limits.Lease, EventBytes: r.settings.limits.EventBytes, Delete: r.settings.keep == 0, Refused: r.refuse}
 	keeper := queue.NewKeeper(r.connector, o)
 	options := queue.Options{
 		Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,

@@ -111,9 +111,14 @@ func WithClaims(n int) Option { return func(s *settings) { s.limits.Claims = n }
 // default, at least 1.
 func WithClaimBatch(n int) Option { return func(s *settings) { s.limits.Batch = n } }
 
-// WithClaimBytes bounds the payloads of one claim; 8 MiB by default, at least 1. This times the
-// number of claims bounds the payloads in memory.
+// WithClaimBytes bounds the events of one claim, with headers and aggregate ids; 8 MiB by default,
+// at least 1. This times the number of claims bounds the events in memory. A larger event is taken
+// alone.
 func WithClaimBytes(n int) Option { return func(s *settings) { s.limits.Bytes = n } }
+
+// WithMaxEventBytes bounds the payload and headers of one event; 64 MiB by default, from 1 KiB to
+// 1 GiB. A larger event is not read: it becomes a dead letter.
+func WithMaxEventBytes(n int) Option { return func(s *settings) { s.limits.EventBytes = n } }
 
 // WithLockBudget sets how long a claim's transaction may stay open while handlers run; 100 ms by
 // default, between 1 ms and 2 s. Deliveries that take longer continue under a lease.

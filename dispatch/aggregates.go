@@ -80,7 +80,7 @@ func (a *aggregates) leads(d *Delivery) bool {
 // follow appends to buf the jobs that wait behind j, up to n jobs in all: one worker delivers them
 // one after the other.
 func (a *aggregates) follow(buf []*job, n int, j *job) []*job {
-	for k := j.next; k != nil && len(buf) < n && !k.started; k = k.next {
+	for k := j.next; k != nil && len(buf) < n && !k.started && k.refused() == nil; k = k.next {
 		k.started = true
 		a.lane.followers--
 		buf = append(buf, k)

@@ -321,11 +321,11 @@ func (l *lane) takeLocked(buf []*job) []*job {
 	buf = buf[:0]
 	for len(buf) < n && l.head < len(l.queue) {
 		j := l.queue[l.head]
-		if l.ease.suspects.has(j.event.ID) {
+		if l.ease.suspects.has(j.event.ID) || j.refused() != nil {
 			if len(buf) > 0 {
 				break
 			}
-			n = 1 // a suspected event does not share a chunk with other events
+			n = 1 // a suspected or refused event does not share a chunk with other events
 		}
 		l.queue[l.head] = nil
 		l.head++

@@ -36,6 +36,9 @@ type Delivery struct {
 	Key Key
 	// Failures counts the failed attempts so far.
 	Failures int
+	// Refused is why the event must not be delivered, nil for nearly all: the lane buries it with this
+	// error, without a call of the handler.
+	Refused error
 	// Row says that the delivery is stored in outbox_deliveries.
 	Row bool
 	// Delayed says that the event was not yet available when it was written.
@@ -97,6 +100,9 @@ type job struct {
 
 // failures returns how many failed attempts were counted before.
 func (j *job) failures() int { return j.parcel.events[j.work].Failures }
+
+// refused returns why the event must not be delivered, nil if it may be.
+func (j *job) refused() error { return j.parcel.events[j.work].Refused }
 
 // delayed reports whether the event became available later than it was written, where the lane can
 // tell.

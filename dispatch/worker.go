@@ -72,6 +72,8 @@ func (w *worker) work(buf []*job) {
 	for ; buf != nil; buf = w.lane.take(w, buf) {
 		switch rest := w.shed(buf); {
 		case len(rest) == 0:
+		case rest[0].refused() != nil:
+			w.refuse(rest[0])
 		case w.lane.target.batch != nil:
 			w.deliverBatch(rest)
 		default:
@@ -126,6 +128,15 @@ func (w *worker) shedAll(jobs []*job) {
 		outs[i] = outcome{verdict: released, failures: j.failures(), class: delivery.ClassOurs, err: errLapsed}
 	}
 	w.lane.finished(time.Now(), notBegun, late, outs)
+}
+
+// refuse buries a job, alone in its chunk, whose event must not be delivered. That says nothing
+// about the destination.
+func (w *worker) refuse(j *job) {
+	err := j.refused()
+	out := w.lane.judge(w.lane.ctx, j, &called{}, &reply{permanent: true, err: err, text: err.Error()})
+	out.silent = true
+	w.lane.finished(time.Now(), notBegun, []*job{j}, []outcome{out})
 }
 
 // notBegun is the duration of jobs for which the handler was not called.

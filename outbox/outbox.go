@@ -24,6 +24,9 @@ const maxTypeBytes = 255
 // stays below the 2704 bytes that PostgreSQL allows.
 const maxNameBytes = 1024
 
+// maxHeaderBytes bounds the headers as the table stores them; the table checks it too.
+const maxHeaderBytes = 64 << 10
+
 // Event is an event to write. Type and Payload are mandatory.
 type Event struct {
 	// Type routes the event, "order.created" for example: up to 255 bytes, without white
@@ -37,7 +40,7 @@ type Event struct {
 	AggregateType string
 	AggregateID   string
 	// Headers travel with the event. Names are like those of HTTP: letters,
-	// digits and !#$%&'*+-.^_`|~ .
+	// digits and !#$%&'*+-.^_`|~ . Together up to 64 KiB as JSON.
 	Headers map[string]string
 	// IdempotencyKey lets at most one event of its type with this key be
 	// inserted: a second one fails with a unique violation (SQLSTATE 23505),
@@ -116,14 +119,20 @@ func (e *Event) checkKey() error {
 }
 
 func checkHeaders(headers map[string]string) error {
+	const punctuation = len(`"": "", `)
 	var errs []error
+	size := 0
 	for name, value := range headers {
+		size += punctuation + len(name) + len(value)
 		if !isToken(name) {
 			errs = append(errs, fmt.Errorf("header name %.40q is not a token: use letters, digits and !#$%%&'*+-.^_`|~", name))
 		}
 		if !isText(value) { // the value may be a secret, and is not shown
 			errs = append(errs, fmt.Errorf("value of header %.40q is not UTF-8 text without zero bytes", name))
 		}
+	}
+	if size > maxHeaderBytes {
+		errs = append(errs, fmt.Errorf("headers have %d bytes, at most %d are allowed: put data into the payload", size, maxHeaderBytes))
 	}
 	return errors.Join(errs...)
 }

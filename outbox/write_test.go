@@ -238,6 +238,7 @@ func invalid() map[string]struct {
 		"header name":        {outbox.Event{Type: "a", Payload: ok, Headers: map[string]string{"a b": ""}}, "not a token"},
 		"no header name":     {outbox.Event{Type: "a", Payload: ok, Headers: map[string]string{"": ""}}, "not a token"},
 		"header value":       {outbox.Event{Type: "a", Payload: ok, Headers: map[string]string{"a": "secret\x00"}}, "header \"a\""},
+		"large headers":      {outbox.Event{Type: "a", Payload: ok, Headers: map[string]string{"a": strings.Repeat("x", 65536)}}, "at most 65536"},
 		"key not text":       {outbox.Event{Type: "a", Payload: ok, IdempotencyKey: "\xff"}, "idempotency key"},
 		"long key":           {outbox.Event{Type: "a", Payload: ok, IdempotencyKey: strings.Repeat("x", 1025)}, "at most 1024"},
 		"far future":         {outbox.Event{Type: "a", Payload: ok, AvailableAt: time.Date(300_000, 1, 1, 0, 0, 0, 0, time.UTC)}, "available at"},

@@ -1,6 +1,7 @@
 package outboxsql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// DefaultLockPatience is how long [Partition] and [SetMode] try to lock the table exclusively, and
-// wait for transactions that have to end first.
+// DefaultLockPatience is how long [Migrate], [Partition] and [SetMode] try to lock tables that are in
+// use, and wait for transactions that have to end first.
 const DefaultLockPatience = 10 * time.Minute
 
 const (
@@ -20,7 +21,12 @@ const (
 	aloneLock = 200 * time.Millisecond
 	// alonePause is the mean pause between two attempts.
 	alonePause = 500 * time.Millisecond
+	// waitSay is the shortest time between two lines about a wait for the same sessions.
+	waitSay = 10 * time.Second
 )
+
+// errBusy says that another change of the schema is going on.
+var errBusy = errors.New("another change of the schema is going on")
 
 // change is a change of tables in use that takes several steps.
 type change struct {
@@ -28,6 +34,7 @@ type change struct {
 	schema   string
 	patience time.Duration // 0 is DefaultLockPatience
 	progress func(step string)
+	waiting  func(line string)
 }
 
 func (c *change) say(format string, args ...any) {
@@ -42,21 +49,25 @@ func (c *change) table(name string) string { return pgx.Identifier{c.schema, nam
 // schemaPoll is how often a change checks whether another one has ended.
 const schemaPoll = 25 * time.Millisecond
 
+// schemaKey is the advisory lock that keeps two changes of one schema apart.
+const schemaKey = `($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`
+
 // lockSchema keeps two changes of one schema apart, until unlock is called. It waits for the other
 // change by polling: a statement that waits has a snapshot, and an index that is built concurrently
 // waits for the end of that snapshot. The session must not be in a transaction.
-func lockSchema(ctx context.Context, conn *pgx.Conn, schema string) (unlock func(context.Context) error, err error) {
-	const key = `$1::bigint << 32 | hashtext($2)::bigint & 4294967295`
-	for got := false; !got; {
-		if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+key+`)`, lockSpace, schema).Scan(&got); err != nil {
-			return nil, fmt.Errorf("lock the schema: %w", err)
+func (c *change) lockSchema(ctx context.Context) (unlock func(context.Context) error, err error) {
+	err = c.again(ctx, func() error {
+		var got bool
+		if err := c.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock(`+schemaKey+`)`, lockSpace, c.schema).Scan(&got); err != nil || got {
+			return err
 		}
-		if !got && !rest(ctx, schemaPoll) {
-			return nil, fmt.Errorf("lock the schema: %w", context.Cause(ctx))
-		}
+		return errBusy
+	})
+	if err != nil {
+		return nil, fmt.Errorf("lock the schema: %w", err)
 	}
 	return func(ctx context.Context) error {
-		if _, err := conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+key+`)`, lockSpace, schema); err != nil {
+		if _, err := c.conn.Exec(context.WithoutCancel(ctx), `SELECT pg_advisory_unlock(`+schemaKey+`)`, lockSpace, c.schema); err != nil {
 			return fmt.Errorf("unlock the schema: %w", err)
 		}
 		return nil
@@ -99,28 +110,61 @@ func (c *change) alone(ctx context.Context, statements string) error {
 
 // again calls f, which takes locks with a bound, until it gets them or patience is exhausted.
 func (c *change) again(ctx context.Context, f func() error) error {
-	for began := time.Now(); ; {
+	w := wait{change: c, began: time.Now()}
+	for {
 		err := f()
-		if !lockRefused(err) {
+		busy := errors.Is(err, errBusy)
+		if !busy && !lockRefused(err) {
 			return err
 		}
-		if c.tired(began) {
-			return fmt.Errorf("%w: for %v some transaction had a lock on the table (now: %s): end it, and repeat the command",
-				err, time.Since(began).Round(time.Second), c.holders(ctx))
+		w.tries++
+		if w.tired() {
+			return w.gaveUp(ctx, err, busy)
 		}
-		if !rest(ctx, alonePause/2+rand.N(alonePause)) { //nolint:gosec // spreads tries, hides nothing
-			return fmt.Errorf("wait for a lock on the table: %w", context.Cause(ctx))
+		w.tell(ctx, busy)
+		pause := alonePause/2 + rand.N(alonePause) //nolint:gosec // spreads tries, hides nothing
+		if busy {
+			pause = schemaPoll
+		}
+		if !rest(ctx, pause) {
+			return fmt.Errorf("wait for %s: %w", waitsFor(busy), context.Cause(ctx))
 		}
 	}
 }
 
-// tired reports whether patience is exhausted for attempts since began.
-func (c *change) tired(began time.Time) bool {
-	patience := c.patience
-	if patience == 0 {
-		patience = DefaultLockPatience
+// wait is a wait for locks, with a pause after each try.
+type wait struct {
+	*change
+	began time.Time
+	tries int
+	said  time.Time // of the last line
+}
+
+// tired reports whether patience is exhausted.
+func (w *wait) tired() bool { return time.Since(w.began) > w.lasts() }
+
+// lasts returns the patience of the change.
+func (c *change) lasts() time.Duration { return cmp.Or(c.patience, DefaultLockPatience) }
+
+func waitsFor(busy bool) string { //nolint:revive // two kinds of locks
+	if busy {
+		return "another change of the schema"
 	}
-	return time.Since(began) > patience
+	return "a lock on the tables"
+}
+
+// tell says what the change waits for, now and then.
+func (w *wait) tell(ctx context.Context, busy bool) {
+	if w.waiting != nil && time.Since(w.said) >= waitSay {
+		w.said = time.Now()
+		w.waiting(fmt.Sprintf("waiting for %s, try %d, in use by: %s", waitsFor(busy), w.tries, w.holders(ctx, busy)))
+	}
+}
+
+// gaveUp returns the error at the end of patience.
+func (w *wait) gaveUp(ctx context.Context, err error, busy bool) error {
+	return fmt.Errorf("%w: waited %v for %s, %d tries, in use by: %s: end that transaction, and repeat the command",
+		err, time.Since(w.began).Round(time.Second), waitsFor(busy), w.tries, w.holders(ctx, busy))
 }
 
 // rest returns false if ctx ends before d is over.
@@ -135,22 +179,33 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// holders names the sessions that use the table, longest first.
-func (c *change) holders(ctx context.Context) string {
-	return c.sessions(ctx, `SELECT pid FROM pg_locks WHERE relation = to_regclass($1) AND granted`, c.table("outbox_events"))
+// holders names the sessions that use the tables, or those that change the schema, longest first.
+func (c *change) holders(ctx context.Context, busy bool) string { //nolint:revive // two kinds of locks
+	const here = ` AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+	if busy {
+		return c.sessions(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
+			AND (classid::bigint << 32 | objid::bigint) = `+schemaKey+here, lockSpace, c.schema)
+	}
+	return c.sessions(ctx, `SELECT pid FROM pg_locks WHERE locktype = 'relation' AND relation IN (
+			SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname LIKE 'outbox\_%')`+here, c.schema)
 }
 
-// namedSessions is how many sessions are named in an error.
-const namedSessions = 5
+const (
+	// namedSessions is how many sessions are named in an error.
+	namedSessions = 5
+	// queryBytes is how many characters are shown of the last query of a session.
+	queryBytes = 60
+)
 
 // sessions names the sessions whose process ids the query returns, longest first.
 func (c *change) sessions(ctx context.Context, pids string, args ...any) string {
 	var who string
 	var n int
-	err := c.conn.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L, since %%s', pid, usename, application_name, since), '; ' ORDER BY since)
+	err := c.conn.QueryRow(ctx, fmt.Sprintf(`SELECT coalesce(string_agg(format('pid %%s, user %%s, application %%L, since %%s, query %%L', pid, coalesce(usename, backend_type), application_name,
+			to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'), left(regexp_replace(query, '\s+', ' ', 'g'), %d)), '; ' ORDER BY since)
 			FILTER (WHERE n <= %d), 'no visible session'), count(*)
-		FROM (SELECT pid, usename, application_name, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
-			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (%s)) AS s`, namedSessions, pids), args...).Scan(&who, &n)
+		FROM (SELECT pid, usename, backend_type, application_name, query, coalesce(xact_start, backend_start) AS since, row_number() OVER (ORDER BY coalesce(xact_start, backend_start), pid) AS n
+			FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND pid IN (%s)) AS s`, queryBytes, namedSessions, pids), args...).Scan(&who, &n)
 	if err != nil {
 		return "unknown: " + err.Error()
 	}

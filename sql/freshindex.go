@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -69,8 +70,10 @@ func (m *modeChange) build(ctx context.Context, table, name string) (err error) 
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
 		return err
 	}
-	// CREATE INDEX CONCURRENTLY cannot run in a transaction, so the settings apply to the session.
-	if _, err := m.conn.Exec(ctx, `SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false)`); err != nil {
+	// CREATE INDEX CONCURRENTLY cannot run in a transaction, so the settings apply to the session. It
+	// waits for transactions, and nobody waits for it.
+	_, err = m.conn.Exec(ctx, `SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', $1, false)`, strconv.FormatInt(m.lasts().Milliseconds(), 10))
+	if err != nil {
 		return err
 	}
 	defer func() {

@@ -1,7 +1,7 @@
 // Package outboxsql holds the tables and the trigger of notifyd as SQL, and applies them.
 //
 // The files are self-contained and can be run with psql: schema.sql, then the files of later
-// versions, dead_letters.sql, tracing.sql, streams.sql and plain.sql, then storage.sql,
+// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql and sizes.sql, then storage.sql,
 // functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
 // [Partition] partitions the table by day.
 package outboxsql
@@ -32,6 +32,9 @@ var streamsSQL string
 
 //go:embed plain.sql
 var plainSQL string
+
+//go:embed sizes.sql
+var sizesSQL string
 
 //go:embed storage.sql
 var storageSQL string
@@ -122,38 +125,57 @@ func migrations() []migration {
 		{name: "tracing", sql: tracingSQL},
 		{name: "streams", sql: streamsSQL},
 		{name: "plain queues", sql: plainSQL},
+		{name: "sizes", sql: sizesSQL},
 	}
 }
 
-// Migrate brings the schema to the newest version and installs the trigger with the given bell. It
-// returns the versions that it applied, none if the schema was up to date. It runs in one
-// transaction under an advisory lock, so several relays may call it at once. It leaves a schema
-// that is newer than this notifyd alone, and returns [ErrTooNew].
+// MigrateOptions configure [MigrateWith]; the zero value is valid.
+type MigrateOptions struct {
+	// Bell says when the trigger notifies.
+	Bell Bell
+	// LockPatience is how long to try to lock the tables for a moment, while writers use them, and to
+	// wait for another change of the schema; 0 is [DefaultLockPatience].
+	LockPatience time.Duration
+	// Waiting, if set, is called now and then with the sessions whose locks MigrateWith waits for.
+	Waiting func(line string)
+}
+
+// Migrate is [MigrateWith] with the given bell.
 func Migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (applied []Version, err error) {
-	if err := errors.Join(ValidateSchema(schema), bell.Validate()); err != nil {
+	return MigrateWith(ctx, conn, schema, MigrateOptions{Bell: bell})
+}
+
+// MigrateWith brings the schema to the newest version and installs the trigger. It returns the
+// versions that it applied, none if the schema was up to date. It runs in one transaction under an
+// advisory lock, so several relays may call it at once. A lock that it does not get within 200 ms
+// makes it roll back, let writers pass, and try again. It leaves a schema that is newer than this
+// notifyd alone, and returns [ErrTooNew].
+func MigrateWith(ctx context.Context, conn *pgx.Conn, schema string, o MigrateOptions) (applied []Version, err error) {
+	if err := errors.Join(ValidateSchema(schema), o.Bell.Validate()); err != nil {
 		return nil, err
 	}
-	for got := false; !got; {
-		if applied, got, err = migrate(ctx, conn, schema, bell); err != nil {
-			return nil, fmt.Errorf("migrate schema %q: %w", schema, err)
-		}
-		if !got && !rest(ctx, schemaPoll) {
-			return nil, fmt.Errorf("migrate schema %q: wait for another migration: %w", schema, context.Cause(ctx))
-		}
+	c := &change{conn: conn, schema: schema, patience: o.LockPatience, waiting: o.Waiting}
+	err = c.again(ctx, func() (err error) {
+		applied, err = c.migrate(ctx, o.Bell)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("migrate schema %q: %w", schema, err)
 	}
 	return applied, nil
 }
 
-// migrate returns got = false if another change of the schema is in progress. It does not wait for
-// that in its transaction: see [lockSchema].
-func migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (applied []Version, got bool, err error) {
-	// Under a stricter default the snapshot would be older than the lock, and hide the commit of
-	// the previous migration.
-	isolation := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	err = pgx.BeginTxFunc(ctx, conn, isolation, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1::bigint << 32 | hashtext($2)::bigint & 4294967295)`,
-			lockSpace, schema).Scan(&got); err != nil || !got {
+// migrate returns errBusy if another change of the schema is in progress. It does not wait for
+// that in its transaction: see [change.lockSchema].
+func (c *change) migrate(ctx context.Context, bell Bell) (applied []Version, err error) {
+	conn, schema := c.conn, c.schema
+	err = c.begin(ctx, aloneLock, func(tx pgx.Tx) error {
+		var got bool
+		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(`+schemaKey+`)`, lockSpace, schema).Scan(&got); err != nil {
 			return err
+		}
+		if !got {
+			return errBusy
 		}
 		state, err := readState(ctx, tx, schema)
 		if err != nil {
@@ -183,7 +205,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, bell Bell) (app
 		_, err = tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
-	return applied, got, err
+	return applied, err
 }
 
 // Script returns the statements that [Migrate] would run against an empty database, for users who
@@ -196,7 +218,8 @@ func Script(schema string, bell Bell) (string, error) {
 	if schema != DefaultSchema {
 		create = createSchema(schema)
 	}
-	return "BEGIN;\n" + create + script(schema, 0, bell) + "COMMIT;\n", nil
+	// A script that had to wait for a lock would make all writers wait as well.
+	return fmt.Sprintf("BEGIN;\n-- If a lock is not granted in time, run the script again.\nSET LOCAL lock_timeout = %d;\n", aloneLock.Milliseconds()) + create + script(schema, 0, bell) + "COMMIT;\n", nil
 }
 
 func createSchema(schema string) string {

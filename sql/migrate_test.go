@@ -251,7 +251,7 @@ func TestWaysToMigrate(t *testing.T) {
 // runFiles runs the files as psql -f does: each statement by itself.
 func runFiles(tb testing.TB, conn *pgx.Conn) {
 	tb.Helper()
-	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "functions.sql", "triggers.sql"} {
+	for _, name := range []string{"schema.sql", "dead_letters.sql", "tracing.sql", "streams.sql", "plain.sql", "sizes.sql", "functions.sql", "triggers.sql"} {
 		runFile(tb, conn, name)
 	}
 }
@@ -375,6 +375,10 @@ func TestRefusedRows(t *testing.T) {
 		"no payload":     `(event_type) VALUES ('a')`,
 		"headers a list": `(event_type, payload, headers) VALUES ('a', '1', '[]')`,
 		"headers null":   `(event_type, payload, headers) VALUES ('a', '1', 'null')`,
+		"long aggregate": `(event_type, payload, aggregate_type, aggregate_id) VALUES ('a', '1', 'a', repeat('a', 1025))`,
+		"long kind":      `(event_type, payload, aggregate_type, aggregate_id) VALUES ('a', '1', repeat('a', 1025), 'a')`,
+		"large headers":  `(event_type, payload, headers) VALUES ('a', '1', jsonb_build_object('a', repeat('a', 65536)))`,
+		"long numbers":   `(event_type, payload, headers) VALUES ('a', '1', '{"a": 1e70000}')`,
 		"unknown state":  `(event_type, payload, state) VALUES ('a', '1', 'new')`,
 	} {
 		_, err := conn.Exec(t.Context(), `INSERT INTO outbox_events `+insert)
@@ -410,7 +414,7 @@ func TestPlainMigration(t *testing.T) {
 		open int8multirange NOT NULL DEFAULT '{}', handed boolean NOT NULL DEFAULT false, PRIMARY KEY (destination, pattern))`)
 	exec(t, conn, `INSERT INTO outbox_routes (destination, pattern, head) VALUES ('x', '*', 1)`)
 	exec(t, conn, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (1, 'x', 'a', 'parked', 'order/1'), (2, 'x', 'a', 'dead', 'order/1')`)
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 1 || applied[0].Name != "plain queues" {
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 2 || applied[0].Name != "plain queues" {
 		t.Errorf("applied %+v", applied)
 	}
 	if got := values[string](t, conn, `SELECT state FROM outbox_deliveries ORDER BY event_id`); !slices.Equal(got, []string{"retry", "dead"}) {
@@ -432,7 +436,7 @@ func TestStreamsMigration(t *testing.T) {
 	}
 	relay := role(t, conn)
 	exec(t, conn, `GRANT SELECT, UPDATE (state, processed_at), DELETE ON outbox_events TO `+relay)
-	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 2 || applied[0].Name != "streams" {
+	if applied := migrate(t, conn, "public", outboxsql.BellKeep); len(applied) != 3 || applied[0].Name != "streams" {
 		t.Errorf("applied %+v", applied)
 	}
 	due := value[string](t, conn, `SELECT pg_get_indexdef('outbox_deliveries_due'::regclass)`)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 //go:embed partitions.sql
@@ -38,6 +39,8 @@ type PartitionOptions struct {
 	Now time.Time
 	// Progress, if set, is called with the next step.
 	Progress func(step string)
+	// Waiting, if set, is called now and then with the sessions whose locks Partition waits for.
+	Waiting func(line string)
 }
 
 // Partitioned reports whether outbox_events of the schema is partitioned.
@@ -63,12 +66,12 @@ func Partition(ctx context.Context, conn *pgx.Conn, schema string, o PartitionOp
 	if err := Check(ctx, conn, schema); err != nil {
 		return err
 	}
-	unlock, err := lockSchema(ctx, conn, schema)
+	p := &partitioning{change: change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress, waiting: o.Waiting}, now: o.Now}
+	unlock, err := p.lockSchema(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock(ctx)) }()
-	p := &partitioning{change: change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress}, now: o.Now}
 	if err := p.run(ctx); err != nil {
 		return fmt.Errorf("partition outbox_events of schema %q: %w", schema, err)
 	}
@@ -88,7 +91,7 @@ func (p *partitioning) run(ctx context.Context) error {
 	}
 	if done {
 		p.say("the table is already partitioned: checking its partitions")
-		return p.settled(ctx, p.tx(ctx, 0, partitionsSQL+storageSQL+p.extend()))
+		return p.settled(ctx, p.alone(ctx, partitionsSQL+storageSQL+p.extend()))
 	}
 	if err := p.obstacles(ctx); err != nil {
 		return err
@@ -98,7 +101,11 @@ func (p *partitioning) run(ctx context.Context) error {
 		return err
 	}
 	p.say("checking that all ids are within the bound: this reads the table without blocking writers and relays")
-	if err := p.tx(ctx, 0, `ALTER TABLE outbox_events VALIDATE CONSTRAINT outbox_events_bound;`); err != nil {
+	// Its lock holds up no writer and no relay, whether it is granted or waited for.
+	if err := p.tx(ctx, p.lasts(), `ALTER TABLE outbox_events VALIDATE CONSTRAINT outbox_events_bound;`); err != nil {
+		return err
+	}
+	if err := p.sizes(ctx); err != nil {
 		return err
 	}
 	p.say("copying idempotency keys")
@@ -109,13 +116,28 @@ func (p *partitioning) run(ctx context.Context) error {
 	return p.settled(ctx, p.alone(ctx, partitionSwapSQL+partitionsSQL+storageSQL+triggersSQL+p.extend()))
 }
 
+// sizes validates the constraints that were added to a table with events: those of a partition must
+// be valid.
+func (p *partitioning) sizes(ctx context.Context) error {
+	for _, name := range []string{"outbox_events_aggregate_short", "outbox_events_headers_small"} {
+		err := p.tx(ctx, p.lasts(), `ALTER TABLE outbox_events VALIDATE CONSTRAINT `+name)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23514" {
+			return fmt.Errorf("%w: an event violates the constraint %s: delete such events, or wait until they are done", ErrObstacle, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // settled records, if err is nil, that the partitions created so far are committed and visible to
 // all.
 func (p *partitioning) settled(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
-	return p.tx(ctx, 0, p.extend())
+	return p.alone(ctx, p.extend())
 }
 
 // extend creates the partitions of today and of the days ahead.
@@ -165,7 +187,7 @@ func (p *partitioning) obstacles(ctx context.Context) error {
 			UNION SELECT format('the index %s is not valid, and would be rebuilt while writers are blocked: drop it', indexrelid::regclass) FROM pg_index
 			WHERE indrelid = $1::regclass AND NOT indisvalid
 			UNION SELECT format('the check %I is not valid or has NO INHERIT: validate it, or drop it', conname) FROM pg_constraint
-			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname <> 'outbox_events_bound'
+			WHERE conrelid = $1::regclass AND contype = 'c' AND (NOT convalidated OR connoinherit) AND conname NOT IN ('outbox_events_bound', 'outbox_events_aggregate_short', 'outbox_events_headers_small')
 			UNION SELECT 'it has row level security: disable it' FROM pg_class WHERE oid = $1::regclass AND relrowsecurity
 			UNION SELECT format('the publication %I publishes it: remove the table from the publication', pubname) FROM pg_publication_rel JOIN pg_publication b ON b.oid = prpubid
 			WHERE prrelid = $1::regclass

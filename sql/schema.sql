@@ -35,7 +35,11 @@ CREATE TABLE IF NOT EXISTS outbox_events (
     -- The upper bound keeps the type within an index entry: a longer one could
     -- never be put into outbox_deliveries.
     CONSTRAINT outbox_events_type_given    CHECK (octet_length(event_type) BETWEEN 1 AND 255),
-    CONSTRAINT outbox_events_headers_named CHECK (jsonb_typeof(headers) = 'object')
+    CONSTRAINT outbox_events_headers_named CHECK (jsonb_typeof(headers) = 'object'),
+    -- Checked when an event is written and not when it is marked: see sizes.sql.
+    CONSTRAINT outbox_events_aggregate_short
+        CHECK (state <> 'fresh' OR octet_length(aggregate_type) <= 1024 AND octet_length(aggregate_id) <= 1024),
+    CONSTRAINT outbox_events_headers_small CHECK (state <> 'fresh' OR octet_length(headers::text) <= 65536)
 );
 
 -- The only index that the hot path reads. A row leaves it when it is done or

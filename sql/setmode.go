@@ -35,6 +35,8 @@ type ModeOptions struct {
 	LockPatience time.Duration
 	// Progress, if set, is called with the next step, and with its progress.
 	Progress func(step string)
+	// Waiting, if set, is called now and then with the sessions whose locks SetMode waits for.
+	Waiting func(line string)
 	// Route returns the destinations of an event type by the current routes. It is needed for a
 	// stream that becomes a queue, if some destinations have received an event and others have not.
 	// Nil: unknown.
@@ -60,12 +62,15 @@ func SetMode(ctx context.Context, conn *pgx.Conn, schema string, mode Mode, o Mo
 	if err := direct(ctx, conn); err != nil {
 		return err
 	}
-	unlock, err := lockSchema(ctx, conn, schema)
+	m := &modeChange{
+		change:  change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress, waiting: o.Waiting},
+		options: o, said: time.Now(),
+	}
+	unlock, err := m.lockSchema(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock(ctx)) }()
-	m := &modeChange{change: change{conn: conn, schema: schema, patience: o.LockPatience, progress: o.Progress}, options: o, said: time.Now()}
 	if err := m.run(ctx, mode); err != nil {
 		return fmt.Errorf("make outbox_events of schema %q a %s: %w", schema, mode, err)
 	}

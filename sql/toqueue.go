@@ -28,7 +28,7 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := m.tx(ctx, aloneLock, `UPDATE outbox_mode SET becoming = 'queue'`); err != nil {
+	if err := m.alone(ctx, `UPDATE outbox_mode SET becoming = 'queue'`); err != nil {
 		return fmt.Errorf("record the change: %w", err)
 	}
 	m.say("marking the events that have been delivered, up to event %d", r.head())
@@ -43,7 +43,7 @@ func (m *modeChange) toQueue(ctx context.Context) error {
 		return fmt.Errorf("index waiting events: %w", err)
 	}
 	m.say("making the table a queue")
-	return m.tx(ctx, aloneLock, `DELETE FROM outbox_positions; DELETE FROM outbox_routes;
+	return m.alone(ctx, `DELETE FROM outbox_positions; DELETE FROM outbox_routes;
 		UPDATE outbox_mode SET mode = 'queue', becoming = NULL, origin_head = 0, origin_open = '{}', changed_at = clock_timestamp();`)
 }
 

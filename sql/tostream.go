@@ -189,7 +189,8 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find transactions that have drawn ids: %w", err)
 	}
-	for began := time.Now(); ; {
+	w := wait{change: &m.change, began: time.Now()}
+	for {
 		// One of them may have been prepared. It then has another name and no process.
 		var left int
 		err := m.conn.QueryRow(ctx, `SELECT count(*)`+drawers+` AND (virtualtransaction = ANY($2) OR pid IS NULL)`, m.table("outbox_events"), witnesses).Scan(&left)
@@ -198,9 +199,9 @@ func (m *modeChange) awaitDrawers(ctx context.Context) error {
 			return fmt.Errorf("find transactions that have drawn ids: %w", err)
 		case left == 0:
 			return nil
-		case m.tired(began):
+		case w.tired():
 			return fmt.Errorf("for %v transactions that have drawn ids have not ended (%s; prepared ones: see pg_prepared_xacts): end them, and repeat the command",
-				time.Since(began).Round(time.Millisecond), m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), witnesses))
+				time.Since(w.began).Round(time.Millisecond), m.sessions(ctx, `SELECT pid`+drawers+` AND virtualtransaction = ANY($2)`, m.table("outbox_events"), witnesses))
 		case !rest(ctx, drawersPoll):
 			return fmt.Errorf("wait for transactions that have drawn ids: %w", context.Cause(ctx))
 		}

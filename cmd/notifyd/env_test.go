@@ -345,6 +345,12 @@ func startWith(t *testing.T, program string, args ...string) *process {
 
 func startProgram(t *testing.T, stdin io.Reader, program string, args ...string) *process {
 	t.Helper()
+	return startProgramTo(t, nil, stdin, program, args...)
+}
+
+// startProgramTo is startProgram with a standard output of its own, unless that is nil.
+func startProgramTo(t *testing.T, stdout *os.File, stdin io.Reader, program string, args ...string) *process {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // stop kills it
 	p := &process{
 		daemon: daemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)},
@@ -352,6 +358,9 @@ func startProgram(t *testing.T, stdin io.Reader, program string, args ...string)
 	}
 	p.cmd.Env = append(os.Environ(), envSelf+"=1")
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.stdout, p.stderr
+	if stdout != nil {
+		p.cmd.Stdout = stdout
+	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,7 @@ type upFlags struct {
 	bell       string
 	partitions string
 	mode       string
+	wait       time.Duration
 }
 
 func newMigrateUpCmd(a *app) *cobra.Command {
@@ -68,13 +69,17 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 					return usageErrorf("--mode: %w", err)
 				}
 			}
-			return f.migrate(cmd.Context(), a, cmd.OutOrStdout())
+			if f.wait <= 0 {
+				return usageErrorf("--wait: %v is not above 0", f.wait)
+			}
+			return f.migrate(cmd.Context(), a, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.register(cmd)
 	registerBell(cmd, &f.bell)
 	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
 	cmd.Flags().StringVar(&f.mode, "mode", "", "how relays read outbox_events: `mode` queue or stream; default: as it is, queue for new tables")
+	cmd.Flags().DurationVar(&f.wait, "wait", outboxsql.DefaultLockPatience, "how long to try for locks on tables in use; each try holds up writers for 200ms at most")
 	return cmd
 }
 
@@ -82,20 +87,22 @@ func registerBell(cmd *cobra.Command, bell *string) {
 	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
 }
 
-// migrate does what the flags say, step by step, and tells what came of it.
-func (f *upFlags) migrate(ctx context.Context, a *app, out io.Writer) error {
+// migrate does what the flags say, step by step, and tells what came of it, and on errOut for whom
+// it waits.
+func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) error {
 	conn, err := f.connect(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	applied, err := outboxsql.Migrate(ctx, conn, f.schema, outboxsql.Bell(f.bell))
+	waiting := func(line string) { _, _ = fmt.Fprintln(errOut, line) }
+	applied, err := outboxsql.MigrateWith(ctx, conn, f.schema, outboxsql.MigrateOptions{Bell: outboxsql.Bell(f.bell), LockPatience: f.wait, Waiting: waiting})
 	if err != nil {
 		return err
 	}
 	say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below will not come through either
 	if f.partitions != "" {
-		if err := outboxsql.Partition(ctx, conn, f.schema, outboxsql.PartitionOptions{Progress: say}); err != nil {
+		if err := outboxsql.Partition(ctx, conn, f.schema, outboxsql.PartitionOptions{LockPatience: f.wait, Progress: say, Waiting: waiting}); err != nil {
 			return err
 		}
 	}
@@ -104,7 +111,7 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		o.Progress = say
+		o.LockPatience, o.Progress, o.Waiting = f.wait, say, waiting
 		if err := outboxsql.SetMode(ctx, conn, f.schema, outboxsql.Mode(f.mode), o); err != nil {
 			return err
 		}

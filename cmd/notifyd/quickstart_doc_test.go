@@ -248,6 +248,7 @@ func onStream(t *testing.T, page string) string {
 		{"applied version 3: tracing\n", ""},
 		{"applied version 4: streams\n", ""},
 		{"applied version 5: plain queues\n", ""},
+		{"applied version 6: sizes\n", ""},
 		{", bell auto\n", ", bell auto, mode stream\n"},
 		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^dead letters/,$p'\n"},
 	} {

@@ -94,6 +94,7 @@ func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []
 		notifyd.WithClaims(c.Relay.Connections),
 		notifyd.WithClaimBatch(c.Relay.Batch),
 		notifyd.WithClaimBytes(c.Relay.BatchBytes),
+		notifyd.WithMaxEventBytes(c.Relay.MaxEventBytes),
 		notifyd.WithLockBudget(c.Relay.LockBudget),
 		notifyd.WithLease(c.Relay.Lease),
 		notifyd.WithPollInterval(c.Relay.PollInterval),

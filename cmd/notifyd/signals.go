@@ -23,8 +23,16 @@ func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, 
 func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.Context, reloads <-chan struct{}, stop func()) {
 	wanted := make(chan struct{}, 1)
 	attended := cli.IsTerminal(os.Stdin)
-	until, stop = watchSignals(ctx, log, func() bool { return attended && !cli.IsTerminal(os.Stdin) }, wanted)
-	return until, wanted, stop
+	// Without it a write to a standard output or error that nobody reads any more would end the
+	// process, with all destinations. The write fails instead: a fault of the destination "log", or a
+	// lost line of the log.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	until, end := watchSignals(ctx, log, func() bool { return attended && !cli.IsTerminal(os.Stdin) }, wanted)
+	return until, wanted, func() {
+		end()
+		signal.Stop(pipes)
+	}
 }
 
 // watchSignals ends the context with a signal that stops. A SIGHUP stops if

@@ -43,8 +43,9 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 
 // Deliver sends the mail for e. What an error means:
 //
-//   - [delivery.Permanent]: the mail cannot be built from this event, or the
-//     server refused a recipient or the mail for good (5xx).
+//   - [delivery.Permanent]: the mail cannot be built from this event, the server
+//     does not offer SMTPUTF8 and an address needs it, or the server refused a
+//     recipient or the mail for good (5xx).
 //   - [delivery.Throttled]: a rate limit or a quota of ours is used up, as far as
 //     codes say so: 454 alone, enhanced status x.4.5 and some that providers document.
 //   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
@@ -104,6 +105,10 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	sctx, cancel := context.WithTimeoutCause(ctx, h.cfg.SendTimeout,
 		fmt.Errorf("send_timeout of %v is over", h.cfg.SendTimeout))
 	defer cancel()
+	if ok, _ := c.smtp.Extension("SMTPUTF8"); !ok && needsUTF8(msg) {
+		h.pool.putBack(c)
+		return &failure{at: stageMessage, text: "the server does not offer SMTPUTF8, which letters outside of ASCII before the @ of an address need"}
+	}
 	stop := c.closeWhenDone(sctx)
 	c.sent++
 	c.socket.heard = 0
@@ -135,6 +140,19 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 		c.socket.close()
 	}
 	return f
+}
+
+// needsUTF8 reports whether an address of the mail needs SMTPUTF8 (RFC 6531). A name does not, and a
+// domain is ASCII already.
+func needsUTF8(msg *gomail.Msg) bool {
+	for _, name := range []gomail.AddrHeader{gomail.HeaderFrom, gomail.HeaderTo, gomail.HeaderCc, gomail.HeaderBcc, gomail.HeaderReplyTo} {
+		for _, a := range msg.GetAddrHeader(name) {
+			if !isASCII(a.Address) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // verdict turns a failure into what Deliver returns.

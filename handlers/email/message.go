@@ -103,7 +103,7 @@ func (h *Handler) setAddresses(msg *gomail.Msg, data *tmpl.Data) (*mail.Address,
 	to, cc, bcc = unseen(to, seen), unseen(cc, seen), unseen(bcc, seen)
 	switch {
 	case len(seen) == 0:
-		return nil, errors.New("templates to, cc and bcc yield no recipient: mend the event, or the templates")
+		return nil, errors.New("templates to, cc and bcc yield no recipient: fix the event, or the templates")
 	case len(seen) > maxRecipients:
 		return nil, fmt.Errorf("templates to, cc and bcc yield %d recipients: %d is the limit", len(seen), maxRecipients)
 	}

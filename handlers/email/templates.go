@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/idna"
+
 	"github.com/notifyd/notifyd/internal/field"
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -165,12 +167,31 @@ func parseAddresses(text string) ([]*mail.Address, error) {
 	}
 	for _, a := range list {
 		a.Name = strings.Join(strings.Fields(a.Name), " ")
+		if a.Address, err = withASCIIDomain(a.Address); err != nil {
+			return nil, err
+		}
 		if len(a.Address) > maxAddress || len(a.Name) > maxHeader {
 			return nil, fmt.Errorf("holds an address of more than %d bytes or a name of more than %d", maxAddress, maxHeader)
 		}
 	}
 	return list, nil
 }
+
+// withASCIIDomain returns an address whose domain any server understands: münchen.example becomes
+// xn--mnchen-3ya.example.
+func withASCIIDomain(address string) (string, error) {
+	at := strings.LastIndexByte(address, '@') + 1
+	if isASCII(address[at:]) {
+		return address, nil
+	}
+	domain, err := idna.Lookup.ToASCII(address[at:])
+	if err != nil { // its text has the domain
+		return "", errors.New("holds a domain that cannot exist: see RFC 5891 for the letters of a domain")
+	}
+	return address[:at] + domain, nil
+}
+
+func isASCII(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r > 0x7f }) }
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 

@@ -31,6 +31,7 @@ func (Config) Validate() error { return nil }
 // concurrent use; it holds nothing that must be closed.
 type Handler struct {
 	payload bool
+	closed  error // nothing can be written; nil for nearly all
 
 	mu   sync.Mutex // one write at a time: a line must not break another
 	out  io.Writer
@@ -41,7 +42,9 @@ type Handler struct {
 type Option func(*Handler)
 
 // WithWriter sets where the lines go; the default is os.Stdout. The caller
-// closes w. Each batch is one Write.
+// closes w. Each batch is one Write. A program whose standard output or error is w
+// ends with SIGPIPE when the reader goes away, unless it handles that signal: then
+// the write fails.
 func WithWriter(w io.Writer) Option { return func(h *Handler) { h.out = w } }
 
 // New returns a handler for cfg.
@@ -56,6 +59,9 @@ func New(cfg Config, opts ...Option) (*Handler, error) {
 	if h.out == nil {
 		return nil, errors.New("log: the writer is nil")
 	}
+	if f, ok := h.out.(*os.File); ok && isClosed(f) {
+		h.closed = fmt.Errorf("log: %s was closed when the program began: open it, or send it to %s to drop the lines", f.Name(), os.DevNull)
+	}
 	return h, nil
 }
 
@@ -65,7 +71,7 @@ type line struct {
 	EventType     string            `json:"event_type"`
 	AggregateType string            `json:"aggregate_type,omitempty"`
 	AggregateID   string            `json:"aggregate_id,omitempty"`
-	CreatedAt     time.Time         `json:"created_at"`
+	CreatedAt     string            `json:"created_at,omitempty"` // a year beyond 9999 has no RFC 3339
 	Attempt       int               `json:"attempt"`
 	Replay        int               `json:"replay,omitempty"`
 	Destination   string            `json:"destination"`
@@ -133,6 +139,9 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 	if len(data) == 0 {
 		return 0, nil
 	}
+	if h.closed != nil {
+		return 0, delivery.Unavailable(h.closed)
+	}
 	if h.torn {
 		// Close what is left of a line, so that it does not spoil the next one.
 		if _, err := h.out.Write([]byte("\n")); err != nil {
@@ -155,10 +164,10 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
 	head, err := json.Marshal(line{
 		EventID: e.ID, EventType: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,
-		CreatedAt: e.CreatedAt, Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Headers: e.Headers,
+		CreatedAt: timestamp(e.CreatedAt), Attempt: e.Attempt, Replay: e.Replay, Destination: e.Destination, Headers: e.Headers,
 	})
 	if err != nil {
-		return fmt.Errorf("log: event %d: %w", e.ID, err) // a time beyond the year 9999
+		return fmt.Errorf("log: event %d: %w", e.ID, err) // text and numbers can always be encoded
 	}
 	if !h.payload {
 		buf.Write(head)
@@ -167,11 +176,18 @@ func (h *Handler) append(buf *bytes.Buffer, e *delivery.Event) error {
 	}
 	buf.Write(head[:len(head)-1])
 	buf.WriteString(`,"payload":`)
-	// Compact, and not Marshal: numbers, order and doubled keys stay as they are.
-	if err := json.Compact(buf, e.Payload); err != nil {
+	if err := compact(buf, e.Payload); err != nil {
 		// The decoder's own text can quote the payload.
-		return fmt.Errorf("log: event %d: the payload is not JSON: mend the writer of the event", e.ID)
+		return fmt.Errorf("log: event %d: the payload is not JSON: fix the writer of the event", e.ID)
 	}
 	buf.WriteString("}\n")
 	return nil
+}
+
+// timestamp returns "" for a time that RFC 3339 cannot write.
+func timestamp(t time.Time) string {
+	if year := t.Year(); year < 0 || year > 9999 {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
 }

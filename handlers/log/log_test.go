@@ -61,6 +61,33 @@ func TestPayloadIsCompactAndOtherwiseAsItWas(t *testing.T) {
 	}
 }
 
+// TestWhatOthersCarry: an event that other destinations can carry has a line.
+func TestWhatOthersCarry(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	h := handler(t, &out, log.Config{})
+	for _, year := range []int{-4711, 10_000, 294_276} {
+		out.Reset()
+		e := event(1, "{}")
+		e.CreatedAt = time.Date(year, 1, 2, 3, 4, 5, 0, time.UTC)
+		if err := h.Deliver(t.Context(), e); err != nil || !json.Valid(out.Bytes()) || strings.Contains(out.String(), "created_at") {
+			t.Errorf("written in the year %d: %v, %s", year, err, out.String())
+		}
+	}
+	const deep = 12_000
+	out.Reset()
+	payload := strings.Repeat("[ ", deep) + `{"a\\" : "b \" \\", "n": 1e400}` + strings.Repeat("\n]", deep)
+	want := strings.Repeat("[", deep) + `{"a\\":"b \" \\","n":1e400}` + strings.Repeat("]", deep)
+	if err := h.Deliver(t.Context(), event(1, payload)); err != nil || !strings.HasSuffix(out.String(), `"payload":`+want+"}\n") {
+		t.Errorf("nested deeply: %v, %.200q", err, out.String())
+	}
+	for _, bad := range []string{strings.Repeat("[", deep), payload + "1", payload[:len(payload)-1], strings.Repeat("[", deep) + "1,]" + strings.Repeat("]", deep-1)} {
+		if err := h.Deliver(t.Context(), event(1, bad)); !delivery.IsPermanent(err) {
+			t.Errorf("no JSON, nested deeply: %v", err)
+		}
+	}
+}
+
 func TestFields(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -62,6 +62,13 @@ func (e *Encoder) attributes(ev *delivery.Event) []attribute {
 	return all
 }
 
+// attributeNames are the names of all attributes that an event can have.
+func attributeNames() []string {
+	return []string{
+		"specversion", "id", "source", "type", "datacontenttype", "subject", "time", "partitionkey", "aggregatetype", "traceparent", "tracestate",
+	}
+}
+
 // allowed replaces what the type String of CloudEvents, section 3.1, does not
 // allow: control characters, noncharacters of Unicode, and what is not UTF-8.
 func allowed(s string) string {

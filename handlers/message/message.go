@@ -14,6 +14,7 @@ import (
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/internal/field"
+	"github.com/notifyd/notifyd/internal/wire"
 )
 
 // Format is the form of a message.
@@ -33,7 +34,8 @@ const (
 
 // The names of the headers in the form [Payload]. They are lower case with
 // dashes because each transport leaves such names alone. An event's own header
-// of the same name is not sent: these are what consumers rely on.
+// whose name begins with notifyd-, in any spelling, is not sent: these are what
+// consumers rely on.
 const (
 	HeaderID            = "notifyd-id" // delivery.Event.DedupeID
 	HeaderType          = "notifyd-type"
@@ -218,21 +220,36 @@ func (e *Encoder) own(all []Header, ev *delivery.Event) []Header {
 	return all
 }
 
-// sendable reports whether an event's own header may be sent under its name. A
-// content type is that of the message. In binary mode, what has the prefix of
-// attributes would be read as one, and might make the event invalid.
+// sendable reports whether an event's own header may be sent under its name. What
+// describes the body is the message's, and the body is not encoded. Names of ours
+// are not an event's to choose, in any form: a consumer would take such a header
+// for what notifyd, or CloudEvents, says about the event.
 func (e *Encoder) sendable(name string) bool {
-	prefix := e.binding.Prefix
-	switch {
-	case name == "", strings.EqualFold(name, "content-type"):
+	switch lower := strings.ToLower(name); {
+	case lower == "", lower == "content-type", lower == "content-encoding":
 		return false
-	case e.format == CloudEventsBinary && len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix):
-		return prefix == ""
+	case strings.HasPrefix(lower, "notifyd-"):
+		return lower == wire.UnreadableHeaders
+	case isAttribute(lower):
+		return false
+	case e.binding.Prefix == "" && e.format == CloudEventsBinary && slices.Contains(attributeNames(), lower):
+		return false
 	case e.binding.HTTPFields:
 		return strings.IndexFunc(name, notInToken) < 0
 	default:
 		return true
 	}
+}
+
+// isAttribute reports whether a name, in lower case, is that of an attribute of
+// CloudEvents in any of the bindings.
+func isAttribute(lower string) bool {
+	for _, prefix := range []string{"ce-", "ce_", "cloudevents_", "cloudevents:"} {
+		if strings.HasPrefix(lower, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // notInToken reports whether r may not stand in the name of an HTTP header: see

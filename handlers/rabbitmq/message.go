@@ -127,6 +127,9 @@ func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 	const properties = 6 * (1 + maxShort) // all that are not headers, at their longest
 	out.header = properties
 	for _, h := range m.Headers {
+		if routes(h.Name) {
+			continue
+		}
 		if len(h.Name) > maxShort {
 			return nil, fmt.Errorf("the name of a header has %d bytes: RabbitMQ takes %d", len(h.Name), maxShort)
 		}
@@ -135,6 +138,10 @@ func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 	}
 	return out, c.render(out, data)
 }
+
+// routes reports whether RabbitMQ takes a header for more keys to route a message by. It closes the
+// channel where the value is no list, as none of ours is.
+func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func (c *encoder) render(out *outgoing, data *tmpl.Data) error {
 	var err error

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
@@ -57,6 +58,8 @@ type encoder struct {
 	body     string // the field with the body
 	head     []any  // of XADD, between the key and the fields
 	maxBytes int
+
+	attributes bool // there are fields that are attributes of CloudEvents
 }
 
 func newEncoder(cfg Config) (*encoder, error) {
@@ -68,7 +71,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &encoder{message: m, key: key, what: "stream", body: cfg.PayloadField, maxBytes: cfg.MaxMessageBytes}
+	e := &encoder{message: m, key: key, attributes: cfg.Format == message.CloudEventsBinary, what: "stream", body: cfg.PayloadField, maxBytes: cfg.MaxMessageBytes}
 	if cfg.Channel != "" {
 		e.what = "channel"
 	}
@@ -80,6 +83,20 @@ func newEncoder(cfg Config) (*encoder, error) {
 		e.fixed = name
 	}
 	return e, nil
+}
+
+// taken reports whether an event's own header may not be a field of that name, in any spelling,
+// because readers would take it for ours: the body, or what fieldName makes. Some of those names are
+// attributes of CloudEvents as well, which an event cannot choose.
+func (e *encoder) taken(name string) bool {
+	switch strings.ToLower(name) {
+	case "id", "type", "time":
+		return !e.attributes
+	case "aggregate_type", "aggregate_id":
+		return true
+	default:
+		return strings.EqualFold(name, e.body)
+	}
 }
 
 // command is what is sent for one event.
@@ -135,7 +152,8 @@ func (e *encoder) render(ev *delivery.Event) (string, error) {
 func (e *encoder) fields(args []any, m message.Message, size int) ([]any, int) {
 	names := append(make([]string, 0, len(m.Headers)+1), e.body)
 	for _, h := range m.Headers {
-		if name := fieldName(h.Name); !slices.Contains(names, name) {
+		name := fieldName(h.Name)
+		if taken := name == h.Name && e.taken(name); !taken && !slices.Contains(names, name) {
 			names = append(names, name)
 			args = append(args, name, h.Value)
 			size += len(name) + len(h.Value)

@@ -25,6 +25,11 @@ func newGuard(allowed []netip.Prefix) *guard {
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 		"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
 		"203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+		// Public by the registries, and yet only of the network around a machine: Azure's
+		// wire server, which hands out secrets. The metadata addresses of other clouds are
+		// in the ranges above (169.254.169.254, 100.100.100.200, 192.0.0.192) or outside of
+		// 2000::/3 (fd00:ec2::254, fd20:ce::254).
+		"168.63.129.16/32",
 		// Within 2000::/3: protocol assignments (Teredo among them, which holds
 		// an IPv4 address), documentation, and 6to4, which holds one as well.
 		"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",

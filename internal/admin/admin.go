@@ -93,7 +93,7 @@ func Listen(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) 
 		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"http/1.1"}})
 	}
 	return &Server{listener: l, log: log, http: &http.Server{
-		Handler:           handler(cfg),
+		Handler:           handler(cfg, l.Addr()),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}, nil
@@ -123,8 +123,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("admin server: %w", err)
 }
 
-func handler(cfg Config) http.Handler {
-	mux, g := http.NewServeMux(), newGuard(cfg.Token)
+func handler(cfg Config, at net.Addr) http.Handler {
+	mux, g := http.NewServeMux(), newGuard(cfg.Token, cfg.Address, at)
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
 		switch err := liveness(cfg.Live); {
 		case err == nil:
@@ -140,7 +140,7 @@ func handler(cfg Config) http.Handler {
 		code, text := readiness(cfg.Checks)
 		switch {
 		case !g.allows(r) && code != http.StatusOK:
-			text = "not ready; with the token the answer says why\n"
+			text = "not ready; with the token, or at an address of this machine, the answer says why\n"
 		case !g.allows(r), code == http.StatusOK && !r.URL.Query().Has("verbose"):
 			text = "ok\n"
 		}

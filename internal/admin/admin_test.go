@@ -215,3 +215,60 @@ func put(t *testing.T, path string, text []byte) {
 		t.Fatal(err)
 	}
 }
+
+// TestForeignNames: on loopback and without a token, a name that others can make lead here is refused
+// all that is worth reading (DNS rebinding). Probes have an answer.
+func TestForeignNames(t *testing.T) {
+	t.Parallel()
+	get := func(address, path, host string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		r.Header.Set("Authorization", "Bearer "+token)
+		response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close() //nolint:errcheck // nothing of it is read
+		return response.StatusCode
+	}
+	open, guarded := serve(t, Config{Pprof: true}), serve(t, Config{Pprof: true, Token: secret.New(token)})
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/version"} {
+		for host, want := range map[string]int{
+			"evil.example": http.StatusMisdirectedRequest, "evil.example:9470": http.StatusMisdirectedRequest, "localhost.evil.example": http.StatusMisdirectedRequest,
+			"localhost:9470": http.StatusOK, "LOCALHOST": http.StatusOK, "127.0.0.1:1": http.StatusOK, "[::1]:9470": http.StatusOK, "10.0.0.1": http.StatusOK,
+		} {
+			if got := get(open, path, host); got != want {
+				t.Errorf("%s of %s: %d, want %d", path, host, got, want)
+			}
+			if got := get(guarded, path, host); got != http.StatusOK {
+				t.Errorf("%s of %s with the token: %d", path, host, got)
+			}
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz"} {
+		if got := get(open, path, "evil.example"); got != http.StatusOK {
+			t.Errorf("%s: %d", path, got)
+		}
+	}
+	for _, c := range []struct {
+		address string
+		ip      net.IP
+		host    string
+		want    bool
+	}{
+		{"relay.internal:9470", net.IPv4(127, 0, 0, 1), "relay.internal:9470", true},
+		{"relay.internal:9470", net.IPv4(127, 0, 0, 1), "other.internal", false},
+		{":9470", net.IPv4zero, "notifyd.shop.svc:9470", true},
+		{"10.0.0.1:9470", net.IPv4(10, 0, 0, 1), "notifyd.shop.svc", true},
+		{":9470", net.IPv4(127, 0, 0, 1), "", true},
+		{":9470", net.IPv4(127, 0, 0, 1), ":9470", false},
+	} {
+		if got := newGuard(secret.String{}, c.address, &net.TCPAddr{IP: c.ip}).knows(c.host); got != c.want {
+			t.Errorf("listening on %s at %s, %q is known: %v", c.address, c.ip, c.host, got)
+		}
+	}
+}

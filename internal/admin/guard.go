@@ -3,8 +3,10 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"strings"
 
 	"github.com/notifyd/notifyd/internal/secret"
@@ -25,21 +27,44 @@ func (v Verifier) Verify(token string) bool {
 	return subtle.ConstantTimeCompare(sum[:], v.sum[:]) == 1
 }
 
-// guard lets requests with the token pass; all requests if there is no token.
+// guard lets requests with the token pass; all requests if there is no token, except those for a
+// foreign name where the server listens on loopback.
 type guard struct {
 	Verifier
 
-	open bool
+	open  bool
+	local bool   // listens on loopback
+	host  string // of the configured address
 }
 
-func newGuard(token secret.String) guard {
-	return guard{Verifier: NewVerifier(token), open: token.IsZero()}
+func newGuard(token secret.String, address string, at net.Addr) guard {
+	g := guard{Verifier: NewVerifier(token), open: token.IsZero()}
+	if tcp, ok := at.(*net.TCPAddr); ok {
+		g.local = tcp.IP.IsLoopback()
+	}
+	g.host, _, _ = net.SplitHostPort(address) // it was listened on
+	return g
 }
 
-// allows reports whether a request has the token.
+// knows reports whether a Host is a name of this server. A web page whose own name was made to lead
+// to this machine (DNS rebinding) could read the answers otherwise: nobody else reaches a server on
+// loopback without a token.
+func (g guard) knows(host string) bool {
+	if !g.open || !g.local || host == "" { // every browser names a host
+		return true
+	}
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	_, err := netip.ParseAddr(host)
+	return err == nil || strings.EqualFold(host, "localhost") || host != "" && strings.EqualFold(host, g.host)
+}
+
+// allows reports whether a request may have everything: it has the token, if there is one.
 func (g guard) allows(r *http.Request) bool {
 	if g.open {
-		return true
+		return g.knows(r.Host)
 	}
 	scheme, shown, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return g.Verify(strings.TrimSpace(shown)) && strings.EqualFold(scheme, "Bearer")
@@ -48,6 +73,10 @@ func (g guard) allows(r *http.Request) bool {
 // protect lets only those requests through to h.
 func (g guard) protect(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !g.knows(r.Host) {
+			say(w, http.StatusMisdirectedRequest, "without admin.token this answers to an address, to localhost, or to the host of admin.listen only\n")
+			return
+		}
 		if !g.allows(r) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="notifyd"`)
 			say(w, http.StatusUnauthorized, "this needs the token of admin.token: Authorization: Bearer <token>\n")

@@ -57,7 +57,8 @@ type Database struct {
 type Relay struct {
 	Connections     int           `yaml:"connections" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Connections that claim events. Fetching and settling overlap between them."`
 	Batch           int           `yaml:"batch" jsonschema:"minimum=1,maximum=100000" jsonschema_description:"Most events taken by one claim."`
-	BatchBytes      int           `yaml:"batch_bytes" jsonschema:"minimum=1" jsonschema_description:"Most bytes of payloads taken by one claim; a larger event is taken alone."`
+	BatchBytes      int           `yaml:"batch_bytes" jsonschema:"minimum=1" jsonschema_description:"Most bytes of events taken by one claim, with headers and aggregate ids; a larger event is taken alone."`
+	MaxEventBytes   int           `yaml:"max_event_bytes" jsonschema:"minimum=1024,maximum=1073741824" jsonschema_description:"Most bytes of the payload and headers of one event; a larger one is not read, and becomes a dead letter."`
 	LockBudget      time.Duration `yaml:"lock_budget" jsonschema_description:"Longest time that a transaction stays open for a delivery. Slower deliveries continue under a lease."`
 	Lease           time.Duration `yaml:"lease" jsonschema_description:"How long a slow delivery belongs to the relay that started it. Must be longer than lock_budget."`
 	PollInterval    time.Duration `yaml:"poll_interval" jsonschema_description:"How often an idle relay polls the table for events that no notification announced."`
@@ -183,6 +184,7 @@ func defaults() *Config {
 			Connections:     relay.Claims,
 			Batch:           relay.Batch,
 			BatchBytes:      relay.Bytes,
+			MaxEventBytes:   relay.EventBytes,
 			LockBudget:      relay.LockBudget,
 			Lease:           relay.Lease,
 			PollInterval:    relay.PollInterval,

@@ -12,7 +12,7 @@ import (
 
 const full = `version: 1
 database: {url: "postgres://app:s3cret@db/app", schema: outbox}
-relay: {connections: 2, batch: 10, lock_budget: 50ms, lease: 1m, poll_interval: 500ms, canary: 2s, shutdown_timeout: 1m30s}
+relay: {connections: 2, batch: 10, max_event_bytes: 1048576, lock_budget: 50ms, lease: 1m, poll_interval: 500ms, canary: 2s, shutdown_timeout: 1m30s}
 retention: {keep: 0, batch: 5}
 log: {level: debug, format: json}
 destinations:
@@ -48,7 +48,7 @@ func TestParseFillsEverything(t *testing.T) {
 	if got := c.Database.URL.Reveal(); got != "postgres://app:s3cret@db/app" {
 		t.Errorf("url = %q", got)
 	}
-	wantRelay := config.Relay{2, 10, 8 << 20, 50 * time.Millisecond, time.Minute, 500 * time.Millisecond, 2 * time.Second, 90 * time.Second}
+	wantRelay := config.Relay{2, 10, 8 << 20, 1 << 20, 50 * time.Millisecond, time.Minute, 500 * time.Millisecond, 2 * time.Second, 90 * time.Second}
 	if c.Relay != wantRelay {
 		t.Errorf("relay = %+v", c.Relay)
 	}

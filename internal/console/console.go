@@ -98,6 +98,7 @@ type Console struct {
 	tables   atomic.Pointer[tables] // a request loads it once, and keeps what it loaded
 	sampler  *sampler
 	sessions *sessions
+	attempts attempts
 	pages    map[string]*template.Template
 	mux      *http.ServeMux
 	ended    chan struct{} // closed when Run ends: streams end then

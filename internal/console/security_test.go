@@ -142,6 +142,46 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// TestLoginRate: an address that has tried too often must wait, whatever the token; others need not.
+func TestLoginRate(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(c *Config) { c.Token = token("right") })
+	login := func(word string) answer {
+		return s.do(s.request(http.MethodPost, Path+"login", url.Values{"token": {word}}))
+	}
+	refused := 0
+	for range 10 * loginBurst {
+		if a := login("wrong"); a.code == http.StatusTooManyRequests && a.header.Get("Retry-After") == "10" {
+			refused++
+		} else if a.code != http.StatusUnauthorized {
+			t.Fatalf("%d: %s", a.code, a.body)
+		}
+	}
+	if refused == 0 {
+		t.Error("any number of logins may be tried")
+	}
+	var a attempts
+	now := time.Now()
+	try := func(remote string, after time.Duration) bool { return a.allow(remote, now.Add(after)) }
+	for i := range loginBurst {
+		if !try("192.0.2.1:1000", 0) || !try("[2001:db8::1]:1000", 0) {
+			t.Fatalf("login %d is refused", i)
+		}
+	}
+	if try("192.0.2.1:2000", 0) || try("[::ffff:192.0.2.1]:1", 0) || try("[2001:db8::2]:1000", 0) {
+		t.Error("another port, form or address of the network is let through")
+	}
+	if !try("192.0.2.2:1000", 0) || !try("[2001:db8:1::1]:1000", 0) || !try("192.0.2.1:1000", loginEvery) {
+		t.Error("another address, or a later time, is refused")
+	}
+	for i := range 3 * maxAddresses {
+		try(fmt.Sprintf("10.0.%d.%d:1", i/256, i%256), 0)
+	}
+	if len(a.all) > maxAddresses {
+		t.Errorf("%d addresses are remembered", len(a.all))
+	}
+}
+
 func cookies(s *site) string {
 	u, err := url.Parse(s.server.URL + Path)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -87,6 +88,44 @@ func (s *sessions) close(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.ends, id)
+}
+
+const (
+	// loginBurst is how many logins one address may try at once, and loginEvery how long it waits
+	// for each further one.
+	loginBurst = 10
+	loginEvery = 10 * time.Second
+	// maxAddresses bounds memory.
+	maxAddresses = 1024
+)
+
+// attempts limits how often one address may try to log in.
+type attempts struct {
+	mu  sync.Mutex
+	all map[netip.Prefix]time.Time // when all logins of an address may be tried again
+}
+
+// allow reports whether the client may try now. Clients of one IPv6 network count as one.
+func (a *attempts) allow(remote string, now time.Time) bool {
+	var from netip.Prefix // of all whose address is unknown
+	if at, err := netip.ParseAddrPort(remote); err == nil {
+		addr := at.Addr().Unmap()
+		from, _ = addr.Prefix(min(64, addr.BitLen())) // never longer than the address
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	full, known := a.all[from]
+	if full.Before(now) {
+		full = now
+	}
+	if full = full.Add(loginEvery); full.Sub(now) > loginBurst*loginEvery {
+		return false
+	}
+	if !known && len(a.all) >= maxAddresses || a.all == nil {
+		a.all = make(map[netip.Prefix]time.Time)
+	}
+	a.all[from] = full
+	return true
 }
 
 // isLoopbackHost reports whether the Host of a request is a name of this machine
@@ -224,6 +263,12 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := r.ParseForm(); err != nil {
 		c.fail(w, r, session{}, badRequest("The form is malformed."))
+		return
+	}
+	if !c.attempts.allow(r.RemoteAddr, time.Now()) {
+		c.cfg.Log.WarnContext(r.Context(), "too many logins at the console", "remote", r.RemoteAddr)
+		w.Header().Set("Retry-After", strconv.Itoa(int(loginEvery.Seconds())))
+		c.fail(w, r, session{}, failure{http.StatusTooManyRequests, "Too many logins were tried from your address. Wait ten seconds, and try again."})
 		return
 	}
 	next := localPath(r.PostForm.Get("next"))

@@ -16,9 +16,12 @@ type Limits struct {
 	Claims int
 	// Batch is the largest number of events in one claim or read.
 	Batch int
-	// Bytes bounds the payloads of one claim or read, so that Claims times Bytes bounds the memory.
+	// Bytes bounds the rows of one claim or read, so that Claims times Bytes bounds the memory.
 	// A larger event is taken alone.
 	Bytes int
+	// EventBytes bounds the payload and headers of one event. A larger event is not read, and
+	// becomes a dead letter.
+	EventBytes int
 	// LockBudget is how long a claim's transaction may wait for handlers.
 	LockBudget time.Duration
 	// Lease is how long the lease of a slower delivery lasts without renewal.
@@ -30,7 +33,7 @@ type Limits struct {
 // DefaultLimits returns the limits of a relay that sets none.
 func DefaultLimits() Limits {
 	return Limits{
-		Claims: 4, Batch: 1000, Bytes: 8 << 20, LockBudget: 100 * time.Millisecond, Lease: 30 * time.Second,
+		Claims: 4, Batch: 1000, Bytes: 8 << 20, EventBytes: 64 << 20, LockBudget: 100 * time.Millisecond, Lease: 30 * time.Second,
 		PollInterval: time.Second,
 	}
 }
@@ -51,6 +54,9 @@ const (
 const (
 	// maxLockBudget stays below the server's limit on idle transactions.
 	maxLockBudget = 2 * time.Second
+	// minEventBytes leaves room for an ordinary event, and maxEventBytes is as much as PostgreSQL
+	// stores.
+	minEventBytes, maxEventBytes = 1 << 10, 1 << 30
 	// minLease leaves time for three renewals.
 	minLease = time.Second
 )
@@ -66,6 +72,9 @@ func (l Limits) Validate() error {
 	}
 	if l.Bytes < 1 {
 		errs = append(errs, fmt.Errorf("batch bytes of %d are below 1", l.Bytes))
+	}
+	if l.EventBytes < minEventBytes || l.EventBytes > maxEventBytes {
+		errs = append(errs, fmt.Errorf("max event bytes of %d are not between %d and %d", l.EventBytes, minEventBytes, maxEventBytes))
 	}
 	if l.LockBudget < time.Millisecond || l.LockBudget > maxLockBudget {
 		errs = append(errs, fmt.Errorf("lock budget of %v is not between 1ms and %v", l.LockBudget, maxLockBudget))

@@ -170,7 +170,7 @@ func (c *claimer) plan(held *claim, i int, passed map[dispatch.Lane]int64) {
 		}
 		e.Destination, e.Attempt = l.Name(), w.Failures+1
 		p.works = append(p.works, int32(i)) //nolint:gosec // a claim is bounded far below
-		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == ""})
+		p.events = append(p.events, dispatch.Delivery{Event: e, Failures: w.Failures, Delayed: !w.Fresh && w.Destination == "", Refused: w.Refused})
 	}
 }
 

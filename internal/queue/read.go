@@ -22,20 +22,26 @@ const sqlDoubt = `SELECT pg_snapshot_xmin(s), pg_snapshot_xmax(s), s::text,
 // sqlReach must also run before the sweep: the sweep then sees every row that sqlReach saw.
 const sqlReach = `SELECT id FROM outbox_events WHERE state = 'fresh' ORDER BY id DESC LIMIT 1`
 
-// sqlFresh names its columns in the order in which readFresh reads them. Its condition is that of
-// the index, verbatim, so that the index always matches. The delay is bounded here, because
-// infinity and the ends of PostgreSQL's calendar can neither be subtracted nor fit into a duration.
-const sqlFresh = `SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
+// sqlFresh returns the statement that locks and reads fresh events of up to limit bytes; which is
+// the rest of the condition, and how many. The columns are in the order in which readWork reads
+// them. The condition is that of the index, verbatim, so that the index always matches. The delay is
+// bounded here, because infinity and the ends of PostgreSQL's calendar can neither be subtracted nor
+// fit into a duration. The lock keeps the planner from flattening the inner query.
+func sqlFresh(limit int, which string) string {
+	return `SELECT id, event_type, aggregate_type, aggregate_id, ` + wire.Unread("payload", limit) + `, ` + wire.Unread("headers", limit) + `, created_at,
+	delay, traceparent, bytes
+FROM (SELECT id, event_type, aggregate_type, aggregate_id, payload, headers, created_at,
 	CASE WHEN available_at > clock_timestamp() THEN
-		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END, traceparent
-FROM outbox_events WHERE state = 'fresh'`
+		(extract(epoch FROM least(available_at, clock_timestamp() + interval '100 years') - clock_timestamp()) * 1000000)::bigint END AS delay,
+	traceparent, ` + wire.EventBytes(limit, "") + ` AS bytes
+FROM outbox_events WHERE state = 'fresh'` + which + ` FOR UPDATE SKIP LOCKED) AS e`
+}
 
 // Column numbers in sqlFresh and sqlDue.
 const (
-	payloadColumn    = 4
 	freshTraceColumn = 8
 	dueTraceColumn   = 10
-	dueSinceColumn   = 11
+	dueSinceColumn   = 12
 )
 
 // sqlDue takes from each destination as many deliveries as it has room for, longest due first. The
@@ -44,15 +50,17 @@ const (
 // keeps a delivery visible whose event was deleted by hand, so that the relay removes it instead of
 // meeting it for ever. The time is that of BEGIN, as in sqlNextDue: a delivery that becomes due
 // between the two statements must not escape both.
-const sqlDue = `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.payload, e.headers, e.created_at,
-	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint
+func sqlDue(limit int) string {
+	return `SELECT d.event_id, e.event_type, e.aggregate_type, e.aggregate_id, ` + wire.Unread("e.payload", limit) + `, ` + wire.Unread("e.headers", limit) + `, e.created_at,
+	d.destination, d.attempts::bigint, d.replays::bigint, e.traceparent, e.bytes, (extract(epoch FROM greatest(d.available_at, '1970-01-02')) * 1000000)::bigint
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS want(destination, room, since)
 CROSS JOIN LATERAL (
 	SELECT event_id, destination, attempts, replays, available_at FROM outbox_deliveries
 	WHERE state = 'retry' AND destination = want.destination AND available_at <= now()
 		AND available_at >= CASE want.since WHEN 0 THEN '-infinity' ELSE 'epoch'::timestamptz + want.since * interval '1 microsecond' END
 	ORDER BY available_at LIMIT want.room FOR UPDATE SKIP LOCKED) AS d
-LEFT JOIN outbox_events AS e ON e.id = d.event_id`
+LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true`
+}
 
 const sqlNextDue = `SELECT (extract(epoch FROM min(least(d.available_at, clock_timestamp() + interval '100 years')) - clock_timestamp()) * 1000000)::bigint
 FROM unnest($1::text[]) AS want(destination)
@@ -111,7 +119,7 @@ func (s *Session) claim(ctx context.Context, q Query) (claimed Claimed, err erro
 	defer func() { s.expected = len(claimed.Work) }()
 	for reader.NextRow() {
 		values := reader.Values()
-		size := len(values[payloadColumn])
+		size := wire.Size(values)
 		if len(claimed.Work) > 0 && claimed.Bytes+size > q.Bytes && q.Bytes > 0 {
 			claimed.Cut = true // read on, but keep nothing more
 			continue
@@ -170,7 +178,7 @@ func (s *Session) queueClaim(f *flight, q Query) {
 // freshFormats requests headers as text: binary jsonb begins with a version byte. Text and json are
 // the same in both formats.
 func freshFormats() []int16 {
-	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text}
+	return []int16{wire.Binary, wire.Text, wire.Text, wire.Text, wire.Text, wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary}
 }
 
 // dueFormats are the formats of sqlDue.
@@ -299,6 +307,7 @@ func (s *Session) readWork(values [][]byte, a *wire.Arena, source Source) (w Wor
 	w.Event.AggregateID = string(values[3])
 	w.Event.Payload = a.Keep(values[4])
 	w.Event.Headers = wire.Traced(wire.DecodeHeaders(values[5]), values[traceparent])
+	w.Refused = wire.TooLarge(values[traceparent+1], s.options.EventBytes)
 	w.Event.CreatedAt, err = wire.DecodeTime(values[6])
 	return w, err
 }

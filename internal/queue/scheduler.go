@@ -38,7 +38,7 @@ type scheduler struct {
 	lagged   map[dispatch.Lane]*lag // lanes that were passed over
 	turns    turns
 
-	eventBytes int // average payload
+	eventBytes int // average size of a row
 	tally      tally
 
 	due due
@@ -316,7 +316,7 @@ func (s *scheduler) wantedLocked() map[string]int {
 
 // limitLocked is the room of the roomiest lane: events that the other lanes cannot take are put
 // back, and swept for these lanes alone later. It aims at half of the bytes, because reading
-// payloads beyond the limit is wasted.
+// rows beyond the limit is wasted.
 func (s *scheduler) limitLocked() int {
 	most := 0
 	for _, l := range s.lanes {

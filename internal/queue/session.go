@@ -35,6 +35,9 @@ type SessionOptions struct {
 	Owner int64
 	// Lease is how long a lease lasts unless it is renewed.
 	Lease time.Duration
+	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 is no
+	// bound.
+	EventBytes int
 	// Delete deletes delivered events at once instead of marking them done.
 	Delete bool
 	// Refused, if set, is called when the table turns out to be a stream, with an error that wraps
@@ -84,15 +87,16 @@ const (
 func (s *Session) statements() map[string]string {
 	const (
 		sweep = ` AND id > $1::bigint AND id <= $3::bigint`
-		order = ` ORDER BY id LIMIT $2::bigint FOR UPDATE SKIP LOCKED`
+		order = ` ORDER BY id LIMIT $2::bigint`
 		skip  = ` AND event_type <> ALL($4::text[])`
 	)
+	limit := s.options.EventBytes
 	all := map[string]string{
 		stmtBegin: "BEGIN", stmtCommit: "COMMIT", stmtRollback: "ROLLBACK", stmtImmediate: "SET CONSTRAINTS ALL IMMEDIATE",
 		stmtSnapshot: sqlSnapshot, stmtDoubt: sqlDoubt, stmtReach: sqlReach,
-		stmtByIDs: sqlFresh + ` AND id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED`,
-		stmtSweep: sqlFresh + sweep + order, stmtSweepSkip: sqlFresh + sweep + skip + order,
-		stmtDue: sqlDue, stmtNextDue: sqlNextDue,
+		stmtByIDs: sqlFresh(limit, ` AND id = ANY($1::bigint[])`),
+		stmtSweep: sqlFresh(limit, sweep+order), stmtSweepSkip: sqlFresh(limit, sweep+skip+order),
+		stmtDue: sqlDue(limit), stmtNextDue: sqlNextDue,
 	}
 	maps.Copy(all, settleStatements())
 	if s.ranged {

@@ -30,7 +30,7 @@ type Query struct {
 	After, Upto int64
 	// Limit bounds the number of events. SourceSweep only.
 	Limit int
-	// Bytes bounds the sum of the payloads; one event is always taken.
+	// Bytes bounds the size of the rows; one event is always taken.
 	Bytes int
 	// Skip lists event types to skip. SourceSweep only.
 	Skip []string
@@ -83,6 +83,9 @@ type Work struct {
 	Delay time.Duration
 	// Due is when a stored delivery was due, in microseconds since 1970.
 	Due int64
+	// Refused is why the event must not be delivered: it is too large, and was not read. It is nil
+	// for nearly all.
+	Refused error
 	// Orphan marks a delivery whose event no longer exists.
 	Orphan bool
 }
@@ -93,7 +96,7 @@ type Claimed struct {
 	// Cut reports that there were rows beyond Query.Bytes. They also stay locked until Settle, and
 	// are free after it.
 	Cut bool
-	// Bytes is the sum of the payloads.
+	// Bytes is the size of the rows in Work.
 	Bytes int
 	// Snapshot was taken before the rows were read. SourceSweep only.
 	Snapshot

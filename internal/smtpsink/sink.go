@@ -47,6 +47,8 @@ type Options struct {
 	// Username and Password, if set, must be given by AUTH PLAIN or LOGIN
 	// before a mail is accepted.
 	Username, Password string
+	// NoSMTPUTF8 does not offer SMTPUTF8: addresses are ASCII.
+	NoSMTPUTF8 bool
 	// Faults are like those of [Sink.Fail], from the first connection on.
 	Faults []Fault
 }
@@ -130,7 +132,7 @@ func (s *Sink) serve(l net.Listener) {
 	s.server.Domain = "sink.example"
 	s.server.AllowInsecureAuth = true // lineConn does the TLS, go-smtp sees none
 	s.server.ErrorLog = log.New(io.Discard, "", 0)
-	s.server.EnableSMTPUTF8 = true
+	s.server.EnableSMTPUTF8 = !s.opts.NoSMTPUTF8
 	go func(server *smtp.Server, served chan struct{}) {
 		defer close(served)
 		_ = server.Serve(&listener{Listener: l, sink: s}) // fails when it is closed, and only then

@@ -58,7 +58,7 @@ notifyd run, with a configuration that has it; notifyd doctor, if one runs
 			if table != want {
 				t.Errorf("got\n%s\nwant\n%s", table, want)
 			}
-			if !strings.Contains(text, "version 5, stream\n") || len(s.Relays) != 1 || s.Relays[0].Owner != 7 {
+			if !strings.Contains(text, "version 6, stream\n") || len(s.Relays) != 1 || s.Relays[0].Owner != 7 {
 				t.Errorf("%s\n%+v", text, s.Relays)
 			}
 			var keys struct {

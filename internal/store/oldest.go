@@ -85,9 +85,12 @@ func (w *Watch) ask(ctx context.Context, what string, f func(context.Context, *p
 	return nil
 }
 
+// sqlOldest looks behind delayed events, up to 1,000 of them: relays make rows of those.
 const sqlOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - least(
-		(SELECT greatest(created_at, available_at) FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1),
-		(SELECT greatest(e.created_at, e.available_at) FROM outbox_events AS e
-			WHERE e.id = (SELECT event_id FROM outbox_deliveries
+		(SELECT ` + sqlSince + ` FROM (
+				SELECT created_at, available_at FROM outbox_events WHERE state = 'fresh' AND id > $1 ORDER BY id LIMIT 1000) AS f
+			WHERE available_at <= now() OR available_at IS NULL LIMIT 1),
+		(SELECT ` + sqlSince + ` FROM outbox_events
+			WHERE id = (SELECT event_id FROM outbox_deliveries
 				WHERE state IN ('retry', 'running', 'parked') AND (attempts > 0 OR last_error IS NOT NULL OR available_at <= clock_timestamp())
 				ORDER BY event_id LIMIT 1)))) * 1000000, 0)::bigint`

@@ -56,6 +56,39 @@ func TestOldest(t *testing.T) {
 	}
 }
 
+// TestOldestAtOddTimes: times that cannot be subtracted, and events for later in front, neither fail
+// the query nor make a nonsense of it.
+func TestOldestAtOddTimes(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	w := NewWatch(d.Connector)
+	want := func(what string, want time.Duration) {
+		t.Helper()
+		if got, err := w.Oldest(t.Context(), BacklogOptions{After: math.MinInt64}); err != nil || got.Round(time.Minute) != want {
+			t.Errorf("%s: %v, %v, want %v", what, got, err, want)
+		}
+	}
+	d.exec(`INSERT INTO outbox_events (id, event_type, payload, available_at) VALUES (1, 'a', '1', 'infinity'), (2, 'a', '1', now() + interval '1 h'), (3, 'a', '1', '294276-01-01')`)
+	want("only events for later", 0)
+	d.exec(`INSERT INTO outbox_events (id, event_type, payload, created_at) VALUES (10, 'a', '1', now() - interval '5 h')`)
+	want("one behind them", 5*time.Hour)
+	d.exec(`INSERT INTO outbox_events (id, event_type, payload, state, created_at, available_at) VALUES (4, 'a', '1', 'deferred', now(), 'infinity')`)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts) VALUES (4, 'x', 'a', 'retry', 1)`)
+	want("a delivery of an event for never", 5*time.Hour)
+	d.exec(`DELETE FROM outbox_deliveries`)
+	for _, odd := range []string{"infinity", "294276-01-01"} {
+		d.exec(`UPDATE outbox_events SET created_at = $1::text::timestamptz WHERE id = 10`, odd)
+		want("written in "+odd, 0)
+	}
+	for _, odd := range []string{"-infinity", "4713-01-01 BC"} {
+		d.exec(`UPDATE outbox_events SET created_at = $1::text::timestamptz WHERE id = 10`, odd)
+		got, err := w.Oldest(t.Context(), BacklogOptions{After: math.MinInt64})
+		if century := 100 * 365 * 24 * time.Hour; err != nil || got < century || got > century+30*24*time.Hour {
+			t.Errorf("written in %s: %v, %v", odd, got, err)
+		}
+	}
+}
+
 // TestWatchingHarmsNobody: an operator has locked the tables, and a scrape is given up. The relay
 // must still count as alive.
 func TestWatchingHarmsNobody(t *testing.T) {

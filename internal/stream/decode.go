@@ -19,6 +19,7 @@ const (
 	colCreatedAt
 	colDelay
 	colTrace
+	colBytes
 	columns
 )
 
@@ -26,7 +27,7 @@ const (
 // same in both formats.
 func formats() []int16 {
 	f := make([]int16, columns) // text
-	f[colID], f[colCreatedAt], f[colDelay] = wire.Binary, wire.Binary, wire.Binary
+	f[colID], f[colCreatedAt], f[colDelay], f[colBytes] = wire.Binary, wire.Binary, wire.Binary, wire.Binary
 	return f
 }
 
@@ -62,11 +63,4 @@ func (d *decoder) event(e *delivery.Event, row [][]byte) (err error) {
 func delay(raw []byte) (time.Duration, error) {
 	us, err := wire.DecodeInt8(raw)
 	return max(0, time.Duration(us)*time.Microsecond), err
-}
-
-func size(row [][]byte) (n int) {
-	for _, value := range row {
-		n += len(value)
-	}
-	return n
 }

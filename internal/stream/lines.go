@@ -28,7 +28,7 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 	if granted == 0 {
 		return false, nil
 	}
-	rows, more, err := u.shelf.readDue(ctx, conn, granted, u.e.limits.Bytes)
+	rows, more, err := u.shelf.readDue(ctx, conn, granted, u.e.limits)
 	if err == nil {
 		err = u.planDue(ctx, conn, rows, more)
 	}
@@ -91,7 +91,7 @@ func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.D
 		u.ledger.dirty = true
 		return all
 	}
-	d := dispatch.Delivery{Event: &r.event, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
+	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
 	r.event.Destination = u.name
 	switch {
 	case !u.lane.Ordered():
@@ -166,7 +166,7 @@ func (u *unit) feedLines(ctx context.Context, conn *pgx.Conn) (did bool, err err
 	for i, l := range lines {
 		names[i] = l.name
 	}
-	rows, cut, err := readRows(ctx, conn, u.e.limits.Bytes, sqlLines, u.name, names, per, u.lane.Blocks())
+	rows, cut, err := readRows(ctx, conn, u.e.limits, sqlLines(u.e.limits.EventBytes), u.name, names, per, u.lane.Blocks())
 	if err != nil {
 		u.lane.Return(granted)
 		return false, fmt.Errorf("read the stored lines of %q: %w", u.name, err)

@@ -42,9 +42,6 @@ const (
 	sqlAll = `id, event_type, aggregate_type, aggregate_id, payload, headers, created_at, ` + sqlDelay + ` AS delay, traceparent`
 	// LIMIT keeps the planner from flattening the inner query, so that each type is searched once.
 	// Unwanted values are not even fetched from TOAST.
-	sqlWanted = `id, CASE WHEN NOT skip THEN event_type END, CASE WHEN NOT skip THEN aggregate_type END,
-		CASE WHEN NOT skip THEN aggregate_id END, CASE WHEN NOT skip THEN payload END, CASE WHEN NOT skip THEN headers END,
-		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN traceparent END`
 	sqlSkip = `id, event_type, aggregate_type, aggregate_id, payload, headers, created_at, available_at, traceparent,
 		event_type = ANY($4::text[]) AS skip`
 
@@ -57,26 +54,59 @@ const (
 		UNION ALL (SELECT %[1]s` + sqlHead + `)`
 )
 
-// statement returns the statement for reads with or without gaps and types to skip.
-func statement(gaps, skip bool) (name, sql string) {
+// shape distinguishes the statements of a reader: with or without gaps and types to skip, and up to
+// which size events are read.
+type shape struct {
+	gaps, skip bool
+	limit      int
+}
+
+// name returns the name of the prepared statement. All reads of a connection have one limit.
+func (s shape) name() string {
 	switch {
-	case gaps && skip:
-		return "stream_gaps_skip", `SELECT ` + sqlWanted + ` FROM (` + fmt.Sprintf(sqlGaps, sqlSkip, 5, 6) + ` LIMIT $3::bigint) AS e`
-	case gaps:
-		return "stream_gaps", `SELECT * FROM (` + fmt.Sprintf(sqlGaps, sqlAll, 4, 5) + `) AS e LIMIT $3::bigint`
-	case skip:
-		return "stream_skip", `SELECT ` + sqlWanted + ` FROM (SELECT ` + sqlSkip + sqlHead + `) AS e`
+	case s.gaps && s.skip:
+		return "stream_gaps_skip"
+	case s.gaps:
+		return "stream_gaps"
+	case s.skip:
+		return "stream_skip"
 	default:
-		return "stream_head", `SELECT ` + sqlAll + sqlHead
+		return "stream_head"
 	}
 }
 
-// run runs the statement. Its time is bounded, and it does not end with ctx.
-func (p *pass) run(ctx context.Context, conn *pgx.Conn, g *gaps) error {
+// statement returns the statement.
+func (s shape) statement() string {
+	limit := s.limit
+	payload, headers := wire.Unread("payload", limit), wire.Unread("headers", limit)
+	all := `SELECT id, event_type, aggregate_type, aggregate_id, ` + payload + `, ` + headers + `, created_at, delay, traceparent, bytes FROM (`
+	wanted := `SELECT id, CASE WHEN NOT skip THEN event_type END, CASE WHEN NOT skip THEN aggregate_type END,
+		CASE WHEN NOT skip THEN aggregate_id END, CASE WHEN NOT skip THEN ` + payload + ` END, CASE WHEN NOT skip THEN ` + headers + ` END,
+		created_at, CASE WHEN NOT skip THEN ` + sqlDelay + ` END, CASE WHEN NOT skip THEN traceparent END, bytes FROM (`
+	each := sqlAll + `, ` + wire.EventBytes(limit, "") + ` AS bytes`
+	some := sqlSkip + `, ` + wire.EventBytes(limit, " AND event_type <> ALL($4::text[])") + ` AS bytes`
+	switch {
+	case s.gaps && s.skip:
+		return wanted + fmt.Sprintf(sqlGaps, some, 5, 6) + ` LIMIT $3::bigint) AS e`
+	case s.gaps:
+		return all + fmt.Sprintf(sqlGaps, each, 4, 5) + ` LIMIT $3::bigint) AS e`
+	case s.skip:
+		return wanted + `SELECT ` + some + sqlHead + `) AS e`
+	default:
+		return all + `SELECT ` + each + sqlHead + `) AS e`
+	}
+}
+
+// shape returns which statement reads what the pass is for.
+func (p *pass) shape() shape {
+	return shape{gaps: len(p.gaps) > 0, skip: len(p.query.Skip) > 0, limit: p.query.EventBytes}
+}
+
+// run runs the statement of its shape. Its time is bounded, and it does not end with ctx.
+func (p *pass) run(ctx context.Context, conn *pgx.Conn, g *gaps, sql string) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), readTimeout, fmt.Errorf("the database did not answer within %v", readTimeout))
 	defer cancel()
-	name, sql := statement(len(p.gaps) > 0, len(p.query.Skip) > 0)
-	prepared, err := conn.Prepare(ctx, name, sql) // once per connection
+	prepared, err := conn.Prepare(ctx, p.shape().name(), sql) // once per connection
 	if err != nil {
 		return err
 	}
@@ -99,7 +129,7 @@ func (p *pass) run(ctx context.Context, conn *pgx.Conn, g *gaps) error {
 func (p *pass) take(rows *pgconn.ResultReader) error {
 	for rows.NextRow() {
 		row := rows.Values()
-		n := size(row)
+		n := wire.Size(row)
 		p.rows, p.size = p.rows+1, p.size+n
 		if p.cut = p.cut || p.full(row, n); p.cut {
 			continue // read the rest without processing it
@@ -157,6 +187,12 @@ func (p *pass) keep(id int64, row [][]byte) error {
 	b.Events = append(b.Events, delivery.Event{ID: id})
 	if err := p.decoder.event(&b.Events[len(b.Events)-1], row); err != nil {
 		return err
+	}
+	if err := wire.TooLarge(row[colBytes], p.query.EventBytes); err != nil {
+		if b.Refused == nil {
+			b.Refused = make(map[int64]error)
+		}
+		b.Refused[id] = err
 	}
 	if row[colDelay] != nil {
 		wait, err := delay(row[colDelay])

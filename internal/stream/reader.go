@@ -43,6 +43,9 @@ type Query struct {
 	// Bytes bounds the size of the kept rows, except the first; 0 is no bound. Up to about
 	// twice as much is read.
 	Bytes int
+	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 is no
+	// bound.
+	EventBytes int
 	// Skip are event types of which only the ids are read: their rows count as seen, and are not
 	// returned.
 	Skip []string
@@ -56,6 +59,8 @@ type Batch struct {
 	// Delays is nil if no event is delayed. Otherwise it has for each event how long it must still
 	// wait, 0 for not at all, at most 100 years.
 	Delays []time.Duration
+	// Refused has, by id, why events were not read that must not be delivered; nil if there is none.
+	Refused map[int64]error
 	// Seen is the number of rows, including those of types to skip.
 	Seen int
 	// Bytes is the size of the rows that were kept.
@@ -87,6 +92,8 @@ type Reader struct {
 	full      bool    // the last read was full
 	expected  int     // expected events of the next read: as many as in the last
 	failed    bool
+
+	statements map[shape]string
 }
 
 // NewReader returns a reader that continues after head, and with the open ids below: ids that were
@@ -175,12 +182,25 @@ func (r *Reader) Read(ctx context.Context, conn *pgx.Conn, q Query) (Batch, erro
 	p.decoder.names = &r.names
 	p.limit, p.upto = r.bounds(q)
 	p.batch.Events = make([]delivery.Event, 0, min(r.expected, p.limit))
-	if err := p.run(ctx, conn, &r.gaps); err != nil {
+	if err := p.run(ctx, conn, &r.gaps, r.statement(p.shape())); err != nil {
 		r.failed = true
 		return Batch{}, fmt.Errorf("read events: %w", err)
 	}
 	r.advance(&p)
 	return p.batch, nil
+}
+
+// statement returns the statement of a shape, which is put together once.
+func (r *Reader) statement(s shape) string {
+	sql, ok := r.statements[s]
+	if !ok {
+		sql = s.statement()
+		if r.statements == nil {
+			r.statements = make(map[shape]string)
+		}
+		r.statements[s] = sql
+	}
+	return sql
 }
 
 // bounds returns how many rows to read, and up to which id. A read after a full one looks ahead no

@@ -293,8 +293,9 @@ func (l *log) plans(first int64, partitioned bool) { //nolint:revive // two kind
 		{true, false, "%d, %d, 1000, '{%[1]d}', '{%[1]d}'"},
 		{true, true, "%d, %d, 1000, '{x}', '{%[1]d}', '{%[1]d}'"},
 	} {
-		name, sql := statement(c.gaps, c.skip)
-		if _, err := conn.Prepare(l.Context(), name, sql); err != nil {
+		statement := shape{gaps: c.gaps, skip: c.skip, limit: 1 << 20}
+		name := statement.name()
+		if _, err := conn.Prepare(l.Context(), name, statement.statement()); err != nil {
 			l.Fatal(err)
 		}
 		for _, upto := range []int64{first + 8000, math.MaxInt64} {

@@ -245,7 +245,7 @@ func (r *router) load(ctx context.Context, conn *pgx.Conn) error {
 func (r *router) read(ctx context.Context, conn *pgx.Conn) (more bool, err error) {
 	r.hint.Store(false)
 	head := r.reader.Head()
-	b, err := r.reader.Read(ctx, conn, Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, Skip: r.skip})
+	b, err := r.reader.Read(ctx, conn, Query{Limit: routerBatch * r.e.limits.Batch, Bytes: r.e.limits.Bytes, EventBytes: r.e.limits.EventBytes, Skip: r.skip})
 	if err != nil {
 		r.reader = NewReader(r.reader.Head(), r.reader.Gaps(), r.e.witnesses)
 		return false, err

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/wire"
 )
 
@@ -27,40 +28,52 @@ type stored struct {
 	delayed  bool // the event was not available yet when it was written
 	orphan   bool // the event was deleted by hand
 	event    delivery.Event
+	refused  error // why the event was not read, and must not be delivered
 }
 
-// rowColumns are the columns that readRow reads.
+// rowColumns returns the columns that readRows reads.
 //
 // Times are bounded, because neither infinity nor the ends of PostgreSQL's calendar fit into a
 // time.Time.
-const rowColumns = `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
-	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), e.payload::text, e.headers::text,
-	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent, e.available_at IS NOT NULL`
+func rowColumns(limit int) string {
+	return `d.event_id, d.state, least(d.available_at, now() + interval '100 years'), d.attempts, d.replays, coalesce(d.ordering_key, ''),
+	d.available_at <= now(), e.event_type, coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), ` + wire.Unread("e.payload::text", limit) + `, ` + wire.Unread("e.headers::text", limit) + `,
+	least(greatest(e.created_at, '0001-01-01'), '9999-01-01'), e.traceparent, e.available_at IS NOT NULL, e.bytes`
+}
+
+// rowEvent returns the join that gets the event of a row, as e.
+func rowEvent(limit int) string {
+	return `LEFT JOIN LATERAL (SELECT *, ` + wire.EventBytes(limit, "") + ` AS bytes FROM outbox_events WHERE id = d.event_id OFFSET 0) AS e ON true`
+}
 
 // sqlDue reads the due rows of a destination, after a place in the order of their times. It reads
 // $4 rows, whether or not they can be used: a row that is not the first of its line is returned as
 // such. The index has this order.
-const sqlDue = `SELECT ` + rowColumns + `, f.event_id IS NULL OR f.event_id = d.event_id
+func sqlDue(limit int) string {
+	return `SELECT ` + rowColumns(limit) + `, f.event_id IS NULL OR f.event_id = d.event_id
 FROM (SELECT * FROM outbox_deliveries
 	WHERE destination = $1 AND state = 'retry' AND available_at <= now() AND (available_at, event_id) > ($2, $3)
 	ORDER BY available_at, event_id LIMIT $4) AS d
 LEFT JOIN LATERAL (SELECT b.event_id FROM outbox_deliveries AS b
 	WHERE b.destination = d.destination AND b.ordering_key = d.ordering_key AND (b.state IN ('retry', 'parked') OR $5 AND b.state = 'dead')
 	ORDER BY b.event_id LIMIT 1) AS f ON d.ordering_key IS NOT NULL
-LEFT JOIN outbox_events AS e ON e.id = d.event_id`
+` + rowEvent(limit)
+}
 
 // sqlNextDue returns the time until the first row after a place in the order of their times.
 const sqlNextDue = `SELECT (extract(epoch FROM least(available_at, clock_timestamp() + interval '1 hour') - clock_timestamp()) * 1000000)::bigint
 FROM outbox_deliveries WHERE destination = $1 AND state = 'retry' AND (available_at, event_id) > ($2, $3) ORDER BY available_at, event_id LIMIT 1`
 
 // sqlLines reads the first rows of lines, up to $3 of each.
-const sqlLines = `SELECT ` + rowColumns + `, true
+func sqlLines(limit int) string {
+	return `SELECT ` + rowColumns(limit) + `, true
 FROM unnest($2::text[]) WITH ORDINALITY AS w(key, n)
 CROSS JOIN LATERAL (SELECT * FROM outbox_deliveries
 	WHERE destination = $1 AND ordering_key = w.key AND (state IN ('retry', 'parked') OR $4 AND state = 'dead')
 	ORDER BY event_id LIMIT $3) AS d
-LEFT JOIN outbox_events AS e ON e.id = d.event_id
+` + rowEvent(limit) + `
 ORDER BY w.n, d.event_id`
+}
 
 // sqlWaits returns those of some lines that do not wait: no row is in front, or there is none.
 const sqlWaits = `SELECT w.key FROM unnest($2::text[]) AS w(key)
@@ -70,32 +83,37 @@ LEFT JOIN LATERAL (SELECT state FROM outbox_deliveries
 WHERE d.state IS NULL OR d.state = 'parked'`
 
 // readRows returns the rows of a query in the order of rowColumns, and whether each is the first of
-// its line. It keeps at least one row, and no more than the given bytes of payloads; cut reports
-// that there were more.
-func readRows(ctx context.Context, conn *pgx.Conn, limit int, query string, args ...any) (all []stored, cut bool, err error) {
+// its line. It keeps at least one row, and no more than l.Bytes of events; cut reports that there
+// were more.
+func readRows(ctx context.Context, conn *pgx.Conn, l engine.Limits, query string, args ...any) (all []stored, cut bool, err error) {
 	rows, err := conn.Query(ctx, query, args...)
 	if err != nil {
 		return nil, false, err
 	}
 	defer rows.Close()
+	room := l.Bytes
 	for rows.Next() {
 		var s stored
 		var kind, payload, headers, trace *string
 		var at pgtype.Timestamptz
 		var created *time.Time
 		var delayed *bool
+		var bytes *int64
 		e := &s.event
 		if err := rows.Scan(&s.id, &s.state, &at, &s.attempts, &e.Replay, &s.key, &s.due, &kind, &e.AggregateType, &e.AggregateID,
-			&payload, &headers, &created, &trace, &delayed, &s.first); err != nil {
+			&payload, &headers, &created, &trace, &delayed, &bytes, &s.first); err != nil {
 			return nil, false, err
 		}
 		s.orphan, s.at = kind == nil, at
 		if !s.orphan {
 			e.ID, e.Type, e.CreatedAt, s.delayed = s.id, *kind, created.UTC(), *delayed
-			e.Payload = []byte(*payload)
-			if limit -= len(*payload) + len(bytesOf(headers)); limit < 0 && len(all) > 0 {
+			if room -= wire.Size(rows.RawValues()); room < 0 && len(all) > 0 {
 				return all, true, rows.Err()
 			}
+			if bytes != nil {
+				s.refused = wire.TooLarge(wire.Int8(*bytes), l.EventBytes)
+			}
+			e.Payload = bytesOf(payload)
 			e.Headers = wire.Traced(wire.DecodeHeaders(bytesOf(headers)), bytesOf(trace))
 			e.Attempt = s.attempts + 1
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/notifyd/notifyd/dispatch"
+	"github.com/notifyd/notifyd/internal/engine"
 )
 
 // shelf is the state of the rows of a unit's destination: rows to write, running rows, lines to
@@ -101,9 +102,9 @@ func dueStart() duePlace {
 }
 
 // readDue returns up to n rows that are due, after the shelf's place, and whether there may be
-// more. It keeps at least one row, and no more than the given bytes of payloads.
-func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n, bytes int) (all []stored, more bool, err error) {
-	all, cut, err := readRows(ctx, conn, bytes, sqlDue, s.destination, s.duePlace.at, s.duePlace.id, n, s.blocks)
+// more. It keeps at least one row, and no more than l.Bytes of events.
+func (s *shelf) readDue(ctx context.Context, conn *pgx.Conn, n int, l engine.Limits) (all []stored, more bool, err error) {
+	all, cut, err := readRows(ctx, conn, l, sqlDue(l.EventBytes), s.destination, s.duePlace.at, s.duePlace.id, n, s.blocks)
 	if err != nil {
 		return nil, false, fmt.Errorf("read due deliveries of %q: %w", s.destination, err)
 	}

@@ -231,7 +231,7 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	}
 	announced := u.hint.Swap(false)
 	before := u.reader.Head()
-	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, Skip: u.types.skip})
+	b, err := u.reader.Read(ctx, conn, Query{Limit: granted, Rows: skipAhead * granted, Bytes: u.e.limits.Bytes, EventBytes: u.e.limits.EventBytes, Skip: u.types.skip})
 	if err != nil {
 		u.lane.Return(granted)
 		// A reader cannot be used after an error, and has not moved.
@@ -288,7 +288,7 @@ func (u *unit) hand(b *Batch, granted int) {
 			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
 			continue
 		}
-		d := dispatch.Delivery{Event: e}
+		d := dispatch.Delivery{Event: e, Refused: b.Refused[e.ID]}
 		if u.lane.Ordered() {
 			d.Key, u.scratch = u.e.keys.Of(u.scratch, e)
 		}

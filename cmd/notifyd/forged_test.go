@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/config"
+)
+
+// carriers is a configuration of every type of destination, with a format where the type has one.
+func carriers(format string) string {
+	return `version: 1
+database: {url: "postgres://localhost/x"}
+destinations:
+  email: {type: email, host: 127.0.0.1, tls: none, from: a@example.com, to: b@example.com, subject: s, text: t}
+  log: {type: log, payload: false}
+  kafka: {type: kafka, brokers: ["127.0.0.1:1"], topic: t` + format + `}
+  rabbitmq: {type: rabbitmq, url: "amqp://127.0.0.1:1", routing_key: q` + format + `}
+  redis: {type: redis, url: "redis://127.0.0.1:1", stream: s` + format + `}
+  nats: {type: nats, servers: ["nats://127.0.0.1:1"], subject: s` + format + `}
+  sqs: {type: sqs, queue_url: "https://sqs.eu-central-1.amazonaws.com/1/q"` + format + `}
+  webhook: {type: webhook, url: "https://example.com/"` + format + `}
+  slack: {type: slack, webhook_url: "https://hooks.slack.com/services/T/B/x", text: t}
+routes: [{match: "*", to: [log]}]
+`
+}
+
+// TestForgedHeaders: at no destination does an event's own header take the place of what notifyd
+// says about the event, or of what the transport needs, in any spelling; each of ours is there once,
+// and the event's harmless headers are there.
+func TestForgedHeaders(t *testing.T) {
+	t.Parallel()
+	const forged = "forged-value"
+	names := []string{
+		"notifyd-id", "notifyd-type", "notifyd-aggregate-type", "notifyd-aggregate-id", "notifyd-time", "notifyd-headers", "notifyd-attempt",
+		"ce-id", "ce-type", "ce-subject", "ce_id", "ce_time", "cloudEvents_id", "cloudEvents:id", "content-type", "content-encoding",
+	}
+	more := map[string][]string{
+		"webhook": {
+			"Content-Length", "Transfer-Encoding", "Host", "Connection", "Keep-Alive", "TE", "Trailer", "Upgrade", "Expect", "Proxy-Authorization",
+			"Authorization", "Cookie", "webhook-id", "webhook-timestamp", "webhook-signature",
+		},
+		"nats":     {"Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Rollup"},
+		"rabbitmq": {"CC", "BCC"},
+		"redis":    {"id", "type", "Time", "aggregate_id", "payload"},
+	}
+	known := make(map[string]bool)
+	for _, format := range []string{"", ", format: cloudevents_binary", ", format: cloudevents_structured"} {
+		c := loadText(t, carriers(format))
+		for _, d := range c.Destinations {
+			h, err := openDestination(d, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatalf("%s: %v", d.Name, err)
+			}
+			if closer, ok := h.(io.Closer); ok {
+				t.Cleanup(func() { _ = closer.Close() })
+			}
+			known[d.Type] = true
+			headers := map[string]string{"x-mine": "mine"}
+			if d.Type != "log" { // the event's headers are an object of their own there
+				for _, name := range slices.Concat(names, more[d.Type]) {
+					headers[name], headers[strings.ToUpper(name)] = forged, forged
+				}
+			}
+			e := &delivery.Event{
+				ID: 4711, Type: "order.created", Payload: []byte(`{"a":1}`), Headers: headers, CreatedAt: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC),
+				Attempt: 1, Destination: d.Name,
+			}
+			p, ok := delivery.As[delivery.Previewer](h)
+			if !ok {
+				t.Errorf("%s shows nothing", d.Name)
+				continue
+			}
+			text, err := p.Preview(e)
+			if err != nil {
+				t.Errorf("%s: %v", d.Name, err)
+				continue
+			}
+			if strings.Contains(text, forged) {
+				t.Errorf("%s%s: an event's header passes for another:\n%s", d.Name, format, text)
+			}
+			if carries := d.Type != "email" && d.Type != "slack"; carries && !strings.Contains(text, "mine") {
+				t.Errorf("%s%s: the event's own header is lost:\n%s", d.Name, format, text)
+			}
+			ours := regexp.MustCompile(`(?mi)^(?:header |field |attribute )?(?:notifyd-|ce[-_]|cloudevents_)?id: +4711$`).FindAllString(text, -1)
+			if format != ", format: cloudevents_structured" && slices.Contains([]string{"kafka", "rabbitmq", "redis", "nats", "sqs", "webhook"}, d.Type) && len(ours) != 1 {
+				t.Errorf("%s%s: the id is there %d times:\n%s", d.Name, format, len(ours), text)
+			}
+		}
+	}
+	for name := range registry("", io.Discard, io.Discard) {
+		if !known[name] {
+			t.Errorf("the type %s is not tested", name)
+		}
+	}
+}
+
+// loadText loads a configuration.
+func loadText(t *testing.T, text string) *config.Config {
+	t.Helper()
+	c, err := config.Load(file(t, text), registry("", &bytes.Buffer{}, &bytes.Buffer{}), vars{}.lookup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
