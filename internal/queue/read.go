@@ -183,7 +183,7 @@ func freshFormats() []int16 {
 
 // dueFormats are the formats of sqlDue.
 func dueFormats() []int16 {
-	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary)
+	return append(freshFormats()[:7], wire.Text, wire.Binary, wire.Binary, wire.Text, wire.Binary, wire.Binary)
 }
 
 // readSnapshot reads the answer of sqlSnapshot or sqlDoubt.
