@@ -163,15 +163,13 @@ func (v *vigil) pause() time.Duration {
 // run works until ctx ends. It begins as if the relay had been awake: writers may have been silent
 // because of a dead relay.
 func (v *vigil) run(ctx context.Context) {
-	v.fallAsleep(ctx)
+	floor, ok := v.fallAsleep(ctx)
 	for ctx.Err() == nil {
-		floor, ok := v.sleep(ctx)
-		if !ok {
-			return
-		}
-		for ok {
+		if ok {
 			v.stayAwake(ctx, floor)
 			floor, ok = v.fallAsleep(ctx)
+		} else {
+			floor, ok = v.sleep(ctx)
 		}
 	}
 }

@@ -208,6 +208,28 @@ func TestVigilBesideAnother(t *testing.T) {
 	})
 }
 
+// TestVigilWokenAtItsStart: a relay that is woken up while it looks for silent writers at its start
+// looks for them again, and reads what they have committed without a notification.
+func TestVigilWokenAtItsStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, time.Hour, false)
+		s.writer.Store(&holder{transaction: "3/1", pid: 1})
+		synctest.Wait()
+		s.wake()
+		time.Sleep(time.Second) //nolint:forbidigo // of a synctest bubble
+		if s.is() != drowsy {
+			t.Errorf("beside the writer it is %v", s.is())
+		}
+		before := s.reads.Load()
+		s.writer.Store(nil)
+		time.Sleep(4 * time.Second) //nolint:forbidigo // of a synctest bubble
+		if s.is() != asleep || s.reads.Load() == before {
+			t.Errorf("when the writer has ended it is %v, and has read %d times", s.is(), s.reads.Load()-before)
+		}
+	})
+}
+
 // TestVigilBesideAnOpenWriter: a relay that fell asleep during a slow backlog, and waits for a
 // writer whose transaction stays open, is awake again when there is much to read.
 func TestVigilBesideAnOpenWriter(t *testing.T) {
