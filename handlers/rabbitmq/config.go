@@ -94,9 +94,9 @@ type Config struct {
 	// required without Exchange.
 	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Template of the routing key; the event's type by default. Required without exchange."`
 	message.Config
-	// Priority is the message's priority, 0 to 255 (template). One that yields
-	// "" is none.
-	Priority string `json:"priority,omitempty" yaml:"priority,omitempty" jsonschema_description:"Template of the priority, 0 to 255; none where it yields nothing."`
+	// MessagePriority is the message's priority, 0 to 255 (template). One that
+	// yields "" is none. The setting "priority" is the destination's own.
+	MessagePriority string `json:"message_priority,omitempty" yaml:"message_priority,omitempty" jsonschema_description:"Template of the message's priority, 0 to 255; none where it yields nothing. priority is that of the destination."`
 	// Expiration is how long the message is worth anything (template): a
 	// duration such as 30s, or milliseconds. One that yields "" is none.
 	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Template of the time after which queues drop the message, as 30s or as milliseconds; none where it yields nothing."`

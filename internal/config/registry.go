@@ -22,7 +22,7 @@ type Settings interface {
 
 // Type creates the settings of a destination type, with the defaults filled in: a
 // new pointer at every call. A setting with the name of one in [Lane] is decoded
-// into both, and its default replaces that of the lane.
+// into both, which must have the same type, and its default replaces that of the lane.
 type Type func() Settings
 
 // Registry holds the destination types by name.
