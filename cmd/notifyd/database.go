@@ -22,8 +22,8 @@ type databaseFlags struct {
 	schema string
 	place  string // where url stands, for messages
 
-	// only makes the other parts of the file be left alone, with their secrets.
-	only bool
+	// given is url as the flag has it.
+	given string
 	// keep is retention.keep of the file; negative where no file was read.
 	keep time.Duration
 }
@@ -31,7 +31,7 @@ type databaseFlags struct {
 const databaseFlag = "--database-url"
 
 func (f *databaseFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url of the file")
+	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
 	f.registerSchema(cmd)
 }
 
@@ -40,7 +40,8 @@ func (f *databaseFlags) registerSchema(cmd *cobra.Command) {
 }
 
 // resolve fills in from the configuration file what the flags leave open, and
-// from the environment where there is no file.
+// from the environment where there is no file. It reads nothing of the file but
+// database and retention.
 func (f *databaseFlags) resolve(a *app) error {
 	if f.schema != "" {
 		if err := outboxsql.ValidateSchema(f.schema); err != nil {
@@ -50,20 +51,16 @@ func (f *databaseFlags) resolve(a *app) error {
 	if f.url != "" {
 		f.place = databaseFlag
 	}
-	f.keep = -1
+	f.keep, f.given = -1, f.url
 	if f.url == "" || f.schema == "" {
-		load := a.load
-		if f.only {
-			load = a.loadDatabase
-		}
-		c, path, err := load()
-		switch {
-		case err == nil:
-			f.keep = c.Retention.Keep
-			f.url, f.place = first(f.url, c.Database.URL.Reveal()), first(f.place, path+": database.url")
-			f.schema = first(f.schema, c.Database.Schema)
-		case a.configPath != "" || !isMissing(err, a):
+		c, path, err := f.optional(a, config.LoadDatabase)
+		if err != nil {
 			return err
+		}
+		if c != nil {
+			f.keep = c.Retention.Keep
+			f.url, f.place = c.Database.URL.Reveal(), first(f.place, path+": database.url")
+			f.schema = first(f.schema, c.Database.Schema)
 		}
 	}
 	if f.url == "" {
@@ -74,11 +71,15 @@ func (f *databaseFlags) resolve(a *app) error {
 	return outboxsql.ValidateSchema(f.schema)
 }
 
-// isMissing reports whether there is no configuration file at all, which is no
-// mistake for a command that does not need one.
-func isMissing(err error, a *app) bool {
-	_, findErr := config.Find(a.configPath, a.lookup)
-	return findErr != nil && findErr.Error() == err.Error()
+// optional returns what load reads of the configuration file with the flags on top,
+// nil if there is no file and none is asked for.
+func (f *databaseFlags) optional(a *app, load func(path, url string, lookup config.LookupEnv) (*config.Config, error)) (*config.Config, string, error) {
+	path, err := config.Find(a.configPath, a.lookup)
+	if err != nil {
+		return nil, "", nil //nolint:nilerr // there is no file at all
+	}
+	c, err := load(path, f.given, a.lookup)
+	return c, path, err
 }
 
 func first(values ...string) string {

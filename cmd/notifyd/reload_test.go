@@ -37,7 +37,7 @@ func startReloadable(t *testing.T, env vars, text string) *reloadable {
 	d := &daemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
 	r := &reloadable{daemon: d, path: file(t, text), reloads: make(chan struct{}, 1)}
 	a := &app{lookup: env.lookup, stdout: d.stdout, stderr: d.stderr, configPath: r.path}
-	c, err := a.loadAt(r.path)
+	c, err := a.loadAt(r.path, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,13 +88,14 @@ func (a *app) load() (*config.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := a.loadAt(path)
+	c, err := a.loadAt(path, "")
 	return c, path, err
 }
 
-// loadAt is load for the file at path.
-func (a *app) loadAt(path string) (*config.Config, error) {
-	c, err := config.Load(path, registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
+// loadAt is load for the file at path. A url, if there is one, stands in for its
+// connection strings.
+func (a *app) loadAt(path, url string) (*config.Config, error) {
+	c, err := config.Load(path, url, registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
 	if err != nil {
 		return nil, err
 	}
@@ -105,16 +106,6 @@ func (a *app) loadAt(path string) (*config.Config, error) {
 		c.Log.Format = a.logFormat.Value
 	}
 	return c, nil
-}
-
-// loadDatabase reads what commands need that work on the tables only.
-func (a *app) loadDatabase() (*config.Config, string, error) {
-	path, err := config.Find(a.configPath, a.lookup)
-	if err != nil {
-		return nil, "", err
-	}
-	c, err := config.LoadDatabase(path, a.lookup)
-	return c, path, err
 }
 
 // strict closes two holes that cobra leaves: a command that only holds others

@@ -217,10 +217,10 @@ func TestFindAndLoad(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("err = %v", err)
 	}
-	if _, err := config.Load(path, registry(), env()); err != nil {
+	if _, err := config.Load(path, "", registry(), env()); err != nil {
 		t.Error(err)
 	}
-	_, err = config.Load(path+".not", registry(), env())
+	_, err = config.Load(path+".not", "", registry(), env())
 	var list *config.Error
 	if !errors.As(err, &list) || err.Error() != path+".not: cannot be read: no such file or directory" {
 		t.Errorf("err = %v", err)

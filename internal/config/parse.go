@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"slices"
 
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -14,9 +13,16 @@ import (
 // relative paths in "${file:PATH}" start at its folder. The error, if any, is an
 // [*Error] with every mistake that could be found.
 func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Config, error) {
+	return parse(name, data, registry, lookup, "", part{})
+}
+
+// parse reads a part of a configuration. A url, if there is one, stands in for
+// the connection strings of the file.
+func parse(name string, data []byte, registry Registry, lookup LookupEnv, url string, p part) (*Config, error) {
+	p.otherDatabase = url != ""
 	list := newMistakes(name)
 	expand := &expander{lookup: lookup, dir: filepath.Dir(name)}
-	root := parseTree(data, list, expand)
+	root := parseTree(data, list, expand, p)
 	if root == nil {
 		return nil, list.err()
 	}
@@ -25,40 +31,21 @@ func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Conf
 	d := &fileDecoder{decoder{list, expand, c.origins}, registry, c.places}
 	d.decodeStruct(root, "", topLevel(c))
 	if root.kind == kindMap {
-		c.Destinations = d.destinations(root.get("destinations"))
+		c.Destinations = d.destinations(root.get("destinations"), p.names)
 		d.checkVersion(root, c.Version)
-		d.fillURL(c, lookup)
+		if url == "" {
+			d.fillURL(c, lookup)
+		}
 		d.checkWhole(root, c)
 	}
 	if err := list.err(); err != nil {
 		return nil, err
 	}
-	c.warn(root, name)
-	return c, nil
-}
-
-// parseDatabase reads the keys of [LoadDatabase].
-func parseDatabase(name string, data []byte, lookup LookupEnv) (*Config, error) {
-	keys := []string{"version", "database", "retention"}
-	list := newMistakes(name)
-	expand := &expander{lookup: lookup, dir: filepath.Dir(name)}
-	root := parseTree(data, list, expand, keys...)
-	if root == nil {
-		return nil, list.err()
+	if url != "" { // checked by who reads it, who knows where it stands
+		c.Database.URL = secret.New(url)
 	}
-	c := defaults()
-	d := &fileDecoder{decoder: decoder{list, expand, c.origins}}
-	if root.kind == kindMap { // merged keys (<<) are not pruned
-		root.entries = slices.DeleteFunc(root.entries, func(e entry) bool { return !slices.Contains(keys, e.name) })
-	}
-	d.decodeStruct(root, "", slices.DeleteFunc(topLevel(c), func(s setting) bool { return !slices.Contains(keys, s.name) }))
-	if root.kind == kindMap {
-		d.checkVersion(root, c.Version)
-		d.fillURL(c, lookup)
-		d.validate(c.validate(), root, "")
-	}
-	if err := list.err(); err != nil {
-		return nil, err
+	if p.keys == nil {
+		c.warn(root, name)
 	}
 	return c, nil
 }

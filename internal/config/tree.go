@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"io"
-	"slices"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v4"
@@ -64,33 +63,16 @@ type tree struct {
 	open map[*yaml.Node]bool
 }
 
-// parseTree reads the one document in data; of its top level only the given keys,
-// all if none is given. It returns nil if a mistake left nothing to check.
-func parseTree(data []byte, list *mistakes, expand *expander, keys ...string) *node {
+// parseTree reads a part of the one document in data. It returns nil if a mistake
+// left nothing to check.
+func parseTree(data []byte, list *mistakes, expand *expander, p part) *node {
 	root := parseDocument(data, list)
 	if root == nil {
 		return nil
 	}
-	if len(keys) > 0 {
-		prune(root, keys)
-	}
+	root = p.of(root)
 	t := &tree{list: list, expand: expand, done: map[*yaml.Node]*node{}, open: map[*yaml.Node]bool{}}
 	return t.build(root, "")
-}
-
-// prune drops the other keys of a mapping, before anything in them is expanded.
-// The targets of aliases and merges stay.
-func prune(root *yaml.Node, keys []string) {
-	if root.Kind != yaml.MappingNode {
-		return
-	}
-	var kept []*yaml.Node
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		if key := root.Content[i]; slices.Contains(keys, key.Value) || key.ShortTag() == "!!merge" {
-			kept = append(kept, key, root.Content[i+1])
-		}
-	}
-	root.Content = kept
 }
 
 // parseDocument returns the root of the one document in data, nil if a mistake
