@@ -222,3 +222,20 @@ func TestSchemaMistakes(t *testing.T) {
 		}
 	}
 }
+
+// TestMalformedSecretIsDescribed: the message says what form the secret must have, though
+// the secret has a part of those words, and nothing of the secret.
+func TestMalformedSecretIsDescribed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ settings, want string }{
+		{"type: webhook, url: https://h.example.com, signing_secrets: [whsec_marker]", "must be whsec_ and base64: make one with: echo \"whsec_$(openssl rand -base64 32)\""},
+		{"type: webhook, url: https://h.example.com, signing_secrets: [whsec_]", "must be whsec_ and base64"},
+		{"type: rabbitmq, routing_key: q, url: \"amqp:/marker\"", "must begin with amqp:// or amqps://"},
+		{"type: slack, text: t, channel: C1, token: xapp-marker", "is an app-level token, which cannot post: give the bot token, xoxb-..."},
+	} {
+		got := command(t, "check-config", "-c", file(t, "version: 1\ndestinations: {a: {"+c.settings+"}}\nroutes: [{match: '*', to: a}]\n"))
+		if got.code != exitConfig || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
+			t.Errorf("%s: %+v", c.settings, got)
+		}
+	}
+}

@@ -154,7 +154,7 @@ func TestConfigPrint(t *testing.T) {
 	t.Parallel()
 	path := file(t, good+"database: {url: 'postgres://u:hunter2@h/db'}\n")
 	got := command(t, "config", "print", "-c", path, "--log-level", "debug", "--log-format=json")
-	for _, want := range []string{"url: postgres://u:[redacted]@h/db\n", "  level: debug\n  format: json\n", "    output: stdout\n"} {
+	for _, want := range []string{"url: postgres://u:${redacted}@h/db\n", "  level: debug\n  format: json\n", "    output: stdout\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in %+v", want, got)
 		}

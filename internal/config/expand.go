@@ -24,6 +24,7 @@ var (
 	errUnknownExpansion = errors.New("only ${env:NAME}, ${env:NAME:-default} and ${file:PATH} are expanded: write $$ for a dollar sign")
 	errOpenExpansion    = errors.New("${ without a closing brace: write $$ for a dollar sign")
 	errNestedExpansion  = errors.New("an expansion inside an expansion is not supported")
+	errRedacted         = errors.New(redacted + " stands for a secret that was not shown when this was printed: write the secret in its place, best as ${env:NAME} or ${file:PATH}")
 	errEnvName          = errors.New("the name in ${env:NAME} must be letters, digits and underscores")
 	errFileName         = errors.New("${file:PATH} names no file")
 )
@@ -81,6 +82,9 @@ func (x *expander) expand(s string) (text string, used bool, errs []error) {
 
 // value returns the value of the expression between the braces.
 func (x *expander) value(inner string) (string, error) {
+	if inner == redactedName {
+		return "", errRedacted
+	}
 	if strings.Contains(inner, "${") {
 		return "", errNestedExpansion
 	}

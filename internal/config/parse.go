@@ -41,6 +41,9 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, url st
 	if err := list.err(); err != nil {
 		return nil, err
 	}
+	if len(c.Alerts.On) == 0 {
+		c.Alerts.On = alertKinds()
+	}
 	if url != "" { // checked by who reads it, who knows where it stands
 		c.Database.URL = secret.New(url)
 	}
@@ -99,6 +102,7 @@ func (d *fileDecoder) fillURL(c *Config, lookup LookupEnv) {
 		return
 	}
 	c.Database.URL = secret.New(value)
+	(*c.origins)[path] = "${env:DATABASE_URL}"
 	d.expand.keep(value)
 	if err := checkURL(path, c.Database.URL); err != nil {
 		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, is %s", path, message(err))
