@@ -10,8 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -22,6 +24,8 @@ type databaseFlags struct {
 	schema string
 	place  string // where url stands, for messages
 
+	// flag is that of url; nil where a command has none.
+	flag *pflag.Flag
 	// given is url as the flag has it.
 	given string
 	// keep is retention.keep of the file; negative where no file was read.
@@ -32,6 +36,7 @@ const databaseFlag = "--database-url"
 
 func (f *databaseFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
+	f.flag = cmd.Flags().Lookup("database-url")
 	f.registerSchema(cmd)
 }
 
@@ -48,8 +53,11 @@ func (f *databaseFlags) resolve(a *app) error {
 			return usageErrorf("--schema: %w", err)
 		}
 	}
-	if f.url != "" {
+	switch {
+	case f.url != "":
 		f.place = databaseFlag
+	case f.flag != nil && f.flag.Changed:
+		return usageErrorf("%s: %s", databaseFlag, config.EmptyURL)
 	}
 	f.keep, f.given = -1, f.url
 	if f.url == "" || f.schema == "" {
@@ -64,8 +72,11 @@ func (f *databaseFlags) resolve(a *app) error {
 		}
 	}
 	if f.url == "" {
-		f.url, _ = a.lookup("DATABASE_URL")
-		f.place = "$DATABASE_URL"
+		url, set := a.lookup("DATABASE_URL")
+		if set && url == "" {
+			return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
+		}
+		f.url, f.place = url, "$DATABASE_URL"
 	}
 	f.schema = first(f.schema, outboxsql.DefaultSchema)
 	return outboxsql.ValidateSchema(f.schema)
@@ -107,8 +118,8 @@ func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) 
 	return conn, nil
 }
 
-// connectError is what pgx says, on one line: it has a line for each address
-// and each way of encryption, and most of them are the same.
+// connectError is what pgx says, on one line, with the cure: it has a line for each
+// address and each way of encryption, and most of them are the same.
 func connectError(err error) error {
 	var lines []string
 	for line := range strings.Lines(err.Error()) {
@@ -117,8 +128,17 @@ func connectError(err error) error {
 		}
 	}
 	text := strings.Join(lines, "; ")
-	return fmt.Errorf("%s: start the server, or mend the connection string", strings.Replace(text, ":; ", ": ", 1))
+	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.Cure(err)), err}
 }
+
+// unconnected is a connection that was not made, with the cure in its text.
+type unconnected struct {
+	text string
+	err  error
+}
+
+func (e *unconnected) Error() string { return e.text }
+func (e *unconnected) Unwrap() error { return e.err }
 
 // parsePool reads the connection string of a relay.
 func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {

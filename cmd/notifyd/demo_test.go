@@ -184,7 +184,7 @@ func TestDemoMistakes(t *testing.T) {
 		{"--mode log", result{2, "", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd demo --help\n"}},
 		{"--database-url nonsense", result{2, "", "notifyd: --database-url: " + notURL("failed to parse as keyword/value (invalid keyword/value)") + "\nsee notifyd demo --help\n"}},
 		{"--database-url postgres://u:marker@127.0.0.1:1/db", result{1, "", "notifyd: failed to connect to `user=u database=db`: " +
-			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or mend the connection string\n"}},
+			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or fix the connection string\n"}},
 	} {
 		if got := command(t, append([]string{"demo"}, strings.Fields(c.args)...)...); got != c.want {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, c.want)

@@ -181,7 +181,7 @@ func TestUnreachable(t *testing.T) {
 	d.stderr.await(t, "connection refused")
 	got := command(t, "migrate", "--database-url", url)
 	if got.code != 1 || !strings.HasPrefix(got.stderr, "notifyd: failed to connect to `user=u database=db`: ") ||
-		!strings.HasSuffix(got.stderr, "connection refused: start the server, or mend the connection string\n") || strings.Count(got.stderr, "\n") != 1 {
+		!strings.HasSuffix(got.stderr, "connection refused: start the server, or fix the connection string\n") || strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("got %+v", got)
 	}
 	if code := d.end(t); code != 0 || strings.Count(d.stderr.text(), "does not answer") != 1 {
@@ -229,8 +229,8 @@ func TestMalformedSecretIsDescribed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ settings, want string }{
 		{"type: webhook, url: https://h.example.com, signing_secrets: [whsec_marker]", "must be whsec_ and base64: make one with: echo \"whsec_$(openssl rand -base64 32)\""},
-		{"type: webhook, url: https://h.example.com, signing_secrets: [whsec_]", "must be whsec_ and base64"},
-		{"type: rabbitmq, routing_key: q, url: \"amqp:/marker\"", "must begin with amqp:// or amqps://"},
+		{"type: webhook, url: https://h.example.com, signing_secrets: [whsec_]", "must be of 24 to 64 bytes"},
+		{"type: rabbitmq, routing_key: q, url: \"amqpx://marker\"", "must begin with amqp:// or amqps://"},
 		{"type: slack, text: t, channel: C1, token: xapp-marker", "is an app-level token, which cannot post: give the bot token, xoxb-..."},
 	} {
 		got := command(t, "check-config", "-c", file(t, "version: 1\ndestinations: {a: {"+c.settings+"}}\nroutes: [{match: '*', to: a}]\n"))

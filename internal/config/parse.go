@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"strings"
 
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -34,7 +35,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, url st
 		c.Destinations = d.destinations(root.get("destinations"), p.names)
 		d.checkVersion(root, c.Version)
 		if url == "" {
-			d.fillURL(c, lookup)
+			d.fillURL(root, c, lookup)
 		}
 		d.checkWhole(root, c)
 	}
@@ -93,12 +94,26 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	}
 }
 
+// EmptyURL is the mistake of a connection string that is there and holds nothing, as
+// where a variable was set to one that is not: nobody means the server of the PG* variables by it.
+const EmptyURL = "is empty: give it the connection string, or unset it to connect by the variables PG*"
+
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx
 // reads the PG* variables, as psql does.
-func (d *fileDecoder) fillURL(c *Config, lookup LookupEnv) {
+func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 	const path = "database.url"
 	value, ok := lookup("DATABASE_URL")
-	if !ok || !c.Database.URL.IsZero() || d.list.explains(path) {
+	if !c.Database.URL.IsZero() || d.list.explains(path) {
+		return
+	}
+	switch n := find(root, path); {
+	case n.hidden && n.text == "" && !strings.HasSuffix(n.raw, ":-}"): // an empty default is what somebody wanted
+		d.list.add(n.at, path, "%s: the expanded value %s", path, EmptyURL)
+		return
+	case !ok:
+		return
+	case value == "":
+		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, %s", path, EmptyURL)
 		return
 	}
 	c.Database.URL = secret.New(value)
