@@ -203,7 +203,7 @@ func (p printer) origin(path string) (string, bool) {
 
 // escape ensures that reading the file again does not expand s.
 func escape(s string) string {
-	if strings.Contains(s, "${") || strings.Contains(s, "$$") {
+	if strings.Contains(s, "${") || strings.Contains(s, "$$") || shellVariable(s) {
 		return strings.ReplaceAll(s, "$", "$$")
 	}
 	return s

@@ -131,6 +131,9 @@ func (t *tree) build(y *yaml.Node, path string) *node {
 func (t *tree) construct(y *yaml.Node, path string) *node {
 	n := &node{at: position(y), key: position(y), tag: y.ShortTag(), size: 1}
 	switch {
+	case isTemplate(y):
+		n.kind = kindBad
+		t.list.add(n.at, path, "%s%s", prefix(path), quoteTemplate)
 	case y.Kind == yaml.MappingNode && n.tag == "!!map":
 		n.kind = kindMap
 		t.fillMap(n, y, path)
@@ -157,6 +160,13 @@ func (t *tree) construct(y *yaml.Node, path string) *node {
 	return n
 }
 
+// isTemplate reports whether a mapping is a template without quotes, as YAML reads one:
+// the only key of {{ .Payload.x }} is a mapping.
+func isTemplate(y *yaml.Node) bool {
+	return y.Kind == yaml.MappingNode && y.Style&yaml.FlowStyle != 0 && len(y.Content) == 2 &&
+		y.Content[0].Kind == yaml.MappingNode && y.Content[1].ShortTag() == "!!null"
+}
+
 // plainTag reports whether a scalar with this tag is text, a number or a
 // boolean. A plain date is text to us.
 func plainTag(tag string) bool {
@@ -171,6 +181,11 @@ func plainTag(tag string) bool {
 func (t *tree) fillScalar(n *node, y *yaml.Node, path string) {
 	n.text = y.Value
 	if !strings.Contains(y.Value, "$") {
+		return
+	}
+	if shellVariable(y.Value) {
+		t.list.add(n.at, path, "%s%v", prefix(path), errShellVariable)
+		n.kind = kindBad
 		return
 	}
 	text, used, errs := t.expand.expand(y.Value)
