@@ -117,7 +117,7 @@ func TestEventMistakes(t *testing.T) {
 		{`{"email": "ann@example.com"}`, `email: template "subject", line 1, at {{ .Payload.order }}` + absent},
 		{`{"order": 7}`, `email: template "to", line 1, at {{ .Payload.email }}` + absent},
 		{`{"order": 7, "email": "ann"}`, `email: what template "to" yields is no e-mail address: write a@example.com, or Name <a@example.com>, with commas between several`},
-		{`{"order": 7, "email": ""}`, "email: templates to, cc and bcc yield no recipient: mend the event, or the templates"},
+		{`{"order": 7, "email": ""}`, "email: no recipient: to: {{ .Payload.email }} yields none: fix the event, or the template"},
 	} {
 		if got := deadLetter(t, url, publishTo(t, url, "order.placed", c.payload)); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", c.payload, got, c.want)
@@ -125,7 +125,7 @@ func TestEventMistakes(t *testing.T) {
 	}
 	d.end(t)
 	startDaemon(t, nil, "run", "-c", file(t, maybe))
-	if got := deadLetter(t, url, publishTo(t, url, "order.placed", `{"order": 7}`)); got != "email: templates to, cc and bcc yield no recipient: mend the event, or the templates" {
+	if got := deadLetter(t, url, publishTo(t, url, "order.placed", `{"order": 7}`)); got != "email: no recipient: to: {{ get .Payload `email` | default `` }} yields none: fix the event, or the template" {
 		t.Errorf("got %s", got)
 	}
 	if n := len(sink.Mails()); n != 0 {
