@@ -32,7 +32,7 @@ func TestDemo(t *testing.T) {
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			checkDemo(t, commandIn(t, vars{"DATABASE_URL": testenv.Database(t)}, "demo", "--orders", "3", "--json", "--mode", mode))
+			checkDemo(t, commandIn(t, vars{"DATABASE_URL": testenv.Database(t)}, "demo", "--orders", "3", "-o", "json", "--mode", mode))
 		})
 	}
 }
@@ -48,7 +48,7 @@ func checkDemo(t *testing.T, got result) {
 		t.Errorf("got %+v", got)
 	}
 	if strings.Count(got.stdout, "\n") != 1 {
-		t.Errorf("with --json, standard output has more than the result: %s", got.stdout)
+		t.Errorf("with -o json, standard output has more than the result: %s", got.stdout)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestDemoTellsLoss(t *testing.T) {
 			END LOOP;
 		END $$;
 		CREATE EVENT TRIGGER sabotage ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.sabotage()`)
-	got := command(t, "demo", "--orders", "2", "--json", "--database-url", url)
+	got := command(t, "demo", "--orders", "2", "-o", "json", "--database-url", url)
 	line := lastLine(t, got.stdout)
 	if got.code != 1 || line["lost"] != 4 || line["mails"] != 2 { // two handler calls and two lines in the log
 		t.Errorf("got %+v", got)

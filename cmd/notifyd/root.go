@@ -56,9 +56,11 @@ func newRootCmd(a *app) *cobra.Command {
 		Short:         "Deliver events from a PostgreSQL outbox table",
 		Long:          "notifyd delivers the events that applications insert into a PostgreSQL table\nto queues, mailboxes, webhooks and other destinations.",
 		Example:       "  notifyd demo             # see it work, in a schema of its own\n  notifyd config init      # then edit notifyd.yaml\n  notifyd migrate\n  notifyd run",
+		Version:       readBuildInfo().String(),
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
+	root.SetVersionTemplate("{{.Version}}\n") // as "notifyd version" prints it
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default: $"+config.EnvPath+", ./notifyd.yaml, $XDG_CONFIG_HOME/notifyd/config.yaml, /etc/notifyd/config.yaml)")
 	flags.Var(&a.logLevel, "log-level", "debug, info, warn or error, in place of log.level of the file")
