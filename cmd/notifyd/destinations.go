@@ -86,7 +86,7 @@ func (s *emailSettings) Effective() config.Settings {
 	if c.Connections == 0 {
 		c.Connections = max(s.Concurrency, 1)
 	}
-	c.Config = c.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	return &c
 }
 
@@ -112,7 +112,7 @@ func (s *logSettings) Validate() error { return s.Config.Validate() }
 // Effective implements config.Effective.
 func (s *logSettings) Effective() config.Settings {
 	c := *s
-	c.Config = s.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	return &c
 }
 

@@ -34,7 +34,7 @@ func (s *rabbitmqSettings) Validate() error {
 // Effective implements config.Effective.
 func (s *rabbitmqSettings) Effective() config.Settings {
 	c := *s
-	c.Config = s.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	return &c
 }
 

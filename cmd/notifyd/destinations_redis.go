@@ -36,7 +36,7 @@ func (s *redisSettings) Validate() error {
 // Effective implements config.Effective.
 func (s *redisSettings) Effective() config.Settings {
 	c := *s
-	c.Config = s.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	return &c
 }
 

@@ -33,7 +33,7 @@ func (s *slackSettings) Validate() error {
 // Effective implements config.Effective.
 func (s *slackSettings) Effective() config.Settings {
 	c := *s
-	c.Config = s.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	return &c
 }
 

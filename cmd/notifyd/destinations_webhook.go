@@ -43,7 +43,7 @@ func (s *webhookSettings) Validate() error {
 // Effective implements config.Effective.
 func (s *webhookSettings) Effective() config.Settings {
 	c := *s
-	c.Config = s.Config.WithDefaults()
+	c.Config = c.WithDefaults()
 	return &c
 }
 

@@ -15,28 +15,28 @@ const EnvPath = "NOTIFYD_CONFIG"
 // database.url and database.listen_url, which are not even expanded then. The error,
 // if any, is an [*Error].
 func Load(path, url string, registry Registry, lookup LookupEnv) (*Config, error) {
-	return load(path, url, registry, lookup, part{})
+	return load(path, registry, lookup, part{url: url})
 }
 
 // LoadDatabase is [Load] for commands that work on the tables only: it reads the
 // keys version, database and retention, and ignores the rest.
 func LoadDatabase(path, url string, lookup LookupEnv) (*Config, error) {
-	return load(path, url, nil, lookup, databasePart())
+	return load(path, nil, lookup, databasePart(url))
 }
 
 // LoadRoutes is [Load] for commands that deliver nothing: it reads what [LoadDatabase]
 // does, routes and admin, and of the destinations their names, types, order and on_dead.
 // Their Settings are nil, so that nobody needs their secrets.
 func LoadRoutes(path, url string, lookup LookupEnv) (*Config, error) {
-	return load(path, url, nil, lookup, routesPart())
+	return load(path, nil, lookup, routesPart(url))
 }
 
-func load(path, url string, registry Registry, lookup LookupEnv, p part) (*Config, error) {
+func load(path string, registry Registry, lookup LookupEnv, p part) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, &Error{[]Mistake{{File: path, Message: "cannot be read: " + reason(err)}}}
 	}
-	return parse(path, data, registry, lookup, url, p)
+	return parse(path, data, registry, lookup, p)
 }
 
 // reason returns err without the path, which is already in the message.

@@ -14,13 +14,11 @@ import (
 // relative paths in "${file:PATH}" start at its folder. The error, if any, is an
 // [*Error] with every mistake that could be found.
 func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Config, error) {
-	return parse(name, data, registry, lookup, "", part{})
+	return parse(name, data, registry, lookup, part{})
 }
 
-// parse reads a part of a configuration. A url, if there is one, stands in for
-// the connection strings of the file.
-func parse(name string, data []byte, registry Registry, lookup LookupEnv, url string, p part) (*Config, error) {
-	p.otherDatabase = url != ""
+// parse reads a part of a configuration.
+func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part) (*Config, error) {
 	list := newMistakes(name)
 	expand := &expander{lookup: lookup, dir: filepath.Dir(name)}
 	root := parseTree(data, list, expand, p)
@@ -34,7 +32,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, url st
 	if root.kind == kindMap {
 		c.Destinations = d.destinations(root.get("destinations"), p.names)
 		d.checkVersion(root, c.Version)
-		if url == "" {
+		if p.url == "" {
 			d.fillURL(root, c, lookup)
 		}
 		d.checkWhole(root, c)
@@ -45,8 +43,8 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, url st
 	if len(c.Alerts.On) == 0 {
 		c.Alerts.On = alertKinds()
 	}
-	if url != "" { // checked by who reads it, who knows where it stands
-		c.Database.URL = secret.New(url)
+	if p.url != "" { // checked by who reads it, who knows where it stands
+		c.Database.URL = secret.New(p.url)
 	}
 	if p.keys == nil {
 		c.warn(root, name)

@@ -13,14 +13,16 @@ type part struct {
 	keys []string
 	// names leaves of each destination its type and what concerns order.
 	names bool
-	// otherDatabase drops the connection strings: another one takes their place.
-	otherDatabase bool
+	// url, if there is one, takes the place of the connection strings, which are dropped.
+	url string
 }
 
-func databasePart() part { return part{keys: []string{"version", "database", "retention"}} }
+func databasePart(url string) part {
+	return part{keys: []string{"version", "database", "retention"}, url: url}
+}
 
-func routesPart() part {
-	return part{keys: []string{"version", "database", "retention", "destinations", "routes", "admin"}, names: true}
+func routesPart(url string) part {
+	return part{keys: []string{"version", "database", "retention", "destinations", "routes", "admin"}, names: true, url: url}
 }
 
 // maxMerges bounds the merge keys that are followed into one another: a mapping may
@@ -33,7 +35,7 @@ func (p part) of(root *yaml.Node) *yaml.Node {
 		switch {
 		case p.keys != nil && !slices.Contains(p.keys, key):
 			return nil
-		case key == "database" && p.otherDatabase:
+		case key == "database" && p.url != "":
 			return rewrite(value, 0, func(key string, value *yaml.Node) *yaml.Node {
 				if key == "url" || key == "listen_url" {
 					return nil

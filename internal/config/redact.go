@@ -49,6 +49,7 @@ const firstMark = '\U000F0000'
 // expansion and template. A default that f would change is left out.
 func redact(text string, f func(string) string) string {
 	var parts []string
+	mark := firstMark
 	text = opaque.ReplaceAllStringFunc(text, func(part string) string {
 		if part == "$$" {
 			return part
@@ -57,7 +58,8 @@ func redact(text string, f func(string) string) string {
 			part = "${" + m[1] + "}"
 		}
 		parts = append(parts, part)
-		return string(firstMark + rune(len(parts)-1))
+		mark++
+		return string(mark - 1)
 	})
 	var out strings.Builder
 	for _, r := range f(text) {
