@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -13,8 +14,14 @@ import (
 // outage is over: a server that restarts again and again is one outage.
 const calm = 5 * time.Second
 
+// reminder is the shortest time between two logs of the same refusal.
+const reminder = time.Minute
+
 // health reports once that the database does not answer, and once that it answers again, however
 // many connections notice it, and however often the database comes and goes.
+//
+// A refusal that no waiting ends, such as a wrong password, is an error for a person, and is
+// repeated: whoever looks at the log an hour later has to find it.
 type health struct {
 	log      *slog.Logger
 	observer delivery.Observer
@@ -26,6 +33,7 @@ type health struct {
 	well   time.Time   // since when it answers again, zero while it does not
 	over   *time.Timer // ends the outage, nil unless well is set
 	errors int         // of connections, in this outage
+	told   time.Time   // when a refusal was last logged, zero if none was
 }
 
 func (h *health) report(err error) {
@@ -36,15 +44,32 @@ func (h *health) report(err error) {
 		h.stopLocked()
 		h.errors++
 		h.lost.Store(true)
-		if h.since.IsZero() {
+		first := h.since.IsZero()
+		h.logLocked(err, first)
+		if first {
 			h.since = time.Now()
-			h.log.Warn("database does not answer, trying again until it does", "err", err)
 			h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseLost, Time: h.since, Err: err})
 		}
 	case !h.since.IsZero() && h.over == nil:
 		h.lost.Store(false)
 		h.well = time.Now()
 		h.over = time.AfterFunc(calm, func() { h.settle(calm) })
+	}
+}
+
+// logLocked logs the first error of an outage, and a refusal each minute.
+func (h *health) logLocked(err error, first bool) {
+	var refused interface{ Refusal() string }
+	cure := ""
+	if errors.As(err, &refused) {
+		cure = refused.Refusal()
+	}
+	switch {
+	case cure != "" && time.Since(h.told) >= reminder:
+		h.told = time.Now()
+		h.log.Error("database refuses the relay, trying again until it does not", "err", err, "cure", cure)
+	case cure == "" && first:
+		h.log.Warn("database does not answer, trying again until it does", "err", err)
 	}
 }
 
@@ -65,5 +90,5 @@ func (h *health) settle(least time.Duration) {
 	h.log.Info("database answers again", "after", h.well.Sub(h.since).Round(time.Millisecond), "errors", h.errors)
 	h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseBack, Time: h.well})
 	h.stopLocked()
-	h.since, h.errors = time.Time{}, 0
+	h.since, h.errors, h.told = time.Time{}, 0, time.Time{}
 }

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -79,5 +80,48 @@ func TestStormIsOneOutage(t *testing.T) {
 		if n := a.told(); n != 3 {
 			t.Errorf("%d incidents, want 3: an outage after the calm is another one", n)
 		}
+	})
+}
+
+// refusedError is the refusal of a server, with its cure.
+type refusedError struct{ error }
+
+func (refusedError) Refusal() string { return "fix the password" }
+
+// TestRefusalIsRepeated: what no waiting ends is an error with its cure, once a minute;
+// an outage is a warning, once.
+func TestRefusalIsRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var text strings.Builder
+		a := &asking{}
+		a.h = &health{log: slog.New(slog.NewTextHandler(&text, nil)), observer: a}
+		lines := func(want int) {
+			t.Helper()
+			if n := strings.Count(text.String(), "\n"); n != want {
+				t.Errorf("logged %d lines, want %d:\n%s", n, want, text.String())
+			}
+		}
+		a.h.report(errors.New("connection refused"))
+		for range 180 {
+			<-time.After(time.Second)
+			a.h.report(errors.New("connection refused"))
+		}
+		lines(1)
+		for range 181 { // the server is back, and refuses
+			a.h.report(fmt.Errorf("database: %w", refusedError{errors.New("wrong password")}))
+			<-time.After(time.Second)
+		}
+		lines(5)
+		if n := strings.Count(text.String(), `level=ERROR msg="database refuses the relay, trying again until it does not" err="database: wrong password" cure="fix the password"`); n != 4 {
+			t.Errorf("%d reminders in three minutes, want 4:\n%s", n, text.String())
+		}
+		if n := a.told(); n != 1 {
+			t.Errorf("%d incidents, want 1", n)
+		}
+		a.h.report(nil)
+		a.h.settle(0)
+		a.h.report(refusedError{errors.New("wrong password")}) // another one, and at once
+		lines(7)
 	})
 }

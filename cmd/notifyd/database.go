@@ -10,8 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/notifyd/notifyd/internal/config"
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -22,8 +24,10 @@ type databaseFlags struct {
 	schema string
 	place  string // where url stands, for messages
 
-	// only makes the other parts of the file be left alone, with their secrets.
-	only bool
+	// flag is that of url; nil where a command has none.
+	flag *pflag.Flag
+	// given is url as the flag has it.
+	given string
 	// keep is retention.keep of the file; negative where no file was read.
 	keep time.Duration
 }
@@ -31,7 +35,8 @@ type databaseFlags struct {
 const databaseFlag = "--database-url"
 
 func (f *databaseFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url of the file")
+	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
+	f.flag = cmd.Flags().Lookup("database-url")
 	f.registerSchema(cmd)
 }
 
@@ -40,45 +45,52 @@ func (f *databaseFlags) registerSchema(cmd *cobra.Command) {
 }
 
 // resolve fills in from the configuration file what the flags leave open, and
-// from the environment where there is no file.
+// from the environment where there is no file. It reads nothing of the file but
+// database and retention.
 func (f *databaseFlags) resolve(a *app) error {
 	if f.schema != "" {
 		if err := outboxsql.ValidateSchema(f.schema); err != nil {
 			return usageErrorf("--schema: %w", err)
 		}
 	}
-	if f.url != "" {
+	switch {
+	case f.url != "":
 		f.place = databaseFlag
+	case f.flag != nil && f.flag.Changed:
+		return usageErrorf("%s: %s", databaseFlag, config.EmptyURL)
 	}
-	f.keep = -1
+	f.keep, f.given = -1, f.url
 	if f.url == "" || f.schema == "" {
-		load := a.load
-		if f.only {
-			load = a.loadDatabase
-		}
-		c, path, err := load()
-		switch {
-		case err == nil:
-			f.keep = c.Retention.Keep
-			f.url, f.place = first(f.url, c.Database.URL.Reveal()), first(f.place, path+": database.url")
-			f.schema = first(f.schema, c.Database.Schema)
-		case a.configPath != "" || !isMissing(err, a):
+		c, path, err := f.optional(a, config.LoadDatabase)
+		if err != nil {
 			return err
+		}
+		if c != nil {
+			f.keep = c.Retention.Keep
+			f.url, f.place = c.Database.URL.Reveal(), first(f.place, path+": database.url")
+			f.schema = first(f.schema, c.Database.Schema)
 		}
 	}
 	if f.url == "" {
-		f.url, _ = a.lookup("DATABASE_URL")
-		f.place = "$DATABASE_URL"
+		url, set := a.lookup("DATABASE_URL")
+		if set && url == "" {
+			return &config.Error{Mistakes: []config.Mistake{{File: "$DATABASE_URL", Message: config.EmptyURL}}}
+		}
+		f.url, f.place = url, "$DATABASE_URL"
 	}
 	f.schema = first(f.schema, outboxsql.DefaultSchema)
 	return outboxsql.ValidateSchema(f.schema)
 }
 
-// isMissing reports whether there is no configuration file at all, which is no
-// mistake for a command that does not need one.
-func isMissing(err error, a *app) bool {
-	_, findErr := config.Find(a.configPath, a.lookup)
-	return findErr != nil && findErr.Error() == err.Error()
+// optional returns what load reads of the configuration file with the flags on top,
+// nil if there is no file and none is asked for.
+func (f *databaseFlags) optional(a *app, load func(path, url string, lookup config.LookupEnv) (*config.Config, error)) (*config.Config, string, error) {
+	path, err := config.Find(a.configPath, a.lookup)
+	if err != nil {
+		return nil, "", nil //nolint:nilerr // there is no file at all
+	}
+	c, err := load(path, f.given, a.lookup)
+	return c, path, err
 }
 
 func first(values ...string) string {
@@ -106,8 +118,8 @@ func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) 
 	return conn, nil
 }
 
-// connectError is what pgx says, on one line: it has a line for each address
-// and each way of encryption, and most of them are the same.
+// connectError is what pgx says, on one line, with the cure: it has a line for each
+// address and each way of encryption, and most of them are the same.
 func connectError(err error) error {
 	var lines []string
 	for line := range strings.Lines(err.Error()) {
@@ -116,8 +128,17 @@ func connectError(err error) error {
 		}
 	}
 	text := strings.Join(lines, "; ")
-	return fmt.Errorf("%s: start the server, or mend the connection string", strings.Replace(text, ":; ", ": ", 1))
+	return &unconnected{fmt.Sprintf("%s: %s", strings.Replace(text, ":; ", ": ", 1), store.ConnectCure(err)), err}
 }
+
+// unconnected is a connection that was not made, with the cure in its text.
+type unconnected struct {
+	text string
+	err  error
+}
+
+func (e *unconnected) Error() string { return e.text }
+func (e *unconnected) Unwrap() error { return e.err }
 
 // parsePool reads the connection string of a relay.
 func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {

@@ -32,7 +32,7 @@ func newDemoCmd(a *app) *cobra.Command {
 		database string
 		mode     string
 		keep     bool
-		asJSON   bool
+		form     = newFormat()
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -48,7 +48,7 @@ that of --database-url, $DATABASE_URL, or the variables PGHOST, PGPORT, PGDATABA
 PGSERVICE. Without them it looks for one on this machine: at the sockets in
 /var/run/postgresql and /tmp, then at localhost:5432. It says which one it uses. In a
 clone of notifyd, "make demo" brings a PostgreSQL along.`,
-		Example: "  notifyd demo\n  notifyd demo --mode stream\n  notifyd demo --orders 500 --json\n  notifyd demo --keep",
+		Example: "  notifyd demo\n  notifyd demo --mode stream\n  notifyd demo --orders 500 -o json\n  notifyd demo --keep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if orders < 1 {
 				return usageErrorf("--orders %d is below 1", orders)
@@ -56,7 +56,7 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 			if err := outboxsql.Mode(mode).Validate(); err != nil {
 				return usageErrorf("--mode: %w", err)
 			}
-			out := cmd.OutOrStdout()
+			out, asJSON := cmd.OutOrStdout(), form.Value == "json"
 			if asJSON {
 				out = cmd.ErrOrStderr() // standard output is for the result alone
 			}
@@ -86,7 +86,7 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 	cmd.Flags().StringVar(&database, "database-url", "", "connection `string` of the database to use")
 	cmd.Flags().StringVar(&mode, "mode", string(outboxsql.ModeQueue), "how the relay reads the events: `mode` queue or stream")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave everything running afterwards, to play with")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as one line of JSON on standard output")
+	addFormat(cmd, form) // of JSON, standard output has one line
 	return cmd
 }
 

@@ -32,7 +32,7 @@ func TestDemo(t *testing.T) {
 	for _, mode := range []string{"queue", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			checkDemo(t, commandIn(t, vars{"DATABASE_URL": testenv.Database(t)}, "demo", "--orders", "3", "--json", "--mode", mode))
+			checkDemo(t, commandIn(t, vars{"DATABASE_URL": testenv.Database(t)}, "demo", "--orders", "3", "-o", "json", "--mode", mode))
 		})
 	}
 }
@@ -48,7 +48,7 @@ func checkDemo(t *testing.T, got result) {
 		t.Errorf("got %+v", got)
 	}
 	if strings.Count(got.stdout, "\n") != 1 {
-		t.Errorf("with --json, standard output has more than the result: %s", got.stdout)
+		t.Errorf("with -o json, standard output has more than the result: %s", got.stdout)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestDemoTellsLoss(t *testing.T) {
 			END LOOP;
 		END $$;
 		CREATE EVENT TRIGGER sabotage ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.sabotage()`)
-	got := command(t, "demo", "--orders", "2", "--json", "--database-url", url)
+	got := command(t, "demo", "--orders", "2", "-o", "json", "--database-url", url)
 	line := lastLine(t, got.stdout)
 	if got.code != 1 || line["lost"] != 4 || line["mails"] != 2 { // two handler calls and two lines in the log
 		t.Errorf("got %+v", got)
@@ -184,7 +184,7 @@ func TestDemoMistakes(t *testing.T) {
 		{"--mode log", result{2, "", "notifyd: --mode: unknown mode \"log\": use queue or stream\nsee notifyd demo --help\n"}},
 		{"--database-url nonsense", result{2, "", "notifyd: --database-url: " + notURL("failed to parse as keyword/value (invalid keyword/value)") + "\nsee notifyd demo --help\n"}},
 		{"--database-url postgres://u:marker@127.0.0.1:1/db", result{1, "", "notifyd: failed to connect to `user=u database=db`: " +
-			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or mend the connection string\n"}},
+			"127.0.0.1:1 (127.0.0.1): dial error: dial tcp 127.0.0.1:1: connect: connection refused: start the server, or fix the connection string\n"}},
 	} {
 		if got := command(t, append([]string{"demo"}, strings.Fields(c.args)...)...); got != c.want {
 			t.Errorf("%s: got  %+v\nwant %+v", c.args, got, c.want)

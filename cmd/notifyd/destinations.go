@@ -17,6 +17,7 @@ import (
 // open the handler they describe.
 type destination interface {
 	config.Settings
+	config.Effective
 	// open makes the handler, without contacting anything. Whoever opens it
 	// closes it, if it is an io.Closer.
 	open(options ...handlers.Option) (delivery.Handler, error)
@@ -79,6 +80,16 @@ func newEmailSettings(baseDir string) *emailSettings {
 // Validate implements config.Settings.
 func (s *emailSettings) Validate() error { return tryOpen(s) }
 
+// Effective implements config.Effective.
+func (s *emailSettings) Effective() config.Settings {
+	c := *s
+	if c.Connections == 0 {
+		c.Connections = max(s.Concurrency, 1)
+	}
+	c.Config = c.WithDefaults()
+	return &c
+}
+
 func (s *emailSettings) open(options ...handlers.Option) (delivery.Handler, error) {
 	cfg := s.Config
 	if cfg.Connections == 0 {
@@ -97,6 +108,13 @@ type logSettings struct {
 
 // Validate has nothing to add to what the tags say.
 func (s *logSettings) Validate() error { return s.Config.Validate() }
+
+// Effective implements config.Effective.
+func (s *logSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
+}
 
 func (s *logSettings) open(...handlers.Option) (delivery.Handler, error) {
 	out := s.stdout

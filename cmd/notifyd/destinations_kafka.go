@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/kafka"
+	"github.com/notifyd/notifyd/internal/config"
 )
 
 // kafkaSettings are the settings of the type "kafka".
@@ -28,6 +29,13 @@ func newKafkaSettings(baseDir string) *kafkaSettings {
 // Validate implements config.Settings.
 func (s *kafkaSettings) Validate() error {
 	return errors.Join(checkTimeout(s.Timeout, s.Within(), "delivery_timeout"), tryOpen(s))
+}
+
+// Effective implements config.Effective.
+func (s *kafkaSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
 }
 
 func (s *kafkaSettings) open(options ...handlers.Option) (delivery.Handler, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/nats"
+	"github.com/notifyd/notifyd/internal/config"
 )
 
 // natsSettings are the settings of the type "nats".
@@ -28,6 +29,13 @@ func newNATSSettings(baseDir string) *natsSettings {
 // Validate implements config.Settings.
 func (s *natsSettings) Validate() error {
 	return errors.Join(checkTimeout(s.Timeout, s.Within(), "connect_timeout for each server and ack_timeout together"), tryOpen(s))
+}
+
+// Effective implements config.Effective.
+func (s *natsSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
 }
 
 func (s *natsSettings) open(options ...handlers.Option) (delivery.Handler, error) {

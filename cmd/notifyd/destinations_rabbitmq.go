@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/rabbitmq"
+	"github.com/notifyd/notifyd/internal/config"
 )
 
 // rabbitmqSettings are the settings of the type "rabbitmq".
@@ -28,6 +29,13 @@ func newRabbitMQSettings(baseDir string) *rabbitmqSettings {
 // Validate implements config.Settings.
 func (s *rabbitmqSettings) Validate() error {
 	return errors.Join(checkTimeout(s.Timeout, s.Within(), "connect_timeout and confirm_timeout together"), tryOpen(s))
+}
+
+// Effective implements config.Effective.
+func (s *rabbitmqSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
 }
 
 func (s *rabbitmqSettings) open(options ...handlers.Option) (delivery.Handler, error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/redis"
+	"github.com/notifyd/notifyd/internal/config"
 )
 
 // redisSettings are the settings of the type "redis".
@@ -30,6 +31,13 @@ func newRedisSettings(baseDir string) *redisSettings {
 // Validate implements config.Settings.
 func (s *redisSettings) Validate() error {
 	return errors.Join(checkTimeout(s.Timeout, s.Within(), "all other timeouts together"), tryOpen(s))
+}
+
+// Effective implements config.Effective.
+func (s *redisSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
 }
 
 func (s *redisSettings) open(options ...handlers.Option) (delivery.Handler, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/slack"
+	"github.com/notifyd/notifyd/internal/config"
 )
 
 // slackSettings are the settings of the type "slack".
@@ -27,6 +28,13 @@ func newSlackSettings(baseDir string) *slackSettings {
 // Validate implements config.Settings.
 func (s *slackSettings) Validate() error {
 	return errors.Join(checkTimeout(s.Timeout, s.Within(), "request_timeout"), tryOpen(s))
+}
+
+// Effective implements config.Effective.
+func (s *slackSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
 }
 
 func (s *slackSettings) open(options ...handlers.Option) (delivery.Handler, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/sqs"
+	"github.com/notifyd/notifyd/internal/config"
 )
 
 // sqsSettings are the settings of the type "sqs".
@@ -27,6 +28,13 @@ func newSQSSettings(baseDir string) *sqsSettings {
 // Validate implements config.Settings.
 func (s *sqsSettings) Validate() error {
 	return errors.Join(checkTimeout(s.Timeout, s.Within(), "request_timeout"), tryOpen(s))
+}
+
+// Effective implements config.Effective.
+func (s *sqsSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
 }
 
 func (s *sqsSettings) open(options ...handlers.Option) (delivery.Handler, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
 	"github.com/notifyd/notifyd/handlers/webhook"
+	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/field"
 )
 
@@ -37,6 +38,13 @@ func (s *webhookSettings) Validate() error {
 			"so set concurrency: %d, or a longer timeout", s.Concurrency, int(max(turns, 1)), s.Timeout-within, int(max(turns, 1)))
 	}
 	return nil
+}
+
+// Effective implements config.Effective.
+func (s *webhookSettings) Effective() config.Settings {
+	c := *s
+	c.Config = c.WithDefaults()
+	return &c
 }
 
 func (s *webhookSettings) open(options ...handlers.Option) (delivery.Handler, error) {

@@ -37,7 +37,6 @@ type dlqFlags struct {
 }
 
 func (f *dlqFlags) register(cmd *cobra.Command) {
-	f.db.only = true
 	f.db.register(cmd)
 	f.output = cli.OneOf{Words: []string{"table", "json"}, Value: "table"}
 	cmd.Flags().VarP(&f.output, "output", "o", "table, for people, or json")

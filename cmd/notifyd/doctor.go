@@ -65,15 +65,6 @@ func addFormat(cmd *cobra.Command, o *cli.OneOf) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
-// optional returns the configuration, nil if there is no file and none is asked for.
-func (a *app) optional() (*config.Config, string, error) {
-	c, path, err := a.load()
-	if err != nil && a.configPath == "" && isMissing(err, a) {
-		return nil, "", nil
-	}
-	return c, path, err
-}
-
 // doctorOptions opens the destinations, which contacts nobody. The closers are to
 // be closed even if there is an error.
 func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Closer, err error) {
@@ -85,7 +76,7 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 		return o, nil, err
 	}
 	o.Connect, o.Schema = connector(cfg, "doctor"), db.schema
-	c, path, err := a.optional()
+	c, path, err := db.optional(a, func(path, url string, _ config.LookupEnv) (*config.Config, error) { return a.loadAt(path, url) })
 	if err != nil || c == nil {
 		return o, nil, err
 	}

@@ -32,18 +32,15 @@ so a done one was delivered to every destination that it was routed to.`,
 type eventsFlags struct {
 	db     databaseFlags
 	output *cli.OneOf
-	asJSON bool
 }
 
 func (f *eventsFlags) register(cmd *cobra.Command) {
-	f.db.only = true
 	f.db.register(cmd)
 	f.output = newFormat()
 	addFormat(cmd, f.output)
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "the same as -o json")
 }
 
-func (f *eventsFlags) json() bool { return f.asJSON || f.output.Value == "json" }
+func (f *eventsFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
 func (f *eventsFlags) with(ctx context.Context, a *app, do func(s *events.Store) error) error {
@@ -84,7 +81,7 @@ none is as new.
 
 States: waiting (a destination has yet to receive it), dead (a delivery was given
 up; with --state dead others may still wait), discarded (by a person), done.`,
-		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 --json",
+		Example: "  notifyd events list\n  notifyd events list --state dead --since 2h\n  notifyd events list --type 'order.*' --aggregate order/1042 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter.State, filter.Since = events.State(state), time.Duration(since)
 			if cmd.Flags().Changed("upto") {
@@ -129,7 +126,7 @@ func newEventsShowCmd(a *app) *cobra.Command {
 attempts, next try and last error), is under way, is parked behind another event of
 its aggregate, was not reached yet, or is not for it: what the tables say at this
 moment. "notifyd dlq show" adds what people did.`,
-		Example: "  notifyd events show 42\n  notifyd events show 42 --payload\n  notifyd events show 42 --json | jq .destinations",
+		Example: "  notifyd events show 42\n  notifyd events show 42 --payload\n  notifyd events show 42 -o json | jq .destinations",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := eventID(args[0])

@@ -25,7 +25,7 @@ func TestEventsAsks(t *testing.T) {
 		"show 77":                {1, "", "notifyd: show event 77: there is no such event\n"},
 		"list --schema none":     {1, "", `notifyd: schema "none" is at version 0`},
 		"list --state waiting":   {0, "no events match\n", ""},
-		"list --state waiting --type no.* --json": {0, "{\n  \"events\": [],\n  \"searched\": 3,\n  \"next\": null\n}\n", ""},
+		"list --state waiting --type no.* -o json": {0, "{\n  \"events\": [],\n  \"searched\": 3,\n  \"next\": null\n}\n", ""},
 		"list --type no.* --search 2":             {0, "no events match\n", "searched 2 events, down to 2: go on with --upto 1\n"},
 	} {
 		got := command(t, append(append([]string{"events"}, strings.Fields(args)...), "--database-url", url)...)
@@ -60,7 +60,7 @@ func TestEventsPrints(t *testing.T) {
 	if got := command(t, "events", "show", "4", "--database-url", url); strings.Contains(got.stdout, "secret") || !strings.Contains(got.stdout, "destinations not decided: not tried, not tried yet, or its first attempt is under way\n") {
 		t.Errorf("show: %+v", got)
 	}
-	if got := command(t, "events", "show", "4", "--payload", "--json", "--database-url", url); !strings.Contains(got.stdout, `"secret": 1`) {
+	if got := command(t, "events", "show", "4", "--payload", "-o", "json", "--database-url", url); !strings.Contains(got.stdout, `"secret": 1`) {
 		t.Errorf("show with its payload: %+v", got)
 	}
 }

@@ -105,7 +105,7 @@ func TestForgedHeaders(t *testing.T) {
 // loadText loads a configuration.
 func loadText(t *testing.T, text string) *config.Config {
 	t.Helper()
-	c, err := config.Load(file(t, text), registry("", &bytes.Buffer{}, &bytes.Buffer{}), vars{}.lookup)
+	c, err := config.Load(file(t, text), "", registry("", &bytes.Buffer{}, &bytes.Buffer{}), vars{}.lookup)
 	if err != nil {
 		t.Fatal(err)
 	}

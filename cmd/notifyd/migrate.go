@@ -107,7 +107,7 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 		}
 	}
 	if f.mode != "" {
-		o, err := modeOptions(a)
+		o, err := f.modeOptions(a)
 		if err != nil {
 			return err
 		}
@@ -120,12 +120,9 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 }
 
 // modeOptions has what the configuration says of routes and order, if there is one.
-func modeOptions(a *app) (o outboxsql.ModeOptions, err error) {
-	c, _, err := a.load()
-	if err != nil {
-		if a.configPath == "" && isMissing(err, a) {
-			err = nil
-		}
+func (f *upFlags) modeOptions(a *app) (o outboxsql.ModeOptions, err error) {
+	c, _, err := f.optional(a, config.LoadRoutes)
+	if err != nil || c == nil {
 		return o, err
 	}
 	unordered := make(map[string]bool, len(c.Destinations))

@@ -117,7 +117,7 @@ func TestEventMistakes(t *testing.T) {
 		{`{"email": "ann@example.com"}`, `email: template "subject", line 1, at {{ .Payload.order }}` + absent},
 		{`{"order": 7}`, `email: template "to", line 1, at {{ .Payload.email }}` + absent},
 		{`{"order": 7, "email": "ann"}`, `email: what template "to" yields is no e-mail address: write a@example.com, or Name <a@example.com>, with commas between several`},
-		{`{"order": 7, "email": ""}`, "email: templates to, cc and bcc yield no recipient: fix the event, or the templates"},
+		{`{"order": 7, "email": ""}`, "email: no recipient: to: {{ .Payload.email }} yields none: fix the event, or the template"},
 	} {
 		if got := deadLetter(t, url, publishTo(t, url, "order.placed", c.payload)); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", c.payload, got, c.want)
@@ -125,7 +125,7 @@ func TestEventMistakes(t *testing.T) {
 	}
 	d.end(t)
 	startDaemon(t, nil, "run", "-c", file(t, maybe))
-	if got := deadLetter(t, url, publishTo(t, url, "order.placed", `{"order": 7}`)); got != "email: templates to, cc and bcc yield no recipient: fix the event, or the templates" {
+	if got := deadLetter(t, url, publishTo(t, url, "order.placed", `{"order": 7}`)); got != "email: no recipient: to: {{ get .Payload `email` | default `` }} yields none: fix the event, or the template" {
 		t.Errorf("got %s", got)
 	}
 	if n := len(sink.Mails()); n != 0 {
@@ -181,7 +181,7 @@ func TestUnreachable(t *testing.T) {
 	d.stderr.await(t, "connection refused")
 	got := command(t, "migrate", "--database-url", url)
 	if got.code != 1 || !strings.HasPrefix(got.stderr, "notifyd: failed to connect to `user=u database=db`: ") ||
-		!strings.HasSuffix(got.stderr, "connection refused: start the server, or mend the connection string\n") || strings.Count(got.stderr, "\n") != 1 {
+		!strings.HasSuffix(got.stderr, "connection refused: start the server, or fix the connection string\n") || strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("got %+v", got)
 	}
 	if code := d.end(t); code != 0 || strings.Count(d.stderr.text(), "does not answer") != 1 {
@@ -219,6 +219,23 @@ func TestSchemaMistakes(t *testing.T) {
 	} {
 		if got := said(strings.Fields(c.args)...); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", c.args, got, c.want)
+		}
+	}
+}
+
+// TestMalformedSecretIsDescribed: the message says what form the secret must have, though
+// the secret has a part of those words, and nothing of the secret.
+func TestMalformedSecretIsDescribed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ settings, want string }{
+		{"type: webhook, url: https://h.example.com, signing_secrets: [whsec_marker]", "must be whsec_ and base64: make one with: echo \"whsec_$(openssl rand -base64 32)\""},
+		{"type: webhook, url: https://h.example.com, signing_secrets: [whsec_]", "must be of 24 to 64 bytes"},
+		{"type: rabbitmq, routing_key: q, url: \"amqpx://marker\"", "must begin with amqp:// or amqps://"},
+		{"type: slack, text: t, channel: C1, token: xapp-marker", "is an app-level token, which cannot post: give the bot token, xoxb-..."},
+	} {
+		got := command(t, "check-config", "-c", file(t, "version: 1\ndestinations: {a: {"+c.settings+"}}\nroutes: [{match: '*', to: a}]\n"))
+		if got.code != exitConfig || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stderr, "marker") {
+			t.Errorf("%s: %+v", c.settings, got)
 		}
 	}
 }

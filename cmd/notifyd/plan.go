@@ -119,7 +119,7 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 	}
 	var old *config.Config
 	if f.against != "" {
-		if old, err = a.loadAt(f.against); err != nil {
+		if old, err = a.loadAt(f.against, ""); err != nil {
 			return nil, err
 		}
 		p.Configuration = config.Diff(old, c)

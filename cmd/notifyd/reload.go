@@ -87,7 +87,7 @@ func (s *supervisor) serve(ctx context.Context, g *generation, paused time.Time,
 			ready = nil
 			s.live.delivers()
 			if !paused.IsZero() {
-				s.log.InfoContext(ctx, "the relay delivers with the new configuration", "paused_seconds", time.Since(paused).Seconds())
+				s.log.InfoContext(ctx, "the relay delivers with the new configuration", "paused", time.Since(paused))
 			}
 		case <-reloads:
 			if next = s.prepare(ctx, g); next == nil {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,7 +36,7 @@ func startReloadable(t *testing.T, env vars, text string) *reloadable {
 	d := &daemon{stdout: newOutput(), stderr: newOutput(), stop: stop, code: make(chan int, 1)}
 	r := &reloadable{daemon: d, path: file(t, text), reloads: make(chan struct{}, 1)}
 	a := &app{lookup: env.lookup, stdout: d.stdout, stderr: d.stderr, configPath: r.path}
-	c, err := a.loadAt(r.path)
+	c, err := a.loadAt(r.path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,13 +169,16 @@ func reloadUnderLoad(t *testing.T, mode string) {
 	if len(seen) != total || len(hook.ids) != total {
 		t.Errorf("the hook got %d events, %d requests; %d were written", len(seen), len(hook.ids), total)
 	}
-	longest := 0.0
-	for _, m := range regexp.MustCompile(`"paused_seconds":([0-9.e-]+)`).FindAllStringSubmatch(r.stderr.text(), -1) {
-		if s, err := strconv.ParseFloat(m[1], 64); err == nil {
-			longest = max(longest, s)
+	longest := time.Duration(0)
+	for _, m := range regexp.MustCompile(`"paused":"([^"]+)"`).FindAllStringSubmatch(r.stderr.text(), -1) {
+		if d, err := time.ParseDuration(m[1]); err == nil {
+			longest = max(longest, d)
 		}
 	}
-	t.Logf("%d events through %d reloads; the longest pause was %.1f ms", total, reloads, longest*1000)
+	if longest == 0 {
+		t.Error("no pause is logged")
+	}
+	t.Logf("%d events through %d reloads; the longest pause was %v", total, reloads, longest)
 }
 
 // writeOrders inserts events of aggregates that no other writer has until stop
@@ -405,6 +407,7 @@ func TestSIGHUPIgnored(t *testing.T) {
 	url, hook := database(t), startOrders(t)
 	path := file(t, loadConfig(url, hook.URL, 0))
 	p := startWith(t, "nohup", "run", "-c", path)
+	p.stderr.await(t, "SIGHUP is ignored, as nohup has it")
 	p.stderr.await(t, `"relay started"`)
 	p.signal(t, syscall.SIGHUP)
 	publishTo(t, url, "order.placed", order)

@@ -56,9 +56,11 @@ func newRootCmd(a *app) *cobra.Command {
 		Short:         "Deliver events from a PostgreSQL outbox table",
 		Long:          "notifyd delivers the events that applications insert into a PostgreSQL table\nto queues, mailboxes, webhooks and other destinations.",
 		Example:       "  notifyd demo             # see it work, in a schema of its own\n  notifyd config init      # then edit notifyd.yaml\n  notifyd migrate\n  notifyd run",
+		Version:       readBuildInfo().String(),
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
+	root.SetVersionTemplate("{{.Version}}\n") // as "notifyd version" prints it
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default: $"+config.EnvPath+", ./notifyd.yaml, $XDG_CONFIG_HOME/notifyd/config.yaml, /etc/notifyd/config.yaml)")
 	flags.Var(&a.logLevel, "log-level", "debug, info, warn or error, in place of log.level of the file")
@@ -89,13 +91,14 @@ func (a *app) load() (*config.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	c, err := a.loadAt(path)
+	c, err := a.loadAt(path, "")
 	return c, path, err
 }
 
-// loadAt is load for the file at path.
-func (a *app) loadAt(path string) (*config.Config, error) {
-	c, err := config.Load(path, registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
+// loadAt is load for the file at path. A url, if there is one, stands in for its
+// connection strings.
+func (a *app) loadAt(path, url string) (*config.Config, error) {
+	c, err := config.Load(path, url, registry(filepath.Dir(path), a.stdout, a.stderr), a.lookup)
 	if err != nil {
 		return nil, err
 	}
@@ -106,16 +109,6 @@ func (a *app) loadAt(path string) (*config.Config, error) {
 		c.Log.Format = a.logFormat.Value
 	}
 	return c, nil
-}
-
-// loadDatabase reads what commands need that work on the tables only.
-func (a *app) loadDatabase() (*config.Config, string, error) {
-	path, err := config.Find(a.configPath, a.lookup)
-	if err != nil {
-		return nil, "", err
-	}
-	c, err := config.LoadDatabase(path, a.lookup)
-	return c, path, err
 }
 
 // strict closes two holes that cobra leaves: a command that only holds others

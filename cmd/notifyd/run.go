@@ -63,7 +63,7 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *s
 	if err != nil {
 		return err
 	}
-	s := newSupervisor(g, path, func() (*config.Config, error) { return a.loadAt(path) }, a.stderr, sd)
+	s := newSupervisor(g, path, func() (*config.Config, error) { return a.loadAt(path, "") }, a.stderr, sd)
 	stopAdmin, err := startAdmin(ctx, c, path, s, log)
 	if err != nil {
 		return errors.Join(err, g.close(), g.closeAlerts())

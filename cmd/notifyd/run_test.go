@@ -120,6 +120,29 @@ func TestExamplesInHelp(t *testing.T) {
 	}
 }
 
+// TestOneWayToAskForJSON: -o json, for every command that has a form for programs.
+func TestOneWayToAskForJSON(t *testing.T) {
+	t.Parallel()
+	var check func(*cobra.Command) int
+	check = func(cmd *cobra.Command) (found int) {
+		if cmd.Flags().Lookup("json") != nil {
+			t.Errorf("%s has --json: -o json is the way", cmd.CommandPath())
+		}
+		if f := cmd.Flags().Lookup("output"); f != nil {
+			if found++; f.Shorthand != "o" || f.Value.Set("json") != nil {
+				t.Errorf("%s: -o json is refused", cmd.CommandPath())
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			found += check(sub)
+		}
+		return found
+	}
+	if check(newRootCmd(&app{})) == 0 {
+		t.Error("no command has -o")
+	}
+}
+
 func TestConfigInit(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "new.yaml")
@@ -154,7 +177,7 @@ func TestConfigPrint(t *testing.T) {
 	t.Parallel()
 	path := file(t, good+"database: {url: 'postgres://u:hunter2@h/db'}\n")
 	got := command(t, "config", "print", "-c", path, "--log-level", "debug", "--log-format=json")
-	for _, want := range []string{"url: postgres://u:[redacted]@h/db\n", "  level: debug\n  format: json\n", "    output: stdout\n"} {
+	for _, want := range []string{"url: postgres://u:${redacted}@h/db\n", "  level: debug\n  format: json\n", "    output: stdout\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in %+v", want, got)
 		}
@@ -170,8 +193,11 @@ func TestVersion(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	var info buildInfo
-	if got := command(t, "version", "--json"); json.Unmarshal([]byte(got.stdout), &info) != nil || info.Go == "" || info.Version == "" {
+	if got := command(t, "version", "-o", "json"); json.Unmarshal([]byte(got.stdout), &info) != nil || info.Go == "" || info.Version == "" {
 		t.Errorf("%+v", got)
+	}
+	if flag, cmd := command(t, "--version"), command(t, "version"); flag != cmd {
+		t.Errorf("--version: %+v, and the command: %+v", flag, cmd)
 	}
 	b := buildInfo{Version: "v1.2.3", Commit: "abc", Modified: true, Go: "go1.26", Platform: "linux/amd64"}
 	if got := b.String(); got != "notifyd v1.2.3 (commit abc, modified, go1.26, linux/amd64)" {

@@ -6,13 +6,31 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/notifyd/notifyd/internal/cli"
 )
 
+// oneStop is the time within which several signals are one: a shell and a supervisor may
+// both send it to the same process, and nobody types that fast.
+const oneStop = 100 * time.Millisecond
+
+// stopping counts the signals that stop.
+type stopping struct{ first time.Time }
+
+// another notes a signal, and reports whether it is the first, and whether it is one more
+// that somebody has sent because the first did not do.
+func (s *stopping) another(now time.Time) (first, again bool) {
+	if s.first.IsZero() {
+		s.first = now
+		return true, false
+	}
+	return false, now.Sub(s.first) > oneStop
+}
+
 // untilSignal returns a context that ends with the first SIGTERM, SIGINT or
-// SIGHUP; a second one ends the process, except for SIGHUP, of which a terminal
-// that is closed may send several. stop gives the signals back.
+// SIGHUP; a second one, later than [oneStop], ends the process, except for SIGHUP, of
+// which a terminal that is closed may send several. stop gives the signals back.
 func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, stop func()) {
 	return watchSignals(ctx, log, func() bool { return true }, nil)
 }
@@ -22,6 +40,9 @@ func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, 
 // of it together. The SIGHUP of a terminal that is closed stops all the same.
 func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.Context, reloads <-chan struct{}, stop func()) {
 	wanted := make(chan struct{}, 1)
+	if signal.Ignored(syscall.SIGHUP) {
+		log.WarnContext(ctx, "SIGHUP is ignored, as nohup has it: it will not reload the configuration; start without nohup if it should")
+	}
 	attended := cli.IsTerminal(os.Stdin)
 	// Without it a write to a standard output or error that nobody reads any more would end the
 	// process, with all destinations. The write fails instead: a fault of the destination "log", or a
@@ -48,7 +69,8 @@ func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, rel
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		for n := 0; ; {
+		var stops stopping
+		for {
 			var s os.Signal
 			select {
 			case s = <-hangups:
@@ -59,19 +81,21 @@ func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, rel
 					}
 					continue
 				}
-				if n > 0 {
+				if !stops.first.IsZero() {
 					continue
 				}
 			case s = <-signals:
 			case <-done:
 				return
 			}
-			if n++; n > 1 {
+			switch first, again := stops.another(time.Now()); {
+			case again:
 				log.ErrorContext(ctx, "second signal, exiting at once", "signal", s.String())
 				os.Exit(exitFailure)
+			case first:
+				log.InfoContext(ctx, "stopping; a second signal exits at once", "signal", s.String())
+				cancel()
 			}
-			log.InfoContext(ctx, "stopping; a second signal exits at once", "signal", s.String())
-			cancel()
 		}
 	}()
 	return ctx, func() {

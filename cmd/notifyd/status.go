@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/notifyd/notifyd/internal/cli"
+	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/doctor"
 	"github.com/notifyd/notifyd/internal/status"
 	"github.com/notifyd/notifyd/internal/store"
@@ -99,7 +100,7 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 		return nil, err
 	}
 	l := &looker{connect: connector(cfg, "status"), options: status.Options{Schema: f.db.schema}}
-	c, path, err := a.optional()
+	c, path, err := f.db.optional(a, config.LoadRoutes)
 	if err != nil {
 		return nil, err
 	}

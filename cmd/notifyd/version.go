@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -14,7 +13,7 @@ import (
 // module and the repository they were built in.
 var version, commit string //nolint:gochecknoglobals // the linker writes to nothing else
 
-// buildInfo is what "notifyd version --json" prints.
+// buildInfo is what "notifyd version -o json" prints.
 type buildInfo struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`
@@ -65,22 +64,20 @@ func (b buildInfo) String() string {
 }
 
 func newVersionCmd() *cobra.Command {
-	var asJSON bool
+	form := newFormat()
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Example: "  notifyd version\n  notifyd version --json",
+		Example: "  notifyd version\n  notifyd version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := readBuildInfo()
-			if asJSON {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(info)
+			if form.Value == "json" {
+				return writeJSON(cmd.OutOrStdout(), info)
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), info)
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print as JSON")
+	addFormat(cmd, form)
 	return cmd
 }

@@ -143,12 +143,11 @@ func (l *List) UnmarshalJSON(data []byte) error {
 	return l.UnmarshalYAML(func(v any) error { return json.Unmarshal(data, v) })
 }
 
-// withDefaults returns a copy with every default filled in.
-func (c Config) withDefaults() Config {
+// WithDefaults returns a copy with every default filled in that is not another setting.
+func (c Config) WithDefaults() Config {
 	c.TLS = cmp.Or(c.TLS, TLSMandatory)
 	c.Auth = cmp.Or(c.Auth, AuthAuto)
 	c.MaybeSent = cmp.Or(c.MaybeSent, MaybeSentRetry)
-	c.ServerName = cmp.Or(c.ServerName, c.Host)
 	c.Connections = cmp.Or(c.Connections, defaultConnections)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.SendTimeout = cmp.Or(c.SendTimeout, defaultSendTimeout)

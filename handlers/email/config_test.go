@@ -173,9 +173,16 @@ func TestDefaults(t *testing.T) {
 	for tls, port := range map[string]int{"": 587, TLSOpportunistic: 587, TLSImplicit: 465, TLSNone: 25} {
 		c := valid()
 		c.TLS = tls
-		got := c.withDefaults()
-		if got.Port != port || got.Connections != 2 || got.MaybeSent != MaybeSentRetry || got.ServerName != c.Host {
+		got := c.WithDefaults()
+		if got.Port != port || got.Connections != 2 || got.MaybeSent != MaybeSentRetry || got.ServerName != "" {
 			t.Errorf("%s: got %+v", tls, got)
+		}
+		if name := newPool(got, nil).tls().ServerName; name != c.Host {
+			t.Errorf("%s: the certificate has to be of %q", tls, name)
+		}
+		got.ServerName = "mx.example.com"
+		if name := newPool(got, nil).tls().ServerName; name != "mx.example.com" {
+			t.Errorf("%s: the certificate has to be of %q", tls, name)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := errors.Join(cfg.Validate(), ts.readFiles(cfg, o.BaseDir), err); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	return &Handler{cfg: cfg, tmpl: ts, pool: newPool(cfg, trust.RootCAs)}, nil
 }
 

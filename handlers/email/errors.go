@@ -50,6 +50,10 @@ func (s stage) String() string {
 // codeClosing is the server's "service not available, closing".
 const codeClosing = 421
 
+// codeLoginFirst is the server's "authentication required", and its "must issue a
+// STARTTLS command first".
+const codeLoginFirst = 530
+
 // classify marks err with whose fault it is. It is the one place where that is
 // decided.
 func classify(err error, at stage) error {
@@ -132,12 +136,26 @@ func connectCure(err error, code int) string {
 	case errors.As(err, &cert):
 		return " (check server_name, or name the authority's certificate with ca_file)"
 	case strings.Contains(err.Error(), "does not support STARTTLS"):
-		return " (set tls: implicit if the port expects TLS at once)"
+		return " (this port has no encryption: set port: 587 if the server has it there, or tls: none for a server of your own network)"
+	case code == codeLoginFirst:
+		return loginCure(err.Error())
 	case code == 535, code == 534:
-		return " (check username, password and auth)"
+		return " (check password, then username: many providers want a password made for programs)"
+	case strings.Contains(err.Error(), "does not support SMTP AUTH type"):
+		return " (set auth: auto, which takes what the server offers)"
+	case errors.Is(err, gomail.ErrNoSupportedAuthDiscovered), strings.Contains(err.Error(), "does not support SMTP AUTH"):
+		return " (this port takes no login: take username and password out, or set the port where the server takes one, often 587)"
 	default:
 		return ""
 	}
+}
+
+// loginCure is the cure of a 530: what comes first is encryption or a login.
+func loginCure(reply string) string {
+	if strings.Contains(strings.ToUpper(reply), "TLS") {
+		return " (the server wants encryption first: set tls: mandatory)"
+	}
+	return " (the server wants a login: set username and password)"
 }
 
 func isNetwork(err error) bool {
@@ -181,6 +199,9 @@ func (c *conn) failed(err error) *failure {
 	if reply := c.replies.worst(command); reply != nil {
 		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
 		f.status = parseStatus(reply.Msg)
+		if f.code == codeLoginFirst {
+			f.text += loginCure(reply.Msg)
+		}
 		return f
 	}
 	f.text = sendText(send)

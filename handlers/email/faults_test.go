@@ -30,12 +30,12 @@ func connectFaults() []row {
 		{name: "no greeting within connect_timeout", fault: smtpsink.Fault{Stage: smtpsink.Connect, Hang: true}, class: "unavailable", text: "connect_timeout of 3s is over"},
 		{name: "EHLO and HELO answered 550", fault: smtpsink.Fault{Stage: smtpsink.Ehlo, Code: 550, Times: 2}, class: "unavailable", text: "550"},
 		{name: "EHLO answered 451 and HELO too", fault: smtpsink.Fault{Stage: smtpsink.Ehlo, Code: 451, Times: 2}, class: "unavailable", text: "451"},
-		{name: "STARTTLS not offered though mandatory", sink: smtpsink.Options{TLS: smtpsink.NoTLS}, config: func(c *Config) { c.TLS = TLSMandatory }, class: "unavailable", text: "does not support STARTTLS (set tls: implicit"},
+		{name: "STARTTLS not offered though mandatory", sink: smtpsink.Options{TLS: smtpsink.NoTLS}, config: func(c *Config) { c.TLS = TLSMandatory }, class: "unavailable", text: "does not support STARTTLS (this port has no encryption: set port: 587"},
 		{name: "STARTTLS answered 454", fault: smtpsink.Fault{Stage: smtpsink.STLS, Code: 454}, config: func(c *Config) { c.TLS = TLSMandatory }, class: "unavailable", text: "454"},
 		{name: "certificate of an unknown authority", config: func(c *Config) { c.TLS = TLSMandatory }, class: "unavailable", text: "name the authority's certificate with ca_file"},
 		{name: "TLS expected, greeting got", config: func(c *Config) { c.TLS = TLSImplicit }, class: "unavailable", text: "tls: first record does not look like a TLS handshake"},
-		{name: "AUTH not offered", config: func(c *Config) { c.Username, c.Password = "u", secret.New("p4ssw0rd") }, class: "unavailable", text: "does not support SMTP AUTH"},
-		{name: "AUTH answered 535", sink: auth, config: func(c *Config) { c.Username, c.Password = "u", secret.New("wr0ng!") }, class: "unavailable", text: "AUTH: 535"},
+		{name: "AUTH not offered", config: func(c *Config) { c.Username, c.Password = "u", secret.New("p4ssw0rd") }, class: "unavailable", text: "does not support SMTP AUTH (this port takes no login: take username and password out"},
+		{name: "AUTH answered 535", sink: auth, config: func(c *Config) { c.Username, c.Password = "u", secret.New("wr0ng!") }, class: "unavailable", text: "(check password, then username"},
 		{name: "AUTH answered 454", sink: auth, fault: smtpsink.Fault{Stage: smtpsink.Auth, Code: 454}, config: func(c *Config) { c.Username, c.Password = "u", secret.New("p4ssw0rd") }, class: "unavailable", text: "454"},
 		{name: "AUTH repeats the password", sink: auth, fault: smtpsink.Fault{Stage: smtpsink.Auth, Code: 535, Text: "no: p4ssw0rd AHUAcDRzc3cwcmQ="}, config: func(c *Config) { c.Username, c.Password = "u", secret.New("p4ssw0rd") }, class: "unavailable", text: "no: [redacted] [redacted]"},
 	}
@@ -45,7 +45,8 @@ func sessionFaults() []row {
 	auth := smtpsink.Options{Username: "u", Password: "p4ssw0rd"}
 	return []row{
 		// MAIL: the sender is ours.
-		{name: "MAIL answered 530, password wanted", sink: auth, class: "unavailable", text: "530"},
+		{name: "MAIL answered 530, password wanted", sink: auth, class: "unavailable", text: "(the server wants a login: set username and password)"},
+		{name: "MAIL answered 530, encryption wanted", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 530, Text: "5.7.0 Must issue a STARTTLS command first"}, class: "unavailable", text: "(the server wants encryption first: set tls: mandatory)"},
 		{name: "MAIL answered 550", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 550}, class: "unavailable", text: "giving the sender: 550"},
 		{name: "MAIL answered 452", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 452}, class: "unavailable", text: "452"},
 		{name: "MAIL answered 550 to a sender made of the event", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 550}, config: func(c *Config) { c.From = "{{ .Payload.email }}" }, class: "retry", text: "550"},

@@ -2,7 +2,6 @@ package email
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/mail"
 	"slices"
@@ -103,7 +102,7 @@ func (h *Handler) setAddresses(msg *gomail.Msg, data *tmpl.Data) (*mail.Address,
 	to, cc, bcc = unseen(to, seen), unseen(cc, seen), unseen(bcc, seen)
 	switch {
 	case len(seen) == 0:
-		return nil, errors.New("templates to, cc and bcc yield no recipient: fix the event, or the templates")
+		return nil, fmt.Errorf("no recipient: %s yields none: fix the event, or the template", h.recipients())
 	case len(seen) > maxRecipients:
 		return nil, fmt.Errorf("templates to, cc and bcc yield %d recipients: %d is the limit", len(seen), maxRecipients)
 	}
@@ -121,6 +120,16 @@ func (h *Handler) setAddresses(msg *gomail.Msg, data *tmpl.Data) (*mail.Address,
 		}
 	}
 	return from[0], nil
+}
+
+// recipients names the templates of the recipients by their own words.
+func (h *Handler) recipients() string {
+	const most = 200
+	var words []string
+	for _, t := range slices.Concat(h.tmpl.to, h.tmpl.cc, h.tmpl.bcc) {
+		words = append(words, fmt.Sprintf("%s: %s", t.Name(), oneline.Of(t.Source(), most)))
+	}
+	return oneline.Of(strings.Join(words, ", "), 2*most)
 }
 
 // addresses renders templates and parses what they yield. A nil template

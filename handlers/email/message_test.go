@@ -178,8 +178,8 @@ func TestBadEventsAreDeadAtOnce(t *testing.T) {
 	s := startSink(t, smtpsink.Options{})
 	for payload, want := range map[string]string{
 		`{"name":"secret"}`:                           `template "to", line 1, at {{ .Payload.email }}`,
-		`{"email":null,"name":"secret"}`:              `template "to"`,
-		`{"email":"","name":"secret"}`:                "yield no recipient",
+		`{"email":null,"name":"secret"}`:              `template "to", line 1, at {{ .Payload.email }}: `,
+		`{"email":"","name":"secret"}`:                "no recipient: to: {{ .Payload.email }} yields none",
 		`{"email":"secret","name":"x"}`:               `template "to" yields is no e-mail address`,
 		`{"email":"a@example.com"}`:                   `template "text", line 1, at {{ .Payload.name }}`,
 		`{"email":"a@example.com\nb@c.d","name":"x"}`: "line end",

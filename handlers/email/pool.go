@@ -1,6 +1,7 @@
 package email
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -239,7 +240,7 @@ func (p *pool) auth() gomail.Option {
 }
 
 func (p *pool) tls() *tls.Config {
-	return &tls.Config{ServerName: p.cfg.ServerName, RootCAs: p.cas, MinVersion: tls.VersionTLS12}
+	return &tls.Config{ServerName: cmp.Or(p.cfg.ServerName, p.cfg.Host), RootCAs: p.cas, MinVersion: tls.VersionTLS12}
 }
 
 // clean makes a text fit for an error: one line, not long, and without the

@@ -114,16 +114,19 @@ type SASL struct {
 	AllowUnencrypted bool `json:"allow_unencrypted,omitempty" yaml:"allow_unencrypted,omitempty" jsonschema_description:"Send a readable password or token without TLS to other machines."`
 }
 
-// withDefaults returns a copy with every default filled in.
-func (c Config) withDefaults() Config {
+// WithDefaults returns a copy with every default filled in.
+func (c Config) WithDefaults() Config {
+	c.Config = c.Config.WithDefaults()
 	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
 	c.Compression = cmp.Or(c.Compression, CompressionNone)
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
 	c.DeliveryTimeout = cmp.Or(c.DeliveryTimeout, defaultDeliveryTimeout)
-	c.TransactionalID = cmp.Or(c.TransactionalID, defaultTxnPrefix)
+	if c.Transactional {
+		c.TransactionalID = cmp.Or(c.TransactionalID, defaultTxnPrefix)
+	}
 	return c
 }
 
 // Within returns how long a batch may take until the handler gives up on it: the delivery
 // timeout.
-func (c Config) Within() time.Duration { return c.withDefaults().DeliveryTimeout }
+func (c Config) Within() time.Duration { return c.WithDefaults().DeliveryTimeout }

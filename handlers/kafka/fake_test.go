@@ -398,7 +398,7 @@ func TestBatchesAtOnce(t *testing.T) {
 
 // BenchmarkRecord is the making of one record.
 func BenchmarkRecord(b *testing.B) {
-	e, err := newEncoder(Config{Brokers: []string{"a"}, Topic: "t"}.withDefaults())
+	e, err := newEncoder(Config{Brokers: []string{"a"}, Topic: "t"}.WithDefaults())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -24,6 +24,14 @@ type Config struct {
 	Payload *bool `json:"payload,omitempty" yaml:"payload,omitempty" jsonschema_description:"Whether the payload is in the line; true by default. Leave it out where payloads must not get into logs."`
 }
 
+// WithDefaults returns a copy with the defaults filled in.
+func (c Config) WithDefaults() Config {
+	if c.Payload == nil {
+		c.Payload = new(true)
+	}
+	return c
+}
+
 // Validate returns nil: every Config is valid.
 func (Config) Validate() error { return nil }
 

@@ -7,6 +7,7 @@
 package message
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -60,6 +61,16 @@ type Config struct {
 	// Source is the CloudEvents attribute "source", a URI reference that is
 	// unique together with the event's id; the default is "/notifyd".
 	Source string `json:"cloudevents_source,omitempty" yaml:"cloudevents_source,omitempty" jsonschema_description:"The CloudEvents attribute source, such as /shop/orders; /notifyd by default."`
+}
+
+// WithDefaults returns a copy with the defaults filled in: without CloudEvents there is
+// no source.
+func (c Config) WithDefaults() Config {
+	c.Format = cmp.Or(c.Format, Payload)
+	if c.Format != Payload {
+		c.Source = cmp.Or(c.Source, defaultSource)
+	}
+	return c
 }
 
 // Validate returns all mistakes at once, joined, each as a field.Error.

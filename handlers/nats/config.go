@@ -72,8 +72,9 @@ type Config struct {
 	AckTimeout time.Duration `json:"ack_timeout,omitempty" yaml:"ack_timeout,omitempty" jsonschema_description:"Longest wait for the acknowledgement of an event. 5s by default."`
 }
 
-// withDefaults returns a copy with every default filled in.
-func (c Config) withDefaults() Config {
+// WithDefaults returns a copy with every default filled in.
+func (c Config) WithDefaults() Config {
+	c.Config = c.Config.WithDefaults()
 	c.Mode = cmp.Or(c.Mode, ModeJetStream)
 	c.ClientName = cmp.Or(c.ClientName, defaultClientName)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
@@ -84,6 +85,6 @@ func (c Config) withDefaults() Config {
 // Within returns how long a batch may take until the handler gives up on it: connecting to
 // each server, and the wait for acknowledgements.
 func (c Config) Within() time.Duration {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	return c.ConnectTimeout*time.Duration(len(c.Servers)) + c.AckTimeout
 }

@@ -56,7 +56,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err

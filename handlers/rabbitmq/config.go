@@ -94,9 +94,9 @@ type Config struct {
 	// required without Exchange.
 	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Template of the routing key; the event's type by default. Required without exchange."`
 	message.Config
-	// Priority is the message's priority, 0 to 255 (template). One that yields
-	// "" is none.
-	Priority string `json:"priority,omitempty" yaml:"priority,omitempty" jsonschema_description:"Template of the priority, 0 to 255; none where it yields nothing."`
+	// MessagePriority is the message's priority, 0 to 255 (template). One that
+	// yields "" is none. The setting "priority" is the destination's own.
+	MessagePriority string `json:"message_priority,omitempty" yaml:"message_priority,omitempty" jsonschema_description:"Template of the message's priority, 0 to 255; none where it yields nothing. priority is that of the destination."`
 	// Expiration is how long the message is worth anything (template): a
 	// duration such as 30s, or milliseconds. One that yields "" is none.
 	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Template of the time after which queues drop the message, as 30s or as milliseconds; none where it yields nothing."`
@@ -180,9 +180,20 @@ type Binding struct {
 // IsZero reports whether there is nothing to declare.
 func (d Declare) IsZero() bool { return len(d.Exchanges)+len(d.Queues)+len(d.Bindings) == 0 }
 
-// withDefaults returns a copy with every default filled in that does not
-// depend on the URL: see target.
-func (c Config) withDefaults() Config {
+// WithDefaults returns a copy with every default filled in but that of the user. With a
+// URL, what stands in the URL is left out: see target.
+func (c Config) WithDefaults() Config {
+	c.Config = c.Config.WithDefaults()
+	if c.URL.IsZero() {
+		c.Host = cmp.Or(c.Host, defaultHost)
+		c.Vhost = cmp.Or(c.Vhost, "/")
+		if c.Port == 0 {
+			c.Port = defaultPort
+			if c.TLS != nil {
+				c.Port = defaultPortTLS
+			}
+		}
+	}
 	c.Auth = cmp.Or(c.Auth, AuthPlain)
 	c.ConnectionName = cmp.Or(c.ConnectionName, defaultName)
 	c.AppID = cmp.Or(c.AppID, defaultAppID)
@@ -198,6 +209,6 @@ func (c Config) withDefaults() Config {
 // Within returns how long a batch of up to 1,000 events may take until the
 // handler itself gives up on it: connect_timeout and confirm_timeout together.
 func (c Config) Within() time.Duration {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	return c.ConnectTimeout + c.ConfirmTimeout
 }

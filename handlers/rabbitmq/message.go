@@ -37,7 +37,7 @@ func parseTemplates(c Config) (*templates, error) {
 	}{
 		{"exchange", c.Exchange, &ts.exchange, check(name)},
 		{"routing_key", c.RoutingKey, &ts.routingKey, check(name)},
-		{"priority", c.Priority, &ts.priority, check(priority)},
+		{"message_priority", c.MessagePriority, &ts.priority, check(priority)},
 		{"expiration", c.Expiration, &ts.expiration, check(expiration)},
 	} {
 		if s.text == "" {

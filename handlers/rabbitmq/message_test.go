@@ -21,7 +21,7 @@ func TestMessage(t *testing.T) {
 	b := broker{t, testenv.RabbitMQ(t).URL}
 	cfg := to(b.url, "")
 	cfg.Exchange = "shop.{{ .Event.AggregateType }}"
-	cfg.Priority = `{{ get .Headers "priority" | default "" }}`
+	cfg.MessagePriority = `{{ get .Headers "priority" | default "" }}`
 	cfg.Expiration = `{{ get .Headers "ttl" | default "" }}`
 	cfg.Declare = rabbitmq.Declare{
 		Exchanges: []rabbitmq.Exchange{{Name: "shop.order"}},
@@ -60,7 +60,7 @@ func TestPriorityAndExpiration(t *testing.T) {
 	b := broker{t, testenv.RabbitMQ(t).URL}
 	b.queue("q", amqp.Table{"x-max-priority": int64(9)})
 	cfg := to(b.url, "q")
-	cfg.Priority, cfg.Expiration = "{{ .Payload.urgency }}", "{{ .Payload.ttl }}"
+	cfg.MessagePriority, cfg.Expiration = "{{ .Payload.urgency }}", "{{ .Payload.ttl }}"
 	h := open(t, cfg)
 	batch := events(1, 3)
 	batch[0].Payload = json.RawMessage(`{"urgency": 0, "ttl": "1h"}`)

@@ -46,7 +46,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	h := &Handler{cfg: cfg}
 	var errs []error
 	ts, err := parseTemplates(cfg)

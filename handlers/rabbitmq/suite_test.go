@@ -126,7 +126,7 @@ func faults() []fault {
 			e.Headers = map[string]string{"CC": "elsewhere"}
 		}},
 		{name: "a field that the template does not find", config: func(c *rabbitmq.Config) { c.RoutingKey = "{{ .Payload.to }}" }, class: delivery.ClassEvent, dead: true, text: `template "routing_key"`},
-		{name: "a priority that is none", config: func(c *rabbitmq.Config) { c.Priority = "{{ .Headers.tenant }}" }, class: delivery.ClassEvent, dead: true, text: `template "priority"`},
+		{name: "a priority that is none", config: func(c *rabbitmq.Config) { c.MessagePriority = "{{ .Headers.tenant }}" }, class: delivery.ClassEvent, dead: true, text: `template "message_priority"`},
 		{name: "an expiration that is none", config: func(c *rabbitmq.Config) { c.Expiration = "{{ .Headers.tenant }}" }, class: delivery.ClassEvent, dead: true, text: `template "expiration"`},
 		{name: "a routing key that is too long", config: func(c *rabbitmq.Config) {
 			c.RoutingKey = "{{ .Headers.tenant }}" + strings.Repeat("x", 255)

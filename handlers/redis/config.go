@@ -96,21 +96,26 @@ type Config struct {
 	ReadTimeout    time.Duration `json:"read_timeout,omitempty" yaml:"read_timeout,omitempty" jsonschema_description:"Longest wait for the answers to a batch. 5s by default."`
 }
 
-// withDefaults returns a copy with every default filled in.
-func (c Config) withDefaults() Config {
-	c.PayloadField = cmp.Or(c.PayloadField, defaultPayloadField)
+// WithDefaults returns a copy with every default filled in.
+func (c Config) WithDefaults() Config {
+	c.Config = c.Config.WithDefaults()
+	if c.Stream != "" {
+		c.PayloadField = cmp.Or(c.PayloadField, defaultPayloadField)
+	}
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, defaultMaxMessageBytes)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
 	c.ReadTimeout = cmp.Or(c.ReadTimeout, defaultReadTimeout)
-	c.WaitTimeout = cmp.Or(c.WaitTimeout, defaultWaitTimeout)
+	if c.WaitReplicas != 0 {
+		c.WaitTimeout = cmp.Or(c.WaitTimeout, defaultWaitTimeout)
+	}
 	return c
 }
 
 // Within returns how long a batch may take until the handler gives up on it: all timeouts
 // together, that for replicas where they are waited for.
 func (c Config) Within() time.Duration {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	return c.ConnectTimeout + c.WriteTimeout + c.ReadTimeout + c.waitTimeout()
 }
 

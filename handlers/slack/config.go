@@ -2,6 +2,7 @@ package slack
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"github.com/notifyd/notifyd/delivery"
@@ -68,15 +69,14 @@ type Config struct {
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting included; below timeout. 15s by default."`
 }
 
-// withDefaults returns a copy with every default filled in.
-func (c Config) withDefaults() Config {
-	c.APIURL = cmp.Or(c.APIURL, defaultAPIURL)
-	if c.APIURL[len(c.APIURL)-1] != '/' {
-		c.APIURL += "/" // the name of the method is put behind it
+// WithDefaults returns a copy with every default filled in.
+func (c Config) WithDefaults() Config {
+	if c.WebhookURL.IsZero() {
+		c.APIURL = strings.TrimSuffix(cmp.Or(c.APIURL, defaultAPIURL), "/") + "/" // the name of the method is put behind it
 	}
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
 	return c
 }
 
 // Within returns how long one request may take until the handler gives up on it.
-func (c Config) Within() time.Duration { return c.withDefaults().RequestTimeout }
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }

@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
@@ -15,13 +13,6 @@ import (
 // sampleText stands for every value of a payload. The quote in it breaks the
 // JSON of a template that writes values without the function json.
 const sampleText = `sample "1"`
-
-// fieldPath finds what a template takes from a payload: .Payload.a.b, and a.b in
-// get .Payload "a.b".
-var fieldPath = regexp.MustCompile(`\.Payload((?:\.[A-Za-z_][A-Za-z0-9_]*)+)|\.Payload\s+"([A-Za-z0-9_.]+)"`)
-
-// headerName finds the same for headers.
-var headerName = regexp.MustCompile(`\.Headers(?:\.([A-Za-z_][A-Za-z0-9_]*)|\s+"([^"]+)")`)
 
 // trySample renders a template of blocks with an event that has what the
 // template asks for, as far as that can be guessed, and checks what it yields.
@@ -35,7 +26,7 @@ func trySample(t *tmpl.Template) error {
 	}
 	// A value may have to be a number or a time for the template to work.
 	for _, leaf := range []any{sampleText, json.Number("1"), "2026-01-02T03:04:05Z"} {
-		text, err := t.Render(sample(t, leaf))
+		text, err := t.Render(t.Sample(sampleText, leaf))
 		if err != nil {
 			continue
 		}
@@ -118,35 +109,4 @@ func holdsSample(raw json.RawMessage) bool {
 		return false
 	}
 	return inside(v, false)
-}
-
-// sample returns an event that has what t asks for.
-func sample(t *tmpl.Template, leaf any) *tmpl.Data {
-	text, _ := t.Constant()
-	payload, headers := make(map[string]any), make(map[string]string)
-	for _, m := range fieldPath.FindAllStringSubmatch(text, -1) {
-		path := strings.Split(strings.TrimPrefix(m[1]+m[2], "."), ".")
-		at := payload
-		for i, key := range path {
-			next, isObject := at[key].(map[string]any)
-			switch {
-			case i == len(path)-1 && !isObject:
-				at[key] = leaf
-			case !isObject:
-				next = make(map[string]any)
-				at[key] = next
-			}
-			at = next
-		}
-	}
-	for _, m := range headerName.FindAllStringSubmatch(text, -1) {
-		headers[m[1]+m[2]] = sampleText
-	}
-	return &tmpl.Data{
-		Event: tmpl.Event{
-			ID: 1, Type: sampleText, AggregateType: sampleText, AggregateID: sampleText,
-			CreatedAt: time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC), Attempt: 1, Destination: "sample",
-		},
-		Payload: payload, Headers: headers,
-	}
 }

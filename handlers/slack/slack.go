@@ -50,7 +50,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err // Validate has found it already
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	h := &Handler{
 		cfg: cfg, templates: ts, gate: newGate(perChannel), transport: newTransport(conf),
 		redact: redactor(cfg.Token.Reveal(), cfg.WebhookURL.Reveal()),

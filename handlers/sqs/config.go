@@ -72,14 +72,17 @@ type Config struct {
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request of up to ten messages, connecting and credentials included; below timeout. 15s by default."`
 }
 
-// withDefaults returns a copy with every default filled in that needs no
+// WithDefaults returns a copy with every default filled in that needs no
 // environment.
-func (c Config) withDefaults() Config {
+func (c Config) WithDefaults() Config {
+	c.Config = c.Config.WithDefaults()
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
-	c.RoleSessionName = cmp.Or(c.RoleSessionName, defaultSessionName)
+	if c.AssumeRoleARN != "" {
+		c.RoleSessionName = cmp.Or(c.RoleSessionName, defaultSessionName)
+	}
 	c.Region = cmp.Or(c.Region, regionOf(c.QueueURL))
 	return c
 }
 
 // Within returns how long one request may take until the handler gives up on it.
-func (c Config) Within() time.Duration { return c.withDefaults().RequestTimeout }
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }

@@ -132,7 +132,7 @@ var queues atomic.Int64
 func newQueue(tb testing.TB, endpoint, suffix string, attributes map[string]string) *queue {
 	tb.Helper()
 	q := &queue{name: fmt.Sprintf("t-%d-%d%s", os.Getpid(), queues.Add(1), suffix)}
-	cfg := config(endpoint).withDefaults()
+	cfg := config(endpoint).WithDefaults()
 	client, transport, err := newClient(cfg, nil)
 	if err != nil {
 		tb.Fatal(err)

@@ -51,7 +51,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	enc, err := newEncoder(cfg)
 	if err != nil {
 		return nil, err

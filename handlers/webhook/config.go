@@ -106,11 +106,15 @@ type Config struct {
 	HostConcurrency int `json:"host_concurrency,omitempty" yaml:"host_concurrency,omitempty" jsonschema_description:"Most requests at once to one host, with dynamic_host. No limit by default."`
 }
 
-// withDefaults returns a copy with every default filled in.
-func (c Config) withDefaults() Config {
+// WithDefaults returns a copy with every default filled in.
+func (c Config) WithDefaults() Config {
 	c.Method = cmp.Or(c.Method, "POST")
 	c.IDPrefix = cmp.Or(c.IDPrefix, defaultIDPrefix)
-	c.ContentType = cmp.Or(c.ContentType, defaultContentType)
+	if c.Body != "" {
+		c.ContentType = cmp.Or(c.ContentType, defaultContentType)
+	} else {
+		c.Config = c.Config.WithDefaults()
+	}
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout)
 	c.TLSTimeout = cmp.Or(c.TLSTimeout, defaultTLSTimeout)
 	c.ResponseTimeout = cmp.Or(c.ResponseTimeout, defaultResponseTimeout)
@@ -125,4 +129,4 @@ func (c Config) withDefaults() Config {
 }
 
 // Within returns how long one request may take until the handler gives up on it.
-func (c Config) Within() time.Duration { return c.withDefaults().RequestTimeout }
+func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }

@@ -43,8 +43,15 @@ func TestValidConfigs(t *testing.T) {
 		"networks": func(c *Config) { c.Addresses, c.AllowAddresses = AddressesPublic, []string{"10.1.0.0/16", "fd00::1"} },
 		"secrets":  func(c *Config) { c.SigningSecrets = secrets(oldSecret, newSecret) },
 		"body":     func(c *Config) { c.Body, c.ContentType = "x", "text/plain; charset=utf-8" },
-		"headers":  func(c *Config) { c.Headers = map[string]string{"X-Api-Key": "k", "Idempotency-Key": "{{ .Event.ID }}"} },
-		"limits":   func(c *Config) { c.RateLimit = 0.1 },
+		"JSON of values": func(c *Config) {
+			c.Body = `{"a": {{ json .Payload.a }}, "b": "{{ .Payload.b }}", "c": {{ .Payload.c }}}`
+		},
+		"JSON, if":             func(c *Config) { c.Body = `{{ if .Payload.a }}{"a": 1}{{ end }}` },
+		"JSON of loops":        func(c *Config) { c.Body = `[{{ range .Payload.list }}{{ json . }},{{ end }}0]` },
+		"JSON of the payload":  func(c *Config) { c.Body = `{{ json .Payload }}` },
+		"no JSON, and says so": func(c *Config) { c.Body, c.ContentType = "{{ .Payload.a }},", "text/csv" },
+		"headers":              func(c *Config) { c.Headers = map[string]string{"X-Api-Key": "k", "Idempotency-Key": "{{ .Event.ID }}"} },
+		"limits":               func(c *Config) { c.RateLimit = 0.1 },
 	} {
 		c := valid()
 		change(&c)
@@ -81,6 +88,9 @@ var mistakes = map[string]func(*Config){
 	"content_type: is of use with body only":      func(c *Config) { c.ContentType = "text/plain" },
 	"content_type: must be a media type":          func(c *Config) { c.Body, c.ContentType = "x", "text plain\r\n" },
 	`body: template "body", line 1`:               func(c *Config) { c.Body = "{{" },
+	"body: yields no JSON, whatever the event":    func(c *Config) { c.Body = `{"a": {{ json .Payload.a }},}` },
+	"body: yields no JSON, whatever":              func(c *Config) { c.Body = `order {{ .Payload.a }}` },
+	"body: yields no JSON":                        func(c *Config) { c.Body = `{"a": 1` },
 	"id_prefix: must be at most 64 letters":       func(c *Config) { c.IDPrefix = "a.b" },
 	"headers.X: holds a line end":                 func(c *Config) { c.Headers = map[string]string{"X": "a\r\nb"} },
 	`headers.X: template "headers.X"`:             func(c *Config) { c.Headers = map[string]string{"X": "{{"} },

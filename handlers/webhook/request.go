@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,8 @@ func (c Config) templates() (body *tmpl.Template, headers map[string]*tmpl.Templ
 	if c.Body != "" {
 		if body, err = tmpl.Text("body", c.Body); err != nil {
 			errs = append(errs, field.Errorf("body", "%w", err))
+		} else if isJSON(cmp.Or(c.ContentType, defaultContentType)) && neverJSON(body) {
+			errs = append(errs, field.Errorf("body", "yields no JSON, whatever the event: write values as {{ json .Payload.name }}, with no comma after the last one, or set content_type"))
 		}
 	}
 	headers = make(map[string]*tmpl.Template)
@@ -53,6 +56,23 @@ func (c Config) templates() (body *tmpl.Template, headers map[string]*tmpl.Templ
 		headers[name] = t
 	}
 	return body, headers, errors.Join(errs...)
+}
+
+// neverJSON reports whether no sample of an event makes JSON of a template. Where values
+// stand in quotes, or without, the right ones may: it is a mistake only where none does.
+func neverJSON(t *tmpl.Template) bool {
+	tried := false
+	for _, leaf := range []any{"sample", json.Number("1"), true, "2026-01-02T03:04:05Z"} {
+		text, err := t.Render(t.Sample("sample", leaf))
+		switch {
+		case err != nil: // a loop over what cannot be guessed, for example
+		case strings.TrimSpace(text) == "", json.Valid([]byte(text)): // or a condition that the sample does not meet
+			return false
+		default:
+			tried = true
+		}
+	}
+	return tried
 }
 
 // draft is a request but for what belongs to one attempt: the time and the

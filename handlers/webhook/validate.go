@@ -104,7 +104,7 @@ func (c Config) network() error {
 	_, errs := parseProxy(c.ProxyURL)
 	_, allowed := parseNetworks(c.AllowAddresses)
 	errs = errors.Join(errs, allowed)
-	full := c.withDefaults()
+	full := c.WithDefaults()
 	if len(c.AllowAddresses) > 0 && full.Addresses == AddressesAny {
 		errs = errors.Join(errs, field.Errorf("allow_addresses", "is of no use with addresses: any: set addresses: public, or take it out"))
 	}
@@ -155,7 +155,7 @@ func (c Config) limits() error {
 		field.Timeout("response_timeout", c.ResponseTimeout, 0, defaultResponseTimeout),
 		field.Timeout("request_timeout", c.RequestTimeout, 0, defaultRequestTimeout),
 	}
-	if full := c.withDefaults(); full.ResponseTimeout > full.RequestTimeout {
+	if full := c.WithDefaults(); full.ResponseTimeout > full.RequestTimeout {
 		errs = append(errs, field.Errorf("response_timeout", "of %v must not be longer than request_timeout, which is %v", full.ResponseTimeout, full.RequestTimeout))
 	}
 	if c.RateLimit < 0 || math.IsNaN(c.RateLimit) || math.IsInf(c.RateLimit, 0) || c.RateLimit > maxRate {

@@ -68,7 +68,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	h := &Handler{
 		cfg: cfg, jsonBody: isJSON(cfg.ContentType), authorization: authorizationOf(cfg), network: &network{},
 		places: newPlaces(cfg.RateLimit, cfg.HostConcurrency), staleAfter: defaultStaleAfter,

@@ -60,11 +60,20 @@ func NewLogger(w io.Writer, level, format string) *slog.Logger {
 	if err := least.UnmarshalText([]byte(level)); err != nil {
 		least = slog.LevelInfo // flags and configuration are checked elsewhere
 	}
-	options := &slog.HandlerOptions{Level: least}
+	options := &slog.HandlerOptions{Level: least, ReplaceAttr: readable}
 	if format == "text" || format == "auto" && IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// readable writes a duration with its unit, as "1.5s": JSON would have nanoseconds, and no
+// word of it.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // IsTerminal reports whether w is a terminal.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestOneOf(t *testing.T) {
@@ -41,5 +42,17 @@ func TestIsTerminal(t *testing.T) {
 	defer func() { _ = f.Close() }()
 	if IsTerminal(f) || IsTerminal(&bytes.Buffer{}) {
 		t.Error("a file or a buffer is a terminal")
+	}
+}
+
+// TestDurationsHaveUnits in both formats: JSON would count nanoseconds.
+func TestDurationsHaveUnits(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{"json": `"after":"1.5s"`, "text": "after=1.5s"} {
+		var b strings.Builder
+		NewLogger(&b, "info", format).WithGroup("g").Info("m", "after", 1500*time.Millisecond, "n", 3)
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%s: %s", format, b.String())
+		}
 	}
 }

@@ -44,6 +44,17 @@ func TestYAMLOddities(t *testing.T) {
 		"list as key":        {head + "? [a]\n: 1\n", "2:3: a key must be a name, not a list or a mapping"},
 		"tag":                {head + "log: {level: !vault secret}\n", "YAML tags with an exclamation mark are not supported in log.level"},
 		"binary":             {head + "log: {level: !!binary aGk=}\n", "YAML tags with an exclamation mark are not supported in log.level"},
+		"bare star":          {head + "routes:\n  - match: *\n    to: a\n", `text that starts with * must be in quotes, such as "*"`},
+		"star in a flow":     {head + "routes: [{match: *, to: a}]\n", `text that starts with * must be in quotes, such as "*"`},
+		"star and a word":    {head + "routes:\n  - match: *.created\n", `text that starts with * must be in quotes, such as "*"`},
+		"template":           {head + "database:\n  url: {{ .Payload.x }}\n", `3:8: database.url: a template must be in quotes: "{{ ... }}"`},
+		"template in a list": {head + "alerts: {to: [{{ .Payload.x }}]}\n", `alerts.to: a template must be in quotes`},
+		"template and text":  {head + "database:\n  url: {{ .Payload.x }} y\n  schema: x\n", `a template must be in quotes: "{{ ... }}"`},
+		"colon in a value":   {head + "database:\n  schema: a: b\n", "3:12: not valid YAML: mapping values are not allowed in this context (text with a colon and a space in it must be in quotes)"},
+		"indented further":   {head + "log:\n  level: info\n   format: json\n", "(is the line before it indented otherwise, or a quote missing?)"},
+		"shell variable":     {head + "database: {url: $HUNTER2}\n", "2:17: database.url: a variable is written ${env:NAME}, $NAME is not expanded: write $$ for a dollar sign"},
+		"variable in a URL":  {head + "database: {url: 'postgres://u:$HUNTER2@h/d'}\n", "database.url: a variable is written ${env:NAME}"},
+		"variable, number":   {head + "relay: {batch: $BATCH}\n", "relay.batch: a variable is written ${env:NAME}"},
 		"unknown alias":      {head + "database: {url: *hunter2}\n", "text that starts with * must be in quotes"},
 		"cyclic alias":       {head + "relay: &r {batch: *r}\n", "the anchor contains itself in relay.batch"},
 		"cyclic merge":       {head + "relay: &r {<<: *r}\n", "the anchor contains itself in relay"},
@@ -217,10 +228,10 @@ func TestFindAndLoad(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("err = %v", err)
 	}
-	if _, err := config.Load(path, registry(), env()); err != nil {
+	if _, err := config.Load(path, "", registry(), env()); err != nil {
 		t.Error(err)
 	}
-	_, err = config.Load(path+".not", registry(), env())
+	_, err = config.Load(path+".not", "", registry(), env())
 	var list *config.Error
 	if !errors.As(err, &list) || err.Error() != path+".not: cannot be read: no such file or directory" {
 		t.Errorf("err = %v", err)

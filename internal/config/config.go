@@ -110,6 +110,11 @@ type Alerts struct {
 	OldestWaiting time.Duration `yaml:"oldest_waiting" jsonschema_description:"How long an event may wait, retries included, before an alert reports it; 0 for never."`
 }
 
+// alertKinds are the words of alerts.on.
+func alertKinds() []string {
+	return []string{"dead_letter", "destination", "database", "listener", "waiting"}
+}
+
 // Destinations are the destinations in the order of the file.
 type Destinations []Destination
 

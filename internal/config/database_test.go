@@ -17,7 +17,7 @@ func TestLoadDatabase(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return LoadDatabase(path, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+		return LoadDatabase(path, "", func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	}
 	const rest = `
 destinations:
@@ -53,7 +53,10 @@ nonsense: 1
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := LoadDatabase(filepath.Join(t.TempDir(), "none.yaml"), nil); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+	if _, err := load("&a {<<: *a, version: 1}", nil); err == nil || !strings.Contains(err.Error(), "the anchor contains itself") {
+		t.Errorf("a file that merges itself: %v", err)
+	}
+	if _, err := LoadDatabase(filepath.Join(t.TempDir(), "none.yaml"), "", nil); err == nil || !strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("no file: %v", err)
 	}
 }

@@ -77,7 +77,7 @@ func (d *decoder) decodeSpecial(n *node, v reflect.Value, path string) bool {
 }
 
 // scrub removes secret values from a message of other code.
-func (d *decoder) scrub(message string) string { return scrub(message, d.expand.values) }
+func (d *decoder) scrub(message string) string { return scrub(message, "", d.expand.values) }
 
 // decodeStruct fills fields from a mapping and reports the keys without a field.
 func (d *decoder) decodeStruct(n *node, path string, fields []setting) {

@@ -19,8 +19,9 @@ type fileDecoder struct {
 	places   map[string]Mistake // positions of the destinations
 }
 
-// destinations fills the list from the mapping under the key "destinations".
-func (d *fileDecoder) destinations(n *node) Destinations {
+// destinations fills the list from the mapping under the key "destinations". With
+// names, it holds nothing but their types and what concerns order.
+func (d *fileDecoder) destinations(n *node, names bool) Destinations { //nolint:revive // the part that is read
 	const path = "destinations"
 	if n == nil || n.kind == kindNull {
 		return nil
@@ -36,7 +37,11 @@ func (d *fileDecoder) destinations(n *node) Destinations {
 		if !destinationNameRegexp.MatchString(e.name) {
 			d.list.add(e.value.key, at, "the destination name %s must be at most 63 letters, digits, - _ and . and start with a letter or digit", showKey(e.name))
 		}
-		if dest, ok := d.destination(e.name, e.value, at); ok {
+		read := d.destination
+		if names {
+			read = d.named
+		}
+		if dest, ok := read(e.name, e.value, at); ok {
 			all = append(all, dest)
 		}
 	}
@@ -70,6 +75,20 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 	dest.Type = header.Type
 	d.validate(dest.validateLane(), n, path)
 	d.validate(dest.Settings.Validate(), n, path)
+	return dest, true
+}
+
+// named decodes what [LoadRoutes] wants of a destination.
+func (d *fileDecoder) named(name string, n *node, path string) (Destination, bool) {
+	dest := Destination{Name: name, Lane: defaultLane()}
+	if n.kind == kindNull {
+		return dest, true
+	}
+	header := struct {
+		Type string `yaml:"type"`
+	}{}
+	d.decodeStruct(n, path, settingsOf(reflect.ValueOf(&header).Elem(), reflect.ValueOf(&dest.Lane).Elem()))
+	dest.Type = header.Type
 	return dest, true
 }
 
@@ -124,6 +143,6 @@ func (d *fileDecoder) validate(err error, n *node, path string) {
 		if relative != "" && d.list.explains(at) {
 			continue
 		}
-		d.list.add(locate(n, relative), at, "%s%s", prefix(at), d.scrub(oneLine(message(e))))
+		d.list.add(locate(n, relative), at, "%s%s", prefix(at), scrub(oneLine(message(e)), own(e), d.expand.values))
 	}
 }

@@ -151,7 +151,7 @@ func flattenConfig(c *Config) (all []leaf) {
 	shown, actual := printer{origins: *c.origins}, printer{reveal: true}
 	for _, s := range settingsOf(reflect.ValueOf(c).Elem()) {
 		if s.name != "destinations" && s.name != "routes" {
-			all = flatten(all, s.name, shown.encode(s.targets[0], s.name), actual.encode(s.targets[0], s.name))
+			all = flatten(all, s.name, shown.setting(s, ""), actual.setting(s, ""))
 		}
 	}
 	return all
@@ -160,9 +160,8 @@ func flattenConfig(c *Config) (all []leaf) {
 func flattenDestination(c *Config, d Destination) (all []leaf) {
 	shown, actual := printer{origins: *c.origins}, printer{reveal: true}
 	path := "destinations." + d.Name
-	for _, s := range settingsOf(reflect.ValueOf(&d.Lane).Elem(), reflect.Indirect(reflect.ValueOf(d.Settings))) {
-		at := join(path, s.name)
-		all = flatten(all, at, shown.encode(s.targets[0], at), actual.encode(s.targets[0], at))
+	for _, s := range d.effective() {
+		all = flatten(all, join(path, s.name), shown.setting(s, path), actual.setting(s, path))
 	}
 	return all
 }

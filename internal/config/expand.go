@@ -10,6 +10,12 @@ import (
 	"strings"
 )
 
+// variable matches what a shell would expand, where a text is nothing else, or a URL.
+var variable = regexp.MustCompile(`^\$[A-Z_][A-Z0-9_]*$|^[A-Za-z][A-Za-z0-9+.-]*://(?:\S*[^$\s])?\$[A-Z_][A-Z0-9_]+(?:[^A-Za-z0-9_\s]\S*)?$`)
+
+// shellVariable reports whether a text of the file has a variable as shells write it.
+func shellVariable(s string) bool { return variable.MatchString(s) }
+
 // LookupEnv returns an environment variable and whether it is set, as
 // os.LookupEnv does.
 type LookupEnv func(name string) (string, bool)
@@ -22,8 +28,10 @@ var (
 
 	// The messages do not repeat the text: "${" may be part of a password.
 	errUnknownExpansion = errors.New("only ${env:NAME}, ${env:NAME:-default} and ${file:PATH} are expanded: write $$ for a dollar sign")
+	errShellVariable    = errors.New("a variable is written ${env:NAME}, $NAME is not expanded: write $$ for a dollar sign")
 	errOpenExpansion    = errors.New("${ without a closing brace: write $$ for a dollar sign")
 	errNestedExpansion  = errors.New("an expansion inside an expansion is not supported")
+	errRedacted         = errors.New(redacted + " stands for a secret that was not shown when this was printed: write the secret in its place, best as ${env:NAME} or ${file:PATH}")
 	errEnvName          = errors.New("the name in ${env:NAME} must be letters, digits and underscores")
 	errFileName         = errors.New("${file:PATH} names no file")
 )
@@ -81,6 +89,9 @@ func (x *expander) expand(s string) (text string, used bool, errs []error) {
 
 // value returns the value of the expression between the braces.
 func (x *expander) value(inner string) (string, error) {
+	if inner == redactedName {
+		return "", errRedacted
+	}
 	if strings.Contains(inner, "${") {
 		return "", errNestedExpansion
 	}

@@ -65,7 +65,7 @@ func TestExpandedFilesAreRelativeToTheConfiguration(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "url"), []byte("postgres://h/db\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(path, registry(), env())
+	c, err := config.Load(path, "", registry(), env())
 	if err != nil {
 		t.Fatal(err)
 	}

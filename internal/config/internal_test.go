@@ -66,27 +66,109 @@ func TestRedactConnection(t *testing.T) {
 	t.Parallel()
 	cases := map[string]string{
 		"":                                   "",
-		"postgres://u:p@h:5432/db":           "postgres://u:[redacted]@h:5432/db",
+		"postgres://u:p@h:5432/db":           "postgres://u:${redacted}@h:5432/db",
 		"postgres://u@h/db":                  "postgres://u@h/db",
 		"postgres://h/db":                    "postgres://h/db",
-		"postgres://u:p@w@h/db":              "postgres://u:[redacted]@h/db",
-		"postgres://u:p/w@h/db":              "postgres://u:[redacted]@h/db",
-		"postgres://u:1/w@h/db":              "postgres://u:[redacted]@h/db",
-		"postgres://u:p?w@h/db":              "postgres://u:[redacted]@h/db",
-		"postgres://u:p#w@h/db":              "postgres://u:[redacted]@h/db",
-		"postgres://h/db?password=p&x=1":     "postgres://h/db?password=[redacted]&x=1",
-		"host=h password=p dbname=d":         "host=h password=[redacted] dbname=d",
-		"host=h PASSWORD = 'p q' dbname=d":   "host=h PASSWORD = [redacted] dbname=d",
-		`password='a\' b' host=h`:            "password=[redacted] host=h",
-		`password=a\ b host=h`:               "password=[redacted] host=h",
-		"password='open secret":              "password=[redacted]",
-		"sslpassword=p host=h":               "sslpassword=[redacted] host=h",
-		"just a password":                    "[redacted]",
-		"postgres://u:p?w@h/db?password=two": "postgres://u:[redacted]@h/db?password=[redacted]",
+		"postgres://u:p@w@h/db":              "postgres://u:${redacted}@h/db",
+		"postgres://u:p/w@h/db":              "postgres://u:${redacted}@h/db",
+		"postgres://u:1/w@h/db":              "postgres://u:${redacted}@h/db",
+		"postgres://u:p?w@h/db":              "postgres://u:${redacted}@h/db",
+		"postgres://u:p#w@h/db":              "postgres://u:${redacted}@h/db",
+		"postgres://h/db?password=p&x=1":     "postgres://h/db?password=${redacted}&x=1",
+		"host=h password=p dbname=d":         "host=h password=${redacted} dbname=d",
+		"host=h PASSWORD = 'p q' dbname=d":   "host=h PASSWORD = ${redacted} dbname=d",
+		`password='a\' b' host=h`:            "password=${redacted} host=h",
+		`password=a\ b host=h`:               "password=${redacted} host=h",
+		"password='open secret":              "password=${redacted}",
+		"sslpassword=p host=h":               "sslpassword=${redacted} host=h",
+		"just a password":                    "${redacted}",
+		"postgres://u:p?w@h/db?password=two": "postgres://u:${redacted}@h/db?password=${redacted}",
 	}
 	for in, want := range cases {
 		if got := redactConnection(in); got != want {
 			t.Errorf("redactConnection(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestRedactText: what looks like a secret in the text of a file is hidden, and nothing
+// else, because the text has to be accepted as input again.
+func TestRedactText(t *testing.T) {
+	t.Parallel()
+	cases := map[string]string{
+		"":                                  "",
+		"https://h/orders/v2":               "https://h/orders/v2",
+		"https://h:8443/a?b=c#d":            "https://h:8443/a?b=c#d",
+		"https://u:p@h/x":                   "https://u:${redacted}@h/x",
+		"https://u:${env:P}@h/":             "https://u:${env:P}@h/",
+		"https://ghp16C7e42F292c6912E7@h/x": "https://${redacted}@h/x",
+		"https://hooks.slack.com/services/T/B/secret":                "https://hooks.slack.com/services/${redacted}/${redacted}/${redacted}",
+		"https://gateway.example.com/services/T000/B000/XXXX":        "https://gateway.example.com/services/${redacted}/${redacted}/${redacted}",
+		"https://hooks.slack.com/services/${env:HOOK}":               "https://hooks.slack.com/services/${env:HOOK}",
+		"https://discord.com/api/webhooks/12/abc":                    "https://discord.com/api/${redacted}/${redacted}/${redacted}",
+		"https://h/in/8f14e45fceea167a5a36dedd4bea2543":              "https://h/in/${redacted}",
+		"https://h/in/550e8400-e29b-41d4-a716-446655440000/x":        "https://h/in/${redacted}/x",
+		"https://h/orders-2026-export-of-all/{{ .Payload.shop }}":    "https://h/orders-2026-export-of-all/{{ .Payload.shop }}",
+		"https://h/x?token=hunter2&shop=main&key=k":                  "https://h/x?token=${redacted}&shop=main&key=${redacted}",
+		"https://h/x?token=${env:T}&q={{ .Payload.a }}":              "https://h/x?token=${env:T}&q={{ .Payload.a }}",
+		"https://sqs.eu-central-1.amazonaws.com/123456789012/orders": "https://sqs.eu-central-1.amazonaws.com/123456789012/orders",
+		"${env:URL:-https://u:p@h/x}":                                "${env:URL}",
+		"${env:URL:-https://h/x}":                                    "${env:URL:-https://h/x}",
+		"$${env:A} costs $$5":                                        "$${env:A} costs $$5",
+		"See https://shop.example.com/help: write to a@b.example":    "See https://shop.example.com/help: write to a@b.example",
+		`{"hook": "https://hooks.slack.com/services/T/B/s", "n": 1}`: `{"hook": "https://hooks.slack.com/services/${redacted}/${redacted}/${redacted}", "n": 1}`,
+	}
+	for in, want := range cases {
+		if got := redact(in, redactText); got != want {
+			t.Errorf("redactText(%q)\n got %q\nwant %q", in, got, want)
+		}
+	}
+}
+
+func TestRedactSecretAndNamed(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"${env:P}":                          "${env:P}",
+		"${file:/run/secrets/p}":            "${file:/run/secrets/p}",
+		"${env:P:-hunter2}":                 "${env:P}",
+		"hunter2${env:P}":                   "${redacted}",
+		"hunter2":                           "${redacted}",
+		"none":                              "none",
+		"nonetheless":                       "${redacted}",
+		"whsec_${env:P}":                    "whsec_${env:P}",
+		"whsec_hunter2":                     "${redacted}",
+		"amqp://u:hunter2@h/v":              "amqp://u:${redacted}@h/v",
+		"https://hooks.slack.com/x":         "${redacted}",
+		"":                                  "",
+		"amqp://u:${env:P}@h/v":             "amqp://u:${env:P}@h/v",
+		"amqp://u:hunter${env:P}@h/v":       "amqp://u:${redacted}@h/v",
+		"${env:U:-amqp://localhost}":        "${env:U:-amqp://localhost}",
+		"${env:U:-amqp://u:p@localhost}":    "${env:U}",
+		"https://h/${env:PATH}":             "https://h/${env:PATH}",
+		"https://h/s3cret${env:PATH}":       "${redacted}",
+		"http://proxy:${env:P}@h:3128":      "http://proxy:${env:P}@h:3128",
+		"https://h/services/${env:A}/plain": "${redacted}",
+	} {
+		if got := redact(in, redactSecret); got != want {
+			t.Errorf("redactSecret(%q) = %q, want %q", in, got, want)
+		}
+	}
+	for _, c := range []struct{ name, in, want string }{
+		{"Authorization", "Bearer hunter2", "Bearer ${redacted}"},
+		{"authorization", "Bearer ${env:TOKEN}", "Bearer ${env:TOKEN}"},
+		{"Authorization", "hunter2", "${redacted}"},
+		{"X-Whatever", "Basic dTpw", "Basic ${redacted}"},
+		{"X-Api-Key", "k", "${redacted}"},
+		{"Cookie", "a=b; c=d", "${redacted} ${redacted}"},
+		{"X-Token", "{{ .Payload.token }}", "{{ .Payload.token }}"},
+		{"X-Shop", "main", "main"},
+		{"X-Shop", "8f14e45fceea167a5a36dedd4bea2543", "${redacted}"},
+		{"x-dead-letter-routing-key", "late", "late"},
+		{"Idempotency-Key", "{{ .Event.ID }}", "{{ .Event.ID }}"},
+		{"Link", "<https://u:p@h/x>; rel=a", "<https://u:${redacted}@h/x>; rel=a"},
+	} {
+		if got := redact(c.in, func(s string) string { return redactNamed(c.name, s) }); got != c.want {
+			t.Errorf("%s: %s is shown as %q, want %q", c.name, c.in, got, c.want)
 		}
 	}
 }
@@ -104,10 +186,29 @@ func TestScrub(t *testing.T) {
 		"nothing here":                        "nothing here",
 	}
 	for in, want := range cases {
-		got := scrub(in, values)
+		got := scrub(in, "", values)
 		if got != want {
 			t.Errorf("scrub(%q) = %q, want %q", in, got, want)
 		}
+	}
+}
+
+// TestScrubKeepsOurWords: what a mistake says by itself stays, although the secret
+// begins with it, or is no more than that.
+func TestScrubKeepsOurWords(t *testing.T) {
+	t.Parallel()
+	const form = `must be whsec_ and base64: make %s with: echo "whsec_$(openssl rand -base64 32)"`
+	for _, secret := range []string{"whsec_hunter2", "whsec_", "hunter2", "one hunter2"} {
+		want := strings.ReplaceAll(form, "%s", "one")
+		if strings.HasPrefix(secret, "one") { // the word came from elsewhere
+			want = strings.ReplaceAll(form, "%s", "[redacted]")
+		}
+		if got := scrub(strings.ReplaceAll(form, "%s", "one"), form, []string{secret}); got != want {
+			t.Errorf("%s: %s", secret, got)
+		}
+	}
+	if got := scrub("must be amqp://, not hunter2", "must be amqp://, not %s", []string{"amqp://hunter2"}); got != "must be amqp://, not [redacted]" {
+		t.Error(got)
 	}
 }
 

@@ -11,32 +11,32 @@ import (
 // EnvPath is the environment variable that names the configuration file.
 const EnvPath = "NOTIFYD_CONFIG"
 
-// Load reads the configuration file at path. The error, if any, is an [*Error].
-func Load(path string, registry Registry, lookup LookupEnv) (*Config, error) {
-	data, err := read(path)
-	if err != nil {
-		return nil, err
-	}
-	return Parse(path, data, registry, lookup)
+// Load reads the configuration file at path. A url, if there is one, stands in for
+// database.url and database.listen_url, which are not even expanded then. The error,
+// if any, is an [*Error].
+func Load(path, url string, registry Registry, lookup LookupEnv) (*Config, error) {
+	return load(path, registry, lookup, part{url: url})
 }
 
 // LoadDatabase is [Load] for commands that work on the tables only: it reads the
-// keys version, database and retention, and ignores the rest. The secrets of the
-// destinations may be missing.
-func LoadDatabase(path string, lookup LookupEnv) (*Config, error) {
-	data, err := read(path)
-	if err != nil {
-		return nil, err
-	}
-	return parseDatabase(path, data, lookup)
+// keys version, database and retention, and ignores the rest.
+func LoadDatabase(path, url string, lookup LookupEnv) (*Config, error) {
+	return load(path, nil, lookup, databasePart(url))
 }
 
-func read(path string) ([]byte, error) {
+// LoadRoutes is [Load] for commands that deliver nothing: it reads what [LoadDatabase]
+// does, routes and admin, and of the destinations their names, types, order and on_dead.
+// Their Settings are nil, so that nobody needs their secrets.
+func LoadRoutes(path, url string, lookup LookupEnv) (*Config, error) {
+	return load(path, nil, lookup, routesPart(url))
+}
+
+func load(path string, registry Registry, lookup LookupEnv, p part) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, &Error{[]Mistake{{File: path, Message: "cannot be read: " + reason(err)}}}
 	}
-	return data, nil
+	return parse(path, data, registry, lookup, p)
 }
 
 // reason returns err without the path, which is already in the message.

@@ -19,6 +19,14 @@ func message(err error) string {
 	return err.Error()
 }
 
+// own returns what of the message is ours.
+func own(err error) string {
+	if fe, ok := errors.AsType[*field.Error](err); ok {
+		return fe.Own()
+	}
+	return ""
+}
+
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // locate returns the position of the setting at path inside n: of its value if

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"slices"
+	"strings"
 
 	"github.com/notifyd/notifyd/internal/secret"
 )
@@ -14,9 +14,14 @@ import (
 // relative paths in "${file:PATH}" start at its folder. The error, if any, is an
 // [*Error] with every mistake that could be found.
 func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Config, error) {
+	return parse(name, data, registry, lookup, part{})
+}
+
+// parse reads a part of a configuration.
+func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part) (*Config, error) {
 	list := newMistakes(name)
 	expand := &expander{lookup: lookup, dir: filepath.Dir(name)}
-	root := parseTree(data, list, expand)
+	root := parseTree(data, list, expand, p)
 	if root == nil {
 		return nil, list.err()
 	}
@@ -25,40 +30,24 @@ func Parse(name string, data []byte, registry Registry, lookup LookupEnv) (*Conf
 	d := &fileDecoder{decoder{list, expand, c.origins}, registry, c.places}
 	d.decodeStruct(root, "", topLevel(c))
 	if root.kind == kindMap {
-		c.Destinations = d.destinations(root.get("destinations"))
+		c.Destinations = d.destinations(root.get("destinations"), p.names)
 		d.checkVersion(root, c.Version)
-		d.fillURL(c, lookup)
+		if p.url == "" {
+			d.fillURL(root, c, lookup)
+		}
 		d.checkWhole(root, c)
 	}
 	if err := list.err(); err != nil {
 		return nil, err
 	}
-	c.warn(root, name)
-	return c, nil
-}
-
-// parseDatabase reads the keys of [LoadDatabase].
-func parseDatabase(name string, data []byte, lookup LookupEnv) (*Config, error) {
-	keys := []string{"version", "database", "retention"}
-	list := newMistakes(name)
-	expand := &expander{lookup: lookup, dir: filepath.Dir(name)}
-	root := parseTree(data, list, expand, keys...)
-	if root == nil {
-		return nil, list.err()
+	if len(c.Alerts.On) == 0 {
+		c.Alerts.On = alertKinds()
 	}
-	c := defaults()
-	d := &fileDecoder{decoder: decoder{list, expand, c.origins}}
-	if root.kind == kindMap { // merged keys (<<) are not pruned
-		root.entries = slices.DeleteFunc(root.entries, func(e entry) bool { return !slices.Contains(keys, e.name) })
+	if p.url != "" { // checked by who reads it, who knows where it stands
+		c.Database.URL = secret.New(p.url)
 	}
-	d.decodeStruct(root, "", slices.DeleteFunc(topLevel(c), func(s setting) bool { return !slices.Contains(keys, s.name) }))
-	if root.kind == kindMap {
-		d.checkVersion(root, c.Version)
-		d.fillURL(c, lookup)
-		d.validate(c.validate(), root, "")
-	}
-	if err := list.err(); err != nil {
-		return nil, err
+	if p.keys == nil {
+		c.warn(root, name)
 	}
 	return c, nil
 }
@@ -103,15 +92,30 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	}
 }
 
+// EmptyURL is the mistake of a connection string that is there and holds nothing, as
+// where a variable was set to one that is not: nobody means the server of the PG* variables by it.
+const EmptyURL = "is empty: give it the connection string, or unset it to connect by the variables PG*"
+
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx
 // reads the PG* variables, as psql does.
-func (d *fileDecoder) fillURL(c *Config, lookup LookupEnv) {
+func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 	const path = "database.url"
 	value, ok := lookup("DATABASE_URL")
-	if !ok || !c.Database.URL.IsZero() || d.list.explains(path) {
+	if !c.Database.URL.IsZero() || d.list.explains(path) {
+		return
+	}
+	switch n := find(root, path); {
+	case n.hidden && n.text == "" && !strings.HasSuffix(n.raw, ":-}"): // an empty default is what somebody wanted
+		d.list.add(n.at, path, "%s: the expanded value %s", path, EmptyURL)
+		return
+	case !ok:
+		return
+	case value == "":
+		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, %s", path, EmptyURL)
 		return
 	}
 	c.Database.URL = secret.New(value)
+	(*c.origins)[path] = "${env:DATABASE_URL}"
 	d.expand.keep(value)
 	if err := checkURL(path, c.Database.URL); err != nil {
 		d.list.add(pos{1, 1}, path, "the environment variable DATABASE_URL, which stands in for %s, is %s", path, message(err))

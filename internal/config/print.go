@@ -16,9 +16,10 @@ import (
 )
 
 // Print writes the effective configuration as YAML: the settings of the file, and
-// the defaults for the rest. Secrets, and the password of a connection string,
-// are replaced by [secret.Redacted]. A text that was expanded is printed
-// unexpanded, "${env:NAME}", because it may be a secret as well.
+// the defaults for the rest, so that reading it again yields the same. A text that was
+// expanded is printed unexpanded, "${env:NAME}", because it may be a secret. In place of
+// a secret that the file holds itself, and of what looks like one in a URL or in a
+// header, "${redacted}" is printed; reading that again is a mistake.
 func Print(w io.Writer, c *Config) error {
 	p := printer{origins: *c.origins}
 	root := mapping()
@@ -27,7 +28,7 @@ func Print(w io.Writer, c *Config) error {
 			add(root, s.name, p.destinations(c.Destinations))
 			continue
 		}
-		add(root, s.name, p.encode(s.targets[0], s.name))
+		add(root, s.name, p.setting(s, ""))
 	}
 	out, err := yaml.Dump(root, yaml.WithIndent(2), yaml.WithLineWidth(-1))
 	if err != nil {
@@ -64,17 +65,37 @@ func (p printer) destinations(all Destinations) *yaml.Node {
 		path := "destinations." + dest.Name
 		one := mapping()
 		add(one, "type", text(dest.Type))
-		fields := settingsOf(reflect.ValueOf(&dest.Lane).Elem(), reflect.Indirect(reflect.ValueOf(dest.Settings)))
-		for _, s := range fields {
-			add(one, s.name, p.encode(s.targets[0], join(path, s.name)))
+		for _, s := range dest.effective() {
+			add(one, s.name, p.setting(s, path))
 		}
 		add(m, dest.Name, one)
 	}
 	return m
 }
 
+// effective lists the settings of a destination with their defaults.
+func (d *Destination) effective() []setting {
+	settings := d.Settings
+	if e, ok := settings.(Effective); ok {
+		settings = e.Effective()
+	}
+	return settingsOf(reflect.ValueOf(&d.Lane).Elem(), reflect.Indirect(reflect.ValueOf(settings)))
+}
+
+// setting returns the node for a setting in the mapping at path; nil if it is not set, also
+// where that is none of the words that it may have.
+func (p printer) setting(s setting, path string) *yaml.Node {
+	if len(s.rule.enum) > 0 && s.targets[0].Kind() == reflect.String && s.targets[0].IsZero() {
+		return nil
+	}
+	return p.encode(s.targets[0], join(path, s.name))
+}
+
 // encode returns the node for v, the setting at path; nil if v is nil.
 func (p printer) encode(v reflect.Value, path string) *yaml.Node {
+	if !v.IsValid() { // nil in a map of anything
+		return nil
+	}
 	if v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.IsNil() {
 			return nil
@@ -88,7 +109,7 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 	case k == reflect.Struct:
 		m := mapping()
 		for _, s := range settingsOf(v) {
-			add(m, s.name, p.encode(s.targets[0], join(path, s.name)))
+			add(m, s.name, p.setting(s, path))
 		}
 		return m
 	case k == reflect.Map:
@@ -107,7 +128,7 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 		}
 		return list
 	case k == reflect.String:
-		return text(p.visible(v.String(), path))
+		return text(p.visible(v.String(), path, redactText))
 	default:
 		return bare(fmt.Sprint(v.Interface()))
 	}
@@ -118,7 +139,16 @@ func (p printer) encodeMap(v reflect.Value, path string) *yaml.Node {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 	for _, k := range keys {
-		add(m, k.String(), p.encode(v.MapIndex(k), join(path, k.String())))
+		at, value := join(path, k.String()), v.MapIndex(k)
+		if value.Kind() == reflect.Interface {
+			value = value.Elem()
+		}
+		if value.Kind() == reflect.String { // a header, or the argument of a queue
+			shown := p.visible(value.String(), at, func(s string) string { return redactNamed(k.String(), s) })
+			add(m, k.String(), text(shown))
+			continue
+		}
+		add(m, k.String(), p.encode(value, at))
 	}
 	return m
 }
@@ -132,13 +162,10 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 		}
 		return text(formatDuration(value))
 	case secret.String:
-		if p.reveal {
-			return text(value.Reveal())
-		}
 		if path == "database.url" || path == "database.listen_url" {
-			return text(escape(redactConnection(value.Reveal())))
+			return text(p.visible(value.Reveal(), path, redactConnection))
 		}
-		return text(value.String())
+		return text(p.visible(value.Reveal(), path, redactSecret))
 	case float64:
 		return bare(strconv.FormatFloat(value, 'g', -1, 64))
 	case encoding.TextMarshaler:
@@ -146,30 +173,37 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 		if err != nil {
 			return text("")
 		}
-		return text(p.visible(string(b), path))
+		return text(p.visible(string(b), path, redactText))
 	default:
 		return nil
 	}
 }
 
-// visible returns the text in the file of an expanded value. A single string in
-// place of a list is recorded under the path of the list.
-func (p printer) visible(s, path string) string {
+// visible returns what a file may hold for a text: that of the file where it was
+// expanded, and without what f takes for a secret.
+func (p printer) visible(s, path string, f func(string) string) string {
 	if p.reveal {
 		return s
 	}
-	if raw, ok := p.origins[path]; ok {
-		return redactURL(raw)
+	if raw, ok := p.origin(path); ok {
+		return redact(raw, f)
 	}
-	if list, ok := strings.CutSuffix(path, ".0"); ok && p.origins[list] != "" {
-		return redactURL(p.origins[list])
+	return redact(escape(s), f)
+}
+
+// origin returns the text in the file of an expanded value. A single string in place of
+// a list is recorded under the path of the list.
+func (p printer) origin(path string) (string, bool) {
+	raw, ok := p.origins[path]
+	if list, isFirst := strings.CutSuffix(path, ".0"); !ok && isFirst {
+		raw, ok = p.origins[list]
 	}
-	return redactURL(escape(s))
+	return raw, ok
 }
 
 // escape ensures that reading the file again does not expand s.
 func escape(s string) string {
-	if strings.Contains(s, "${") || strings.Contains(s, "$$") {
+	if strings.Contains(s, "${") || strings.Contains(s, "$$") || shellVariable(s) {
 		return strings.ReplaceAll(s, "$", "$$")
 	}
 	return s

@@ -40,8 +40,8 @@ func TestPrintShowsTheEffectiveConfiguration(t *testing.T) {
 	c := mustParse(t, shortConfig, "HOST=mail.example.com", "PORT=587", "PASS=hunter2", "TO=x@example.com", "TOKEN=t0ken")
 	compareLines(t, printed(t, c), `version: 1
 database:
-  url: postgres://app:[redacted]@db:5432/app?sslpassword=[redacted]&sslmode=require
-  listen_url: host=db password=[redacted] user=app
+  url: postgres://app:${redacted}@db:5432/app?sslpassword=${redacted}&sslmode=require
+  listen_url: host=db password=${redacted} user=app
   schema: public
 relay:
   connections: 4
@@ -76,7 +76,7 @@ destinations:
       multiplier: 2
     host: ${env:HOST}
     port: 587
-    password: '[redacted]'
+    password: ${env:PASS}
     from: a$${b@example.com
     to: ['${env:TO}']
     wait: 0
@@ -90,7 +90,7 @@ destinations:
     ratio: 0
     extra:
       n: ['${env:TOKEN}']
-      url: https://u:[redacted]@h/x
+      url: https://u:${redacted}@h/x
     small: 0
     level: ''
 routes:
@@ -108,7 +108,7 @@ admin:
   payloads: shown
 alerts:
   to: []
-  on: []
+  on: [dead_letter, destination, database, listener, waiting]
   every: 5m
   oldest_waiting: 15m
 `)
@@ -127,6 +127,21 @@ func TestPrintCanBeReadBack(t *testing.T) {
 	config.ForgetPlaces(again)
 	if !reflect.DeepEqual(c, again) {
 		t.Errorf("got  %#v\nwant %#v", again, c) // tells nil from empty
+	}
+}
+
+// TestRedactedIsNoInput: a print of which a secret is missing is refused, and the message
+// says what to do.
+func TestRedactedIsNoInput(t *testing.T) {
+	t.Parallel()
+	_, err := parse(t, printed(t, mustParse(t, full)))
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{"database.url: ", "destinations.mail.password: ", "destinations.mail.tokens.api: "} {
+		if !strings.Contains(err.Error(), want+"${redacted} stands for a secret that was not shown when this was printed: write the secret") {
+			t.Errorf("%s is not in %v", want, err)
+		}
 	}
 }
 

@@ -20,9 +20,17 @@ type Settings interface {
 	Validate() error
 }
 
+// Effective is implemented by settings whose defaults depend on other settings, or are
+// those of another package: [Print] and [Diff] show and compare what it returns.
+type Effective interface {
+	// Effective returns a copy with every default filled in, which is valid if the
+	// settings are.
+	Effective() Settings
+}
+
 // Type creates the settings of a destination type, with the defaults filled in: a
 // new pointer at every call. A setting with the name of one in [Lane] is decoded
-// into both, and its default replaces that of the lane.
+// into both, which must have the same type, and its default replaces that of the lane.
 type Type func() Settings
 
 // Registry holds the destination types by name.

@@ -52,7 +52,11 @@ func Schema(registry Registry) ([]byte, error) {
 func branchOf(name string, settings Settings) (*jsonschema.Schema, error) {
 	lane := defaultLane()
 	own, common := reflect.Indirect(reflect.ValueOf(settings)), reflect.ValueOf(&lane).Elem()
-	shareDefaults(settingsOf(common, own))
+	shared := settingsOf(common, own)
+	if err := collisions(shared); err != nil {
+		return nil, err
+	}
+	shareDefaults(shared)
 	branch, err := schemaOf(own)
 	if err != nil {
 		return nil, err
@@ -73,6 +77,17 @@ func branchOf(name string, settings Settings) (*jsonschema.Schema, error) {
 	branch.Required = append([]string{"type"}, branch.Required...)
 	branch.Title = "destination of type " + name
 	return branch, nil
+}
+
+// collisions finds a name that means one thing to the lane and another to the
+// type: a file could not set either.
+func collisions(shared []setting) error {
+	for _, s := range shared {
+		if len(s.targets) > 1 && s.targets[0].Type() != s.targets[1].Type() {
+			return fmt.Errorf("%s: %w", s.name, errCollision)
+		}
+	}
+	return nil
 }
 
 func property(s *jsonschema.Schema, name string) *jsonschema.Schema {
@@ -100,7 +115,10 @@ func schemaOf(v reflect.Value) (s *jsonschema.Schema, err error) {
 	return s, loosenStruct(s, v)
 }
 
-var errNoTag = errors.New("the field needs a yaml tag")
+var (
+	errNoTag     = errors.New("the field needs a yaml tag")
+	errCollision = errors.New("every destination has a setting of this name, and of another type")
+)
 
 // mapType maps the types that the file writes as text, and the mapping of
 // destinations, whose values depend on their type.

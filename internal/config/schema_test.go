@@ -152,9 +152,16 @@ type untaggedSettings struct{ Host string }
 
 func (untaggedSettings) Validate() error { return nil }
 
+// urgentSettings gives another meaning to the priority that every destination has.
+type urgentSettings struct {
+	Priority string `yaml:"priority"`
+}
+
+func (urgentSettings) Validate() error { return nil }
+
 func TestSchemaRefusesSettingsItCannotDescribe(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]config.Settings{"bad": &badSettings{}, "untagged": &untaggedSettings{}} {
+	for name, s := range map[string]config.Settings{"bad": &badSettings{}, "untagged": &untaggedSettings{}, "urgent": &urgentSettings{}} {
 		if out, err := config.Schema(config.Registry{name: func() config.Settings { return s }}); err == nil {
 			t.Errorf("%s: no error: %s", name, out)
 		}

@@ -14,25 +14,32 @@ const shortest = 3
 
 // scrub removes every trace of the given values from a message of a handler's
 // Validate or of a parser that it called: the value itself, and every word that
-// is part of one, because parsers quote the part that they reject.
-func scrub(message string, values []string) string {
+// is part of one, because parsers quote the part that they reject. The words of own,
+// the format of the message, stay: "must begin with amqp://" repeats no secret.
+func scrub(message, own string, values []string) string {
 	for _, v := range values {
-		if len(v) < shortest {
+		if len(v) < shortest || strings.Contains(own, v) {
 			continue
 		}
 		message = strings.ReplaceAll(message, v, secret.Redacted)
 		quoted := strconv.Quote(v)
 		message = strings.ReplaceAll(message, quoted[1:len(quoted)-1], secret.Redacted)
 	}
+	kept := make(map[string]bool)
+	for word := range strings.FieldsSeq(own) {
+		kept[bareWord(word)] = true
+	}
 	words := strings.Split(message, " ")
 	for i, word := range words {
-		bare := strings.Trim(word, "\"'`.,:;()[]<>")
-		if bare != "" && partOf(bare, values) {
+		bare := bareWord(word)
+		if bare != "" && !kept[bare] && partOf(bare, values) {
 			words[i] = strings.Replace(word, bare, secret.Redacted, 1)
 		}
 	}
 	return strings.Join(words, " ")
 }
+
+func bareWord(word string) string { return strings.Trim(word, "\"'`.,:;()[]<>") }
 
 func partOf(word string, values []string) bool {
 	for _, v := range values {

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"errors"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -36,7 +37,7 @@ func addSyntaxError(list *mistakes, data []byte, err error) {
 	if at.line < 1 || at.col < 1 {
 		at = offset(data, one.Mark.Index)
 	}
-	list.add(at, "", "not valid YAML: %s%s", syntaxMessage(one), syntaxHint(data, at))
+	list.add(at, "", "not valid YAML: %s%s", syntaxMessage(one), syntaxHint(data, at, one))
 }
 
 // offset returns the position of a byte.
@@ -48,8 +49,8 @@ func offset(data []byte, index int) pos {
 // syntaxMessage returns the library's message, unless it repeats text of the
 // file: an unquoted password that starts with * is "an unknown anchor".
 func syntaxMessage(e *yaml.LoadError) string {
-	if strings.HasPrefix(e.Message, "unknown anchor") {
-		return "this alias has no anchor (text that starts with * must be in quotes)"
+	if strings.HasPrefix(e.Message, "unknown anchor") || strings.Contains(e.ContextMsg, "scanning an alias") {
+		return `this alias has no anchor (text that starts with * must be in quotes, such as "*")`
 	}
 	message := e.Message
 	if strings.ContainsAny(message, "\"`") {
@@ -64,13 +65,30 @@ func syntaxMessage(e *yaml.LoadError) string {
 	return message
 }
 
-// syntaxHint names the usual reason for the character at the position.
-func syntaxHint(data []byte, at pos) string {
+// quoteTemplate is the cure of a template that YAML takes for a mapping.
+const quoteTemplate = `a template must be in quotes: "{{ ... }}"`
+
+var (
+	bareTemplate = regexp.MustCompile(`(?:[:,\[-]\s*|^\s*)\{\{`)
+	twoColons    = regexp.MustCompile(`:\s.*:(?:\s|$)`)
+)
+
+// syntaxHint names the usual reason for the error, by the line and the character at the
+// position.
+func syntaxHint(data []byte, at pos, e *yaml.LoadError) string {
 	lines := bytes.Split(data, []byte("\n"))
 	if at.line > len(lines) {
 		return ""
 	}
 	line := lines[at.line-1]
+	switch {
+	case bareTemplate.Match(line):
+		return " (" + quoteTemplate + ")"
+	case strings.Contains(e.Message, "mapping values are not allowed") && twoColons.Match(line):
+		return " (text with a colon and a space in it must be in quotes)"
+	case strings.Contains(e.Message, "mapping values are not allowed"):
+		return " (is the line before it indented otherwise, or a quote missing?)"
+	}
 	if at.col > len(line) {
 		return ""
 	}

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"io"
-	"slices"
 	"strings"
 
 	yaml "go.yaml.in/yaml/v4"
@@ -64,33 +63,16 @@ type tree struct {
 	open map[*yaml.Node]bool
 }
 
-// parseTree reads the one document in data; of its top level only the given keys,
-// all if none is given. It returns nil if a mistake left nothing to check.
-func parseTree(data []byte, list *mistakes, expand *expander, keys ...string) *node {
+// parseTree reads a part of the one document in data. It returns nil if a mistake
+// left nothing to check.
+func parseTree(data []byte, list *mistakes, expand *expander, p part) *node {
 	root := parseDocument(data, list)
 	if root == nil {
 		return nil
 	}
-	if len(keys) > 0 {
-		prune(root, keys)
-	}
+	root = p.of(root)
 	t := &tree{list: list, expand: expand, done: map[*yaml.Node]*node{}, open: map[*yaml.Node]bool{}}
 	return t.build(root, "")
-}
-
-// prune drops the other keys of a mapping, before anything in them is expanded.
-// The targets of aliases and merges stay.
-func prune(root *yaml.Node, keys []string) {
-	if root.Kind != yaml.MappingNode {
-		return
-	}
-	var kept []*yaml.Node
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		if key := root.Content[i]; slices.Contains(keys, key.Value) || key.ShortTag() == "!!merge" {
-			kept = append(kept, key, root.Content[i+1])
-		}
-	}
-	root.Content = kept
 }
 
 // parseDocument returns the root of the one document in data, nil if a mistake
@@ -149,6 +131,9 @@ func (t *tree) build(y *yaml.Node, path string) *node {
 func (t *tree) construct(y *yaml.Node, path string) *node {
 	n := &node{at: position(y), key: position(y), tag: y.ShortTag(), size: 1}
 	switch {
+	case isTemplate(y):
+		n.kind = kindBad
+		t.list.add(n.at, path, "%s%s", prefix(path), quoteTemplate)
 	case y.Kind == yaml.MappingNode && n.tag == "!!map":
 		n.kind = kindMap
 		t.fillMap(n, y, path)
@@ -175,6 +160,13 @@ func (t *tree) construct(y *yaml.Node, path string) *node {
 	return n
 }
 
+// isTemplate reports whether a mapping is a template without quotes, as YAML reads one:
+// the only key of {{ .Payload.x }} is a mapping.
+func isTemplate(y *yaml.Node) bool {
+	return y.Kind == yaml.MappingNode && y.Style&yaml.FlowStyle != 0 && len(y.Content) == 2 &&
+		y.Content[0].Kind == yaml.MappingNode && y.Content[1].ShortTag() == "!!null"
+}
+
 // plainTag reports whether a scalar with this tag is text, a number or a
 // boolean. A plain date is text to us.
 func plainTag(tag string) bool {
@@ -189,6 +181,11 @@ func plainTag(tag string) bool {
 func (t *tree) fillScalar(n *node, y *yaml.Node, path string) {
 	n.text = y.Value
 	if !strings.Contains(y.Value, "$") {
+		return
+	}
+	if shellVariable(y.Value) {
+		t.list.add(n.at, path, "%s%v", prefix(path), errShellVariable)
+		n.kind = kindBad
 		return
 	}
 	text, used, errs := t.expand.expand(y.Value)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -187,7 +188,9 @@ func Run(ctx context.Context, o Options) Report {
 	var r Report
 	conn, err := o.Connect(ctx)
 	if err != nil {
-		r.add("database", Finding{Severity: Error, Text: "The database cannot be reached: " + oneLine(err.Error()) + ".", Cure: "start the server, or fix database.url"})
+		cure := store.ConnectCure(err)
+		text := oneLine(strings.TrimSuffix(err.Error(), ": "+cure)) // which commands put behind it
+		r.add("database", Finding{Severity: Error, Text: "The database cannot be reached: " + text + ".", Cure: cure})
 	} else {
 		defer closeConn(ctx, conn)
 		e.conn = conn

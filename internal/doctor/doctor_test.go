@@ -215,7 +215,7 @@ func troubles() map[string]illness {
 		"destination": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}
 		}, "destination mail", Error, "cannot be used: no route.", "destinations.mail"},
-		"no database":   {func(_ *patient, o *Options) { o.Connect = connectTo("postgres://127.0.0.1:1/x") }, "database", Error, "cannot be reached", "database.url"},
+		"no database":   {func(_ *patient, o *Options) { o.Connect = connectTo("postgres://127.0.0.1:1/x") }, "database", Error, "cannot be reached", "start the server, or fix the connection string"},
 		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "is at version 0", "notifyd migrate up"},
 		"small timeout": {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c lock_timeout=50")) }, "settings", Note, "lock_timeout is 50ms", "reset lock_timeout, which comes from the client"},
 		"careless":      {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c synchronous_commit=off")) }, "settings", Note, "synchronous_commit", "reset synchronous_commit"},

@@ -14,7 +14,7 @@ func Under(path string, err error) error {
 	var errs []error
 	for _, e := range Split(err) {
 		if fe, ok := errors.AsType[*Error](e); ok {
-			e = &Error{Path: path + "." + fe.Path, Err: fe.Err}
+			e = &Error{Path: path + "." + fe.Path, Err: fe.Err, own: fe.own}
 		} else {
 			e = &Error{Path: path, Err: e}
 		}

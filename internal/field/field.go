@@ -14,12 +14,19 @@ type Error struct {
 	Path string
 	// Err says what is wrong and how to fix it, without repeating the path.
 	Err error
+
+	// own is what of the text was written by us: none of it is a secret.
+	own string
 }
 
 // Errorf returns an [Error] about the setting at path.
 func Errorf(path, format string, args ...any) error {
-	return &Error{Path: path, Err: fmt.Errorf(format, args...)}
+	return &Error{Path: path, Err: fmt.Errorf(format, args...), own: format}
 }
+
+// Own returns the format that the text was made with, "" if it is not known: its words
+// are no secrets, even where a secret has them, too.
+func (e *Error) Own() string { return e.own }
 
 // Error returns "path: what is wrong".
 func (e *Error) Error() string { return e.Path + ": " + e.Err.Error() }

@@ -133,6 +133,10 @@ type connectError struct{ error }
 func (e *connectError) Error() string { return strings.Join(strings.Fields(e.error.Error()), " ") }
 func (e *connectError) Unwrap() error { return e.error }
 
+// Refusal returns what to do if the server has refused the connection for a reason that
+// lasts, such as a wrong password; "" if it did not answer, or may soon.
+func (e *connectError) Refusal() string { return refusal(e.error) }
+
 // prepare sets what the relay relies on, whatever the defaults of role and database are. It uses
 // one statement instead of startup parameters, because poolers refuse parameters that they do not
 // know.

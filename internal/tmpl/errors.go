@@ -12,12 +12,15 @@ import (
 
 // funcError is an error of a function of this package. Its text holds nothing from the
 // payload, so it may be shown.
-type funcError struct{ text string }
+type funcError struct {
+	text string
+	at   string // what the author has written there, "" where the template packages say it
+}
 
 func (e *funcError) Error() string { return e.text }
 
 func funcErrorf(format string, args ...any) error {
-	return &funcError{fmt.Sprintf(format, args...)}
+	return &funcError{text: fmt.Sprintf(format, args...)}
 }
 
 // parseError rewrites an error of the template packages into: the template, the
@@ -78,6 +81,9 @@ func execError(name string, err error) error {
 		return fmt.Errorf("template %q cannot be executed", name)
 	}
 	line, node, reason := m[1], m[2], m[3]
+	if isOwn && own.at != "" {
+		node = own.at
+	}
 	if isOwn {
 		return fmt.Errorf("template %q, line %s, at {{ %s }}: %w", name, line, node, own)
 	}

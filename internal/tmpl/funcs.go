@@ -85,9 +85,10 @@ func bounded(s string) (string, error) {
 	return s, nil
 }
 
-func present(v any) (any, error) {
+// present refuses to print nothing in place of what the author has written.
+func present(written string, v any) (any, error) {
 	if v == nil {
-		return nil, funcErrorf("the value is null or absent: fix the event, or use get and default")
+		return nil, &funcError{text: "the value is null or absent: fix the event, or use get and default", at: written}
 	}
 	return v, nil
 }

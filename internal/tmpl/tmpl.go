@@ -146,6 +146,9 @@ func finish(name, text string, tree *parse.Tree, exec func(io.Writer, any) error
 // Name returns the name that the template was parsed with.
 func (t *Template) Name() string { return t.name }
 
+// Source returns the text that the template was parsed from.
+func (t *Template) Source() string { return t.text }
+
 // Constant reports whether the template has no actions, so that its result is the
 // same for every event, and returns that result.
 func (t *Template) Constant() (string, bool) { return t.text, t.constant }

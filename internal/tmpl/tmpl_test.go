@@ -172,7 +172,7 @@ func TestExecutionErrorsNameFieldNotPayload(t *testing.T) {
 	}
 }
 
-const presentName = "| present"
+const presentName = "present"
 
 func TestPayloadMustBeJSON(t *testing.T) {
 	t.Parallel()

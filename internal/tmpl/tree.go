@@ -3,6 +3,7 @@ package tmpl
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template/parse"
 )
@@ -53,11 +54,13 @@ func (w *walker) node(n parse.Node) {
 		w.pipe(n.Pipe)
 		if len(n.Pipe.Decl) == 0 {
 			// {{ .x }} becomes {{ .x | present }}.
+			written := n.Pipe.String()
 			for _, name := range w.behind {
-				n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{
-					NodeType: parse.NodeCommand, Pos: n.Pos,
-					Args: []parse.Node{parse.NewIdentifier(name).SetPos(n.Pos)},
-				})
+				args := []parse.Node{parse.NewIdentifier(name).SetPos(n.Pos)}
+				if name == presentFunc { // its error has to name what the author has written
+					args = append(args, &parse.StringNode{NodeType: parse.NodeString, Pos: n.Pos, Quoted: strconv.Quote(written), Text: written})
+				}
+				n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: args})
 			}
 		}
 	case *parse.IfNode:

@@ -1,0 +1,98 @@
+package config
+
+import (
+	"slices"
+
+	yaml "go.yaml.in/yaml/v4"
+)
+
+// part says what of a file is read; the rest is dropped before anything in it is
+// expanded. The zero value is all of it.
+type part struct {
+	// keys are those of the top level; nil for all.
+	keys []string
+	// names leaves of each destination its type and what concerns order.
+	names bool
+	// url, if there is one, takes the place of the connection strings, which are dropped.
+	url string
+}
+
+func databasePart(url string) part {
+	return part{keys: []string{"version", "database", "retention"}, url: url}
+}
+
+func routesPart(url string) part {
+	return part{keys: []string{"version", "database", "retention", "destinations", "routes", "admin"}, names: true, url: url}
+}
+
+// maxMerges bounds the merge keys that are followed into one another: a mapping may
+// merge itself, which is reported later.
+const maxMerges = 10
+
+// of returns the part of a file's root.
+func (p part) of(root *yaml.Node) *yaml.Node {
+	return rewrite(root, 0, func(key string, value *yaml.Node) *yaml.Node {
+		switch {
+		case p.keys != nil && !slices.Contains(p.keys, key):
+			return nil
+		case key == "database" && p.url != "":
+			return rewrite(value, 0, func(key string, value *yaml.Node) *yaml.Node {
+				if key == "url" || key == "listen_url" {
+					return nil
+				}
+				return value
+			})
+		case key == "destinations" && p.names:
+			return rewrite(value, 0, func(_ string, value *yaml.Node) *yaml.Node { return rewrite(value, 0, nameOnly) })
+		}
+		return value
+	})
+}
+
+func nameOnly(key string, value *yaml.Node) *yaml.Node {
+	if slices.Contains([]string{"type", "order", "on_dead"}, key) {
+		return value
+	}
+	return nil
+}
+
+// rewrite returns a copy of a mapping with what f makes of its values, those of merged
+// mappings included; nil drops the key. The original stays as it is for other aliases.
+func rewrite(y *yaml.Node, depth int, f func(key string, value *yaml.Node) *yaml.Node) *yaml.Node {
+	if y.Kind == yaml.AliasNode {
+		y = y.Alias
+	}
+	if y.Kind != yaml.MappingNode || depth > maxMerges {
+		return y
+	}
+	result := *y
+	result.Content = nil
+	for i := 0; i+1 < len(y.Content); i += 2 {
+		key, value := y.Content[i], y.Content[i+1]
+		if key.ShortTag() == "!!merge" {
+			value = rewriteMerged(value, depth+1, f)
+		} else {
+			value = f(key.Value, value)
+		}
+		if value != nil {
+			result.Content = append(result.Content, key, value)
+		}
+	}
+	return &result
+}
+
+// rewriteMerged rewrites the mapping, or the mappings, in the value of a "<<".
+func rewriteMerged(y *yaml.Node, depth int, f func(key string, value *yaml.Node) *yaml.Node) *yaml.Node {
+	if y.Kind == yaml.AliasNode {
+		y = y.Alias
+	}
+	if y.Kind != yaml.SequenceNode {
+		return rewrite(y, depth, f)
+	}
+	result := *y
+	result.Content = nil
+	for _, item := range y.Content {
+		result.Content = append(result.Content, rewrite(item, depth, f))
+	}
+	return &result
+}

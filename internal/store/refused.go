@@ -1,0 +1,43 @@
+package store
+
+// The SQLSTATEs with which servers refuse a connection.
+const (
+	wrongPassword  = "28P01"
+	notAdmitted    = "28000" // no such role, no right to log in, no line in pg_hba.conf
+	noDatabase     = "3D000"
+	noPrivilege    = "42501"
+	tooManyClients = "53300"
+	stillStarting  = "57P03"
+)
+
+// ConnectCure says what to do where a connection could not be made: what fits the answer of the
+// server, else what fits none.
+func ConnectCure(err error) string {
+	if cure := refusal(err); cure != "" {
+		return cure
+	}
+	switch code, _ := stateOf(err); code {
+	case tooManyClients:
+		return "raise max_connections of the server, or end connections that nobody needs"
+	case stillStarting:
+		return "wait until the server has started"
+	default:
+		return "start the server, or fix the connection string"
+	}
+}
+
+// refusal returns the cure of a refusal that no waiting ends, "" for any other error.
+func refusal(err error) string {
+	switch code, _ := stateOf(err); code {
+	case wrongPassword:
+		return "fix user or password of the connection string, or have the password of the role changed; a role that does not exist is answered in the same way"
+	case notAdmitted:
+		return "create the role with LOGIN, or have pg_hba.conf admit it from here, or fix the user of the connection string"
+	case noDatabase:
+		return "create the database, or fix its name in the connection string"
+	case noPrivilege:
+		return "GRANT CONNECT ON DATABASE to the role, or fix the user of the connection string"
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,46 @@
+package tmpl
+
+import (
+	"regexp"
+	"strings"
+	"time"
+)
+
+var (
+	// fieldPath finds what a template takes from a payload: .Payload.a.b, and a.b in
+	// get .Payload "a.b".
+	fieldPath = regexp.MustCompile(`\.Payload((?:\.[A-Za-z_][A-Za-z0-9_]*)+)|\.Payload\s+"([A-Za-z0-9_.]+)"`)
+	// headerName finds the same for headers.
+	headerName = regexp.MustCompile(`\.Headers(?:\.([A-Za-z_][A-Za-z0-9_]*)|\s+"([^"]+)")`)
+)
+
+// Sample returns an event that has what the template asks for, as far as that can be
+// guessed: leaf for every value of the payload, and text for all else.
+func (t *Template) Sample(text string, leaf any) *Data {
+	payload, headers := make(map[string]any), make(map[string]string)
+	for _, m := range fieldPath.FindAllStringSubmatch(t.text, -1) {
+		path := strings.Split(strings.TrimPrefix(m[1]+m[2], "."), ".")
+		at := payload
+		for i, key := range path {
+			next, isObject := at[key].(map[string]any)
+			switch {
+			case i == len(path)-1 && !isObject:
+				at[key] = leaf
+			case !isObject:
+				next = make(map[string]any)
+				at[key] = next
+			}
+			at = next
+		}
+	}
+	for _, m := range headerName.FindAllStringSubmatch(t.text, -1) {
+		headers[m[1]+m[2]] = text
+	}
+	return &Data{
+		Event: Event{
+			ID: 1, Type: text, AggregateType: text, AggregateID: text,
+			CreatedAt: time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC), Attempt: 1, Destination: "sample",
+		},
+		Payload: payload, Headers: headers,
+	}
+}
