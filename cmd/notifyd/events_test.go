@@ -26,7 +26,7 @@ func TestEventsAsks(t *testing.T) {
 		"list --schema none":     {1, "", `notifyd: schema "none" is at version 0`},
 		"list --state waiting":   {0, "no events match\n", ""},
 		"list --state waiting --type no.* -o json": {0, "{\n  \"events\": [],\n  \"searched\": 3,\n  \"next\": null\n}\n", ""},
-		"list --type no.* --search 2":             {0, "no events match\n", "searched 2 events, down to 2: go on with --upto 1\n"},
+		"list --type no.* --search 2":              {0, "no events match\n", "searched 2 events, down to 2: go on with --upto 1\n"},
 	} {
 		got := command(t, append(append([]string{"events"}, strings.Fields(args)...), "--database-url", url)...)
 		if got.code != want.code || got.stdout != want.stdout || !strings.HasPrefix(got.stderr, want.stderr) || (want.stderr == "") != (got.stderr == "") {
