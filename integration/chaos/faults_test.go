@@ -258,12 +258,12 @@ func liftLimit(c *cell) { c.exec(`ALTER ROLE ` + c.role + ` CONNECTION LIMIT -1`
 // long (55P03), and both relays have noticed; in a stream, the relay that owns
 // the destination.
 func lockTable(c *cell) {
-	c.awaitWell(noDatabase())
+	c.awaitWell(refused())
 	c.begin(`LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE`)
 	c.unleased = len(c.relays)
+	noticed := func(r *child) bool { return refused().noticed(r) && r.log.has("(SQLSTATE 55P03)") }
 	c.await("the relays run into their lock_timeout", func() bool {
-		return (c.mode == outboxsql.ModeStream || c.each(noDatabase().noticed)) &&
-			c.some(func(r *child) bool { return noDatabase().noticed(r) && r.log.has("(SQLSTATE 55P03)") })
+		return c.each(noticed) || c.mode == outboxsql.ModeStream && c.some(noticed)
 	})
 }
 

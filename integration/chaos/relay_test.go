@@ -172,6 +172,10 @@ func (o outage) noticed(r *child) bool { return r.log.last(o.begins) > r.log.las
 
 func noDatabase() outage { return outage{"database does not answer", "database answers again"} }
 
+func refused() outage {
+	return outage{"the database refuses a statement", "the database accepts the statements again"}
+}
+
 func noListener() outage { return outage{"not listening", "listening again"} }
 
 // awaitWell waits until all relays are at work and none of them is in an outage.
