@@ -30,6 +30,8 @@ type (
 	Stats = observe.Stats
 	// Backlog is the backlog of the tables.
 	Backlog = observe.Backlog
+	// Pause is by whom and why a destination is paused.
+	Pause = observe.Pause
 	// Backoff is the wait between attempts.
 	Backoff = delivery.Backoff
 )

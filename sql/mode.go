@@ -56,7 +56,7 @@ func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) err
 	}
 	switch {
 	case held == nil:
-		return fmt.Errorf("schema %q has no outbox_mode: run `notifyd migrate up`: %w", schema, ErrNotMigrated)
+		return fmt.Errorf("schema %q has no outbox_mode: run `notifyd migrate`: %w", schema, ErrNotMigrated)
 	case !*held:
 		return fmt.Errorf("schema %q: %w", schema, ErrModeChanging)
 	}

@@ -31,6 +31,8 @@ type Session struct {
 type SessionOptions struct {
 	// Owner is the key of the relay's advisory lock, which its leases carry.
 	Owner int64
+	// Program is what the relay says of itself.
+	Program store.Program
 	// Lease is how long a lease lasts unless it is renewed.
 	Lease time.Duration
 	// Delete deletes delivered events at once instead of marking them done.
