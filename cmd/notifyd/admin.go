@@ -79,6 +79,11 @@ func adminFiles(c *config.Config, path string) admin.Files {
 	return admin.Files{Cert: absolute(c.Admin.TLS.CertFile), Key: absolute(c.Admin.TLS.KeyFile)}
 }
 
+// adminAccess is how a command queries the relay of the configuration.
+func adminAccess(c *config.Config, path string) admin.Access {
+	return admin.Access{Address: c.Admin.Listen, CertFile: adminFiles(c, path).Cert, Token: c.Admin.Token}
+}
+
 func buildMetric() prometheus.Collector {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "notifyd_build_info", Help: "Always 1; the labels say what was built.",

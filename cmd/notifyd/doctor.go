@@ -90,6 +90,7 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 		return o, nil, err
 	}
 	daily := c.Retention.Daily()
+	o.Admin = adminAccess(c, path)
 	o.Connections, o.Route, o.Daily = c.Relay.Connections+besideClaims, routesOf(c), &daily
 	if c.Admin.Listen != "" && c.Admin.Console {
 		o.Connections += consoleConns
@@ -118,6 +119,9 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	e := doctor.Destination{Name: d.Name, Type: d.Type}
 	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
+	}
+	if describer, ok := delivery.As[delivery.CheckDescriber](h); ok {
+		e.Describe = describer.DescribeCheck
 	}
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// One that panics has no size that is known.

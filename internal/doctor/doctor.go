@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -76,6 +78,8 @@ type Options struct {
 	Destinations []Destination
 	// Route returns the destinations of an event type; nil if they are not known.
 	Route func(eventType string) []string
+	// Admin is the access to the admin server of a relay; without an address no relay is queried.
+	Admin admin.Access
 	// Limits are the thresholds of findings; the zero value is DefaultLimits.
 	Limits Limits
 	// Now is the clock of this machine; nil is time.Now.
@@ -118,6 +122,8 @@ type exam struct {
 	Options
 	conn *pgx.Conn // used by one check at a time
 	mode outboxsql.Mode
+	// waits is the backlog at the beginning; empty where it cannot be read, which a check reports.
+	waits observe.Backlog
 }
 
 // check examines one aspect. do returns a sentence for the case that all is well,
@@ -154,6 +160,8 @@ func checks() []check {
 		{"prepared transactions", checkPrepared, true},
 		{"replication slots", checkSlots, true},
 		{"payloads", checkPayloads, false},
+		{"backlog", checkBacklog, false},
+		{"unconfigured", checkUnconfigured, false},
 	}
 }
 
@@ -189,7 +197,7 @@ func Run(ctx context.Context, o Options) Report {
 		e.conn = conn
 		e.database(ctx, &r)
 	}
-	r.add("", checkDestinations(ctx, o.Destinations)...)
+	r.add("", e.checkDestinations(ctx)...)
 	return r
 }
 
