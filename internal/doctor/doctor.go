@@ -191,7 +191,7 @@ func Run(ctx context.Context, o Options) Report {
 	var r Report
 	conn, err := o.Connect(ctx)
 	if err != nil {
-		r.add("database", Finding{Severity: Error, Text: "The database cannot be reached: " + oneLine(err.Error()) + ".", Cure: "start the server, or fix database.url"})
+		r.add("database", Finding{Severity: Error, Text: "The database cannot be reached: " + oneLine(err.Error()) + ".", Cure: "fix what the error names: the server, or database.url"})
 	} else {
 		defer closeConn(ctx, conn)
 		e.conn = conn

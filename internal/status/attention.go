@@ -96,12 +96,17 @@ func Restore(name string) string {
 	return "put it back into the configuration and reload; to be rid of them, as a destination of the type log, which takes them all (unless another relay has " + name + ")"
 }
 
-// lastError is the newest failure among the deliveries that wait, for the end of a sentence.
+// lastError is the newest failure among the deliveries that wait, or else the error of most dead
+// letters, for the end of a sentence.
 func lastError(d *observe.DestinationBacklog) string {
-	if d.LastError == nil {
+	switch {
+	case d.LastError != nil:
+		return fmt.Sprintf("; the last error (event %d): %s", d.LastError.EventID, d.LastError.Text)
+	case len(d.DeadLetters) > 0:
+		return fmt.Sprintf("; the error of most dead letters: %s", d.DeadLetters[0].Error)
+	default:
 		return ""
 	}
-	return fmt.Sprintf("; the last error (event %d): %s", d.LastError.EventID, d.LastError.Text)
 }
 
 // down says for how long, or why, the destination is unavailable.

@@ -155,7 +155,7 @@ func TestStateOfDestinations(t *testing.T) {
 		"resuming":     {relay: relayWith(RelayDestination{State: "closed", Paused: true}), backlog: waits, state: "resuming", next: "due"},
 		"not reloaded": {relay: &Relay{}, backlog: waits, known: []string{"mail"}, state: "not loaded", next: "due"},
 		"no relay":     {nil, failed, []string{"mail"}, "?", "due", "The destination mail was unavailable 12s ago; the last error (event 7): webhook: 401 Unauthorized."},
-		"removed":      {relayWith(RelayDestination{State: "closed"}), failed, []string{"audit"}, "not configured", "due", "The configuration has no destination mail, and 3 deliveries wait for it."},
+		"removed":      {relayWith(RelayDestination{State: "closed"}), failed, []string{"audit"}, "not configured", "-", "The configuration has no destination mail, and 3 deliveries wait for it."},
 	} {
 		s := Status{At: at, Relay: c.relay, known: c.known, Backlog: observe.Backlog{Destinations: []observe.DestinationBacklog{c.backlog}}}
 		if got := s.state("mail"); got != c.state {

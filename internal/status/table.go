@@ -192,7 +192,7 @@ func toneOf(state string) tone {
 func (s *Status) nextTry(d *observe.DestinationBacklog) string {
 	r := s.Relay.destination(d.Name)
 	switch {
-	case d.Waiting().N == 0:
+	case d.Waiting().N == 0, !s.configured(d.Name):
 		return "-"
 	case d.Pause != nil:
 		return "resume"
