@@ -60,7 +60,7 @@ func paused(t *testing.T, pool *pgxpool.Pool, name string) *patient {
 		}
 	}
 	p.start()
-	if err := p.Pause(name); err != nil {
+	if err := p.Pause(t.Context(), name, "a test", ""); err != nil {
 		t.Fatal(err)
 	}
 	execute(t, pool, insertThree)

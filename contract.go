@@ -32,6 +32,8 @@ type (
 	Backlog = observe.Backlog
 	// Health says whether a relay works.
 	Health = observe.Health
+	// Pause is by whom and why a destination is paused.
+	Pause = observe.Pause
 	// Backoff is the wait between attempts.
 	Backoff = delivery.Backoff
 )

@@ -35,7 +35,10 @@ type hearer interface {
 
 // claimQueue creates the engine of a queue.
 func (r *Relay) claimQueue() {
-	o := queue.SessionOptions{Owner: r.owner, Lease: r.settings.limits.Lease, EventBytes: r.settings.limits.EventBytes, Delete: r.settings.keep == 0, Refused: r.refuse}
+	o := queue.SessionOptions{
+		Owner: r.owner, Lease: r.settings.limits.Lease, EventBytes: r.settings.limits.EventBytes, Delete: r.settings.keep == 0,
+		Program: r.settings.program, Refused: r.refuse,
+	}
 	keeper := queue.NewKeeper(r.connector, o)
 	options := queue.Options{
 		Limits: r.settings.limits, Dispatcher: r.dispatcher, Leases: keeper, House: keeper, Companions: keeper, Watch: r.pulse, Log: r.log,
@@ -54,7 +57,7 @@ func (r *Relay) claimQueue() {
 
 // readStream creates the engine of a stream.
 func (r *Relay) readStream() {
-	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Mode: outboxsql.ModeStream, Refused: r.refuse})
+	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Program: r.settings.program, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
 		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Watch: r.pulse, Log: r.log,
 	}

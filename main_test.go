@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // openExample returns a pool on a fresh database with the tables in it, for
-// the examples: programs have a database and have run `notifyd migrate up`.
+// the examples: programs have a database and have run `notifyd migrate`.
 func openExample(ctx context.Context) *pgxpool.Pool {
 	pool, err := pgxpool.New(ctx, testenv.ExampleDatabase(ctx))
 	if err != nil {

@@ -66,6 +66,7 @@ type Relay struct {
 	owner      int64         // the number that identifies this relay
 	listens    chan struct{} // closed after the first LISTEN, or when LISTEN cannot succeed
 	ready      chan struct{}
+	pausing    sync.Mutex               // held while pauses are read or written, and honoured
 	refused    chan error               // capacity 1: the error that ends Run
 	engine     atomic.Pointer[anEngine] // nil before Run knows the mode of the table
 	queue      *queue.Engine            // nil unless the table is a queue
@@ -262,15 +263,6 @@ func (r *Relay) connections() (all []observe.ConnectionStats) {
 	pool := r.pool.Stat()
 	return append(all, observe.ConnectionStats{Role: "pool", Open: int(pool.TotalConns()), Opened: uint64(pool.NewConnsCount())}) //nolint:gosec // a count
 }
-
-// Pause stops this relay from claiming for a destination until Resume is called or the process
-// ends; other relays continue. Running calls end as usual, the destination's events wait in the
-// table, and no attempt is counted. The error wraps [ErrDestination] if no destination has that
-// name.
-func (r *Relay) Pause(destination string) error { return r.dispatcher.Pause(destination) }
-
-// Resume ends a pause. The error wraps [ErrDestination] if no destination has that name.
-func (r *Relay) Resume(destination string) error { return r.dispatcher.Resume(destination) }
 
 // DestinationsOf returns the names of the destinations of an event type, none if no
 // route matches.

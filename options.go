@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +13,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/dispatch"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -31,6 +33,7 @@ type settings struct {
 	purgeBatch int
 	partitions bool
 	tick       time.Duration // of the watch: a second, except in tests
+	program    store.Program
 }
 
 // DefaultCanary is how often it is proven that notifications are heard, unless
@@ -46,6 +49,7 @@ func defaultSettings() settings {
 		limits:     engine.DefaultLimits(),
 		patience:   dispatch.DefaultShutdownTimeout,
 		canary:     DefaultCanary,
+		program:    store.Program{Process: os.Getpid(), Host: store.ThisHost(), StartedAt: time.Now(), LoadedAt: time.Now()},
 		keep:       engine.DefaultRetention,
 		purgeBatch: engine.DefaultPurgeBatch,
 		tick:       time.Second,
@@ -96,6 +100,16 @@ func WithPollingOnly() Option { return func(s *settings) { s.pollOnly = true } }
 // that it would hear one; 5 s by default, at least 100 ms, 0 for never. A canary that is not heard
 // costs the listening connection, and until one is heard again the table is polled every 20 ms.
 func WithCanary(every time.Duration) Option { return func(s *settings) { s.canary = every } }
+
+// WithProgram sets what the relay says of its process, for people who look at outbox_relays or
+// `notifyd status`: the version of the program, its configuration file with its whole path, and when
+// it was started. Empty words are not known; by default none is, and the process was started when the
+// relay was made.
+func WithProgram(version, config string, started time.Time) Option {
+	return func(s *settings) {
+		s.program.Version, s.program.Config, s.program.StartedAt = version, config, started
+	}
+}
 
 // WithPollInterval sets how often the table is polled without a notification; 1 s by default, at
 // least 1 ms. While polls find unannounced events, the relay polls more often by itself.

@@ -94,6 +94,10 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 // missDestinations reports once the destinations that this relay does not have and for which
 // deliveries wait: most likely renamed ones, or those of another relay.
 func (r *Relay) missDestinations(ctx context.Context) error {
+	// Before anything is delivered. A role that may not read pauses yet finds none.
+	if err := r.honourPauses(ctx); err != nil && store.IsDown(err) {
+		return err
+	}
 	names, err := r.keeper.Destinations(ctx)
 	if err != nil {
 		return err
@@ -122,6 +126,7 @@ func (r *Relay) run(ctx context.Context) error {
 	}
 	outside.Go(func() { r.announce(ctx) })
 	outside.Go(func() { r.watchdog(ctx) })
+	outside.Go(func() { r.followPauses(ctx) })
 	outside.Go(func() {
 		select {
 		case err := <-r.refused: // the table has become a stream while the relay had no session

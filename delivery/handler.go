@@ -86,6 +86,14 @@ type Checker interface {
 	Check(ctx context.Context) error
 }
 
+// CheckDescriber is implemented by a [Checker] that says what its check covers, so that nobody takes a
+// check that found nothing for a proof that events arrive.
+type CheckDescriber interface {
+	// DescribeCheck returns what Check tests, empty for nothing, and what a delivery needs beyond
+	// that: each as part of a sentence, such as "the TCP connection" and "the credentials".
+	DescribeCheck() (tested, untested string)
+}
+
 // Sizer is implemented by a [Handler] with a largest message size.
 type Sizer interface {
 	// MaxBytes returns that size in bytes. An event whose payload alone is larger cannot be

@@ -31,6 +31,7 @@ const (
 // zero value is closed. The lane's lock guards it.
 type breaker struct {
 	tripped  bool          // it is not closed
+	since    time.Time     // when it was tripped
 	pause    time.Duration // the last one, before jitter; halved with each answer
 	until    time.Time     // the end of the pause
 	newFirst bool          // the next probe is a delivery that has not failed yet, if there is any
@@ -94,7 +95,9 @@ func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) 
 	case b.open() && now.Before(b.until):
 		return b.until.Sub(now), false, false
 	}
-	opened = b.closed()
+	if opened = b.closed(); opened {
+		b.since = now
+	}
 	b.newFirst = known || !b.open() // new and old in turn
 	b.tripped, b.allowed, b.held = true, 0, 0
 	b.pause = min(max(2*b.pause, firstPause), longest)

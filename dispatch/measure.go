@@ -14,6 +14,7 @@ type figures struct {
 	classes  [delivery.ClassOurs + 1]uint64 // the same by class; 0 has those without an error
 	begun    observe.Histogram              // from the event's creation to the handler
 	acked    observe.Histogram              // from the event's creation to the acknowledgement
+	trouble  trouble
 	passings passings
 	reported atomic.Bool // the failure of the handler's Report was logged
 }
@@ -25,6 +26,9 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 		return // it shared a call with the previous job, and has no answer of its own
 	}
 	f.classes[out.class]++
+	if f.trouble.failures > 0 || out.class != 0 {
+		f.trouble.note(out)
+	}
 	if j.event.Replay > 0 || j.delayed() {
 		return // it waited for a person, or until it was available
 	}
@@ -35,6 +39,42 @@ func (f *figures) measureLocked(j *job, began int64, out *outcome) {
 	if out.verdict == delivered {
 		f.acked.Observe(age + out.to)
 	}
+}
+
+// trouble is the row of failures since the last delivery, and the newest failure of all.
+type trouble struct {
+	failures uint64
+	since    time.Time // of the first in the row
+	last     error
+	at       time.Time // of last
+}
+
+// note records an answer. A throttled call shows that the destination works, and what is the relay's
+// own fault says nothing about it.
+func (t *trouble) note(out *outcome) {
+	switch {
+	case out.verdict == delivered:
+		t.failures, t.since = 0, time.Time{}
+	case out.class == delivery.ClassOurs || out.throttled || out.err == nil:
+	default:
+		t.at, t.last = time.Now(), out.err
+		if t.failures++; t.failures == 1 {
+			t.since = t.at
+		}
+	}
+}
+
+// troubleLocked returns what is wrong with the destination.
+func (l *lane) troubleLocked() observe.Trouble {
+	f, b := &l.figures.trouble, &l.ease.breaker
+	t := observe.Trouble{DownSince: b.since, Failures: f.failures, FailingSince: f.since, LastErrorAt: f.at}
+	if b.open() {
+		t.NextProbe = b.until
+	}
+	if f.last != nil {
+		t.LastError = f.last.Error() // a text of the lane's own: see reply
+	}
+	return t
 }
 
 // passings counts the deliveries that a lane did not begin.

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -42,6 +43,32 @@ func TestMeasure(t *testing.T) {
 		}
 		if l.figures.classes != want.figures.classes || l.figures.begun != want.figures.begun || l.figures.acked != want.figures.acked {
 			t.Errorf("%s: classes %v, begun %v, acked %v", name, l.figures.classes, l.figures.begun, l.figures.acked)
+		}
+	}
+}
+
+// TestTrouble: failures in a row end with a delivery, and neither a throttled call nor the relay's own
+// fault is one of the destination's.
+func TestTrouble(t *testing.T) {
+	t.Parallel()
+	var f trouble
+	bad := errors.New("401")
+	for i, step := range []struct {
+		out  outcome
+		want uint64
+		last error
+	}{
+		{outcome{verdict: released, class: delivery.ClassOurs, err: ErrStopping}, 0, nil},
+		{outcome{verdict: released, class: delivery.ClassDestination, err: bad, throttled: true}, 0, nil},
+		{outcome{verdict: aside, class: delivery.ClassDestination, err: bad}, 1, bad},
+		{outcome{verdict: failed, class: delivery.ClassEvent, err: bad}, 2, bad},
+		{outcome{verdict: dead, class: delivery.ClassEvent, err: errLapsed}, 3, errLapsed},
+		{outcome{verdict: delivered}, 0, errLapsed},
+		{outcome{verdict: failed, class: delivery.ClassEvent, err: bad}, 1, bad},
+	} {
+		f.note(&step.out)
+		if f.failures != step.want || !errors.Is(f.last, step.last) || f.since.IsZero() != (step.want == 0) || f.at.IsZero() != (step.last == nil) {
+			t.Errorf("step %d: %+v", i, f)
 		}
 	}
 }

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// Pause keeps this relay from claiming for a destination until Resume is called or the process
-// ends: it is not stored, and does not affect other relays. Running calls of the handler end as
-// usual, waiting deliveries are given back, and the destination's events wait in the table without
-// a counted attempt. Pausing twice is pausing once. The error wraps ErrDestination if there is no
-// destination with that name.
+// Pause keeps this relay from claiming for a destination until Resume is called: running calls of
+// the handler end as usual, waiting deliveries are given back, and the destination's events wait in
+// the table without a counted attempt. It is not stored, and does not affect other relays. Pausing
+// twice is pausing once. The error wraps ErrDestination if there is no destination with that name.
 func (d *Dispatcher) Pause(name string) error {
 	l, err := d.laneNamed(name)
-	if err == nil && l.pause() {
-		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", name)
+	if err == nil {
+		d.setPaused(l, true)
 	}
 	return err
 }
@@ -22,10 +21,26 @@ func (d *Dispatcher) Pause(name string) error {
 // ErrDestination if there is no destination with that name.
 func (d *Dispatcher) Resume(name string) error {
 	l, err := d.laneNamed(name)
-	if err == nil && l.resume() {
-		d.log.Info("destination is resumed", "destination", name)
+	if err == nil {
+		d.setPaused(l, false)
 	}
 	return err
+}
+
+// SetPaused pauses these destinations, and resumes all others.
+func (d *Dispatcher) SetPaused(names map[string]bool) {
+	for _, l := range d.lanes {
+		d.setPaused(l, names[l.name])
+	}
+}
+
+func (d *Dispatcher) setPaused(l *lane, paused bool) {
+	switch {
+	case paused && l.pause():
+		d.log.Info("destination is paused; its events wait, no attempt is counted", "destination", l.name)
+	case !paused && l.resume():
+		d.log.Info("destination is resumed", "destination", l.name)
+	}
 }
 
 func (d *Dispatcher) laneNamed(name string) (*lane, error) {

@@ -424,7 +424,7 @@ func TestStopsWithoutCountingAnAttempt(t *testing.T) {
 func TestRunReturnsForASchemaThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ before, want string }{
-		"not migrated": {`DROP TABLE outbox_migrations`, "run `notifyd migrate up`"},
+		"not migrated": {`DROP TABLE outbox_migrations`, "run `notifyd migrate`"},
 		"too new":      {`INSERT INTO outbox_migrations (version, name) VALUES (999, 'from the future')`, "upgrade notifyd"},
 	}
 	for name, test := range tests {

@@ -69,10 +69,13 @@ func TestCollector(t *testing.T) {
 		Destinations: []observe.DestinationStats{
 			{
 				Name: "a", Delivered: 4, Failed: 5, Dead: 6, Released: 7, Running: 8, Queued: 9, Unavailable: true, Paused: true, Pace: time.Millisecond,
-				State: observe.BreakerRamping, Gap: 2 * time.Second, Throttled: 33,
+				State: observe.BreakerRamping, Gap: 2 * time.Second, Throttled: 33, Trouble: observe.Trouble{Failures: 34},
 				Parked: 19, Classes: [delivery.ClassOurs + 1]uint64{0: 4, delivery.ClassDestination: 20}, Refused: 28, Withdrawn: 29, Withheld: 30, Room: 31, Aggregates: 32,
 				Begun: observe.Histogram{Count: 3, Sum: 3 * time.Second, Buckets: [17]uint64{1, 1}},
 			},
+			{Name: "down", Trouble: observe.Trouble{
+				DownSince: time.Now().Add(-time.Minute), NextProbe: time.Now().Add(time.Hour), FailingSince: time.Now().Add(-30 * time.Second), Failures: 1,
+			}},
 			{Name: "b", Report: &delivery.Report{Connected: true, Blocked: true, Reason: "low on memory", Unconfirmed: 10}},
 		},
 	}, waits: func(context.Context) (observe.Backlog, error) {
@@ -91,8 +94,9 @@ func TestCollector(t *testing.T) {
 		"notifyd_destination_unavailable a": 1, "notifyd_destination_unavailable b": 0, "notifyd_destination_paused a": 1, "notifyd_destination_paused b": 0,
 		"notifyd_destination_state a ramping": 1, "notifyd_destination_state a closed": 0, "notifyd_destination_state b closed": 1, "notifyd_destination_state b throttled": 0,
 		"notifyd_destination_throttled_gap_seconds a": 2, "notifyd_destination_throttled_gap_seconds b": 0, "notifyd_throttled_total a": 33,
-		"notifyd_destination_running a": 8,
-		"notifyd_destination_queued a":  9, "notifyd_destination_pace_seconds a": 0.001,
+		"notifyd_destination_running a": 8, "notifyd_destination_failing_events a": 34, "notifyd_destination_failing_events b": 0,
+		"notifyd_destination_down_seconds a": 0, "notifyd_destination_next_probe_seconds a": 0, "notifyd_destination_failing_seconds b": 0,
+		"notifyd_destination_queued a": 9, "notifyd_destination_pace_seconds a": 0.001,
 		"notifyd_destination_connected b": 1, "notifyd_destination_blocked b": 1, "notifyd_destination_unconfirmed b": 10,
 		"notifyd_claims_total": 1, "notifyd_claimed_total": 2, "notifyd_fenced_total": 3, "notifyd_bell_awake": 1,
 		"notifyd_listener_connected": 1, "notifyd_database_up": 0, "notifyd_database_refuses 42501": 2, "notifyd_hangs": 34, "notifyd_oldest_waiting_seconds": 1.5,
@@ -110,6 +114,11 @@ func TestCollector(t *testing.T) {
 	} {
 		if value, ok := got[name]; !ok || value != want {
 			t.Errorf("%s = %v (%t), want %v", name, value, ok, want)
+		}
+	}
+	for name, least := range map[string]float64{"down_seconds down": 60, "next_probe_seconds down": 3000, "failing_seconds down": 30} {
+		if value := got["notifyd_destination_"+name]; value < least || value > least+1000 {
+			t.Errorf("%s = %v, want %v and little more", name, value, least)
 		}
 	}
 	if _, ok := got["notifyd_destination_blocked a"]; ok {

@@ -57,6 +57,10 @@ func (o output) destination(d *observe.DestinationStats) {
 	for _, state := range observe.BreakerStates() {
 		o.gauge("notifyd_destination_state", truth(d.State == state), d.Name, state.String())
 	}
+	o.gauge("notifyd_destination_down_seconds", since(d.Trouble.DownSince), d.Name)
+	o.gauge("notifyd_destination_next_probe_seconds", max(0, -since(d.Trouble.NextProbe)), d.Name)
+	o.gauge("notifyd_destination_failing_events", float64(d.Trouble.Failures), d.Name)
+	o.gauge("notifyd_destination_failing_seconds", since(d.Trouble.FailingSince), d.Name)
 	o.gauge("notifyd_destination_throttled_gap_seconds", d.Gap.Seconds(), d.Name)
 	o.counter("notifyd_throttled_total", d.Throttled, d.Name)
 	o.gauge("notifyd_destination_running", float64(d.Running), d.Name)
@@ -70,6 +74,14 @@ func (o output) destination(d *observe.DestinationStats) {
 		o.gauge("notifyd_destination_blocked", truth(r.Blocked), d.Name)
 		o.gauge("notifyd_destination_unconfirmed", float64(r.Unconfirmed), d.Name)
 	}
+}
+
+// since is the time since t in seconds, negative for one to come, 0 for none.
+func since(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t).Seconds()
 }
 
 // relay exports the figures that belong to no destination.

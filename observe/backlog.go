@@ -40,9 +40,11 @@ type Backlog struct {
 	Types []TypeBacklog `json:"types"`
 	// Delayed counts the events that are not available yet; in a stream once for each destination.
 	Delayed Count `json:"delayed"`
-	// Unrouted are the types that no route of a relay matched.
-	Unrouted []TypeBacklog `json:"unrouted"`
-	// Destinations are those with waiting or dead deliveries, by name.
+	// Unrouted are the types that no route of a relay matched, and UnroutedMore reports that there
+	// are more of them than were read.
+	Unrouted     []TypeBacklog `json:"unrouted"`
+	UnroutedMore bool          `json:"unrouted_more,omitempty"`
+	// Destinations are those with waiting or dead deliveries, and those that are paused, by name.
 	Destinations []DestinationBacklog `json:"destinations"`
 	// Oldest is the event that has waited longest; nil if none waits. Parked events wait; dead,
 	// delayed and unrouted ones do not.
@@ -80,6 +82,8 @@ type DestinationBacklog struct {
 	// LastError is the newest failure among the deliveries that are due next; nil if none of them
 	// has failed.
 	LastError *Failure `json:"last_error,omitempty"`
+	// Pause is by whom and why the destination is paused for all relays; nil if it is not.
+	Pause *Pause `json:"pause,omitempty"`
 	// DeadLetters are the newest dead letters, grouped by error, largest group first.
 	DeadLetters []DeadGroup `json:"dead_letters,omitempty"`
 }
@@ -87,6 +91,15 @@ type DestinationBacklog struct {
 // Waiting returns all that waits for the destination, without dead letters.
 func (d *DestinationBacklog) Waiting() Count {
 	return d.Fresh.Plus(d.Retry).Plus(d.Running).Plus(d.Parked)
+}
+
+// Pause is the pause of a destination, which all relays of the tables honour.
+type Pause struct {
+	// By is who has paused it, and Reason why; Reason may be empty.
+	By     string `json:"by"`
+	Reason string `json:"reason,omitempty"`
+	// Since is when that was.
+	Since time.Time `json:"since"`
 }
 
 // Waiting is a waiting event.

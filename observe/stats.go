@@ -142,16 +142,37 @@ type DestinationStats struct {
 	// destination because that is down: it is open or probing; or that so many calls are stuck.
 	State       BreakerState
 	Unavailable bool
+	// Trouble is what is wrong with the destination.
+	Trouble Trouble
 	// Throttled counts answers that asked for fewer deliveries, and Gap is the resulting gap
 	// between the starts of two deliveries; 0 if none.
 	Throttled uint64
 	Gap       time.Duration
-	// Paused reports that Pause was called: nothing is claimed for the destination.
+	// Paused reports that the relay honours a pause: nothing is claimed for the destination.
 	Paused bool
 	// Pace is the average time of an event in a worker.
 	Pace time.Duration
 	// Report is the handler's report; nil if the handler has none.
 	Report *delivery.Report
+}
+
+// Trouble is what a relay knows of a destination that is not well. The zero value is one that has
+// never failed.
+type Trouble struct {
+	// DownSince is when the breaker left the state closed; zero while it is closed. A relay that
+	// has started during an outage has noticed it later than others.
+	DownSince time.Time
+	// NextProbe is when the next delivery may find out whether the destination is up again; zero
+	// unless the breaker is open. It is past while nothing has come to be the probe.
+	NextProbe time.Time
+	// Failures counts the events whose calls have failed since one was delivered, whether an attempt
+	// counted or not, and FailingSince is when the first of them failed; zero if there is none.
+	Failures     uint64
+	FailingSince time.Time
+	// LastError is the text of the newest failure, which may have been overcome since, and
+	// LastErrorAt is when it was noticed; zero if nothing has failed yet.
+	LastError   string
+	LastErrorAt time.Time
 }
 
 // ListenerStats are the figures of the connection that listens.

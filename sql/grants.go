@@ -53,6 +53,9 @@ func tableGrants() []tableGrant {
 		{table: "outbox_mode", relay: "SELECT"},
 		{table: "outbox_positions", relay: "SELECT, INSERT, UPDATE, DELETE"},
 		{table: "outbox_routes", relay: "SELECT, INSERT, UPDATE, DELETE"},
+		// The console of a relay pauses and resumes, and so does notifyd pause in its role.
+		{table: "outbox_pauses", relay: "SELECT, INSERT, UPDATE, DELETE"},
+		{table: "outbox_relays", relay: "SELECT, INSERT, UPDATE, DELETE"},
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package outboxsql holds the tables and the trigger of notifyd as SQL, and applies them.
 //
 // The files are self-contained and can be run with psql: schema.sql, then the files of later
-// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql and sizes.sql, then storage.sql,
+// versions, dead_letters.sql, tracing.sql, streams.sql, plain.sql, sizes.sql and people.sql, then storage.sql,
 // functions.sql and triggers.sql. [Migrate] does the same under a lock and records the versions.
 // [Partition] partitions the table by day.
 package outboxsql
@@ -35,6 +35,9 @@ var plainSQL string
 
 //go:embed sizes.sql
 var sizesSQL string
+
+//go:embed people.sql
+var peopleSQL string
 
 //go:embed storage.sql
 var storageSQL string
@@ -126,6 +129,7 @@ func migrations() []migration {
 		{name: "streams", sql: streamsSQL},
 		{name: "plain queues", sql: plainSQL},
 		{name: "sizes", sql: sizesSQL},
+		{name: "pauses and relays", sql: peopleSQL},
 	}
 }
 
@@ -262,7 +266,7 @@ func Check(ctx context.Context, conn *pgx.Conn, schema string) error {
 	case state.Current > state.Latest:
 		return tooNew(schema, state)
 	case state.Current < state.Latest:
-		return fmt.Errorf("schema %q is at version %d, this notifyd needs %d: run `notifyd migrate up`: %w",
+		return fmt.Errorf("schema %q is at version %d, this notifyd needs %d: run `notifyd migrate`: %w",
 			schema, state.Current, state.Latest, ErrNotMigrated)
 	}
 	return nil

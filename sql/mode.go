@@ -63,7 +63,7 @@ func HoldMode(ctx context.Context, conn *pgx.Conn, schema string, want Mode) err
 	}
 	switch {
 	case held == nil:
-		return fmt.Errorf("schema %q has no outbox_mode: run `notifyd migrate up`: %w", schema, ErrNotMigrated)
+		return fmt.Errorf("schema %q has no outbox_mode: run `notifyd migrate`: %w", schema, ErrNotMigrated)
 	case !*held:
 		who := (&change{conn: conn, schema: schema}).sessions(ctx, guardUsers(schema)+` AND mode = 'ExclusiveLock'`)
 		return fmt.Errorf("schema %q: %w, or another session keeps relays away (%s)", schema, ErrModeChanging, who)

@@ -75,7 +75,7 @@ func TestDLQAsks(t *testing.T) {
 	if got := states(t, url); got != "1 dead, 2 dead, 3 dead" {
 		t.Errorf("after all that: %s", got)
 	}
-	if got := command(t, "dlq", "list", "--database-url", testenv.Database(t)); got.code != 1 || !strings.Contains(got.stderr, "run `notifyd migrate up`") {
+	if got := command(t, "dlq", "list", "--database-url", testenv.Database(t)); got.code != 1 || !strings.Contains(got.stderr, "run `notifyd migrate`") {
 		t.Errorf("without tables: %+v", got)
 	}
 }

@@ -111,6 +111,9 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
 	}
+	if describer, ok := delivery.As[delivery.CheckDescriber](h); ok {
+		e.Describe = describer.DescribeCheck
+	}
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
 		// One that panics has no size that is known.
 		_ = guard.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })

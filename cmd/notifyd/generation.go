@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,17 +36,33 @@ type generation struct {
 	stopAlerts func()
 }
 
+// origin is where a generation comes from.
+type origin struct {
+	path    string    // of the configuration
+	started time.Time // of this process
+}
+
+// program is what the relay says of this process.
+func (o origin) program() notifyd.Option {
+	whole, err := filepath.Abs(o.path)
+	if err != nil {
+		whole = o.path
+	}
+	return notifyd.WithProgram(readBuildInfo().Version, whole, o.started)
+}
+
 // newGeneration builds what the configuration describes, and contacts nothing.
 // The caller closes it; where there is an error, nothing is left open.
-func newGeneration(ctx context.Context, c *config.Config, path string, spans *tracer, log *slog.Logger) (*generation, error) {
+func newGeneration(ctx context.Context, c *config.Config, from origin, spans *tracer, log *slog.Logger) (*generation, error) {
 	g := &generation{config: c, spans: spans, log: log, stopAlerts: func() {}}
-	if err := g.build(ctx, path); err != nil {
+	if err := g.build(ctx, from); err != nil {
 		return nil, errors.Join(err, g.close(), g.closeAlerts())
 	}
 	return g, nil
 }
 
-func (g *generation) build(ctx context.Context, path string) (err error) {
+func (g *generation) build(ctx context.Context, from origin) (err error) {
+	path := from.path
 	poolConfig, err := parsePool(g.config, path)
 	if err != nil {
 		return err
@@ -58,7 +76,7 @@ func (g *generation) build(ctx context.Context, path string) (err error) {
 	if g.alerts, err = newAlerts(g.config, g.log); err != nil {
 		return err
 	}
-	g.relay, err = notifyd.New(g.pool, append(relayOptions(g.config, g.listen, g.log), g.alerts.options()...)...)
+	g.relay, err = notifyd.New(g.pool, append(relayOptions(g.config, from.program(), g.listen, g.log), g.alerts.options()...)...)
 	if err != nil {
 		return err
 	}

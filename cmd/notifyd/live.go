@@ -31,33 +31,22 @@ func (l *live) Relay() *notifyd.Relay {
 }
 
 // replace puts a relay that does not run yet in the place of one that has
-// stopped. What somebody has paused stays so.
+// stopped.
 func (l *live) replace(relay *notifyd.Relay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	own := l.relay.Stats()
-	for _, d := range own.Destinations {
-		if d.Paused {
-			_ = relay.Pause(d.Name) // the only error is that there is none of that name any more
-		}
-	}
-	l.past = addCounters(own, l.past)
+	l.past = addCounters(l.relay.Stats(), l.past)
 	l.relay = relay
 }
 
-// Pause implements console.Pauser. It lasts over reloads, as long as each has
-// the destination.
-func (l *live) Pause(destination string) error {
-	l.mu.Lock() // or a reload could take the place of the relay, and not know of it
-	defer l.mu.Unlock()
-	return l.relay.Pause(destination)
+// Pause implements console.Pauser.
+func (l *live) Pause(ctx context.Context, destination, by, reason string) error {
+	return l.Relay().Pause(ctx, destination, by, reason)
 }
 
 // Resume implements console.Pauser.
-func (l *live) Resume(destination string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.relay.Resume(destination)
+func (l *live) Resume(ctx context.Context, destination string) error {
+	return l.Relay().Resume(ctx, destination)
 }
 
 // delivers says that a relay is ready.

@@ -22,7 +22,7 @@ func newMigrateCmd(a *app) *cobra.Command {
 		Short: "Make or update the tables and the trigger",
 		Long: `migrate makes the tables outbox_events and outbox_deliveries and the trigger that
 rings for new events, or brings them up to date. Versions only go up. Several
-relays or deployments may run it at once. Without a command it is "migrate up".
+relays or deployments may run it at once.
 
 With --partitions daily it then makes outbox_events a table with a partition for
 each day, of which retention drops whole ones. The table may be in use, and of any
@@ -36,7 +36,6 @@ relay may deliver them. The owner of the tables runs it, after each migration.`,
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
-	// "notifyd migrate --bell always" is "notifyd migrate up --bell always".
 	cmd.Flags().AddFlagSet(up.Flags())
 	registerGrants(a, cmd, up.RunE)
 	return cmd
@@ -54,7 +53,8 @@ type upFlags struct {
 func newMigrateUpCmd(a *app) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
-		Use:     "up",
+		Use:     "up", // what people who know other tools type for "notifyd migrate"
+		Hidden:  true,
 		Short:   "Apply what is missing",
 		Example: "  notifyd migrate up\n  notifyd migrate up --bell always --database-url postgres://owner@localhost/app",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -92,7 +92,7 @@ func polling(s *stage) map[string]act {
 		execute(s.T, s.url, `INSERT INTO outbox (topic, key, payload) VALUES ('order.placed', '7', '{"n": `+n+`}')`)
 	}
 	return map[string]act{
-		"notifyd migrate up":   {says: `version`},
+		"notifyd migrate":      {says: `version`},
 		"notifyd check-config": {says: `: ok, `},
 		"notifyd doctor":       {says: `\bok +schema\b`},
 		"sql 1": {after: func(string) {

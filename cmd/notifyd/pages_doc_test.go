@@ -90,7 +90,7 @@ func TestShortPages(t *testing.T) {
 	s.relay(auditOnly)
 	s.play("docs/README.md", map[string]act{"notifyd run --help": {says: `Usage:\n  notifyd run`}, "notifyd doctor --help": {says: `Usage:\n  notifyd doctor`}})
 	s.play("docs/concepts.md", map[string]act{
-		"notifyd status":                {says: `(?m)^relays +pid \d+, notifyd/keeper`},
+		"notifyd status":                {says: `(?m)^relays +\S+, process \d+, .* \(session \d+, notifyd/keeper`},
 		"notifyd migrate --mode stream": {as: "%s --database-url '" + testenv.Database(t) + "'", says: `mode stream\n$`}, // here a relay runs
 	})
 	s.play("docs/faq.md", map[string]act{"notifyd migrate --bell off": {after: func(string) {
@@ -141,6 +141,10 @@ func TestInlineCommands(t *testing.T) {
 		"notifyd events":                {code: exitUsage, says: `needs a command`},
 		"notifyd migrate --bell always": {after: func(string) { s.bell("outbox_bell_always") }},
 		"notifyd migrate --mode stream": {code: exitFailure, says: `relays are at work`},
+		"notifyd pause":                 {as: "%s audit", says: `audit is paused at all relays`},
+		"notifyd resume":                {as: "%s audit", says: `audit (is resumed at all relays|was not paused)`},
+		"notifyd resume NAME":           {as: "notifyd resume audit", says: `audit (is resumed at all relays|was not paused)`},
+		"notifyd reload":                {says: `process \d+: has taken the new configuration`},
 		"notifyd publish":               {as: "%s order.placed '" + order + "'", says: `^\d+\n$`},
 		"notifyd run":                   {play: func(step) {}}, // it is what all this is beside of
 		"notifyd status --watch":        {as: "%s | grep -m 2 ^events", says: `^events .*\nevents `},

@@ -58,11 +58,11 @@ func TestPausedIsSeen(t *testing.T) {
 	p := startPausable(t, database)
 	path := file(t, fmt.Sprintf(pausableConfig, database, strings.TrimPrefix(p.base, "http://")))
 	watched := startDaemon(t, nil, "status", "-c", path, "--watch")
-	watched.stdout.await(t, " audit\n")
+	watched.stdout.await(t, "\naudit ")
 	statusIs := func(when, audit string, code int) {
 		t.Helper()
 		commandUntil(t, when, func(r result) bool {
-			return r.code == code && regexp.MustCompile(`(?m) `+audit+` +- +audit$`).MatchString(r.stdout) && regexp.MustCompile(`(?m) up +- +other$`).MatchString(r.stdout)
+			return r.code == code && regexp.MustCompile(`(?m)^audit +`+audit+` `).MatchString(r.stdout) && regexp.MustCompile(`(?m)^other +up `).MatchString(r.stdout)
 		}, "status", "-c", path, "--exit-code")
 	}
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 0`)
@@ -72,14 +72,14 @@ func TestPausedIsSeen(t *testing.T) {
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 1`)
 	p.awaits("/metrics", `notifyd_destination_paused{destination="other"} 0`)
 	statusIs("paused", "paused", exitFailure)
-	watched.await(t, regexp.MustCompile(`(?m) paused +\d+ +audit$`))
+	watched.await(t, regexp.MustCompile(`(?m)^audit +paused .* 0 +0$`))
 	var s status.Status
 	r := commandUntil(t, "as JSON", hasRelay, "status", "-c", path, "-o", "json")
 	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Relay == nil || len(s.Relay.Destinations) != 2 || !s.Relay.Destinations[0].Paused || s.Relay.Destinations[1].Paused ||
-		len(s.Attention) != 1 || s.Attention[0].Destination != "audit" || !strings.Contains(s.Attention[0].Text, "is paused") {
+	if s.Relay == nil || len(s.Relay.Destinations) != 2 || !s.Relay.Destinations[0].Paused || s.Relay.Destinations[1].Paused || s.Backlog.Destination("audit").Pause == nil ||
+		len(s.Attention) != 1 || s.Attention[0].Destination != "audit" || !strings.Contains(s.Attention[0].Text, "was paused") || !strings.Contains(s.Attention[0].Text, "by the console at 127.0.0.1.") {
 		t.Errorf("%+v of %+v", s.Attention, s.Relay)
 	}
 
@@ -92,7 +92,7 @@ func TestPausedIsSeen(t *testing.T) {
 	p.press("resume")
 	p.awaits("/metrics", `notifyd_destination_paused{destination="audit"} 0`)
 	statusIs("resumed", "up", exitOK)
-	watched.awaitAfter(t, seen, regexp.MustCompile(`(?m) up +\d+ +audit$`))
+	watched.awaitAfter(t, seen, regexp.MustCompile(`(?m)^audit +up .* 0 +0$`))
 	if code := watched.end(t); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}

@@ -154,7 +154,7 @@ func publish(ctx context.Context, a *app, db *databaseFlags, e outbox.Event) (id
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch refused.Code {
 		case "42P01", "3F000": // no such table or schema
-			return 0, fmt.Errorf("schema %s has no outbox_events: run `notifyd migrate up` first", db.schema)
+			return 0, fmt.Errorf("schema %s has no outbox_events: run `notifyd migrate` first", db.schema)
 		case "23505":
 			return 0, &keyHeldError{eventType: e.Type, key: e.IdempotencyKey}
 		}

@@ -34,7 +34,8 @@ func settled(s string) string {
 		{`\b\d+(\.\d+)?(h\d\dm|m\d\ds|µs|ms|s|m|h|d)\b`, "AGO"},
 		{`127\.0\.0\.1:\d+`, "ADDRESS"},
 		{`MAIL_PORT=\d+`, "MAIL_PORT=PORT"},
-		{`pid \d+`, "pid PID"},
+		{`relays +\S+, process \d+, \S+, up`, "relays HOST, process PID, VERSION, up"},
+		{`session \d+`, "session PID"},
 		{`by \S+@\S+ `, "by SOMEBODY "},
 		{`(?m)[ \t\r]+$`, ""},
 		{` +`, " "},
@@ -249,6 +250,7 @@ func onStream(t *testing.T, page string) string {
 		{"applied version 4: streams\n", ""},
 		{"applied version 5: plain queues\n", ""},
 		{"applied version 6: sizes\n", ""},
+		{"applied version 7: pauses and relays\n", ""},
 		{", bell auto\n", ", bell auto, mode stream\n"},
 		{"bin/notifyd status\n", "bin/notifyd status | sed -n '/^dead letters/,$p'\n"},
 	} {

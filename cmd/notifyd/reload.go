@@ -19,11 +19,13 @@ import (
 
 // supervisor runs one generation after the other.
 type supervisor struct {
-	load  func() (*config.Config, error)
-	path  string
-	out   io.Writer      // of logs
-	first *config.Config // what the parts that outlive generations were made of
-	live  *live
+	load func() (*config.Config, error)
+	path string
+	// started is when the process was, as far as this program knows.
+	started time.Time
+	out     io.Writer      // of logs
+	first   *config.Config // what the parts that outlive generations were made of
+	live    *live
 	// console is that of the daemon, nil for none; it goes along with reloads.
 	console *webConsole
 	state   *reloadState
@@ -34,9 +36,9 @@ type supervisor struct {
 }
 
 // newSupervisor prepares for running g, which the configuration c has made.
-func newSupervisor(g *generation, path string, load func() (*config.Config, error), out io.Writer, sd *systemd.Notifier) *supervisor {
+func newSupervisor(g *generation, from origin, load func() (*config.Config, error), out io.Writer, sd *systemd.Notifier) *supervisor {
 	return &supervisor{
-		load: load, path: path, out: out, first: g.config, live: newLive(g.relay),
+		load: load, path: from.path, started: from.started, out: out, first: g.config, live: newLive(g.relay),
 		state: &reloadState{success: true, read: time.Now()}, sd: sd, log: g.log,
 	}
 }
@@ -120,6 +122,9 @@ func (s *supervisor) prepare(ctx context.Context, g *generation) *generation {
 		return next
 	}
 	s.state.failed(err)
+	if noted := g.relay.ReloadRefused(ctx, oneLine(err)); noted != nil {
+		s.log.DebugContext(ctx, "the refusal of the reload cannot be written down", "err", noted)
+	}
 	s.log.ErrorContext(ctx, "the configuration is wrong: the relay goes on with the one before", "config", s.path, "err", oneLine(err))
 	s.tell(ctx, func() error {
 		return s.sd.Ready(ctx, "delivering with the configuration before the reload, which has failed: see the log")
@@ -133,7 +138,7 @@ func (s *supervisor) build(ctx context.Context, g *generation) (*generation, err
 	if err != nil {
 		return nil, err
 	}
-	next, err := newGeneration(ctx, c, s.path, g.spans, newLogger(s.out, c.Log))
+	next, err := newGeneration(ctx, c, origin{s.path, s.started}, g.spans, newLogger(s.out, c.Log))
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ func TestReloadPage(t *testing.T) {
 	s.write("new.yaml", read(t, next))
 	const plan = "notifyd plan -c new.yaml --against /etc/notifyd/config.yaml"
 	s.play("docs/reload.md", map[string]act{
+		"notifyd reload":                        {as: "%s -c etc/notifyd/config.yaml", code: exitFailure}, // none runs; TestReloadCommand has one
 		"notifyd check-config -c new.yaml":      {says: `new.yaml: ok, `},
 		plan:                                    {says: `(?s)~ audit \(log\).*\+ queue \(log\).*relay\.batch: 1000 -> 50.*needs a restart`},
 		plan + " -o json --detailed-exitcode":   {code: exitChanges, says: `^\{`},

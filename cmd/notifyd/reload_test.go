@@ -265,7 +265,7 @@ func TestReloadWrong(t *testing.T) { //nolint:revive // one daemon goes through 
 		{"not YAML", "version: [", r.path + ":2:1: not valid YAML"},
 		{"a secret file", text(strings.Replace(hook, secret, secret+".gone", 1)), r.path + ":7:"},
 		{"another database", strings.Replace(text(""), url, "postgres://u:marker-url@127.0.0.1:1/none", 1), "database: "},
-		{"another schema", strings.Replace(text(""), "database: {", "database: {schema: nowhere, ", 1), "notifyd migrate up"},
+		{"another schema", strings.Replace(text(""), "database: {", "database: {schema: nowhere, ", 1), "notifyd migrate"},
 		{"no file", "", "cannot be read"},
 	}
 	for n, c := range cases {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -59,11 +60,12 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *s
 		return err
 	}
 	defer spans.stop(ctx)
-	g, err := newGeneration(ctx, c, path, spans, log)
+	from := origin{path, time.Now()}
+	g, err := newGeneration(ctx, c, from, spans, log)
 	if err != nil {
 		return err
 	}
-	s := newSupervisor(g, path, func() (*config.Config, error) { return a.loadAt(path, "") }, a.stderr, sd)
+	s := newSupervisor(g, from, func() (*config.Config, error) { return a.loadAt(path, "") }, a.stderr, sd)
 	stopAdmin, err := startAdmin(ctx, c, path, s, log)
 	if err != nil {
 		return errors.Join(err, g.close(), g.closeAlerts())
@@ -87,8 +89,9 @@ func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnCo
 	}
 }
 
-func relayOptions(c *config.Config, listen *pgx.ConnConfig, log *slog.Logger) []notifyd.Option {
+func relayOptions(c *config.Config, program notifyd.Option, listen *pgx.ConnConfig, log *slog.Logger) []notifyd.Option {
 	options := []notifyd.Option{
+		program,
 		notifyd.WithSchema(c.Database.Schema),
 		notifyd.WithLogger(log),
 		notifyd.WithClaims(c.Relay.Connections),

@@ -46,7 +46,7 @@ func TestRunbookPage(t *testing.T) {
 	}
 	b.start()
 	b.play("docs/runbook.md", map[string]act{
-		"notifyd status":      {before: b.mailDown, says: `(?m) down +- mail$`},
+		"notifyd status":      {before: b.mailDown, says: `(?m)^mail +down `},
 		"notifyd doctor":      {code: exitFailure, says: `(?m)^error +destination mail `},
 		"notifyd healthcheck": {says: `(?m)^\[\+\] database: ok$`},
 		"curl -s http://127.0.0.1:9470/metrics | grep ^notifyd_": {says: `(?m)^notifyd_destination_unavailable\{destination="mail"\} 1\r?$`},
@@ -173,7 +173,7 @@ func (b *runbook) pausedAtConsole() {
 			b.Fatalf("%s: %d\n%s", step.button, code, page)
 		}
 		b.metric(`notifyd_destination_paused{destination="mail"} ` + step.figure)
-		b.until(`notifyd status | grep -E ' ` + step.state + ` +- mail$'`)
+		b.until(`notifyd status | grep -E '^mail +` + step.state + ` '`)
 	}
 }
 

@@ -28,6 +28,7 @@ type statusFlags struct {
 	db       databaseFlags
 	form     *cli.OneOf
 	watch    bool
+	all      bool
 	exitCode bool
 }
 
@@ -43,7 +44,8 @@ ends in + goes on. Of a stream it shows how far each destination has come, too.
 
 With a configuration file it knows the routes, and asks the relay at admin.listen
 for the state and the rate of each destination. --watch looks every second until q
-or ctrl-c; without a terminal it prints one block after the other.`,
+or ctrl-c; without a terminal it prints one block after the other. On a terminal
+what is not well has a colour, unless NO_COLOR is set.`,
 		Example: "  notifyd status\n  notifyd status --watch\n  notifyd status -o json --exit-code",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			look, err := f.look(a)
@@ -52,13 +54,13 @@ or ctrl-c; without a terminal it prints one block after the other.`,
 			}
 			defer look.close(cmd.Context())
 			if f.watch {
-				return watchStatus(cmd.Context(), cmd.OutOrStdout(), look, f.form.Value)
+				return a.watchStatus(cmd.Context(), cmd.OutOrStdout(), look, f.form.Value)
 			}
 			s, err := look.read(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if err := printStatus(cmd.OutOrStdout(), f.form.Value, &s); err != nil {
+			if err := a.printStatus(cmd.OutOrStdout(), f.form.Value, &s); err != nil {
 				return err
 			}
 			if f.exitCode && len(s.Attention) > 0 {
@@ -70,16 +72,25 @@ or ctrl-c; without a terminal it prints one block after the other.`,
 	f.db.register(cmd)
 	addFormat(cmd, f.form)
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "look again every second")
+	cmd.Flags().BoolVarP(&f.all, "all", "a", false, "name every event type without a route, not the first ten (JSON always has all)")
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 1 if something needs a person")
 	return cmd
 }
 
-func printStatus(w io.Writer, form string, s *status.Status) error {
+// printStatus prints all of every line: only the screen of --watch has an edge.
+func (a *app) printStatus(w io.Writer, form string, s *status.Status) error {
 	if form == "json" {
 		return writeJSON(w, s)
 	}
-	_, err := io.WriteString(w, s.Table(0, printable))
+	_, err := io.WriteString(w, s.Table(status.View{Color: cli.IsTerminal(w) && a.colored(), Clean: printable}))
 	return err
+}
+
+// colored reports whether a terminal may be given colours: see https://no-color.org.
+func (a *app) colored() bool {
+	set, _ := a.lookup("NO_COLOR")
+	term, _ := a.lookup("TERM")
+	return set == "" && term != "dumb"
 }
 
 // looker looks again and again, on one connection as long as that lasts.
@@ -99,7 +110,7 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &looker{connect: connector(cfg, "status"), options: status.Options{Schema: f.db.schema}}
+	l := &looker{connect: connector(cfg, "status"), options: status.Options{Schema: f.db.schema, All: f.all || f.form.Value == "json"}}
 	c, path, err := f.db.optional(a, config.LoadRoutes)
 	if err != nil {
 		return nil, err

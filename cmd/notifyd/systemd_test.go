@@ -65,7 +65,7 @@ func TestSystemd(t *testing.T) {
 	env, said := manage(t)
 	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n", url))
 	// A relay that gives up says so too, and was never ready.
-	if got := commandIn(t, env, "run", "-c", path); got.code != 1 || !strings.Contains(got.stderr, "notifyd migrate up") {
+	if got := commandIn(t, env, "run", "-c", path); got.code != 1 || !strings.Contains(got.stderr, "notifyd migrate") {
 		t.Fatalf("%+v", got)
 	}
 	if before := hear(t, said, "STOPPING=1"); slices.ContainsFunc(before, func(s string) bool { return strings.Contains(s, "READY") }) {

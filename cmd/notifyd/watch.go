@@ -33,12 +33,12 @@ const (
 )
 
 // watchStatus looks every second until it is told to stop.
-func watchStatus(ctx context.Context, w io.Writer, look *looker, form string) error {
+func (a *app) watchStatus(ctx context.Context, w io.Writer, look *looker, form string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if form == "table" && cli.IsTerminal(w) {
 		if tty, err := openTerminal(w); err == nil {
-			return watchScreen(ctx, look, tty)
+			return watchScreen(ctx, look, tty, a.colored())
 		}
 	}
 	return everySecond(ctx, func() error {
@@ -50,7 +50,7 @@ func watchStatus(ctx context.Context, w io.Writer, look *looker, form string) er
 			_, err = io.WriteString(w, printable(err.Error())+"\n\n")
 			return err
 		}
-		if err := printStatus(w, form, &s); err != nil {
+		if err := a.printStatus(w, form, &s); err != nil {
 			return err
 		}
 		if form == "table" {
@@ -125,7 +125,7 @@ func (t *terminal) keys(quit func()) {
 }
 
 // watchScreen shows the status on a screen of its own.
-func watchScreen(ctx context.Context, look *looker, t *terminal) (err error) {
+func watchScreen(ctx context.Context, look *looker, t *terminal, colored bool) (err error) {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	var keys sync.WaitGroup
@@ -147,18 +147,18 @@ func watchScreen(ctx context.Context, look *looker, t *terminal) (err error) {
 		if sizeErr != nil || width <= 0 || height <= 0 {
 			width, height = defaultWidth, defaultHeight
 		}
-		_, err = t.out.WriteString(picture(&s, err, width, height))
+		_, err = t.out.WriteString(picture(&s, err, status.View{Width: width, Color: colored, Clean: printable}, height))
 		return err
 	})
 }
 
 // picture is one screen: the status, or why there is none.
-func picture(s *status.Status, err error, width, height int) string {
+func picture(s *status.Status, err error, v status.View, height int) string {
 	var text string
 	if err != nil {
 		text = printable(err.Error()) + "\n"
 	} else {
-		text = s.Table(width, printable)
+		text = s.Table(v)
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	lines = lines[:min(len(lines), max(1, height-1))]

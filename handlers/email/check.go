@@ -16,4 +16,12 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-var _ delivery.Checker = (*Handler)(nil)
+// DescribeCheck implements delivery.CheckDescriber.
+func (*Handler) DescribeCheck() (tested, untested string) {
+	return "the connection, its encryption, and the login if there is one", "whether the server accepts the sender and the recipients"
+}
+
+var (
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+)

@@ -42,10 +42,23 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
+// DescribeCheck implements delivery.CheckDescriber.
+func (h *Handler) DescribeCheck() (tested, untested string) {
+	switch {
+	case h.encoder.fixedTopic == "":
+		return "the connection and the credentials if there are any", "the topics, which events choose, and the right to write to them"
+	case h.cfg.AllowAutoTopicCreation:
+		return "the connection and the credentials if there are any", "the topic, which the broker may create, and the right to write to it"
+	default:
+		return "the connection, the credentials if there are any, and that the topic exists", "the right to write to it"
+	}
+}
+
 // MaxBytes is the largest record that is sent. It implements delivery.Sizer.
 func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
 
 var (
-	_ delivery.Checker = (*Handler)(nil)
-	_ delivery.Sizer   = (*Handler)(nil)
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+	_ delivery.Sizer          = (*Handler)(nil)
 )

@@ -19,4 +19,12 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-var _ delivery.Checker = (*Handler)(nil)
+// DescribeCheck implements delivery.CheckDescriber.
+func (*Handler) DescribeCheck() (tested, untested string) {
+	return "the connection and the credentials if there are any", "the stream, and the right to publish"
+}
+
+var (
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+)

@@ -31,10 +31,16 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
+// DescribeCheck implements delivery.CheckDescriber.
+func (*Handler) DescribeCheck() (tested, untested string) {
+	return "the connection, the credentials and the vhost", "the exchange, the queue, and the right to publish"
+}
+
 // MaxBytes is the largest body that is sent. It implements delivery.Sizer.
 func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
 
 var (
-	_ delivery.Checker = (*Handler)(nil)
-	_ delivery.Sizer   = (*Handler)(nil)
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+	_ delivery.Sizer          = (*Handler)(nil)
 )

@@ -20,10 +20,16 @@ func (h *Handler) Check(ctx context.Context) error {
 	return h.answer(ctx, err, 0)
 }
 
+// DescribeCheck implements delivery.CheckDescriber.
+func (*Handler) DescribeCheck() (tested, untested string) {
+	return "the connection, the credentials if there are any, and the answer to PING", "the right to write"
+}
+
 // MaxBytes is the largest event that is sent. It implements delivery.Sizer.
 func (h *Handler) MaxBytes() int { return h.cfg.MaxMessageBytes }
 
 var (
-	_ delivery.Checker = (*Handler)(nil)
-	_ delivery.Sizer   = (*Handler)(nil)
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+	_ delivery.Sizer          = (*Handler)(nil)
 )

@@ -53,4 +53,15 @@ func (p *webhookPoster) check(ctx context.Context) *answer {
 	return a
 }
 
-var _ delivery.Checker = (*Handler)(nil)
+// DescribeCheck implements delivery.CheckDescriber.
+func (h *Handler) DescribeCheck() (tested, untested string) {
+	if _, ok := h.poster.(*apiPoster); ok {
+		return "the token", "the channel, and the right to post there"
+	}
+	return "that the server answers", "the URL: a webhook of Slack has no request without effect"
+}
+
+var (
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+)

@@ -39,10 +39,16 @@ func isAccessDenied(err error) bool {
 	return errors.As(err, &api) && op != nil && op.Service() == awssqs.ServiceID && strings.Contains(api.ErrorCode(), "AccessDenied")
 }
 
+// DescribeCheck implements delivery.CheckDescriber.
+func (*Handler) DescribeCheck() (tested, untested string) {
+	return "the credentials, and that the queue exists where the policy answers that", "the right to send"
+}
+
 // MaxBytes is what SQS takes. It implements delivery.Sizer.
 func (*Handler) MaxBytes() int { return maxBytes }
 
 var (
-	_ delivery.Checker = (*Handler)(nil)
-	_ delivery.Sizer   = (*Handler)(nil)
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+	_ delivery.Sizer          = (*Handler)(nil)
 )

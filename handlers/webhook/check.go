@@ -15,10 +15,7 @@ import (
 // request. Where events choose the host there is nothing to check. It implements
 // delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
-	u := &url.URL{Scheme: h.target.scheme, Host: h.target.host}
-	if h.target.constant != nil {
-		u = h.target.constant
-	}
+	u := h.checked()
 	if u.Host == "" {
 		return nil
 	}
@@ -36,17 +33,31 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
+// checked returns the URL that is checked; its host is empty where events choose that.
+func (h *Handler) checked() *url.URL {
+	if h.target.constant != nil {
+		return h.target.constant
+	}
+	return &url.URL{Scheme: h.target.scheme, Host: h.target.host}
+}
+
+// via returns what a request to u connects to: u, or the proxy on the way there.
+func (h *Handler) via(u *url.URL) (*url.URL, error) {
+	if h.transport.Proxy == nil {
+		return u, nil
+	}
+	proxy, err := h.transport.Proxy(&http.Request{URL: u})
+	if proxy == nil {
+		proxy = u
+	}
+	return proxy, err
+}
+
 // greet makes a connection as the transport would, and ends it.
 func (h *Handler) greet(ctx context.Context, u *url.URL) error {
-	at := u
-	if h.transport.Proxy != nil {
-		proxy, err := h.transport.Proxy(&http.Request{URL: u})
-		if err != nil {
-			return err
-		}
-		if proxy != nil {
-			at = proxy
-		}
+	at, err := h.via(u)
+	if err != nil {
+		return err
 	}
 	port := at.Port()
 	if port == "" {
@@ -72,4 +83,26 @@ func (h *Handler) greet(ctx context.Context, u *url.URL) error {
 	return tls.Client(conn, security).HandshakeContext(ctx)
 }
 
-var _ delivery.Checker = (*Handler)(nil)
+// DescribeCheck implements delivery.CheckDescriber.
+func (h *Handler) DescribeCheck() (tested, untested string) {
+	u := h.checked()
+	if u.Host == "" {
+		return "", "the hosts, which events choose"
+	}
+	untested = "the path and the credentials: a webhook has no request without effect"
+	switch at, err := h.via(u); {
+	case err != nil:
+		return "", untested
+	case at != u:
+		return "the TCP connection to the proxy", "the way on from there, " + untested
+	case u.Scheme == "https":
+		return "the TCP and TLS connection", untested
+	default:
+		return "the TCP connection", untested
+	}
+}
+
+var (
+	_ delivery.Checker        = (*Handler)(nil)
+	_ delivery.CheckDescriber = (*Handler)(nil)
+)

@@ -305,7 +305,7 @@ func TestLiveInABrowser(t *testing.T) {
 	b.run(chromedp.KeyEvent("\r"))
 	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'paused' && document.querySelector('.done') !== null`)
 	b.awaits(`document.getElementById('live-state').textContent === 'Live'`)
-	if err := s.relay.Resume("mail"); err != nil {
+	if err := s.relay.Resume(t.Context(), "mail"); err != nil {
 		t.Fatal(err)
 	}
 	b.awaits(`document.querySelector('#d-mail .badge').textContent === 'ok'`)

@@ -43,8 +43,8 @@ type Watched interface {
 
 // Pauser pauses and resumes destinations; see notifyd.Relay.
 type Pauser interface {
-	Pause(destination string) error
-	Resume(destination string) error
+	Pause(ctx context.Context, destination, by, reason string) error
+	Resume(ctx context.Context, destination string) error
 }
 
 // Router knows the routes of the relay; see notifyd.Relay.

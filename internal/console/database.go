@@ -98,7 +98,7 @@ func explain(err error) failure {
 	case errors.Is(err, events.ErrChanging):
 		return failure{http.StatusServiceUnavailable, "The mode of the table is being changed. Until that has ended, its rows do not say what is delivered."}
 	case errors.Is(err, outboxsql.ErrNotMigrated), isPg && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42703"):
-		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate up."}
+		return failure{http.StatusServiceUnavailable, "The tables are missing or of an older version: run notifyd migrate."}
 	case isPg && refused.Code == "57014":
 		return failure{http.StatusServiceUnavailable, fmt.Sprintf("The database took longer than %v. Ask for less, or try again.", statementTimeout)}
 	case isPg && refused.Code == "42501":

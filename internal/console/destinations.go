@@ -2,6 +2,7 @@ package console
 
 import (
 	"errors"
+	"net"
 	"net/http"
 	"net/url"
 
@@ -49,7 +50,7 @@ func (c *Console) destination(w http.ResponseWriter, r *http.Request, s session)
 func pauseText(q url.Values) string {
 	switch q.Get("done") {
 	case "paused":
-		return "Paused. Deliveries that are under way end as usual; the rest waits in the table."
+		return "Paused, at all relays. Deliveries that are under way end as usual; the rest waits in the table."
 	case "resumed":
 		return "Resumed."
 	default:
@@ -133,11 +134,21 @@ func positionsOf(b observe.Backlog, wanted func(*observe.Position) bool) (rows [
 }
 
 func (c *Console) pause(w http.ResponseWriter, r *http.Request, _ session) error {
-	return c.setPause(w, r, c.cfg.Pauser.Pause, "paused")
+	by, reason := "the console at "+remoteHost(r), r.PostForm.Get("reason")
+	return c.setPause(w, r, func(name string) error { return c.cfg.Pauser.Pause(r.Context(), name, by, reason) }, "paused")
 }
 
 func (c *Console) resume(w http.ResponseWriter, r *http.Request, _ session) error {
-	return c.setPause(w, r, c.cfg.Pauser.Resume, "resumed")
+	return c.setPause(w, r, func(name string) error { return c.cfg.Pauser.Resume(r.Context(), name) }, "resumed")
+}
+
+// remoteHost is where the viewer is.
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
 }
 
 func (c *Console) setPause(w http.ResponseWriter, r *http.Request, do func(string) error, done string) error {

@@ -63,8 +63,8 @@ func (f *fakeRelay) Backlog(ctx context.Context) (observe.Backlog, error) {
 	return store.ReadBacklog(ctx, conn.Conn(), store.BacklogOptions{})
 }
 
-func (f *fakeRelay) Pause(name string) error  { return f.set(name, true) }
-func (f *fakeRelay) Resume(name string) error { return f.set(name, false) }
+func (f *fakeRelay) Pause(_ context.Context, name, _, _ string) error { return f.set(name, true) }
+func (f *fakeRelay) Resume(_ context.Context, name string) error      { return f.set(name, false) }
 
 func (f *fakeRelay) set(name string, to bool) error {
 	f.mu.Lock()

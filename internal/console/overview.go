@@ -45,7 +45,7 @@ func overviewOf(s snapshot) overviewBody {
 	get := func(of func(point) float64) []float64 { return column(s.points, of) }
 	b.Charts = []chart{
 		newChart("Delivered", "good", perSecond, series{"", get(func(p point) float64 { return p.delivered })}),
-		newChart("Failed attempts", "bad", perSecond, series{"", get(func(p point) float64 { return p.failed })}),
+		newChart("Failed calls", "bad", perSecond, series{"", get(func(p point) float64 { return p.failed })}),
 		newChart("Latency", "slow", duration, series{"p99", get(func(p point) float64 { return p.p99 })}, series{"p50", get(func(p point) float64 { return p.median })}),
 		newChart("Waiting", "wait", eventCount, series{"", get(func(p point) float64 { return p.waiting })}),
 	}
@@ -103,9 +103,22 @@ func stateOf(d observe.DestinationStats) (text, class string) {
 		return d.State.String(), "warn"
 	case d.Report != nil && d.Report.Blocked:
 		return "blocked", "warn"
+	case d.Trouble.Failures > 0:
+		return "failing", "bad"
 	default:
 		return "ok", "good"
 	}
+}
+
+// pausedBy is by whom and why a destination is paused, as far as that was read.
+func pausedBy(p *observe.Pause) string {
+	if p == nil {
+		return ""
+	}
+	if p.Reason == "" {
+		return " by " + p.By
+	}
+	return fmt.Sprintf(" by %s (%s)", p.By, p.Reason)
 }
 
 // notesOf lists the problems that do not fix themselves, most urgent first.
@@ -126,9 +139,9 @@ func notesOf(s snapshot) (notes []note) {
 		link := destinationPath(d.Name)
 		switch {
 		case d.Paused:
-			notes = append(notes, note{fmt.Sprintf("%s is paused: its events wait until it is resumed.", d.Name), link, false})
+			notes = append(notes, note{fmt.Sprintf("%s is paused%s: its events wait until it is resumed.", d.Name, pausedBy(s.reading.backlog.Destination(d.Name).Pause)), link, false})
 		case d.Unavailable:
-			notes = append(notes, note{fmt.Sprintf("%s is unavailable: its events wait and lose no attempt.", d.Name), link, true})
+			notes = append(notes, note{fmt.Sprintf("%s is unavailable: its events wait and lose no attempt. %s", d.Name, d.Trouble.LastError), link, true})
 		}
 	}
 	if s.reading.err != nil {

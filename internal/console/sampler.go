@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -161,7 +162,7 @@ func (s *sampler) sample(now time.Time) {
 		if o, ok := old[d.Name]; ok && seconds > 0 {
 			lp = lanePoint{
 				delivered: rate(o.Delivered, d.Delivered, seconds),
-				failed:    rate(o.Failed+o.Dead, d.Failed+d.Dead, seconds),
+				failed:    rate(failures(&o), failures(&d), seconds),
 			}
 		}
 		p.delivered, p.failed = p.delivered+lp.delivered, p.failed+lp.failed
@@ -178,6 +179,11 @@ func (s *sampler) sample(now time.Time) {
 	s.last = next
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// failures counts the calls that failed, whether they cost an attempt or not.
+func failures(d *observe.DestinationStats) uint64 {
+	return d.Failed + d.Dead + d.Classes[delivery.ClassDestination]
 }
 
 // rate is the rate of a counter, which restarts with the relay.
@@ -286,7 +292,7 @@ func (s *sampler) sampleNow() {
 		for _, d := range stats.Destinations {
 			if d.Name == old.Name {
 				list := slices.Clone(s.last.stats.Destinations)
-				list[i].Paused, list[i].Unavailable, list[i].State = d.Paused, d.Unavailable, d.State
+				list[i].Paused, list[i].Unavailable, list[i].State, list[i].Trouble = d.Paused, d.Unavailable, d.State, d.Trouble
 				s.last.stats.Destinations = list
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/guard"
+	"github.com/notifyd/notifyd/internal/status"
 )
 
 // Destination is a destination of the configuration.
@@ -15,6 +16,9 @@ type Destination struct {
 	// Check connects as a delivery does and sends nothing; nil where the type has no
 	// connection.
 	Check func(ctx context.Context) error
+	// Describe returns what Check tests and what it does not; nil where that is not known. See
+	// delivery.CheckDescriber.
+	Describe func() (tested, untested string)
 	// MaxBytes is the limit of a message, in bytes; 0 for no limit.
 	MaxBytes int
 }
@@ -26,23 +30,27 @@ const (
 	destinationsAtOnce = 8
 )
 
-// checkDestinations connects to all destinations, several at once.
-func checkDestinations(ctx context.Context, all []Destination) []Finding {
-	findings := make([]Finding, len(all))
+// checkDestinations connects to all destinations, several at once, and reports what is known of
+// the deliveries to each.
+func (e *exam) checkDestinations(ctx context.Context) []Finding {
+	relay := status.Scrape(ctx, e.Admin)
+	findings := make([]Finding, len(e.Destinations))
 	turns := make(chan struct{}, destinationsAtOnce)
 	var wg sync.WaitGroup
-	for i, d := range all {
+	for i, d := range e.Destinations {
 		wg.Go(func() {
 			turns <- struct{}{}
 			defer func() { <-turns }()
 			findings[i] = d.examine(ctx)
 			findings[i].Check = "destination " + d.Name
+			e.deliveries(&findings[i], d.Name, relay)
 		})
 	}
 	wg.Wait()
 	return findings
 }
 
+// examine connects to the destination, and says what that proves.
 func (d Destination) examine(ctx context.Context) Finding {
 	if d.Check == nil {
 		return found(OK, "", "The type %s has nothing to connect to.", d.Type)
@@ -54,7 +62,93 @@ func (d Destination) examine(ctx context.Context) Finding {
 		err = p
 	}
 	if err != nil {
-		return found(Error, fmt.Sprintf("fix destinations.%s of the configuration, or the server that it names", d.Name), "The destination cannot be used: %s.", oneLine(guard.Text(err)))
+		return found(Error, d.cure(), "The destination cannot be used from here: %s.", oneLine(guard.Text(err)))
 	}
-	return found(OK, "", "It accepts the connection and the credentials.")
+	tested, untested := "the type "+d.Type+" does not say what its check covers", ""
+	if d.Describe != nil {
+		if p := guard.Call("DescribeCheck", func() { tested, untested = d.Describe() }); p != nil {
+			tested = oneLine(guard.Text(p))
+		}
+	}
+	switch {
+	case tested == "":
+		return found(OK, "", "Nothing can be tested. Not tested: %s.", untested)
+	case untested == "":
+		return found(OK, "", "The check found no obstacle. Tested: %s.", tested)
+	default:
+		return found(OK, "", "The check found no obstacle. Tested: %s. Not tested: %s.", tested, untested)
+	}
+}
+
+func (d Destination) cure() string {
+	return fmt.Sprintf("fix destinations.%s of the configuration, or the server that it names", d.Name)
+}
+
+// deliveries adds to a finding what the tables and the relay know of the deliveries to a destination:
+// they are the proof that the check cannot give.
+func (e *exam) deliveries(f *Finding, name string, relay *status.Relay) {
+	report := func(s Severity, cure, format string, args ...any) {
+		f.Text += " " + fmt.Sprintf(format, args...)
+		if f.Severity != Error {
+			f.Severity = s
+		}
+		if f.Cure == "" {
+			f.Cure = cure
+		}
+	}
+	if trouble, down := relay.Trouble(name); trouble != "" {
+		severity := Warning
+		if down {
+			severity = Error
+		}
+		report(severity, "fix what the last error names, there or in destinations."+name+" of the configuration", "The relay at %s says: %s.", relay.Address, trouble)
+	}
+	d := e.waits.Destination(name)
+	if p := d.Pause; p != nil {
+		report(Warning, "notifyd resume "+name, "It is paused, since %s, by %s%s.", p.Since.UTC().Format(time.RFC3339), p.By, reason(p.Reason))
+	}
+	if l := d.LastError; l != nil {
+		attempt := "no attempt was counted"
+		if l.Attempts > 0 {
+			attempt = fmt.Sprintf("attempt %d", l.Attempts)
+		}
+		report(Warning, "fix what the last error names, there or in destinations."+name+" of the configuration",
+			"The last error of a delivery that waits, %v ago (event %d, %s): %s.", e.ago(l.At), l.EventID, attempt, oneLine(l.Text))
+	}
+	if len(d.DeadLetters) > 0 {
+		g := d.DeadLetters[0]
+		report(Warning, "fix the cause, then notifyd dlq replay --destination "+name,
+			"It has %v dead letters; the last error of most of them (event %d, %v ago): %s.", d.Dead, g.EventID, e.ago(g.At), oneLine(g.Error))
+	}
+}
+
+// ago is a time in the past by the clock of the database.
+func (e *exam) ago(t time.Time) time.Duration { return max(0, e.waits.At.Sub(t)).Round(time.Second) }
+
+func reason(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + oneLine(text)
+}
+
+// checkUnconfigured looks for deliveries to destinations that the configuration does not have.
+func checkUnconfigured(_ context.Context, e *exam) (string, []Finding, error) {
+	var findings []Finding
+	for i := range e.waits.Destinations {
+		d := &e.waits.Destinations[i]
+		if e.configured(d.Name) {
+			continue
+		}
+		if stored := d.Retry.Plus(d.Running).Plus(d.Parked); stored.N > 0 {
+			findings = append(findings, found(Warning, status.Restore(d.Name), "The configuration has no destination %s, and deliveries wait for it: %v.", d.Name, stored))
+		}
+		if d.Dead.N > 0 {
+			findings = append(findings, found(Note, "notifyd dlq list --destination "+d.Name, "The configuration has no destination %s, and there are dead letters of it: %v.", d.Name, d.Dead))
+		}
+		if d.Pause != nil {
+			findings = append(findings, found(Note, "notifyd resume "+d.Name, "%s is paused, and the configuration has no destination of that name.", d.Name))
+		}
+	}
+	return "No delivery waits for a destination that is not configured.", findings, nil
 }

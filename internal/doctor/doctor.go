@@ -15,6 +15,7 @@ import (
 
 	"github.com/notifyd/notifyd/internal/admin"
 	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
@@ -122,6 +123,8 @@ type exam struct {
 	Options
 	conn *pgx.Conn // used by one check at a time
 	mode outboxsql.Mode
+	// waits is the backlog at the beginning; empty where it cannot be read, which a check reports.
+	waits observe.Backlog
 }
 
 // check examines one aspect. do returns a sentence for the case that all is well,
@@ -159,6 +162,8 @@ func checks() []check {
 		{"prepared transactions", checkPrepared, true},
 		{"replication slots", checkSlots, true},
 		{"payloads", checkPayloads, false},
+		{"backlog", checkBacklog, false},
+		{"unconfigured", checkUnconfigured, false},
 	}
 }
 
@@ -199,7 +204,7 @@ func Run(ctx context.Context, o Options) Report {
 	if o.Admin.Address != "" {
 		r.add("health", checkHealth(ctx, o.Admin))
 	}
-	r.add("", checkDestinations(ctx, o.Destinations)...)
+	r.add("", e.checkDestinations(ctx)...)
 	return r
 }
 

@@ -107,12 +107,12 @@ func illnesses() map[string]illness {
 		"constraint missing":      {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_state_known`), "schema", Error, "constraint outbox_deliveries_state_known is missing", "ADD CONSTRAINT outbox_deliveries_state_known CHECK"},
 		"constraint of another":   {sql(`ALTER TABLE outbox_events ADD CONSTRAINT small CHECK (id < 100)`), "schema", Warning, "constraint small", "DROP CONSTRAINT small"},
 		"primary key missing":     {sql(`ALTER TABLE outbox_deliveries DROP CONSTRAINT outbox_deliveries_pkey`), "schema", Error, "outbox_deliveries_pkey", "PRIMARY KEY (event_id, destination)"},
-		"function changed":        {sql(`ALTER FUNCTION outbox_bell_auto() SECURITY DEFINER`), "schema", Error, "function outbox_bell_auto", "notifyd migrate up"},
+		"function changed":        {sql(`ALTER FUNCTION outbox_bell_auto() SECURITY DEFINER`), "schema", Error, "function outbox_bell_auto", "notifyd migrate"},
 		"unlogged":                {sql(`ALTER TABLE outbox_deliveries SET UNLOGGED`), "schema", Error, "unlogged", "SET LOGGED"},
 		"table missing":           {sql(`DROP TABLE outbox_deliveries`), "schema", Error, "The table outbox_deliveries is missing.", "notifyd migrate print"},
-		"not migrated":            {func(_ *patient, o *Options) { o.Schema = "nowhere" }, "schema", Error, "is at version 0", "notifyd migrate up"},
+		"not migrated":            {func(_ *patient, o *Options) { o.Schema = "nowhere" }, "schema", Error, "is at version 0", "notifyd migrate"},
 		"too new":                 {sql(`INSERT INTO outbox_migrations VALUES (999, 'from the future')`), "schema", Error, "is at version 999", "upgrade notifyd"},
-		"trigger missing":         {sql(`DROP TRIGGER outbox_events_bell ON outbox_events`), "trigger", Warning, "There is no trigger", "notifyd migrate up --bell auto"},
+		"trigger missing":         {sql(`DROP TRIGGER outbox_events_bell ON outbox_events`), "trigger", Warning, "There is no trigger", "notifyd migrate --bell auto"},
 		"trigger disabled":        {sql(`ALTER TABLE outbox_events DISABLE TRIGGER outbox_events_bell`), "trigger", Warning, "is disabled", `ALTER TABLE "public"."outbox_events" ENABLE TRIGGER outbox_events_bell`},
 		"trigger for replicas":    {sql(`ALTER TABLE outbox_events ENABLE REPLICA TRIGGER outbox_events_bell`), "trigger", Warning, "replicas only", "ENABLE TRIGGER"},
 		"trigger of another kind": {sql(`DROP TRIGGER outbox_events_bell ON outbox_events; CREATE TRIGGER outbox_events_bell AFTER UPDATE ON outbox_events REFERENCING NEW TABLE AS outbox_inserted FOR EACH STATEMENT EXECUTE FUNCTION outbox_bell_auto()`), "trigger", Error, "not the one that migrate creates", "DROP TRIGGER"},
@@ -173,7 +173,7 @@ func troubles() map[string]illness {
 		},
 		"autovacuum as the server has it": {
 			sql(`ALTER TABLE outbox_deliveries RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_threshold, autovacuum_vacuum_cost_delay)`),
-			"autovacuum", Note, "outbox_deliveries has the server's settings", "notifyd migrate up",
+			"autovacuum", Note, "outbox_deliveries has the server's settings", "notifyd migrate",
 		},
 		"clock": {func(_ *patient, o *Options) {
 			o.Now = func() time.Time { return time.Now().Add(-3 * time.Hour) }
@@ -214,9 +214,9 @@ func troubles() map[string]illness {
 		}, "payloads", Warning, "The event 1 of type big has 5002 bytes and the destination mail accepts 5001", "type big"},
 		"destination": {func(_ *patient, o *Options) {
 			o.Destinations = []Destination{{Name: "mail", Type: "email", Check: func(context.Context) error { return errors.New("no\nroute") }}}
-		}, "destination mail", Error, "cannot be used: no route.", "destinations.mail"},
+		}, "destination mail", Error, "cannot be used from here: no route.", "destinations.mail"},
 		"no database":   {func(_ *patient, o *Options) { o.Connect = connectTo("postgres://127.0.0.1:1/x") }, "database", Error, "cannot be reached", "start the server, or fix the connection string"},
-		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "is at version 0", "notifyd migrate up"},
+		"check undone":  {func(p *patient, o *Options) { o.Schema = "public"; p.exec(`DROP TABLE outbox_migrations`) }, "schema", Error, "is at version 0", "notifyd migrate"},
 		"small timeout": {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c lock_timeout=50")) }, "settings", Note, "lock_timeout is 50ms", "reset lock_timeout, which comes from the client"},
 		"careless":      {func(p *patient, o *Options) { o.Connect = connectTo(p.with("options", "-c synchronous_commit=off")) }, "settings", Note, "synchronous_commit", "reset synchronous_commit"},
 		"queue":         {fillQueue, "notification queue", Warning, "does not receive its notifications", "pg_stat_activity"},
@@ -283,6 +283,7 @@ func TestIllnesses(t *testing.T) {
 	all := illnesses()
 	maps.Copy(all, troubles())
 	maps.Copy(all, partitionTroubles())
+	maps.Copy(all, deliveryTroubles())
 	for name, ill := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -30,7 +30,7 @@ func checkNotify(ctx context.Context, e *exam) (string, []Finding, error) {
 	for i := range roundTrips {
 		took, err := e.ring(ctx, listening, channel)
 		if errors.Is(err, errSilent) {
-			return "", []Finding{found(Error, "point database.listen_url at PostgreSQL itself, or run notifyd migrate up --bell off to poll",
+			return "", []Finding{found(Error, "point database.listen_url at PostgreSQL itself, or run notifyd migrate --bell off to poll",
 				"LISTEN is accepted and no notification arrives within %v: a transaction pooler is in between, or listen_url leads to another database.", e.Limits.Silence)}, nil
 		}
 		if err != nil {

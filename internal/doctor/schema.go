@@ -89,7 +89,7 @@ func checkSchema(ctx context.Context, e *exam) (string, []Finding, error) {
 	case errors.Is(err, outboxsql.ErrTooNew):
 		return "", []Finding{found(Error, "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", e.Schema, state.Current, state.Latest)}, nil
 	case errors.Is(err, outboxsql.ErrNotMigrated):
-		return "", []Finding{found(Error, "notifyd migrate up", "The schema %s is at version %d, this notifyd needs %d.", e.Schema, state.Current, state.Latest)}, nil
+		return "", []Finding{found(Error, "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", e.Schema, state.Current, state.Latest)}, nil
 	case err != nil:
 		return "", nil, err
 	}
@@ -172,7 +172,7 @@ func restore(schema string, p part) string {
 	case "constraint":
 		return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", table, p.Name, p.Definition)
 	case "function":
-		return "notifyd migrate up"
+		return "notifyd migrate"
 	default: // every statement may run again without harm
 		return "notifyd migrate print --schema " + schema + " | psql"
 	}

@@ -45,7 +45,7 @@ func checkTrigger(ctx context.Context, e *exam) (string, []Finding, error) {
 			return "The trigger is there and enabled.", judgeTrigger(e.table("outbox_events"), t), nil
 		}
 	}
-	return "", []Finding{found(Warning, "notifyd migrate up --bell auto, unless the bell is off on purpose, as behind a transaction pooler",
+	return "", []Finding{found(Warning, "notifyd migrate --bell auto, unless the bell is off on purpose, as behind a transaction pooler",
 		"There is no trigger %s: the bell is off, and relays find events by polling alone.", bellTrigger)}, nil
 }
 
@@ -59,7 +59,7 @@ func judgeTrigger(table string, t trigger) []Finding {
 		return []Finding{found(Warning, cure, "The trigger %s is enabled for replicas only: relays find events by polling alone.", bellTrigger)}
 	case t.Function != "outbox_bell_auto" && t.Function != "outbox_bell_always",
 		!strings.Contains(t.Definition, rings), !strings.Contains(t.Definition, "FOR EACH STATEMENT"), !strings.Contains(t.Definition, "NEW TABLE AS outbox_inserted"):
-		return []Finding{found(Error, fmt.Sprintf("DROP TRIGGER %s ON %s, then notifyd migrate up --bell auto", bellTrigger, table),
+		return []Finding{found(Error, fmt.Sprintf("DROP TRIGGER %s ON %s, then notifyd migrate --bell auto", bellTrigger, table),
 			"The trigger %s is not the one that migrate creates: %s.", bellTrigger, t.Definition)}
 	}
 	return nil
@@ -171,12 +171,20 @@ func (e *exam) backlog(ctx context.Context) (observe.Backlog, error) {
 	return store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema, Route: e.Route})
 }
 
+// checkBacklog reads what waits, for the checks that follow.
+func checkBacklog(ctx context.Context, e *exam) (_ string, _ []Finding, err error) {
+	if e.waits, err = e.backlog(ctx); err != nil {
+		return "", nil, err
+	}
+	if e.waits.Oldest == nil {
+		return "Nothing waits.", nil, nil
+	}
+	return fmt.Sprintf("The event %d has waited longest: %v.", e.waits.Oldest.EventID, time.Duration(e.waits.Oldest.Age*float64(time.Second)).Round(time.Second)), nil, nil
+}
+
 // relays returns the live relays: for a stream its own, for a queue those of the database.
 func (e *exam) relays(ctx context.Context) ([]store.RelaySession, error) {
-	if e.mode == outboxsql.ModeStream {
-		return store.ReadMembers(ctx, e.conn, e.Schema)
-	}
-	return store.ReadRelays(ctx, e.conn)
+	return store.ReadLive(ctx, e.conn, e.Schema, e.mode)
 }
 
 // checkRelays checks whether a relay delivers.

@@ -48,7 +48,7 @@ func checkAutovacuum(ctx context.Context, e *exam) (string, []Finding, error) {
 		if e.neverUpdated(t.Table) {
 			continue // the server's settings suffice: there is nothing to clean up
 		}
-		findings = append(findings, found(Note, "notifyd migrate up",
+		findings = append(findings, found(Note, "notifyd migrate",
 			"%s has the server's settings for autovacuum, which suit tables with fewer writes.", t.Table))
 	}
 	return fmt.Sprintf("Autovacuum is on and runs every %s.", nap), findings, nil

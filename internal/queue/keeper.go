@@ -22,7 +22,7 @@ type Keeper struct {
 
 // NewKeeper returns a keeper that connects on first use. The caller closes it.
 func NewKeeper(c *store.Connector, o SessionOptions) *Keeper {
-	return &Keeper{Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Refused: o.Refused}), options: o, walk: newWalk()}
+	return &Keeper{Keeper: store.NewKeeper(c, store.KeeperOptions{Owner: o.Owner, Program: o.Program, Refused: o.Refused}), options: o, walk: newWalk()}
 }
 
 // Finish implements [LeaseKeeper].

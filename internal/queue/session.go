@@ -33,6 +33,8 @@ type Session struct {
 type SessionOptions struct {
 	// Owner is the key of the relay's advisory lock, which its leases carry.
 	Owner int64
+	// Program is what the relay says of itself.
+	Program store.Program
 	// Lease is how long a lease lasts unless it is renewed.
 	Lease time.Duration
 	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 is no

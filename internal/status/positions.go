@@ -2,38 +2,38 @@ package status
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
 // positions prints a line for each position of a stream.
-func (s *Status) positions(b *strings.Builder) {
+func (s *Status) positions(p *paper) {
 	if len(s.Backlog.Positions) == 0 {
 		return
 	}
-	b.WriteString("\n")
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = io.WriteString(w, "head\tlag\topen\tblocked\toldest\tpurge\tsession\t position\n") // to a strings.Builder
+	g := grid{head: []string{"position", "head", "lag", "open", "blocked", "oldest", "purge", "session"}, left: 1}
 	for i := range s.Backlog.Positions {
-		p := &s.Backlog.Positions[i]
+		at := &s.Backlog.Positions[i]
 		oldest, owner := "-", "none"
-		if p.Oldest != nil {
-			oldest = ago(p.Oldest.Age)
+		if at.Oldest != nil {
+			oldest = ago(at.Oldest.Age)
 		}
-		if p.Session != nil {
-			owner = strconv.Itoa(int(p.Session.PID))
+		if at.Session != nil {
+			owner = strconv.Itoa(int(at.Session.PID))
 		}
-		blocked := s.Backlog.Destination(p.Destination).Blocked
-		line := fmt.Sprintf("%d\t%d\t%d\t%v\t%s\t%s\t%s\t %s\n", p.Head, p.Lag, p.Open, blocked, oldest, choose(p.HoldsBack, "held", "-"), owner, unitName(p))
-		_, _ = io.WriteString(w, line) // to a strings.Builder, as the one above
+		blocked := s.Backlog.Destination(at.Destination).Blocked
+		g.row(plain, unitName(at), strconv.FormatInt(at.Head, 10), strconv.FormatInt(at.Lag, 10), strconv.FormatInt(at.Open, 10), blocked.String(), oldest,
+			choose(at.HoldsBack, "held", "-"), owner)
 	}
-	_ = w.Flush()
+	p.grid(g)
+}
+
+// hasPosition reports whether the stream has a position of the destination.
+func (s *Status) hasPosition(name string) bool {
+	return slices.ContainsFunc(s.Backlog.Positions, func(p observe.Position) bool { return p.Destination == name })
 }
 
 // unitName is the destination of a position, with its part if it has several.
@@ -48,26 +48,25 @@ func unitName(p *observe.Position) string {
 	}
 }
 
-// positionsAttention lists the positions that no relay moves. names are the
-// configured destinations, nil if they are not known.
-func (s *Status) positionsAttention(names []string) (all []Attention) {
+// positionsAttention lists the positions that no relay moves.
+func (s *Status) positionsAttention() (all list) {
 	for i := range s.Backlog.Positions {
 		p := &s.Backlog.Positions[i]
 		if p.Session != nil {
 			continue
 		}
-		known := names == nil || p.Destination == "" || slices.Contains(names, p.Destination)
+		d := s.Backlog.Destination(p.Destination)
 		switch {
-		case !known:
-			all = append(all, Attention{
-				Destination: p.Destination, Cure: "put it back, or " + store.ForgetPosition(s.Schema.Name, p.Destination),
-				Text: fmt.Sprintf("The configuration has no destination %s, and its position keeps the events above %d from being purged.", p.Destination, p.Lowest),
-			})
+		case p.Destination != "" && !s.configured(p.Destination):
+			stored := ""
+			if rows := d.Retry.Plus(d.Parked); rows.N > 0 {
+				stored = "; " + wait(rows) + " beside it"
+			}
+			all.add(p.Destination, "put it back, or "+store.ForgetPosition(s.Schema.Name, p.Destination),
+				"The configuration has no destination %s, and its position keeps the events above %d from being purged%s.", p.Destination, p.Lowest, stored)
 		case len(s.Relays) > 0:
-			all = append(all, Attention{
-				Destination: p.Destination, Cure: "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
-				Text: fmt.Sprintf("No relay delivers %s: its unit has no owner.", unitName(p)),
-			})
+			all.add(p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",
+				"No relay delivers %s: its unit has no owner.", unitName(p))
 		}
 	}
 	return all

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/internal/admin"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // scrapeTimeout bounds a scrape: the relay is on this machine, or not there.
@@ -44,19 +46,40 @@ type RelayDestination struct {
 	// Gap is the time between the starts of two deliveries while the destination is
 	// throttled, in seconds; 0 otherwise.
 	Gap float64 `json:"throttled_gap_seconds"`
-	// Paused reports that the destination is paused at that relay.
-	Paused    bool    `json:"paused"`
+	// Paused reports that the relay honours a pause.
+	Paused bool `json:"paused"`
+	// Down is how long the breaker has not been closed, and NextProbe how long it is until the next
+	// delivery may find out whether the destination is up again, both in seconds; 0 otherwise.
+	Down      float64 `json:"down_seconds"`
+	NextProbe float64 `json:"next_probe_seconds"`
+	// FailingEvents counts the events that have failed since one was delivered, and Failing is how
+	// long ago the first of them did, in seconds.
+	FailingEvents float64 `json:"failing_events"`
+	Failing       float64 `json:"failing_seconds"`
+	// Stuck counts the calls of the handler that were given up and have not returned.
+	Stuck     int     `json:"stuck"`
 	Running   int     `json:"running"`
 	Queued    int     `json:"queued"`
 	Delivered float64 `json:"delivered"`
-	Failed    float64 `json:"failed"`
-	Dead      float64 `json:"dead"`
-	// PerSecond is the rate of deliveries since the previous status; nil for the first one.
-	PerSecond *float64 `json:"per_second,omitempty"`
+	// Failed and Dead count failures that cost an attempt, Refused those that did not: the
+	// destination was unavailable, or throttled.
+	Failed  float64 `json:"failed"`
+	Dead    float64 `json:"dead"`
+	Refused float64 `json:"refused"`
+	// PerSecond is the rate of deliveries since the previous status, and FailedPerSecond that of
+	// failures of every kind; nil for the first one.
+	PerSecond       *float64 `json:"per_second,omitempty"`
+	FailedPerSecond *float64 `json:"failed_per_second,omitempty"`
 }
 
-// scrape queries a relay; nil if the answer is not that of a relay.
-func scrape(ctx context.Context, a admin.Access) *Relay {
+// failures counts failures of every kind.
+func (d *RelayDestination) failures() float64 { return d.Failed + d.Dead + d.Refused }
+
+// Scrape queries a relay; nil if there is no address, or if the answer is not that of a relay.
+func Scrape(ctx context.Context, a admin.Access) *Relay {
+	if a.Address == "" {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	// First, because it is answered even where a hang keeps the figures back.
@@ -93,7 +116,7 @@ var (
 func parseRelay(address string, r io.Reader) *Relay {
 	relay := &Relay{Address: address}
 	known := false
-	byName := make(map[string]*RelayDestination)
+	byName, own := make(map[string]*RelayDestination), make(map[string]bool)
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		m := sample.FindStringSubmatch(lines.Text())
@@ -115,13 +138,16 @@ func parseRelay(address string, r io.Reader) *Relay {
 				byName[name] = &RelayDestination{Name: name}
 			}
 			byName[name].set(m[1], labels, value)
+			own[name] = own[name] || m[1] == "notifyd_destination_unavailable" // the tables may have deliveries of others, too
 		}
 	}
 	if !known || lines.Err() != nil {
 		return nil
 	}
-	for _, d := range byName {
-		relay.Destinations = append(relay.Destinations, *d)
+	for name, d := range byName {
+		if own[name] {
+			relay.Destinations = append(relay.Destinations, *d)
+		}
 	}
 	slices.SortFunc(relay.Destinations, func(a, b RelayDestination) int { return cmp.Compare(a.Name, b.Name) })
 	return relay
@@ -143,7 +169,7 @@ func (r *Relay) set(name string, labels map[string]string, value float64) {
 }
 
 func (d *RelayDestination) set(name string, labels map[string]string, value float64) {
-	switch name + " " + labels["outcome"] {
+	switch name + " " + labels["outcome"] + labels["class"] {
 	case "notifyd_destination_unavailable ":
 		d.Unavailable = value == 1
 	case "notifyd_destination_state ":
@@ -154,6 +180,18 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 		d.Gap = value
 	case "notifyd_destination_paused ":
 		d.Paused = value == 1
+	case "notifyd_destination_down_seconds ":
+		d.Down = value
+	case "notifyd_destination_next_probe_seconds ":
+		d.NextProbe = value
+	case "notifyd_destination_failing_events ":
+		d.FailingEvents = value
+	case "notifyd_destination_failing_seconds ":
+		d.Failing = value
+	case "notifyd_destination_stuck ":
+		d.Stuck = int(value)
+	case "notifyd_attempts_total destination":
+		d.Refused = value
 	case "notifyd_destination_running ":
 		d.Running = int(value)
 	case "notifyd_destination_queued ":
@@ -167,6 +205,35 @@ func (d *RelayDestination) set(name string, labels map[string]string, value floa
 	}
 }
 
+// destination returns the relay's report about a destination, nil if it has none of that name.
+func (r *Relay) destination(name string) *RelayDestination {
+	if r == nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.Destinations, func(d RelayDestination) bool { return d.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.Destinations[i]
+}
+
+// Trouble says why the relay does not deliver to a destination, because it is down, or for how long
+// no delivery to it has succeeded; "" where neither is so, or the relay has no such destination. The
+// relay may be nil.
+func (r *Relay) Trouble(name string) (text string, down bool) {
+	d := r.destination(name)
+	switch {
+	case d == nil:
+		return "", false
+	case d.Unavailable:
+		return name + " " + d.down() + prefixed(", ", d.probe()), true
+	case d.FailingEvents > 0:
+		return fmt.Sprintf("nothing was delivered to %s for %s: %s in a row", name, ago(d.Failing), counted(observe.Count{N: int(d.FailingEvents)}, "failure")), false
+	default:
+		return "", false
+	}
+}
+
 // Rates fills in the rates since an earlier status. A relay that has restarted
 // since has none.
 func (s *Status) Rates(before *Status) {
@@ -177,9 +244,8 @@ func (s *Status) Rates(before *Status) {
 	for i := range s.Relay.Destinations {
 		d := &s.Relay.Destinations[i]
 		for _, b := range before.Relay.Destinations {
-			if b.Name == d.Name && d.Delivered >= b.Delivered {
-				rate := (d.Delivered - b.Delivered) / seconds
-				d.PerSecond = &rate
+			if b.Name == d.Name && d.Delivered >= b.Delivered && d.failures() >= b.failures() {
+				d.PerSecond, d.FailedPerSecond = new((d.Delivered-b.Delivered)/seconds), new((d.failures()-b.failures())/seconds)
 			}
 		}
 	}

@@ -1,7 +1,9 @@
 package status
 
 import (
+	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +25,14 @@ notifyd_destination_state{destination="mail",state="closed"} 0
 notifyd_destination_state{destination="mail",state="probing"} 1
 notifyd_destination_throttled_gap_seconds{destination="mail"} 2.5
 notifyd_destination_paused{destination="audit"} 1
+notifyd_destination_unavailable{destination="audit"} 0
+notifyd_backlog_deliveries{destination="gone",state="retry"} 5
+notifyd_attempts_total{destination="mail",class="destination"} 17
+notifyd_destination_down_seconds{destination="mail"} 480.5
+notifyd_destination_next_probe_seconds{destination="mail"} 12
+notifyd_destination_failing_events{destination="mail"} 20
+notifyd_destination_failing_seconds{destination="mail"} 490
+notifyd_destination_stuck{destination="mail"} 2
 notifyd_destination_paused{destination="mail"} 0
 notifyd_destination_running{destination="mail"} 4
 notifyd_destination_queued{destination="mail"} 7
@@ -49,7 +59,10 @@ func TestParseRelay(t *testing.T) {
 	if r.Destinations[0].Name != "audit" || r.Destinations[0].Delivered != 1e6 || !r.Destinations[0].Paused {
 		t.Errorf("%+v", r.Destinations[0])
 	}
-	if want := (RelayDestination{Name: "mail", Unavailable: true, State: "probing", Gap: 2.5, Running: 4, Queued: 7, Delivered: 120, Failed: 3, Dead: 1}); r.Destinations[1] != want {
+	if want := (RelayDestination{
+		Name: "mail", Unavailable: true, State: "probing", Gap: 2.5, Running: 4, Queued: 7, Delivered: 120, Failed: 3, Dead: 1,
+		Refused: 17, Down: 480.5, NextProbe: 12, FailingEvents: 20, Failing: 490, Stuck: 2,
+	}); r.Destinations[1] != want {
 		t.Errorf("%+v", r.Destinations[1])
 	}
 	if r := parseRelay("host:1", strings.NewReader("<html>no relay</html>")); r != nil {
@@ -71,18 +84,18 @@ func FuzzParseRelay(f *testing.F) {
 			}
 		}
 		s := Status{Relay: r}
-		_ = s.Table(80, strings.TrimSpace)
+		_ = s.Table(View{Width: 80, Clean: strings.TrimSpace})
 	})
 }
 
 func TestRates(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(0, 0)
-	before := Status{At: at, Relay: &Relay{Destinations: []RelayDestination{{Name: "a", Delivered: 10}, {Name: "b", Delivered: 10}}}}
-	now := Status{At: at.Add(2 * time.Second), Relay: &Relay{Destinations: []RelayDestination{{Name: "a", Delivered: 30}, {Name: "b", Delivered: 5}, {Name: "c"}}}}
+	before := Status{At: at, Relay: &Relay{Destinations: []RelayDestination{{Name: "a", Delivered: 10, Refused: 3}, {Name: "b", Delivered: 10}}}}
+	now := Status{At: at.Add(2 * time.Second), Relay: &Relay{Destinations: []RelayDestination{{Name: "a", Delivered: 30, Refused: 8, Dead: 1}, {Name: "b", Delivered: 5}, {Name: "c"}}}}
 	now.Rates(&before)
 	d := now.Relay.Destinations
-	if d[0].PerSecond == nil || math.Abs(*d[0].PerSecond-10) > 1e-9 || d[1].PerSecond != nil || d[2].PerSecond != nil {
+	if d[0].PerSecond == nil || math.Abs(*d[0].PerSecond-10) > 1e-9 || math.Abs(*d[0].FailedPerSecond-3) > 1e-9 || d[1].PerSecond != nil || d[2].PerSecond != nil {
 		t.Errorf("%+v", d)
 	}
 }
@@ -93,14 +106,14 @@ func TestTable(t *testing.T) {
 	s := Status{
 		At: time.Unix(0, 0), Relays: []store.RelaySession{{PID: 1, Application: strings.Repeat("ü", 200)}},
 		Backlog: observe.Backlog{Destinations: []observe.DestinationBacklog{{
-			Name: strings.Repeat("d", 63), Dead: observe.Count{N: 10_000, More: true},
+			Name: strings.Repeat("d", 20), Dead: observe.Count{N: 10_000, More: true},
 			LastError:   &observe.Failure{Text: strings.Repeat("x", 500)},
 			DeadLetters: []observe.DeadGroup{{Error: "a\x1b[2Jb", Count: observe.Count{N: 3}}},
 		}}},
 		Attention: []Attention{{Text: strings.Repeat("y", 100), Cure: "do it"}},
 	}
 	clean := func(text string) string { return strings.ReplaceAll(text, "\x1b", " ") }
-	text := s.Table(80, clean)
+	text := s.Table(View{Width: 80, Clean: clean})
 	for line := range strings.Lines(text) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("%d characters: %s", n, line)
@@ -120,21 +133,110 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-// TestStateOfDestinations: the label in the table for each state of a breaker.
+// TestStateOfDestinations: the word in the table for what is known of a destination, what it says of
+// the next try, and whether a person is asked for.
 func TestStateOfDestinations(t *testing.T) {
 	t.Parallel()
-	for want, d := range map[string]RelayDestination{
-		"up": {State: "closed"}, "down": {State: "open", Unavailable: true}, "ramping": {State: "ramping"},
-		"throttled": {State: "throttled", Gap: 2}, "paused": {State: "throttled", Paused: true},
+	at := time.Unix(1e9, 0)
+	waits := observe.DestinationBacklog{Name: "mail", Retry: observe.Count{N: 3}, NextDue: new(at.Add(-time.Minute))}
+	failed, paused := waits, waits
+	failed.LastError = &observe.Failure{EventID: 7, Class: "destination", Text: "webhook: 401 Unauthorized", At: at.Add(-12 * time.Second)}
+	paused.Pause = &observe.Pause{By: "ann@web-1", Reason: "maintenance", Since: at.Add(-time.Hour)}
+	for name, c := range map[string]struct {
+		relay   *Relay
+		backlog observe.DestinationBacklog
+		known   []string
+		state   string
+		next    string
+		needs   string // the beginning of what needs a person; "" for nothing
+	}{
+		"well":         {relay: relayWith(RelayDestination{State: "closed"}), backlog: waits, state: "up", next: "due"},
+		"down":         {relayWith(RelayDestination{State: "open", Unavailable: true, Down: 482, NextProbe: 11.5}), failed, nil, "down 8m02s", "probe 12s", "The destination mail has been down for 8m02s, next probe in 12s; the last error (event 7): webhook: 401 Unauthorized."},
+		"probing":      {relayWith(RelayDestination{State: "probing", Unavailable: true, Down: 5}), waits, nil, "down 5s", "probe now", "The destination mail has been down for 5s, the next event probes it."},
+		"ramping":      {relay: relayWith(RelayDestination{State: "ramping", Down: 5}), backlog: waits, state: "ramping", next: "due"},
+		"throttled":    {relay: relayWith(RelayDestination{State: "throttled", Gap: 2}), backlog: waits, state: "throttled", next: "due"},
+		"fails once":   {relay: relayWith(RelayDestination{State: "closed", FailingEvents: 1, Failing: 3}), backlog: waits, state: "failing 3s", next: "due"},
+		"fails all":    {relayWith(RelayDestination{State: "closed", FailingEvents: 40, Failing: 3}), waits, nil, "failing 3s", "due", "Nothing was delivered to mail for 3s: 40 failures in a row."},
+		"fails long":   {relayWith(RelayDestination{State: "closed", FailingEvents: 2, Failing: 90}), failed, nil, "failing 1m30s", "due", "Nothing was delivered to mail for 1m30s: 2 failures in a row; the last error (event 7): webhook: 401 Unauthorized."},
+		"stuck":        {relayWith(RelayDestination{State: "closed", Unavailable: true, Stuck: 4}), waits, nil, "stuck", "probe now", "The destination mail gets nothing, because 4 calls of its handler have not returned."},
+		"paused":       {relayWith(RelayDestination{State: "closed", Paused: true}), paused, nil, "paused", "resume", "The destination mail was paused 1h00m ago by ann@web-1: maintenance."},
+		"pausing":      {relayWith(RelayDestination{State: "closed"}), paused, nil, "pausing", "resume", "The destination mail was paused"},
+		"resuming":     {relay: relayWith(RelayDestination{State: "closed", Paused: true}), backlog: waits, state: "resuming", next: "due"},
+		"not reloaded": {relay: &Relay{}, backlog: waits, known: []string{"mail"}, state: "not loaded", next: "due"},
+		"no relay":     {nil, failed, []string{"mail"}, "?", "due", "The destination mail was unavailable 12s ago; the last error (event 7): webhook: 401 Unauthorized."},
+		"removed":      {relayWith(RelayDestination{State: "closed"}), failed, []string{"audit"}, "not configured", "-", "The configuration has no destination mail, and 3 deliveries wait for it."},
 	} {
-		d.Name = "mail"
-		s := Status{Relay: &Relay{Destinations: []RelayDestination{d}}}
-		if got, _ := s.live("mail"); got != want {
-			t.Errorf("%+v is %q, want %q", d, got, want)
+		s := Status{At: at, Relay: c.relay, known: c.known, Backlog: observe.Backlog{Destinations: []observe.DestinationBacklog{c.backlog}}}
+		if got := s.state("mail"); got != c.state {
+			t.Errorf("%s: %q, want %q", name, got, c.state)
+		}
+		if got := s.nextTry(&c.backlog); got != c.next {
+			t.Errorf("%s: the next try is %q, want %q", name, got, c.next)
+		}
+		var texts []string
+		for _, a := range s.attention() {
+			texts = append(texts, a.Text)
+			if a.Cure == "" || a.Destination != "mail" {
+				t.Errorf("%s: %+v", name, a)
+			}
+		}
+		if all := strings.Join(texts, "\n"); !strings.HasPrefix(all, c.needs) || (c.needs == "") != (all == "") {
+			t.Errorf("%s: it needs a person for %q, want %q", name, all, c.needs)
 		}
 	}
-	old := Status{Relay: &Relay{Destinations: []RelayDestination{{Name: "mail", Unavailable: true}}}}
-	if got, _ := old.live("mail"); got != "down" {
-		t.Errorf("a relay that reports no state: %q", got)
+}
+
+func relayWith(d RelayDestination) *Relay {
+	d.Name = "mail"
+	return &Relay{Destinations: []RelayDestination{d}}
+}
+
+// TestUnroutedInShort names ten types of many, all of a few, and all where that is wanted.
+func TestUnroutedInShort(t *testing.T) {
+	t.Parallel()
+	var s Status
+	for i := range 10_000 {
+		s.Backlog.Unrouted = append(s.Backlog.Unrouted, observe.TypeBacklog{EventType: fmt.Sprintf("t%04d", i), Count: observe.Count{N: 1 + i/9_999}})
+	}
+	texts := func() (all []string) {
+		for _, a := range s.attention() {
+			all = append(all, a.Text)
+		}
+		return all
+	}
+	if all := texts(); len(all) != 11 || all[0] != "No route matches 2 events of type t9999." || all[10] != "No route matches 9990 events of 9990 more types." {
+		t.Errorf("%q", all)
+	}
+	s.Backlog.UnroutedMore = true
+	if all := texts(); all[10] != "No route matches 9990+ events of 9990+ more types." {
+		t.Errorf("%q", all)
+	}
+	s.all = true
+	if all := texts(); len(all) != 10_000 {
+		t.Errorf("%d of 10000", len(all))
+	}
+	s.all, s.Backlog.Unrouted = false, s.Backlog.Unrouted[:10]
+	if all := texts(); len(all) != 10 {
+		t.Errorf("%q", all)
+	}
+}
+
+// TestColors: a colour is what a line has on a terminal alone, and text from the tables brings none.
+func TestColors(t *testing.T) {
+	t.Parallel()
+	s := Status{Relay: relayWith(RelayDestination{State: "open", Unavailable: true, Down: 5}), Attention: []Attention{{Text: "bad \x1b[2J", Cure: "do it"}}}
+	clean := func(text string) string { return strings.ReplaceAll(text, "\x1b", " ") }
+	if text := s.Table(View{Clean: clean}); strings.Contains(text, "\x1b") {
+		t.Errorf("%q", text)
+	}
+	text := s.Table(View{Width: 40, Color: true, Clean: clean})
+	for line := range strings.Lines(text) {
+		bare := regexp.MustCompile("\x1b\\[\\d+m").ReplaceAllString(strings.TrimSuffix(line, "\n"), "")
+		if utf8.RuneCountInString(bare) > 40 || strings.Contains(bare, "\x1b") {
+			t.Errorf("%q", line)
+		}
+	}
+	if !strings.Contains(text, "\x1b[31mmail") || !strings.Contains(text, "\x1b[31m  bad  [2J\x1b[0m\n    do it\n") {
+		t.Errorf("%q", text)
 	}
 }

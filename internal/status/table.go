@@ -2,80 +2,88 @@ package status
 
 import (
 	"fmt"
-	"io"
+	"math"
 	"strings"
-	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
+	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
-// maxError is how much of an error is shown, in characters.
-const maxError = 160
+// View says how a status is printed.
+type View struct {
+	// Width is the longest line, in characters; 0 is no limit.
+	Width int
+	// Color marks what is not well, for a terminal.
+	Color bool
+	// Clean makes text from the tables safe for a terminal.
+	Clean func(string) string
+}
 
-// Table returns the status as text for people. No line is longer than width
-// characters; 0 is no limit. clean makes text from the tables safe for a
-// terminal.
-func (s *Status) Table(width int, clean func(string) string) string {
-	var b strings.Builder
-	s.head(&b)
-	s.destinations(&b)
-	s.positions(&b)
-	s.errors(&b)
+// Table returns the status as text for people.
+func (s *Status) Table(v View) string {
+	p := &paper{}
+	s.head(p)
+	s.destinations(p)
+	s.positions(p)
+	s.errors(p)
 	if len(s.Attention) > 0 {
-		b.WriteString("\nneeds a person:\n")
+		p.line(heading, "")
+		p.line(heading, "needs a person:")
 		for _, a := range s.Attention {
-			fmt.Fprintf(&b, "  %s\n    %s\n", a.Text, a.Cure)
+			p.line(bad, "  "+a.Text)
+			p.line(plain, "    "+a.Cure)
 		}
 	}
-	lines := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
-	for i, line := range lines {
-		lines[i] = cut(strings.TrimRight(clean(line), " "), width)
-	}
-	return strings.Join(lines, "\n") + "\n"
+	return p.print(v)
 }
 
-// cut shortens a line; width 0 is no limit.
-func cut(line string, width int) string {
-	if width <= 0 || utf8.RuneCountInString(line) <= width {
-		return line
+func (s *Status) head(p *paper) {
+	fact := func(name, format string, args ...any) {
+		p.line(plain, fmt.Sprintf("%-9s ", name)+fmt.Sprintf(format, args...))
 	}
-	return string([]rune(line)[:max(0, width-1)]) + ">"
-}
-
-func (s *Status) head(b *strings.Builder) {
-	fmt.Fprintf(b, "%-9s %s, %s\n", "database", s.Database, s.At.UTC().Format(time.RFC3339))
-	fmt.Fprintf(b, "%-9s %s, version %d", "schema", s.Schema.Name, s.Schema.Version)
+	fact("database", "%s, %s", s.Database, s.At.UTC().Format(time.RFC3339))
+	of := ""
 	if s.Schema.Version != s.Schema.Latest {
-		fmt.Fprintf(b, " of %d", s.Schema.Latest)
+		of = fmt.Sprintf(" of %d", s.Schema.Latest)
 	}
-	fmt.Fprintf(b, ", %s\n", s.Mode)
+	fact("schema", "%s, version %d%s, %s", s.Schema.Name, s.Schema.Version, of, s.Mode)
 	if len(s.Relays) == 0 {
-		fmt.Fprintf(b, "%-9s none\n", "relays")
+		fact("relays", "none")
 	}
 	for i, r := range s.Relays {
 		name := ""
 		if i == 0 {
 			name = "relays"
 		}
-		fmt.Fprintf(b, "%-9s pid %d, %s, user %s%s%s\n", name, r.PID, r.Application, r.User, prefixed(", from ", r.Client), s.since(r.Since))
+		fact(name, "%s", s.relay(&r))
 	}
 	bell := string(s.Bell.Mode)
 	if h := s.Bell.Silent; h != nil {
-		bell += fmt.Sprintf(", silent: a relay is awake (pid %d)", h.PID)
+		bell += fmt.Sprintf(", silent: a relay is awake (session %d)", h.PID)
 	} else if s.Bell.Mode != "off" {
 		bell += ", rings"
 	}
-	fmt.Fprintf(b, "%-9s %s\n", "bell", bell)
+	fact("bell", "%s", bell)
 	oldest := "nothing waits"
 	if o := s.Backlog.Oldest; o != nil {
 		oldest = fmt.Sprintf("oldest %s (event %d)", ago(o.Age), o.EventID)
 	}
-	fmt.Fprintf(b, "%-9s %v fresh, %v delayed, %s\n", "events", s.Backlog.Fresh, s.Backlog.Delayed, oldest)
+	fact("events", "%v fresh, %v delayed, %s", s.Backlog.Fresh, s.Backlog.Delayed, oldest)
 	if r := s.Relay; r != nil {
-		fmt.Fprintf(b, "%-9s %s: database %s, %s\n", "admin", r.Address, choose(r.DatabaseUp, "up", "down"), choose(r.Listening, "listening", "polling"))
+		fact("admin", "%s: database %s, %s", r.Address, choose(r.DatabaseUp, "up", "down"), choose(r.Listening, "listening", "polling"))
 	}
+}
+
+// relay says which process a relay is, if it has said so, and by which session it lives.
+func (s *Status) relay(r *store.RelaySession) string {
+	session := fmt.Sprintf("session %d, %s, user %s%s%s", r.PID, r.Application, r.User, prefixed(", from ", r.Client), s.since(r.Since))
+	p := r.Program
+	if p == nil {
+		return session
+	}
+	return fmt.Sprintf("%s, process %d%s, up %s, configuration read %s ago (%s)", p.Host, p.Process, prefixed(", ", p.Version), ago(s.At.Sub(p.StartedAt).Seconds()),
+		ago(s.At.Sub(p.LoadedAt).Seconds()), session)
 }
 
 func prefixed(prefix, text string) string {
@@ -99,32 +107,23 @@ func choose(is bool, yes, no string) string { //nolint:revive // one label or th
 	return no
 }
 
-// destinations prints a line for each destination that the database or the relay knows.
-func (s *Status) destinations(b *strings.Builder) {
-	names := s.names()
-	if len(names) == 0 {
-		return
-	}
-	b.WriteString("\n")
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = io.WriteString(w, "fresh\tretry\trunning\tparked\tdead\toldest\tnext try\tstate\tper s\t destination\n") // to a strings.Builder
-	for _, name := range names {
+// destinations prints a line for each destination that the configuration, the relay or the database knows.
+func (s *Status) destinations(p *paper) {
+	g := grid{head: []string{"destination", "state", "fresh", "retry", "running", "parked", "dead", "oldest", "next try", "per s", "failed/s"}, left: 2}
+	for _, name := range s.names() {
 		d := s.Backlog.Destination(name)
-		oldest, next := "-", "-"
+		oldest := "-"
 		if d.Oldest != nil {
 			oldest = ago(d.Oldest.Age)
 		}
-		if d.NextDue != nil {
-			next = ago(d.NextDue.Sub(s.At).Seconds())
-		}
-		state, rate := s.live(name)
-		line := fmt.Sprintf("%v\t%v\t%v\t%v\t%v\t%s\t%s\t%s\t%s\t %s\n", d.Fresh, d.Retry, d.Running, d.Parked, d.Dead, oldest, next, state, rate, name)
-		_, _ = io.WriteString(w, line) // to a strings.Builder, as the next ones
+		rate, failed := s.rates(name)
+		state := s.state(name)
+		g.row(toneOf(state), name, state, d.Fresh.String(), d.Retry.String(), d.Running.String(), d.Parked.String(), d.Dead.String(), oldest, s.nextTry(&d), rate, failed)
 	}
-	_ = w.Flush()
+	p.grid(g)
 }
 
-// names are the names of all destinations, those of the relay first.
+// names are the names of all destinations: those of the relay, of the configuration, and of the tables.
 func (s *Status) names() (all []string) {
 	seen := make(map[string]bool)
 	add := func(name string) {
@@ -138,51 +137,128 @@ func (s *Status) names() (all []string) {
 			add(d.Name)
 		}
 	}
+	for _, name := range s.known {
+		add(name)
+	}
 	for _, d := range s.Backlog.Destinations {
 		add(d.Name)
 	}
 	return all
 }
 
-// live is the relay's report about a destination.
-func (s *Status) live(name string) (state, rate string) {
-	if s.Relay == nil {
+// state is what is known of a destination: by its pause, and by the relay's report.
+func (s *Status) state(name string) string {
+	r, paused := s.Relay.destination(name), s.Backlog.Destination(name).Pause != nil
+	switch {
+	case !s.configured(name):
+		return "not configured"
+	case paused && r != nil && !r.Paused:
+		return "pausing"
+	case paused: // whether it is down shows when it is resumed
+		return "paused"
+	case r != nil && r.Paused:
+		return "resuming"
+	case r == nil && s.Relay != nil:
+		return "not loaded" // the configuration has it, and the relay has not read that yet
+	case r == nil:
+		return "?"
+	case r.stuck():
+		return "stuck"
+	case r.Unavailable:
+		return "down " + ago(r.Down)
+	case r.State == observe.BreakerRamping.String() || r.State == observe.BreakerThrottled.String():
+		return r.State
+	case r.FailingEvents > 0:
+		return "failing " + ago(r.Failing)
+	default:
+		return "up"
+	}
+}
+
+// toneOf is the colour of a state.
+func toneOf(state string) tone {
+	switch word, _, _ := strings.Cut(state, " "); word {
+	case "up", "?":
+		return plain
+	case "down", "failing", "stuck", "not":
+		return bad
+	default:
+		return warn
+	}
+}
+
+// nextTry says when something is tried again. A delivery that is due waits for its turn: a
+// destination that is down gets one probe at a time.
+func (s *Status) nextTry(d *observe.DestinationBacklog) string {
+	r := s.Relay.destination(d.Name)
+	switch {
+	case d.Waiting().N == 0, !s.configured(d.Name):
+		return "-"
+	case d.Pause != nil:
+		return "resume"
+	case r != nil && r.Unavailable && r.NextProbe > 0:
+		return "probe " + ago(math.Ceil(r.NextProbe))
+	case r != nil && r.Unavailable:
+		return "probe now"
+	case d.NextDue == nil:
+		return "-"
+	case !d.NextDue.After(s.At):
+		return "due"
+	default:
+		return ago(d.NextDue.Sub(s.At).Seconds())
+	}
+}
+
+// rates are the relay's rates for a destination, as far as they are known.
+func (s *Status) rates(name string) (delivered, failed string) {
+	r := s.Relay.destination(name)
+	if r == nil {
 		return "?", "?"
 	}
-	for _, d := range s.Relay.Destinations {
-		if d.Name != name {
-			continue
-		}
-		rate = "-"
-		if d.PerSecond != nil {
-			rate = fmt.Sprintf("%.0f", *d.PerSecond)
-		}
-		if d.Paused { // whether it is down shows when it is resumed
-			return "paused", rate
-		}
-		if d.State == observe.BreakerRamping.String() || d.State == observe.BreakerThrottled.String() {
-			return d.State, rate
-		}
-		return choose(d.Unavailable, "down", "up"), rate
+	if r.PerSecond == nil || r.FailedPerSecond == nil {
+		return "-", "-"
 	}
-	return "?", "?"
+	return rate(*r.PerSecond), rate(*r.FailedPerSecond)
+}
+
+// rate never shows something as nothing.
+func rate(perSecond float64) string {
+	if perSecond > 0 && perSecond < 1 {
+		return "<1"
+	}
+	return fmt.Sprintf("%.0f", perSecond)
 }
 
 // errors prints why deliveries fail, and the dead letters.
-func (s *Status) errors(b *strings.Builder) {
-	failing, dead := "\nfailing:\n", "\ndead letters:\n"
+func (s *Status) errors(p *paper) {
+	failing, dead := section{p, "failing:"}, section{p, "dead letters:"}
 	for _, d := range s.Backlog.Destinations {
 		if e := d.LastError; e != nil {
-			b.WriteString(failing)
-			failing = ""
-			fmt.Fprintf(b, "  %s: event %d (%s), attempt %d, %s ago: %s\n", d.Name, e.EventID, e.EventType, e.Attempts, ago(s.At.Sub(e.At).Seconds()), cut(e.Text, maxError))
+			attempt := fmt.Sprintf("attempt %d", e.Attempts)
+			if e.Attempts == 0 {
+				attempt = "no attempt counted"
+			}
+			failing.line("%s: event %d (%s), %s, %s ago: %s", d.Name, e.EventID, e.EventType, attempt, ago(s.At.Sub(e.At).Seconds()), e.Text)
 		}
 	}
 	for _, d := range s.Backlog.Destinations {
 		for _, g := range d.DeadLetters {
-			b.WriteString(dead)
-			dead = ""
-			fmt.Fprintf(b, "  %s: %v x %s (newest: event %d, %s ago)\n", d.Name, g.Count, cut(g.Error, maxError), g.EventID, ago(s.At.Sub(g.At).Seconds()))
+			dead.line("%s: %v x %s (newest: event %d, %s ago)", d.Name, g.Count, g.Error, g.EventID, ago(s.At.Sub(g.At).Seconds()))
 		}
 	}
+}
+
+// section has a title once it has a line.
+type section struct {
+	paper *paper
+	title string // "" once it is printed
+}
+
+func (c *section) line(format string, args ...any) {
+	if c.title != "" {
+		c.paper.line(heading, "")
+		c.paper.line(heading, c.title)
+		c.title = ""
+	}
+	c.paper.line(plain, "  "+fmt.Sprintf(format, args...))
 }

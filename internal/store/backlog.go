@@ -34,6 +34,8 @@ type BacklogOptions struct {
 	// Route returns the destinations of an event type, none for a type without a route. If it is
 	// nil, fresh events count for no destination.
 	Route func(eventType string) []string
+	// Types bounds the unrouted types that are listed; 0 is 1,000.
+	Types int
 	// CountsOnly omits errors, groups of dead letters and unrouted types.
 	CountsOnly bool
 }
@@ -58,7 +60,7 @@ func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (observe
 		return nil
 	})
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000") {
-		return observe.Backlog{}, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate up`: %w", o.Schema, outboxsql.ErrNotMigrated)
+		return observe.Backlog{}, fmt.Errorf("schema %q has no tables of notifyd: run `notifyd migrate`: %w", o.Schema, outboxsql.ErrNotMigrated)
 	}
 	if err != nil {
 		return observe.Backlog{}, fmt.Errorf("read the backlog: %w", err)
@@ -69,6 +71,7 @@ func ReadBacklog(ctx context.Context, conn *pgx.Conn, o BacklogOptions) (observe
 func (o BacklogOptions) withDefaults() BacklogOptions {
 	o.Schema = cmp.Or(o.Schema, outboxsql.DefaultSchema)
 	o.Limit = cmp.Or(max(0, o.Limit), DefaultBacklogLimit)
+	o.Types = cmp.Or(max(0, o.Types), backlogNames)
 	return o
 }
 
@@ -82,11 +85,11 @@ type backlogReader struct {
 
 func (r *backlogReader) steps() []func(context.Context, pgx.Tx) error {
 	steps := []func(context.Context, pgx.Tx) error{
-		r.readTypes, r.readNames, r.readRunning, r.readRetry, r.readParked, r.readDead, r.readOldest,
+		r.readTypes, r.readPauses, r.readNames, r.readRunning, r.readRetry, r.readParked, r.readDead, r.readOldest,
 	}
 	if r.result.Mode == string(outboxsql.ModeStream) {
 		steps = []func(context.Context, pgx.Tx) error{
-			r.readPositions, r.readPositionsOldest, r.readNames, r.readRetryOfStream, r.readParked, r.readBlocked, r.readDead, r.readOldest,
+			r.readPositions, r.readPositionsOldest, r.readPauses, r.readNames, r.readRetryOfStream, r.readParked, r.readBlocked, r.readDead, r.readOldest,
 		}
 	}
 	if !r.options.CountsOnly {

@@ -261,8 +261,11 @@ func (r *backlogReader) readUnrouted(ctx context.Context, tx pgx.Tx) error {
 		t.Count = r.count(n)
 		r.result.Unrouted = append(r.result.Unrouted, t)
 		return err
-	}, sqlBacklogUnrouted, backlogNames, r.options.Limit+1)
+	}, sqlBacklogUnrouted, r.options.Types+1, r.options.Limit+1)
 	byType(r.result.Unrouted)
+	if r.result.UnroutedMore = len(r.result.Unrouted) > r.options.Types; r.result.UnroutedMore {
+		r.result.Unrouted = r.result.Unrouted[:r.options.Types]
+	}
 	return err
 }
 

@@ -152,7 +152,7 @@ func TestBacklogNotMigrated(t *testing.T) {
 	t.Parallel()
 	d := newDB(t)
 	_, err := ReadBacklog(t.Context(), d.conn, BacklogOptions{Schema: "nowhere"})
-	if !errors.Is(err, outboxsql.ErrNotMigrated) || !strings.Contains(err.Error(), "notifyd migrate up") {
+	if !errors.Is(err, outboxsql.ErrNotMigrated) || !strings.Contains(err.Error(), "notifyd migrate") {
 		t.Errorf("%v", err)
 	}
 	if got := one[string](d, `SHOW enable_seqscan`); got != "on" {

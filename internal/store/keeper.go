@@ -36,6 +36,8 @@ type KeeperOptions struct {
 	Owner int64
 	// Mode is the required mode of the table; empty is a queue.
 	Mode outboxsql.Mode
+	// Program is what the relay says of itself; nothing without a process.
+	Program Program
 	// Refused, if set, is called if the table turns out to have the other mode, with an error that
 	// wraps outboxsql.ErrMode: this relay cannot work there any more. It must not block.
 	Refused func(error)
@@ -114,6 +116,12 @@ func (k *Keeper) connect(ctx context.Context) error {
 	err = k.connector.HoldMode(ctx, conn, cmp.Or(k.options.Mode, outboxsql.ModeQueue), k.options.Refused)
 	if err == nil {
 		err = k.holdOwner(ctx)
+	}
+	if err == nil && k.options.Program.Process != 0 {
+		// For people only: a relay does its work without the right to write that down.
+		if introduced := introduce(ctx, conn, k.options.Owner, k.options.Program); introduced != nil && IsDown(introduced) {
+			err = introduced
+		}
 	}
 	if err != nil {
 		k.closeConn(ctx)

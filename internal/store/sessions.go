@@ -26,6 +26,8 @@ type RelaySession struct {
 	User        string     `json:"user"`
 	Client      string     `json:"client_addr,omitempty"`
 	Since       *time.Time `json:"since,omitempty"`
+	// Program is what the relay says of itself; nil if that is not known.
+	Program *Program `db:"-" json:"program,omitempty"`
 }
 
 // BellState describes whether the trigger rings.

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// reloadPoll is how often the table is read for what became of a reload.
+const reloadPoll = 200 * time.Millisecond
+
+func newReloadCmd(a *app) *cobra.Command {
+	var within time.Duration
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Make the relays of this host read the configuration again",
+		Long: `reload checks the configuration file, sends SIGHUP to the relays on this host that
+run with it, and waits for what became of that: each has taken the file, or says
+why it has refused it and goes on with the one before. It finds the relays in
+outbox_relays, and names those on other hosts, which it does not reach.
+
+It exits with 0 if every relay of this host has taken the file, 1 if not, and 78 if
+the file has a mistake; then no relay is asked.`,
+		Example: "  notifyd reload\n  notifyd reload -c /etc/notifyd/config.yaml --within 5m",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r := reloading{app: a, within: within}
+			return r.run(cmd.Context())
+		},
+	}
+	cmd.Flags().DurationVar(&within, "within", time.Minute, "how long to wait: a relay lets running deliveries finish first")
+	return cmd
+}
+
+// reloading is one run of "notifyd reload".
+type reloading struct {
+	*app
+
+	within time.Duration
+	conn   *pgx.Conn
+	schema string
+	mode   outboxsql.Mode
+}
+
+func (r *reloading) run(ctx context.Context) error {
+	c, path, err := r.load()
+	if err != nil {
+		return err
+	}
+	whole, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	db := databaseFlags{url: c.Database.URL.Reveal(), schema: c.Database.Schema, place: path + ": database.url"}
+	if r.conn, err = db.connect(ctx, r.app); err != nil {
+		return err
+	}
+	defer store.Close(ctx, r.conn)
+	state, err := outboxsql.ReadState(ctx, r.conn, db.schema)
+	if err != nil {
+		return err
+	}
+	r.schema, r.mode = db.schema, state.Mode
+	all, err := store.ReadLive(ctx, r.conn, r.schema, r.mode)
+	if err != nil {
+		return err
+	}
+	var mine []store.RelaySession
+	for _, s := range all {
+		switch p := s.Program; {
+		case p == nil:
+			r.say("session %d: not asked, it is not known which process that is", s.PID)
+		case p.Host != store.ThisHost():
+			r.say("%s, process %d: not asked, run notifyd reload there", p.Host, p.Process)
+		case p.Config != whole:
+			r.say("process %d: not asked, it runs with another configuration (%s)", p.Process, first(p.Config, "a program of its own"))
+		default:
+			mine = append(mine, s)
+		}
+	}
+	if len(mine) == 0 {
+		return fmt.Errorf("no relay on this host (%s) runs with %s", store.ThisHost(), whole)
+	}
+	return r.ask(ctx, mine)
+}
+
+// ask sends the signal to all, and waits for each.
+func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.within, fmt.Errorf("it is not known within %v whether it has taken the file: it may wait for running deliveries; its log says", r.within))
+	defer cancel()
+	failed := 0
+	var asked []store.RelaySession
+	for _, s := range all {
+		err := store.NoteRefusal(ctx, r.conn, r.schema, s.Owner, "") // of an earlier reload
+		if err == nil {
+			err = hangUp(s.Program.Process)
+		}
+		if err != nil {
+			failed++
+			r.say("process %d: not reloaded: %v", s.Program.Process, err)
+			continue
+		}
+		asked = append(asked, s)
+	}
+	for _, s := range asked {
+		if err := r.await(ctx, s); err != nil {
+			failed++
+			r.say("process %d: %v", s.Program.Process, err)
+			continue
+		}
+		r.say("process %d: has taken the new configuration", s.Program.Process)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%s of %d not reloaded", count(failed, "relay"), len(all))
+	}
+	return nil
+}
+
+// await waits until the process has a new relay, or has refused.
+func (r *reloading) await(ctx context.Context, before store.RelaySession) error {
+	tick := time.NewTicker(reloadPoll)
+	defer tick.Stop()
+	for {
+		all, err := store.ReadLive(ctx, r.conn, r.schema, r.mode)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			return err
+		}
+		for _, s := range all {
+			switch p := s.Program; {
+			case p == nil || p.Host != before.Program.Host || p.Process != before.Program.Process:
+			case s.Owner != before.Owner:
+				return nil
+			case p.Refused != "":
+				return errors.New("refused, it goes on with the configuration before: " + p.Refused)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// hangUp sends SIGHUP to a relay. Another process may have its number by now, or in a container that
+// goes by the name of this host; a stranger would be ended by the signal.
+func hangUp(pid int) error {
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil { // where there is /proc
+		if name := strings.TrimSuffix(filepath.Base(exe), " (deleted)"); name != strings.TrimSuffix(filepath.Base(own), " (deleted)") {
+			return fmt.Errorf("the process of that number is %s, not a relay", name)
+		}
+	}
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	if err := process.Signal(syscall.SIGHUP); err != nil {
+		return fmt.Errorf("send SIGHUP: %w", err)
+	}
+	return nil
+}
+
+func (r *reloading) say(format string, args ...any) {
+	_, _ = fmt.Fprintln(r.stdout, printable(fmt.Sprintf(format, args...))) // the exit code says the same
+}

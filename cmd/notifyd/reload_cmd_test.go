@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+// TestReloadCommand reloads a relay by its file: it takes one, refuses one that only its own
+// environment makes wrong, and is left alone with one that is wrong for all.
+func TestReloadCommand(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := databaseOf(t, mode)
+			plain := fmt.Sprintf("version: 1\ndatabase: {url: %q}\nlog: {format: json}\ndestinations:\n  audit: {type: log}\nroutes: [{match: '*', to: [audit]}]\n", url)
+			path := file(t, plain)
+			write := func(text string) {
+				t.Helper()
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			env := vars{"ONLY_HERE": "http://127.0.0.1:1/"}
+			reload := func(code int, want ...string) {
+				t.Helper()
+				r := commandIn(t, env, "reload", "-c", path)
+				for _, w := range want {
+					if r.code != code || !strings.Contains(r.stdout+r.stderr, w) {
+						t.Errorf("want %d, %q, got %+v", code, w, r)
+					}
+				}
+			}
+			status := func() string {
+				t.Helper()
+				return commandIn(t, env, "status", "-c", path).stdout
+			}
+			reload(exitFailure, "no relay on this host ("+store.ThisHost()+") runs with "+path)
+			p := startProcess(t, "", "run", "-c", path)
+			p.stderr.await(t, `"relay started"`)
+			process := fmt.Sprintf("process %d", p.cmd.Process.Pid)
+			if text := status(); !regexp.MustCompile(`(?m)^relays +` + regexp.QuoteMeta(store.ThisHost()) + ", " + process + `, .*, up \w+, configuration read \w+ ago \(session \d+, notifyd/keeper, `).MatchString(text) {
+				t.Errorf("status says\n%s", text)
+			}
+
+			write(strings.Replace(plain, "audit: {type: log}", "audit: {type: log}\n  more: {type: log}", 1))
+			reload(exitOK, process+": has taken the new configuration")
+			p.stderr.awaitN(t, saidReloaded, 1)
+
+			write(strings.Replace(plain, "audit: {type: log}", "audit: {type: log}\n  hook: {type: webhook, url: \"${env:ONLY_HERE}\"}", 1))
+			reload(exitFailure, process+": refused, it goes on with the configuration before: ", "ONLY_HERE", "1 relay of 1 not reloaded")
+			if text := status(); !strings.Contains(text, "("+process+") has refused the last reload and goes on with the configuration before: ") {
+				t.Errorf("status says\n%s", text)
+			}
+
+			write(plain + "nonsense: 1\n")
+			reload(exitConfig, "nonsense")
+			write(plain)
+			reload(exitOK, process+": has taken the new configuration")
+			p.stderr.awaitN(t, saidReloaded, 2)
+			if text := status(); strings.Contains(text, "refused") {
+				t.Errorf("status says\n%s", text)
+			}
+			if n := strings.Count(p.stderr.text(), saidWrong); n != 1 {
+				t.Errorf("the relay has refused %d files", n)
+			}
+		})
+	}
+}
+
+// TestHangUpStranger: a process that is no relay gets no signal, which would end it.
+func TestHangUpStranger(t *testing.T) {
+	t.Parallel()
+	p := startProgram(t, strings.NewReader(""), "sleep", "1000")
+	if err := hangUp(p.cmd.Process.Pid); err == nil || !strings.Contains(err.Error(), "not a relay") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,189 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/internal/store"
+	"github.com/notifyd/notifyd/observe"
+)
+
+// Attention is a problem that does not fix itself.
+type Attention struct {
+	// Destination is empty for a problem that concerns none.
+	Destination string `json:"destination,omitempty"`
+	Text        string `json:"text"`
+	// Cure is a command or an instruction.
+	Cure string `json:"cure"`
+}
+
+const (
+	// longWait is how long an event may wait before a person should look: most outages
+	// are shorter.
+	longWait = 15 * time.Minute
+	// longFailing and manyFailing are how long, and how often in a row, deliveries to a destination
+	// may fail before a person should look: a few failures are the events' own.
+	longFailing = time.Minute
+	manyFailing = 10
+	// topUnrouted is how many types without a route are named, those with the most events.
+	topUnrouted = 10
+)
+
+// list collects what needs a person.
+type list []Attention
+
+func (l *list) add(destination, cure, format string, args ...any) {
+	*l = append(*l, Attention{Destination: destination, Text: fmt.Sprintf(format, args...), Cure: cure})
+}
+
+// attention lists the problems that do not fix themselves, most urgent first.
+func (s *Status) attention() (all list) {
+	switch {
+	case s.Schema.Version < s.Schema.Latest:
+		all.add("", "notifyd migrate", "The schema %s is at version %d, this notifyd needs %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+	case s.Schema.Version > s.Schema.Latest:
+		all.add("", "upgrade notifyd", "The schema %s is at version %d, this notifyd knows %d.", s.Schema.Name, s.Schema.Version, s.Schema.Latest)
+	}
+	if len(s.Relays) == 0 && s.Backlog.Oldest != nil {
+		all.add("", "notifyd run", "No relay uses this database, and events wait.")
+	}
+	for _, r := range s.Relays {
+		if p := r.Program; p != nil && p.Refused != "" {
+			all.add("", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and goes on with the configuration before: %s.", p.Host, p.Process, p.Refused)
+		}
+	}
+	all = append(all, s.Relay.attention()...)
+	for _, name := range s.names() {
+		all = append(all, s.ofDestination(name)...)
+	}
+	return append(all, s.unrouted()...)
+}
+
+// attention lists what hangs in the relay, and what the database refuses it. The relay may be nil.
+func (r *Relay) attention() (all list) {
+	if r == nil {
+		return nil
+	}
+	for _, code := range r.Refused {
+		all.add("", store.Cure(code), "The database refuses what the relay at %s asks for, with SQLSTATE %s: it delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
+	}
+	for _, reason := range r.Hangs {
+		all.add("", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
+	}
+	return all
+}
+
+// ofDestination lists what is wrong with one destination.
+func (s *Status) ofDestination(name string) (all list) {
+	d, r := s.Backlog.Destination(name), s.Relay.destination(name)
+	waits := d.Waiting()
+	switch {
+	case !s.configured(name):
+		if waits.N > 0 && !s.hasPosition(name) { // of which the list of positions tells
+			all.add(name, Restore(name), "The configuration has no destination %s, and %s for it.", name, wait(waits))
+		}
+	case d.Pause != nil:
+		all.add(name, "notifyd resume "+name+"; its events wait and lose no attempt", "The destination %s was paused %s ago by %s%s.",
+			name, ago(s.At.Sub(d.Pause.Since).Seconds()), d.Pause.By, prefixed(": ", d.Pause.Reason))
+	case r != nil && r.Unavailable:
+		all.add(name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+			"The destination %s %s%s%s.", name, r.down(), prefixed(", ", r.probe()), lastError(&d))
+	case r != nil && r.FailingEvents > 0 && (r.FailingEvents >= manyFailing || r.Failing > longFailing.Seconds()):
+		all.add(name, "fix what the error names: an event that has failed max_attempts times becomes a dead letter",
+			"Nothing was delivered to %s for %s: %s in a row%s.", name, ago(r.Failing), counted(observe.Count{N: int(r.FailingEvents)}, "failure"), lastError(&d))
+	case r == nil && d.LastError != nil && d.LastError.Class == delivery.ClassDestination.String():
+		all.add(name, "fix what the error names, there or in destinations."+name+" of the configuration; its events wait and lose no attempt",
+			"The destination %s was unavailable %s ago%s.", name, ago(s.At.Sub(d.LastError.At).Seconds()), lastError(&d))
+	case d.Oldest != nil && d.Oldest.Age > longWait.Seconds():
+		all.add(name, "notifyd doctor, and the last error of "+name, "An event has waited %s for %s.", ago(d.Oldest.Age), name)
+	}
+	if d.Dead.N > 0 {
+		all.add(name, "fix the cause, then notifyd dlq replay --destination "+name, "%s has %s.", name, counted(d.Dead, "dead letter"))
+	}
+	return all
+}
+
+// Restore is the cure for deliveries of a destination that is not configured.
+func Restore(name string) string {
+	return "put it back into the configuration and reload; to be rid of them, as a destination of the type log, which takes them all (unless another relay has " + name + ")"
+}
+
+// lastError is the newest failure among the deliveries that wait, or else the error of most dead
+// letters, for the end of a sentence.
+func lastError(d *observe.DestinationBacklog) string {
+	switch {
+	case d.LastError != nil:
+		return fmt.Sprintf("; the last error (event %d): %s", d.LastError.EventID, d.LastError.Text)
+	case len(d.DeadLetters) > 0:
+		return fmt.Sprintf("; the error of most dead letters: %s", d.DeadLetters[0].Error)
+	default:
+		return ""
+	}
+}
+
+// down says for how long, or why, the destination is unavailable.
+func (d *RelayDestination) down() string {
+	if d.stuck() {
+		return fmt.Sprintf("gets nothing, because %d calls of its handler have not returned", d.Stuck)
+	}
+	return "has been down for " + ago(d.Down)
+}
+
+// stuck reports that the breaker is closed, and that no worker is left.
+func (d *RelayDestination) stuck() bool { return d.Unavailable && d.Stuck > 0 && d.Down == 0 }
+
+// probe says when the next delivery finds out whether the destination is up again.
+func (d *RelayDestination) probe() string {
+	switch {
+	case d.State == observe.BreakerOpen.String() && d.NextProbe > 0:
+		return "next probe in " + ago(math.Ceil(d.NextProbe))
+	case d.State == observe.BreakerOpen.String(), d.State == observe.BreakerProbing.String():
+		return "the next event probes it"
+	default:
+		return ""
+	}
+}
+
+// unrouted lists the types without a route: all of them, or the ten with the most events and the
+// number of the others.
+func (s *Status) unrouted() (all list) {
+	types := slices.Clone(s.Backlog.Unrouted)
+	const cure = "add a route for it to the configuration, and reload"
+	slices.SortStableFunc(types, func(a, b observe.TypeBacklog) int { return cmp.Compare(b.N, a.N) })
+	var rest, events observe.Count
+	if len(types) > topUnrouted && !s.all {
+		rest = observe.Count{N: len(types) - topUnrouted, More: s.Backlog.UnroutedMore}
+		for _, t := range types[topUnrouted:] {
+			events = events.Plus(t.Count)
+		}
+		types = types[:topUnrouted]
+	}
+	for _, t := range types {
+		all.add("", cure, "No route matches %s of type %s.", counted(t.Count, "event"), t.EventType)
+	}
+	if rest.N > 0 {
+		events.More = events.More || rest.More
+		all.add("", "notifyd status --all names them", "No route matches %s of %s.", counted(events, "event"), counted(rest, "more type"))
+	}
+	return all
+}
+
+// counted returns "1 event" or "10000+ events".
+func counted(c observe.Count, noun string) string {
+	if c.N == 1 && !c.More {
+		return "1 " + noun
+	}
+	return c.String() + " " + noun + "s"
+}
+
+// wait returns "1 delivery waits" or "5 deliveries wait".
+func wait(c observe.Count) string {
+	if c.N == 1 && !c.More {
+		return "1 delivery waits"
+	}
+	return c.String() + " deliveries wait"
+}

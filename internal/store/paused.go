@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/notifyd/notifyd/observe"
+)
+
+// maxPauseText bounds who has paused a destination, and why, in bytes.
+const maxPauseText = 1000
+
+// errPause is wrapped by errors about the words of a pause.
+var errPause = errors.New("invalid pause")
+
+// Execer runs a statement: a connection, a pool or a transaction.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// SetPause pauses a destination for all relays. One that is paused already gets the new reason. The
+// time of p is ignored: it is the database's. The schema holds the tables.
+func SetPause(ctx context.Context, db Execer, schema, destination string, p observe.Pause) error {
+	if p.By == "" {
+		return fmt.Errorf("%w: who pauses is not given", errPause)
+	}
+	for _, text := range []string{destination, p.By, p.Reason} {
+		if len(text) > maxPauseText || strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return fmt.Errorf("%w: %.20q is longer than %d bytes, or not UTF-8 text without zero bytes", errPause, text, maxPauseText)
+		}
+	}
+	_, err := db.Exec(ctx, `INSERT INTO `+pauses(schema)+` (destination, paused_by, reason) VALUES ($1, $2, $3)
+		ON CONFLICT (destination) DO UPDATE SET paused_by = excluded.paused_by, reason = excluded.reason, database_user = excluded.database_user`,
+		destination, p.By, p.Reason)
+	if err != nil {
+		return fmt.Errorf("pause %q: %w", destination, err)
+	}
+	return nil
+}
+
+// ClearPause resumes a destination for all relays, and reports whether it was paused.
+func ClearPause(ctx context.Context, db Execer, schema, destination string) (was bool, err error) {
+	tag, err := db.Exec(ctx, `DELETE FROM `+pauses(schema)+` WHERE destination = $1`, destination)
+	if err != nil {
+		return false, fmt.Errorf("resume %q: %w", destination, err)
+	}
+	return tag.RowsAffected() > 0, nil
+}
+
+func pauses(schema string) string { return pgx.Identifier{schema, "outbox_pauses"}.Sanitize() }
+
+// Paused returns the destinations that are paused for all relays.
+func (k *Keeper) Paused(ctx context.Context) (names map[string]bool, err error) {
+	err = k.Do(ctx, "look for paused destinations", func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `SELECT destination FROM outbox_pauses`)
+		if err != nil {
+			return err
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		names = make(map[string]bool, len(all))
+		for _, name := range all {
+			names[name] = true
+		}
+		return err
+	})
+	return names, err
+}
+
+// readPauses adds the pauses. A schema that is to be migrated has none, and a role that may not read
+// them yet knows of none.
+func (r *backlogReader) readPauses(ctx context.Context, tx pgx.Tx) error {
+	var readable bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('outbox_pauses') AND has_table_privilege(oid, 'SELECT'))`).Scan(&readable)
+	if err != nil || !readable {
+		return err
+	}
+	return each(ctx, tx, func(row pgx.CollectableRow) error {
+		var name string
+		var p observe.Pause
+		err := row.Scan(&name, &p.By, &p.Reason, &p.Since)
+		r.destination(name).Pause = &p
+		return err
+	}, `SELECT destination, paused_by, reason, paused_at FROM outbox_pauses ORDER BY destination LIMIT $1`, backlogNames)
+}

@@ -1,0 +1,90 @@
+package notifyd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+// Pause stops the deliveries to a destination at all relays of the tables, until Resume is called:
+// it is stored, and lasts through restarts. Running calls end as usual, the destination's events
+// wait in the table, and no attempt is counted. This relay honours it at once, the others
+// within about a second. by is who pauses, and reason why, for whoever
+// finds it paused: up to 1,000 bytes each; reason may be empty. Pausing again replaces both. The
+// error wraps [ErrDestination] if this relay has no destination of that name. It uses the pool that
+// was given to [New].
+func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error {
+	if err := r.has(destination); err != nil {
+		return err
+	}
+	r.pausing.Lock() // or what followPauses has read before would end the pause
+	defer r.pausing.Unlock()
+	if err := store.SetPause(ctx, r.pool, r.settings.schema, destination, Pause{By: by, Reason: reason}); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return r.dispatcher.Pause(destination) //nolint:wrapcheck // there is a destination of that name
+}
+
+// Resume ends a pause, at all relays. It does nothing if the destination is not paused. The error
+// wraps [ErrDestination] if this relay has no destination of that name.
+func (r *Relay) Resume(ctx context.Context, destination string) error {
+	if err := r.has(destination); err != nil {
+		return err
+	}
+	r.pausing.Lock()
+	defer r.pausing.Unlock()
+	if _, err := store.ClearPause(ctx, r.pool, r.settings.schema, destination); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return r.dispatcher.Resume(destination) //nolint:wrapcheck // there is a destination of that name
+}
+
+// ReloadRefused records that the program goes on with this relay, because it has refused a new
+// configuration: `notifyd status` and `notifyd reload` say so, and why. It uses the pool that was given
+// to [New].
+func (r *Relay) ReloadRefused(ctx context.Context, why string) error {
+	if err := store.NoteRefusal(ctx, r.pool, r.settings.schema, r.owner, why); err != nil {
+		return fmt.Errorf("notifyd: %w", err)
+	}
+	return nil
+}
+
+func (r *Relay) has(destination string) error {
+	if !r.dispatcher.Has(destination) {
+		return fmt.Errorf("notifyd: %w %q: there is no destination of that name", ErrDestination, destination)
+	}
+	return nil
+}
+
+// pausePoll is how often relays look for pauses: it bounds how late a pause of another relay, or of a person, is honoured.
+const pausePoll = time.Second
+
+// honourPauses honours what is stored, once.
+func (r *Relay) honourPauses(ctx context.Context) error {
+	r.pausing.Lock()
+	defer r.pausing.Unlock()
+	paused, err := r.keeper.Paused(ctx)
+	if err == nil {
+		r.dispatcher.SetPaused(paused)
+	}
+	return err
+}
+
+// followPauses honours what is stored until ctx ends. While the database does not answer, what was
+// read last holds.
+func (r *Relay) followPauses(ctx context.Context) {
+	failing := false
+	for pause(ctx, pausePoll) {
+		err := r.honourPauses(ctx)
+		switch {
+		case err == nil, ctx.Err() != nil:
+		case store.IsDown(err): // reported once for all sessions
+			r.dispatcher.ReportDatabase(err)
+		case !failing:
+			r.log.WarnContext(ctx, "pauses of destinations cannot be read: those that are known hold", "err", err)
+		}
+		failing = err != nil
+	}
+}
