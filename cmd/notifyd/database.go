@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
@@ -24,8 +23,8 @@ type databaseFlags struct {
 	schema string
 	place  string // where url stands, for messages
 
-	// flag is that of url; nil where a command has none.
-	flag *pflag.Flag
+	// isGiven reports whether the flag of url is set; nil where a command has none.
+	isGiven func() bool
 	// given is url as the flag has it.
 	given string
 	// keep is retention.keep of the file; negative where no file was read.
@@ -36,7 +35,7 @@ const databaseFlag = "--database-url"
 
 func (f *databaseFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.url, "database-url", "", "connection `string`, in place of database.url and database.listen_url of the file")
-	f.flag = cmd.Flags().Lookup("database-url")
+	f.isGiven = func() bool { return cmd.Flags().Changed("database-url") }
 	f.registerSchema(cmd)
 }
 
@@ -56,7 +55,7 @@ func (f *databaseFlags) resolve(a *app) error {
 	switch {
 	case f.url != "":
 		f.place = databaseFlag
-	case f.flag != nil && f.flag.Changed:
+	case f.isGiven != nil && f.isGiven():
 		return usageErrorf("%s: %s", databaseFlag, config.EmptyURL)
 	}
 	f.keep, f.given = -1, f.url
