@@ -71,10 +71,8 @@ type Relay struct {
 	engine     atomic.Pointer[anEngine] // nil before Run knows the mode of the table
 	queue      *queue.Engine            // nil unless the table is a queue
 	ran        atomic.Bool
-	stream     bool              // the table is a stream; set by prepare
-	avoided    bool              // all connections go past a pooler; used by prepare only
-	partitions *store.Partitions // nil unless the relay maintains them
-	plain      bool              // the lack of partitions has been reported; used by purge only
+	stream     bool // the table is a stream; set by prepare
+	avoided    bool // all connections go past a pooler; used by prepare only
 }
 
 // New creates a relay for the database that pool connects to. Only [Relay.DeadLetters] uses the
@@ -114,9 +112,6 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 // wire creates the parts and connects them to one another.
 func (r *Relay) wire() error {
 	r.watch = store.NewWatch(r.connector)
-	if r.settings.partitions {
-		r.partitions = store.NewPartitions(r.connector)
-	}
 	if !r.settings.pollOnly {
 		r.bell = listener.NewBell(r.connectAs(r.connector, "bell"), r.log)
 		r.bell.Watch(r.pulse.Part("bell", "its statements", engine.Patience))

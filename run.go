@@ -121,8 +121,8 @@ func (r *Relay) run(ctx context.Context) error {
 		outside.Go(func() { _ = r.listener.Run(ctx) }) // returns only the cause of ctx
 		inside.Go(func() { _ = r.bell.Run(inner) })    // the same
 	}
-	if r.purges() || r.partitions != nil {
-		outside.Go(func() { r.purge(ctx) })
+	if p := newPurger(r); p.deletes || p.partitions != nil {
+		outside.Go(func() { p.run(ctx) })
 	}
 	outside.Go(func() { r.announce(ctx) })
 	outside.Go(func() { r.watchdog(ctx) })
@@ -169,36 +169,6 @@ func (r *Relay) announce(ctx context.Context) {
 	close(r.ready)
 }
 
-const (
-	// purgeEvery is how often expired events are purged, and partitions maintained.
-	purgeEvery = time.Minute
-	// purgeSoon is the same for a stream that keeps nothing: events are purged soon after their
-	// delivery. A queue deletes them itself.
-	purgeSoon = 5 * time.Second
-	// purgePause and purgeShare keep the purge from monopolising the database: the pause after a
-	// batch is at least purgePause, and at least purgeShare times as long as the batch took.
-	purgePause = 50 * time.Millisecond
-	purgeShare = 4
-)
-
-// purges reports whether this loop deletes delivered events: a queue that keeps none deletes each
-// with its delivery.
-func (r *Relay) purges() bool { return r.settings.keep > 0 || r.stream }
-
-// purge deletes delivered events in small batches, and maintains partitions, until ctx ends.
-func (r *Relay) purge(ctx context.Context) {
-	wait := purgeEvery / 10 // soon after the start, but not first thing
-	for pause(ctx, wait) {
-		for _, in := range r.keepPartitions(ctx) {
-			r.purgeRange(ctx, in)
-		}
-		wait = purgeEvery
-		if r.settings.keep == 0 && r.partitions == nil {
-			wait = purgeSoon
-		}
-	}
-}
-
 // pause returns false if ctx ends before d is over.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -209,60 +179,4 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
-}
-
-// purgeRange deletes the expired events of one range of ids in batches.
-func (r *Relay) purgeRange(ctx context.Context, in store.Range) {
-	for more := r.purges(); more; {
-		began := time.Now()
-		var err error
-		in.After, more, err = r.keeper.Purge(ctx, in, r.settings.keep, r.settings.purgeBatch)
-		if err != nil {
-			r.reportPurge(ctx, fmt.Errorf("delivered events: %w", err))
-			return
-		}
-		more = more && pause(ctx, max(purgePause, purgeShare*time.Since(began)))
-	}
-}
-
-func (r *Relay) reportPurge(ctx context.Context, err error) {
-	switch {
-	case ctx.Err() != nil:
-	case store.IsDown(err): // reported once for all sessions
-		r.dispatcher.ReportDatabase(err)
-	default:
-		r.log.WarnContext(ctx, "purging failed; it is retried", "err", err)
-	}
-}
-
-// keepPartitions maintains the partitions, if configured, and returns the ranges whose events have
-// to be deleted one by one.
-func (r *Relay) keepPartitions(ctx context.Context) []store.Range {
-	if r.partitions == nil {
-		return []store.Range{store.AllIDs()}
-	}
-	u, err := r.partitions.Keep(ctx, time.Time{}, r.settings.keep)
-	if err != nil {
-		r.reportPurge(ctx, fmt.Errorf("partitions: %w", err))
-	}
-	for _, name := range u.Made {
-		r.log.InfoContext(ctx, "partition made", "partition", name)
-	}
-	for _, name := range u.Dropped {
-		r.log.InfoContext(ctx, "partition dropped", "partition", name)
-	}
-	for name, why := range u.Kept {
-		r.log.InfoContext(ctx, "partition is old enough to be dropped, but is kept", "partition", name, "reason", why)
-	}
-	switch {
-	case err != nil && !u.Partitioned: // it is unknown whether there are any
-		return nil
-	case !u.Partitioned:
-		if !r.plain {
-			r.plain = true
-			r.log.WarnContext(ctx, "outbox_events is not partitioned: delivered events are deleted one by one; run `notifyd migrate --partitions daily`")
-		}
-		return []store.Range{store.AllIDs()}
-	}
-	return u.Purge
 }

@@ -83,7 +83,7 @@ func (s *scheduler) sweptLocked(q *Query, c *Claimed) *restart {
 		s.sweep.head = max(s.sweep.head, last)
 	}
 	if q.lane != nil {
-		s.sweep.count += len(c.Work) // counts towards staying awake
+		s.sweep.rate.count += len(c.Work) // counts towards staying awake
 		s.caughtUpLocked(q, c)
 		return nil
 	}

@@ -48,7 +48,7 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 	if !s.turns.ranked {
 		return
 	}
-	top := s.topLocked()
+	top := topPriority(s.lanes, s.lagged)
 	for _, l := range s.lanes {
 		if s.lagged[l] != nil || l.Priority() >= top || s.sharesLocked(l, c) {
 			continue
@@ -57,12 +57,12 @@ func (s *scheduler) yieldLocked(c *Claimed, last int64) {
 	}
 }
 
-// topLocked returns the highest priority among the lanes that the common sweep can serve. Lanes
+// topPriority returns the highest priority among the lanes that the common sweep can serve. Lanes
 // that are full or down do not make others wait.
-func (s *scheduler) topLocked() int {
+func topPriority(lanes []dispatch.Lane, lagged map[dispatch.Lane]*lag) int {
 	top := dispatch.MinPriority
-	for _, l := range s.lanes {
-		if s.lagged[l] == nil && l.HasRoom() {
+	for _, l := range lanes {
+		if lagged[l] == nil && l.HasRoom() {
 			top = max(top, l.Priority())
 		}
 	}

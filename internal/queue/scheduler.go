@@ -137,7 +137,7 @@ func (s *scheduler) queued(rate float64) {
 		return
 	}
 	s.wakeUpLocked()
-	s.sweep.floor = rate * silencePays
+	s.sweep.rate.floor = rate * silencePays
 	s.idle.wakeAll()
 }
 

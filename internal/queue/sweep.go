@@ -144,14 +144,19 @@ type sweep struct {
 	nextNear  time.Time
 	nextFull  time.Time
 	fastUntil time.Time
-	began     time.Time     // start of the claim in flight
-	found     int           // events found in this run
-	floor     float64       // awake: stays awake above this rate, in events per second
-	since     time.Time     // awake: start of the count
-	count     int           // awake: events found since then
+	began     time.Time // start of the claim in flight
+	found     int       // events found in this run
+	rate      awakeRate
 	restUntil time.Time     // awake: no sweep before this time
 	pause     time.Duration // drowsy: until the next sweep
 	xid       uint64        // drowsy: silent writers are below it
+}
+
+// awakeRate is the rate at which an awake relay finds events.
+type awakeRate struct {
+	floor float64   // the relay stays awake above it, in events per second
+	since time.Time // start of the count
+	count int       // events found since then
 }
 
 func (s *sweep) awake() bool { return s.mode == awake }
@@ -175,7 +180,7 @@ func (s *sweep) wake() bool {
 
 // rise starts the time awake.
 func (s *sweep) rise() {
-	s.mode, s.floor, s.since, s.count = awake, idleRate, time.Time{}, 0
+	s.mode, s.rate = awake, awakeRate{floor: idleRate}
 }
 
 // due reports whether a sweep should be started.
@@ -319,18 +324,18 @@ func (s *sweep) ended(now time.Time, cost time.Duration) bellOrder {
 // stayAwake counts the events found, and falls asleep when their rate is low.
 func (s *sweep) stayAwake(now time.Time) bellOrder {
 	s.restUntil = now.Add(awakePause)
-	s.count += s.found
-	if s.since.IsZero() {
-		s.since = now
+	s.rate.count += s.found
+	if s.rate.since.IsZero() {
+		s.rate.since = now
 		return bellLeave
 	}
-	took := now.Sub(s.since)
+	took := now.Sub(s.rate.since)
 	if took < awakeFor {
 		return bellLeave
 	}
-	rate := float64(s.count) / took.Seconds()
-	s.since, s.count = now, 0
-	if rate >= s.floor {
+	rate := float64(s.rate.count) / took.Seconds()
+	s.rate.since, s.rate.count = now, 0
+	if rate >= s.rate.floor {
 		return bellLeave
 	}
 	s.mode = ringing

@@ -1,0 +1,109 @@
+package notifyd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+const (
+	// purgeEvery is how often expired events are purged, and partitions maintained.
+	purgeEvery = time.Minute
+	// purgeSoon is the same for a stream that keeps nothing: events are purged soon after their
+	// delivery. A queue deletes them itself.
+	purgeSoon = 5 * time.Second
+	// purgePause and purgeShare keep the purge from monopolising the database: the pause after a
+	// batch is at least purgePause, and at least purgeShare times as long as the batch took.
+	purgePause = 50 * time.Millisecond
+	purgeShare = 4
+)
+
+// purger deletes the delivered events that have been kept long enough, and maintains partitions. One
+// goroutine uses it.
+type purger struct {
+	*Relay
+
+	deletes    bool              // a queue that keeps no events deletes each with its delivery
+	partitions *store.Partitions // nil unless the relay maintains them
+	plain      bool              // the lack of partitions has been reported
+}
+
+func newPurger(r *Relay) *purger {
+	p := &purger{Relay: r, deletes: r.settings.keep > 0 || r.stream}
+	if r.settings.partitions {
+		p.partitions = store.NewPartitions(r.connector)
+	}
+	return p
+}
+
+// run deletes delivered events in small batches, and maintains partitions, until ctx ends.
+func (p *purger) run(ctx context.Context) {
+	wait := purgeEvery / 10 // soon after the start, but not first thing
+	for pause(ctx, wait) {
+		for _, in := range p.keepPartitions(ctx) {
+			p.purgeRange(ctx, in)
+		}
+		wait = purgeEvery
+		if p.settings.keep == 0 && p.partitions == nil {
+			wait = purgeSoon
+		}
+	}
+}
+
+// purgeRange deletes the expired events of one range of ids in batches.
+func (p *purger) purgeRange(ctx context.Context, in store.Range) {
+	for more := p.deletes; more; {
+		began := time.Now()
+		var err error
+		in.After, more, err = p.keeper.Purge(ctx, in, p.settings.keep, p.settings.purgeBatch)
+		if err != nil {
+			p.report(ctx, fmt.Errorf("delivered events: %w", err))
+			return
+		}
+		more = more && pause(ctx, max(purgePause, purgeShare*time.Since(began)))
+	}
+}
+
+func (p *purger) report(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil:
+	case store.IsDown(err): // reported once for all sessions
+		p.dispatcher.ReportDatabase(err)
+	default:
+		p.log.WarnContext(ctx, "purging failed; it is retried", "err", err)
+	}
+}
+
+// keepPartitions maintains the partitions, if configured, and returns the ranges whose events have
+// to be deleted one by one.
+func (p *purger) keepPartitions(ctx context.Context) []store.Range {
+	if p.partitions == nil {
+		return []store.Range{store.AllIDs()}
+	}
+	u, err := p.partitions.Keep(ctx, time.Time{}, p.settings.keep)
+	if err != nil {
+		p.report(ctx, fmt.Errorf("partitions: %w", err))
+	}
+	for _, name := range u.Made {
+		p.log.InfoContext(ctx, "partition made", "partition", name)
+	}
+	for _, name := range u.Dropped {
+		p.log.InfoContext(ctx, "partition dropped", "partition", name)
+	}
+	for name, why := range u.Kept {
+		p.log.InfoContext(ctx, "partition is old enough to be dropped, but is kept", "partition", name, "reason", why)
+	}
+	switch {
+	case err != nil && !u.Partitioned: // it is unknown whether there are any
+		return nil
+	case !u.Partitioned:
+		if !p.plain {
+			p.plain = true
+			p.log.WarnContext(ctx, "outbox_events is not partitioned: delivered events are deleted one by one; run `notifyd migrate --partitions daily`")
+		}
+		return []store.Range{store.AllIDs()}
+	}
+	return u.Purge
+}
