@@ -1,0 +1,98 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/notifyd/notifyd/delivery"
+	"github.com/notifyd/notifyd/observe"
+)
+
+// TestStopDoesNotWaitForGivenUpCalls: such a call has had its time. Nor does anything of the lane go on afterwards.
+func TestStopDoesNotWaitForGivenUpCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := New(Config{Window: time.Second, ShutdownTimeout: time.Hour}, nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, cfg := &deaf{few: 1, over: make(chan struct{})}, testLane()
+		slow := make(chan struct{})
+		if err := errors.Join(d.Add("stuck", h, cfg), d.Add("works", delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+			<-slow
+			return nil
+		}), cfg)); err != nil {
+			t.Fatal(err)
+		}
+		d.Begin(t.Context())
+		l := d.byName["stuck"]
+		claimOf(l, 1)
+		after(l.crew.patience() + time.Millisecond)
+		p := claimOf(d.byName["works"], 1)
+		began := time.Now()
+		go func() {
+			time.Sleep(time.Second) //nolint:forbidigo // of the bubble
+			close(slow)
+		}()
+		if err := d.Drain(&sync.WaitGroup{}); !errors.Is(err, ErrShutdownIncomplete) || !strings.Contains(err.Error(), "[stuck]") {
+			t.Errorf("it ends with %v", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it took %v, and the call that works takes 1s", took)
+		}
+		if all, _ := verdicts(t, p); all[delivered] != 1 {
+			t.Errorf("answers of the call that works: %v", all)
+		}
+		for _, l := range d.lanes {
+			if l.crew.timer.Stop() {
+				t.Errorf("the patrol of %s goes on", l.name)
+			}
+		}
+		close(h.over)
+		l.workers.Wait()
+	})
+}
+
+// TestDisown: what a relay knows about a destination ends when another relay calls it. The destination was down then;
+// now it may be up.
+func TestDisown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		away := true
+		l, _ := overheardLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error {
+			if away {
+				return delivery.Unavailable(errors.New("away"))
+			}
+			return nil
+		}), testLane())
+		Lane{l}.Own(func() {})
+		for range 10 {
+			claimOf(l, 1)
+			l.workers.Wait()
+			after(time.Minute)
+		}
+		claimOf(l, 1)
+		l.workers.Wait()
+		if s := l.stats(); !s.Unavailable || s.Room != 0 {
+			t.Fatalf("%+v", s)
+		}
+		Lane{l}.Withdraw()
+		Lane{l}.Disown()
+		if s := l.stats(); s.Unavailable || s.State != observe.BreakerClosed {
+			t.Errorf("disowned: %+v", s)
+		}
+		away = false
+		Lane{l}.Own(func() {})
+		p := claimOf(l, 5)
+		l.workers.Wait()
+		if all, left := verdicts(t, p); all[delivered] != 5 || left != 0 {
+			t.Errorf("answers %v, %d have none", all, left)
+		}
+	})
+}
