@@ -112,7 +112,7 @@ type Alerts struct {
 
 // alertKinds are the words of alerts.on.
 func alertKinds() []string {
-	return []string{"dead_letter", "destination", "database", "listener", "waiting"}
+	return []string{"dead_letter", "destination", "database", "listener", "relay", "waiting"}
 }
 
 // Destinations are the destinations in the order of the file.

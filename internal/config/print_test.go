@@ -108,7 +108,7 @@ admin:
   payloads: shown
 alerts:
   to: []
-  on: [dead_letter, destination, database, listener, waiting]
+  on: [dead_letter, destination, database, listener, relay, waiting]
   every: 5m
   oldest_waiting: 15m
 `)
