@@ -206,7 +206,8 @@ func (e *ease) forgetLocked() {
 	if e.timer != nil {
 		e.timer.Stop()
 	}
-	*e = ease{lane: e.lane, refusals: e.refusals}
+	// The lane stays as it is: a report that is under way reads it without the lock.
+	e.breaker, e.pacer, e.suspects, e.spoiled, e.on, e.timer = breaker{}, pacer{}, nil, 0, false, nil
 }
 
 func (e *ease) available() {

@@ -96,3 +96,30 @@ func TestDisown(t *testing.T) {
 		}
 	})
 }
+
+// firstWrite is a log that closes itself with its first line, and goes on at once.
+type firstWrite chan struct{}
+
+func (w firstWrite) Write(p []byte) (int, error) {
+	close(w)
+	return len(p), nil
+}
+
+// TestDisownDuringReport: the race detector finds what a report reads while the lane is given away.
+func TestDisownDuringReport(t *testing.T) {
+	t.Parallel()
+	l, _ := overheardLane(delivery.HandlerFunc(func(context.Context, *delivery.Event) error { return nil }), testLane())
+	began := make(firstWrite)
+	l.log = slog.New(slog.NewTextHandler(began, nil))
+	l.mu.Lock()
+	l.ease.breaker = breaker{tripped: true, allowed: 1} // a ramp that is calm
+	l.mu.Unlock()
+	ticked := make(chan struct{})
+	go func() {
+		defer close(ticked)
+		l.ease.tick()
+	}()
+	<-began
+	Lane{l}.Disown()
+	<-ticked
+}
