@@ -14,7 +14,7 @@ import (
 type slackSettings struct {
 	slack.Config
 
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Messages posted at the same time. More than one is of use with several channels."`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Messages posted at the same time. More than one helps with several channels only."`
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one message may take, waiting for its turn included."`
 
 	baseDir string

@@ -34,7 +34,7 @@ func TestKafkaMistakes(t *testing.T) {
 	const head = "version: 1\nroutes: [{match: \"*\", to: k}]\ndestinations:\n  k:\n    type: kafka\n"
 	for settings, want := range map[string]string{
 		"    topic: t\n": "brokers",
-		"    brokers: kafka://a:9092\n    topic: t\n":                                                              "leave out what stands before ://",
+		"    brokers: kafka://a:9092\n    topic: t\n":                                                              "leave out :// and what comes before",
 		"    brokers: a\n    topic: \"no good\"\n":                                                                 "topic",
 		"    brokers: a\n    topic: t\n    timeout: 20s\n":                                                         "longer than delivery_timeout",
 		"    brokers: a\n    topic: t\n    tls: {ca_file: nowhere.pem}\n":                                          "tls.ca_file",

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// The words of [Config.TLS].
+// The values of [Config.TLS].
 const (
 	TLSMandatory     = "mandatory"
 	TLSOpportunistic = "opportunistic"
@@ -17,7 +17,7 @@ const (
 	TLSNone          = "none"
 )
 
-// The words of [Config.Auth].
+// The values of [Config.Auth].
 const (
 	AuthAuto        = "auto"
 	AuthPlain       = "plain"
@@ -27,7 +27,7 @@ const (
 	AuthSCRAMSHA256 = "scram-sha-256"
 )
 
-// The words of [Config.MaybeSent].
+// The values of [Config.MaybeSent].
 const (
 	MaybeSentRetry  = "retry"
 	MaybeSentAccept = "accept"
@@ -85,8 +85,8 @@ type Config struct {
 	// To, Cc and Bcc are the recipients (templates): one text or a list. Each
 	// may yield several addresses with commas between them, or none at all, but
 	// all together at least one and at most 100. A name out of a payload is
-	// safe with the function address. A mail that one recipient is refused for
-	// is sent to none of them.
+	// safe with the function address. If the server refuses one recipient, none gets
+	// the mail.
 	To  List `json:"to,omitempty" yaml:"to,omitempty" jsonschema_description:"Templates of the recipients; each may yield several addresses with commas between them."`
 	Cc  List `json:"cc,omitempty" yaml:"cc,omitempty" jsonschema_description:"Templates of the recipients of a copy."`
 	Bcc List `json:"bcc,omitempty" yaml:"bcc,omitempty" jsonschema_description:"Templates of the recipients of a copy whom the others do not see."`
@@ -103,8 +103,8 @@ type Config struct {
 	// HTML, relative to the configuration file.
 	TextFile string `json:"text_file,omitempty" yaml:"text_file,omitempty" jsonschema_description:"File with the template of the plain text body, in place of text."`
 	HTMLFile string `json:"html_file,omitempty" yaml:"html_file,omitempty" jsonschema_description:"File with the template of the HTML body, in place of html."`
-	// Headers are further headers (templates). One that yields "" is left out.
-	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers, templates by name. One that yields nothing is left out."`
+	// Headers are further headers (templates). An empty result is left out.
+	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers, templates by name. An empty result is left out."`
 	// MessageIDDomain is the right half of the Message-ID; the default is the
 	// domain of From.
 	MessageIDDomain string `json:"message_id_domain,omitempty" yaml:"message_id_domain,omitempty" jsonschema_description:"Right half of the Message-ID; the domain of from by default."`
@@ -117,9 +117,9 @@ type Config struct {
 	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting: TCP, greeting, TLS and AUTH. 15s by default."`
 	// SendTimeout bounds the sending of one mail. The default is 60s.
 	SendTimeout time.Duration `json:"send_timeout,omitempty" yaml:"send_timeout,omitempty" jsonschema_description:"Longest time for sending one mail. 60s by default."`
-	// MaybeSent says what to do where the connection was lost after the whole
-	// mail was written and before the server answered, so that nobody knows
-	// whether it was sent: retry (default; it may arrive twice, with the same
+	// MaybeSent says what to do if the connection was lost after the whole mail was
+	// written and before the server answered, so that it is unknown whether the mail
+	// was sent: retry (default; it may arrive twice, with the same
 	// Message-ID) or accept (it may not arrive at all).
 	MaybeSent string `json:"maybe_sent,omitempty" yaml:"maybe_sent,omitempty" jsonschema_description:"What to do if the connection is lost after the whole mail and before the answer: retry (default, it may come twice) or accept (it may not come at all)."`
 }

@@ -59,16 +59,16 @@ func TestEveryMistakeHasPathAndCure(t *testing.T) {
 		"auth: would send the password unencrypted: set":       func(c *Config) { c.TLS, c.Username, c.Password = TLSNone, "u", secret.New("p") },
 		"password: missing: username needs one":                func(c *Config) { c.Username = "u" },
 		"username: missing: password needs one":                func(c *Config) { c.Password = secret.New("p") },
-		"ca_file: is of no use with tls: none":                 func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
-		"server_name: is of no use with tls: none":             func(c *Config) { c.TLS, c.ServerName = TLSNone, "x" },
+		"ca_file: has no effect with tls: none":                func(c *Config) { c.TLS, c.CAFile = TLSNone, "x" },
+		"server_name: has no effect with tls: none":            func(c *Config) { c.TLS, c.ServerName = TLSNone, "x" },
 		"helo: must be a host name":                            func(c *Config) { c.HELO = "a\r\nRSET" },
 		"message_id_domain: must be a domain":                  func(c *Config) { c.MessageIDDomain = "a b>" },
 		"from: missing: name the sender":                       func(c *Config) { c.From = "" },
-		"from: is no e-mail address: write a@example.com":      func(c *Config) { c.From = "shop" },
+		"from: is not an e-mail address: write a@example.com":  func(c *Config) { c.From = "shop" },
 		"from: must be one address, not 2":                     func(c *Config) { c.From = "a@example.com, b@example.com" },
 		"to: missing: name a recipient":                        func(c *Config) { c.To = nil },
 		"to: is empty: name a recipient":                       func(c *Config) { c.To = List{" "} },
-		"to.1: is no e-mail address":                           func(c *Config) { c.To = List{"a@example.com", "b"} },
+		"to.1: is not an e-mail address":                       func(c *Config) { c.To = List{"a@example.com", "b"} },
 		"cc: holds a line end":                                 func(c *Config) { c.Cc = List{"a@example.com,\nb@example.com"} },
 		"subject: missing: write one":                          func(c *Config) { c.Subject = "" },
 		`subject: template "subject", line 1: unclosed action`: func(c *Config) { c.Subject = "{{ .Payload.x" },
@@ -161,10 +161,10 @@ func TestDecode(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal([]byte(`{"to":1}`), &Config{}); err == nil {
-		t.Error("a number is no list")
+		t.Error("a number is not a list")
 	}
 	if err := yaml.Unmarshal([]byte("to: {a: b}"), &Config{}); err == nil {
-		t.Error("a map is no list")
+		t.Error("a map is not a list")
 	}
 }
 

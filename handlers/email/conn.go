@@ -25,14 +25,14 @@ type conn struct {
 	timer   *time.Timer // closes it when idle; guarded by pool.mu
 }
 
-// closeWhenDone closes the socket when ctx is done. The function that it
-// returns ends that and reports whether the socket was left alone.
+// closeWhenDone closes the socket when ctx is done. The function that it returns
+// ends the watch and reports whether the socket is still open.
 func (c *conn) closeWhenDone(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, c.socket.close)
 }
 
-// quit says goodbye and closes. It must not be called amid a mail: go-mail
-// would end the mail with a dot and so have half of it sent.
+// quit says goodbye and closes. It must not be called amid a mail: go-mail would end
+// the mail with a dot, and the server would send half of it.
 func (c *conn) quit() {
 	if c.socket.Conn.SetDeadline(time.Now().Add(quitTimeout)) == nil {
 		_ = c.smtp.Quit() // a courtesy
@@ -47,23 +47,23 @@ type socket struct {
 	heard  int         // bytes read for this mail
 }
 
-// maxHeard is how much a server may say while one connection is opened, or one
-// mail is sent. Real ones say a few kilobytes; net/textproto would keep an
-// endless reply in memory.
+// maxHeard bounds the replies of a server while one connection is opened, or one
+// mail is sent. Real servers send a few kilobytes; net/textproto would keep an endless
+// reply in memory.
 const maxHeard = 1 << 20
 
-// Read gives up on a server that does not stop talking.
+// Read fails for a server whose reply does not end.
 func (s *socket) Read(p []byte) (int, error) {
 	if s.heard > maxHeard {
-		return 0, fmt.Errorf("the server says more than %d bytes", maxHeard)
+		return 0, fmt.Errorf("the server's replies have more than %d bytes", maxHeard)
 	}
 	n, err := s.Conn.Read(p)
 	s.heard += n
 	return n, err
 }
 
-// Write notes a failure: go-mail forgets that of the last write of a mail, and
-// with it whether the server can have seen all of the mail.
+// Write records a failure: go-mail drops that of the last write of a mail, which
+// decides whether the server can have seen the whole mail.
 func (s *socket) Write(p []byte) (int, error) {
 	n, err := s.Conn.Write(p)
 	if err != nil {
@@ -84,8 +84,8 @@ func (*socket) SetWriteDeadline(time.Time) error { return nil }
 
 func (s *socket) close() { _ = s.Close() } // nothing is left to lose
 
-// replies writes down what the server refused. go-mail asks it about every
-// reply that is not the expected one, and it never has a better idea.
+// replies records refusals of the server. go-mail calls it for every unexpected
+// reply; it changes none.
 type replies struct {
 	mu  sync.Mutex
 	all []refusal
@@ -114,8 +114,8 @@ func (r *replies) forget() {
 
 // worst returns the reply to a command that decides: one that refuses for good,
 // else one that refuses for now, else one that wants fewer mails, else 421. A
-// server that refuses a few recipients and then hangs up, or has had enough, must
-// not look as if it was down or busy: the event would be tried for ever.
+// server that refuses a few recipients and then hangs up or slows down must not look
+// down or busy: the event would be tried for ever.
 func (r *replies) worst(command string) *textproto.Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,10 +46,10 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 //   - [delivery.Permanent]: the mail cannot be built from this event, the server
 //     does not offer SMTPUTF8 and an address needs it, or the server refused a
 //     recipient or the mail for good (5xx).
-//   - [delivery.Throttled]: a rate limit or a quota of ours is used up, as far as
-//     codes say so: 454 alone, enhanced status x.4.5 and some that providers document.
+//   - [delivery.Throttled]: a rate limit or a quota is used up, by the codes
+//     that prove it: 454 alone, enhanced status x.4.5 and some that providers document.
 //   - [delivery.Unavailable]: the server cannot be reached, times out, drops the
-//     connection, answers 421, or takes neither our password nor our sender.
+//     connection, answers 421, or refuses the password or the sender.
 //   - any other: the server refused a recipient or the mail for now (4xx), or
 //     the connection was lost after the whole mail was written.
 //   - ctx's cause, if ctx was done first.
@@ -68,8 +68,8 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 		if f == nil || !f.stale {
 			return h.verdict(ctx, f)
 		}
-		// A server closes idle connections when it likes. This one was closed
-		// before it took anything of this mail: a new one tells more.
+		// A server may close idle connections at any time. This one was closed before
+		// the server took any of this mail: a new connection shows more.
 	}
 	c, f := h.pool.dial(ctx)
 	if f == nil {
@@ -107,7 +107,7 @@ func (h *Handler) send(ctx context.Context, c *conn, msg *gomail.Msg) *failure {
 	defer cancel()
 	if ok, _ := c.smtp.Extension("SMTPUTF8"); !ok && needsUTF8(msg) {
 		h.pool.putBack(c)
-		return &failure{at: stageMessage, text: "the server does not offer SMTPUTF8, which letters outside of ASCII before the @ of an address need"}
+		return &failure{at: stageMessage, text: "the server does not offer SMTPUTF8, which an address with letters outside of ASCII before the @ needs"}
 	}
 	stop := c.closeWhenDone(sctx)
 	c.sent++
@@ -155,7 +155,7 @@ func needsUTF8(msg *gomail.Msg) bool {
 	return false
 }
 
-// verdict turns a failure into what Deliver returns.
+// verdict returns the error of Deliver for a failure.
 func (h *Handler) verdict(ctx context.Context, f *failure) error {
 	if f == nil {
 		return nil

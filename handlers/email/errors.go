@@ -54,8 +54,7 @@ const codeClosing = 421
 // STARTTLS command first".
 const codeLoginFirst = 530
 
-// classify marks err with whose fault it is. It is the one place where that is
-// decided.
+// classify marks err with the party at fault. Nothing else decides that.
 func classify(err error, at stage) error {
 	if err == nil {
 		return nil
@@ -82,8 +81,8 @@ func classify(err error, at stage) error {
 	}
 }
 
-// isOurs reports whether a reply is about the session and not about the mail,
-// wherever it comes: command or sequence refused, password wanted.
+// isOurs reports whether a reply at any stage is about the session and not about the
+// mail: command or sequence refused, password required.
 func isOurs(code int) bool {
 	switch code {
 	case 502, 503, 530, 534, 535, 538:
@@ -98,8 +97,8 @@ type failure struct {
 	at     stage
 	code   int    // of the reply, 0 if there was none
 	status status // of the reply to a command of a mail
-	text   string // one line: the reply, or what took its place
-	err    error  // what may be asked with errors.Is; nil if it could hold a secret
+	text   string // one line: the reply, or the error in its place
+	err    error  // for errors.Is; nil if it could hold a secret
 	stale  bool   // a reused connection that the server had closed
 }
 
@@ -140,22 +139,22 @@ func connectCure(err error, code int) string {
 	case code == codeLoginFirst:
 		return loginCure(err.Error())
 	case code == 535, code == 534:
-		return " (check password, then username: many providers want a password made for programs)"
+		return " (check password, then username: many providers require an app password)"
 	case strings.Contains(err.Error(), "does not support SMTP AUTH type"):
 		return " (set auth: auto, which takes what the server offers)"
 	case errors.Is(err, gomail.ErrNoSupportedAuthDiscovered), strings.Contains(err.Error(), "does not support SMTP AUTH"):
-		return " (this port takes no login: take username and password out, or set the port where the server takes one, often 587)"
+		return " (this port takes no login: take username and password out, or set the port for logins, often 587)"
 	default:
 		return ""
 	}
 }
 
-// loginCure is the cure of a 530: what comes first is encryption or a login.
+// loginCure is the cure of a 530: encryption or a login must come first.
 func loginCure(reply string) string {
 	if strings.Contains(strings.ToUpper(reply), "TLS") {
-		return " (the server wants encryption first: set tls: mandatory)"
+		return " (the server requires encryption: set tls: mandatory)"
 	}
-	return " (the server wants a login: set username and password)"
+	return " (the server requires a login: set username and password)"
 }
 
 func isNetwork(err error) bool {
@@ -164,9 +163,8 @@ func isNetwork(err error) bool {
 	return errors.As(err, &op) || errors.As(err, &cert)
 }
 
-// failed finds out how far a mail came. go-mail's error has no Unwrap and knows
-// the code of the last refused recipient only, so the replies that the
-// connection wrote down come first.
+// failed finds out how far a mail came. go-mail's error has no Unwrap and knows the
+// code of the last refused recipient only, so the recorded replies come first.
 func (c *conn) failed(err error) *failure {
 	f := &failure{at: stageSender, text: "no reply"}
 	var send *gomail.SendError
@@ -193,8 +191,8 @@ func (c *conn) failed(err error) *failure {
 	case gomail.ErrGetSender, gomail.ErrGetRcpts, gomail.ErrNoUnencoded:
 		f.at = stageMessage
 	case gomail.ErrConnCheck, gomail.ErrSMTPReset, gomail.ErrAmbiguous:
-		// The connection was gone before. The other two do not come here: the
-		// mail is out by the time of a RSET, and there is one mail at a time.
+		// The connection was gone before. The other two cannot come here: the mail is
+		// sent by the time of a RSET, and there is one mail at a time.
 	}
 	if reply := c.replies.worst(command); reply != nil {
 		f.code, f.text = reply.Code, strconv.Itoa(reply.Code)+" "+reply.Msg
@@ -214,7 +212,7 @@ func (c *conn) failed(err error) *failure {
 	return f
 }
 
-// sendText takes go-mail's own words off a SendError.
+// sendText takes go-mail's prefix off a SendError.
 func sendText(send *gomail.SendError) string {
 	text := strings.TrimPrefix(send.Error(), send.Reason.String()+": ")
 	text, _, _ = strings.Cut(text, ", affected ")

@@ -45,8 +45,8 @@ func sessionFaults() []row {
 	auth := smtpsink.Options{Username: "u", Password: "p4ssw0rd"}
 	return []row{
 		// MAIL: the sender is ours.
-		{name: "MAIL answered 530, password wanted", sink: auth, class: "unavailable", text: "(the server wants a login: set username and password)"},
-		{name: "MAIL answered 530, encryption wanted", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 530, Text: "5.7.0 Must issue a STARTTLS command first"}, class: "unavailable", text: "(the server wants encryption first: set tls: mandatory)"},
+		{name: "MAIL answered 530, password wanted", sink: auth, class: "unavailable", text: "(the server requires a login: set username and password)"},
+		{name: "MAIL answered 530, encryption wanted", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 530, Text: "5.7.0 Must issue a STARTTLS command first"}, class: "unavailable", text: "(the server requires encryption: set tls: mandatory)"},
 		{name: "MAIL answered 550", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 550}, class: "unavailable", text: "giving the sender: 550"},
 		{name: "MAIL answered 452", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 452}, class: "unavailable", text: "452"},
 		{name: "MAIL answered 550 to a sender made of the event", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 550}, config: func(c *Config) { c.From = "{{ .Payload.email }}" }, class: "retry", text: "550"},

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxRecipients is what every server has to take (RFC 5321, 4.5.3.1.8).
+	// maxRecipients is the number that every server has to take (RFC 5321, 4.5.3.1.8).
 	maxRecipients = 100
 	// maxAddress is the longest path that SMTP knows (RFC 5321, 4.5.3.1.3).
 	maxAddress = 254
@@ -26,8 +26,8 @@ const (
 	maxHeader = 900
 )
 
-// build makes the mail for an event. Every error is about this event and
-// these templates: another attempt would end the same way.
+// build makes the mail for an event. Its errors are about the event and the templates:
+// another attempt would end the same way.
 func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 	data, err := tmpl.NewData(e)
 	if err != nil {
@@ -61,8 +61,8 @@ func (h *Handler) build(e *delivery.Event) (*gomail.Msg, error) {
 	return msg, h.setBody(msg, data)
 }
 
-// setTrace names the trace that the mail belongs to, unless headers have a say in
-// that: whoever asks about a mail has it with him then.
+// setTrace names the trace of the event in the mail, unless headers sets traceparent: a
+// reader with a question about a mail can quote it.
 func (h *Handler) setTrace(msg *gomail.Msg, e *delivery.Event) {
 	const name = "traceparent"
 	value := oneline.Of(e.Headers[name], maxHeader)
@@ -122,7 +122,7 @@ func (h *Handler) setAddresses(msg *gomail.Msg, data *tmpl.Data) (*mail.Address,
 	return from[0], nil
 }
 
-// recipients names the templates of the recipients by their own words.
+// recipients names the settings of the recipients.
 func (h *Handler) recipients() string {
 	const most = 200
 	var words []string
@@ -132,8 +132,7 @@ func (h *Handler) recipients() string {
 	return oneline.Of(strings.Join(words, ", "), 2*most)
 }
 
-// addresses renders templates and parses what they yield. A nil template
-// yields nothing.
+// addresses renders templates and parses the results. A nil template yields none.
 func addresses(data *tmpl.Data, ts ...*tmpl.Template) ([]*mail.Address, error) {
 	var all []*mail.Address
 	for _, t := range ts {
@@ -146,14 +145,14 @@ func addresses(data *tmpl.Data, ts ...*tmpl.Template) ([]*mail.Address, error) {
 		}
 		list, err := parseAddresses(text)
 		if err != nil {
-			return nil, fmt.Errorf("what template %q yields %w", t.Name(), err)
+			return nil, fmt.Errorf("the output of template %q %w", t.Name(), err)
 		}
 		all = append(all, list...)
 	}
 	return all, nil
 }
 
-// unseen leaves out who gets the mail already.
+// unseen leaves out addresses that get the mail already.
 func unseen(list []*mail.Address, seen map[string]bool) []*mail.Address {
 	var fresh []*mail.Address
 	for _, a := range list {
@@ -172,7 +171,7 @@ func header(t *tmpl.Template, data *tmpl.Data) (string, error) {
 		return "", err
 	}
 	if text = strings.TrimSpace(text); strings.ContainsFunc(text, isControl) {
-		return "", fmt.Errorf("what template %q yields holds a line end or another control character: a header has one line", t.Name())
+		return "", fmt.Errorf("the output of template %q holds a line end or another control character: a header has one line", t.Name())
 	}
 	return fit(t, text)
 }
@@ -186,13 +185,13 @@ func subject(t *tmpl.Template, data *tmpl.Data) (string, error) {
 	return fit(t, text)
 }
 
-// fit makes a text fit for a header: single spaces, and not too long. go-mail
-// folds at spaces, and where there are many in a row it writes lines of nothing
-// but spaces, which some servers take for the end of the headers.
+// fit makes a text fit for a header: single spaces, and not too long. go-mail folds at
+// spaces, and writes lines of spaces alone where there are many in a row, which some
+// servers take for the end of the headers.
 func fit(t *tmpl.Template, text string) (string, error) {
 	text = oneline.Of(text, len(text))
 	if len(text) > maxHeader {
-		return "", fmt.Errorf("what template %q yields has more than %d bytes: shorten it with trunc", t.Name(), maxHeader)
+		return "", fmt.Errorf("the output of template %q has more than %d bytes: shorten it with trunc", t.Name(), maxHeader)
 	}
 	return text, nil
 }
@@ -217,8 +216,8 @@ func (h *Handler) setBody(msg *gomail.Msg, data *tmpl.Data) error {
 	return nil
 }
 
-// messageID is the same for every attempt, so that servers and readers know a
-// mail that is sent again, and another for a replay. The destination is in it because two destinations
+// messageID is the same for every attempt, so that servers and readers recognise a
+// mail that is sent again, and a replay has another. The destination is in it because two destinations
 // may send different mails for one event.
 func messageID(e *delivery.Event, domain string) string {
 	return fmt.Sprintf("notifyd.%s.%s@%s", e.DedupeID(), strings.Map(func(r rune) rune {
@@ -229,8 +228,8 @@ func messageID(e *delivery.Event, domain string) string {
 	}, cmp.Or(e.Destination, "email")), domain)
 }
 
-// domainOf returns the domain of an address, or one that does not exist where
-// it cannot stand in a Message-ID.
+// domainOf returns the domain of an address, or one that does not exist if the domain
+// cannot stand in a Message-ID.
 func domainOf(a *mail.Address) string {
 	domain := a.Address[strings.LastIndexByte(a.Address, '@')+1:]
 	if !isDotAtom(domain) {

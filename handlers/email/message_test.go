@@ -180,7 +180,7 @@ func TestBadEventsAreDeadAtOnce(t *testing.T) {
 		`{"name":"secret"}`:                           `template "to", line 1, at {{ .Payload.email }}`,
 		`{"email":null,"name":"secret"}`:              `template "to", line 1, at {{ .Payload.email }}: `,
 		`{"email":"","name":"secret"}`:                "no recipient: to: {{ .Payload.email }} yields none",
-		`{"email":"secret","name":"x"}`:               `template "to" yields is no e-mail address`,
+		`{"email":"secret","name":"x"}`:               `template "to" is not an e-mail address`,
 		`{"email":"a@example.com"}`:                   `template "text", line 1, at {{ .Payload.name }}`,
 		`{"email":"a@example.com\nb@c.d","name":"x"}`: "line end",
 		`secret`: "not JSON",

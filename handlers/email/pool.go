@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// idleTimeout is how long a connection waits for the next mail. Servers
-	// give up after a minute or more, and some count open connections.
+	// idleTimeout is how long a connection waits for the next mail. Servers close it
+	// after a minute or more, and some count open connections.
 	idleTimeout = 30 * time.Second
 	// maxMails is how many mails one connection carries. Servers have limits of
 	// 100 and more, and a new connection meets a new member of a cluster.
@@ -120,7 +120,7 @@ func (p *pool) expire(c *conn) {
 	}
 }
 
-// close closes what is idle, and makes acquire fail.
+// close closes the idle connections, and makes acquire fail.
 func (p *pool) close() {
 	p.mu.Lock()
 	conns := p.conns
@@ -150,7 +150,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 			return nil, err
 		}
 		c.socket = &socket{Conn: raw}
-		// go-mail minds ctx while it dials and at no time later.
+		// go-mail obeys ctx while it dials and at no time later.
 		stop = c.closeWhenDone(dctx)
 		if p.cfg.TLS != TLSImplicit {
 			return c.socket, nil
@@ -169,7 +169,7 @@ func (p *pool) dial(ctx context.Context) (*conn, *failure) {
 	}
 	if err != nil {
 		if c.socket != nil {
-			c.socket.close() // go-mail forgets it where EHLO, STARTTLS or AUTH fails
+			c.socket.close() // go-mail leaves it open if EHLO, STARTTLS or AUTH fails
 		}
 		return nil, connectFailure(dctx, addr, err)
 	}
@@ -215,11 +215,11 @@ func (p *pool) client(dial gomail.DialContextFunc, r *replies) (*gomail.Client, 
 	return client, nil
 }
 
-// auth chooses the mechanism. go-mail's own choice prefers NTLM, and does not
-// know that a dialler of ours made the connection safe.
+// auth chooses the mechanism. go-mail's own choice prefers NTLM, and does not know that
+// the pool's dialler encrypted the connection.
 func (p *pool) auth() gomail.Option {
 	plain, login := gomail.SMTPAuthPlain, gomail.SMTPAuthLogin
-	if p.cfg.TLS == TLSNone { // Validate has seen to it that it is the loopback
+	if p.cfg.TLS == TLSNone { // Validate allows that on the loopback only
 		plain, login = gomail.SMTPAuthPlainNoEnc, gomail.SMTPAuthLoginNoEnc
 	}
 	switch p.cfg.Auth {
@@ -243,8 +243,8 @@ func (p *pool) tls() *tls.Config {
 	return &tls.Config{ServerName: cmp.Or(p.cfg.ServerName, p.cfg.Host), RootCAs: p.cas, MinVersion: tls.VersionTLS12}
 }
 
-// clean makes a text fit for an error: one line, not long, and without the
-// password, should a server repeat what it was sent.
+// clean makes a text fit for an error: one short line without the password, which a
+// server may repeat.
 func (p *pool) clean(text string) string {
 	if password := p.cfg.Password.Reveal(); password != "" {
 		for _, form := range []string{

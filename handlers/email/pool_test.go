@@ -67,7 +67,7 @@ func TestDeadReusedConnectionIsReplaced(t *testing.T) {
 	if n := s.Accepted(); n != 3 {
 		t.Errorf("%d connections", n)
 	}
-	// But only once: a server that says so to a new one too is down.
+	// But only once: a server that closes a new one too is down.
 	s.Fail(smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 421, Times: smtpsink.Always})
 	if err := h.Deliver(testContext(t), event(ada)); class(err) != "unavailable" {
 		t.Errorf("got %v", err)
@@ -120,7 +120,7 @@ func TestWaitingForAConnectionObeysCtx(t *testing.T) {
 	if err := h.Deliver(second, event(ada)); !errors.Is(err, cause) || class(err) != "retry" {
 		t.Errorf("got %v", err)
 	}
-	// Close ends the wait, and waits for nobody.
+	// Close ends the wait, and does not wait itself.
 	third := make(chan error, 1)
 	go func() { third <- h.Deliver(t.Context(), event(ada)) }()
 	if err := h.Close(); err != nil {
@@ -222,7 +222,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 	_ = ours.Close()
 }
 
-// splitConn writes into a pipe that nobody reads.
+// splitConn writes into a pipe without a reader.
 type splitConn struct {
 	net.Conn
 	to net.Conn

@@ -7,7 +7,7 @@ import "strings"
 type status struct{ class, subject, detail int }
 
 // parseStatus returns the enhanced status code that the text of a reply begins
-// with (RFC 2034). What is not quite one is none: a class other than 2, 4 and 5, a
+// with (RFC 2034). A malformed one is none: a class other than 2, 4 and 5, a
 // leading zero, more than three digits, something other than a space or the end of
 // the line behind it.
 func parseStatus(text string) status {
@@ -52,8 +52,8 @@ const (
 	codeConnections = 432
 )
 
-// isLimit reports whether a reply to a command of a mail says that we have sent
-// too much, or too fast, by codes that say nothing else:
+// isLimit reports whether a reply to a command of a mail means that notifyd has sent
+// too much, or too fast, by codes with no other meaning:
 //
 //	454 alone        Amazon SES: rate or daily quota
 //	x.4.5            RFC 3463: mail system congestion. Gmail: 550 5.4.5 daily sending
@@ -70,7 +70,7 @@ const (
 // mail too fast) and 5.2.121, 5.2.122 (Exchange Online: the same) are about one
 // recipient; 4.5.3 is about the recipients of one mail; 454 4.7.1 is Postfix that does not
 // relay, and 4.7.1 its greylisting; 5.2.2 is a full mailbox too, 5.4.6 a loop, 5.7.1 any
-// policy; 5.7.28 is blocked, and 5.7.705 banned, until somebody does something.
+// policy; 5.7.28 is blocked, and 5.7.705 banned, until an administrator acts.
 func isLimit(code int, s status) bool {
 	switch {
 	case isOurs(code):

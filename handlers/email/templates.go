@@ -41,8 +41,8 @@ func (p *parser) parse(path, text string, with func(name, text string) (*tmpl.Te
 	return t
 }
 
-// address parses a template that yields addresses. Where it has no actions, its
-// addresses are checked right now.
+// address parses a template that yields addresses. Those of a template without actions
+// are checked right now.
 func (p *parser) address(path, text string) *tmpl.Template {
 	t := p.parse(path, text, tmpl.Text)
 	if t == nil {
@@ -72,7 +72,7 @@ func (p *parser) addresses(path string, texts []string) []*tmpl.Template {
 	return all
 }
 
-// parseTemplates parses the templates that stand in the configuration itself.
+// parseTemplates parses the templates in the configuration itself.
 func parseTemplates(c Config) (*templates, error) {
 	var p parser
 	t := &templates{
@@ -101,7 +101,7 @@ func parseTemplates(c Config) (*templates, error) {
 	return t, errors.Join(p.errs...)
 }
 
-// readFiles adds those that stand in files.
+// readFiles adds the templates in files.
 func (t *templates) readFiles(c Config, baseDir string) error {
 	var p parser
 	read := func(path, name string, with func(name, text string) (*tmpl.Template, error)) *tmpl.Template {
@@ -163,7 +163,7 @@ func parseAddresses(text string) ([]*mail.Address, error) {
 	}
 	list, err := mail.ParseAddressList(text)
 	if err != nil {
-		return nil, errors.New("is no e-mail address: write a@example.com, or Name <a@example.com>, with commas between several")
+		return nil, errors.New("is not an e-mail address: write a@example.com, or Name <a@example.com>, with commas between several")
 	}
 	for _, a := range list {
 		a.Name = strings.Join(strings.Fields(a.Name), " ")

@@ -11,7 +11,7 @@ import (
 
 // TestUnicodeAddresses: a domain outside of ASCII goes to any server in its other form. Letters
 // outside of ASCII before the @ go to a server that offers SMTPUTF8; at another one the event is a
-// dead letter that says so, nothing of it is sent, and the next event is delivered.
+// dead letter with that reason, no part of it is sent, and the next event is delivered.
 func TestUnicodeAddresses(t *testing.T) {
 	t.Parallel()
 	for _, without := range []bool{false, true} {

@@ -51,10 +51,10 @@ func (c Config) security() error {
 		errs = append(errs, field.Errorf("auth", "would send the password unencrypted: set tls: mandatory, or auth: %s", AuthSCRAMSHA256))
 	}
 	if c.TLS == TLSNone && c.CAFile != "" {
-		errs = append(errs, field.Errorf("ca_file", "is of no use with tls: none: take one of them out"))
+		errs = append(errs, field.Errorf("ca_file", "has no effect with tls: none: take one of them out"))
 	}
 	if c.TLS == TLSNone && c.ServerName != "" {
-		errs = append(errs, field.Errorf("server_name", "is of no use with tls: none: take one of them out"))
+		errs = append(errs, field.Errorf("server_name", "has no effect with tls: none: take one of them out"))
 	}
 	return errors.Join(errs...)
 }

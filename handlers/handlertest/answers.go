@@ -8,7 +8,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// verdict says in words what the dispatcher would make of err.
+// verdict describes how the dispatcher would class err.
 func verdict(err error) string {
 	permanent, unavailable, throttled := delivery.IsPermanent(err), delivery.IsUnavailable(err), delivery.IsThrottled(err)
 	switch {
@@ -42,15 +42,15 @@ func pause(err error) time.Duration {
 func (p *probe) wantRetriable(err error) {
 	p.Helper()
 	if delivery.IsPermanent(err) {
-		p.Errorf("a fault between here and there has made the event a dead letter: %s: %v", verdict(err), err)
+		p.Errorf("a fault of the network has made the event a dead letter: %s: %v", verdict(err), err)
 	}
 }
 
-// wantOutage wants an error that says that the place is down.
+// wantOutage wants an error that means that the destination is down.
 func (p *probe) wantOutage(err error) {
 	p.Helper()
 	if err == nil {
-		p.Error("delivered, though there is nobody who could have said so")
+		p.Error("delivered, though no server could have answered")
 		return
 	}
 	if !delivery.IsUnavailable(err) || delivery.IsPermanent(err) {
@@ -62,7 +62,7 @@ func (p *probe) wantOutage(err error) {
 func (p *probe) wantEnded(err, cause error) {
 	p.Helper()
 	switch {
-	case err == nil: // answerAwaited has its own opinion
+	case err == nil: // answerAwaited judges that
 		p.Log("delivered, though no answer can have come")
 	case !errors.Is(err, cause):
 		p.Errorf("the error does not wrap context.Cause(ctx): %v", err)

@@ -18,7 +18,7 @@ func checkCloseSilent(p *probe) {
 		p.Errorf("nothing is being delivered, and Close has not returned within %v", p.d.Prompt)
 	}
 	p.heal()
-	_ = c.result(p) // a server that does not answer may be complained of
+	_ = c.result(p) // it may report a server that does not answer
 }
 
 func checkCloseAgain(p *probe) {
@@ -27,7 +27,7 @@ func checkCloseAgain(p *probe) {
 	if err := s.close(); err != nil {
 		p.Errorf("Close: %v", err)
 	}
-	_ = s.close() // it may say that it is closed
+	_ = s.close() // it may report that it is closed
 }
 
 // checkCloseUnderway: deliveries finish or fail, and neither hangs.
@@ -66,7 +66,7 @@ func checkDeliverAfter(p *probe) {
 	}
 	for _, err := range errs {
 		if err == nil {
-			p.Error("a handler that is closed says that it has delivered")
+			p.Error("a closed handler reports a delivery")
 		}
 		p.wantRetriable(err)
 	}
@@ -86,11 +86,11 @@ func checkGoroutinesEnd(p *probe) {
 	})
 	var left string
 	if !p.within(p.d.Prompt, func() bool { left = labelled(label); return left == "" }) {
-		p.Errorf("goroutines of the handler that is closed:\n%s", left)
+		p.Errorf("goroutines of the closed handler:\n%s", left)
 	}
 }
 
-// useAndClose is the life of a handler, with all that happens in it.
+// useAndClose is the life of a handler, with all its events.
 func (p *probe) useAndClose() {
 	p.Helper()
 	s := p.warm()

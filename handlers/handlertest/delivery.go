@@ -43,7 +43,7 @@ func checkLeftAsItWas(p *probe) {
 func checkBatch(p *probe) {
 	s := p.open()
 	if s.batch == nil {
-		p.Skip("the handler is no delivery.BatchHandler")
+		p.Skip("the handler is not a delivery.BatchHandler")
 	}
 	empty := start(func() {
 		if errs := s.batch.DeliverBatch(p.ctx(), nil); len(errs) != 0 {
@@ -62,7 +62,7 @@ func checkBatch(p *probe) {
 	}
 }
 
-// checkBadFailsAlone: an event that is refused is nobody else's trouble.
+// checkBadFailsAlone: a refused event leaves the other events alone.
 func checkBadFailsAlone(p *probe) {
 	s := p.open()
 	events := p.events(5)
@@ -111,7 +111,7 @@ func checkManyAtOnce(p *probe) {
 	p.awaitOnce(all)
 }
 
-// checkDoneContext: an answer is true, or says why there is none.
+// checkDoneContext: an answer is true, or the error says why there is none.
 func checkDoneContext(p *probe) {
 	s := p.warm()
 	cause := errors.New("handlertest: the context was done before")

@@ -16,17 +16,17 @@ const (
 	defaultPrompt = 5 * time.Second
 )
 
-// Destination is a handler together with the place that it delivers to, and
-// what can be done to that place. Only Open is required.
+// Destination is a handler together with the place that it delivers to, and the
+// faults of that place. Only Open is required.
 type Destination struct {
 	// Open returns a new handler for the same place. It fails tb if it cannot.
 	// The suite closes the handler if it is an io.Closer. It is also called
-	// while nobody listens: a relay starts while its destinations are down.
+	// while the server is down: a relay starts while its destinations are down.
 	Open func(tb testing.TB) delivery.Handler
 	// Received returns the ids of all events that have arrived so far, in the
 	// order of arrival, with an id twice where an event came twice. Ids that
-	// the suite has not sent are passed over. It is nil where the place cannot
-	// be asked; then only answers are looked at.
+	// the suite has not sent are ignored. It is nil where the place cannot be
+	// asked; then the suite checks only answers.
 	Received func(tb testing.TB) []int64
 	// Event returns a new event with this id, which is below 2^53. It is called
 	// by several goroutines. nil is for JSON objects of a few bytes that belong
@@ -37,12 +37,12 @@ type Destination struct {
 	// is no such event.
 	Rejected func(id int64) *delivery.Event
 
-	// Network is what lies between the handler and the server. Received must
-	// not go through it. It is nil where there is none that could fail.
+	// Network is the network between the handler and the server. Received must not
+	// go through it. It is nil where none can fail.
 	Network Network
 	// Stop and Start stop the server and start it again, keeping what it has
 	// received; the suite calls them in turn. Both return when it is done, and
-	// Start when the server answers. They are nil where it cannot be stopped.
+	// Start once the server answers. They are nil where it cannot be stopped.
 	Stop  func(tb testing.TB)
 	Start func(tb testing.TB)
 
@@ -50,8 +50,8 @@ type Destination struct {
 	// password that Open gives to the handler. Take long ones: they are looked
 	// for as they are, escaped for a URL, in base64 and in hexadecimal.
 	Secrets []string
-	// Log returns what the handler and its libraries have logged so far. It is
-	// nil if they do not log.
+	// Log returns the log of the handler and its libraries so far. It is nil if
+	// they do not log.
 	Log func() string
 
 	// Ordered says that events of one aggregate arrive in the order in which
@@ -63,10 +63,10 @@ type Destination struct {
 	// if a copy can only come of a delivery that has failed.
 	Resends int
 
-	// Cases is the table of what can go wrong and what the handler makes of it.
+	// Cases is the table of faults and their classes.
 	Cases []Case
 
-	// Patience bounds everything that has to happen some time; the default is a
+	// Patience bounds the wait for anything that has to happen; the default is a
 	// minute. No test that passes takes as long. It is more than twice Prompt.
 	Patience time.Duration
 	// Prompt is how soon a delivery returns once its context is done, or its
@@ -75,17 +75,17 @@ type Destination struct {
 	Prompt time.Duration
 }
 
-// Case is a way to fail, and what the handler makes of it.
+// Case is a fault, and its class by the handler.
 type Case struct {
 	// Name is that of the subtest: the fault, such as "the queue does not exist".
 	Name string
 	// Provoke makes one delivery that meets the fault, undoes the fault, and
-	// returns what the handler has answered.
+	// returns the handler's answer.
 	Provoke func(tb testing.TB) error
-	// Class says whose fault it is: [delivery.ClassEvent] or
+	// Class is the party at fault: [delivery.ClassEvent] or
 	// [delivery.ClassDestination]. Zero says that the event is delivered.
 	Class delivery.Class
-	// Permanent says that no further attempt can cure it; for ClassEvent only.
+	// Permanent says that no further attempt can cure the fault; for ClassEvent only.
 	Permanent bool
 	// Throttled says that the destination works and wants fewer deliveries; for
 	// ClassDestination only.
@@ -100,13 +100,13 @@ type Case struct {
 // can have. All of them are in effect when the method returns. A
 // [github.com/notifyd/notifyd/handlers/handlertest/faultproxy.Proxy] is one.
 type Network interface {
-	// Cut resets all connections there are. What is muted or refused stays so.
+	// Cut resets all current connections. Mute and Refuse stay in effect.
 	Cut()
-	// Mute holds back what the server answers, on the connections there are and
-	// on new ones. Requests pass. It lasts until Heal, which lets the answers
-	// go on if their connection is still there.
+	// Mute holds back the server's answers, on current and new connections.
+	// Requests pass. It lasts until Heal, which releases the answers if their
+	// connection is still there.
 	Mute()
-	// Refuse lets nobody listen, until Heal. The connections there are stay.
+	// Refuse refuses new connections, until Heal. Current connections stay.
 	Refuse()
 	// Heal ends all faults.
 	Heal()

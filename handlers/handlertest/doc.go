@@ -1,5 +1,5 @@
-// Package handlertest is what every destination of notifyd has to pass, and what
-// you can run on a handler of your own:
+// Package handlertest is the suite that every destination of notifyd has to pass. Run
+// it on a handler of your own:
 //
 //	func TestWarehouse(t *testing.T) {
 //		server := startWarehouse(t)
@@ -11,8 +11,8 @@
 //		})
 //	}
 //
-// Each property is a subtest. One that needs what the Destination does not
-// offer is skipped and says what is missing.
+// Each property is a subtest. A property that the Destination lacks the means for is
+// skipped, and the skip names them.
 //
 // The package imports the standard library and package delivery.
 package handlertest

@@ -107,7 +107,7 @@ func testWarehouse(t *testing.T) {
 	})
 }
 
-// warehouse is a server that remembers which orders it has got.
+// warehouse is a server that remembers which orders it has received.
 type warehouse struct {
 	*httptest.Server
 	mu  sync.Mutex

@@ -6,7 +6,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// ledger counts what was tried, to know how many copies are to be expected.
+// ledger counts deliveries, to know how many copies to expect.
 type ledger struct {
 	mu     sync.Mutex
 	sent   []*delivery.Event // in the order of their first delivery
@@ -39,8 +39,8 @@ func (l *ledger) failures() int {
 	return most
 }
 
-// checkArrived checks what has come of a ledger after one fault with so many
-// events in flight: everything, not too often, in order.
+// checkArrived checks the arrivals of a ledger after one fault with inFlight events:
+// all, not too often, in order.
 func (p *probe) checkArrived(l *ledger, inFlight int) {
 	p.Helper()
 	ids := idsOf(l.sent)

@@ -9,7 +9,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// outage lets the place be down, by the network if there is one.
+// outage makes the destination unavailable, by the network if there is one.
 func (p *probe) outage() {
 	p.Helper()
 	if p.d.Network == nil {
@@ -30,7 +30,7 @@ func (p *probe) recovery() {
 	p.d.Network.Heal()
 }
 
-// checkNobodyListens: a destination that is down costs no event an attempt,
+// checkNobodyListens: an unavailable destination costs no event an attempt,
 // neither when the relay starts nor later.
 func checkNobodyListens(p *probe) {
 	p.outage()
@@ -64,8 +64,8 @@ func checkNobodyListens(p *probe) {
 	}
 }
 
-// checkCutBeforeAnswer: nobody knows whether the event has arrived, so it is
-// tried again.
+// checkCutBeforeAnswer: it is unknown whether the event has arrived, so it is tried
+// again.
 func checkCutBeforeAnswer(p *probe) {
 	s := p.warm()
 	events := p.events(batchOf(s))
@@ -84,7 +84,7 @@ func checkCutBeforeAnswer(p *probe) {
 	}
 	p.heal()
 	left := l.failing(dl)
-	p.until("what was cut is delivered", func() bool {
+	p.until("the events of the cut delivery are delivered", func() bool {
 		for _, err := range dl.errs {
 			p.wantRetriable(err)
 		}
@@ -100,8 +100,7 @@ func checkCutBeforeAnswer(p *probe) {
 	}
 }
 
-// failing waits for a delivery, enters what has failed, and returns those
-// events.
+// failing waits for a delivery, records the failures, and returns the failed events.
 func (l *ledger) failing(dl *call) []*delivery.Event {
 	dl.p.Helper()
 	var failed []*delivery.Event
@@ -114,7 +113,7 @@ func (l *ledger) failing(dl *call) []*delivery.Event {
 	return failed
 }
 
-// checkOutageInStream cuts what is under way and lets nobody listen for a while.
+// checkOutageInStream cuts deliveries under way and refuses connections for a while.
 func checkOutageInStream(p *probe) {
 	p.stream(p.outage, p.recovery)
 }
@@ -151,8 +150,8 @@ func (p *probe) stream(fault, repair func()) {
 	p.until("the stream begins", func() bool { return running.isDone() || r.batches.Load() >= spell })
 	down = true
 	fault()
-	// The first failure is that of what was under way, the second one shows what
-	// an outage looks like. A handler that tries by itself shows none; then the
+	// The first failure is that of the delivery under way, the second one shows the
+	// handler's error for an outage. A handler that tries by itself shows none; then the
 	// fault lasts as long as a delivery may take to notice.
 	p.within(p.d.Prompt, func() bool { return running.isDone() || r.ledger.failures() >= 2 })
 	repair()
@@ -170,8 +169,8 @@ func (p *probe) stream(fault, repair func()) {
 	p.checkArrived(&r.ledger, size)
 }
 
-// relay delivers events as the dispatcher would: batch after batch, and what has
-// failed again until it is delivered.
+// relay delivers events as the dispatcher would: batch after batch, and failed events
+// again until they are delivered.
 type relay struct {
 	p       *probe
 	s       *subject

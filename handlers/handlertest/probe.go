@@ -13,13 +13,13 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// tick is how often something is looked at that gives no signal.
+// tick is the interval of polling where there is no signal.
 const tick = 5 * time.Millisecond
 
 // maxListed is how many ids a message lists.
 const maxListed = 20
 
-// errPatience is the cause of contexts that no test should see the end of.
+// errPatience is the cause of contexts that must not end before their test.
 var errPatience = errors.New("handlertest: Patience is over")
 
 // probe is one property being checked. Only the test's own goroutine uses it.
@@ -42,8 +42,8 @@ func (p *probe) ctx() context.Context {
 	return ctx
 }
 
-// within waits until ok and reports whether that came true. It counts ticks and
-// not time, so that a machine that was asleep has missed nothing.
+// within waits until ok and reports whether ok came true. It counts ticks and not
+// time, so that a pause of the machine does not count.
 func (*probe) within(limit time.Duration, ok func() bool) bool {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -56,7 +56,7 @@ func (*probe) within(limit time.Duration, ok func() bool) bool {
 	return ok()
 }
 
-// until waits for something that must happen.
+// until waits for ok, and fails the test without it.
 func (p *probe) until(what string, ok func() bool) {
 	p.Helper()
 	if !p.within(p.d.Patience, ok) {
@@ -71,8 +71,7 @@ func (p *probe) heal() {
 	}
 }
 
-// finish leaves the place as it was: no faults, no delivery under way, no
-// handler open.
+// finish restores the destination: no faults, no delivery under way, no handler open.
 func (p *probe) finish() {
 	p.Helper()
 	p.heal()
@@ -169,7 +168,7 @@ func (s *subject) start(ctx context.Context, events ...*delivery.Event) *call {
 	return dl
 }
 
-// call delivers and fills in what came of it.
+// call delivers and fills in the answers.
 func (s *subject) call(ctx context.Context, dl *call) {
 	if s.batch == nil || len(dl.events) == 1 {
 		for i, e := range dl.events {
@@ -202,7 +201,7 @@ func (dl *call) answers() []error {
 	return dl.given()
 }
 
-// given is answers of a delivery that is done.
+// given is answers for a delivery that is done.
 func (dl *call) given() []error {
 	dl.p.Helper()
 	if dl.panicked != "" {
@@ -217,18 +216,18 @@ func (dl *call) given() []error {
 	return dl.errs
 }
 
-// deliver is start and answers, with all the time it takes.
+// deliver is start and answers, without a deadline.
 func (s *subject) deliver(events ...*delivery.Event) []error {
 	s.p.Helper()
 	return s.start(s.p.ctx(), events...).answers()
 }
 
-// mustDeliver delivers events with nothing in the way.
+// mustDeliver delivers events without a fault.
 func (s *subject) mustDeliver(events ...*delivery.Event) {
 	s.p.Helper()
 	for _, err := range s.deliver(events...) {
 		if err != nil {
-			s.p.Fatalf("an event is not delivered though nothing is in the way: %s: %v", verdict(err), err)
+			s.p.Fatalf("an event is not delivered though there is no fault: %s: %v", verdict(err), err)
 		}
 	}
 }
@@ -270,7 +269,7 @@ func (c *closing) result(p *probe) error {
 func (s *subject) needCloser() {
 	s.p.Helper()
 	if s.closer == nil {
-		s.p.Skip("the handler is no io.Closer: there is nothing to close")
+		s.p.Skip("the handler is not an io.Closer: there is nothing to close")
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // Run checks d, one subtest per property. The subtests run one after another,
-// because faults are for everybody. Call t.Parallel before it if d is alone
+// because faults affect all of them. Call t.Parallel before it if d is alone
 // with its server.
 func Run(t *testing.T, d Destination) {
 	t.Helper()
@@ -22,14 +22,14 @@ func Run(t *testing.T, d Destination) {
 // subtest runs f as a test of its own and reports whether it passed.
 type subtest func(name string, f func(tb testing.TB)) bool
 
-// property is something that is true of every destination.
+// property is a property of every destination.
 type property struct {
 	name  string
 	needs need
 	check func(p *probe)
 }
 
-// need is what a property cannot do without.
+// need is the means that a property needs.
 type need uint8
 
 const (
@@ -47,19 +47,19 @@ func (n need) missing(d *Destination) string {
 	stops := d.Stop != nil
 	switch {
 	case n&received != 0 && d.Received == nil:
-		return "Received: nobody can say what has arrived"
+		return "Received: the arrivals are unknown"
 	case n&network != 0 && d.Network == nil:
-		return "Network: there is nothing to fail between the handler and its server"
+		return "Network: the network between the handler and its server cannot fail"
 	case n&outage != 0 && d.Network == nil && !stops:
-		return "Network, or Stop and Start: there is no way to have an outage"
+		return "Network, or Stop and Start: an outage is impossible"
 	case n&restart != 0 && !stops:
 		return "Stop and Start: the server cannot be restarted"
 	case n&rejected != 0 && d.Rejected == nil:
-		return "Rejected: there is no event that the destination refuses"
+		return "Rejected: the destination refuses no event"
 	case n&secrets != 0 && len(d.Secrets) == 0:
-		return "Secrets: there is nothing to look for"
+		return "Secrets: there are no secrets to look for"
 	case n&classes != 0 && len(d.Cases) == 0:
-		return "Cases: nothing says how its errors are classified"
+		return "Cases: the classes of its errors are unknown"
 	default:
 		return ""
 	}
@@ -78,7 +78,7 @@ const (
 	lateAnswer      = "a late answer counts"
 	cancelEnds      = "cancelling ends a delivery"
 	deadlineEnds    = "a deadline ends a delivery"
-	nobodyListens   = "nobody listens"
+	nobodyListens   = "no server listens"
 	cutBeforeAnswer = "the connection is cut before the answer"
 	outageInStream  = "the network fails in the middle of a stream"
 	restartInStream = "the server restarts in the middle of a stream"
@@ -87,7 +87,7 @@ const (
 	closeUnderway   = "closing while deliveries run"
 	deliverAfter    = "delivering after closing fails"
 	goroutinesEnd   = "goroutines end"
-	secretsUntold   = "no secret is told"
+	secretsUntold   = "no secret is shown"
 	casePrefix      = "case: "
 	noCases         = "cases"
 )
@@ -115,7 +115,7 @@ func properties() []property {
 	}
 }
 
-// run is [Run] for whatever runs subtests.
+// run is [Run] with another way to run subtests.
 func run(tb testing.TB, d Destination, sub subtest) {
 	tb.Helper()
 	switch {
@@ -146,7 +146,7 @@ func run(tb testing.TB, d Destination, sub subtest) {
 	sub(secretsUntold, s.subtest(property{secretsUntold, secrets, checkSecrets}))
 }
 
-// suite is what the properties of one destination share.
+// suite is shared by the properties of one destination.
 type suite struct {
 	d    Destination
 	last atomic.Int64 // the id used last
@@ -176,7 +176,7 @@ func (s *suite) subtest(prop property) func(tb testing.TB) {
 	}
 }
 
-// note keeps an error for the property that looks at all of them.
+// note keeps an error for the property that checks all of them.
 func (s *suite) note(err error) {
 	if err == nil {
 		return

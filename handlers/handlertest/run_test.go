@@ -115,10 +115,10 @@ func TestWhatIsMissingIsSkipped(t *testing.T) {
 		t.Errorf("failed:\n%s", rep.text(failed))
 	}
 	for name, missing := range map[string]string{
-		batchAnswers: "no delivery.BatchHandler", badFailsAlone: "no Rejected", answerAwaited: "no Received", lateAnswer: "no Received",
+		batchAnswers: "not a delivery.BatchHandler", badFailsAlone: "no Rejected", answerAwaited: "no Received", lateAnswer: "no Received",
 		cancelEnds: "no Received", deadlineEnds: "no Network", nobodyListens: "no Network, or Stop and Start",
 		cutBeforeAnswer: "no Received", outageInStream: "no Received", restartInStream: "no Received", closeSilent: "no Network",
-		closeAgain: "no io.Closer", closeUnderway: "no io.Closer", deliverAfter: "no io.Closer",
+		closeAgain: "not an io.Closer", closeUnderway: "not an io.Closer", deliverAfter: "not an io.Closer",
 		noCases: "no Cases", secretsUntold: "no Secrets",
 	} {
 		r := rep.tests[name]

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// minSecret keeps a secret from being found in texts that do not mean it.
+// minSecret keeps a secret from being found in unrelated texts.
 const minSecret = 6
 
 // maxShown is how much of a text with a secret is shown.
 const maxShown = 500
 
-// checkSecrets looks at every error that any property has met, as it is printed
+// checkSecrets searches every error of all properties, as it is printed
 // and logged, and at the log.
 func checkSecrets(p *probe) {
 	var forms []string
@@ -55,7 +55,7 @@ func chain(err error) []error {
 		return nil
 	}
 	all := []error{err}
-	switch e := err.(type) { //nolint:errorlint // this is the walk that errors.As does
+	switch e := err.(type) { //nolint:errorlint // this is the walk of errors.As
 	case interface{ Unwrap() error }:
 		all = append(all, chain(e.Unwrap())...)
 	case interface{ Unwrap() []error }:

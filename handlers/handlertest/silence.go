@@ -8,8 +8,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Each property here holds back the server's answers, so that it is known for
-// certain what the handler can know.
+// Each property here holds back the server's answers, so that the handler cannot know
+// the outcome.
 
 // mutedDelivery begins a delivery whose answer is held back, and returns when
 // the event has arrived, so that nothing but the answer is missing.
@@ -20,21 +20,21 @@ func (s *subject) mutedDelivery(ctx context.Context, events ...*delivery.Event) 
 	dl := s.start(ctx, events...)
 	ids := idsOf(events)
 	if !p.within(p.d.Prompt, func() bool { return dl.isDone() || p.hasArrived(ids...) }) {
-		// The handler asks something first: then it is this question whose
-		// answer is missing.
+		// The handler sends another request first: then the answer to that one is
+		// missing.
 		p.Logf("the event does not arrive while answers are held back: this is about an earlier answer")
 	}
 	return dl
 }
 
-// checkAnswerAwaited: nil is said when the destination has said yes.
+// checkAnswerAwaited: nil comes only after the destination has confirmed.
 func checkAnswerAwaited(p *probe) {
 	s := p.warm()
 	ctx, cancel := context.WithCancel(p.ctx())
 	defer cancel()
 	dl := s.mutedDelivery(ctx, p.events(1)...)
 	cancel() // a handler that waits gives up now
-	// One that does not mind its context gets its answer, and no say here.
+	// A handler that ignores its context gets its answer, and is not judged here.
 	unheard := p.within(p.d.Prompt, dl.isDone)
 	p.heal()
 	for _, err := range dl.answers() {
@@ -107,8 +107,8 @@ func (p *probe) checkEnded(s *subject, dl *call, cause error) {
 	p.recovers(s)
 }
 
-// recovers wants s to deliver again, without being opened again. A handler may
-// need a few tries until it has its connection back.
+// recovers wants s to deliver again, without being opened again. A handler may need a
+// few tries to get its connection back.
 func (p *probe) recovers(s *subject) {
 	p.Helper()
 	e := p.events(1)

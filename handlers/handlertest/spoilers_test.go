@@ -270,7 +270,7 @@ func undead() []fault {
 			}),
 			fails: []string{deliverAfter},
 			may:   []string{closeUnderway},
-			says:  "a handler that is closed says that it has delivered",
+			says:  "a closed handler reports a delivery",
 		},
 		{
 			name: "panics after it is closed",
@@ -310,7 +310,7 @@ func undead() []fault {
 				}
 			},
 			fails: []string{goroutinesEnd},
-			says:  "goroutines of the handler that is closed",
+			says:  "goroutines of the closed handler",
 		},
 	}
 }

@@ -24,7 +24,7 @@ import (
 // sasl.server.max.receive.size, 524288 bytes by default.
 const maxToken = 512 << 10
 
-// mechanism returns how to authenticate.
+// mechanism returns the SASL mechanism.
 func mechanism(c SASL, baseDir string, s *secrets) sasl.Mechanism {
 	switch c.Mechanism {
 	case SASLPlain:
@@ -69,8 +69,7 @@ func readToken(c SASL, baseDir string) (string, error) {
 	}
 }
 
-// secrets are texts that must not get into an error: a broker may repeat what it
-// was sent.
+// secrets are texts that must not get into an error: a broker may repeat them.
 type secrets struct {
 	mu  sync.Mutex
 	all []string

@@ -14,13 +14,13 @@ type batch struct {
 	p      *producer
 	ctx    context.Context //nolint:containedctx // that of the call, bounded by delivery_timeout
 	events []*delivery.Event
-	errs   []error // as they came, by event; nil while nothing has failed
+	errs   []error // by event; nil while nothing has failed
 }
 
-// errBehind is the fate of a record that waits behind one that failed.
+// errBehind is the failure of a record behind one that failed.
 var errBehind = errors.New("an earlier event of the batch was not delivered")
 
-// fail notes what became of event i.
+// fail records the failure of event i.
 func (b *batch) fail(i int, err error) {
 	if b.errs == nil {
 		b.errs = make([]error, len(b.events))
@@ -28,7 +28,7 @@ func (b *batch) fail(i int, err error) {
 	b.errs[i] = err
 }
 
-// failure returns what became of event i.
+// failure returns the failure of event i, nil for none.
 func (b *batch) failure(i int) error {
 	if b.errs == nil {
 		return nil
@@ -55,9 +55,9 @@ func (b *batch) run() {
 	b.deliver(todo)
 }
 
-// deliver writes records and, where the broker refuses what some of them hold,
-// finds out which: a broker judges all records of a partition in a request
-// together. Halves are written one after the other, so that the order stays.
+// deliver writes records and, where the broker refuses the content of some, finds
+// out which: a broker refuses all records of a partition in a request together.
+// Halves are written one after the other, so that the order stays.
 func (b *batch) deliver(todo []int) {
 	for _, i := range todo {
 		if b.errs != nil {
@@ -106,8 +106,7 @@ func (b *batch) stuck(todo []int) bool {
 	return false
 }
 
-// answers turns what happened into what DeliverBatch returns. Events that failed
-// alike share one error.
+// answers returns the errors of DeliverBatch. Events that failed alike share one.
 func (b *batch) answers(ctx context.Context) []error {
 	if b.errs == nil {
 		return nil

@@ -46,7 +46,7 @@ func (h *Handler) Check(ctx context.Context) error {
 func (h *Handler) DescribeCheck() (tested, untested string) {
 	switch {
 	case h.encoder.fixedTopic == "":
-		return "the connection and the credentials if there are any", "the topics, which events choose, and the right to write to them"
+		return "the connection and the credentials if there are any", "the topics, which depend on the event, and the right to write to them"
 	case h.cfg.AllowAutoTopicCreation:
 		return "the connection and the credentials if there are any", "the topic, which the broker may create, and the right to write to it"
 	default:

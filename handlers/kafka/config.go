@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// The words of [SASL.Mechanism].
+// The values of [SASL.Mechanism].
 const (
 	SASLPlain       = "plain"
 	SASLSCRAM256    = "scram-sha-256"
@@ -18,7 +18,7 @@ const (
 	SASLOAuthBearer = "oauthbearer"
 )
 
-// The words of [Config.Compression].
+// The values of [Config.Compression].
 const (
 	CompressionNone   = "none"
 	CompressionSnappy = "snappy"
@@ -28,8 +28,8 @@ const (
 )
 
 // DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too. The timeout is for a handler that does not keep to
-// its own.
+// of the events, through an outage too. The timeout is for a handler that exceeds
+// its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: 2 * defaultDeliveryTimeout}
 }
@@ -56,22 +56,22 @@ const (
 // Config says to which topic events go, and how the brokers are reached. Fields
 // marked "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// Brokers are where to ask for the cluster, host or host:port; the port is
-	// 9092 by default. One that answers is enough. Required.
+	// Brokers are asked for the cluster, as host or host:port; the port is 9092 by
+	// default. One that answers is enough. Required.
 	Brokers []string `json:"brokers" yaml:"brokers" jsonschema_description:"Brokers to ask for the cluster, as host:port; 9092 is the default port. One that answers is enough. Required."`
 	// Topic is the topic (template). Required.
 	Topic string `json:"topic" yaml:"topic" jsonschema_description:"Template of the topic. Required."`
 	// Key is the record's key (template); the default is the event's aggregate id.
 	// Records with the same key go to the same partition, by the hash of the Java
-	// client. Where it yields "", the record has no key and goes to any partition.
-	Key string `json:"key,omitempty" yaml:"key,omitempty" jsonschema_description:"Template of the record's key; the event's aggregate id by default. The same key goes to the same partition. An empty key is none."`
+	// client. With an empty result the record has no key and goes to any partition.
+	Key string `json:"key,omitempty" yaml:"key,omitempty" jsonschema_description:"Template of the record's key; the event's aggregate id by default. The same key goes to the same partition. An empty result means no key."`
 	message.Config
 
 	// TLS makes connections with TLS; an empty one trusts the system's
 	// authorities. Nil is without TLS.
 	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Connect with TLS; {} trusts the system's authorities. Without it connections are not encrypted."`
-	// SASL says who we are. Nil is nobody.
-	SASL *SASL `json:"sasl,omitempty" yaml:"sasl,omitempty" jsonschema_description:"Who we are, for brokers that ask."`
+	// SASL holds the credentials; nil is without.
+	SASL *SASL `json:"sasl,omitempty" yaml:"sasl,omitempty" jsonschema_description:"Credentials, for brokers that require them."`
 	// ClientID is shown in the brokers' logs, metrics and quotas; the default is
 	// "notifyd".
 	ClientID string `json:"client_id,omitempty" yaml:"client_id,omitempty" jsonschema_description:"Name in the brokers' logs, metrics and quotas; notifyd by default."`
@@ -79,8 +79,8 @@ type Config struct {
 	// Compression is none (default), snappy, lz4, zstd or gzip.
 	Compression string `json:"compression,omitempty" yaml:"compression,omitempty" jsonschema:"enum=none,enum=snappy,enum=lz4,enum=zstd,enum=gzip" jsonschema_description:"none (default), snappy, lz4, zstd or gzip."`
 	// MaxMessageBytes is the largest record, before compression, and the largest
-	// batch of them, 1024 to 104857600; the default is 1000012. It should be what
-	// the topic's max.message.bytes says, or less.
+	// batch of them, 1024 to 104857600; the default is 1000012. It should be
+	// the topic's max.message.bytes, or less.
 	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest record in bytes, before compression; at most the topic's max.message.bytes. 1000012 by default."`
 	// DeliveryTimeout bounds the delivery of one batch, retries included. The
 	// default is 30s.
@@ -92,10 +92,10 @@ type Config struct {
 	// Transactional writes each batch in a transaction of its own: consumers that
 	// read_committed see all of it or nothing.
 	Transactional bool `json:"transactional,omitempty" yaml:"transactional,omitempty" jsonschema_description:"Write each batch in a transaction: consumers that read_committed see all of it or nothing."`
-	// TransactionalID is what the transactional ids begin with, for ACLs; the
+	// TransactionalID is the prefix of the transactional ids, for ACLs; the
 	// default is "notifyd". The rest is random, so that relays do not fence each
 	// other.
-	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"What transactional ids begin with, for ACLs; notifyd by default. The rest is random, so that relays do not fence each other."`
+	TransactionalID string `json:"transactional_id,omitempty" yaml:"transactional_id,omitempty" jsonschema_description:"Prefix of the transactional ids, for ACLs; notifyd by default. The rest is random, so that relays do not fence each other."`
 }
 
 // SASL says how to authenticate.
@@ -105,8 +105,8 @@ type SASL struct {
 	// Username and Password are for all but oauthbearer.
 	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name, for all mechanisms but oauthbearer."`
 	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
-	// Token is for oauthbearer. TokenFile is a file with one, in its place; it is
-	// read at each authentication, so that it may change.
+	// Token is for oauthbearer. TokenFile is a file with the token, in place of Token;
+	// it is read at each authentication, so that it may change.
 	Token     secret.String `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Token, for oauthbearer."`
 	TokenFile string        `json:"token_file,omitempty" yaml:"token_file,omitempty" jsonschema_description:"File with the token, in place of token; read at each authentication, so that it may change."`
 	// AllowUnencrypted sends a password or token that can be read on the way,
@@ -127,6 +127,6 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Within returns how long a batch may take until the handler gives up on it: the delivery
+// Within returns how long a batch may take before the handler gives up on it: the delivery
 // timeout.
 func (c Config) Within() time.Duration { return c.WithDefaults().DeliveryTimeout }

@@ -31,7 +31,7 @@ func TestValidate(t *testing.T) {
 		"long topic":              {func(c *Config) { c.Topic = strings.Repeat("x", maxTopic+1) }, "topic"},
 		"broken templates":        {func(c *Config) { c.Topic, c.Key = "{{", "{{ nope }}" }, "topic key"},
 		"format":                  {func(c *Config) { c.Format = "avro" }, "format"},
-		"source of no use":        {func(c *Config) { c.Config = message.Config{Source: "/a"} }, "cloudevents_source"},
+		"source without effect":   {func(c *Config) { c.Config = message.Config{Source: "/a"} }, "cloudevents_source"},
 		"key without certificate": {func(c *Config) { c.TLS = &tlsconf.Config{KeyFile: "k"} }, "tls.cert_file"},
 		"no mechanism":            {func(c *Config) { c.SASL = &SASL{} }, "sasl.mechanism"},
 		"unknown mechanism":       {func(c *Config) { c.SASL = &SASL{Mechanism: "gssapi"} }, "sasl.mechanism"},
@@ -52,12 +52,12 @@ func TestValidate(t *testing.T) {
 		"readable here": {func(c *Config) {
 			c.Brokers, c.SASL = []string{"127.0.0.1:1", "localhost"}, &SASL{Mechanism: SASLPlain, Username: "a", Password: password}
 		}, ""},
-		"compression":      {func(c *Config) { c.Compression = "brotli" }, "compression"},
-		"too small":        {func(c *Config) { c.MaxMessageBytes = 10 }, "max_message_bytes"},
-		"too large":        {func(c *Config) { c.MaxMessageBytes = limitMaxMessageBytes + 1 }, "max_message_bytes"},
-		"negative timeout": {func(c *Config) { c.DeliveryTimeout = -1 }, "delivery_timeout"},
-		"long timeout":     {func(c *Config) { c.DeliveryTimeout = time.Hour }, "delivery_timeout"},
-		"id of no use":     {func(c *Config) { c.TransactionalID = "a" }, "transactional_id"},
+		"compression":       {func(c *Config) { c.Compression = "brotli" }, "compression"},
+		"too small":         {func(c *Config) { c.MaxMessageBytes = 10 }, "max_message_bytes"},
+		"too large":         {func(c *Config) { c.MaxMessageBytes = limitMaxMessageBytes + 1 }, "max_message_bytes"},
+		"negative timeout":  {func(c *Config) { c.DeliveryTimeout = -1 }, "delivery_timeout"},
+		"long timeout":      {func(c *Config) { c.DeliveryTimeout = time.Hour }, "delivery_timeout"},
+		"id without effect": {func(c *Config) { c.TransactionalID = "a" }, "transactional_id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -90,8 +90,8 @@ func (s *scratch) add(text string) []byte {
 	return s.bytes[from:len(s.bytes):len(s.bytes)]
 }
 
-// record fills r with what ev is to be sent as. Its value is the event's payload
-// itself where the format allows. An error is the event's fault for good.
+// record fills r with the record for ev. Its value is the event's payload itself
+// where the format allows. No retry cures an error.
 func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch) error {
 	topic, key, err := e.address(ev)
 	if err != nil {
@@ -106,7 +106,7 @@ func (e *encoder) record(r *kgo.Record, ev *delivery.Event, s *scratch) error {
 	from := len(s.headers)
 	s.headers = append(s.headers, kgo.RecordHeader{Key: headerContentType, Value: s.add(m.ContentType)})
 	for _, h := range m.Headers {
-		if h.Name != headerContentType { // ours is the truth
+		if h.Name != headerContentType { // notifyd sets it itself
 			s.headers = append(s.headers, kgo.RecordHeader{Key: h.Name, Value: s.add(h.Value)})
 		}
 	}
@@ -149,8 +149,8 @@ func (e *encoder) address(ev *delivery.Event) (topic, key string, err error) {
 	return topic, key, err
 }
 
-// size is what a record takes, near enough: key, value and headers, and the
-// lengths that stand before them.
+// size is roughly the size of a record: key, value and headers, and the lengths
+// before them.
 func size(r *kgo.Record) int {
 	const lengths, perHeader = 32, 4
 	n := lengths + len(r.Key) + len(r.Value)

@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 )
 
-// errUndecided is the fate of records that were given up: they may be written or not.
+// errUndecided is the failure of records that were given up: they may be written or not.
 var errUndecided = errors.New("given up before it was acknowledged")
 
 // contentError says that no record can be made of an event.
@@ -26,8 +26,8 @@ func isUndecided(err error) bool {
 	return errors.Is(err, errUndecided) || errors.Is(err, kgo.ErrAborting)
 }
 
-// isContent reports whether an error is about what a record holds. The broker
-// gives it for all records of a partition in a request.
+// isContent reports whether an error is about the content of a record. The broker
+// returns it for all records of a partition in a request.
 func isContent(err error) bool {
 	return is[*contentError](err) || anyOf(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.PolicyViolation)
 }
@@ -37,10 +37,10 @@ func isTopic(err error) bool {
 	return anyOf(err, kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.TopicAuthorizationFailed, kerr.InvalidTopicException)
 }
 
-// isFatal reports whether the client is of no use after an error: it may have
-// lost its producer id or its place in a sequence, been fenced or closed, or hold
-// on to a topic that was deleted and made again. When in doubt it is: another
-// client costs a connection, one that is stuck costs everything.
+// isFatal reports whether the client is useless after an error: it may have lost
+// its producer id or its place in a sequence, been fenced or closed, or hold on to
+// a topic that was deleted and made again. In doubt an error is fatal: another
+// client costs a connection, a stuck one costs everything.
 func isFatal(err error) bool {
 	switch {
 	case err == nil, isContent(err), isUndecided(err):
@@ -52,16 +52,16 @@ func isFatal(err error) bool {
 	}
 }
 
-// classify marks err with whose fault it is. It is the one place where that is
-// decided. ownTopic says that the topic is made of the event, so that a topic
-// which does not exist is this event's alone.
+// classify marks err with the party at fault. Nothing else decides that. ownTopic
+// says that the topic is made of the event: a missing topic is then this event's
+// fault alone.
 func classify(err error, ownTopic bool) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, kerr.PolicyViolation):
-		// A broker with rules of its own. Nobody can tell whether they are about
-		// this record, so it is tried again, and does not hold up the others.
+		// A broker with rules of its own. They may be about this record, so it is
+		// tried again, and does not hold up the others.
 		return err
 	case isContent(err):
 		return delivery.Permanent(err)
@@ -72,7 +72,7 @@ func classify(err error, ownTopic bool) error {
 	}
 }
 
-// describe says what went wrong and what to do about it.
+// describe returns the failure and its cure.
 func (h *Handler) describe(err error) error {
 	text := err.Error()
 	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.TopicAuthorizationFailed) {

@@ -124,7 +124,7 @@ func produceError(req *kmsg.ProduceRequest, code int16) kmsg.Response {
 }
 
 // TestCodes has the broker answer each produce request with a code, for ever,
-// and looks at what is said of the event; and then that the handler recovers.
+// and looks at the event's error; and then that the handler recovers.
 func TestCodes(t *testing.T) {
 	t.Parallel()
 	const retried = 1500 * time.Millisecond
@@ -225,7 +225,7 @@ func TestRefusedRecordFailsAlone(t *testing.T) {
 				}
 				wantClass(t, err, want)
 			}
-			// What an aborted transaction has written is nobody's to read.
+			// No consumer may read the records of an aborted transaction.
 			inOrderOnce(t, written(t, c.ListenAddrs(), "t", 97, kgo.FetchIsolationLevel(kgo.ReadCommitted())), 97)
 		})
 	}
@@ -360,7 +360,7 @@ func TestClose(t *testing.T) {
 	go func() { done <- h.Deliver(ctx, events(2)[0]) }()
 	<-asked
 	for range 2 {
-		if err := h.Close(); err != nil { // waits for nobody
+		if err := h.Close(); err != nil { // does not wait
 			t.Error(err)
 		}
 	}

@@ -2,15 +2,15 @@
 // cluster, or of one that speaks its protocol.
 //
 // An event is delivered once all in-sync replicas have acknowledged its record
-// (acks=all). The producer is idempotent: what it sends again because an answer
-// was lost is not written twice. A record carries the event's id in a header, so
-// that consumers can drop what the relay itself has delivered twice.
+// (acks=all). The producer is idempotent: a record that it sends again because an
+// answer was lost is not written twice. A record carries the event's id in a header, so
+// that consumers can drop an event that the relay itself has delivered twice.
 //
 // Order: within a batch, and from one batch to the next, records of a partition
 // are written in the order of the events, unless an event cannot be delivered at
 // all. When a batch is given up while its records are on their way, the
-// producer's epoch is raised: the broker refuses what is left of the old batch
-// once it has taken a record of a newer one. Batches that are delivered at the
+// producer's epoch is raised: the broker refuses the rest of the old batch once it
+// has taken a record of a newer one. Batches that are delivered at the
 // same time have no order; a destination that needs one has a concurrency of 1.
 package kafka
 
@@ -82,11 +82,11 @@ func (h *Handler) KeepsOrder() bool { return h.encoder.byID && h.encoder.fixedTo
 //   - [delivery.Permanent]: no record can be made of this event, or the broker
 //     refuses it for good: it is too large, or not as the topic wants it.
 //   - [delivery.Unavailable]: no broker answers in time, or takes our
-//     credentials, or may write the topic for us; what is in its place is said.
-//   - any other: the topic that was made of this event does not exist, or is not
-//     ours to write to.
-//   - ctx's cause, if ctx was done first. What was under way may be written all
-//     the same, but not behind records of a later batch.
+//     credentials, or lets this user write the topic; the error names the cause.
+//   - any other: the topic that was made of this event does not exist, or
+//     this user may not write to it.
+//   - ctx's cause, if ctx was done first. Records that were under way may be
+//     written all the same, but not behind records of a later batch.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{fmt.Errorf("kafka: %w", context.Cause(ctx))}, len(events))

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// reachWithin bounds the question to the brokers whether they are there. A
-	// broker that is there answers within milliseconds.
+	// reachWithin bounds the check that a broker answers. A broker that is up
+	// answers within milliseconds.
 	reachWithin = 10 * time.Second
 	// metadataAtMost is how often the client asks where partitions are while it
 	// has trouble. The default of 5 s would make every change of a leader last as
 	// long.
 	metadataAtMost = 500 * time.Millisecond
 	// settleEvery is how long to wait for records that were given up before giving
-	// up what has turned up since. One round is enough nearly always.
+	// up those that have turned up since. One round is enough nearly always.
 	settleEvery = 100 * time.Millisecond
 	// requestTimeout bounds how long a broker may wait for its replicas, and
 	// requestOverhead all else about a request. A request that was given up keeps
@@ -48,7 +48,7 @@ type producer struct {
 	options []kgo.Opt
 	link    *link
 	client  *kgo.Client     // nil before the first batch, and after a fatal error
-	suspect bool            // ask whether the brokers are there before buffering anything
+	suspect bool            // ask whether a broker answers before buffering anything
 	known   map[string]bool // topics that the client knows the partitions of
 
 	// Of the batch under way; the memory is used again by the next one.
@@ -56,10 +56,10 @@ type producer struct {
 	tags    []tag
 	todo    []int
 	scratch scratch
-	waiting sync.WaitGroup // records whose fate is open
+	waiting sync.WaitGroup // records without an answer
 }
 
-// tag is the context of a record: it tells the promise whose fate it learns.
+// tag is the context of a record: it identifies the record to the promise.
 // Nothing may cancel a record that is on its way, so the methods of the context
 // read nothing: the client may still ask them while the tag serves the next batch.
 type tag struct {
@@ -83,13 +83,13 @@ func (*tag) Value(any) any { return nil }
 func newProducer(cfg Config, opts []kgo.Opt, n int) *producer {
 	p := &producer{cfg: cfg, link: &link{}}
 	p.options = append(append([]kgo.Opt(nil), opts...), kgo.WithHooks(p.link),
-		// Not one for all: kgo sorts the list that it is given.
+		// Not a shared list: kgo sorts it in place.
 		kgo.ProducerBatchCompression(codec(cfg.Compression), kgo.NoCompression()))
 	if cfg.Transactional {
 		// A new id for each process: two relays with one would fence each other
 		// for ever. What a killed relay leaves open is aborted by the broker after
 		// the transaction's timeout.
-		host, _ := os.Hostname() // only for people who look
+		host, _ := os.Hostname() // for people who read the id
 		id := fmt.Sprintf("%s-%s-%s-%d", cfg.TransactionalID, host, rand.Text()[:8], n)
 		p.options = append(p.options, kgo.TransactionalID(id), kgo.TransactionTimeout(cfg.DeliveryTimeout+endWithin))
 	}
@@ -167,9 +167,9 @@ func (p *producer) encode(b *batch) (todo []int) {
 	return p.todo
 }
 
-// ready makes a client where there is none, and after trouble asks whether the
-// brokers are there at all: their answer comes sooner, and tells more, than a
-// delivery that times out.
+// ready makes a client where there is none, and after trouble asks whether any
+// broker answers: that takes less time, and explains more, than a delivery that
+// times out.
 func (p *producer) ready(ctx context.Context) error {
 	if p.client == nil {
 		client, err := kgo.NewClient(p.options...)
@@ -196,7 +196,7 @@ func (p *producer) ready(ctx context.Context) error {
 	return nil
 }
 
-// produce writes records and waits until the fate of each is known. On return
+// produce writes records and waits until each is answered or given up. On return
 // nothing is left in the client.
 func (p *producer) produce(b *batch, todo []int) {
 	if p.client == nil || p.suspect { // an earlier part of the batch has brought trouble
@@ -227,7 +227,7 @@ func (p *producer) produce(b *batch, todo []int) {
 	}
 }
 
-// send writes records and waits for their fate.
+// send writes records and waits for their answers.
 //
 // The partitions of a topic that the client does not know yet become known while
 // the first records are on their way: it moves the others into the partitions
@@ -258,7 +258,7 @@ func (p *producer) send(b *batch, todo []int) {
 		left = append(left, i)
 	}
 	if len(left) > 0 {
-		p.send(b, left) // a scout that was refused for what it holds has told nothing
+		p.send(b, left) // the refusal of a scout's content made no topic known
 	}
 }
 
@@ -295,7 +295,7 @@ func (p *producer) flush(b *batch, todo []int) {
 	p.waiting.Wait()
 }
 
-// settled is told the fate of one record after the other.
+// settled is the promise of each record.
 func (p *producer) settled(r *kgo.Record, err error) {
 	if t := r.Context.(*tag); err != nil { //nolint:forcetypeassert // encode has set it
 		t.batch.fail(t.i, err)
@@ -305,11 +305,11 @@ func (p *producer) settled(r *kgo.Record, err error) {
 
 // giveUp fails what is buffered or on its way. The client raises its epoch if
 // something was on its way: with that, and because the sequence begins anew, the
-// broker refuses what it finds of it after having taken a newer record.
+// broker refuses the old records after it has taken a newer one.
 func (p *producer) giveUp(ctx context.Context) {
 	for {
 		p.client.UnsafeAbortBufferedRecords()
-		// What the metadata loop was just moving into a partition was missed.
+		// Records that the metadata loop was just moving into a partition were missed.
 		round, cancel := context.WithTimeout(ctx, settleEvery)
 		err := p.client.AbortBufferedRecords(round)
 		cancel()
@@ -319,7 +319,7 @@ func (p *producer) giveUp(ctx context.Context) {
 	}
 }
 
-// close lets go of the client, and of what it may have on its way.
+// close lets go of the client, and of records that it may have on their way.
 func (p *producer) close() {
 	if p.client != nil {
 		p.client.Close()

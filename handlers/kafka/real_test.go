@@ -303,7 +303,7 @@ func TestBrokerEndsInTheMiddleOfAStream(t *testing.T) {
 	}
 }
 
-// TestFrozenBroker gives up batches that a broker has got and has not looked at,
+// TestFrozenBroker gives up batches that a broker has received and has not looked at,
 // and delivers newer ones: when it wakes up, nothing of the old ones may follow
 // the newer ones.
 func TestFrozenBroker(t *testing.T) {

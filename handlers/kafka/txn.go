@@ -52,8 +52,8 @@ func (p *producer) abort(b *batch, reason error) {
 	}
 }
 
-// firstError returns an error of one of todo: the one that says most. What is
-// wrong with a record is more than that others were not tried because of it.
+// firstError returns the most informative error of todo: a fault of a record before
+// those of records that were not tried because of it.
 func (b *batch) firstError(todo []int) (first error) {
 	if b.errs == nil {
 		return nil

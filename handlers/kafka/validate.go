@@ -22,7 +22,7 @@ func (c Config) Validate() error {
 	return errors.Join(c.where(), err, c.Config.Validate(), c.security(), c.limits())
 }
 
-// brokers returns where the brokers are, as host:port.
+// brokers returns the addresses of the brokers, as host:port.
 func (c Config) brokers() []string {
 	all := make([]string, len(c.Brokers))
 	for i, b := range c.Brokers {
@@ -47,7 +47,7 @@ func (c Config) where() error {
 	return errors.Join(errs...)
 }
 
-// checkTopic wants what Kafka takes for a topic. The error does not repeat the
+// checkTopic wants a valid topic name. The error does not repeat the
 // name, which may come from a payload.
 func checkTopic(name string) error {
 	switch {
@@ -101,7 +101,7 @@ func (s SASL) validate() error {
 			wrong("token", "set either token or token_file")
 		}
 		if s.Username != "" || !s.Password.IsZero() {
-			wrong("username", "is of no use with %s: take username and password out", SASLOAuthBearer)
+			wrong("username", "has no effect with %s: take username and password out", SASLOAuthBearer)
 		}
 	case "":
 		wrong("mechanism", "missing: use %s", strings.Join(mechanisms(), ", "))
@@ -122,7 +122,7 @@ func (c Config) limits() error {
 		field.Timeout("delivery_timeout", c.DeliveryTimeout, maxDeliveryTimeout, defaultDeliveryTimeout),
 	}
 	if c.TransactionalID != "" && !c.Transactional {
-		errs = append(errs, field.Errorf("transactional_id", "is of no use without transactional: true: take it out"))
+		errs = append(errs, field.Errorf("transactional_id", "has no effect without transactional: true: take it out"))
 	}
 	return errors.Join(errs...)
 }

@@ -4,5 +4,5 @@ package log
 
 import "os"
 
-// isClosed reports false: the runtime puts nothing in the place of a closed file.
+// isClosed reports false: the runtime does not replace a closed file.
 func isClosed(*os.File) bool { return false }

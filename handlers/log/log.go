@@ -1,6 +1,6 @@
-// Package log delivers events as lines of JSON, to standard output unless told
-// otherwise. It is the first destination that a newcomer sees, and with a log
-// collector behind it one for production too.
+// Package log delivers events as lines of JSON, to standard output by default. It is
+// the first destination that a newcomer sees, and with a log collector behind it one
+// for production too.
 package log
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Config says what is in a line.
+// Config is the content of a line.
 type Config struct {
 	// Payload says whether the payload is in the line; the default is true.
 	// Leave it out where payloads must not get into logs.
@@ -36,10 +36,10 @@ func (c Config) WithDefaults() Config {
 func (Config) Validate() error { return nil }
 
 // Handler writes lines. It implements [delivery.BatchHandler] and is safe for
-// concurrent use; it holds nothing that must be closed.
+// concurrent use; it needs no closing.
 type Handler struct {
 	payload bool
-	closed  error // nothing can be written; nil for nearly all
+	closed  error // not nil if nothing can be written
 
 	mu   sync.Mutex // one write at a time: a line must not break another
 	out  io.Writer
@@ -116,7 +116,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	written, err := h.write(ctx, buf.Bytes())
 	if err != nil {
 		for i := range errs {
-			// A line that is out in full is delivered, also if a later one is not.
+			// A line that is written in full is delivered, also if a later one is not.
 			if errs[i] == nil && ends[i] > written {
 				errs[i], fails = err, true
 			}
@@ -137,7 +137,7 @@ func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	return buf.String(), nil
 }
 
-// write writes data in one go and returns how much of it is out.
+// write writes data at once and returns how much of it is written.
 func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -151,7 +151,7 @@ func (h *Handler) write(ctx context.Context, data []byte) (int, error) {
 		return 0, delivery.Unavailable(h.closed)
 	}
 	if h.torn {
-		// Close what is left of a line, so that it does not spoil the next one.
+		// End a torn line, so that it does not spoil the next one.
 		if _, err := h.out.Write([]byte("\n")); err != nil {
 			return 0, delivery.Unavailable(fmt.Errorf("log: %w", err))
 		}

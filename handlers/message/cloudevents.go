@@ -17,7 +17,7 @@ func checkSource(source string) error {
 		return nil
 	}
 	for _, r := range source {
-		// RFC 3986, appendix A, knows no others; url.Parse is more patient.
+		// RFC 3986, appendix A, allows no others; url.Parse accepts more.
 		if r <= ' ' || r >= 0x7f || strings.ContainsRune("\"<>\\^`{|}", r) {
 			return field.Errorf("cloudevents_source", "must be a URI reference such as /shop/orders, in printable ASCII without blanks")
 		}
@@ -28,14 +28,14 @@ func checkSource(source string) error {
 	return nil
 }
 
-// attribute is one attribute of a CloudEvent. All of ours are strings, URI
+// attribute is one attribute of a CloudEvent. Those of notifyd are strings, URI
 // references or timestamps, which are written alike.
 type attribute struct{ name, value string }
 
 // attributes returns the attributes in the order of the specification, with
 // the extensions for partitioning, tracing and our aggregates behind them.
-// An attribute must not be empty, and the SDKs want more than blanks in it, so
-// what an event lacks is left out.
+// An attribute must not be empty, and the SDKs reject blanks alone, so missing values
+// are left out.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md.
 func (e *Encoder) attributes(ev *delivery.Event) []attribute {
 	all := make([]attribute, 0, 12)
@@ -100,10 +100,10 @@ func (e *Encoder) attributeHeaders(ev *delivery.Event) []Header {
 	return all
 }
 
-// structured writes the JSON format. The payload is JSON already and goes into
-// it byte for byte; encoding/json would compact it. One that is not JSON, which
-// the column of the outbox does not allow, goes into it as binary data: it would
-// spoil the message otherwise.
+// structured writes the JSON format. The payload is JSON already and goes into it byte
+// for byte; encoding/json would compact it. A payload that is not JSON, which the
+// column of the outbox does not allow, goes into it as binary data: it would spoil the
+// message otherwise.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md.
 func (e *Encoder) structured(ev *delivery.Event) []byte {
 	body := make([]byte, 0, len(ev.Payload)+512)
@@ -145,8 +145,8 @@ func appendJSONString(to []byte, s string) []byte {
 	return append(to, '"')
 }
 
-// percentEncode encodes what the HTTP binding, section 3.1.3.2, wants encoded:
-// space, double quote, percent, and what lies outside of printable ASCII.
+// percentEncode encodes the characters that the HTTP binding, section 3.1.3.2, names:
+// space, double quote, percent, and all outside of printable ASCII.
 func percentEncode(s string) string {
 	plain := true
 	for i := range len(s) {

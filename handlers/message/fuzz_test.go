@@ -42,11 +42,11 @@ func FuzzHeaders(f *testing.F) {
 					case h.Name == "" || seen[name]:
 						t.Errorf("%s: the name %q is empty or there twice", format, h.Name)
 					case !utf8.ValidString(h.Name+h.Value) || strings.ContainsRune(h.Name+h.Value, 0):
-						t.Errorf("%s: %q is no text", format, h)
+						t.Errorf("%s: %q is not a text", format, h)
 					case strings.EqualFold(h.Name, "content-type"):
 						t.Errorf("%s: %q speaks of the body", format, h)
 					case b.HTTPFields && (strings.ContainsFunc(h.Name, notInToken) || strings.ContainsAny(h.Value, "\r\n\x00")):
-						t.Errorf("%s: %q is no field of HTTP", format, h)
+						t.Errorf("%s: %q is not a field of HTTP", format, h)
 					}
 					seen[name] = true
 				}

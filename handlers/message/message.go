@@ -1,8 +1,8 @@
 // Package message turns events into the messages that brokers and HTTP
 // endpoints take: the payload as it is, or a CloudEvent.
 //
-// All three forms carry the event's id, so that a consumer can drop what it has
-// seen before, and the event's own headers, among them the traceparent of W3C
+// All three forms carry the event's id, so that a consumer can drop
+// repeated events, and the event's own headers, among them the traceparent of W3C
 // Trace Context.
 package message
 
@@ -22,8 +22,8 @@ import (
 type Format string
 
 const (
-	// Payload sends the payload byte for byte, and what else there is to know
-	// about the event in headers: see [HeaderID] and its neighbours.
+	// Payload sends the payload byte for byte, and the other fields of the event in
+	// headers: see [HeaderID] and its neighbours.
 	Payload Format = "payload"
 	// CloudEventsBinary is the binary mode of CloudEvents 1.0: the payload is
 	// the body, byte for byte, and the attributes are headers.
@@ -35,8 +35,8 @@ const (
 
 // The names of the headers in the form [Payload]. They are lower case with
 // dashes because each transport leaves such names alone. An event's own header
-// whose name begins with notifyd-, in any spelling, is not sent: these are what
-// consumers rely on.
+// whose name begins with notifyd-, in any spelling, is not sent: consumers
+// rely on these names.
 const (
 	HeaderID            = "notifyd-id" // delivery.Event.DedupeID
 	HeaderType          = "notifyd-type"
@@ -51,7 +51,7 @@ const (
 	contentCloudEvents = "application/cloudevents+json"
 )
 
-// defaultSource is the CloudEvents attribute "source" of those who set none.
+// defaultSource is the CloudEvents attribute "source" unless set.
 const defaultSource = "/notifyd"
 
 // Config chooses the form. The zero value is the payload as it is.
@@ -78,7 +78,7 @@ func (c Config) Validate() error {
 	switch c.Format {
 	case "", Payload:
 		if c.Source != "" {
-			return field.Errorf("cloudevents_source", "is of no use with format: payload: take it out, or set format: %s", CloudEventsBinary)
+			return field.Errorf("cloudevents_source", "has no effect with format: payload: take it out, or set format: %s", CloudEventsBinary)
 		}
 		return nil
 	case CloudEventsBinary, CloudEventsStructured:
@@ -90,7 +90,7 @@ func (c Config) Validate() error {
 
 // Header is one header of a message. Names are not empty, and no two headers of
 // a message have the same one. Names and values are UTF-8 without NUL bytes;
-// [Binding.HTTPFields] tells more of them.
+// See also [Binding.HTTPFields].
 type Header struct{ Name, Value string }
 
 // Message is an event, ready to be sent.
@@ -166,8 +166,8 @@ func (e *Encoder) Encode(ev *delivery.Event) Message {
 	}
 }
 
-// EncodeInto is Encode for those who encode many: it overwrites m and uses the
-// memory of its headers again. In the form [Payload] it allocates next to nothing.
+// EncodeInto is Encode for many events: it overwrites m and uses the memory of its
+// headers again. In the form [Payload] it allocates next to nothing.
 func (e *Encoder) EncodeInto(m *Message, ev *delivery.Event) {
 	if e.format == CloudEventsStructured || e.format == CloudEventsBinary {
 		*m = e.Encode(ev)
@@ -180,7 +180,7 @@ func (e *Encoder) EncodeInto(m *Message, ev *delivery.Event) {
 	m.Headers = e.own(appendDescription(m.Headers[:0], ev, m.text), ev)
 }
 
-// describe returns what there is to know about an event beside its payload.
+// describe returns the fields of an event beside its payload.
 func describe(ev *delivery.Event) []Header {
 	return appendDescription(make([]Header, 0, 5+len(ev.Headers)), ev, timestamp(ev))
 }
@@ -215,7 +215,7 @@ func (e *Encoder) own(all []Header, ev *delivery.Event) []Header {
 		same := func(h Header) bool { return h.Name == name }
 		fold := func(h Header) bool { return strings.EqualFold(h.Name, name) }
 		switch {
-		// What consumers rely on must not be there in another spelling either.
+		// The names that consumers rely on must not appear in another spelling either.
 		case slices.ContainsFunc(all[:taken], fold), slices.ContainsFunc(all, same):
 		case e.binding.HTTPFields && slices.ContainsFunc(all, fold):
 		default:
@@ -231,10 +231,10 @@ func (e *Encoder) own(all []Header, ev *delivery.Event) []Header {
 	return all
 }
 
-// sendable reports whether an event's own header may be sent under its name. What
-// describes the body is the message's, and the body is not encoded. Names of ours
-// are not an event's to choose, in any form: a consumer would take such a header
-// for what notifyd, or CloudEvents, says about the event.
+// sendable reports whether an event's own header may be sent under its name. Headers
+// that describe the body belong to the message, and the body is not encoded. An event
+// must not use notifyd's names in any form: a consumer would take such a header for a
+// statement of notifyd, or of CloudEvents, about the event.
 func (e *Encoder) sendable(name string) bool {
 	switch lower := strings.ToLower(name); {
 	case lower == "", lower == "content-type", lower == "content-encoding":
@@ -283,11 +283,10 @@ func whole(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, replacement), "\x00", replacement)
 }
 
-// maxYear is the last one that RFC 3339 can write.
+// maxYear is the last year that RFC 3339 can write.
 const maxYear = 9999
 
-// timestamp returns "" for a time that there is none of, or that cannot be
-// written.
+// timestamp returns "" for a zero time, or one that cannot be written.
 func timestamp(ev *delivery.Event) string {
 	t := ev.CreatedAt.UTC()
 	if t.IsZero() || t.Year() < 0 || t.Year() > maxYear {

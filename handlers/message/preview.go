@@ -2,8 +2,8 @@ package message
 
 import "strings"
 
-// Preview lays a message out for people: what it is sent with, a line each, an
-// empty line, and the body. It is for those who implement delivery.Previewer.
+// Preview lays a message out for people: its headers, a line each, an empty line, and
+// the body. It is for implementations of delivery.Previewer.
 // Line ends in values are shown as \n, so that a line is one field.
 func Preview(fields []Header, body []byte) string {
 	var b strings.Builder

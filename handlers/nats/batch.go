@@ -19,7 +19,7 @@ type batch struct {
 	h      *Handler
 	events []*delivery.Event
 	msgs   []*natsgo.Msg // nil where none can be made
-	errs   []error       // as they came
+	errs   []error
 }
 
 // all returns the events that have not failed yet.
@@ -109,7 +109,7 @@ func (b *batch) publish(ctx context.Context, l *link, todo []int) {
 		settle(first.event, b.await(ctx, l, first))
 	}
 	if errors.Is(down, jetstream.ErrAsyncPublishTimeout) {
-		// The connection may lead nowhere. The next one will tell.
+		// The connection may be dead. A new one finds out.
 		l.close()
 	}
 }
@@ -149,9 +149,9 @@ func (b *batch) await(ctx context.Context, l *link, f flight) error {
 	}
 }
 
-// explain finds out what it means that nobody answers: that no stream takes a
-// subject, or that the one which does has no leader at the moment. Where all
-// events have one subject it makes no difference.
+// explain finds out why no answer came: no stream takes the subject, or the stream
+// that takes it has no leader at the moment. Where all events have one subject it
+// makes no difference.
 func (b *batch) explain(ctx context.Context, l *link, subject string, err error) error {
 	if b.h.encoder.fixed != "" || !errors.Is(err, jetstream.ErrNoStreamResponse) {
 		return err
@@ -164,13 +164,13 @@ func (b *batch) explain(ctx context.Context, l *link, subject string, err error)
 	return err
 }
 
-// publishCore sends all events, and waits until the server has read them. It
-// says nothing of those that it takes, and of those that it does not take before
-// it answers the ping that follows them; so there is a ping behind each run of
-// events with the same subject.
+// publishCore sends all events, and waits until the server has read them. The
+// server answers nothing for an event that it takes, and reports a refusal before
+// it answers the ping that follows; so there is a ping behind each run of events
+// with the same subject.
 func (b *batch) publishCore(ctx context.Context, l *link, todo []int) {
 	select {
-	case b.h.core <- struct{}{}: // what the server says has no sender's name on it
+	case b.h.core <- struct{}{}: // the server's errors do not name the publisher
 		defer func() { <-b.h.core }()
 	case <-ctx.Done():
 		b.failAll(todo, context.Cause(ctx))
@@ -211,7 +211,7 @@ func (b *batch) flush(ctx context.Context, l *link, run []int) error {
 	err := l.conn.FlushWithContext(within)
 	if err != nil && within.Err() != nil {
 		err = context.Cause(within)
-		l.close() // its pong may still come, and would be taken for another's
+		l.close() // the pong may still come, and would answer a later ping
 	}
 	if said := l.conn.LastError(); err == nil && said != nil && said != before && refusedSubject(said) != "" { //nolint:errorlint // whether it is a new one
 		err = said
@@ -222,8 +222,7 @@ func (b *batch) flush(ctx context.Context, l *link, run []int) error {
 	return err
 }
 
-// answers turns what happened into what DeliverBatch returns. Events that failed
-// alike share one error.
+// answers returns the errors of DeliverBatch. Events that failed alike share one.
 func (b *batch) answers(ctx context.Context) []error {
 	failed := false
 	var last, answer error

@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// The words of [Config.Mode].
+// The values of [Config.Mode].
 const (
 	ModeJetStream = "jetstream"
 	ModeCore      = "core"
@@ -25,8 +25,8 @@ const (
 )
 
 // DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of each aggregate's events, through an outage too. The timeout is for a handler that does
-// not keep to its own.
+// of each aggregate's events, through an outage too. The timeout is for a handler that
+// exceeds its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
 }
@@ -37,7 +37,7 @@ type Config struct {
 	// Servers are where to ask for the cluster, as nats://host:4222, or tls:// for
 	// TLS. One that answers is enough. Required.
 	Servers []string `json:"servers" yaml:"servers" jsonschema_description:"Servers to try, as nats://host:4222, or tls:// for TLS. One that answers is enough. Required."`
-	// Username and Password say who we are, or Token, or CredentialsFile, or
+	// The credentials are Username and Password, or Token, or CredentialsFile, or
 	// NKeySeed.
 	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"User, together with password."`
 	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
@@ -58,11 +58,11 @@ type Config struct {
 	// Subject is the subject (template). Required.
 	Subject string `json:"subject" yaml:"subject" jsonschema_description:"Template of the subject. Required."`
 	// Mode is jetstream (default: an event is delivered once a stream has it) or
-	// core (once the server has it: who does not listen never gets it).
-	Mode string `json:"mode,omitempty" yaml:"mode,omitempty" jsonschema:"enum=jetstream,enum=core" jsonschema_description:"jetstream (default: delivered once a stream has it) or core (delivered once the server has it: who does not listen at that moment never gets it)."`
+	// core (once the server has it: a consumer that does not listen never gets it).
+	Mode string `json:"mode,omitempty" yaml:"mode,omitempty" jsonschema:"enum=jetstream,enum=core" jsonschema_description:"jetstream (default: delivered once a stream has it) or core (delivered once the server has it: a consumer that does not listen at that moment never gets it)."`
 	// Stream is the stream that the subject belongs to. Set, an event that another
 	// stream would take is refused.
-	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Stream that must be the one to take the events; any by default."`
+	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Stream that must take the events; any by default."`
 	message.Config
 
 	// ConnectTimeout bounds connecting to one server; the default is 5s.
@@ -82,7 +82,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Within returns how long a batch may take until the handler gives up on it: connecting to
+// Within returns how long a batch may take before the handler gives up on it: connecting to
 // each server, and the wait for acknowledgements.
 func (c Config) Within() time.Duration {
 	c = c.WithDefaults()

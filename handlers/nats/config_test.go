@@ -39,7 +39,7 @@ func TestMistakes(t *testing.T) {
 		"subject 5":      {func(c *Config) { c.Subject = strings.Repeat("a", 5000) }, []string{"subject: has more"}},
 		"template":       {func(c *Config) { c.Subject = "{{ .Nope" }, []string{"subject: "}},
 		"mode":           {func(c *Config) { c.Mode = "kore" }, []string{"mode: unknown word"}},
-		"core":           {func(c *Config) { c.Mode, c.Stream = ModeCore, "S" }, []string{"stream: is of no use"}},
+		"core":           {func(c *Config) { c.Mode, c.Stream = ModeCore, "S" }, []string{"stream: has no effect"}},
 		"stream":         {func(c *Config) { c.Stream = "a.b" }, []string{"stream: must be the name"}},
 		"timeouts":       {func(c *Config) { c.ConnectTimeout, c.AckTimeout = -1, -1 }, []string{"ack_timeout: must be", "connect_timeout: must be"}},
 		"format":         {func(c *Config) { c.Format = "xml" }, []string{"format: must be"}},

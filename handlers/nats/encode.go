@@ -17,8 +17,8 @@ import (
 // type. The form "payload" has it as well.
 const headerContentType = "Content-Type"
 
-// ownPrefix is that of the headers that NATS itself minds. An event must not
-// have them: Nats-Rollup alone would delete everything else in a stream.
+// ownPrefix begins the headers that NATS itself interprets. An event must not have
+// them: Nats-Rollup alone would delete everything else in a stream.
 const ownPrefix = "Nats-"
 
 // encoder makes messages of events.
@@ -62,8 +62,8 @@ func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
 		}
 	}
 	m := e.message.Encode(ev)
-	// Names are kept as they are: a map's own methods would not, and NATS minds
-	// the case of the names that it knows.
+	// Names are kept as they are, which a map's own methods do not: NATS knows its
+	// names in one case only.
 	header := natsgo.Header{headerContentType: {m.ContentType}}
 	for _, h := range m.Headers {
 		if mayHave(h.Name) {
@@ -82,7 +82,7 @@ func (e *encoder) msg(ev *delivery.Event) (*natsgo.Msg, error) {
 // mayHave reports whether a message may have an event's header of that name.
 func mayHave(name string) bool {
 	if name == "" || strings.EqualFold(name, headerContentType) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 0x7f }) {
-		return false // ours is the truth, and the others would be no header
+		return false // notifyd sets the content type itself, and the others are not valid header names
 	}
 	return len(name) < len(ownPrefix) || !strings.EqualFold(name[:len(ownPrefix)], ownPrefix)
 }
@@ -92,7 +92,7 @@ func oneLine(value string) string {
 	return strings.NewReplacer("\r\n", " ", "\r", " ", "\n", " ").Replace(value)
 }
 
-// msgID is what the stream knows duplicates by. The time tells apart the events
+// msgID is the id by which the stream recognises duplicates. The time tells apart the events
 // of two databases that share a stream, and those of one before and after it was
 // emptied: their ids begin at 1 again, and an event that is taken for another's
 // duplicate is lost.

@@ -29,7 +29,7 @@ const (
 )
 
 var (
-	// errNoStream says for certain that no stream takes the subject of an event.
+	// errNoStream: it is certain that no stream takes the subject of an event.
 	errNoStream = errors.New("no stream takes the subject that was made of this event")
 	// errLost says that the connection ended before the acknowledgement came.
 	errLost         = errors.New("the connection was lost")
@@ -60,8 +60,8 @@ func isContent(err error) bool {
 		errors.Is(err, natsgo.ErrBadHeaderMsg)
 }
 
-// isOwn reports whether an error is about the subject, so that it is the event's
-// alone where the subject was made of it.
+// isOwn reports whether an error is about the subject: a subject made of the event
+// makes the error the event's alone.
 func isOwn(err error) bool {
 	switch {
 	case errors.Is(err, errNoStream), refusedSubject(err) != "", apiCode(err) == codeNotMatch:
@@ -74,9 +74,8 @@ func isOwn(err error) bool {
 	}
 }
 
-// classify marks answer, which describes err, with whose fault it is. It is the
-// one place where that is decided. own says that the subject was made of the
-// event.
+// classify marks answer, which describes err, with the party at fault. Nothing else
+// decides that. own says that the subject was made of the event.
 func classify(answer, err error, own bool) error {
 	switch {
 	case err == nil:
@@ -90,7 +89,7 @@ func classify(answer, err error, own bool) error {
 	}
 }
 
-// describe says what went wrong and what to do about it.
+// describe returns the failure and its cure.
 func (h *Handler) describe(err error) error {
 	text, safe := err.Error(), true
 	if subject := refusedSubject(err); subject != "" && h.encoder.fixed == "" {
@@ -162,7 +161,7 @@ func (h *Handler) cure(err error) string {
 	case errors.As(err, &record):
 		return " (the port does not speak TLS: check servers, or take tls out)"
 	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
-		return fmt.Sprintf(" (no acknowledgement within ack_timeout of %v; the stream knows a copy by its id)", h.cfg.AckTimeout)
+		return fmt.Sprintf(" (no acknowledgement within ack_timeout of %v; the stream recognises a copy by its id)", h.cfg.AckTimeout)
 	default:
 		return ""
 	}
@@ -174,7 +173,7 @@ func apiCure(code jetstream.ErrorCode) string {
 	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return " (raise max_msg_size of the stream)"
 	case codeStoreFailed:
-		return " (the stream is full and discards what is new: raise its limits, or set discard: old)"
+		return " (the stream is full and discards new messages: raise its limits, or set discard: old)"
 	case codeAccountResources, codeInsufficientResources, codeStorageExceeded, codeMemoryExceeded:
 		return " (there is no room: raise the limits of the account or the server for JetStream)"
 	case codeNotMatch:

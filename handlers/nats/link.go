@@ -23,8 +23,7 @@ import (
 )
 
 const (
-	// pingEvery and pingsOut find a connection whose other end is gone without
-	// a word, while nothing is delivered.
+	// pingEvery and pingsOut find a dead connection while nothing is delivered.
 	pingEvery = 20 * time.Second
 	pingsOut  = 2
 	// maxPending is above all that can be under way at a time; what it bounds,
@@ -32,8 +31,8 @@ const (
 	maxPending = 1 << 20
 )
 
-// connectOptions are those that are the same for every connection. Nothing is
-// printed or tried again by the library.
+// connectOptions are the same for every connection. The library prints nothing and
+// does not connect again.
 func connectOptions(cfg Config, baseDir string) ([]natsgo.Option, error) {
 	all := []natsgo.Option{
 		natsgo.Name(cfg.ClientName), natsgo.Timeout(cfg.ConnectTimeout),
@@ -62,7 +61,7 @@ func connectOptions(cfg Config, baseDir string) ([]natsgo.Option, error) {
 	return all, nil
 }
 
-// loginOption says who we are; nil for nobody.
+// loginOption returns the credentials; nil for none.
 func loginOption(cfg Config, baseDir string) (natsgo.Option, error) {
 	switch {
 	case cfg.Username != "":
@@ -104,11 +103,11 @@ type link struct {
 	gone   chan struct{} // closed when the connection is
 
 	mu      sync.Mutex
-	refused map[string]error // by subject: not ours to publish to
+	refused map[string]error // by subject: publishing is not allowed
 	changed chan struct{}    // closed and replaced when refused grows
 }
 
-// dial connects to the first server that takes us.
+// dial connects to the first server that accepts the connection.
 func (h *Handler) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -147,7 +146,7 @@ func moreThan(err, dial error) error {
 	return err
 }
 
-// hosts lists servers without what else is in their URLs.
+// hosts lists the hosts of the servers, without the rest of their URLs.
 func hosts(servers []string) string {
 	var all []string
 	for _, s := range servers {
@@ -170,7 +169,7 @@ func (l *link) isClosed() bool {
 	}
 }
 
-// heard takes what the server says without having been asked.
+// heard takes the server's asynchronous errors.
 func (l *link) heard(err error) {
 	subject := refusedSubject(err)
 	if subject == "" {
@@ -183,8 +182,8 @@ func (l *link) heard(err error) {
 	l.changed = make(chan struct{})
 }
 
-// publishRefused is how a server says that a subject is not ours. It has no
-// other way than this text.
+// publishRefused matches a server's refusal of a subject. The text is all that the
+// server sends.
 var publishRefused = regexp.MustCompile(`(?i)permissions violation for publish to "([^"]+)"`)
 
 // refusedSubject returns the subject that a server does not let us publish to,

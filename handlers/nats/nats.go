@@ -5,8 +5,8 @@
 // header Nats-Msg-Id holds the event's id, so that a stream drops the copy that
 // a lost acknowledgement causes, within its duplicate window (two minutes unless
 // it says otherwise); such an acknowledgement counts like any other. With mode
-// core an event is delivered once the server has it: whoever does not listen at
-// that moment never gets it.
+// core an event is delivered once the server has it: a consumer that does not
+// listen at that moment never gets it.
 //
 // Order: the events of one aggregate are published one after the other, each
 // when the one before it was acknowledged, so that none overtakes one that has
@@ -16,9 +16,9 @@
 // from being stored where the first was not. Batches that are delivered at the
 // same time have no order; a destination that needs one has a concurrency of 1.
 //
-// There is one connection. Where it is lost, the next delivery makes a new one,
-// and says what was wrong if it cannot; the library's own way to connect again
-// is off, because it hides that, and would hold back messages.
+// There is one connection. After a loss the next delivery makes a new one, and
+// returns the error if it cannot; the library's reconnection is off, because it
+// hides the error, and would hold back messages.
 package nats
 
 import (
@@ -41,8 +41,8 @@ type Handler struct {
 	encoder *encoder
 	closing context.Context //nolint:containedctx // done when the handler is closed
 	close   context.CancelFunc
-	dialing chan struct{} // held by who makes a connection
-	core    chan struct{} // held by who publishes with mode core
+	dialing chan struct{} // held while a connection is made
+	core    chan struct{} // held while events are published with mode core
 
 	mu   sync.Mutex
 	link *link // nil before the first delivery
@@ -85,12 +85,12 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //   - [delivery.Permanent]: no message can be made of this event, or it is too
 //     large for the server or the stream.
 //   - [delivery.Unavailable]: no server can be reached, or takes our credentials,
-//     or acknowledges in time; or the stream is full, missing, or not ours to
-//     write to. What is to be done is said.
-//   - any other: no stream takes the subject that was made of this event, or it
-//     is not ours to publish to.
-//   - ctx's cause, if ctx was done first. What was under way may be stored all
-//     the same; it is then known as a duplicate.
+//     or acknowledges in time; or the stream is full, missing, or closed to
+//     this user. The error names the cure.
+//   - any other: no stream takes the subject that was made of this event, or this
+//     user may not publish to it.
+//   - ctx's cause, if ctx was done first. Events that were under way may be stored
+//     all the same; the stream then drops the copies.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	b := &batch{h: h, events: events, errs: make([]error, len(events)), msgs: make([]*natsgo.Msg, len(events))}
 	if ctx.Err() != nil {

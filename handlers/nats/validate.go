@@ -16,8 +16,8 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// maxSubject is what NATS servers take of a protocol line (max_control_line),
-// less what else stands in it.
+// maxSubject is the longest protocol line of NATS servers (max_control_line), less
+// the rest of the line.
 const maxSubject = 3500
 
 // Validate returns all mistakes at once, joined, each as a field.Error with its
@@ -112,7 +112,7 @@ func (c Config) form() error {
 		wrong("subject", "missing: name one, such as orders.created, or orders.{{ .Event.Type }}")
 	}
 	if c.Mode == ModeCore && c.Stream != "" {
-		wrong("stream", "is of no use with mode: %s, which has no streams: take one of them out", ModeCore)
+		wrong("stream", "has no effect with mode: %s, which has no streams: take one of them out", ModeCore)
 	}
 	if strings.ContainsAny(c.Stream, ".*>/\\ \t\r\n") {
 		wrong("stream", "must be the name of a stream: without dots, stars, slashes and blanks")
@@ -138,7 +138,7 @@ func parseSubject(c Config) (*tmpl.Template, error) {
 	return t, nil
 }
 
-// checkSubject wants what can be published to. The error does not repeat the
+// checkSubject wants a subject that can be published to. The error does not repeat the
 // subject, which may come from a payload.
 func checkSubject(subject string) error {
 	switch {

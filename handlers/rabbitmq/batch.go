@@ -41,7 +41,7 @@ func (h *Handler) newBatch(events []*delivery.Event) *batch {
 	return b
 }
 
-// next returns which events are to be published together: the first open ones
+// next returns the events to publish together: the first open ones
 // in order, up to a window.
 func (b *batch) next() []int {
 	limit := maxWindow
@@ -89,8 +89,8 @@ func (b *batch) holdBack() {
 	}
 }
 
-// behind is the failure of an event that follows a failed one. It has the class
-// of the other.
+// behind is the failure of an event that follows a failed one, with the class of
+// that one.
 func behind(head *failure) *failure {
 	f := *head
 	f.text = fmt.Sprintf("%s: %s", stageBehind, cmp.Or(head.text, head.at.String()))
@@ -113,8 +113,8 @@ func (b *batch) failAll(f *failure) {
 	}
 }
 
-// send publishes events, waits for the answers and settles what is answered. A
-// failure is one of the place, for all that is still open.
+// send publishes events, waits for the answers and settles the answered events. A
+// failure is the destination's, for all events that are still open.
 func (b *batch) send(ctx context.Context, next []int) *failure {
 	conn, err := b.h.keeper.get(ctx)
 	if err != nil {
@@ -143,7 +143,7 @@ func (b *batch) send(ctx context.Context, next []int) *failure {
 	if len(open) == 0 {
 		return nil
 	}
-	if f == nil { // nothing was answered but that the channel is closed
+	if f == nil { // the only answer is that the channel is closed
 		f = ch.closedBy(ctx, conn)
 	}
 	if f.at != stageRefused || !aboutMessage(f.code, b.h.ownExchange) {
@@ -195,7 +195,7 @@ func (b *batch) collect(ch *channel, conn *connection, next []int, n int) (open 
 		case dc.Acked():
 			b.settle(at, nil)
 		case ch.amqp.IsClosed():
-			// The library answers for a broker that cannot any more.
+			// The library answers for a broker that is gone.
 			open = append(open, at)
 		default:
 			b.settle(at, &failure{at: stageNack, text: "its queue is full or has failed"})
@@ -222,9 +222,9 @@ func (b *batch) returned(conn *connection, r amqp.Return) *failure {
 	}
 }
 
-// accuse makes the one message answer for a channel that the broker has closed,
-// or has the candidates sent again, one by one, until it is found: the broker
-// does not say which one it was.
+// accuse blames the one message for a channel that the broker has closed, or has the
+// candidates sent again, one by one, until the message is found: the broker does not
+// name it.
 func (b *batch) accuse(open []int, f *failure) {
 	if len(open) > 1 {
 		b.alone = true

@@ -15,16 +15,15 @@ const maxWindow = 1000
 // channel is an AMQP channel in confirm mode. One delivery uses it at a time.
 type channel struct {
 	amqp *amqp.Channel
-	// returns has room for a whole window: the library drops a return that
-	// nobody takes within five seconds, and with it the knowledge that the
-	// confirmation behind it means nothing.
+	// returns has room for a whole window: the library drops a return that is not
+	// received within five seconds, and its confirmation would then count.
 	returns chan amqp.Return
 	closes  chan *amqp.Error
 	// sent are confirmations that may still be to come.
 	sent []*amqp.DeferredConfirmation
 }
 
-// newChannel opens a channel. It waits for the broker and minds no context.
+// newChannel opens a channel. It waits for the broker and ignores contexts.
 func newChannel(conn *amqp.Connection) (*channel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -38,8 +37,8 @@ func newChannel(conn *amqp.Connection) (*channel, error) {
 	return c, ch.Confirm(false)
 }
 
-// settle waits for what is still to come from a delivery that was given up, so
-// that it cannot be taken for an answer to the next one.
+// settle waits for the outstanding answers to a delivery that was given up, so that
+// they cannot be taken for answers to the next one.
 func (c *channel) settle(ctx context.Context, conn *connection) *failure {
 	if f := c.await(ctx, conn); f != nil {
 		conn.release(c)
@@ -55,7 +54,7 @@ func (c *channel) forget() {
 	c.takeReturns()
 }
 
-// takeReturns returns what came back so far, by message id.
+// takeReturns returns the messages that came back so far, by message id.
 func (c *channel) takeReturns() map[string]amqp.Return {
 	var all map[string]amqp.Return
 	for {
@@ -89,7 +88,7 @@ func (c *channel) publish(ctx context.Context, conn *connection, messages []*out
 	return n, f
 }
 
-// write is publish, to where messages are gathered.
+// write is publish without gather and flush.
 func (c *channel) write(ctx context.Context, conn *connection, messages []*outgoing, mandatory bool) (int, *failure) {
 	for i, m := range messages {
 		if f, _ := conn.state(); f != nil {
@@ -104,9 +103,8 @@ func (c *channel) write(ctx context.Context, conn *connection, messages []*outgo
 	return len(messages), nil
 }
 
-// await waits until everything sent is answered, or will not be. Nil says that
-// every message has its answer, if only that it has none because the channel is
-// closed.
+// await waits until every message is answered, or never will be. Nil means that each
+// one is answered, or that the channel is closed.
 func (c *channel) await(ctx context.Context, conn *connection) *failure {
 	alarm, calm := conn.state()
 	var over <-chan time.Time // the end of the patience with an alarm
@@ -119,7 +117,7 @@ func (c *channel) await(ctx context.Context, conn *connection) *failure {
 			default:
 			}
 			if alarm != nil && over == nil {
-				// What the broker had taken before its alarm, it confirms.
+				// The broker confirms the messages that it took before its alarm.
 				timer := time.NewTimer(blockedPatience)
 				defer timer.Stop()
 				over, calm = timer.C, nil

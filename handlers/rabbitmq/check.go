@@ -18,7 +18,7 @@ func (h *Handler) Check(ctx context.Context) error {
 	if err != nil {
 		return h.target.connectFailure(ctx, stageConnect, err)
 	}
-	// The library minds no context. Closing the socket ends whatever it does.
+	// The library ignores contexts. Closing the socket ends its work.
 	sock := &socket{Conn: raw, timeout: h.cfg.WriteTimeout}
 	defer sock.Close() //nolint:errcheck // nothing was sent
 	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })

@@ -10,13 +10,13 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// The words of [Config.Auth].
+// The values of [Config.Auth].
 const (
 	AuthPlain    = "plain"
 	AuthExternal = "external"
 )
 
-// The words of [Config.Unroutable].
+// The values of [Config.Unroutable].
 const (
 	UnroutableAuto  = "auto"
 	UnroutableRetry = "retry"
@@ -28,11 +28,10 @@ const (
 	defaultHost    = "localhost"
 	defaultPort    = 5672 // AMQP, IANA
 	defaultPortTLS = 5671 // AMQPS, IANA
-	// guest is the account of a broker that nobody has set up, which lets it in
-	// over the loopback only.
+	// guest is the default account of a broker, accepted over the loopback only.
 	guest = "guest"
-	// defaultHeartbeat finds a broker that is gone without a word in 15 s: the
-	// library gives up after three halves of it.
+	// defaultHeartbeat finds a silently dead broker in 15 s: the library gives up
+	// after three halves of it.
 	defaultHeartbeat = 10 * time.Second
 	minHeartbeat     = time.Second // the protocol counts in seconds
 	maxHeartbeat     = 10 * time.Minute
@@ -71,9 +70,9 @@ type Config struct {
 	Host string `json:"host,omitempty" yaml:"host,omitempty" jsonschema_description:"Name or address of the broker; localhost by default."`
 	// Port is its TCP port. The default is 5672, with TLS 5671.
 	Port int `json:"port,omitempty" yaml:"port,omitempty" jsonschema_description:"TCP port; 5672 by default, with tls 5671."`
-	// Username and Password are who we are, with auth: plain. The default is
-	// guest, whom brokers let in over the loopback only.
-	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Who we are; guest by default, whom brokers let in from their own machine only."`
+	// Username and Password are the credentials of auth: plain. The default is
+	// guest, which brokers accept over the loopback only.
+	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name of the account; guest by default, which brokers accept from their own machine only."`
 	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password of username, best as ${env:NAME} or ${file:PATH}."`
 	// Vhost is the virtual host; the default is "/".
 	Vhost string `json:"vhost,omitempty" yaml:"vhost,omitempty" jsonschema_description:"Virtual host; / by default."`
@@ -94,12 +93,12 @@ type Config struct {
 	// required without Exchange.
 	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Template of the routing key; the event's type by default. Required without exchange."`
 	message.Config
-	// MessagePriority is the message's priority, 0 to 255 (template). One that
-	// yields "" is none. The setting "priority" is the destination's own.
-	MessagePriority string `json:"message_priority,omitempty" yaml:"message_priority,omitempty" jsonschema_description:"Template of the message's priority, 0 to 255; none where it yields nothing. priority is that of the destination."`
-	// Expiration is how long the message is worth anything (template): a
-	// duration such as 30s, or milliseconds. One that yields "" is none.
-	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Template of the time after which queues drop the message, as 30s or as milliseconds; none where it yields nothing."`
+	// MessagePriority is the message's priority, 0 to 255 (template). An empty
+	// result is none. The setting "priority" is the destination's own.
+	MessagePriority string `json:"message_priority,omitempty" yaml:"message_priority,omitempty" jsonschema_description:"Template of the message's priority, 0 to 255; none if the result is empty. The setting priority is that of the destination."`
+	// Expiration is the time after which queues drop the message (template): a
+	// duration such as 30s, or milliseconds. An empty result is none.
+	Expiration string `json:"expiration,omitempty" yaml:"expiration,omitempty" jsonschema_description:"Template of the time after which queues drop the message, as 30s or as milliseconds; none if the result is empty."`
 	// AppID is the message's app_id; the default is "notifyd".
 	AppID string `json:"app_id,omitempty" yaml:"app_id,omitempty" jsonschema_description:"The property app_id; notifyd by default."`
 	// Transient sends messages that the broker need not write to disk. They are
@@ -111,13 +110,13 @@ type Config struct {
 	// routing key depends on the event, else wait.
 	Unroutable string `json:"unroutable,omitempty" yaml:"unroutable,omitempty" jsonschema_description:"What becomes of an event that no queue takes: retry (dead after max_attempts), wait (as if the broker were down), drop (it counts as delivered), or auto (default: retry if exchange or routing_key depends on the event, else wait)."`
 	// StrictOrder publishes an event only when the earlier ones of its aggregate
-	// are confirmed. Without it, order is kept but where the broker refuses one
+	// are confirmed. Without it, order is kept unless the broker refuses one
 	// message and takes a later one: a full queue, a key that leads nowhere.
 	StrictOrder bool `json:"strict_order,omitempty" yaml:"strict_order,omitempty" jsonschema_description:"Publish an event only when the earlier ones of its aggregate are confirmed. Slower where many events in a row belong to one aggregate."`
 
-	// Declare lists what is made, or found as it is said here, on every
-	// connection.
-	Declare Declare `json:"declare,omitzero" yaml:"declare,omitempty" jsonschema_description:"Exchanges, queues and bindings to make on every connection. What exists must have the same properties."`
+	// Declare lists what is declared on every connection. What exists must have the
+	// same properties.
+	Declare Declare `json:"declare,omitzero" yaml:"declare,omitempty" jsonschema_description:"Exchanges, queues and bindings to make on every connection. Those that exist must have the same properties."`
 
 	// MaxMessageBytes is the largest body; larger ones are not sent. The default
 	// is 134217728. It should be the broker's max_message_size, or less.
@@ -128,9 +127,8 @@ type Config struct {
 	// ConnectTimeout bounds connecting, the declarations included. The default
 	// is 10s.
 	ConnectTimeout time.Duration `json:"connect_timeout,omitempty" yaml:"connect_timeout,omitempty" jsonschema_description:"Longest time for connecting, declarations included. 10s by default."`
-	// WriteTimeout is how long the broker may take nothing of what is written to
-	// it. The default is 10s.
-	WriteTimeout time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"How long the broker may take nothing of what is written to it. 10s by default."`
+	// WriteTimeout is how long the broker may accept no bytes. The default is 10s.
+	WriteTimeout time.Duration `json:"write_timeout,omitempty" yaml:"write_timeout,omitempty" jsonschema_description:"How long the broker may accept no bytes. 10s by default."`
 	// ConfirmTimeout bounds the publishing of a batch, until the last message is
 	// confirmed. The default is 30s.
 	ConfirmTimeout time.Duration `json:"confirm_timeout,omitempty" yaml:"confirm_timeout,omitempty" jsonschema_description:"Longest time for publishing a batch, until its last message is confirmed. 30s by default."`
@@ -152,7 +150,7 @@ type Exchange struct {
 	Type string `json:"type,omitempty" yaml:"type,omitempty" jsonschema_description:"direct, fanout, topic (default), headers, or the type of a plugin."`
 	// Transient exchanges are gone when the broker restarts.
 	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Gone when the broker restarts."`
-	// Arguments are such as alternate-exchange.
+	// Arguments hold x-arguments such as alternate-exchange.
 	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as alternate-exchange."`
 }
 
@@ -162,16 +160,16 @@ type Queue struct {
 	Name string `json:"name" yaml:"name" jsonschema:"required" jsonschema_description:"Name of the queue."`
 	// Transient queues are gone when the broker restarts.
 	Transient bool `json:"transient,omitempty" yaml:"transient,omitempty" jsonschema_description:"Gone when the broker restarts."`
-	// Arguments are such as x-queue-type: quorum.
+	// Arguments hold x-arguments such as x-queue-type: quorum.
 	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments such as x-queue-type: quorum."`
 }
 
 // Binding is a binding to declare.
 type Binding struct {
-	// Exchange and Queue are what is bound. Required.
+	// Queue is bound to Exchange. Both are required.
 	Exchange string `json:"exchange" yaml:"exchange" jsonschema:"required" jsonschema_description:"Exchange that messages come from."`
 	Queue    string `json:"queue" yaml:"queue" jsonschema:"required" jsonschema_description:"Queue that they go to."`
-	// RoutingKey is what the exchange's type makes of it.
+	// RoutingKey is the routing key or pattern, by the exchange's type.
 	RoutingKey string `json:"routing_key,omitempty" yaml:"routing_key,omitempty" jsonschema_description:"Routing key or pattern, such as order.#."`
 	// Arguments are those of a headers exchange.
 	Arguments map[string]any `json:"arguments,omitempty" yaml:"arguments,omitempty" jsonschema_description:"Arguments, for an exchange of the type headers."`
@@ -206,7 +204,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Within returns how long a batch of up to 1,000 events may take until the
+// Within returns how long a batch of up to 1,000 events may take before the
 // handler itself gives up on it: connect_timeout and confirm_timeout together.
 func (c Config) Within() time.Duration {
 	c = c.WithDefaults()

@@ -18,12 +18,12 @@ func TestValidate(t *testing.T) {
 	for want, change := range map[string]func(c *Config){
 		"":                                             func(*Config) {},
 		"exchange: missing":                            func(c *Config) { c.RoutingKey = "" },
-		"url: is no URL":                               func(c *Config) { c.URL = secret.New("amqp://u:" + password + "%zz@h") },
+		"url: is not a URL":                            func(c *Config) { c.URL = secret.New("amqp://u:" + password + "%zz@h") },
 		"url: must begin with amqp://":                 func(c *Config) { c.URL = secret.New("http://u:" + password + "@h") },
 		"url: must have nothing after ?":               func(c *Config) { c.URL = secret.New("amqp://u:" + password + "@h/v?heartbeat=5") },
 		"url: has more than one part":                  func(c *Config) { c.URL = secret.New("amqp://u:" + password + "@h/a/b") },
 		"host: url is set too":                         func(c *Config) { c.URL, c.Host = secret.New("amqp://h"), "h" },
-		"tls: is of no use with an amqp:// url":        func(c *Config) { c.URL, c.TLS = secret.New("amqp://h"), &tlsconf.Config{} },
+		"tls: has no effect with an amqp:// url":       func(c *Config) { c.URL, c.TLS = secret.New("amqp://h"), &tlsconf.Config{} },
 		"host: must be a name or an address":           func(c *Config) { c.Host = "h:5672" },
 		"port: must be 1 to 65535":                     func(c *Config) { c.Port = 70000 },
 		"password: missing":                            func(c *Config) { c.Username = "u" },
@@ -55,7 +55,7 @@ func TestValidate(t *testing.T) {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("want %q, got %v", want, err)
 		case err != nil && strings.Contains(err.Error(), password):
-			t.Errorf("the password is told: %v", err)
+			t.Errorf("the password is shown: %v", err)
 		}
 		for _, e := range field.Split(err) {
 			if field.Path(e) == "" {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// frameMax is what we ask for, the broker's own default. Bodies are cut into
+	// frameMax is the frame size to ask for, the broker's default. Bodies are cut into
 	// frames; the properties of a message have to fit into one.
 	frameMax = 131072
 	// frameOverhead is what a frame with properties has besides them: header,
@@ -19,29 +19,28 @@ const (
 	frameOverhead = 7 + 14 + 1
 	// farewell bounds the goodbye, which is a courtesy.
 	farewell = time.Second
-	// notices is room for what the broker says while nobody listens: it is
-	// listened to all the time.
+	// notices is the room for notifications of the broker, which are read all the
+	// time.
 	notices = 8
 	locale  = "en_US"
 )
 
-// connection is one connection and what belongs to it: channels, their
-// confirmations, the broker's alarms. When it is lost, all of that goes with
-// it, and nothing of it can answer for the next one.
+// connection is one connection with its channels, their confirmations, and the
+// broker's alarms. All of them end with it, and none can answer for the next one.
 type connection struct {
 	target target
 	conn   *amqp.Connection
 	sock   *socket
 	closes chan *amqp.Error
 	blocks chan amqp.Blocking
-	gone   chan struct{} // closed when it is of no more use
+	gone   chan struct{} // closed when the connection is unusable
 
 	mu    sync.Mutex
 	why   *failure      // why it is gone
 	idle  []*channel    // the one used last at the end
-	alarm *failure      // why the broker takes nothing, nil if it does
+	alarm *failure      // why the broker takes no messages, nil if it does
 	calm  chan struct{} // closed at the next alarm, or while there is one
-	redo  bool          // the declarations are to be made again
+	redo  bool          // repeat the declarations
 }
 
 // dial connects, with everything that belongs to it up to the vhost. The error
@@ -55,12 +54,12 @@ func (h *Handler) dial(ctx context.Context) (*connection, error) {
 		return nil, h.target.connectFailure(ctx, stageConnect, err)
 	}
 	sock := &socket{Conn: raw, timeout: h.cfg.WriteTimeout}
-	// The library minds no context. Closing the socket ends whatever it does.
+	// The library ignores contexts. Closing the socket ends its work.
 	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
 	conn, err := amqp.Open(sock, h.amqpConfig())
 	if err != nil {
 		stop()
-		_ = sock.Close() // the library forgets it
+		_ = sock.Close() // the library does not close it
 		return nil, h.target.connectFailure(ctx, stageConnect, err)
 	}
 	c := &connection{
@@ -82,7 +81,7 @@ func (h *Handler) dial(ctx context.Context) (*connection, error) {
 
 // open makes the connection that AMQP is spoken over.
 func (h *Handler) open(ctx context.Context) (net.Conn, error) {
-	// A peer that is gone is found by the heartbeats, which are faster.
+	// Heartbeats find a dead peer sooner.
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.target.addr())
 	if err != nil || h.tls == nil {
 		return raw, err
@@ -106,12 +105,12 @@ func (h *Handler) amqpConfig() amqp.Config {
 	return amqp.Config{
 		SASL: []amqp.Authentication{auth}, Vhost: h.target.vhost, FrameSize: frameMax,
 		Heartbeat: h.cfg.Heartbeat, Locale: locale, Properties: properties,
-		// Recovery stays nil: the keeper connects again, and nobody else does.
+		// Recovery stays nil: only the keeper connects again.
 	}
 }
 
-// watch listens to what the broker says about the connection, until it is gone
-// or ctx is done, and closes it. It returns why it is gone.
+// watch reads the broker's notifications until the connection is gone or ctx is
+// done, and closes the connection. It returns why the connection is gone.
 func (c *connection) watch(ctx context.Context, say func(alarm *failure)) *failure {
 	blocks := c.blocks
 	for {
@@ -141,7 +140,7 @@ func (c *connection) watch(ctx context.Context, say func(alarm *failure)) *failu
 	}
 }
 
-// setAlarm notes that the broker blocks us, or does not any more.
+// setAlarm records whether the broker blocks publishers.
 func (c *connection) setAlarm(b amqp.Blocking) *failure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,8 +157,7 @@ func (c *connection) setAlarm(b amqp.Blocking) *failure {
 	return c.alarm
 }
 
-// lose gives the connection up. What still uses it finds out by gone; the first
-// reason counts.
+// lose gives the connection up. Its users find out by gone; the first reason counts.
 func (c *connection) lose(why *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +179,7 @@ func (c *connection) close() {
 	c.mu.Lock()
 	alarmed := c.alarm != nil
 	c.mu.Unlock()
-	if !alarmed { // else nobody reads the goodbye
+	if !alarmed { // with an alarm the broker does not read the goodbye
 		timer := time.AfterFunc(farewell, func() { _ = c.sock.Close() })
 		_ = c.conn.CloseDeadline(time.Now().Add(farewell))
 		timer.Stop()
@@ -229,8 +227,7 @@ func (c *connection) lost(ctx context.Context) *failure {
 	}
 }
 
-// acquire returns a channel that nobody else uses. The caller gives it back by
-// release.
+// acquire returns a channel for the caller alone, who gives it back by release.
 func (c *connection) acquire(ctx context.Context, h *Handler) (*channel, *failure) {
 	if f, _ := c.state(); f != nil {
 		return nil, f
@@ -246,7 +243,7 @@ func (c *connection) acquire(ctx context.Context, h *Handler) (*channel, *failur
 	redo := c.redo
 	c.redo = false
 	c.mu.Unlock()
-	// What follows waits for the broker, some of it in the library.
+	// The rest waits for the broker, in the library too.
 	stop := context.AfterFunc(ctx, func() { c.abort(ended(ctx, stageConfirm)) })
 	defer stop()
 	if redo {
@@ -277,8 +274,8 @@ func (c *connection) release(ch *channel) {
 	c.idle = append(c.idle, ch)
 }
 
-// declareAgain makes the next delivery repeat the declarations: something that
-// was there is not any more.
+// declareAgain makes the next delivery repeat the declarations, after something
+// declared has disappeared.
 func (c *connection) declareAgain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// declare makes what the configuration lists, on a channel of its own: a
-// refusal closes it.
+// declare makes the configured declarations, on a channel of its own: a refusal
+// closes the channel.
 func (h *Handler) declare(conn *amqp.Connection) error {
 	d := h.cfg.Declare
 	if d.IsZero() {

@@ -61,7 +61,7 @@ func (s stage) String() string {
 	}
 }
 
-// The reply codes that are told apart. See
+// The reply codes with a cure of their own. See
 // https://www.rabbitmq.com/amqp-0-9-1-reference#constants.
 const (
 	codeTooLarge     = amqp.ContentTooLarge    // 311
@@ -75,8 +75,8 @@ const (
 type failure struct {
 	at   stage
 	code int    // the broker's reply code, 0 if there was none
-	text string // one line, and how to mend it
-	err  error  // what may be asked with errors.Is; nil if it could hold a secret
+	text string // one line, with the cure
+	err  error  // for errors.Is; nil if it could hold a secret
 	own  bool   // the exchange, or the queue, that it is about depends on the event
 	ours bool   // the context of the delivery was done
 }
@@ -92,8 +92,8 @@ func (f *failure) Error() string {
 // Unwrap returns the network's error, or the cause of the timeout.
 func (f *failure) Unwrap() error { return f.err }
 
-// classify marks f with whose fault it is. It is the one place where that is
-// decided. docs/destinations/rabbitmq.md has the table.
+// classify marks f with the party at fault. Nothing else decides that.
+// docs/destinations/rabbitmq.md has the table.
 func classify(f *failure) error {
 	if f.ours {
 		return f
@@ -119,8 +119,8 @@ func classify(f *failure) error {
 	return delivery.Unavailable(f)
 }
 
-// aboutMessage reports whether the broker may have closed a channel because of
-// one message, so that it is worth finding out which one it was.
+// aboutMessage reports whether the broker may have closed a channel because of one
+// message, which is then worth finding.
 func aboutMessage(code int, own bool) bool {
 	switch code {
 	case codePrecondition, codeTooLarge:
@@ -176,8 +176,8 @@ func connectCure(at stage, code int) string {
 	}
 }
 
-// clean makes a broker's text fit for an error: one line, not long, and without
-// the password, should it repeat what it was sent.
+// clean makes a broker's text fit for an error: one short line without the password,
+// which the broker may repeat.
 func (t target) clean(text string) string {
 	if t.password != "" && t.password != guest {
 		text = strings.ReplaceAll(text, t.password, secret.Redacted)

@@ -50,7 +50,7 @@ func TestAlarm(t *testing.T) {
 	}
 	settled(t, "delivery after the alarm", func() error { return h.Deliver(t.Context(), event(11)) })
 	if n := log.count("blocked publishers; events wait"); n != 1 {
-		t.Errorf("the alarm is told %d times:\n%s", n, log.String())
+		t.Errorf("the alarm is logged %d times:\n%s", n, log.String())
 	}
 	log.tells(t, "takes messages again", 1) // a moment after it takes them
 	got := ids(b.take("q"))
@@ -266,7 +266,7 @@ func TestDeletedQueue(t *testing.T) {
 }
 
 // TestConfirmsLost holds back the broker's answers and cuts the connection: the
-// messages have arrived, nobody knows, and they are sent again.
+// handler cannot know whether the messages have arrived, and sends them again.
 func TestConfirmsLost(t *testing.T) {
 	t.Parallel()
 	broker1 := testenv.RabbitMQ(t)

@@ -10,12 +10,11 @@ import (
 )
 
 const (
-	// firstPause is the pause after a connection was lost or could not be made,
-	// and the shortest there is: a delivery that waits for a connection cuts
-	// longer ones down to it.
+	// firstPause is the first and shortest pause after a connection was lost or
+	// could not be made: a waiting delivery cuts longer pauses down to it.
 	firstPause = 100 * time.Millisecond
-	// longestPause is for brokers that are down while there is nothing to
-	// deliver.
+	// longestPause is the longest pause while the broker is down and no delivery
+	// waits.
 	longestPause = 10 * time.Second
 )
 
@@ -36,7 +35,7 @@ type keeper struct {
 
 // try is one attempt to connect.
 type try struct {
-	done chan struct{} // closed when the rest is known
+	done chan struct{} // closed when the result is known
 	conn *connection
 	err  error // a *failure
 }
@@ -53,7 +52,7 @@ func (k *keeper) get(ctx context.Context) (*connection, error) {
 		return nil, &failure{at: stageClosed}
 	}
 	if k.cancel == nil {
-		// Its life is the handler's, not ctx's.
+		// The keeper outlives ctx: close ends it.
 		run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		k.cancel = cancel
 		k.running.Go(func() { k.run(run) })

@@ -176,12 +176,12 @@ func (l *logged) tells(t *testing.T, text string, n int) {
 	t.Helper()
 	settled(t, text, func() error {
 		if l.count(text) < n {
-			return errors.New("not told")
+			return errors.New("not logged")
 		}
 		return nil
 	})
 	if got := l.count(text); got != n {
-		t.Errorf("%q is told %d times, want %d:\n%s", text, got, n, l.String())
+		t.Errorf("%q is logged %d times, want %d:\n%s", text, got, n, l.String())
 	}
 }
 

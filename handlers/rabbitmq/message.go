@@ -16,14 +16,13 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// maxPriority is what the protocol has a byte for; queues have x-max-priority.
+// maxPriority is the largest priority of the protocol; queues have x-max-priority.
 const maxPriority = 255
 
-// maxExpiration is the longest that RabbitMQ's timers count, in milliseconds.
+// maxExpiration is the limit of RabbitMQ's timers, in milliseconds.
 const maxExpiration = 1<<32 - 1
 
-// templates are the settings that may depend on the event; nil is one that is
-// not set.
+// templates are the settings that may depend on the event; nil if not set.
 type templates struct{ exchange, routingKey, priority, expiration *tmpl.Template }
 
 // parseTemplates returns the mistakes joined, each a field.Error.
@@ -140,7 +139,7 @@ func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 }
 
 // routes reports whether RabbitMQ takes a header for more keys to route a message by. It closes the
-// channel where the value is no list, as none of ours is.
+// channel where the value is not a list, as none of ours is.
 func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func (c *encoder) render(out *outgoing, data *tmpl.Data) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
-// Preview returns the message for e: where it goes, its properties, headers and
-// body.
+// Preview returns the message for e: exchange and routing key, properties, headers
+// and body.
 func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	m, err := h.enc.encode(e)
 	if err != nil {

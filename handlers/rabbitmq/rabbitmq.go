@@ -1,13 +1,13 @@
 // Package rabbitmq delivers events to RabbitMQ over AMQP 0.9.1.
 //
 // An event is delivered once the broker has confirmed the message and not
-// returned it: it is in every queue that it was routed to, and on disk where
-// that is a matter of the queue's kind. The message_id is the event's id, the
+// returned it: it is in every queue that it was routed to, and on disk if the
+// kind of the queue demands that. The message_id is the event's id, the
 // same for every attempt, so that consumers can drop duplicates.
 //
-// A handler keeps one connection, and connects again by itself. What was not
-// confirmed when a connection was lost may or may not have arrived; it is sent
-// again.
+// A handler keeps one connection, and connects again by itself. Messages
+// without a confirmation when a connection is lost may or may not have arrived; they
+// are sent again.
 package rabbitmq
 
 import (
@@ -68,8 +68,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	return h, nil
 }
 
-// routesByEvent reports whether one event can be unroutable where others are
-// not.
+// routesByEvent reports whether some events can be unroutable and others not.
 func routesByEvent(cfg Config, ts *templates) bool {
 	if ts.routingKey == nil || depends(ts.routingKey) || depends(ts.exchange) {
 		return true
@@ -101,8 +100,8 @@ func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
 //     broker refuses it for what it is (too large, bad property).
 //   - [delivery.Unavailable]: the broker cannot be reached, has blocked
 //     publishers, dropped the connection, did not confirm in time, has no room
-//     (nack), or does not let us publish; or nothing is bound to where all
-//     events go. The message may have arrived.
+//     (nack), or forbids publishing; or nothing is bound where all events go.
+//     The message may have arrived.
 //   - any other: this event's own exchange or routing key leads nowhere.
 //   - ctx's cause, if ctx was done first. The message may have arrived.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
@@ -110,7 +109,7 @@ func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []
 	for next := b.next(); len(next) > 0; next = b.next() {
 		if f := b.send(ctx, next); f != nil {
 			if ctx.Err() != nil {
-				// Whatever came of it: it is not the broker's fault.
+				// The end of ctx is not the broker's fault, whatever the failure.
 				f = ended(ctx, f.at)
 				f.ours = true
 			}

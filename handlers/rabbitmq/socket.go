@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// blockedPatience is how long a write may still take once the broker has said
-// that it takes nothing: long enough for what is already on its way.
+// blockedPatience is how long a write may still take once the broker has reported
+// an alarm: long enough for bytes that are already on their way.
 const blockedPatience = 200 * time.Millisecond
 
 // flushAt is how much is gathered before it is written: some dozens of small messages, so
@@ -49,16 +49,16 @@ func (s *socket) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// gather has what is written put together, until flush. It is called by whoever is about to
-// write without waiting for anything in between.
+// gather buffers writes until flush. Its caller is about to write without waiting in
+// between.
 func (s *socket) gather() {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.holders++
 }
 
-// flush ends gather, and writes what was gathered so far, by others too. Its errors are
-// those of Write.
+// flush ends gather, and writes all that was gathered so far, by other deliveries too. Its
+// errors are those of Write.
 func (s *socket) flush() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -89,13 +89,13 @@ func (s *socket) write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// hurry is for a broker that takes nothing for now. A write under way feels it
-// as well.
+// hurry shortens the deadline while the broker takes nothing, also of a write under
+// way.
 func (s *socket) hurry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blocked = true
-	// It fails for a socket that is closed, where there is no write to end.
+	// An error means that the socket is closed: there is no write to end.
 	_ = s.SetWriteDeadline(time.Now().Add(min(s.timeout, blockedPatience)))
 }
 

@@ -44,7 +44,7 @@ func TestSocketGathers(t *testing.T) {
 	write("a")
 	s.gather()
 	write("b")
-	s.gather() // somebody else
+	s.gather() // another delivery
 	write("c")
 	if len(w.writes) != 1 {
 		t.Errorf("%q was written at once", w.writes)

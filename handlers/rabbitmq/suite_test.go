@@ -90,7 +90,7 @@ type fault struct {
 func faults() []fault {
 	big := func(e *delivery.Event) { e.Payload = json.RawMessage(`"` + strings.Repeat("x", 30_000) + `"`) }
 	return []fault{
-		{name: "a port where nobody listens", config: func(c *rabbitmq.Config) { c.Port = 1 }, class: delivery.ClassDestination, text: "check host and port"},
+		{name: "a port without a server", config: func(c *rabbitmq.Config) { c.Port = 1 }, class: delivery.ClassDestination, text: "check host and port"},
 		{name: "a wrong password", config: func(c *rabbitmq.Config) { c.Password = secret.New("wr0ng-p4ssw0rd") }, class: delivery.ClassDestination, text: "check username, password"},
 		{name: "a vhost that does not exist", config: func(c *rabbitmq.Config) { c.Vhost = "nowhere" }, class: delivery.ClassDestination, text: "check vhost"},
 		{name: "a declaration that does not fit", config: func(c *rabbitmq.Config) {

@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// target is where to connect and as whom.
+// target is the address of the broker, with the credentials and the vhost.
 type target struct {
 	host, port         string
 	username, password string
@@ -32,7 +32,7 @@ func (c Config) target() (target, error) {
 			return t, err
 		}
 		if c.TLS != nil && !t.encrypted {
-			return t, field.Errorf("tls", "is of no use with an amqp:// url: write amqps://, or take tls out")
+			return t, field.Errorf("tls", "has no effect with an amqp:// url: write amqps://, or take tls out")
 		}
 	}
 	t.host = cmp.Or(t.host, defaultHost)
@@ -54,7 +54,7 @@ func (t *target) parse(raw string) error {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil: // its text holds the URL
-		return field.Errorf("url", "is no URL: write amqp://user:password@host:5672/vhost, with %%40 for @, %%3A for : and %%2F for / in any part")
+		return field.Errorf("url", "is not a URL: write amqp://user:password@host:5672/vhost, with %%40 for @, %%3A for : and %%2F for / in any part")
 	case u.Scheme != "amqp" && u.Scheme != "amqps":
 		return field.Errorf("url", "must begin with amqp:// or amqps://")
 	case u.RawQuery != "" || u.Fragment != "":

@@ -55,7 +55,7 @@ func (c Config) security() error {
 			errs = append(errs, field.Errorf("auth", "external shows a certificate: set tls.cert_file and tls.key_file, or auth: %s", AuthPlain))
 		}
 		if c.Username != "" {
-			errs = append(errs, field.Errorf("username", "is of no use with auth: external, where the certificate says who we are: take it out"))
+			errs = append(errs, field.Errorf("username", "has no effect with auth: external, where the certificate is the identity: take it out"))
 		}
 	}
 	return errors.Join(errs...)

@@ -11,7 +11,7 @@ import (
 // batch is one call of DeliverBatch.
 type batch struct {
 	h    *Handler
-	errs []error // as they came, by event
+	errs []error // by event
 }
 
 // run sends all groups and enters what became of them.
@@ -43,7 +43,7 @@ type sent struct {
 	replies     []*goredis.Cmd
 }
 
-// runOne sends everything to one server, in one go.
+// runOne sends everything to one server at once.
 func (b *batch) runOne(ctx context.Context, l *lane, all []group) {
 	pipe := l.client.Pipeline()
 	sending := make([]sent, len(all))
@@ -163,7 +163,7 @@ func (b *batch) readEach(s sent) (lost error) {
 	return lost
 }
 
-// check looks at what Redis says of an event that it has taken: the id of an
+// check looks at the answer for an event that Redis has taken: the id of an
 // entry, or the number of subscribers.
 func (b *batch) check(reply any) error {
 	switch v := reply.(type) {
@@ -246,8 +246,7 @@ func (b *batch) failAll(commands []command, err error) {
 	}
 }
 
-// answers turns what happened into what DeliverBatch returns. Events that failed
-// alike share one error.
+// answers returns the errors of DeliverBatch. Events that failed alike share one.
 func (b *batch) answers(ctx context.Context) []error {
 	failed := false
 	var last, answer error

@@ -29,8 +29,8 @@ const (
 )
 
 // DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
-// of the events, through an outage too. The timeout is for a handler that does not keep to
-// its own.
+// of the events, through an outage too. The timeout is for a handler that exceeds
+// its own timeouts.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Batch: 1000, Timeout: time.Minute}
 }
@@ -39,9 +39,9 @@ func DefaultLane() delivery.Lane {
 // Fields marked "template" are templates over the event: .Event, .Payload and
 // .Headers.
 type Config struct {
-	// URL is where one server is: redis://user:password@host:6379/0, or rediss://
+	// URL is the address of one server: redis://user:password@host:6379/0, or rediss://
 	// for TLS. Either URL or Addresses is required.
-	URL secret.String `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"Where one server is: redis://user:password@host:6379/0, or rediss:// for TLS. Either this or addresses."`
+	URL secret.String `json:"url,omitzero" yaml:"url,omitempty" jsonschema_description:"Address of one server: redis://user:password@host:6379/0, or rediss:// for TLS. Either this or addresses."`
 	// Addresses are host or host:port: one server, or some nodes of a Cluster, or
 	// the Sentinels. The default port is 6379, for Sentinels 26379.
 	Addresses []string `json:"addresses,omitempty" yaml:"addresses,omitempty" jsonschema_description:"One server, or some nodes of a cluster, or the sentinels, as host:port. 6379 is the default port, 26379 for sentinels."`
@@ -53,7 +53,7 @@ type Config struct {
 	SentinelPassword secret.String `json:"sentinel_password,omitzero" yaml:"sentinel_password,omitempty" jsonschema_description:"Password of the sentinels themselves."`
 	// Cluster says that Addresses are nodes of a Redis Cluster.
 	Cluster bool `json:"cluster,omitempty" yaml:"cluster,omitempty" jsonschema_description:"The addresses are nodes of a Redis Cluster."`
-	// Username and Password say who we are. Without a Username it is the user
+	// Username and Password are those of the ACL user; the default user is
 	// "default".
 	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"ACL user; the user default where there is only a password."`
 	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password, best as ${env:NAME} or ${file:PATH}."`
@@ -69,22 +69,22 @@ type Config struct {
 	// Either Stream or Channel is required.
 	Stream string `json:"stream,omitempty" yaml:"stream,omitempty" jsonschema_description:"Template of the stream's key, for XADD. Either this or channel."`
 	// Channel is the channel that events are published to (template). Redis keeps
-	// nothing of them: who does not listen at that moment never gets them.
-	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Template of the channel, for PUBLISH. Redis keeps nothing: who does not listen at that moment never gets the event."`
+	// none of them: a consumer that does not listen at that moment never gets them.
+	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Template of the channel, for PUBLISH. Redis keeps no message: a consumer that does not listen at that moment never gets the event."`
 	message.Config
 	// PayloadField is the field of a stream's entry that holds the body; the
 	// default is "payload".
 	PayloadField string `json:"payload_field,omitempty" yaml:"payload_field,omitempty" jsonschema_description:"Field of a stream's entry that holds the body; payload by default."`
 	// MaxLen has the stream keep about this many entries, the newest ones, whether
-	// or not somebody has read the others. 0 keeps all.
+	// or not a consumer has read the others. 0 keeps all.
 	MaxLen int64 `json:"max_len,omitempty" yaml:"max_len,omitempty" jsonschema_description:"Keep about this many entries of the stream and drop older ones, read or not. 0, the default, keeps all."`
 	// WaitReplicas is how many replicas must have an event, besides the primary,
-	// before it counts as delivered. The default is 0.
+	// before the event counts as delivered. The default is 0.
 	WaitReplicas int `json:"wait_replicas,omitempty" yaml:"wait_replicas,omitempty" jsonschema_description:"Replicas that must have an event before it is delivered (WAIT); 0 by default. Not with a cluster or a channel."`
-	// WaitTimeout bounds the wait for them; the default is 1s.
+	// WaitTimeout bounds the wait for the replicas; the default is 1s.
 	WaitTimeout time.Duration `json:"wait_timeout,omitempty" yaml:"wait_timeout,omitempty" jsonschema_description:"Longest wait for wait_replicas. 1s by default."`
-	// RequireSubscribers makes an event that nobody has listened to a failure.
-	RequireSubscribers bool `json:"require_subscribers,omitempty" yaml:"require_subscribers,omitempty" jsonschema_description:"With channel: an event that nobody listened to is not delivered. Not with a cluster, which does not count."`
+	// RequireSubscribers makes an event without a subscriber a failure.
+	RequireSubscribers bool `json:"require_subscribers,omitempty" yaml:"require_subscribers,omitempty" jsonschema_description:"With channel: an event that no subscriber received is not delivered. Not with a cluster, which does not count subscribers."`
 	// MaxMessageBytes is the largest event, fields and all; the default is
 	// 536870912. It should not be above the server's proto-max-bulk-len.
 	MaxMessageBytes int `json:"max_message_bytes,omitempty" yaml:"max_message_bytes,omitempty" jsonschema_description:"Largest event in bytes; at most the server's proto-max-bulk-len. 536870912 by default."`
@@ -112,8 +112,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Within returns how long a batch may take until the handler gives up on it: all timeouts
-// together, that for replicas where they are waited for.
+// Within returns how long a batch may take before the handler gives up on it: all timeouts
+// together, WaitTimeout only with WaitReplicas.
 func (c Config) Within() time.Duration {
 	c = c.WithDefaults()
 	return c.ConnectTimeout + c.WriteTimeout + c.ReadTimeout + c.waitTimeout()

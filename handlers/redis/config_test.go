@@ -23,7 +23,7 @@ func TestMistakes(t *testing.T) {
 	}{
 		"nothing":        {func(c *Config) { *c = Config{} }, []string{"url: missing", "stream: missing"}},
 		"both":           {func(c *Config) { c.Addresses = []string{"a"}; c.Channel = "x" }, []string{"addresses: url is set too", "channel: stream is set too"}},
-		"not a URL":      {url("redis://u:" + key + "%zz@h"), []string{"url: is no URL"}},
+		"not a URL":      {url("redis://u:" + key + "%zz@h"), []string{"url: is not a URL"}},
 		"another scheme": {url("http://u:" + key + "@h"), []string{"url: must begin with", "password: would be readable"}},
 		"no host":        {url("redis://"), []string{"url: names no host"}},
 		"options":        {url("redis://h?db=1"), []string{"url: must not have options"}},
@@ -43,7 +43,7 @@ func TestMistakes(t *testing.T) {
 		}, []string{"sentinel_master: a cluster has no"}},
 		"sentinel password": {func(c *Config) { c.SentinelUsername = "u" }, []string{"sentinel_master: missing", "sentinel_password: missing"}},
 		"channel":           {func(c *Config) { c.Stream, c.Channel, c.MaxLen, c.Format = "", "c", 1, message.CloudEventsBinary }, []string{"format: a channel's messages", "max_len: is for streams"}},
-		"stream":            {func(c *Config) { c.RequireSubscribers, c.WaitTimeout = true, 1 }, []string{"require_subscribers: is for channels", "wait_timeout: is of no use", "wait_timeout: must be 1ms"}},
+		"stream":            {func(c *Config) { c.RequireSubscribers, c.WaitTimeout = true, 1 }, []string{"require_subscribers: is for channels", "wait_timeout: has no effect", "wait_timeout: must be 1ms"}},
 		"template":          {func(c *Config) { c.Stream = "{{ .Nope" }, []string{"stream: "}},
 		"field":             {func(c *Config) { c.PayloadField = "id" }, []string{"payload_field: is the name"}},
 		"limits": {func(c *Config) {

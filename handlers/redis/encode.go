@@ -12,10 +12,9 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// fieldName returns the name that a stream's entry has for a header. What the form
-// "payload" tells about an event has short names here: nothing else is in an
-// entry that it would have to be kept apart from, but the event's own headers,
-// and those give way.
+// fieldName returns the name that a stream's entry has for a header. The headers of
+// the form "payload" have short names here: an entry holds nothing else to keep
+// them apart from, but the event's own headers, and those give way.
 func fieldName(header string) string {
 	switch header {
 	case message.HeaderID:
@@ -86,7 +85,7 @@ func newEncoder(cfg Config) (*encoder, error) {
 }
 
 // taken reports whether an event's own header may not be a field of that name, in any spelling,
-// because readers would take it for ours: the body, or what fieldName makes. Some of those names are
+// because readers would take it for notifyd's: the body, or the names of fieldName. Some of those names are
 // attributes of CloudEvents as well, which an event cannot choose.
 func (e *encoder) taken(name string) bool {
 	switch strings.ToLower(name) {
@@ -189,4 +188,4 @@ type contentError struct{ error }
 
 func (e *contentError) Unwrap() error { return e.error }
 
-var errNoSubscribers = errors.New("nobody listens to the channel (require_subscribers)")
+var errNoSubscribers = errors.New("the channel has no subscriber (require_subscribers)")

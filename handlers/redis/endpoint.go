@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// endpoint is where Redis is and who we are, out of the URL or the other fields.
+// endpoint is the address of Redis and the user, from the URL or the other fields.
 type endpoint struct {
 	addresses []string // host:port
 	username  string
@@ -55,7 +55,7 @@ func (e *endpoint) readURL(c Config) error {
 	const want = "redis://user:password@host:6379/0" //nolint:gosec // an example, and no credentials
 	u, err := url.Parse(c.URL.Reveal())
 	if err != nil {
-		return field.Errorf("url", "is no URL: write %s, with %%40 for an @ in the password and so on", want)
+		return field.Errorf("url", "is not a URL: write %s, with %%40 for an @ in the password and so on", want)
 	}
 	var errs []error
 	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	// errReplicas says that the primary has the events and is alone with them.
+	// errReplicas says that only the primary has the events.
 	errReplicas = errors.New("not enough replicas have it")
 	// errConfused says that an answer is not what was asked for.
 	errConfused = errors.New("the server gave an answer that does not fit the question")
@@ -48,15 +48,14 @@ func code(err error) string {
 
 // scope is what an error can be about.
 type scope struct {
-	// own: the key or channel was made of the event, so that what is wrong with
-	// it is this event's alone.
+	// own: the key or channel was made of the event, so that a fault of it is
+	// this event's alone.
 	own bool
 	// alone: no other event was sent that could be meant.
 	alone bool
 }
 
-// classify marks err with whose fault it is. It is the one place where that is
-// decided.
+// classify marks err with the party at fault. Nothing else decides that.
 func classify(err error, at scope) error {
 	own, alone := at.own, at.alone
 	switch {
@@ -73,8 +72,8 @@ func classify(err error, at scope) error {
 			return err
 		}
 	case "NOPERM":
-		// The same code says that a command is not ours to use, which is nothing
-		// that an event could help. Of keys and channels it says "access".
+		// The same code says that the user may not run a command, which no event
+		// can cure. Of keys and channels it says "access".
 		if own && strings.Contains(err.Error(), "access") {
 			return err
 		}
@@ -116,10 +115,10 @@ func (h *Handler) answer(ctx context.Context, err error, events int) error {
 	}
 }
 
-// describe says what went wrong and what to do about it.
+// describe returns the failure and its cure.
 func (h *Handler) describe(err error) error {
 	text := err.Error()
-	// Redis repeats what it has not understood, and that can be a payload.
+	// Redis repeats the arguments of a command that it does not know: a payload, perhaps.
 	text, _, cut := strings.Cut(text, ", with args beginning with:")
 	if code(err) != "" && h.encoder.fixed != "" {
 		// A name made of a payload does not belong into logs.
@@ -178,7 +177,7 @@ func (h *Handler) cure(err error) string {
 	case errors.As(err, &record):
 		return " (the port does not speak TLS: check the port, or take tls out)"
 	case errors.Is(err, errReplicas):
-		return " (the primary has it, so it will come again; check its replicas, or raise wait_timeout)"
+		return " (the primary has the event, so it will come again; check the replicas, or raise wait_timeout)"
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return " (the server has closed the connection; it does so when it stops, and when it has more than maxclients)"
 	case errors.Is(err, errConnectTimeout), !errors.As(err, &timeout) || !timeout.Timeout():
@@ -194,7 +193,7 @@ func (h *Handler) cure(err error) string {
 func (*Handler) replyCure(code string, err error) string {
 	switch code {
 	case "ERR":
-		// What is said to those who have not said who they are, and send a lot.
+		// Redis says so to a client that sends a lot without authentication.
 		if strings.Contains(err.Error(), "unauthenticated") {
 			return " (set password)"
 		}
@@ -203,7 +202,7 @@ func (*Handler) replyCure(code string, err error) string {
 		}
 		return ""
 	case "WRONGTYPE":
-		return " (what is under that key is no stream: rename one of them)"
+		return " (the key holds something other than a stream: rename one of them)"
 	case "OOM":
 		return " (the server is full: raise maxmemory, or keep less with max_len)"
 	case "MISCONF":

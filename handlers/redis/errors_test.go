@@ -47,8 +47,8 @@ func faults(addr string) []fault {
 	}
 	const event, destination = delivery.ClassEvent, delivery.ClassDestination
 	return []fault{
-		{"the key is no stream", []string{"set o:x 1"}, []string{"del o:x"}, to("o:x"), destination, false, "WRONGTYPE"},
-		{"the key of one event is no stream", []string{"set o:order.created 1"}, []string{"del o:order.created"}, to(own), event, false, "WRONGTYPE"},
+		{"the key is not a stream", []string{"set o:x 1"}, []string{"del o:x"}, to("o:x"), destination, false, "WRONGTYPE"},
+		{"the key of one event is not a stream", []string{"set o:order.created 1"}, []string{"del o:order.created"}, to(own), event, false, "WRONGTYPE"},
 		{"the server is full", []string{"config set maxmemory 1"}, []string{"config set maxmemory 0"}, nil, destination, false, "raise maxmemory"},
 		{"too few replicas", []string{"config set min-replicas-to-write 1"}, []string{"config set min-replicas-to-write 0"}, nil, destination, false, "NOREPLICAS"},
 		{"a replica", []string{"replicaof 127.0.0.1 1"}, []string{"replicaof no one"}, nil, destination, false, "READONLY"},
@@ -60,13 +60,13 @@ func faults(addr string) []fault {
 		{"a key that is not ours", nil, nil, to("other"), destination, false, "NOPERM"},
 		{"the key of one event is not ours", nil, nil, to("other{{ .Event.ID }}"), event, false, "NOPERM"},
 		{"a command that is not ours", []string{"acl setuser ann -xadd"}, []string{"acl setuser ann +xadd"}, to(own), destination, false, "allow it"},
-		{"nobody listens", []string{"acl setuser ann +publish &*"}, []string{"acl setuser ann -publish"}, func(c *Config) {
+		{"no subscriber", []string{"acl setuser ann +publish &*"}, []string{"acl setuser ann -publish"}, func(c *Config) {
 			c.Stream, c.Channel, c.RequireSubscribers = "", "c", true
-		}, destination, false, "nobody listens"},
+		}, destination, false, "no subscriber"},
 		{"too large", nil, nil, func(c *Config) { c.MaxMessageBytes = 1024; c.Stream = strings.Repeat("s", 2000) }, event, true, "max_message_bytes"},
 		{"no such database", nil, nil, and(plain, func(c *Config) { c.Database = 99 }), destination, false, "DB index is out of range"},
 		{"no TLS there", nil, nil, func(c *Config) { c.URL, c.ConnectTimeout = secret.New("rediss://"+addr), 2*time.Second }, destination, false, "speak TLS"},
-		{"nobody there", nil, nil, func(c *Config) { c.URL = secret.New("redis://localhost:1") }, destination, false, "refused"},
+		{"no server", nil, nil, func(c *Config) { c.URL = secret.New("redis://localhost:1") }, destination, false, "refused"},
 	}
 }
 

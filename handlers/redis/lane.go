@@ -17,7 +17,7 @@ import (
 // background once a second, and a lane does not live that long.
 const poolSize = 8
 
-// clusterRedirects is how many times a Cluster may send us on to another node.
+// clusterRedirects is how many times a Cluster may redirect a command to another node.
 const clusterRedirects = 3
 
 // lane is a client for one batch at a time. go-redis itself does not look at a
@@ -39,7 +39,7 @@ type lane struct {
 
 func newLane(ctx context.Context, h *Handler) *lane {
 	l := &lane{cfg: h.cfg, tls: h.tls, cluster: h.cfg.Cluster, conns: make(map[*conn]struct{})}
-	// It lives longer than the delivery that needed it first.
+	// The lane outlives the delivery that needed it first.
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.client = goredis.NewUniversalClient(&goredis.UniversalOptions{
 		Addrs:            h.at.addresses,
@@ -50,7 +50,7 @@ func newLane(ctx context.Context, h *Handler) *lane {
 		Username:         h.at.username,
 		Password:         h.at.password.Reveal(),
 		DB:               h.at.database,
-		// The third version would let servers send what nobody has asked for.
+		// With the third version servers send messages that no command has asked for.
 		Protocol: 2,
 		// A name and a version for CLIENT LIST would need the right to set them.
 		DisableIdentity: true,
@@ -59,7 +59,7 @@ func newLane(ctx context.Context, h *Handler) *lane {
 		MaxRetries:       -1,
 		DialerRetries:    1,
 		MaxRedirects:     clusterRedirects,
-		DialTimeout:      2 * h.cfg.ConnectTimeout, // ours comes first, and says its name
+		DialTimeout:      2 * h.cfg.ConnectTimeout, // connect_timeout ends first, and is named in its error
 		WriteTimeout:     h.cfg.WriteTimeout,
 		ReadTimeout:      h.cfg.ReadTimeout + h.cfg.waitTimeout(),
 		PoolSize:         poolSize,
@@ -83,7 +83,7 @@ func (l *lane) dial(ctx context.Context, network, addr string) (net.Conn, error)
 		conf := l.tls.Clone()
 		if conf.ServerName == "" {
 			if conf.ServerName, _, err = net.SplitHostPort(addr); err != nil {
-				_ = raw.Close() // nobody has used it
+				_ = raw.Close() // not used yet
 				return nil, err
 			}
 		}
@@ -97,7 +97,7 @@ func (l *lane) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dead {
-		_ = raw.Close() // nobody has used it
+		_ = raw.Close() // not used yet
 		return nil, net.ErrClosed
 	}
 	l.conns[c] = struct{}{}
@@ -106,7 +106,7 @@ func (l *lane) dial(ctx context.Context, network, addr string) (net.Conn, error)
 
 var errConnectTimeout = errors.New("connect_timeout is over")
 
-// dialError adds what the library leaves out.
+// dialError adds the address, which the library leaves out.
 func dialError(ctx context.Context, addr string, err error) error {
 	if errors.Is(context.Cause(ctx), errConnectTimeout) {
 		err = errConnectTimeout
@@ -132,7 +132,7 @@ func (l *lane) abort() {
 	l.conns = nil
 	l.mu.Unlock()
 	for c := range conns {
-		_ = c.raw.Close() // whoever uses it learns of it
+		_ = c.raw.Close() // its user gets the error
 	}
 }
 

@@ -4,12 +4,12 @@
 // An event for a stream is delivered once the primary has answered XADD with the
 // entry's id. Whether it then survives is up to the server: with appendfsync
 // everysec a crash loses up to a second of acknowledged entries, and a failover
-// loses what the new primary had not got yet. [Config.WaitReplicas] narrows the
+// loses what the new primary had not received yet. [Config.WaitReplicas] narrows the
 // second case and does not close it: Redis may still promote a replica that
 // lacks the entry.
 //
-// An event for a channel is delivered once Redis has taken the message, also if
-// nobody listens: Redis keeps nothing of it. [Config.RequireSubscribers] makes
+// An event for a channel is delivered once Redis has taken the message, also
+// without a subscriber: Redis does not keep it. [Config.RequireSubscribers] makes
 // that a failure.
 //
 // Redis does not drop duplicates. An entry holds the event's id in the field
@@ -91,11 +91,11 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 //   - [delivery.Permanent]: no command can be made of this event, or it is too
 //     large.
 //   - [delivery.Unavailable]: Redis cannot be reached, does not answer in time,
-//     or refuses to write for now or for us; what is to be done is said.
-//   - any other: what is under the key that was made of this event is no stream,
-//     or not ours to write to, or nobody listens to the channel made of it.
-//   - ctx's cause, if ctx was done first. What was under way may be added all the
-//     same.
+//     or refuses to write for now or for this user; the error names the cure.
+//   - any other: the key made of this event does not hold a stream, or this user
+//     may not write to it, or the channel made of it has no subscriber.
+//   - ctx's cause, if ctx was done first. Events that were under way may be
+//     added all the same.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
 	if ctx.Err() != nil {
 		return slices.Repeat([]error{fmt.Errorf("redis: %w", context.Cause(ctx))}, len(events))
@@ -131,7 +131,7 @@ func (h *Handler) Close() error {
 }
 
 // release keeps a lane for later, unless something has gone wrong with it: a new
-// one costs a connection, and looks again for who is the primary.
+// one costs a connection, and finds the current primary.
 func (h *Handler) release(l *lane) {
 	if l.broken || !h.idle.Put(l) {
 		l.close()

@@ -147,7 +147,7 @@ func TestPublish(t *testing.T) {
 	for name, want := range map[string]string{"x": "unavailable", "{{ .Event.ID }}": "event"} {
 		for _, err := range open(t, place.URL, channel(place.Name+name), required).DeliverBatch(t.Context(), events(1, 2)) {
 			wantClass(t, err, want)
-			mustContain(t, err, "nobody listens")
+			mustContain(t, err, "no subscriber")
 		}
 	}
 }
@@ -192,7 +192,7 @@ func TestOrderAfterARefusal(t *testing.T) {
 	all[25].Payload = json.RawMessage(`"` + strings.Repeat("x", 2<<20) + `"`)
 	do(t, cl, "config", "set", "proto-max-bulk-len", "1mb")
 	for _, err := range h.DeliverBatch(t.Context(), all) {
-		wantClass(t, err, "unavailable") // nobody can tell which event it is
+		wantClass(t, err, "unavailable") // the event at fault is unknown
 	}
 	if got := written(t, cl, "s"); len(got) != 0 {
 		t.Errorf("%d events of a batch that was refused are there: %d", len(got), got)
@@ -350,7 +350,7 @@ func TestCluster(t *testing.T) {
 	if got := written(t, clients[0], "sk2"); !slices.Equal(got, []int64{2, 9, 16, 23, 30, 37, 44, 51}) {
 		t.Errorf("sk2 has %d", got)
 	}
-	// Who does not know that it is a cluster is told so.
+	// Without cluster: true the error says that it is a cluster.
 	err := open(t, "redis://"+addrs[0], func(c *Config) { c.Stream = "sk1" }).Deliver(t.Context(), events(1)[0])
 	wantClass(t, err, "unavailable")
 	mustContain(t, err, "MOVED", "cluster: true")

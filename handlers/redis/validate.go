@@ -85,7 +85,7 @@ func (c Config) form() error {
 		wrong("wait_replicas", "works with one server or with sentinels: take it out, and set min-replicas-to-write on the servers")
 	}
 	if c.WaitTimeout != 0 && c.WaitReplicas == 0 {
-		wrong("wait_timeout", "is of no use without wait_replicas: take it out")
+		wrong("wait_timeout", "has no effect without wait_replicas: take it out")
 	}
 	return errors.Join(errs...)
 }

@@ -27,7 +27,7 @@ const (
 	maxMarkdownText = 12_000 // of all markdown blocks together
 )
 
-// blockTypes are the types of blocks that there are.
+// blockTypes are the known types of blocks.
 func blockTypes() []string {
 	return []string{
 		"actions", "alert", "auth_provider", "call", "card", "carousel", "container", "context", "context_actions",
@@ -36,7 +36,7 @@ func blockTypes() []string {
 	}
 }
 
-// block is what is checked of a block. Texts are objects in some blocks and
+// block holds the checked parts of a block. Texts are objects in some blocks and
 // strings in others.
 type block struct {
 	Type     string            `json:"type"`
@@ -48,9 +48,8 @@ type block struct {
 	AltText  string            `json:"alt_text"`
 }
 
-// parseBlocks takes a JSON array of blocks apart and checks it: by the limits
-// of Block Kit, and by what the library can read. The error does not repeat the
-// text.
+// parseBlocks takes a JSON array of blocks apart and checks it: by the limits of
+// Block Kit, and by the library's types. The error does not repeat the text.
 func parseBlocks(text string) ([]json.RawMessage, error) {
 	blocks, err := splitBlocks(text)
 	if err != nil {
@@ -88,9 +87,9 @@ func splitBlocks(text string) ([]json.RawMessage, error) {
 	if err := json.Unmarshal(data, &blocks); err != nil {
 		if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
 			line := 1 + strings.Count(text[:min(int(bad.Offset), len(text))], "\n")
-			return nil, fmt.Errorf("is no valid JSON (near line %d): write values as {{ json .Payload.x }}, and no comma after the last one", line)
+			return nil, fmt.Errorf("is not valid JSON (near line %d): write values as {{ json .Payload.x }}, and no comma after the last one", line)
 		}
-		return nil, errors.New("is no JSON array of blocks: write [ {...}, {...} ]")
+		return nil, errors.New("is not a JSON array of blocks: write [ {...}, {...} ]")
 	}
 	if len(blocks) > maxBlocks {
 		return nil, fmt.Errorf("has %d blocks: Slack takes %d", len(blocks), maxBlocks)
@@ -113,13 +112,13 @@ func checkBlock(raw json.RawMessage, ids map[string]bool) (markdown int, err err
 		if bad, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && bad.Field != "" {
 			return 0, fmt.Errorf("%q has the wrong type", bad.Field)
 		}
-		return 0, errors.New("it is no JSON object")
+		return 0, errors.New("it is not a JSON object")
 	}
 	if err := checkType(b.Type); err != nil {
 		return 0, err
 	}
 	if b.ID != "" && ids[b.ID] {
-		return 0, errors.New("its block_id is that of another block: take it out, or write another")
+		return 0, errors.New("its block_id is that of another block: take it out, or choose another")
 	}
 	ids[b.ID] = true
 	if err := within("block_id", b.ID, maxBlockID); err != nil {
@@ -139,7 +138,7 @@ func checkBlock(raw json.RawMessage, ids map[string]bool) (markdown int, err err
 	case "markdown":
 		var text string
 		if json.Unmarshal(b.Text, &text) != nil || text == "" {
-			return 0, errors.New("text is missing or no string")
+			return 0, errors.New("text is missing or not a string")
 		}
 		return utf8.RuneCountInString(text), nil
 	default:
@@ -171,13 +170,13 @@ func checkSection(b block) error {
 func checkTextObject(name string, raw json.RawMessage, limit int) error {
 	var t struct{ Type, Text string }
 	if len(raw) == 0 || json.Unmarshal(raw, &t) != nil {
-		return fmt.Errorf(`%s is missing or no text object: write {"type": "mrkdwn", "text": ...}`, name)
+		return fmt.Errorf(`%s is missing or not a text object: write {"type": "mrkdwn", "text": ...}`, name)
 	}
 	if t.Type != "mrkdwn" && t.Type != "plain_text" {
 		return fmt.Errorf("%s.type is neither mrkdwn nor plain_text", name)
 	}
 	if t.Text == "" {
-		return fmt.Errorf("%s.text is empty: Slack wants a character at least", name)
+		return fmt.Errorf("%s.text is empty: Slack requires a character at least", name)
 	}
 	return within(name+".text", t.Text, limit)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Check asks Slack whose token it is (auth.test). Of a webhook nothing can be asked:
-// it looks whether the server answers. It implements delivery.Checker.
+// Check tests the token (auth.test). A webhook has no such test: Check then looks
+// whether the server answers. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	if h.closed.Load() {
 		return errClosed

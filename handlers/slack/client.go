@@ -15,7 +15,7 @@ import (
 
 // This file alone knows the library, whose versions break often.
 
-// poster posts a message, or looks whether it could, and tells what came of it.
+// poster posts a message, or looks whether it could, and returns the answer.
 type poster interface {
 	post(ctx context.Context, m *message) *answer
 	check(ctx context.Context) *answer
@@ -32,12 +32,12 @@ func (p *apiPoster) post(ctx context.Context, m *message) *answer {
 	client := slackgo.New(p.token, slackgo.OptionAPIURL(p.url), slackgo.OptionHTTPClient(a.client(p.http)))
 	_, ts, err := client.PostMessageContext(ctx, m.channel, p.options(m)...)
 	a.judge(err)
-	// An answer without "ok" and without "error" is no error to the library.
+	// An answer without "ok" and without "error" is not an error to the library.
 	a.ok = err == nil && ts != ""
 	return a
 }
 
-// judge takes what the library says of an answer.
+// judge takes the library's judgement of an answer.
 func (a *answer) judge(err error) {
 	if refusal, ok := errors.AsType[slackgo.SlackErrorResponse](err); ok {
 		a.code = refusal.Err
@@ -66,7 +66,7 @@ func (*apiPoster) options(m *message) []slackgo.MsgOption {
 		add(*m.unfurlLinks, slackgo.MsgOptionEnableLinkUnfurl())
 		add(!*m.unfurlLinks, slackgo.MsgOptionDisableLinkUnfurl())
 	}
-	// Slack shows previews of media unless it is told not to.
+	// Slack shows previews of media unless a message forbids them.
 	add(m.unfurlMedia != nil && !*m.unfurlMedia, slackgo.MsgOptionDisableMediaUnfurl())
 	return options
 }
@@ -102,11 +102,11 @@ func isOK(body []byte) bool {
 	return strings.TrimSpace(string(body)) == "ok" || json.Unmarshal(body, &said) == nil && said.OK
 }
 
-// rawBlock is a block as it was written: the library's own types would drop
-// what they do not know.
+// rawBlock is a block as it was written: the library's own types would drop unknown
+// fields.
 type rawBlock struct{ json.RawMessage }
 
-// BlockType and ID implement slackgo.Block; nobody asks for them when posting.
+// BlockType and ID implement slackgo.Block; posting does not use them.
 func (rawBlock) BlockType() slackgo.MessageBlockType { return "" }
 
 // ID implements slackgo.Block.
@@ -120,7 +120,7 @@ func asBlocks(raw []json.RawMessage) []slackgo.Block {
 	return all
 }
 
-// readable reports what the library cannot read in a block.
+// readable returns an error for a block that the library cannot read.
 func readable(raw json.RawMessage) error {
 	var b slackgo.Blocks
 	err := json.Unmarshal([]byte("["+string(raw)+"]"), &b)

@@ -13,13 +13,13 @@ import (
 const (
 	// defaultAPIURL is where the methods of Slack's Web API are.
 	defaultAPIURL = "https://slack.com/api/"
-	// defaultRequestTimeout is far above what Slack takes to answer, a few
+	// defaultRequestTimeout is far above the time of an answer of Slack, a few
 	// hundred milliseconds.
 	defaultRequestTimeout = 15 * time.Second
 )
 
-// DefaultLane is how a relay best calls the handler: one message at a time is what one
-// channel takes anyway, and keeps them in order. The timeout has room for the turns that
+// DefaultLane is how a relay best calls the handler: one channel takes no more than one
+// message at a time, and that keeps them in order. The timeout has room for the turns that
 // deliveries wait for.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
@@ -31,8 +31,8 @@ type Config struct {
 	// Token is the bot token of the app, "xoxb-...". Set it, or WebhookURL.
 	Token secret.String `json:"token,omitzero" yaml:"token,omitempty" jsonschema_description:"Bot token of the app (xoxb-...), best as ${env:NAME} or ${file:PATH}. Set it, or webhook_url."`
 	// WebhookURL is the URL of an incoming webhook, which stands for one channel.
-	// It is a secret: whoever knows it can post.
-	WebhookURL secret.String `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, in place of token and channel. Whoever knows it can post."`
+	// It is a secret: the URL alone is enough to post.
+	WebhookURL secret.String `json:"webhook_url,omitzero" yaml:"webhook_url,omitempty" jsonschema_description:"URL of an incoming webhook, in place of token and channel. A secret: the URL alone is enough to post."`
 	// Channel is the id of the channel, or its name (template). An id goes on
 	// working when the channel is renamed. Required with Token.
 	Channel string `json:"channel,omitempty" yaml:"channel,omitempty" jsonschema_description:"Template of the channel: its id (C0123456789), which outlives a renaming, or its name. Required with token."`
@@ -45,11 +45,11 @@ type Config struct {
 	Blocks string `json:"blocks,omitempty" yaml:"blocks,omitempty" jsonschema_description:"Template of a JSON array of Block Kit blocks. Write values as {{ json .Payload.x }}."`
 	// RawValues leaves &, < and > in values of the event as they are, in Text
 	// and Blocks. The default escapes them, so that a value is shown and not
-	// understood: "<!channel>" in a payload would call everybody.
+	// interpreted: "<!channel>" in a payload would notify everybody.
 	RawValues bool `json:"raw_values,omitempty" yaml:"raw_values,omitempty" jsonschema_description:"Leave &, < and > in values of the event as they are. By default they are escaped, so that a value can neither make links nor mention anybody."`
-	// ThreadTS is the timestamp of the message to reply to (template). Where it
-	// yields "", the message starts no thread.
-	ThreadTS string `json:"thread_ts,omitempty" yaml:"thread_ts,omitempty" jsonschema_description:"Template of the timestamp of the message to reply to, such as 1700000000.000100. Nothing is no thread."`
+	// ThreadTS is the timestamp of the message to reply to (template). With an empty
+	// result the message starts no thread.
+	ThreadTS string `json:"thread_ts,omitempty" yaml:"thread_ts,omitempty" jsonschema_description:"Template of the timestamp of the message to reply to, such as 1700000000.000100. Without one the message starts no thread."`
 	// UnfurlLinks and UnfurlMedia say whether Slack shows previews of links to
 	// pages and to media; nil is Slack's own default.
 	UnfurlLinks *bool `json:"unfurl_links,omitempty" yaml:"unfurl_links,omitempty" jsonschema_description:"Whether Slack shows previews of linked pages; Slack's own choice by default."`
@@ -60,11 +60,11 @@ type Config struct {
 	IconEmoji string `json:"icon_emoji,omitempty" yaml:"icon_emoji,omitempty" jsonschema_description:"Template of the sender's emoji, such as :package:. Needs the scope chat:write.customize."`
 	IconURL   string `json:"icon_url,omitempty" yaml:"icon_url,omitempty" jsonschema_description:"Template of the URL of the sender's picture. Needs the scope chat:write.customize."`
 
-	// APIURL is where the Web API is; the default is https://slack.com/api/.
-	APIURL string `json:"api_url,omitempty" yaml:"api_url,omitempty" jsonschema_description:"Where the Web API is: https://slack.com/api/ by default, https://slack-gov.com/api/ for GovSlack, or a gateway of your own."`
+	// APIURL is the URL of the Web API; the default is https://slack.com/api/.
+	APIURL string `json:"api_url,omitempty" yaml:"api_url,omitempty" jsonschema_description:"URL of the Web API: https://slack.com/api/ by default, https://slack-gov.com/api/ for GovSlack, or a gateway of your own."`
 	// TLS is for a gateway with a certificate of its own; nil is the system's
 	// authorities.
-	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Whom to trust and who we are, where a gateway or proxy has certificates of its own."`
+	TLS *tlsconf.Config `json:"tls,omitempty" yaml:"tls,omitempty" jsonschema_description:"Which certificates to trust and to show, where a gateway or proxy has its own."`
 	// RequestTimeout bounds one request, connecting included. The default is 15s.
 	RequestTimeout time.Duration `json:"request_timeout,omitempty" yaml:"request_timeout,omitempty" jsonschema_description:"Longest time for one request, connecting included; below timeout. 15s by default."`
 }
@@ -78,5 +78,5 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Within returns how long one request may take until the handler gives up on it.
+// Within returns how long one request may take before the handler gives up on it.
 func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }

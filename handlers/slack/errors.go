@@ -16,27 +16,26 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// fault says what a refusal is about.
+// fault is the subject of a refusal.
 type fault uint8
 
 const (
 	faultUnknown     fault = iota // suspected to be the event's
-	faultMessage                  // text, blocks and what else is in a message
-	faultChannel                  // the channel, or what may be done in it
+	faultMessage                  // text, blocks and other parts of a message
+	faultChannel                  // the channel, or the rights in it
 	faultThread                   // the message to reply to
-	faultDestination              // our credentials, or Slack itself
+	faultDestination              // the credentials, or Slack itself
 	faultThrottled                // too many messages
 )
 
-// faultOf sorts the words with which chat.postMessage and incoming webhooks
-// refuse. See https://docs.slack.dev/reference/methods/chat.postMessage and
+// faultOf sorts the error codes of chat.postMessage and incoming webhooks. See https://docs.slack.dev/reference/methods/chat.postMessage and
 // https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks.
 func faultOf(code string) (f fault, cure string) {
 	switch code {
 	case "msg_too_long", "msg_blocks_too_long", "no_text", "missing_text_or_fallback_or_attachments",
 		"invalid_blocks", "invalid_blocks_format", "invalid_attachments", "attachment_payload_limit_exceeded", "too_many_attachments",
 		"invalid_metadata_format", "invalid_metadata_schema", "metadata_too_large", "invalid_payload", "markdown_text_conflict":
-		return faultMessage, "mend the event, or text and blocks"
+		return faultMessage, "fix the event, or text and blocks"
 	case "channel_not_found", "user_not_found":
 		return faultChannel, "check channel; into a private one the app must be invited"
 	case "not_in_channel":
@@ -62,7 +61,7 @@ func faultOf(code string) (f fault, cure string) {
 		return faultDestination, "the webhook is gone: make a new one and set webhook_url"
 	case "deprecated_endpoint", "method_deprecated", "unknown_method", "invalid_arg_name", "invalid_charset", "invalid_form_data",
 		"invalid_post_type", "missing_post_type":
-		return faultDestination, "check api_url and what is between here and there"
+		return faultDestination, "check api_url, and proxies on the way"
 	case "internal_error", "fatal_error", "service_unavailable", "request_timeout", "rollup_error", "team_load_error":
 		return faultDestination, ""
 	case "ratelimited", "rate_limited", "message_limit_exceeded", "too_many_requests":
@@ -72,7 +71,7 @@ func faultOf(code string) (f fault, cure string) {
 	}
 }
 
-// faultOfStatus sorts answers without a word that we know.
+// faultOfStatus sorts answers without a known code.
 func faultOfStatus(status int) fault {
 	switch status {
 	case http.StatusTooManyRequests:
@@ -80,14 +79,13 @@ func faultOfStatus(status int) fault {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return faultUnknown
 	default:
-		// Redirects, proxies that want a password, pages that are not there, 5xx.
+		// Redirects, proxies that want a password, missing pages, 5xx.
 		return faultDestination
 	}
 }
 
-// verdict turns an answer into what Deliver returns. It is the one place where
-// that is decided. rctx is the context of the request, and ctx that of the
-// delivery.
+// verdict returns the error of Deliver for an answer. Nothing else decides that. rctx
+// is the context of the request, and ctx that of the delivery.
 func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	switch {
 	case a.ok:
@@ -95,7 +93,7 @@ func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	case a.status == 0 || a.status == http.StatusOK && a.code == "" && a.isCut():
 		return h.silence(ctx, rctx, a)
 	case a.status == http.StatusOK && a.code == "":
-		err := fmt.Errorf("slack: what answers is not Slack (check api_url or webhook_url, and proxies): %s", h.clean(string(a.body)))
+		err := fmt.Errorf("slack: the server that answers is not Slack (check api_url or webhook_url, and proxies): %s", h.clean(string(a.body)))
 		return delivery.Unavailable(err)
 	}
 	if a.code == "" {
@@ -107,7 +105,7 @@ func (h *Handler) verdict(ctx, rctx context.Context, a *answer) error {
 	}
 	err := errors.New("slack: " + h.describe(a, cure))
 	if a.retryAfter > 0 {
-		h.gate.hold(a.retryAfter) // for those, too, that wait for their turn already
+		h.gate.hold(a.retryAfter) // also for deliveries that wait for their turn
 		err = delivery.RetryAfter(a.retryAfter, err)
 	}
 	if what == faultThrottled {
@@ -122,8 +120,8 @@ func (h *Handler) classify(what fault, err error) error {
 	case faultMessage:
 		return permanent(err)
 	case faultChannel:
-		// What is the same for every event is the destination's: nothing must
-		// die of a channel that is renamed or of a missing invitation.
+		// A channel that is the same for every event is the destination's: no event
+		// must die of a renamed channel or a missing invitation.
 		if isFixed(h.templates.channel) {
 			return delivery.Unavailable(err)
 		}
@@ -159,7 +157,7 @@ func (h *Handler) silence(ctx, rctx context.Context, a *answer) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("slack: %s: %w", what, context.Cause(ctx))
 	case cause != nil && a.written.Load():
-		// Silence may be about this message: it is not to be posted without end.
+		// The message may be the cause: it must not be posted without end.
 		return fmt.Errorf("slack: %s: %w", what, cause)
 	case cause != nil:
 		return delivery.Unavailable(fmt.Errorf("slack: %s: %w", what, cause))
@@ -181,8 +179,8 @@ func unwrapURL(err error) error {
 	}
 }
 
-// isCut reports whether an answer ended before it was whole. What is whole and
-// no JSON is something else.
+// isCut reports whether an answer ended before it was whole. A whole answer that is
+// not JSON is a different fault.
 func (a *answer) isCut() bool {
 	if a.readError == nil {
 		return a.bodyError != nil
@@ -192,10 +190,10 @@ func (a *answer) isCut() bool {
 	return !syntax && !kind
 }
 
-// codeRegexp is what Slack's words for errors look like.
+// codeRegexp matches Slack's error codes.
 var codeRegexp = regexp.MustCompile(`^[a-z][a-z_]{2,60}$`)
 
-// codeIn returns the word in a body, "" if there is none.
+// codeIn returns the code in a body, "" if there is none.
 func codeIn(body []byte) string {
 	var said struct {
 		Error string `json:"error"`
@@ -210,7 +208,7 @@ func codeIn(body []byte) string {
 	return ""
 }
 
-// describe says in one line what Slack has answered.
+// describe returns Slack's answer in one line.
 func (h *Handler) describe(a *answer, cure string) string {
 	var b strings.Builder
 	if a.status != http.StatusOK {

@@ -88,8 +88,8 @@ func TestAnswers(t *testing.T) {
 		api, hook   reply
 		class, text string
 	}{
-		"an answer without ok": {reply{0, nil, `{}`}, reply{0, nil, ``}, "unavailable", "what answers is not Slack"},
-		"no error":             {reply{0, nil, `{"ok":false}`}, reply{0, nil, `{"ok":false}`}, "unavailable", "what answers is not Slack"},
+		"an answer without ok": {reply{0, nil, `{}`}, reply{0, nil, ``}, "unavailable", "the server that answers is not Slack"},
+		"no error":             {reply{0, nil, `{"ok":false}`}, reply{0, nil, `{"ok":false}`}, "unavailable", "the server that answers is not Slack"},
 		"a page of a proxy": {
 			reply{0, nil, "<html>sign in</html>"}, reply{0, nil, "<html>sign in</html>"}, "unavailable", "check api_url or webhook_url, and proxies",
 		},
@@ -175,7 +175,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestCertificate: nobody is told the token whose certificate is not trusted.
+// TestCertificate: a server whose certificate is not trusted never gets the token.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	asked := false
@@ -191,7 +191,7 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// TestProxyAddress: the standard library repeats an address that is no URL,
+// TestProxyAddress: the standard library repeats an address that is not a URL,
 // with the password in it.
 func TestProxyAddress(t *testing.T) {
 	t.Parallel()

@@ -15,12 +15,12 @@ const (
 	perChannel = rate.Limit(1)
 	// maxChannels bounds how many channels are remembered.
 	maxChannels = 1024
-	// maxHold bounds how long we keep away when Slack tells us to.
+	// maxHold bounds a pause that Slack asks for.
 	maxHold = time.Hour
 )
 
 // gate lets messages through at the pace that Slack allows: one a second for
-// each channel, and none at all while Slack has told us to wait. It is safe for
+// each channel, and none at all during a pause that Slack asked for. It is safe for
 // concurrent use.
 type gate struct {
 	limit rate.Limit
@@ -34,11 +34,11 @@ func newGate(limit rate.Limit) *gate {
 	return &gate{limit: limit, channels: make(map[string]*rate.Limiter)}
 }
 
-// busyError says that a delivery cannot have its turn in time.
+// busyError says that the turn of a delivery comes too late.
 type busyError struct {
-	what string
-	wait time.Duration
-	told bool // by Slack, for all channels
+	what  string
+	wait  time.Duration
+	asked bool // by Slack, for all channels
 }
 
 func (e *busyError) Error() string { return fmt.Sprintf("%s: the next turn is in %v", e.what, e.wait) }
@@ -47,11 +47,11 @@ func (e *busyError) Error() string { return fmt.Sprintf("%s: the next turn is in
 // ctx's cause, or at once with a busyError if the turn comes after ctx's deadline.
 func (g *gate) wait(ctx context.Context, channel string) error {
 	for {
-		if err := sleep(ctx, g.held(), busyError{what: "slack has told us to wait", told: true}); err != nil {
+		if err := sleep(ctx, g.held(), busyError{what: "slack has asked for a pause", asked: true}); err != nil {
 			return err
 		}
 		turn := g.channel(channel).Reserve()
-		if err := sleep(ctx, turn.Delay(), busyError{what: "one message per second and channel is what slack allows"}); err != nil {
+		if err := sleep(ctx, turn.Delay(), busyError{what: "slack allows one message per second and channel"}); err != nil {
 			turn.Cancel()
 			return err
 		}
@@ -61,7 +61,7 @@ func (g *gate) wait(ctx context.Context, channel string) error {
 	}
 }
 
-// hold lets nothing through for d.
+// hold lets no message through for d.
 func (g *gate) hold(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -70,7 +70,7 @@ func (g *gate) hold(d time.Duration) {
 	}
 }
 
-// held returns how long nothing is let through.
+// held returns how long no message is let through.
 func (g *gate) held() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,7 +95,7 @@ func (g *gate) channel(name string) *rate.Limiter {
 }
 
 // forget drops the channels that have been quiet for a second: a new limiter is
-// the same. If none has, it drops any: that one may be a second too early.
+// the same. If none has, it drops any: its next message may be a second too early.
 func (g *gate) forget() {
 	any1 := ""
 	for name, l := range g.channels {

@@ -31,7 +31,7 @@ func TestOneASecond(t *testing.T) {
 	})
 }
 
-// TestHold: nothing is sent while Slack has told us to wait, also by those who
+// TestHold: nothing is sent during a pause that Slack asked for, also by those who
 // were waiting for their turn then.
 func TestHold(t *testing.T) {
 	t.Parallel()
@@ -104,7 +104,7 @@ func TestMapIsBounded(t *testing.T) {
 }
 
 // TestRetryAfter: a delivery that meets a limit keeps all others back, and
-// what comes too late is told so at once and costs no attempt.
+// a delivery whose turn comes too late fails at once and loses no attempt.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -117,7 +117,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 	s.says(nil)
 	err = h.Deliver(testContext(t), event(`{}`))
-	if class(err) != "throttled" || !strings.Contains(err.Error(), "slack has told us to wait") || s.asked() != 1 {
+	if class(err) != "throttled" || !strings.Contains(err.Error(), "slack has asked for a pause") || s.asked() != 1 {
 		t.Errorf("%s: %v; asked %d times", class(err), err, s.asked())
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// TestMain passes over a goroutine that slacktest leaves where nobody listens to
+// TestMain passes over a goroutine that slacktest leaves without a receiver for
 // its websocket.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/slack-go/slack/slacktest.(*Server).queueForWebsocket"))
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // patience bounds a test that waits for something that must happen.
 const patience = time.Minute
 
-// These belong to nobody.
+// These belong to no account.
 const (
 	testToken = "xoxb-not-a-token-0123456789"
 	testHook  = "/services/T0000/B0000/sesame-open-0123456789"

@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	// maxText is where Slack begins to cut a text off without saying so.
+	// maxText is where Slack begins to cut a text off silently.
 	// See https://docs.slack.dev/reference/methods/chat.postMessage.
 	maxText = 40_000
-	// maxLine bounds channel, user name and icon: far above what Slack takes,
-	// and far below what would be a burden.
+	// maxLine bounds channel, user name and icon, far above Slack's limits.
 	maxLine = 3000
 	// metadataType is the event_type of every message's metadata.
 	metadataType = "notifyd_event"
 )
 
-// message is a message as it is sent, whichever way.
+// message is a message as it is sent, with a token or a webhook.
 type message struct {
 	channel, threadTS            string
 	text                         string
@@ -46,8 +45,8 @@ type templates struct {
 	unfurlLinks, unfurlMedia     *bool
 }
 
-// parseTemplates parses all templates, and checks as far as that can be done
-// without an event.
+// parseTemplates parses all templates, and checks them as far as possible without an
+// event.
 func parseTemplates(c Config) (*templates, error) {
 	var errs []error
 	parse := func(path, text string, check func(string) error) *tmpl.Template {
@@ -83,8 +82,8 @@ func parseTemplates(c Config) (*templates, error) {
 	return t, errors.Join(errs...)
 }
 
-// build makes the message for an event. Every error is about this event and
-// these templates: another attempt would end the same way.
+// build makes the message for an event. Its errors are about the event and the
+// templates: another attempt would end the same way.
 func (t *templates) build(e *delivery.Event) (*message, error) {
 	data, err := tmpl.NewData(e)
 	if err != nil {
@@ -93,7 +92,7 @@ func (t *templates) build(e *delivery.Event) (*message, error) {
 	m := &message{
 		unfurlLinks: t.unfurlLinks, unfurlMedia: t.unfurlMedia,
 		metadata: map[string]any{
-			// As text, for JavaScript rounds large numbers.
+			// As text, because JavaScript rounds large numbers.
 			"event_id": strconv.FormatInt(e.ID, 10), "event_type": oneline.Cut(e.Type, oneline.MaxReply), "destination": e.Destination,
 		},
 	}
@@ -118,18 +117,18 @@ func (t *templates) build(e *delivery.Event) (*message, error) {
 		return nil, r.err
 	}
 	if t.channel != nil && m.channel == "" {
-		return nil, errors.New(`template "channel" yields nothing: mend the event, or the template`)
+		return nil, errors.New(`template "channel" yields nothing: fix the event, or the template`)
 	}
 	if blocks != "" {
 		if m.blocks, err = parseBlocks(blocks); err != nil {
-			return nil, fmt.Errorf("what template %q yields %w", "blocks", err)
+			return nil, fmt.Errorf("the output of template %q %w", "blocks", err)
 		}
 		if !t.rawValues {
 			unescapeURLs(m.blocks)
 		}
 	}
 	if m.text == "" && len(m.blocks) == 0 {
-		return nil, errors.New("templates text and blocks yield nothing: mend the event, or the templates")
+		return nil, errors.New("templates text and blocks yield nothing: fix the event, or the templates")
 	}
 	return m, nil
 }
@@ -151,13 +150,13 @@ func (r *renderer) render(t *tmpl.Template, check func(string) error) string {
 	}
 	text = strings.TrimSpace(text)
 	if err := check(text); err != nil {
-		r.err = fmt.Errorf("what template %q yields %w", t.Name(), err)
+		r.err = fmt.Errorf("the output of template %q %w", t.Name(), err)
 		return ""
 	}
 	return text
 }
 
-// line is render for what is one line.
+// line is render for a single line.
 func (r *renderer) line(t *tmpl.Template, check func(string) error) string {
 	return strings.Join(strings.Fields(r.render(t, check)), " ")
 }
@@ -169,19 +168,19 @@ func checkLine(s string) error {
 	return nil
 }
 
-// tsRegexp is what Slack's timestamps look like: "1700000000.000100".
+// tsRegexp matches Slack's timestamps: "1700000000.000100".
 var tsRegexp = regexp.MustCompile(`^[0-9]{1,12}\.[0-9]{1,6}$`)
 
 func checkTS(s string) error {
 	if s != "" && !tsRegexp.MatchString(s) {
-		return errors.New("is no timestamp of a message: write one such as 1700000000.000100")
+		return errors.New("is not the timestamp of a message: write one such as 1700000000.000100")
 	}
 	return nil
 }
 
 func checkEmoji(s string) error {
 	if s != "" && (len(s) < 3 || s[0] != ':' || s[len(s)-1] != ':' || strings.ContainsAny(s, " \t\r\n")) {
-		return errors.New("is no name of an emoji: write one in colons, such as :package: for example")
+		return errors.New("is not the name of an emoji: write one in colons, such as :package: for example")
 	}
 	return checkLine(s)
 }
@@ -193,7 +192,7 @@ func checkText(s string) error {
 	return nil
 }
 
-// escape writes what Slack would understand in such a way that it is shown.
+// escape makes Slack show characters that it would interpret.
 // See https://docs.slack.dev/messaging/formatting-message-text#escaping.
 func escape(s string) string {
 	if !strings.ContainsAny(s, "&<>") {
@@ -206,7 +205,7 @@ func unescape(s string) string {
 	return strings.NewReplacer("&amp;", "&", "&lt;", "<", "&gt;", ">").Replace(s)
 }
 
-// escaped returns d with escaped values. What the templates say themselves can
+// escaped returns d with escaped values. The text of the templates themselves can
 // still be a link or a mention.
 func escaped(d *tmpl.Data) *tmpl.Data {
 	e := *d
@@ -244,8 +243,8 @@ func escapedValue(v any) any {
 	}
 }
 
-// unescapeURLs undoes the escaping where a block holds something else than text
-// to be shown: Slack takes URLs and values of buttons as they are.
+// unescapeURLs undoes the escaping outside of displayed text: Slack takes URLs and
+// values of buttons as they are.
 func unescapeURLs(blocks []json.RawMessage) {
 	for i, block := range blocks {
 		if !bytes.Contains(block, []byte("&")) && !bytes.Contains(block, []byte(`\u0026`)) {

@@ -125,13 +125,13 @@ func TestBadEvents(t *testing.T) {
 		"absent":       {func(c *Config) { c.Text = "{{ .Payload.x }}" }, `{}`, `template "text"`},
 		"nothing":      {func(c *Config) { c.Text = `{{ get .Payload "x" | default "" }}` }, `{}`, "yield nothing"},
 		"no channel":   {func(c *Config) { c.Channel = "{{ .Payload.c }}" }, `{"c":" "}`, `"channel" yields nothing`},
-		"no timestamp": {func(c *Config) { c.ThreadTS = "{{ .Payload.c }}" }, `{"c":"yesterday"}`, "is no timestamp"},
-		"no emoji":     {func(c *Config) { c.IconEmoji = "{{ .Payload.c }}" }, `{"c":"smile"}`, "is no name of an emoji"},
+		"no timestamp": {func(c *Config) { c.ThreadTS = "{{ .Payload.c }}" }, `{"c":"yesterday"}`, "is not the timestamp"},
+		"no emoji":     {func(c *Config) { c.IconEmoji = "{{ .Payload.c }}" }, `{"c":"smile"}`, "is not the name of an emoji"},
 		"long text":    {func(c *Config) { c.Text = "{{ .Payload.c }}" }, `{"c":"` + strings.Repeat("ä", 40_001) + `"}`, "40001 characters"},
 		"quote": {func(c *Config) {
 			c.Blocks = `[{"type":"header","text":{"type":"plain_text","text":"{{ fixed 0 .Payload.n }}{{ .Payload.c }}"}}]`
-		}, `{"n":1,"c":"a\"b"}`, "is no valid JSON"},
-		"no array":      {func(c *Config) { c.Blocks = raw }, `{"blocks":"7"}`, "is no JSON array"},
+		}, `{"n":1,"c":"a\"b"}`, "is not valid JSON"},
+		"no array":      {func(c *Config) { c.Blocks = raw }, `{"blocks":"7"}`, "is not a JSON array"},
 		"too many":      {func(c *Config) { c.Blocks = raw }, jsonOf(`[` + strings.Repeat(`{"type":"divider"},`, 50) + `{"type":"divider"}]`), "51 blocks"},
 		"section":       {func(c *Config) { c.Blocks = raw }, jsonOf(`[` + section(strings.Repeat("x", 3001)) + `]`), "text.text has 3001 characters"},
 		"second block":  {func(c *Config) { c.Blocks = raw }, jsonOf(`[` + section("x") + `,{"type":"section"}]`), "in block 2: text and fields are missing"},

@@ -14,9 +14,9 @@ import (
 // JSON of a template that writes values without the function json.
 const sampleText = `sample "1"`
 
-// trySample renders a template of blocks with an event that has what the
-// template asks for, as far as that can be guessed, and checks what it yields.
-// It returns only mistakes that are the template's for certain.
+// trySample renders a template of blocks with an event that has guessed values for
+// the fields of the template, and checks the result. It returns only mistakes that
+// are certainly the template's.
 func trySample(t *tmpl.Template) error {
 	if t == nil {
 		return nil
@@ -32,7 +32,7 @@ func trySample(t *tmpl.Template) error {
 		}
 		return judgeSample(strings.TrimSpace(text))
 	}
-	return nil // loops over what cannot be guessed, for example
+	return nil // loops over an unknown value, for example
 }
 
 func judgeSample(text string) error {

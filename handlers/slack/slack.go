@@ -1,9 +1,9 @@
 // Package slack delivers events as messages to Slack, with a bot token or
 // through an incoming webhook.
 //
-// An event is delivered once Slack has said that the message is posted. Slack
-// knows no idempotency key, so a message whose answer was lost is posted twice;
-// those posted with a token carry the event's id in their metadata.
+// An event is delivered once Slack has confirmed that the message is posted. Slack
+// has no idempotency key, so a message whose answer was lost is posted twice;
+// messages posted with a token carry the event's id in their metadata.
 package slack
 
 import (
@@ -63,7 +63,7 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 	return h, nil
 }
 
-// minSecret keeps a short text from being found where it is not meant.
+// minSecret keeps a short secret from being found in unrelated text.
 const minSecret = 6
 
 // redactor replaces secrets, in the forms in which a server could repeat them.
@@ -85,17 +85,17 @@ func redactor(token, webhook string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// errClosed is what a delivery after Close ends with.
+// errClosed is the error of a delivery after Close.
 var errClosed = errors.New("slack: the handler is closed")
 
 // Deliver posts the message for e. What an error means:
 //
 //   - [delivery.Permanent]: the message cannot be made of this event, or Slack
-//     does not take this message, or the channel or thread that the event names.
-//   - [delivery.Unavailable]: Slack cannot be reached, is out of order, throttles
-//     us, or takes neither our token nor the channel that all events go to. With
-//     a Retry-After, nothing is sent before that is over.
-//   - any other: Slack refuses for a reason that is not known here, or has not
+//     refuses this message, or the channel or thread that the event names.
+//   - [delivery.Unavailable]: Slack cannot be reached, has failed, throttles
+//     requests, or refuses the token or the channel that all events go to. After a
+//     Retry-After, nothing is sent before its end.
+//   - any other: Slack refuses for an unknown reason, or has not
 //     answered within Config.RequestTimeout, and may have posted the message.
 //   - ctx's cause, if ctx was done first.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
@@ -109,8 +109,8 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if err := h.gate.wait(ctx, m.channel); err != nil {
 		err = fmt.Errorf("slack: waiting for a turn: %w", err)
 		if busy, ok := errors.AsType[*busyError](err); ok {
-			if !busy.told {
-				busy.wait = 0 // other channels may have their turn
+			if !busy.asked {
+				busy.wait = 0 // the turn of other channels may come sooner
 			}
 			return delivery.Throttled(busy.wait, err)
 		}

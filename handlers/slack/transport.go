@@ -16,15 +16,15 @@ import (
 const (
 	// connectTimeout bounds TCP, and TLS once more.
 	connectTimeout = 10 * time.Second
-	// idleTimeout is below that of load balancers, so that a connection is not
-	// closed at the other end while a message is being written to it.
+	// idleTimeout is below that of load balancers, so that the other end does not
+	// close a connection while a message is being written to it.
 	idleTimeout = 30 * time.Second
-	// pingAfter and pingTimeout find out that a connection of HTTP/2 is dead,
-	// which requests that time out do not.
+	// pingAfter and pingTimeout find a dead HTTP/2 connection, which requests that
+	// time out do not.
 	pingAfter, pingTimeout = 15 * time.Second, 10 * time.Second
 	// maxKept is how much of a body is kept for the operator.
 	maxKept = 1 << 10
-	// maxBody bounds what is read of an answer. Slack repeats the message.
+	// maxBody bounds an answer. Slack repeats the message in it.
 	maxBody = 4 << 20
 )
 
@@ -42,18 +42,18 @@ func newTransport(conf *tls.Config) *http.Transport {
 	}
 }
 
-// answer is what came of posting one message, as far as it is known.
+// answer is the known outcome of posting one message.
 type answer struct {
 	status     int           // 0: no answer
 	retryAfter time.Duration // 0: none was asked for
-	code       string        // Slack's word for it, "" if there is none
+	code       string        // Slack's error code, "" if there is none
 	details    []string
 	body       []byte // its first bytes
 	ok         bool   // the message is posted
 
 	sendError error       // why there was no answer
-	bodyError error       // why its body is not whole
-	readError error       // what the library made of it
+	bodyError error       // why the body is not whole
+	readError error       // the library's error
 	written   atomic.Bool // the whole request
 }
 
@@ -62,7 +62,7 @@ type answer struct {
 func (a *answer) client(base http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport: &recorder{base, a},
-		// A redirect would take the token elsewhere.
+		// A redirect would send the token elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -98,7 +98,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// body is a body whose beginning has been read.
+// body is a body whose beginning was read.
 type body struct {
 	io.Reader
 	io.Closer

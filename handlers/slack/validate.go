@@ -17,7 +17,7 @@ func (c Config) Validate() error {
 	return errors.Join(c.place(), c.content(), c.limits(), err)
 }
 
-// place checks where messages go and who sends them.
+// place checks the destination and the credentials.
 func (c Config) place() error {
 	var errs []error
 	switch {
@@ -36,7 +36,7 @@ func (c Config) place() error {
 			errs = append(errs, field.Errorf("channel", "is decided by the webhook: take it out, or set token in place of webhook_url"))
 		}
 		if c.APIURL != "" {
-			errs = append(errs, field.Errorf("api_url", "is of no use with webhook_url: take it out"))
+			errs = append(errs, field.Errorf("api_url", "has no effect with webhook_url: take it out"))
 		}
 	}
 	if c.APIURL != "" {
@@ -45,8 +45,8 @@ func (c Config) place() error {
 	return errors.Join(append(errs, tlsconf.Check(c.TLS))...)
 }
 
-// checkToken finds what people take for a bot token. It does not look closer:
-// the forms of tokens have changed before.
+// checkToken finds common mistakes for a bot token. It checks no more: the forms of
+// tokens have changed before.
 func checkToken(token string) error {
 	switch {
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):

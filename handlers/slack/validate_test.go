@@ -41,14 +41,14 @@ func TestValidate(t *testing.T) {
 		}, "channel", "decided by the webhook"},
 		"webhook with api": {func(c *Config) {
 			*c = Config{WebhookURL: secret.New("https://example.com/" + hidden), Text: "x", APIURL: "https://example.com"}
-		}, "api_url", "of no use"},
+		}, "api_url", "has no effect"},
 		"timeout":           {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout", "positive"},
 		"key":               {func(c *Config) { c.TLS = &tlsconf.Config{KeyFile: "x"} }, "tls.cert_file", "missing"},
 		"template":          {func(c *Config) { c.Text = "{{ .Paylod.x }}" }, "text", "there is no .Paylod"},
 		"constant blocks":   {func(c *Config) { c.Blocks = `[{"type":"divider"},{"type":"sectoin"}]` }, "blocks", `block 2: unknown type "sectoin"`},
-		"blocks of others":  {func(c *Config) { c.Blocks = `[{"type":"section","text":"x"}]` }, "blocks", "no text object"},
+		"blocks of others":  {func(c *Config) { c.Blocks = `[{"type":"section","text":"x"}]` }, "blocks", "not a text object"},
 		"blocks with comma": {func(c *Config) { c.Blocks = "[\n{\"type\":\"divider\"},\n]" }, "blocks", "near line 3"},
-		"no blocks":         {func(c *Config) { c.Blocks = `{"type":"divider"}` }, "blocks", "no JSON array"},
+		"no blocks":         {func(c *Config) { c.Blocks = `{"type":"divider"}` }, "blocks", "not a JSON array"},
 		"accessory": {func(c *Config) {
 			c.Blocks = `[{"type":"actions","elements":[{"type":"buton"}]}]`
 		}, "blocks", "unsupported block element type buton"},

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// pingAfter and pingTimeout find out that a connection of HTTP/2 is dead,
-	// which requests that time out do not.
+	// pingAfter and pingTimeout find a dead HTTP/2 connection, which requests that
+	// time out do not.
 	pingAfter, pingTimeout = 15 * time.Second, 10 * time.Second
 	// idleTimeout is how long a connection waits for the next request. SQS closes
 	// its own later.
@@ -32,11 +32,11 @@ const (
 	maxIdle     = 64
 )
 
-// newClient makes a client of the SDK. It reads the environment and the files
-// that the SDK reads, and contacts nothing.
+// newClient makes a client of the SDK. It reads the SDK's files and environment, and
+// makes no connection.
 func newClient(cfg Config, conf *tls.Config) (*awssqs.Client, *http.Transport, error) {
 	options := []func(*awsconfig.LoadOptions) error{
-		// The outbox tries again, and only what has failed.
+		// The outbox tries again, and only failed events.
 		awsconfig.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }),
 		awsconfig.WithLogger(logging.Nop{}),
 	}
@@ -95,7 +95,7 @@ func (p plainBody) RoundTrip(req *http.Request) (*http.Response, error) {
 	return p.next.RoundTrip(&own)
 }
 
-// newTransport is the SDK's own, with what AWS_CA_BUNDLE has added to it.
+// newTransport is the SDK's own, with the certificates of AWS_CA_BUNDLE.
 func newTransport(loaded aws.Config, conf *tls.Config) *http.Transport {
 	client, ok := loaded.HTTPClient.(*awshttp.BuildableClient)
 	if !ok {
@@ -110,7 +110,7 @@ func newTransport(loaded aws.Config, conf *tls.Config) *http.Transport {
 	return t
 }
 
-// loadMistake says which setting an error of the SDK's configuration is about.
+// loadMistake names the setting that an error of the SDK's configuration is about.
 func loadMistake(err error) error {
 	if missing, ok := errors.AsType[awsconfig.SharedConfigProfileNotExistError](err); ok {
 		return field.Errorf("profile", "there is no profile %q: look into ~/.aws/config, or set AWS_CONFIG_FILE", missing.Profile)

@@ -42,7 +42,7 @@ func (b *batch) send(ctx context.Context) {
 			continue
 		}
 		if err := b.request(ctx, chunk); err != nil {
-			// Whatever is left would meet the same.
+			// The other entries would fail alike.
 			b.fail(next, err)
 			return
 		}
@@ -61,8 +61,8 @@ func (b *batch) isBlocked(i int) bool {
 	return blocked
 }
 
-// block keeps later messages of a group back: one that will be tried again must
-// not be overtaken. One that is dead is not waited for.
+// block keeps later messages of a group back: a message that will be tried again must
+// not be overtaken. A dead one is not waited for.
 func (b *batch) block(i int) {
 	if err := b.errs[i]; err != nil && !delivery.IsPermanent(err) {
 		b.blocked[b.entries[i].group] = err
@@ -78,8 +78,8 @@ func (b *batch) fail(from int, err error) {
 	}
 }
 
-// request sends one request and enters what became of its messages. It returns
-// an error if nothing more can be sent now.
+// request sends one request and records the answers for its messages. It returns an
+// error if nothing more can be sent now.
 func (b *batch) request(ctx context.Context, chunk []int) error {
 	rctx, cancel := b.h.requestContext(ctx)
 	defer cancel()
@@ -106,7 +106,7 @@ func (b *batch) request(ctx context.Context, chunk []int) error {
 		b.block(chunk[0])
 		return nil
 	}
-	// One of them is to blame: it must not take the others along.
+	// One of them is at fault: the others must not fail with it.
 	for n, i := range chunk {
 		if b.isBlocked(i) {
 			continue
@@ -143,10 +143,10 @@ func (b *batch) input(chunk []int) []types.SendMessageBatchRequestEntry {
 	return all
 }
 
-// errUnanswered is for a message that an answer says nothing about.
+// errUnanswered is for a message that the answer leaves out.
 var errUnanswered = errors.New("sqs: the answer names neither success nor failure of this message: maybe sent")
 
-// answers enters what the answer says of each message.
+// answers records the answer for each message.
 func (b *batch) answers(chunk []int, out *awssqs.SendMessageBatchOutput) {
 	for _, i := range chunk {
 		b.errs[i] = delivery.Unavailable(errUnanswered)
@@ -173,9 +173,8 @@ func (b *batch) answers(chunk []int, out *awssqs.SendMessageBatchOutput) {
 	}
 }
 
-// entryError judges the failure of one message. others says that the queue has
-// taken others of the same request: then it is not the queue that is out of
-// order.
+// entryError judges the failure of one message. others says that the queue has taken
+// other messages of the same request: then the queue works.
 func (h *Handler) entryError(failed types.BatchResultErrorEntry, others bool) error { //nolint:revive // others is what the server has done
 	code := aws.ToString(failed.Code)
 	what, cure := faultOf(code)

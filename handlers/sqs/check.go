@@ -14,7 +14,7 @@ import (
 )
 
 // Check asks for the queue's ARN, which takes credentials and a queue that exists.
-// A policy that lets us send and not ask is none of its business. It implements
+// A policy that allows sending and not asking passes. It implements
 // delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	queue, err := h.queueURL(ctx)
@@ -32,7 +32,7 @@ func (h *Handler) Check(ctx context.Context) error {
 	return h.judge(ctx, rctx, err)
 }
 
-// isAccessDenied reports whether SQS knows who we are and does not let us ask.
+// isAccessDenied reports whether SQS accepts the credentials and refuses the question.
 func isAccessDenied(err error) bool {
 	var api smithy.APIError
 	op := innermost(err)
@@ -41,10 +41,10 @@ func isAccessDenied(err error) bool {
 
 // DescribeCheck implements delivery.CheckDescriber.
 func (*Handler) DescribeCheck() (tested, untested string) {
-	return "the credentials, and that the queue exists where the policy answers that", "the right to send"
+	return "the credentials, and that the queue exists if the policy allows asking", "the right to send"
 }
 
-// MaxBytes is what SQS takes. It implements delivery.Sizer.
+// MaxBytes is the limit of SQS. It implements delivery.Sizer.
 func (*Handler) MaxBytes() int { return maxBytes }
 
 var (

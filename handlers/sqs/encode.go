@@ -29,7 +29,7 @@ const (
 
 // The attributes that have no header behind them.
 const (
-	// attributeContentType is there where the body is more than the payload.
+	// attributeContentType is set if the body is more than the payload.
 	attributeContentType = "content-type"
 	// attributeMore holds a JSON object with the headers that have no attribute
 	// of their own.
@@ -65,12 +65,12 @@ func newEncoder(cfg Config) (*encoder, error) {
 	return &encoder{message: m, group: group, fifo: cfg.fifo()}, nil
 }
 
-// encode makes the entry for an event. Every error is about this event: another
+// encode makes the entry for an event. Its errors are about the event: another
 // attempt would end the same way.
 func (e *encoder) encode(ev *delivery.Event) (*entry, error) {
 	m := e.message.Encode(ev)
 	if len(m.Body) == 0 {
-		return nil, errors.New("the payload is empty: SQS wants a character at least")
+		return nil, errors.New("the payload is empty: SQS requires a character at least")
 	}
 	out := &entry{body: string(m.Body)}
 	if r, ok := foreign(out.body); ok {
@@ -90,8 +90,8 @@ func (e *encoder) encode(ev *delivery.Event) (*entry, error) {
 	}
 	out.group = fit(group)
 	if e.fifo {
-		// The time keeps apart what two outboxes that share a queue give the
-		// same id.
+		// The time keeps apart events of two outboxes that share a queue and an
+		// id.
 		out.dedupID = fit(fmt.Sprintf("%s.%s.%s", ev.DedupeID(), strconv.FormatInt(ev.CreatedAt.UnixMicro(), 36), ev.Destination))
 	}
 	return out, nil
@@ -109,7 +109,7 @@ func (e *encoder) groupOf(ev *delivery.Event) (string, error) {
 			return "", err
 		}
 		if group == "" && e.fifo {
-			return "", errors.New(`template "group_id" yields nothing: mend the event, or the template`)
+			return "", errors.New(`template "group_id" yields nothing: fix the event, or the template`)
 		}
 		return group, nil
 	case e.fifo:
@@ -135,10 +135,10 @@ func foreign(s string) (rune, bool) {
 	return 0, false
 }
 
-// attributes turns headers into attributes, of which there may be ten. What is
-// about the event comes first, then the trace, then the other headers by name.
-// Those that do not fit, or that SQS does not take as they are, go into one
-// attribute together: nothing is lost, and nothing is refused because of it.
+// attributes turns headers into attributes, of which there may be ten. Headers about
+// the event come first, then the trace, then the other headers by name. Those that do
+// not fit, or that SQS does not take as they are, go into one attribute together: no
+// header is lost, and no message is refused for one.
 func attributes(m message.Message) []message.Header {
 	var all, more []message.Header
 	if m.ContentType != "" && m.ContentType != "application/json" {
@@ -163,7 +163,7 @@ func attributes(m message.Message) []message.Header {
 	return all
 }
 
-// rank puts our own headers first and the trace second.
+// rank puts notifyd's own headers first and the trace second.
 func rank(name string) int {
 	switch {
 	case strings.HasPrefix(name, "notifyd-"), strings.HasPrefix(name, "ce_"):
@@ -207,8 +207,8 @@ func bundle(headers []message.Header) string {
 	return strings.NewReplacer("\ufffe", `\ufffe`, "\uffff", `\uffff`).Replace(string(out))
 }
 
-// fit makes an id of s that SQS takes: s itself, or a hash of it if it is too
-// long or has other characters than letters, digits and punctuation.
+// fit makes an id of s that SQS takes: s itself, or a hash of s if s is too long or
+// has other characters than letters, digits and punctuation.
 func fit(s string) string {
 	if len(s) <= maxIDLength && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return s

@@ -19,7 +19,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/internal/oneline"
 )
 
-// fault says whose fault an error code tells of.
+// fault is the party at fault by an error code.
 type fault uint8
 
 const (
@@ -65,7 +65,7 @@ func faultOf(code string) (f fault, cure string) {
 	}
 }
 
-// refusal is what AWS has answered.
+// refusal is an answer of AWS that refuses the request.
 type refusal struct {
 	what fault
 	text string
@@ -74,9 +74,9 @@ type refusal struct {
 // Error returns one line.
 func (r *refusal) Error() string { return "sqs: " + r.text }
 
-// judge turns the error of a whole request into ours. It is marked unless the
-// messages themselves may be at fault: see refusal.mark. ctx is that of the
-// delivery and rctx that of the request.
+// judge returns the error of Deliver for that of a whole request. The error is marked
+// unless the messages themselves may be at fault: see refusal.mark. ctx is that of
+// the delivery and rctx that of the request.
 func (h *Handler) judge(ctx, rctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("sqs: maybe sent: %w", context.Cause(ctx))
@@ -98,15 +98,15 @@ func (h *Handler) judge(ctx, rctx context.Context, err error) error {
 	}
 }
 
-// isProgram reports whether a program that should give credentials has failed.
-// The error repeats what it has printed.
+// isProgram reports whether a program for credentials has failed. The error repeats
+// its output.
 func isProgram(err error) bool {
 	_, ok := errors.AsType[*processcreds.ProviderError](err)
 	return ok
 }
 
-// innermost returns the operation that has failed: for credentials, the SDK asks
-// other services than SQS.
+// innermost returns the failed operation: for credentials, the SDK asks other
+// services than SQS.
 func innermost(err error) (last *smithy.OperationError) {
 	for {
 		op, ok := errors.AsType[*smithy.OperationError](err)
@@ -124,8 +124,8 @@ func statusOf(err error) int {
 	return 0
 }
 
-// refused judges an answer that is no success. Codes that we do not know are
-// judged by the status, which for refused messages is 400.
+// refused judges an answer that is not a success. Unknown codes are judged by the
+// status, which for refused messages is 400.
 func (h *Handler) refused(api smithy.APIError, status int) error {
 	what, cure := faultOf(api.ErrorCode())
 	if what == faultUnknown && (api.ErrorFault() == smithy.FaultServer || status != http.StatusBadRequest) {
@@ -150,10 +150,10 @@ func (h *Handler) refused(api smithy.APIError, status int) error {
 const unknownError = "UnknownError"
 
 func notSQS(status int) string {
-	return fmt.Sprintf("HTTP %d %s, with what is no answer of SQS (check endpoint, and proxies)", status, http.StatusText(status))
+	return fmt.Sprintf("HTTP %d %s, with an answer that is not from SQS (check endpoint, and proxies)", status, http.StatusText(status))
 }
 
-// say makes one line of what AWS says.
+// say makes one line of an error of AWS.
 func (h *Handler) say(code, text, cure string) string {
 	if strings.Contains(code, "Signature") {
 		text = "" // it repeats the request, with the session token
@@ -189,7 +189,7 @@ func (h *Handler) network(err error) error {
 		return errors.New("sqs: maybe sent: " + notSQS(status))
 	}
 	if o, ok := errors.AsType[*smithy.OperationError](err); ok {
-		err = o.Err // its own words say SendMessageBatch and no more
+		err = o.Err // its own text is the operation's name alone
 	}
 	return errors.New("sqs: " + h.clean(err.Error()))
 }

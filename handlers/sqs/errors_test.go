@@ -131,7 +131,7 @@ func TestGuiltyOne(t *testing.T) {
 }
 
 // TestNothingOvertakes: on a FIFO queue, the group of a message that has failed
-// waits, others do not; on a standard queue nobody does.
+// waits, others do not; on a standard queue none does.
 func TestNothingOvertakes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

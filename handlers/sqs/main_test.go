@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 // patience bounds a test that waits for something that must happen.
 const patience = 2 * time.Minute
 
-// testSecret belongs to nobody.
+// testSecret belongs to no account.
 const testSecret = "correct/horse+battery/staple0123456789ab"
 
 func event(id int64, payload string) *delivery.Event {

@@ -38,8 +38,8 @@ type Handler struct {
 	closed bool
 }
 
-// New returns a handler for cfg. It reads the files that cfg names, and the
-// environment and the files that the AWS SDK reads, and makes no connection: a
+// New returns a handler for cfg. It reads the files that cfg names, and the AWS
+// SDK's environment and files, and makes no connection: a
 // relay starts also while SQS cannot be reached. The error joins every mistake,
 // each a field.Error if it is one of cfg. The caller closes the handler.
 func New(cfg Config, options ...handlers.Option) (*Handler, error) {
@@ -77,7 +77,7 @@ func redactor(secrets ...secret.String) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// errClosed is what a delivery after Close ends with.
+// errClosed is the error of a delivery after Close.
 var errClosed = errors.New("sqs: the handler is closed")
 
 // Deliver is DeliverBatch for one event.
@@ -89,10 +89,10 @@ func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 // and 1 MiB, one after the other. What an error means:
 //
 //   - [delivery.Permanent]: the message is too large, holds characters that SQS
-//     does not take, or is refused by SQS for itself.
+//     does not take, or is refused by SQS for its content.
 //   - [delivery.Unavailable]: SQS cannot be reached, does not answer in time,
-//     or denies us access to the queue or its key; or the queue does not exist.
-//   - [delivery.Throttled]: SQS throttles us, or KMS behind it.
+//     or denies access to the queue or its key; or the queue does not exist.
+//   - [delivery.Throttled]: SQS, or KMS behind it, throttles requests.
 //   - any other: SQS has taken other messages of the same request and has an
 //     internal error with this one, or a reason that is not known here.
 //   - ctx's cause, if ctx was done first.
@@ -150,7 +150,7 @@ func (h *Handler) queueURL(ctx context.Context) (string, error) {
 	}
 	queue = aws.ToString(out.QueueUrl)
 	if queue == "" {
-		return "", delivery.Unavailable(errors.New("sqs: what answers is not SQS: it gives no URL for the queue (check endpoint)"))
+		return "", delivery.Unavailable(errors.New("sqs: the server that answers is not SQS: it gives no URL for the queue (check endpoint)"))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -158,7 +158,7 @@ func (h *Handler) queueURL(ctx context.Context) (string, error) {
 	return queue, nil
 }
 
-// forget has the queue looked up again: one that was deleted and made anew may
+// forget has the queue looked up again: a queue that was deleted and made again may
 // have another URL.
 func (h *Handler) forget() {
 	h.mu.Lock()

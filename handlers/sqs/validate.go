@@ -15,12 +15,12 @@ import (
 const fifoSuffix = ".fifo"
 
 var (
-	// queueName is what SQS takes; the suffix counts.
+	// queueName matches the names that SQS takes; the suffix counts.
 	queueName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`)
 	account   = regexp.MustCompile(`^[0-9]{12}$`)
 	region    = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
 	roleARN   = regexp.MustCompile(`^arn:[a-z0-9-]+:iam::[0-9]{12}:role/.+$`)
-	// session is what STS takes for the name of a session.
+	// session matches the session names that STS takes.
 	session = regexp.MustCompile(`^[A-Za-z0-9_+=,.@-]{2,64}$`)
 	// sqsHost finds the region in the host of a queue's URL.
 	sqsHost = regexp.MustCompile(`^sqs(?:-fips)?\.([a-z0-9-]+)\.(?:amazonaws\.com|amazonaws\.com\.cn|api\.aws)$`)
@@ -33,7 +33,7 @@ func (c Config) Validate() error {
 	return errors.Join(c.place(), c.credentials(), c.limits(), c.Config.Validate(), err)
 }
 
-// place checks which queue there is, and where.
+// place checks the name and the location of the queue.
 func (c Config) place() error {
 	var errs []error
 	switch {
@@ -140,10 +140,10 @@ func (c Config) credentials() error {
 		errs = append(errs, field.Errorf("assume_role_arn", "must be the ARN of a role, such as arn:aws:iam::123456789012:role/notifyd"))
 	}
 	if c.AssumeRoleARN == "" && !c.ExternalID.IsZero() {
-		errs = append(errs, field.Errorf("external_id", "is of no use without assume_role_arn: take it out"))
+		errs = append(errs, field.Errorf("external_id", "has no effect without assume_role_arn: take it out"))
 	}
 	if c.AssumeRoleARN == "" && c.RoleSessionName != "" {
-		errs = append(errs, field.Errorf("role_session_name", "is of no use without assume_role_arn: take it out"))
+		errs = append(errs, field.Errorf("role_session_name", "has no effect without assume_role_arn: take it out"))
 	}
 	if c.RoleSessionName != "" && !session.MatchString(c.RoleSessionName) {
 		errs = append(errs, field.Errorf("role_session_name", "must have 2 to 64 letters, digits and _+=,.@-"))

@@ -40,12 +40,12 @@ func TestValidate(t *testing.T) {
 		"token alone": {func(c *Config) { c.SessionToken = hidden }, "access_key_id", "missing"},
 		"two sources": {func(c *Config) { c.AccessKeyID, c.SecretAccessKey, c.Profile = "AK", hidden, "x" }, "profile", "access_key_id is set"},
 		"role":        {func(c *Config) { c.AssumeRoleARN = "notifyd" }, "assume_role_arn", "ARN of a role"},
-		"external id": {func(c *Config) { c.ExternalID = hidden }, "external_id", "of no use"},
+		"external id": {func(c *Config) { c.ExternalID = hidden }, "external_id", "has no effect"},
 		"session":     {func(c *Config) { c.RoleSessionName = "x" }, "role_session_name", ""},
 		"timeout":     {func(c *Config) { c.RequestTimeout = -1 }, "request_timeout", "positive"},
 		"group":       {func(c *Config) { c.GroupID = "{{ .Paylod.x }}" }, "group_id", "there is no .Paylod"},
 		"format":      {func(c *Config) { c.Format = "xml" }, "format", "must be payload"},
-		"source":      {func(c *Config) { c.Config = message.Config{Source: "/x"} }, "cloudevents_source", "of no use"},
+		"source":      {func(c *Config) { c.Config = message.Config{Source: "/x"} }, "cloudevents_source", "has no effect"},
 		"certificate": {func(c *Config) { c.TLS = &tlsconf.Config{CertFile: "x"} }, "tls.key_file", "missing"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,17 +14,17 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// maxFile bounds what is read of a file: a bundle of all public authorities has
-// a quarter of it.
+// maxFile bounds the size of a file: a bundle of all public authorities has a quarter
+// of it.
 const maxFile = 1 << 20
 
-// Config says whom to trust and who we are. The zero value trusts the
-// authorities of the system and shows no certificate.
+// Config says which authorities to trust and which certificate to show. The zero value
+// trusts the authorities of the system and shows none.
 type Config struct {
 	// CAFile is a file of PEM certificates to trust in place of the system's.
 	CAFile string `json:"ca_file,omitempty" yaml:"ca_file,omitempty" jsonschema_description:"File of PEM certificates to trust in place of the system's, relative to the configuration file."`
-	// CertFile and KeyFile are the PEM files of the certificate that we show
-	// and of its key. Set both or none.
+	// CertFile and KeyFile are the PEM files of the certificate to show and of its
+	// key. Set both or none.
 	CertFile string `json:"cert_file,omitempty" yaml:"cert_file,omitempty" jsonschema_description:"PEM file of the certificate to show to the server, with key_file."`
 	KeyFile  string `json:"key_file,omitempty" yaml:"key_file,omitempty" jsonschema_description:"PEM file of the key that belongs to cert_file."`
 	// ServerName is the name in the server's certificate; the default is the
@@ -75,7 +75,7 @@ func (c Config) Load(baseDir string) (*tls.Config, error) {
 	}
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
 	if err := errors.Join(c.authorities(out, baseDir), c.certificate(out, baseDir)); err != nil {
-		// What was loaded so far would trust the authorities of the system.
+		// A partial configuration would trust the authorities of the system.
 		return nil, err
 	}
 	return out, nil

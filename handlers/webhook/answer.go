@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// maxAnswer is how much of the body of an answer is read for an error's text.
+	// maxAnswer is how much of an answer's body is read for an error's text.
 	maxAnswer = 4 << 10
-	// maxDrain is how much more of it is read so that the connection can be used
-	// again; a new one costs less than reading on.
+	// maxDrain is how much more of the body is read so that the connection can be used
+	// again; beyond that a new connection costs less.
 	maxDrain = 64 << 10
-	// drainTimeout bounds that reading: the status is known, and the worker is
-	// wanted elsewhere.
+	// drainTimeout bounds that reading: the status is known, and the worker has
+	// other deliveries.
 	drainTimeout = 500 * time.Millisecond
 	// maxRetryAfter bounds the pause that a server may ask for.
 	maxRetryAfter = time.Hour
 )
 
-// answer makes of an answer what there is to tell, nil for 2xx, and closes its
-// body. cancel ends the request.
+// answer returns the failure that an answer means, nil for 2xx, and closes its body.
+// cancel ends the request.
 func (h *Handler) answer(resp *http.Response, u *url.URL, cancel context.CancelFunc) *failure {
 	stop := time.AfterFunc(drainTimeout, cancel)
 	defer stop.Stop()
@@ -34,7 +34,7 @@ func (h *Handler) answer(resp *http.Response, u *url.URL, cancel context.CancelF
 	f.code = resp.StatusCode
 	f.proxy = f.code == http.StatusProxyAuthRequired
 	var text []byte
-	// What comes of reading does not matter: the status has been told.
+	// An error of reading does not matter: the status is known.
 	if classify(f.observation) != delivered {
 		text, _ = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	}

@@ -33,7 +33,7 @@ func (h *Handler) Check(ctx context.Context) error {
 	return nil
 }
 
-// checked returns the URL that is checked; its host is empty where events choose that.
+// checked returns the URL that is checked; its host is empty where events choose the host.
 func (h *Handler) checked() *url.URL {
 	if h.target.constant != nil {
 		return h.target.constant
@@ -53,7 +53,7 @@ func (h *Handler) via(u *url.URL) (*url.URL, error) {
 	return proxy, err
 }
 
-// greet makes a connection as the transport would, and ends it.
+// greet makes a connection like the transport's, and ends it.
 func (h *Handler) greet(ctx context.Context, u *url.URL) error {
 	at, err := h.via(u)
 	if err != nil {
@@ -87,14 +87,14 @@ func (h *Handler) greet(ctx context.Context, u *url.URL) error {
 func (h *Handler) DescribeCheck() (tested, untested string) {
 	u := h.checked()
 	if u.Host == "" {
-		return "", "the hosts, which events choose"
+		return "", "the hosts, which depend on the event"
 	}
 	untested = "the path and the credentials: a webhook has no request without effect"
 	switch at, err := h.via(u); {
 	case err != nil:
 		return "", untested
 	case at != u:
-		return "the TCP connection to the proxy", "the way on from there, " + untested
+		return "the TCP connection to the proxy", "the way from the proxy on, " + untested
 	case u.Scheme == "https":
 		return "the TCP and TLS connection", untested
 	default:

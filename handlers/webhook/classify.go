@@ -20,34 +20,34 @@ const (
 	stageAnswer               // there is a status
 )
 
-// class is what becomes of the event.
+// class is the class of a failure.
 type class uint8
 
 const (
 	delivered class = iota
 	refused         // delivery.Permanent
-	suspected       // tried again with backoff, or when the server said; the attempt counts
+	suspected       // tried again with backoff, or after the server's Retry-After; the attempt counts
 	down            // delivery.Unavailable
 	throttled       // delivery.Throttled
 )
 
-// observation is what is known of a request that has ended.
+// observation holds the facts about a request that has ended.
 type observation struct {
 	at       stage
 	code     int  // the status, 0 if there was none
 	dynamic  bool // the event chose the host
 	constant bool // the URL is the same for every event
-	proxy    bool // it was the proxy that failed or refused
+	proxy    bool // the proxy failed or refused
 	shut     bool // an earlier answer asked to leave the host alone
 }
 
-// classify decides whose fault it is. It is the one place where that is decided.
+// classify decides who is at fault. Nothing else decides that.
 func classify(o observation) class {
 	switch {
 	case o.at == stageDraft:
 		return refused
 	case o.proxy:
-		return down // it is ours, whatever host an event names
+		return down // the proxy is the destination's, whatever host an event names
 	case o.at == stageBlocked && o.dynamic:
 		return refused
 	}
@@ -64,8 +64,8 @@ func classify(o observation) class {
 	return c
 }
 
-// classOfStatus judges a status. What a server refuses for this event is told
-// from what it would refuse for any.
+// classOfStatus judges a status: it separates refusals of this event from refusals
+// of every event.
 func (o observation) classOfStatus() class {
 	code := o.code
 	switch {
@@ -82,7 +82,7 @@ func (o observation) classOfStatus() class {
 		return throttled // our pace
 	case http.StatusNotFound:
 		if o.constant {
-			return down // nothing in it is of the event: the place is not there
+			return down // the URL is the same for every event, and leads nowhere
 		}
 		return refused
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusLocked, http.StatusFailedDependency, http.StatusTooEarly:
@@ -93,9 +93,9 @@ func (o observation) classOfStatus() class {
 	}
 	switch {
 	case code < 500:
-		return refused // 410 Gone among them: it asks to be left alone
+		return refused // 410 Gone among them: the server wants no further requests
 	case code >= 520 && code <= 530:
-		return down // Cloudflare's words for an origin that it cannot reach
+		return down // Cloudflare's statuses for an origin that it cannot reach
 	default:
 		return suspected // 500: the receiver tripped, perhaps over this event
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// The words of [Config.Addresses].
+// The values of [Config.Addresses].
 const (
 	AddressesAny    = "any"
 	AddressesPublic = "public"
 )
 
-// ProxyNone is the word of [Config.ProxyURL] for no proxy at all.
+// ProxyNone is the value of [Config.ProxyURL] for no proxy at all.
 const ProxyNone = "none"
 
 // DefaultLane is how a relay best calls the handler. The timeout has room for the turns
@@ -38,18 +38,18 @@ const (
 	defaultContentType     = "application/json"
 )
 
-// Config says how events become requests and where they go. Fields marked
+// Config says how events become requests and where these go. Fields marked
 // "template" are templates over the event: .Event, .Payload and .Headers.
 type Config struct {
-	// URL is where to send to (template). Required. Values are escaped: they
+	// URL is the URL to send requests to (template). Required. Values are escaped: they
 	// stay within the path segment or parameter where they stand, and the first
 	// one must come behind the slash that ends the host.
 	URL string `json:"url" yaml:"url" jsonschema_description:"Template of the URL. Required. Values in it are escaped and cannot change the host."`
 	// DynamicHost says that the event chooses the host. Values in URL are then
 	// not escaped, the addresses that may be connected to are public ones (see
-	// Addresses), and a failing host costs attempts: the others must not wait
-	// for it.
-	DynamicHost bool `json:"dynamic_host,omitempty" yaml:"dynamic_host,omitempty" jsonschema_description:"Let the event choose the host: url may then be {{ .Payload.callback_url }}. A failing host costs attempts, so that the others need not wait for it."`
+	// Addresses), and a failing host costs attempts: events for other hosts must
+	// not wait for it.
+	DynamicHost bool `json:"dynamic_host,omitempty" yaml:"dynamic_host,omitempty" jsonschema_description:"Let the event choose the host: url may then be {{ .Payload.callback_url }}. A failing host costs attempts, so that events for other hosts need not wait for it."`
 	// Method is POST (default), PUT or PATCH.
 	Method string `json:"method,omitempty" yaml:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH" jsonschema_description:"POST (default), PUT or PATCH."`
 
@@ -61,8 +61,8 @@ type Config struct {
 	Body string `json:"body,omitempty" yaml:"body,omitempty" jsonschema_description:"Template of the body, in place of format. Write values into JSON with {{ json .Payload.name }}."`
 	// ContentType is the media type of Body; the default is application/json.
 	ContentType string `json:"content_type,omitempty" yaml:"content_type,omitempty" jsonschema_description:"Media type of body; application/json by default."`
-	// Headers are further headers (templates). One that yields "" is left out.
-	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers, templates by name. One that yields nothing is left out."`
+	// Headers are further headers (templates). An empty result is left out.
+	Headers map[string]string `json:"headers,omitempty" yaml:"headers,omitempty" jsonschema_description:"Further headers, templates by name. An empty result is left out."`
 	// IDPrefix is the first part of webhook-id; the default is "notifyd". Relays
 	// of several databases that share a receiver need different ones.
 	IDPrefix string `json:"id_prefix,omitempty" yaml:"id_prefix,omitempty" jsonschema_description:"First part of webhook-id; notifyd by default. Relays of several databases that share a receiver need different ones."`
@@ -75,8 +75,8 @@ type Config struct {
 	// Username and Password are sent as "Authorization: Basic". Set both or none.
 	Username string        `json:"username,omitempty" yaml:"username,omitempty" jsonschema_description:"Name sent as Authorization: Basic. Set it together with password, or neither."`
 	Password secret.String `json:"password,omitzero" yaml:"password,omitempty" jsonschema_description:"Password sent as Authorization: Basic."`
-	// TLS says whom to trust and which certificate to show.
-	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Whom to trust and which certificate to show."`
+	// TLS says which authorities to trust and which certificate to show.
+	TLS tlsconf.Config `json:"tls,omitzero" yaml:"tls,omitempty" jsonschema_description:"Which authorities to trust and which certificate to show."`
 
 	// ProxyURL is the proxy to go through, http, https or socks5, or none. The
 	// default is that of the environment: HTTP_PROXY, HTTPS_PROXY and NO_PROXY.
@@ -128,5 +128,5 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Within returns how long one request may take until the handler gives up on it.
+// Within returns how long one request may take before the handler gives up on it.
 func (c Config) Within() time.Duration { return c.WithDefaults().RequestTimeout }

@@ -46,12 +46,12 @@ func TestValidConfigs(t *testing.T) {
 		"JSON of values": func(c *Config) {
 			c.Body = `{"a": {{ json .Payload.a }}, "b": "{{ .Payload.b }}", "c": {{ .Payload.c }}}`
 		},
-		"JSON, if":             func(c *Config) { c.Body = `{{ if .Payload.a }}{"a": 1}{{ end }}` },
-		"JSON of loops":        func(c *Config) { c.Body = `[{{ range .Payload.list }}{{ json . }},{{ end }}0]` },
-		"JSON of the payload":  func(c *Config) { c.Body = `{{ json .Payload }}` },
-		"no JSON, and says so": func(c *Config) { c.Body, c.ContentType = "{{ .Payload.a }},", "text/csv" },
-		"headers":              func(c *Config) { c.Headers = map[string]string{"X-Api-Key": "k", "Idempotency-Key": "{{ .Event.ID }}"} },
-		"limits":               func(c *Config) { c.RateLimit = 0.1 },
+		"JSON, if":                     func(c *Config) { c.Body = `{{ if .Payload.a }}{"a": 1}{{ end }}` },
+		"JSON of loops":                func(c *Config) { c.Body = `[{{ range .Payload.list }}{{ json . }},{{ end }}0]` },
+		"JSON of the payload":          func(c *Config) { c.Body = `{{ json .Payload }}` },
+		"no JSON, by its content type": func(c *Config) { c.Body, c.ContentType = "{{ .Payload.a }},", "text/csv" },
+		"headers":                      func(c *Config) { c.Headers = map[string]string{"X-Api-Key": "k", "Idempotency-Key": "{{ .Event.ID }}"} },
+		"limits":                       func(c *Config) { c.RateLimit = 0.1 },
 	} {
 		c := valid()
 		change(&c)
@@ -70,8 +70,8 @@ var mistakes = map[string]func(*Config){
 	"url: missing: write where to send to":        func(c *Config) { c.URL = "" },
 	"url: must be a URL such as":                  func(c *Config) { c.URL = "example.com/" + marker },
 	"url: must begin with https:// or http://":    func(c *Config) { c.URL = "ftp://example.com/" + marker },
-	"url: is no URL: write":                       func(c *Config) { c.URL = "https://exa mple.com/" + marker },
-	"url: is no URL: write ":                      func(c *Config) { c.URL = "https://example.com/%zz" + marker },
+	"url: is not a URL: write":                    func(c *Config) { c.URL = "https://exa mple.com/" + marker },
+	"url: is not a URL: write ":                   func(c *Config) { c.URL = "https://example.com/%zz" + marker },
 	"url: has no host":                            func(c *Config) { c.URL = "https:///" + marker },
 	"url: must not hold a user or password: use":  func(c *Config) { c.URL = "https://me:" + marker + "@example.com/" },
 	"url: must not hold a user or password":       func(c *Config) { c.URL = "https://me:" + marker + "@example.com/{{ .Event.ID }}" },
@@ -84,8 +84,8 @@ var mistakes = map[string]func(*Config){
 	`addresses: unknown word "all": use any`:      func(c *Config) { c.Addresses = "all" },
 	"format: must be payload":                     func(c *Config) { c.Format = "json" },
 	"format: body is set too":                     func(c *Config) { c.Body, c.Format = "x", message.CloudEventsBinary },
-	"cloudevents_source: is of no use":            func(c *Config) { c.Source = "/x" },
-	"content_type: is of use with body only":      func(c *Config) { c.ContentType = "text/plain" },
+	"cloudevents_source: has no effect":           func(c *Config) { c.Source = "/x" },
+	"content_type: works with body only":          func(c *Config) { c.ContentType = "text/plain" },
 	"content_type: must be a media type":          func(c *Config) { c.Body, c.ContentType = "x", "text plain\r\n" },
 	`body: template "body", line 1`:               func(c *Config) { c.Body = "{{" },
 	"body: yields no JSON, whatever the event":    func(c *Config) { c.Body = `{"a": {{ json .Payload.a }},}` },
@@ -111,11 +111,11 @@ var mistakes = map[string]func(*Config){
 	"username: must not hold a colon":             func(c *Config) { c.Username, c.Password = "a:b", secret.New(marker) },
 	"bearer_token: username is set too":           func(c *Config) { c.Username, c.Password, c.BearerToken = "u", secret.New("p"), secret.New(marker) },
 	"bearer_token: must be printable":             func(c *Config) { c.BearerToken = secret.New(marker + "\n") },
-	"bearer_token: would be shown to whatever":    func(c *Config) { c.URL, c.DynamicHost, c.BearerToken = "{{ .Payload.u }}", true, secret.New(marker) },
-	"username: would be shown": func(c *Config) {
+	"bearer_token: would be sent to any host":     func(c *Config) { c.URL, c.DynamicHost, c.BearerToken = "{{ .Payload.u }}", true, secret.New(marker) },
+	"username: would be sent": func(c *Config) {
 		c.URL, c.DynamicHost, c.Username, c.Password = "{{ .Payload.u }}", true, "u", secret.New(marker)
 	},
-	"tls.cert_file: would be shown": func(c *Config) {
+	"tls.cert_file: would be sent": func(c *Config) {
 		c.URL, c.DynamicHost, c.TLS = "{{ .Payload.u }}", true, tlsconf.Config{CertFile: "c", KeyFile: "k"}
 	},
 	"tls.key_file: missing":           func(c *Config) { c.TLS.CertFile = "x" },
@@ -123,7 +123,7 @@ var mistakes = map[string]func(*Config){
 	"proxy_url: must be such as":      func(c *Config) { c.ProxyURL = secret.New("proxy:3128 " + marker) },
 	"proxy_url: must be such as http": func(c *Config) { c.ProxyURL = secret.New("ftp://" + marker + "@proxy") },
 	"proxy_url: the proxy connects":   func(c *Config) { c.Addresses, c.ProxyURL = AddressesPublic, secret.New("http://"+marker+"@proxy") },
-	"allow_addresses: is of no use":   func(c *Config) { c.AllowAddresses = []string{"10.0.0.0/8"} },
+	"allow_addresses: has no effect":  func(c *Config) { c.AllowAddresses = []string{"10.0.0.0/8"} },
 	"allow_addresses.1: must be an address": func(c *Config) {
 		c.Addresses, c.AllowAddresses = AddressesPublic, []string{"10.0.0.0/8", "10.0.0.0/33"}
 	},
@@ -136,7 +136,7 @@ var mistakes = map[string]func(*Config){
 	"rate_limit: must be a number":             func(c *Config) { c.RateLimit = -1 },
 	"rate_limit: must be a number of":          func(c *Config) { c.RateLimit = math.NaN() },
 	"rate_limit: must be a number of requests": func(c *Config) { c.RateLimit = math.Inf(1) },
-	"host_concurrency: is of use with dynamic": func(c *Config) { c.HostConcurrency = 1 },
+	"host_concurrency: works with dynamic":     func(c *Config) { c.HostConcurrency = 1 },
 	"host_concurrency: must be 1 or more":      func(c *Config) { c.HostConcurrency = -1 },
 }
 

@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// maxText is how much of an answer gets into an error.
+	// maxText bounds the part of an answer in an error.
 	maxText = 300
 	// minHidden keeps a setting of a few letters from being cut out of every word.
 	minHidden = 6
 )
 
-// failure is a request that was not answered with 2xx. Its text holds no URL
-// but for the host: tokens stand in paths and queries.
+// failure is a request that was not answered with 2xx. Its text holds the host and
+// no more of the URL: paths and queries may hold tokens.
 type failure struct {
 	observation
 	host string
 	text string
 	wait time.Duration // the pause that the server asked for, zero if none
-	err  error         // what may be asked with errors.Is; nil if it could hold a secret
+	err  error         // for errors.Is; nil if it could hold a secret
 }
 
 // Error returns one line.
@@ -46,9 +46,8 @@ func (f *failure) Error() string {
 // Unwrap returns the network's error.
 func (f *failure) Unwrap() error { return f.err }
 
-// trip follows a request on its way. Its hooks are called from several
-// goroutines, also for connections that others use in the end, and also when
-// the request is over.
+// trip follows a request. Its hooks are called from several goroutines, also for
+// connections that other requests use in the end, and also after the request.
 type trip struct {
 	reached atomic.Uint32 // the furthest stage
 	byteIn  atomic.Bool   // a byte of the answer has come
@@ -85,7 +84,7 @@ func (t *trip) hooks() *httptrace.ClientTrace {
 }
 
 // stale reports whether err may come of a connection that the server had closed
-// while it was idle, before it saw anything of the request.
+// while it was idle, before the server saw any of the request.
 func (t *trip) stale(err error, after time.Duration) bool {
 	idle := time.Duration(t.idle.Load())
 	return idle > 0 && idle >= after && !t.byteIn.Load() && !isTimeout(err)
@@ -124,7 +123,7 @@ func (h *Handler) observe(at stage) observation {
 	return observation{at: at, dynamic: h.target.dynamic, constant: h.target.constant != nil}
 }
 
-// reason names the timeout that is over, or gives the error's own words.
+// reason names the timeout that is over, or returns the error's text.
 func (h *Handler) reason(ctx context.Context, at stage, err error) string {
 	if ctx.Err() != nil {
 		return context.Cause(ctx).Error()
@@ -144,7 +143,7 @@ func (h *Handler) reason(ctx context.Context, at stage, err error) string {
 	}
 }
 
-// doing says what a stage does.
+// doing describes a stage.
 func (s stage) doing() string {
 	switch s {
 	case stageConnect:
@@ -182,7 +181,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// shows reports whether err is of a type that holds nothing of a request.
+// shows reports whether err is of a type that holds no part of a request.
 func shows(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
@@ -190,8 +189,8 @@ func shows(err error) bool {
 	return errors.As(err, &op) || errors.As(err, &dns) || errors.As(err, &certificate) || errors.Is(err, errClosed)
 }
 
-// hidden lists the texts of a configuration that no error may show, in the forms
-// in which a server may repeat them, the longest first.
+// hidden lists the secrets of a configuration in the forms in which a server may
+// repeat them, the longest first.
 func hidden(cfg Config, constant *url.URL) []string {
 	var all []string
 	add := func(s string) {
@@ -231,8 +230,8 @@ func hidden(cfg Config, constant *url.URL) []string {
 	return all
 }
 
-// hide takes secrets out of a text, and the path and query of the URL: servers
-// like to repeat them.
+// hide takes secrets out of a text, and the path and query of the URL, which servers
+// often repeat.
 func (h *Handler) hide(text string, u *url.URL) string {
 	if uri := u.RequestURI(); len(uri) >= minHidden {
 		text = strings.ReplaceAll(text, uri, "[url]")
@@ -248,7 +247,7 @@ func (h *Handler) hide(text string, u *url.URL) string {
 	return text
 }
 
-// shorten makes one line of a text, and not too long a one.
+// shorten makes one short line of a text.
 func shorten(text string) string {
 	text = strings.ToValidUTF8(text, "�")
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")

@@ -226,7 +226,7 @@ func checkVerdict(t *testing.T, err error, want, text string) {
 	}
 	// The second one is how "me:" begins in base64, as in Basic authentication.
 	if strings.Contains(err.Error(), "marker-token") || strings.Contains(err.Error(), "bWU6") {
-		t.Errorf("the token is told: %v", err)
+		t.Errorf("the token is shown: %v", err)
 	}
 }
 
@@ -235,13 +235,13 @@ func TestFaultsOfTheWay(t *testing.T) {
 	secure, ca := startTLSReceiver(t, nil)
 	plain := startReceiver(t, nil)
 	silent := serveRaw(t, func(_ int, _ net.Conn, r *bufio.Reader) { awaitEnd(r) })
-	nobody := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
+	closed := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	const query = "/?token=marker-token"
 	for name, c := range map[string]struct {
 		cfg  Config
 		text string
 	}{
-		"refused":           {Config{URL: "http://" + nobody + query}, "connecting: dial tcp " + nobody + ": connect: connection refused"},
+		"refused":           {Config{URL: "http://" + closed + query}, "connecting: dial tcp " + closed + ": connect: connection refused"},
 		"no such name":      {Config{URL: "http://nobody.invalid" + query, ProxyURL: none, ConnectTimeout: patience}, "connecting: dial tcp: lookup nobody.invalid"},
 		"unknown authority": {Config{URL: secure.url() + query}, "name the authority's certificate with tls.ca_file"},
 		"wrong name":        {Config{URL: secure.url() + query, TLS: tlsconf.Config{CAFile: ca, ServerName: "shop.invalid"}}, "check tls.server_name"},
@@ -255,25 +255,25 @@ func TestFaultsOfTheWay(t *testing.T) {
 			t.Parallel()
 			want := "unavailable"
 			if name == "plain to a TLS port" {
-				want = "permanent" // Go's server answers so; nothing else can be told from it
+				want = "permanent" // Go's server answers so; no other class is possible
 			}
 			checkVerdict(t, deliver(t, c.cfg, event(ada)), want, c.text)
 		})
 	}
 	t.Run("proxy refuses", func(t *testing.T) {
 		t.Parallel()
-		err := deliver(t, Config{URL: "https://shop.example.com" + query, ProxyURL: secretOf("http://me:marker-token@" + nobody)}, event(ada))
+		err := deliver(t, Config{URL: "https://shop.example.com" + query, ProxyURL: secretOf("http://me:marker-token@" + closed)}, event(ada))
 		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+nobody)
 		// The proxy is ours, also where the event chose the host.
 		err = deliver(t, Config{
-			URL: "{{ .Payload.u }}", DynamicHost: true, Addresses: AddressesAny, ProxyURL: secretOf("http://me:marker-token@" + nobody),
+			URL: "{{ .Payload.u }}", DynamicHost: true, Addresses: AddressesAny, ProxyURL: secretOf("http://me:marker-token@" + closed),
 		}, event(`{"u":"https://shop.example.com/"}`))
 		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+nobody)
 	})
 }
 
 // TestStaleConnection: a server closes a connection that is idle while the next
-// request is on its way. That is no outage.
+// request is on its way. That is not an outage.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -378,7 +378,7 @@ func TestRetryAfterShutsTheHost(t *testing.T) {
 			h := newHandler(t, c.cfg)
 			checkVerdict(t, h.Deliver(testContext(t), event(ada)), c.first, http.StatusText(c.status)+": slowly")
 			err := h.Deliver(testContext(t), event(ada))
-			if got := verdictOn(err); !strings.HasPrefix(got, c.second) || !regexp.MustCompile(`left alone for (30m0|29m5\d)s more`).MatchString(err.Error()) {
+			if got := verdictOn(err); !strings.HasPrefix(got, c.second) || !regexp.MustCompile(`forbids requests for (30m0|29m5\d)s more`).MatchString(err.Error()) {
 				t.Errorf("%s: %v", got, err)
 			}
 			r.one(t)

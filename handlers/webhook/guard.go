@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// guard looks at the address of each connection just before it is made. That is
-// after the name was looked up, so a name that leads to another address the
-// second time is of no use.
+// guard checks the address of each connection just before it is made. The name is
+// resolved by then, so a name that resolves differently the second time gains
+// nothing.
 type guard struct {
 	allowed []netip.Prefix
 	special []netip.Prefix
@@ -25,7 +25,7 @@ func newGuard(allowed []netip.Prefix) *guard {
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 		"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
 		"203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-		// Public by the registries, and yet only of the network around a machine: Azure's
+		// Public by the registries, but local to the network of a machine: Azure's
 		// wire server, which hands out secrets. The metadata addresses of other clouds are
 		// in the ranges above (169.254.169.254, 100.100.100.200, 192.0.0.192) or outside of
 		// 2000::/3 (fd00:ec2::254, fd20:ce::254).
@@ -60,8 +60,8 @@ func (g *guard) admits(addr netip.Addr) bool {
 	case addr.Is4():
 		return true
 	}
-	// A host behind NAT64 reaches IPv4 by this prefix (RFC 6052). It is as
-	// public as what it holds.
+	// A host behind NAT64 reaches IPv4 by this prefix (RFC 6052). The address is
+	// as public as the one that it holds.
 	if netip.MustParsePrefix("64:ff9b::/96").Contains(addr) {
 		b := addr.As16()
 		return g.admits(netip.AddrFrom4([4]byte(b[12:])))
@@ -74,7 +74,7 @@ func (g *guard) admits(addr netip.Addr) bool {
 // blockedError says that the guard did not let a connection through.
 type blockedError struct{ network, address string }
 
-// Error says which address, and what lets it through.
+// Error names the address and the setting that lets it through.
 func (e *blockedError) Error() string {
-	return fmt.Sprintf("%s is no public address: allow_addresses would let it through", e.address)
+	return fmt.Sprintf("%s is not a public address: allow_addresses would let it through", e.address)
 }

@@ -50,7 +50,7 @@ func TestGuardStandsAtTheConnection(t *testing.T) {
 			continue
 		}
 		if _, ok := errors.AsType[*blockedError](err); ok {
-			if verdictOn(err) != "permanent" || !strings.Contains(err.Error(), "is no public address") {
+			if verdictOn(err) != "permanent" || !strings.Contains(err.Error(), "is not a public address") {
 				t.Errorf("%s: %s: %v", host, verdictOn(err), err)
 			}
 		} else if strings.HasPrefix(host, "127.0") || host == "localhost" {

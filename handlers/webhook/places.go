@@ -31,8 +31,8 @@ type place struct {
 	limiter *rate.Limiter
 	slots   chan struct{} // nil for no limit
 
-	users  int       // those who hold it
-	closed time.Time // before that, the server wants to hear nothing
+	users  int       // requests that hold it
+	closed time.Time // the server wants no request before
 }
 
 func newPlaces(perSecond float64, slots int) *places {
@@ -43,10 +43,10 @@ func newPlaces(perSecond float64, slots int) *places {
 	return &places{rate: limit, slots: slots, all: make(map[string]*place)}
 }
 
-// busyError says that there was no turn to be had.
+// busyError says that no turn was free.
 type busyError struct {
 	text string
-	wait time.Duration // until there is one, 0 if nobody knows
+	wait time.Duration // until there is one, 0 if unknown
 	shut bool          // the host has asked for it
 }
 
@@ -74,7 +74,7 @@ func (p *places) enter(ctx context.Context, host string, latest time.Time) (leav
 		leave()
 		return nil, err
 	}
-	if err := p.closedFor(at); err != nil { // it may have been told while we waited
+	if err := p.closedFor(at); err != nil { // the server may have asked for it during the wait
 		leave()
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (p *places) drop(at *place) {
 	at.users--
 }
 
-// forget drops the places that would be the same if they were made anew.
+// forget drops the places that hold no state.
 func (p *places) forget() {
 	now := time.Now()
 	for host, at := range p.all {
@@ -116,7 +116,7 @@ func (p *places) forget() {
 	}
 }
 
-// shut notes that a server wants to hear nothing for a while.
+// shut records that a server wants no request for a while.
 func (p *places) shut(host string, wait time.Duration) {
 	at := p.hold(host)
 	p.mu.Lock()
@@ -131,7 +131,7 @@ func (p *places) closedFor(at *place) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if rest := time.Until(at.closed); rest > 0 {
-		return &busyError{text: fmt.Sprintf("it has asked with Retry-After to be left alone for %v more", rest.Round(time.Second)), wait: rest, shut: true}
+		return &busyError{text: fmt.Sprintf("its Retry-After forbids requests for %v more", rest.Round(time.Second)), wait: rest, shut: true}
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (at *place) takeSlot(ctx context.Context, latest time.Time) error {
 	case at.slots <- struct{}{}:
 		return nil
 	case <-late:
-		return &busyError{text: "host_concurrency requests are under way and take their time"}
+		return &busyError{text: "host_concurrency requests are under way, and none ended in time"}
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -168,7 +168,7 @@ func (at *place) giveSlot() {
 }
 
 func (at *place) takeToken(ctx context.Context, latest time.Time) error {
-	token := at.limiter.Reserve() // of one, which is what the bucket holds
+	token := at.limiter.Reserve() // of one, the size of the bucket
 	wait := token.Delay()
 	if wait <= 0 {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/notifyd/notifyd/internal/secret"
 )
 
-// Preview returns the request for e: its line, headers and body. What may be a
-// secret is left out: the query of the URL, its user, and the values of headers
+// Preview returns the request for e: its line, headers and body. Possible secrets
+// are left out: the query of the URL, its user, and the values of headers
 // that the configuration sets. Time and signature belong to an attempt.
 func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	d, err := h.draft(e)

@@ -29,7 +29,7 @@ const (
 	headerSignature = "webhook-signature"
 )
 
-// userAgent names us where headers do not say otherwise.
+// userAgent is the User-Agent unless headers sets one.
 const userAgent = "notifyd"
 
 // templates parses those of body and headers.
@@ -58,14 +58,14 @@ func (c Config) templates() (body *tmpl.Template, headers map[string]*tmpl.Templ
 	return body, headers, errors.Join(errs...)
 }
 
-// neverJSON reports whether no sample of an event makes JSON of a template. Where values
-// stand in quotes, or without, the right ones may: it is a mistake only where none does.
+// neverJSON reports whether a template yields no JSON for any sample of an event: one
+// that yields JSON for some values is not a mistake.
 func neverJSON(t *tmpl.Template) bool {
 	tried := false
 	for _, leaf := range []any{"sample", json.Number("1"), true, "2026-01-02T03:04:05Z"} {
 		text, err := t.Render(t.Sample("sample", leaf))
 		switch {
-		case err != nil: // a loop over what cannot be guessed, for example
+		case err != nil: // a loop over an unknown value, for example
 		case strings.TrimSpace(text) == "", json.Valid([]byte(text)): // or a condition that the sample does not meet
 			return false
 		default:
@@ -75,8 +75,7 @@ func neverJSON(t *tmpl.Template) bool {
 	return tried
 }
 
-// draft is a request but for what belongs to one attempt: the time and the
-// signature.
+// draft is a request without the parts of one attempt: the time and the signature.
 type draft struct {
 	url    *url.URL
 	header http.Header
@@ -84,8 +83,8 @@ type draft struct {
 	id     string
 }
 
-// draft makes the request for an event. Every error is about this event and
-// these templates: another attempt would end the same way.
+// draft makes the request for an event. Its errors are about the event and the
+// templates: another attempt would end the same way.
 func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 	var data *tmpl.Data
 	if h.needsData {
@@ -115,7 +114,7 @@ func (h *Handler) draft(e *delivery.Event) (*draft, error) {
 			return nil, err
 		}
 		if value = strings.TrimSpace(value); !isValue(value) {
-			return nil, fmt.Errorf("what template %q yields holds a line end or another control character: a header has one line", t.Name())
+			return nil, fmt.Errorf("the output of template %q holds a line end or another control character: a header has one line", t.Name())
 		}
 		if value != "" {
 			d.header.Set(name, value)
@@ -135,15 +134,15 @@ func (h *Handler) renderBody(d *draft, data *tmpl.Data) error {
 	}
 	d.body = []byte(text)
 	if h.jsonBody && !json.Valid(d.body) {
-		return fmt.Errorf("what template %q yields is no JSON: write values as {{ json .Payload.name }}, or set content_type", "body")
+		return fmt.Errorf("the output of template %q is not JSON: write values as {{ json .Payload.name }}, or set content_type", "body")
 	}
 	d.header.Set("Content-Type", h.cfg.ContentType)
 	return nil
 }
 
-// setHeaders sets those that the message brings along, among them the event's
-// own, which the message has made fit for HTTP. What is about the connection, or
-// about somebody's credentials, stays behind.
+// setHeaders sets the headers of the message, among them the event's own, which the
+// message has made fit for HTTP. Headers of the connection and credentials are left
+// out.
 func (d *draft) setHeaders(headers []message.Header) {
 	for _, header := range headers {
 		switch lower := strings.ToLower(header.Name); {
@@ -180,8 +179,8 @@ func isJSON(contentType string) bool {
 	return err == nil && (kind == "application/json" || strings.HasSuffix(kind, "+json"))
 }
 
-// unsendable reports whether a header, in lower case, is about the connection or
-// is ours to set. See RFC 9110, 7.6.1.
+// unsendable reports whether a header, in lower case, is about the connection or set
+// by the handler. See RFC 9110, 7.6.1.
 func unsendable(lower string) bool {
 	switch lower {
 	case "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "te", "trailer",

@@ -106,7 +106,7 @@ func TestHeadersOfEvents(t *testing.T) {
 	h := newHandler(t, Config{URL: r.url(), SigningSecrets: []secret.String{secret.New(newSecret)}})
 	e := event(ada)
 	e.Headers = map[string]string{
-		"Authorization": "Bearer of somebody", "cookie": "a=b", "Host": "evil.example", "content-length": "1", "Transfer-Encoding": "chunked",
+		"Authorization": "Bearer of another", "cookie": "a=b", "Host": "evil.example", "content-length": "1", "Transfer-Encoding": "chunked",
 		"Connection": "close", "webhook-signature": "v1,forged", "Webhook-Id": "forged", "proxy-authorization": "x", "content-type": "text/html",
 		"a b": "blank", "ü": "letter", "": "empty", "X-Fine": "ü\r\nX-Bad: 1", "User-Agent": "curl",
 	}
@@ -141,28 +141,28 @@ func TestEventsThatNoRequestCanBeMadeOf(t *testing.T) {
 		`webhook: template "url", line 1, at {{ .Payload.id }}: the event has no such field`: {
 			cfg: Config{URL: r.url() + "/{{ .Payload.id }}"}, payload: ada,
 		},
-		`webhook: what template "headers.X-Name" yields holds a line end or another control character: a header has one line`: {
+		`webhook: the output of template "headers.X-Name" holds a line end or another control character: a header has one line`: {
 			cfg: Config{Headers: inject}, payload: `{"name":"a\r\nX-Admin: 1"}`,
 		},
-		`webhook: what template "body" yields is no JSON: write values as {{ json .Payload.name }}, or set content_type`: {
+		`webhook: the output of template "body" is not JSON: write values as {{ json .Payload.name }}, or set content_type`: {
 			cfg: Config{Body: `{"name":"{{ .Payload.name }}"}`}, payload: ada,
 		},
-		`webhook: what template "url" yields holds a path segment of dots`: {
+		`webhook: the output of template "url" holds a path segment of dots`: {
 			cfg: Config{URL: r.url() + "/orders/{{ .Payload.id }}/x"}, payload: `{"id":"a/../../admin"}`,
 		},
-		`webhook: what template "url" yields has more than 8000 bytes`: {
+		`webhook: the output of template "url" has more than 8000 bytes`: {
 			cfg: Config{URL: r.url() + "/{{ .Payload.id }}"}, payload: `{"id":"` + strings.Repeat("x", maxURL) + `"}`,
 		},
-		`webhook: what template "url" yields is no URL`: {
+		`webhook: the output of template "url" is not a URL`: {
 			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"https://exa mple.com/"}`,
 		},
-		`webhook: what template "url" yields must begin with https:// or http://`: {
+		`webhook: the output of template "url" must begin with https:// or http://`: {
 			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"file:///etc/passwd"}`,
 		},
-		`webhook: what template "url" yields must not hold a user or password`: {
+		`webhook: the output of template "url" must not hold a user or password`: {
 			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"https://a:b@example.com"}`,
 		},
-		`webhook: what template "url" yields has no host`: {
+		`webhook: the output of template "url" has no host`: {
 			cfg: Config{URL: "{{ .Payload.url }}", DynamicHost: true, ProxyURL: none}, payload: `{"url":"https:///x"}`,
 		},
 	} {

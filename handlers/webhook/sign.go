@@ -26,7 +26,7 @@ const (
 // maxIDPrefix keeps webhook-id short.
 const maxIDPrefix = 64
 
-// parseSecrets returns a signer for each secret. No error shows anything of one.
+// parseSecrets returns a signer for each secret. No error shows any part of one.
 func parseSecrets(texts []secret.String) ([]*standardwebhooks.Webhook, error) {
 	var signers []*standardwebhooks.Webhook
 	var errs []error
@@ -75,7 +75,7 @@ func (h *Handler) sign(id string, now time.Time, body []byte) (string, error) {
 
 // webhookID is the same for every attempt, so that receivers know a request that
 // is sent again, and another for a replay. The destination is in it because two destinations may lead to
-// one receiver. What is signed is joined by dots, so there is none in it.
+// one receiver. The signed parts are joined by dots, so the id has none.
 func webhookID(prefix string, e *delivery.Event) string {
 	id := make([]byte, 0, len(prefix)+len(e.Destination)+24)
 	id = append(id, prefix...)

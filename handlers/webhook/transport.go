@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// idleTimeout is below what servers commonly keep an idle connection for, a
-	// minute and more, so that mostly we are the ones who close it.
+	// idleTimeout is below the idle timeout of most servers, a minute and more, so
+	// that the handler mostly closes first.
 	idleTimeout = 30 * time.Second
 	// maxIdle bounds the idle connections, to all hosts and to one.
 	maxIdle = 100
-	// pingAfter and pingTimeout find out that an HTTP/2 connection is dead, which
-	// all requests share: TCP alone takes a quarter of an hour.
+	// pingAfter and pingTimeout find a dead HTTP/2 connection, which all requests
+	// share: TCP alone takes a quarter of an hour.
 	pingAfter   = 10 * time.Second
 	pingTimeout = 10 * time.Second
 	// maxResponseHeader is the size in bytes of the header of an answer.
@@ -54,7 +54,7 @@ func newTransport(cfg Config, security *tls.Config, n *network) (*http.Transport
 		ResponseHeaderTimeout: cfg.ResponseTimeout,
 		ForceAttemptHTTP2:     true, // a dialer of one's own turns it off
 		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-		DisableCompression:    true, // nobody reads the answers but for an error's text
+		DisableCompression:    true, // answers are read for an error's text only
 		MaxIdleConns:          maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idleTimeout,
 		MaxResponseHeaderBytes: maxResponseHeader,
 	}, nil
@@ -86,7 +86,7 @@ func proxyOf(cfg Config) (func(*http.Request) (*url.URL, error), error) {
 // proxyError is the refusal of a proxy to connect to the host.
 type proxyError struct{ code int }
 
-// Error tells the status.
+// Error names the status.
 func (e *proxyError) Error() string {
 	return fmt.Sprintf("the proxy answered %d %s", e.code, http.StatusText(e.code))
 }
@@ -98,13 +98,13 @@ func proxyAnswer(_ context.Context, _ *url.URL, _ *http.Request, res *http.Respo
 	return &proxyError{res.StatusCode}
 }
 
-// network holds the connections of a handler, made and in the making. net/http
-// goes on to connect for a request that is over, and tells nobody when it ends.
+// network holds the connections of a handler, made and in the making. net/http goes
+// on to connect for a request that is over, and does not report the end.
 type network struct {
 	mu     sync.Mutex
 	closed bool
 	next   int
-	ends   map[int]func() // what ends each of them
+	ends   map[int]func() // each ends one
 }
 
 // add keeps end until remove is called. It reports false if the network is closed.
@@ -127,7 +127,7 @@ func (n *network) add(end func()) (remove func(), ok bool) {
 	}, true
 }
 
-// close ends all connections and lets nobody connect any more.
+// close ends all connections and allows no new ones.
 func (n *network) close() {
 	n.mu.Lock()
 	n.closed = true

@@ -13,13 +13,12 @@ import (
 // maxURL is what any server takes (RFC 9110, 4.1, asks for 8000 octets).
 const maxURL = 8000
 
-// target is where requests go.
+// target is the URL of requests.
 type target struct {
 	dynamic  bool           // the event chooses the host
 	constant *url.URL       // the whole URL where it is the same for every event
 	tmpl     *tmpl.Template // where it is not
-	// scheme and host are what the URL must keep to where the host is not
-	// dynamic.
+	// scheme and host are those of the URL where the host is not dynamic.
 	scheme, host string
 }
 
@@ -84,7 +83,7 @@ func checkURL(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
-		return nil, errors.New("is no URL: write https://example.com/hook, with special characters in percent form")
+		return nil, errors.New("is not a URL: write https://example.com/hook, with special characters in percent form")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, errors.New("must begin with https:// or http://")
 	case u.Hostname() == "":
@@ -106,22 +105,22 @@ func (t *target) place(data *tmpl.Data) (*url.URL, error) {
 		return nil, err
 	}
 	if text = strings.TrimSpace(text); len(text) > maxURL {
-		return nil, fmt.Errorf("what template %q yields has more than %d bytes", "url", maxURL)
+		return nil, fmt.Errorf("the output of template %q has more than %d bytes", "url", maxURL)
 	}
 	u, err := checkURL(text)
 	if err != nil {
-		return nil, fmt.Errorf("what template %q yields %w", "url", err)
+		return nil, fmt.Errorf("the output of template %q %w", "url", err)
 	}
 	if t.dynamic {
 		return u, nil
 	}
 	if u.Scheme != t.scheme || u.Host != t.host {
-		return nil, fmt.Errorf("what template %q yields leads to another host", "url")
+		return nil, fmt.Errorf("the output of template %q leads to another host", "url")
 	}
 	// Some servers decode %2F before they look for dots, so this does as well.
 	for segment := range strings.SplitSeq(u.Path, "/") {
 		if segment == "." || segment == ".." {
-			return nil, fmt.Errorf("what template %q yields holds a path segment of dots, which leads to another path", "url")
+			return nil, fmt.Errorf("the output of template %q holds a path segment of dots, which leads to another path", "url")
 		}
 	}
 	return u, nil

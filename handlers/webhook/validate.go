@@ -39,7 +39,7 @@ func (c Config) content() error {
 		errs = append(errs, field.Errorf("format", "body is set too: take one of them out"))
 	}
 	if c.Body == "" && c.ContentType != "" {
-		errs = append(errs, field.Errorf("content_type", "is of use with body only: take it out, or write body"))
+		errs = append(errs, field.Errorf("content_type", "works with body only: take it out, or write body"))
 	}
 	if c.ContentType != "" {
 		if kind, _, err := mime.ParseMediaType(c.ContentType); err != nil || !strings.Contains(kind, "/") {
@@ -93,7 +93,7 @@ func (c Config) credentials() error {
 			set  bool
 		}{{"bearer_token", !c.BearerToken.IsZero()}, {"username", c.Username != ""}, {"tls.cert_file", c.TLS.CertFile != ""}} {
 			if f.set {
-				errs = append(errs, field.Errorf(f.path, "would be shown to whatever host an event names: take it out, or dynamic_host; signing_secrets are safe"))
+				errs = append(errs, field.Errorf(f.path, "would be sent to any host that an event names: take it out, or dynamic_host; signing_secrets are safe"))
 			}
 		}
 	}
@@ -106,7 +106,7 @@ func (c Config) network() error {
 	errs = errors.Join(errs, allowed)
 	full := c.WithDefaults()
 	if len(c.AllowAddresses) > 0 && full.Addresses == AddressesAny {
-		errs = errors.Join(errs, field.Errorf("allow_addresses", "is of no use with addresses: any: set addresses: public, or take it out"))
+		errs = errors.Join(errs, field.Errorf("allow_addresses", "has no effect with addresses: any: set addresses: public, or take it out"))
 	}
 	if proxy := c.ProxyURL.Reveal(); proxy != "" && proxy != ProxyNone && full.Addresses == AddressesPublic {
 		errs = errors.Join(errs, field.Errorf("proxy_url", "%s", proxyBlinds))
@@ -135,7 +135,7 @@ func parseNetworks(texts []string) ([]netip.Prefix, error) {
 	return all, errors.Join(errs...)
 }
 
-// parseProxy returns nil for none and for that of the environment.
+// parseProxy returns nil for none and for the environment's proxy.
 func parseProxy(setting interface{ Reveal() string }) (*url.URL, error) {
 	raw := setting.Reveal()
 	if raw == "" || raw == ProxyNone {
@@ -165,7 +165,7 @@ func (c Config) limits() error {
 	case c.HostConcurrency < 0:
 		errs = append(errs, field.Errorf("host_concurrency", "must be 1 or more"))
 	case c.HostConcurrency > 0 && !c.DynamicHost:
-		errs = append(errs, field.Errorf("host_concurrency", "is of use with dynamic_host only: there is one host, set concurrency"))
+		errs = append(errs, field.Errorf("host_concurrency", "works with dynamic_host only: for one host, set concurrency"))
 	}
 	return errors.Join(errs...)
 }

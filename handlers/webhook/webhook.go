@@ -3,7 +3,7 @@
 //
 // An event is delivered once the server has answered with a status of 2xx. The
 // header webhook-id is the same for every attempt, so that a receiver can drop
-// what it has seen before.
+// repeated requests.
 package webhook
 
 import (
@@ -24,9 +24,9 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// defaultStaleAfter is how long a connection was idle at least for its loss to
-// be told from that of a server which fell over our request. Servers keep idle
-// connections for some seconds at least.
+// defaultStaleAfter is the shortest idle time after which a lost connection counts as
+// closed by the server while idle, and not as a crash over the request. Servers keep
+// idle connections for some seconds at least.
 const defaultStaleAfter = time.Second
 
 // errClosed is returned by Deliver after Close.
@@ -102,8 +102,8 @@ func New(cfg Config, options ...handlers.Option) (*Handler, error) {
 //   - any other: the server answered 408, 409, 500 or the like.
 //   - ctx's cause, if ctx was done first.
 //
-// Where the event chooses the host, what would be Unavailable or Throttled is "any
-// other": the events for other hosts must not wait.
+// Where the event chooses the host, Unavailable and Throttled become "any other": the
+// events for other hosts must not wait.
 func (h *Handler) Deliver(ctx context.Context, e *delivery.Event) error {
 	if !h.begin() {
 		return errClosed
@@ -164,8 +164,8 @@ func (h *Handler) disconnect() {
 	h.network.close()
 }
 
-// latest returns until when a request may wait for its turn: after that, the
-// time of ctx would not be enough for it. It is zero for no limit.
+// latest returns until when a request may wait for its turn: after that, too little
+// of ctx's time is left for the request. It is zero for no limit.
 func (h *Handler) latest(ctx context.Context) time.Time {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -174,7 +174,7 @@ func (h *Handler) latest(ctx context.Context) time.Time {
 	return end.Add(-h.cfg.RequestTimeout)
 }
 
-// noTurn makes an error of a request that was not even begun.
+// noTurn returns the error of a request that got no turn.
 func (h *Handler) noTurn(d *draft, err error) error {
 	busy, ok := errors.AsType[*busyError](err)
 	if !ok {
@@ -185,10 +185,9 @@ func (h *Handler) noTurn(d *draft, err error) error {
 	return classify(f.observation).mark(f)
 }
 
-// send makes one attempt. It makes a second one where the first one met a
-// connection that the server had closed while it was idle: servers do that when
-// they like, and net/http sends a POST again only if it is certain that nothing
-// of it was written. A copy has the same webhook-id.
+// send makes one attempt, and a second one where the first one met a connection that
+// the server had closed while it was idle: net/http sends a POST again only if it is
+// certain that none of it was written. A copy has the same webhook-id.
 func (h *Handler) send(ctx context.Context, d *draft) *failure {
 	f, again := h.attempt(ctx, d)
 	if again {
@@ -206,8 +205,8 @@ func (h *Handler) attempt(ctx context.Context, d *draft) (f *failure, again bool
 	if err != nil {
 		return &failure{observation: h.observe(stageDraft), host: d.url.Host, text: h.hide(err.Error(), d.url)}, false
 	}
-	// The transport alone: a client would follow redirects, and put the URL
-	// with all that is in it into its errors.
+	// The transport alone: a client would follow redirects, and put the whole URL
+	// into its errors.
 	resp, err := h.transport.RoundTrip(req) //nolint:bodyclose // answer closes it
 	if err != nil {
 		return h.lost(rctx, d.url, &t, err), rctx.Err() == nil && t.stale(err, h.staleAfter)
@@ -215,15 +214,15 @@ func (h *Handler) attempt(ctx context.Context, d *draft) (f *failure, again bool
 	return h.answer(resp, d.url, cancel), false
 }
 
-// verdict turns what came of a request into what Deliver returns.
+// verdict returns the error of Deliver for a failure.
 func (h *Handler) verdict(d *draft, f *failure) error {
 	if f == nil {
 		return nil
 	}
 	c := classify(f.observation)
-	// A lane that is throttled waits by itself; where events choose their hosts, this one is to.
+	// A throttled lane waits by itself; where events choose their hosts, only this host waits.
 	if f.wait > 0 && c != throttled && (c == down || f.code == http.StatusTooManyRequests || f.code == http.StatusServiceUnavailable) {
-		h.places.shut(d.url.Host, f.wait) // the pause is for all who send there
+		h.places.shut(d.url.Host, f.wait) // the pause is for all requests to the host
 	}
 	return c.mark(f)
 }

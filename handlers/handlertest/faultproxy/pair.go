@@ -15,7 +15,7 @@ type pair struct {
 	proxy *Proxy
 	once  sync.Once
 	gone  chan struct{} // closed by reset
-	done  chan struct{} // closed when nothing of it is left
+	done  chan struct{} // closed when both halves are closed
 
 	// Guarded by proxy.mu.
 	client, server net.Conn // server is nil while it is being dialled
@@ -63,7 +63,7 @@ func (c *pair) run() {
 	pumps.Go(c.requests)
 	pumps.Go(c.answers)
 	pumps.Wait()
-	c.end(func(conn net.Conn) { _ = conn.Close() }) // both have said that they are done
+	c.end(func(conn net.Conn) { _ = conn.Close() }) // both sides have ended their streams
 }
 
 // reset closes both halves with RST, unless they are closed.
@@ -101,7 +101,7 @@ func finish(conn net.Conn) {
 // bufferSize is that of io.Copy.
 const bufferSize = 32 << 10
 
-// requests passes on what the client sends.
+// requests passes the client's bytes on.
 func (c *pair) requests() {
 	buf := make([]byte, bufferSize)
 	var seen []byte // the end of what was sent, as far as a match may begin in it
@@ -155,7 +155,7 @@ func (c *pair) count(n int) {
 	p.mu.Unlock()
 }
 
-// answers passes on what the server sends, unless it is to be held back.
+// answers passes the server's bytes on, unless they are held back.
 func (c *pair) answers() {
 	buf := make([]byte, bufferSize)
 	for {

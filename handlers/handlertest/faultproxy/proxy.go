@@ -1,6 +1,6 @@
 // Package faultproxy is a TCP proxy on the loopback that fails on command, for
-// tests of what lies between the sending of something and the answer to it. A
-// fault is in effect when the method that makes it returns.
+// tests of faults between a request and its answer. A fault is in effect when the
+// method that makes it returns.
 //
 // A [Proxy] is the Network of a handlertest.Destination. The package needs
 // the standard library alone.
@@ -32,7 +32,7 @@ type Proxy struct {
 	faults sync.Mutex // held by Cut, Mute, Refuse, Heal and Close: one at a time
 
 	mu       sync.Mutex
-	listener net.Listener  // nil while nobody listens
+	listener net.Listener  // nil while connections are refused
 	accepts  chan struct{} // closed when the accept loop of listener has ended
 	pairs    map[*pair]struct{}
 	muted    bool
@@ -79,7 +79,7 @@ func New(upstream string, opts ...Option) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr returns where to connect to, host:port. It never changes.
+// Addr returns the address of the proxy, host:port. It never changes.
 func (p *Proxy) Addr() string { return p.addr }
 
 // Host returns the host of Addr.
@@ -88,11 +88,11 @@ func (*Proxy) Host() string { return "127.0.0.1" }
 // Port returns the port of Addr.
 func (p *Proxy) Port() int {
 	_, port, _ := net.SplitHostPort(p.addr)
-	n, _ := strconv.Atoi(port) // we have made it ourselves
+	n, _ := strconv.Atoi(port) // reopen and New set it
 	return n
 }
 
-// accept serves who comes to l.
+// accept serves the connections to l.
 func (p *Proxy) accept(l net.Listener) {
 	accepts := make(chan struct{})
 	p.mu.Lock()
@@ -117,7 +117,7 @@ func (p *Proxy) reopen() {
 	case err == nil:
 		p.accept(l)
 	case errors.Is(err, syscall.EADDRINUSE):
-		panic(fmt.Sprintf("faultproxy: somebody has taken %s", p.addr))
+		panic(fmt.Sprintf("faultproxy: another process has taken %s", p.addr))
 	}
 }
 
@@ -133,15 +133,15 @@ func (p *Proxy) shut() {
 	}
 }
 
-// Refuse lets nobody listen until [Proxy.Heal]. The connections there are stay.
+// Refuse refuses new connections until [Proxy.Heal]. Current connections stay.
 func (p *Proxy) Refuse() {
 	p.faults.Lock()
 	defer p.faults.Unlock()
 	p.shut()
 }
 
-// Mute holds back what the server answers, on the connections there are and on
-// new ones, until [Proxy.Heal]. Requests pass. See [MuteAfter].
+// Mute holds back the server's answers, on current and new connections, until
+// [Proxy.Heal]. Requests pass. See [MuteAfter].
 func (p *Proxy) Mute() {
 	p.faults.Lock()
 	defer p.faults.Unlock()
@@ -157,8 +157,8 @@ func (p *Proxy) Mute() {
 	p.quiet()
 }
 
-// Cut resets all connections, towards the client and towards the server, and
-// drops what was held back. Faults stay.
+// Cut resets all connections, towards the client and towards the server, and drops
+// held answers. Faults stay.
 func (p *Proxy) Cut() {
 	p.faults.Lock()
 	defer p.faults.Unlock()
@@ -180,7 +180,7 @@ func (p *Proxy) cut() {
 	}
 }
 
-// Heal ends all faults: what was held back goes on, and somebody listens again.
+// Heal ends all faults: held answers go on, and new connections are accepted again.
 func (p *Proxy) Heal() {
 	p.faults.Lock()
 	defer p.faults.Unlock()
@@ -262,7 +262,7 @@ func (p *Proxy) until(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// announce wakes whoever waits. It is called with mu held.
+// announce wakes all waits. It is called with mu held.
 func (p *Proxy) announce() {
 	close(p.changed)
 	p.changed = make(chan struct{})

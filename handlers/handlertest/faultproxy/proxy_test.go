@@ -124,7 +124,7 @@ func (c *peer) quiet() {
 }
 
 // here reports whether there is something to read, without waiting: a deadline could
-// pass before anybody looks.
+// pass before the read begins.
 func (c *peer) here() bool {
 	c.t.Helper()
 	raw, err := c.Conn.(*net.TCPConn).SyscallConn() //nolint:forcetypeassert // dial has made it

@@ -1,4 +1,4 @@
-// Package hostport reads where servers are.
+// Package hostport reads addresses of servers.
 package hostport
 
 import (
@@ -23,7 +23,7 @@ func Check(addr, example string) error {
 	n, portErr := strconv.Atoi(port)
 	switch {
 	case strings.Contains(addr, "://"):
-		return errors.New("must be host:port alone: leave out what stands before ://")
+		return errors.New("must be host:port alone: leave out :// and what comes before")
 	case strings.Contains(addr, ","):
 		return errors.New("must be one address: write several as a list")
 	case err != nil || host == "" || strings.ContainsAny(host, "/@ \t\r\n"):
@@ -43,15 +43,15 @@ func CheckHost(host string) error {
 	return nil
 }
 
-// IsLoopback reports whether host is this machine, so that what is sent to it cannot be
-// read on the way.
+// IsLoopback reports whether host is this machine, so that its traffic cannot be read on
+// the way.
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // IsRemote reports whether the server at host:port may be another machine. It is false for
-// what Check refuses.
+// addresses that Check refuses.
 func IsRemote(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && !IsLoopback(host)

@@ -21,7 +21,7 @@ func TestAddresses(t *testing.T) {
 		"::1":                  {full: "[::1]:9092"},
 		"[::1]":                {full: "[::1]:9092"},
 		"[2001:db8::1]:80":     {full: "[2001:db8::1]:80", remote: true},
-		"tcp://broker":         {wrong: "before ://"},
+		"tcp://broker":         {wrong: "leave out ://"},
 		"a:1,b:2":              {wrong: "as a list"},
 		"":                     {wrong: "such as one.example.com:1"},
 		"user@host":            {wrong: "such as one.example.com:1"},
@@ -43,7 +43,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	if hostport.IsRemote("no port") {
-		t.Error("what is no address is remote")
+		t.Error("an invalid address is remote")
 	}
 	for host, good := range map[string]bool{"": true, "smtp.example.com": true, "::1": true, "10.0.0.1": true, "host:25": false, "http://host": false, "a b": false} {
 		if err := hostport.CheckHost(host); (err == nil) != good {

@@ -46,7 +46,7 @@ func Cut(text string, limit int) string {
 func Reply(text string, secrets *strings.Replacer) string {
 	text = secrets.Replace(text)
 	if strings.Contains(text, "proxy address") {
-		text = "HTTP_PROXY or HTTPS_PROXY is no URL" // the text repeats it, with its password
+		text = "HTTP_PROXY or HTTPS_PROXY is not a URL" // the text repeats it, with its password
 	}
 	return Of(text, MaxReply)
 }
