@@ -48,7 +48,7 @@ func newAudit(r *Relay) *audit {
 }
 
 // look looks once, and returns what hangs. Where no lane is still it asks the database nothing. Work that
-// a relay does not begin while the database refuses to record deliveries is no hang.
+// a relay does not begin while the database refuses to record deliveries is not a hang.
 func (a *audit) look(ctx context.Context) []engine.Hang {
 	now := a.relay.pulse.Now()
 	still := a.stillLanes(now)
@@ -118,8 +118,8 @@ func (a *audit) judge(ctx context.Context, now time.Duration, all []suspicion) (
 }
 
 const (
-	reasonFresh  = "event %d is due for %s and not claimed, for %%v at least, though the destination is well and has got nothing in that time"
-	reasonStored = "a stored delivery is due for %s and not begun, for %%v at least, though the destination is well and has got nothing in that time"
+	reasonFresh  = "event %d is due for %s and not claimed, for %%v at least, though the destination works and has received nothing in that time"
+	reasonStored = "a stored delivery is due for %s and not begun, for %%v at least, though the destination works and has received nothing in that time"
 )
 
 // unclaimed returns the work of a queue that is due for lanes that are still.
@@ -202,7 +202,7 @@ func (a *audit) unread(b *Backlog, still []string) (all []suspicion) {
 		for _, p := range b.Positions {
 			if p.Destination == unit.Destination && p.Oldest != nil {
 				found.key = fmt.Sprint(p.Oldest.EventID, p.Head, p.Lowest)
-				found.reason = fmt.Sprintf("event %d is due for %s and not read or not answered, for %%v at least, though the destination is well and has got nothing in that time", p.Oldest.EventID, unit.Destination)
+				found.reason = fmt.Sprintf("event %d is due for %s and not read or not answered, for %%v at least, though the destination works and has received nothing in that time", p.Oldest.EventID, unit.Destination)
 				all = append(all, found)
 				break
 			}

@@ -21,10 +21,10 @@ func ExampleRelay_DeadLetters() {
 	if err != nil {
 		panic(err)
 	}
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	delivered := make(chan string, 1)
 	err = relay.Handle("mail", "order.created", notifyd.HandlerFunc(func(_ context.Context, e *notifyd.Event) error {
-		if !mended.Load() {
+		if !fixed.Load() {
 			return notifyd.Permanent(errors.New("unknown customer"))
 		}
 		delivered <- fmt.Sprintf("delivered, id %s", e.DedupeID())
@@ -37,7 +37,7 @@ func ExampleRelay_DeadLetters() {
 	run := start(ctx, relay)
 	fmt.Println(deadLetter(ctx, pool))
 
-	mended.Store(true)
+	fixed.Store(true)
 	result, err := relay.DeadLetters().Replay(ctx, deadletter.Filter{Destination: "mail", NewerThan: 2 * time.Hour},
 		deadletter.Action{Actor: "ops", Reason: "the customer is there", Rate: 50})
 	if err != nil {

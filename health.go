@@ -23,7 +23,7 @@ func (r *Relay) hangs() (all []observe.Hang) {
 	return all
 }
 
-// auditEvery is how often the relay looks for work that is due and not begun, where a destination has got
+// auditEvery is how often the relay looks for work that is due and not begun, where a destination has received
 // nothing since the look before.
 const auditEvery = engine.Patience / 2
 

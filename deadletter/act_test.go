@@ -29,7 +29,7 @@ func TestReplay(t *testing.T) {
 	if _, err := ear.Exec(t.Context(), "LISTEN "+pgx.Identifier{outboxsql.Channel(schema)}.Sanitize()); err != nil {
 		t.Fatal(err)
 	}
-	a := deadletter.Action{Actor: "ann", Reason: "mended"}
+	a := deadletter.Action{Actor: "ann", Reason: "fixed"}
 	r, err := d.store.Replay(t.Context(), deadletter.Filter{Destination: "mail"}, a)
 	if err != nil || r != (deadletter.Result{Matched: 3, Done: 2, Orphans: 1}) {
 		t.Fatalf("%+v, %v", r, err)
@@ -40,7 +40,7 @@ func TestReplay(t *testing.T) {
 	d.expect("deliveries", deliveries, "1/mail retry 0 r1 order/1", "2/audit dead 3 r0 order/2", "2/mail retry 0 r1 order/2", "3/mail dead 3 r0 order/3")
 	d.expect("due", `SELECT bool_and(available_at <= now())::text FROM outbox_deliveries WHERE state = 'retry'`, "true")
 	d.expect("events", events, "1 deferred f", "2 deferred f")
-	d.expect("audit", audit, "replay ann 1 mail mended 1", "replay ann 2 mail mended 1")
+	d.expect("audit", audit, "replay ann 1 mail fixed 1", "replay ann 2 mail fixed 1")
 
 	if r, err := d.store.Replay(t.Context(), deadletter.Filter{Destination: "mail", Events: []int64{1, 2}}, a); err != nil || r != (deadletter.Result{}) {
 		t.Errorf("again: %+v, %v", r, err)

@@ -66,7 +66,7 @@ func (s *Store) lockDead(ctx context.Context, tx pgx.Tx, eventID int64) error {
 	type delivery struct{ Destination, State string }
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == lockNotAvailable {
-		return fmt.Errorf("somebody is working on it at this moment, try again: %w", ErrNotDead)
+		return fmt.Errorf("a relay or another command is working on it at this moment, try again: %w", ErrNotDead)
 	}
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ type Filter struct {
 	// Fingerprint is the group of the error, see [Letter].
 	Fingerprint string
 	// OlderThan and NewerThan bound how long ago the letters died, by the clock of the database. 0
-	// is no bound.
+	// means no bound.
 	OlderThan, NewerThan time.Duration
 	// Events are the ids of the events, nil for any.
 	Events []int64
@@ -66,7 +66,7 @@ func isFingerprint(s string) bool {
 	return len(s) == 12 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// bounds are the times between which a letter must have died; zero is no bound.
+// bounds are the times between which a letter must have died; zero means no bound.
 type bounds struct{ from, to time.Time }
 
 func (f Filter) bounds(now time.Time) (b bounds) {

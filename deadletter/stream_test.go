@@ -38,7 +38,7 @@ func TestReplayOfStream(t *testing.T) {
 		d.exec(`DELETE FROM outbox_events WHERE id = 3`)
 		before := d.list(versions)
 		heard := d.listen()
-		a := deadletter.Action{Actor: "ann", Reason: "mended"}
+		a := deadletter.Action{Actor: "ann", Reason: "fixed"}
 		r, err := d.store.Replay(t.Context(), deadletter.Filter{Destination: "mail"}, a)
 		if err != nil || r != (deadletter.Result{Matched: 3, Done: 2, Orphans: 1}) {
 			t.Fatalf("%+v, %v", r, err)
@@ -48,7 +48,7 @@ func TestReplayOfStream(t *testing.T) {
 		}
 		d.expect("deliveries", deliveries, "1/mail retry 0 r1 order/1", "2/audit dead 3 r0 order/2", "2/mail retry 0 r1 order/2", "3/mail dead 3 r0 order/3")
 		d.expect("due", `SELECT bool_and(available_at <= now())::text FROM outbox_deliveries WHERE state = 'retry'`, "true")
-		d.expect("audit", audit, "replay ann 1 mail mended 1", "replay ann 2 mail mended 1")
+		d.expect("audit", audit, "replay ann 1 mail fixed 1", "replay ann 2 mail fixed 1")
 		d.expect("events", versions, before...)
 	})
 }

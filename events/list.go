@@ -34,7 +34,7 @@ type Filter struct {
 	// State is Waiting (for any destination), Dead (at any destination, others may wait), Done
 	// (nothing waits, and nothing is dead), or empty for any.
 	State State
-	// Since bounds how long ago the event was written, by the clock of the database; 0 is no bound.
+	// Since bounds how long ago the event was written, by the clock of the database; 0 means no bound.
 	Since time.Duration
 	// Upto is the highest id, nil for any: Page.Next continues a search.
 	Upto *int64

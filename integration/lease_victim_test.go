@@ -183,7 +183,7 @@ func (v *leaseProcess) register(a, b, c notifyd.Handler) func(*notifyd.Relay) {
 }
 
 // TestFrozenRelayIsFencedOff freezes a relay that is delivering. Another one
-// takes over its leases when they end, although the lock that shows life is held.
+// takes over its leases when they end, although the lock that proves its life is held.
 // The late answers are refused, for events that were delivered meanwhile and for
 // those that the other relay is delivering; and events that waited behind them
 // are not begun any longer.
@@ -208,7 +208,7 @@ func TestFrozenRelayIsFencedOff(t *testing.T) {
 	e.until("the rest delivered", `SELECT count(*) = 1 FROM outbox_events WHERE state <> 'done'`)
 	if !scan[bool](e, `SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = 1853122159
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) {
-		t.Error("the frozen relay has lost the lock that shows life, so its leases prove nothing")
+		t.Error("the frozen relay has lost the lock that proves life, so its leases prove nothing")
 	}
 	awaitTrue(t, "the take-over counted", func() bool { return other.Stats().Leases.TakenOver > 0 })
 	frozen.tell(sayAnswer)

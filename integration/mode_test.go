@@ -84,7 +84,7 @@ func TestStreamBecomesQueue(t *testing.T) {
 		slices.Sort(got)
 		slices.Sort(owed[name])
 		if !slices.Equal(got, owed[name]) {
-			t.Errorf("%s has got %v, want %v", name, got, owed[name])
+			t.Errorf("%s received %v, want %v", name, got, owed[name])
 		}
 	}
 }

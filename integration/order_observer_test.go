@@ -346,7 +346,7 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 	}
 	for at, id := range last {
 		if next, is := skipped(at, id, math.MaxInt64); is {
-			t.Errorf("%s was left with %d of %s, and has got %d before that", at.dest, id, at.aggregate, next)
+			t.Errorf("%s was left with %d of %s, after %d", at.dest, id, at.aggregate, next)
 		}
 	}
 	t.Logf("%d times a destination got an earlier event again, %d times the later ones did not follow", back, wrong)

@@ -320,7 +320,7 @@ func (b *Bell) keptByOther(ctx context.Context) (kept bool, err error) {
 const bellKey = `1853122162::bigint << 32 | 'outbox_events'::regclass::oid::bigint`
 
 // limitIdle sets how long the session may be idle, as SQL with one parameter. Without the lock it
-// has no limit: a quiet night is no reason to lose the bell.
+// has no limit: a quiet night is not a reason to lose the bell.
 const limitIdle = `set_config('idle_session_timeout', $1, false) IS NOT NULL`
 
 // release releases the lock and draws a transaction id, in two statements: in one, the id could be

@@ -175,7 +175,7 @@ func TestBatch(t *testing.T) {
 	})
 	h, ok := mw(full{handle}).(delivery.BatchHandler)
 	if !ok {
-		t.Fatal("the wrapped handler is no BatchHandler")
+		t.Fatal("the wrapped handler is not a BatchHandler")
 	}
 	errs := h.DeliverBatch(t.Context(), []*delivery.Event{event(1, writer), event(2, writer)})
 	if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], refused) {

@@ -20,7 +20,7 @@ var finalWords = []struct {
 	{"integration/order_observer_test.go", "%d events, %d sights, %d deliveries made again, %d out of order", []any{9, 9, 0, 3}},
 	{"integration/order_observer_test.go", "%s of relay %s began with %d of %s at %v, before %d was done with", []any{"a", "1", 8, "b/1", "2s", 7}},
 	{"integration/order_observer_test.go", "%s of relay %s began with %d of %s at %v after %d, and not with %d", []any{"a", "1", 8, "b/1", "2s", 6, 7}},
-	{"integration/order_observer_test.go", "%s was left with %d of %s, and has got %d before that", []any{"a", 7, "b/1", 8}},
+	{"integration/order_observer_test.go", "%s was left with %d of %s, after %d", []any{"a", 7, "b/1", 8}},
 	{"integration/order_observer_test.go", "%s saw event %d, which is not in the table", []any{"a", 7}},
 	{"integration/chaos/chaos_test.go", "%d lost, %d out of order, %d dead", []any{10, 0, 0}},
 	{"integration/chaos/chaos_test.go", "%d lost, %d out of order, %d dead", []any{0, 10, 0}},

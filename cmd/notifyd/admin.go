@@ -95,7 +95,7 @@ func buildMetric() prometheus.Collector {
 }
 
 // checks are the conditions of readiness. A destination that is down is none:
-// restarting the relay would not mend it.
+// a restart of the relay would not fix it.
 func checks(relay *live) []admin.Check {
 	return []admin.Check{
 		{Name: "started", Do: func() error {

@@ -29,7 +29,7 @@ func newConfigPrintCmd(a *app) *cobra.Command {
 		Long: `print shows the configuration with all defaults filled in, as a file that means the
 same. Text that comes from ${env:NAME} or ${file:PATH} is shown as it stands in the
 file. In place of secrets that stand in the file itself, and of what looks like one
-in a URL or a header, there is ${redacted}, which is no input: check-config lists
+in a URL or a header, there is ${redacted}, which is not input: check-config lists
 where to put the secrets back.`,
 		Example: "  notifyd config print\n  notifyd config print -c /etc/notifyd/config.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {

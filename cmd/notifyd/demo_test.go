@@ -227,7 +227,7 @@ func TestDemoWithout(t *testing.T) {
 	}
 }
 
-// TestWidth: a file is no terminal.
+// TestWidth: a file is not a terminal.
 func TestWidth(t *testing.T) {
 	t.Parallel()
 	f, err := os.Create(t.TempDir() + "/out")

@@ -87,7 +87,7 @@ func (d *dlqAction) register(cmd *cobra.Command) {
 	flags.BoolVar(&d.all, "all", false, "all dead letters there are")
 	flags.BoolVar(&d.action.DryRun, "dry-run", false, "show what would be done")
 	flags.BoolVarP(&d.yes, "yes", "y", false, "do not ask")
-	flags.Float64Var(&d.action.Rate, "rate", 0, "most letters in a second; 0 is no limit")
+	flags.Float64Var(&d.action.Rate, "rate", 0, "most letters in a second; 0 means no limit")
 	flags.IntVar(&d.action.Batch, "batch", 500, "letters in one transaction")
 }
 

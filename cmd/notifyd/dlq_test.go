@@ -90,7 +90,7 @@ func TestDLQActs(t *testing.T) {
 		}
 	}
 	const look = "due now; what becomes of them: --wait, or `notifyd events list --state waiting`, `notifyd dlq list --group`\n"
-	run(result{0, "replayed 2 of 2 dead letters\n", look}, "replay", "1", "2", "--actor", "ann", "--reason", "mended")
+	run(result{0, "replayed 2 of 2 dead letters\n", look}, "replay", "1", "2", "--actor", "ann", "--reason", "fixed")
 	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "3")
 	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "4", "--forget")
 	execute(t, url, "DELETE FROM outbox_events WHERE id = 5")
@@ -102,7 +102,7 @@ func TestDLQActs(t *testing.T) {
 	if got := query[string](t, url, `SELECT string_agg(format('%s %s', id, state), ', ' ORDER BY id) FROM outbox_events`); got != "1 deferred, 2 deferred, 3 done, 6 deferred" {
 		t.Errorf("events %s", got)
 	}
-	if got := query[string](t, url, `SELECT string_agg(concat_ws(' ', action, event_id, details->>'reason'), ', ' ORDER BY id) FROM outbox_audit WHERE actor = 'ann'`); got != "replay 1 mended, replay 2 mended" {
+	if got := query[string](t, url, `SELECT string_agg(concat_ws(' ', action, event_id, details->>'reason'), ', ' ORDER BY id) FROM outbox_audit WHERE actor = 'ann'`); got != "replay 1 fixed, replay 2 fixed" {
 		t.Errorf("audit of ann: %s", got)
 	}
 	if n := query[int](t, url, `SELECT count(*)::int FROM outbox_audit WHERE actor LIKE '%@%'`); n != 4 {

@@ -26,7 +26,7 @@ func startGate(t *testing.T, to string) *gate {
 	}
 	addr, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
-		t.Fatalf("%v is no TCP address", l.Addr())
+		t.Fatalf("%v is not a TCP address", l.Addr())
 	}
 	g := &gate{port: addr.Port, open: make(chan struct{}), end: make(chan struct{}), to: to}
 	g.all.Go(func() {

@@ -73,7 +73,7 @@ func TestConfigMistakes(t *testing.T) {
 		},
 		"recipient without address": {
 			mailWith("    to: ann\n" + subject + text),
-			":7:9: destinations.mail.to: is no e-mail address: write a@example.com, or Name <a@example.com>, with commas between several",
+			":7:9: destinations.mail.to: is not an e-mail address: write a@example.com, or Name <a@example.com>, with commas between several",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestEventMistakes(t *testing.T) {
 	for _, c := range []struct{ payload, want string }{
 		{`{"email": "ann@example.com"}`, `email: template "subject", line 1, at {{ .Payload.order }}` + absent},
 		{`{"order": 7}`, `email: template "to", line 1, at {{ .Payload.email }}` + absent},
-		{`{"order": 7, "email": "ann"}`, `email: what template "to" yields is no e-mail address: write a@example.com, or Name <a@example.com>, with commas between several`},
+		{`{"order": 7, "email": "ann"}`, `email: the output of template "to" is not an e-mail address: write a@example.com, or Name <a@example.com>, with commas between several`},
 		{`{"order": 7, "email": ""}`, "email: no recipient: to: {{ .Payload.email }} yields none: fix the event, or the template"},
 	} {
 		if got := deadLetter(t, url, publishTo(t, url, "order.placed", c.payload)); got != c.want {

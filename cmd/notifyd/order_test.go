@@ -71,8 +71,8 @@ func (d *desk) take(w http.ResponseWriter, r *http.Request) {
 	d.more = make(chan struct{})
 }
 
-// mend has everything taken from now on.
-func (d *desk) mend() {
+// heal makes the desk take everything from now on.
+func (d *desk) heal() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.broken = func(item) bool { return false }
@@ -265,7 +265,7 @@ routes: [{match: '*', to: [block, continue]}]
 	o.suffers(more)
 	o.opens()
 
-	d.mend()
+	d.heal()
 	replayed := o.decides(4)
 	until(t, o.url, `SELECT NOT EXISTS (SELECT FROM outbox_deliveries WHERE destination = 'block')`)
 	d.sent(t, things, replayed)
@@ -305,7 +305,7 @@ routes: [{match: '*', to: [loose, strict]}]
 	until(t, o.url, `SELECT count(*) = 2 FROM outbox_deliveries WHERE attempts > 0`)
 	more()
 	o.suffers(more)
-	d.mend()
+	d.heal()
 	until(t, o.url, `SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
 	if got := d.got("loose", "a"); !slices.Equal(got, []int{2, 3, 4, 5, 1}) {
 		t.Errorf("loose has sent %v", got)

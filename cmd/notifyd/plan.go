@@ -18,7 +18,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// errChanges ends "plan --detailed-exitcode" where there are changes. It is no failure.
+// errChanges ends "plan --detailed-exitcode" where there are changes. It is not a failure.
 var errChanges = errors.New("there are changes")
 
 // defaultPlanLimit bounds what "plan" looks at of each kind.

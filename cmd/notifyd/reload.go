@@ -176,7 +176,7 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 	select {
 	case <-s.live.Ready():
 		if err := say(); err != nil {
-			s.log.DebugContext(ctx, "the service manager cannot be told", "err", err)
+			s.log.DebugContext(ctx, "the service manager cannot be notified", "err", err)
 		}
 	default:
 	}

@@ -73,7 +73,7 @@ func TestReloadCommand(t *testing.T) {
 	}
 }
 
-// TestHangUpStranger: a process that is no relay gets no signal, which would end it.
+// TestHangUpStranger: a process that is not a relay gets no signal, which would end it.
 func TestHangUpStranger(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, strings.NewReader(""), "sleep", "1000")

@@ -289,7 +289,7 @@ func (r *roundTrip) goes(config string) (text string) {
 		r.Errorf("a secret is shown:\n%s", one.stdout)
 	}
 	if r.env["SECRET"] != "" && strings.Contains(one.stdout, "redacted") {
-		r.Errorf("the print is no input:\n%s", one.stdout)
+		r.Errorf("the print is not input:\n%s", one.stdout)
 	}
 	return one.stdout
 }

@@ -45,7 +45,7 @@ is wrong.`,
 			defer stop()
 			sd, err := systemd.New(a.lookup)
 			if err != nil {
-				log.WarnContext(ctx, "the service manager is not told everything", "err", err)
+				log.WarnContext(ctx, "the service manager cannot be notified of everything", "err", err)
 			}
 			return a.runRelay(ctx, c, path, sd, log, reloads)
 		},

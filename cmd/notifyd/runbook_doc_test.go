@@ -70,7 +70,7 @@ func TestRunbookPage(t *testing.T) {
 		"notifyd check-config -c /etc/notifyd/config.yaml": {before: b.wrongReload, code: exitConfig, says: `config\.yaml:\d+:\d+: unknown key "routse"`},
 		"curl -s 'http://127.0.0.1:9470/readyz?verbose'":   {says: `(?m)^\[!\] configuration: the last reload has failed.*routse`},
 	})
-	b.mended()
+	b.recovered()
 	b.awaitLog(`"database answers again"`)
 	b.stop()
 	for _, said := range []string{`"database does not answer`, `"destination is paused`} {
@@ -219,8 +219,8 @@ func (b *runbook) wrongReload() {
 	b.metric("notifyd_config_reload_success 0")
 }
 
-// mended is the way back.
-func (b *runbook) mended() {
+// recovered is the way back.
+func (b *runbook) recovered() {
 	b.Helper()
 	b.rewrite("\nroutse:", "\nroutes:")
 	b.metric("notifyd_config_reload_success 1")

@@ -110,7 +110,7 @@ func TestStreamPause(t *testing.T) {
 	p.expect(t, "other", 1, 2, 3, 4)
 }
 
-// TestStreamKeepsNothing: with "keep: 0" an event goes when all destinations have got it.
+// TestStreamKeepsNothing: with "keep: 0" an event goes once it is delivered to all destinations.
 func TestStreamKeepsNothing(t *testing.T) {
 	t.Parallel()
 	url := databaseOf(t, "stream")

@@ -38,7 +38,7 @@ type manager struct {
 	sd     *systemd.Notifier
 	relay  *live
 	log    *slog.Logger
-	status string // what it was told last
+	status string // the last one sent
 	deaf   bool   // an error was logged
 }
 
@@ -88,10 +88,10 @@ func (m *manager) say(ctx context.Context, status string) {
 	}
 }
 
-// heard logs the first error: a manager that does not hear is no reason to stop.
+// heard logs the first error: a manager that does not hear is not a reason to stop.
 func (m *manager) heard(ctx context.Context, err error) {
 	if err != nil && !m.deaf {
-		m.log.WarnContext(ctx, "the service manager cannot be told", "err", err)
+		m.log.WarnContext(ctx, "the service manager cannot be notified", "err", err)
 	}
 	m.deaf = err != nil
 }

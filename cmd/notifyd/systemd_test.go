@@ -85,7 +85,7 @@ func TestSystemd(t *testing.T) {
 	}
 }
 
-// TestSystemdDeaf: a manager that cannot be told is logged once, and delivery goes on.
+// TestSystemdDeaf: a manager that cannot be notified is logged once, and delivery goes on.
 func TestSystemdDeaf(t *testing.T) {
 	t.Parallel()
 	url := database(t)
@@ -96,7 +96,7 @@ func TestSystemdDeaf(t *testing.T) {
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if n := strings.Count(d.stderr.text(), "the service manager cannot be told"); n != 1 {
+	if n := strings.Count(d.stderr.text(), "the service manager cannot be notified"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, d.stderr.text())
 	}
 	d = startDaemon(t, vars{"NOTIFY_SOCKET": "vsock:2:1"}, "run", "-c", path)

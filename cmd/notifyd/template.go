@@ -127,7 +127,7 @@ func readEvent(path string, stdin io.Reader) (*delivery.Event, error) {
 	dec.DisallowUnknownFields()
 	var f eventFile
 	if err := dec.Decode(&f); err != nil {
-		return nil, fmt.Errorf("%s is no event: %w", from, err)
+		return nil, fmt.Errorf("%s is not an event: %w", from, err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s holds more than one event", from)

@@ -37,7 +37,7 @@ func TestTemplateTest(t *testing.T) {
 		"no destination":      {[]string{"--event", good}, 2, []string{"--destination is missing"}},
 		"no event":            {[]string{"--destination", "mail"}, 2, []string{"--event is missing"}},
 		"unknown destination": {[]string{"--destination", "mails", "--event", good}, 2, []string{`no destination "mails": the configuration has mail, audit`}},
-		"unknown key":         {[]string{"--destination", "mail", "--event", write("typo.json", `{"type": "a", "payload": 1}`)}, 1, []string{`typo.json is no event: json: unknown field "type"`}},
+		"unknown key":         {[]string{"--destination", "mail", "--event", write("typo.json", `{"type": "a", "payload": 1}`)}, 1, []string{`typo.json is not an event: json: unknown field "type"`}},
 		"no type":             {[]string{"--destination", "mail", "--event", write("notype.json", `{"payload": 1}`)}, 1, []string{`has no "event_type"`}},
 		"no payload":          {[]string{"--destination", "mail", "--event", write("nopayload.json", `{"event_type": "a"}`)}, 1, []string{`has no "payload"`}},
 		"two":                 {[]string{"--destination", "mail", "--event", write("two.json", `{"event_type": "a", "payload": 1} {}`)}, 1, []string{"more than one event"}},

@@ -153,7 +153,7 @@ func (s *Store) change(ctx context.Context, query string, args ...any) error {
 	return nil
 }
 
-// release of a free key is no error: the answer to the first try was lost.
+// release of a free key is not an error: the answer to the first try was lost.
 func (s *Store) release(ctx context.Context, c idempotency.Claim) error {
 	tag, err := s.db.Exec(ctx, `DELETE FROM `+s.table+` WHERE key = $1::text AND token = $2::text AND answer IS NULL`, c.Key, c.Token)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestNothingStaysForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	ttl("finish", 3*time.Hour)
-	// A key with less than a millisecond left has expired, which is no error.
+	// A key with less than a millisecond left has expired, which is not an error.
 	c.Key = "k2"
 	if _, err := s.Begin(t.Context(), c, time.Nanosecond); err != nil {
 		t.Error(err)

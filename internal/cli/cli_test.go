@@ -19,7 +19,7 @@ func TestOneOf(t *testing.T) {
 	}
 }
 
-// TestNewLogger: a writer that is no terminal gets JSON, unless text is configured.
+// TestNewLogger: a writer that is not a terminal gets JSON, unless text is configured.
 func TestNewLogger(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"auto": `"msg":"shown"`, "json": `"msg":"shown"`, "text": "msg=shown"} {

@@ -86,7 +86,7 @@ func redactText(s string) string {
 }
 
 // redactSecret keeps of a secret's text in the file the expansions, and of a URL also
-// what is no secret there.
+// what is not a secret there.
 func redactSecret(s string) string {
 	scheme, rest, isURL := strings.Cut(s, "://")
 	if opaqueOnly(publicPart.ReplaceAllString(s, "")) {

@@ -39,7 +39,7 @@ type replay struct {
 	ID          string
 	Destination string
 	Events      []int64 // those that were chosen; nil for a group
-	Rate        float64 // per second; 0 is no limit
+	Rate        float64 // per second; 0 means no limit
 	Begun       time.Time
 
 	watch   *deadletter.Watch

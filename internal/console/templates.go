@@ -117,7 +117,7 @@ func number(n any) (string, error) {
 	case uint64:
 		return showCount(float64(v)), nil
 	default:
-		return "", fmt.Errorf("bug: %T is no number", n)
+		return "", fmt.Errorf("bug: %T is not a number", n)
 	}
 }
 
@@ -142,7 +142,7 @@ func dict(pairs ...any) (map[string]any, error) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		key, ok := pairs[i].(string)
 		if !ok {
-			return nil, fmt.Errorf("bug: %v is no key", pairs[i])
+			return nil, fmt.Errorf("bug: %v is not a key", pairs[i])
 		}
 		m[key] = pairs[i+1]
 	}

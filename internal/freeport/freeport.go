@@ -35,7 +35,7 @@ const (
 // socket was closed here.
 func Pick(ctx context.Context) (int, error) {
 	for range tries {
-		port := first + rand.IntN(count) //nolint:gosec // a port number is no secret
+		port := first + rand.IntN(count) //nolint:gosec // a port number is not a secret
 		// Held first: a port that another process holds is not dialled, because a test may
 		// count the connections of its listener.
 		mine, err := hold(port)

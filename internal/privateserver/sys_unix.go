@@ -78,7 +78,7 @@ func Trusted(path string) bool {
 }
 
 // signalPID sends sig to a process that need not be a child, or to the process group -pid.
-// A missing process is no error.
+// A missing process is not an error.
 func signalPID(pid int, sig syscall.Signal) error {
 	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("send %s to process %d: %w", sig, pid, err)

@@ -53,7 +53,7 @@ func (p *paper) print(v View) string {
 	return b.String()
 }
 
-// cut shortens a line; width 0 is no limit.
+// cut shortens a line; width 0 means no limit.
 func cut(line string, width int) string {
 	if width <= 0 || utf8.RuneCountInString(line) <= width {
 		return line

@@ -70,7 +70,7 @@ type Schema struct {
 }
 
 // Read queries the database, and the relay if there is an address. A relay that
-// does not answer is no error; missing tables are reported in Attention.
+// does not answer is not an error; missing tables are reported in Attention.
 func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	s := Status{Schema: Schema{Name: o.Schema}, known: o.Destinations, all: o.All}
 	cfg := conn.Config()

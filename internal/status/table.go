@@ -12,7 +12,7 @@ import (
 
 // View says how a status is printed.
 type View struct {
-	// Width is the longest line, in characters; 0 is no limit.
+	// Width is the longest line, in characters; 0 means no limit.
 	Width int
 	// Color marks what is not well, for a terminal.
 	Color bool

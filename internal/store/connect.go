@@ -42,7 +42,7 @@ const (
 // without a statement.
 const RoleUnits = "units"
 
-// idleLimit returns how long a session may be idle, 0 for no limit: a quiet night is no reason to
+// idleLimit returns how long a session may be idle, 0 for no limit: a quiet night is not a reason to
 // lose the bell.
 func idleLimit(role string) time.Duration {
 	if role == RoleUnits {

@@ -182,7 +182,7 @@ func (m *keeperModel) do(s keeperStep) {
 	case "cut off": // and the server knows at once
 		r.partition(true)
 		m.server.terminate(r)
-	case "mend":
+	case "heal":
 		r.partition(false)
 	case "terminate":
 		m.server.terminate(r)
@@ -283,7 +283,7 @@ func drawKeeperPlan(t *rapid.T) keeperPlan {
 	for range rapid.IntRange(1, 12).Draw(t, "steps") {
 		p.steps = append(p.steps, keeperStep{
 			after: time.Duration(rapid.IntRange(0, 3000).Draw(t, "after")) * time.Millisecond,
-			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "mend", "terminate", "restart", "seek"}).
+			op: rapid.SampledFrom([]string{"start", "start", "stop", "kill", "freeze", "thaw", "cut", "cut off", "heal", "terminate", "restart", "seek"}).
 				Draw(t, "op"),
 			relay: rapid.IntRange(0, modelRelays-1).Draw(t, "relay"),
 		})

@@ -224,6 +224,6 @@ func TestDoubtIsRemembered(t *testing.T) {
 		if got := m.relays[1].begun(); len(got) != 5 {
 			t.Errorf("at work with %q", got)
 		}
-		m.do(keeperStep{op: "mend", relay: 0})
+		m.do(keeperStep{op: "heal", relay: 0})
 	})
 }

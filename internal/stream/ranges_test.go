@@ -13,7 +13,7 @@ func check(tb rapid.TB, r Ranges) {
 	tb.Helper()
 	for i, g := range r {
 		if g.From > g.To || i > 0 && (r[i-1].To == math.MaxInt64 || g.From <= r[i-1].To+1) {
-			tb.Fatalf("%v is no set of ranges", []Range(r))
+			tb.Fatalf("%v is not a set of ranges", []Range(r))
 		}
 	}
 }

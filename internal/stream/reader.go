@@ -40,7 +40,7 @@ type Query struct {
 	// skip; less than Limit means Limit. No more rows are read than the last read has made likely
 	// to be needed.
 	Rows int
-	// Bytes bounds the size of the kept rows, except the first; 0 is no bound. Up to about
+	// Bytes bounds the size of the kept rows, except the first; 0 means no bound. Up to about
 	// twice as much is read.
 	Bytes int
 	// EventBytes bounds the payload and headers of one event: a larger one is refused unread. 0 is no

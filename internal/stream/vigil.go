@@ -93,7 +93,7 @@ type vigil struct {
 	rise   chan struct{} // capacity 1: be awake
 	blind  atomic.Bool   // notifications are not heard
 	fast   atomic.Int64  // until when to poll fast, in unix ns
-	slow   atomic.Bool   // it fell asleep during a backlog: reading that is no reason to be awake
+	slow   atomic.Bool   // it fell asleep during a backlog: reading that is not a reason to be awake
 
 	asked time.Time // time of the last call of busy; used by run only
 

@@ -69,7 +69,7 @@ func rules() []rule {
 		{[]string{
 			"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
 			"OTEL_SPAN_EVENT_COUNT_LIMIT", "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT", "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
-		}, atLeast(-1, "(-1 is no limit)")},
+		}, atLeast(-1, "(-1 means no limit)")},
 		{[]string{"OTEL_RESOURCE_ATTRIBUTES"}, func(v string) string { return wrongPairs(v, "deployment.environment.name=production,team=shop") }},
 	}
 }
@@ -110,7 +110,7 @@ func (e environment) checkSampler() error {
 		return nil // the others take none
 	}
 	if ratio, err := strconv.ParseFloat(arg, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
-		return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG: %q is no share: use a number from 0 to 1, such as 0.05", arg)
+		return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG: %q is not a share: use a number from 0 to 1, such as 0.05", arg)
 	}
 	return nil
 }

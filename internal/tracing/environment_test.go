@@ -68,7 +68,7 @@ func TestMistakes(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_CLIENT_KEY=/k":                                          "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY belong together",
 		"OTEL_EXPORTER_OTLP_CLIENT_KEY=/k OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=/c": "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: cannot be used",
 		"OTEL_TRACES_SAMPLER=sometimes":                                             `OTEL_TRACES_SAMPLER: "sometimes" is not known: use always_on`,
-		"OTEL_TRACES_SAMPLER=traceidratio OTEL_TRACES_SAMPLER_ARG=5%":               `OTEL_TRACES_SAMPLER_ARG: "5%" is no share`,
+		"OTEL_TRACES_SAMPLER=traceidratio OTEL_TRACES_SAMPLER_ARG=5%":               `OTEL_TRACES_SAMPLER_ARG: "5%" is not a share`,
 		"OTEL_TRACES_SAMPLER=traceidratio OTEL_TRACES_SAMPLER_ARG=NaN":              "from 0 to 1",
 		"OTEL_BSP_MAX_QUEUE_SIZE=0":                                                 `OTEL_BSP_MAX_QUEUE_SIZE: "0" is not a whole number from 1 on spans`,
 		"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=many":                                      "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",

@@ -7,7 +7,7 @@ import (
 )
 
 // FuzzHeaders: whatever SQL has stored in the column is kept: strings as they are, other values as
-// their JSON, and a value that is no object as a whole.
+// their JSON, and a value that is not an object as a whole.
 func FuzzHeaders(f *testing.F) {
 	for _, seed := range []string{"", "null", "{}", "[]", `"a"`, "1", `{"a": "b"}`, `{"a": 1, "b": null, "c": {"d": [true]}}`, `{"\u0061": "\ud83d\ude00"}`, `{"": ""}`, `{"a": "1", "a": "2"}`, "{"} {
 		f.Add([]byte(seed))

@@ -81,7 +81,7 @@ func (in *installer) ensure(ctx context.Context) (string, error) {
 // progress writes one line for a human.
 func (in *installer) progress(format string, args ...any) {
 	if in.log != nil {
-		// A lost progress line is no reason to fail.
+		// A lost progress line is not a reason to fail.
 		_, _ = fmt.Fprintf(in.log, format+"\n", args...)
 	}
 }

@@ -34,7 +34,7 @@ func (m Mode) signal() os.Signal {
 }
 
 // Stop ends the server in the mode [Fast] and removes its directory. When ctx is done
-// first, the server is killed, which is no error. A second Stop does nothing.
+// first, the server is killed, which is not an error. A second Stop does nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	err := s.Halt(ctx, Fast)
 	if errors.Is(err, privateserver.ErrDown) || errors.Is(err, privateserver.ErrForced) {

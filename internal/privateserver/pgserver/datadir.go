@@ -20,7 +20,7 @@ const maxSocketDir = 104 - 21
 // initdb creates the cluster and its configuration.
 func initdb(ctx context.Context, s *privateserver.Server, cfg Config) error {
 	if cfg.Log != nil {
-		// A lost progress line is no reason to fail.
+		// A lost progress line is not a reason to fail.
 		_, _ = fmt.Fprintf(cfg.Log, "creating a private PostgreSQL in %s\n", s.Dir())
 	}
 	args := []string{
