@@ -263,12 +263,12 @@ func TestFaultsOfTheWay(t *testing.T) {
 	t.Run("proxy refuses", func(t *testing.T) {
 		t.Parallel()
 		err := deliver(t, Config{URL: "https://shop.example.com" + query, ProxyURL: secretOf("http://me:marker-token@" + closed)}, event(ada))
-		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+nobody)
+		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+closed)
 		// The proxy is ours, also where the event chose the host.
 		err = deliver(t, Config{
 			URL: "{{ .Payload.u }}", DynamicHost: true, Addresses: AddressesAny, ProxyURL: secretOf("http://me:marker-token@" + closed),
 		}, event(`{"u":"https://shop.example.com/"}`))
-		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+nobody)
+		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+closed)
 	})
 }
 
