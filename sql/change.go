@@ -75,7 +75,7 @@ func (c *change) lockSchema(ctx context.Context) (unlock func(context.Context) e
 }
 
 // begin runs f in a transaction with the schema as search_path. lock bounds the wait for each lock,
-// 0 is no bound.
+// 0 means no bound.
 func (c *change) begin(ctx context.Context, lock time.Duration, f func(tx pgx.Tx) error) error {
 	// Changes committed before the lock was granted must be visible after it.
 	return pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -89,7 +89,7 @@ func (c *change) begin(ctx context.Context, lock time.Duration, f func(tx pgx.Tx
 	})
 }
 
-// tx runs statements in a transaction. lock bounds the wait for each lock, 0 is no bound.
+// tx runs statements in a transaction. lock bounds the wait for each lock, 0 means no bound.
 func (c *change) tx(ctx context.Context, lock time.Duration, statements string) error {
 	return c.begin(ctx, lock, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, statements, pgx.QueryExecModeSimpleProtocol)

@@ -8,7 +8,7 @@ ALTER TABLE outbox_deliveries
     ADD COLUMN IF NOT EXISTS replays           integer NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS error_fingerprint text;
 COMMENT ON COLUMN outbox_deliveries.replays IS
-    'How often this delivery was replayed. From 1 on it is part of the id that consumers drop duplicates by: 42, then 42r1.';
+    'How often this delivery was replayed. From 1 on it is part of the id by which consumers drop duplicates: 42, then 42r1.';
 COMMENT ON COLUMN outbox_deliveries.error_fingerprint IS
     'State dead: the same for errors that differ only in numbers, ids, addresses and quoted values. Set by a trigger.';
 
@@ -66,15 +66,15 @@ CREATE TABLE IF NOT EXISTS outbox_audit (
 CREATE INDEX IF NOT EXISTS outbox_audit_event ON outbox_audit (event_id, id);
 
 COMMENT ON TABLE outbox_audit IS
-    'What people did to events: replay, discard, edit. notifyd never deletes from it; delete what is too old for you.';
+    'What people did to events: replay, discard, edit. notifyd never deletes from it; delete old rows as you like.';
 COMMENT ON COLUMN outbox_audit.id IS 'Order of the entries.';
 COMMENT ON COLUMN outbox_audit.at IS 'When it was done.';
-COMMENT ON COLUMN outbox_audit.event_id IS 'outbox_events.id, also of an event that is gone. NULL: about no one event.';
+COMMENT ON COLUMN outbox_audit.event_id IS 'outbox_events.id, also of an event that is gone. NULL: not about one event.';
 COMMENT ON COLUMN outbox_audit.action IS 'replay, discard or edit.';
-COMMENT ON COLUMN outbox_audit.actor IS 'Who did it, by their own account: user and host, or what --actor says.';
-COMMENT ON COLUMN outbox_audit.database_user IS 'As whom they were connected.';
+COMMENT ON COLUMN outbox_audit.actor IS 'Who did it, unverified: user and host, or the value of --actor.';
+COMMENT ON COLUMN outbox_audit.database_user IS 'Role of the database session.';
 COMMENT ON COLUMN outbox_audit.destination IS 'Which delivery of the event. NULL: the event itself.';
-COMMENT ON COLUMN outbox_audit.details IS 'The reason if one was given, and what the dead letter was like before.';
+COMMENT ON COLUMN outbox_audit.details IS 'The reason if one was given, and the dead letter before the action.';
 COMMENT ON COLUMN outbox_audit.old_payload IS 'The payload that an edit has replaced.';
 
 INSERT INTO outbox_migrations (version, name) VALUES (2, 'dead letters') ON CONFLICT DO NOTHING;

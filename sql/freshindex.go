@@ -71,7 +71,7 @@ func (m *modeChange) build(ctx context.Context, table, name string) (err error) 
 		return err
 	}
 	// CREATE INDEX CONCURRENTLY cannot run in a transaction, so the settings apply to the session. It
-	// waits for transactions, and nobody waits for it.
+	// waits for transactions, and no session waits for it.
 	_, err = m.conn.Exec(ctx, `SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', $1, false)`, strconv.FormatInt(m.lasts().Milliseconds(), 10))
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
--- Functions that relays call for what they may not do themselves: the functions run as the owner of
--- the tables. See partitions.sql for how they are protected from running objects of their caller,
+-- Functions for actions that the role of a relay may not take: they run as the owner of the tables.
+-- See partitions.sql for their protection from objects of the caller,
 -- and for those that only a partitioned table has.
 --
 -- Runs with every migration. Every statement may be repeated.

@@ -249,6 +249,6 @@ func TestTriggerTrustsNoSearchPath(t *testing.T) {
 	migrate(t, conn, "public", outboxsql.BellAuto)
 	if n := value[int](t, conn, `SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
 		AND NOT EXISTS (SELECT FROM unnest(proconfig) AS c WHERE c LIKE 'search\_path=pg_catalog, %, pg_temp')`); n != 0 {
-		t.Errorf("%d functions run as their owner, with a search_path of whoever calls", n)
+		t.Errorf("%d functions run as their owner, with the search_path of the caller", n)
 	}
 }

@@ -73,8 +73,8 @@ func (m *modeChange) markSome(ctx context.Context, tx pgx.Tx, r *readers, after 
 	return last, n, m.decide(r, events, deliveries).write(ctx, tx, events[0].id, last)
 }
 
-// storedBetween returns the deliveries of events, and locks them: a person who replays or discards
-// one of them at this moment checks its event afterwards.
+// storedBetween returns the deliveries of events, and locks them: a concurrent replay or discard of
+// one of them checks its event afterwards.
 func storedBetween(ctx context.Context, tx pgx.Tx, after, upto int64) (map[int64]stored, error) {
 	rows, err := tx.Query(ctx, `SELECT event_id, destination, state <> 'dead' FROM outbox_deliveries WHERE event_id > $1 AND event_id <= $2
 		ORDER BY event_id, destination FOR UPDATE`, after, upto)

@@ -246,7 +246,7 @@ func script(schema string, current int, bell Bell) string {
 	return b.String()
 }
 
-// ReadState returns the state of the schema. A database without it is no error: Current is 0.
+// ReadState returns the state of the schema. A database without it is not an error: Current is 0.
 func ReadState(ctx context.Context, conn *pgx.Conn, schema string) (State, error) {
 	var state State
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {

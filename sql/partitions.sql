@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS outbox_keys (
 );
 CREATE INDEX IF NOT EXISTS outbox_keys_event ON outbox_keys (event_id);
 COMMENT ON TABLE outbox_keys IS
-    'The idempotency keys of the events in a partitioned outbox_events. Kept by triggers.';
+    'The idempotency keys of the events in a partitioned outbox_events. Maintained by triggers.';
 COMMENT ON COLUMN outbox_keys.event_id IS 'outbox_events.id of the event that has the key.';
 COMMENT ON COLUMN outbox_keys.event_type IS 'Copied from outbox_events.';
 COMMENT ON COLUMN outbox_keys.idempotency_key IS 'Copied from outbox_events.';
@@ -48,9 +48,9 @@ BEGIN
         EXIT WHEN EXISTS (SELECT FROM outbox_keys k
             JOIN outbox_events e ON e.id = k.event_id AND e.event_type = k.event_type AND e.idempotency_key = k.idempotency_key
             WHERE k.event_type = NEW.event_type AND k.idempotency_key = NEW.idempotency_key);
-        -- Its event is not there: the partition was dropped, or the insert had
-        -- another conflict. So the key is free. Locked, and then looked at with a
-        -- statement of its own, which sees what others have made of it meanwhile.
+        -- Its event is missing: the partition was dropped, or the insert had another
+        -- conflict. So the key is free. The row is locked, and then read with a
+        -- statement of its own, which sees concurrent changes.
         SELECT event_id INTO holder FROM outbox_keys
         WHERE event_type = NEW.event_type AND idempotency_key = NEW.idempotency_key FOR UPDATE;
         IF FOUND AND NOT EXISTS (SELECT FROM outbox_events
@@ -94,11 +94,11 @@ CREATE OR REPLACE FUNCTION outbox_partitions() RETURNS TABLE (name text, low big
     WHERE p.high IS NOT NULL
     ORDER BY p.low
 $partitions$;
-COMMENT ON FUNCTION outbox_partitions() IS 'The partitions of outbox_events, but for the default one.';
+COMMENT ON FUNCTION outbox_partitions() IS 'The partitions of outbox_events, except the default one.';
 
 -- Creates the partitions of the current day and of those ahead, and moves the sequence to that of
 -- the day. If it had to create that one, the third call moves the sequence, each call in a
--- transaction of its own. A writer never waits for it: attaching a partition lets writers pass, and
+-- transaction of its own. A writer never waits for them: attaching a partition lets writers pass, and
 -- the lock on the default partition, which no writer needs, is waited for no longer than relays can
 -- bear.
 CREATE OR REPLACE FUNCTION outbox_partitions_extend(at timestamptz, ahead integer) RETURNS SETOF text
@@ -119,10 +119,10 @@ BEGIN
     IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
         RETURN; -- another relay is doing it
     END IF;
-    -- A transaction that has written before a partition was there need not find it,
-    -- and would fail with an id that belongs there. So ids go into a partition when
-    -- all of those have ended that began before its comment was written, which is
-    -- done when the partition is there for everybody.
+    -- A transaction that has written before a partition existed may not see it, and
+    -- would fail with an id that belongs there. So ids go into a partition once all
+    -- transactions have ended that began before its comment was written, which
+    -- happens when every new transaction sees the partition.
     SELECT p.low INTO ready
     FROM outbox_partitions() AS p JOIN pg_class c ON c.relname = p.name AND c.relnamespace = space
     JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass::oid AND d.objsubid = 0
@@ -158,13 +158,13 @@ BEGIN
         RETURN NEXT part;
     END LOOP;
     IF ready > outbox_last_id() THEN -- NULL is not
-        -- Nobody draws as many ids as are in between while this happens.
+        -- Writers cannot draw as many ids as are in between while this happens.
         PERFORM pg_catalog.setval(pg_catalog.pg_get_serial_sequence('outbox_events', 'id'), ready, false);
     END IF;
 END
 $extend$;
 COMMENT ON FUNCTION outbox_partitions_extend(timestamptz, integer) IS
-    'Makes the partitions of a day and of those ahead of it, and has new events go into that of the day. Returns what it has made.';
+    'Creates the partitions of a day and of the days ahead, and directs new events into that of the day. Returns the created ones.';
 
 -- The remaining deliveries of events with ids from low (inclusive) to past (exclusive), which keep
 -- these events; NULL for none. A queue shows them by marks, a stream by positions, or by its
@@ -183,8 +183,8 @@ BEGIN
         END IF;
     ELSE
         SELECT id INTO last FROM outbox_events WHERE id >= low AND id < past ORDER BY id DESC LIMIT 1;
-        -- The operators of ranges take any kind of them: one of a stranger for these
-        -- would fit better, so they are named with their schema.
+        -- The operators of ranges are polymorphic: a foreign operator for exactly these
+        -- types would fit better, so they are named with their schema.
         FOR p IN
             SELECT r.who, r.head, (SELECT pg_catalog.lower(s) FROM pg_catalog.unnest(r.open) AS s
                 WHERE s OPERATOR(pg_catalog.&&) pg_catalog.int8range(low, past) ORDER BY pg_catalog.lower(s) LIMIT 1) AS gap
@@ -209,7 +209,7 @@ BEGIN
     RETURN NULL;
 END
 $waits$;
-COMMENT ON FUNCTION outbox_waits(bigint, bigint) IS 'Why events with ids in a range have to stay, as long as something of them is to be delivered. NULL: they need not.';
+COMMENT ON FUNCTION outbox_waits(bigint, bigint) IS 'Why events with ids in a range have to stay: an undelivered event among them. NULL: they need not stay.';
 
 -- Drops a partition in which every event was done before a time; in a stream, one in which every
 -- event was written before that time and delivered. Returns NULL, or the reason why the partition
@@ -231,7 +231,7 @@ BEGIN
             USING HINT = 'SET TRANSACTION ISOLATION LEVEL READ COMMITTED.';
     END IF;
     IF NOT pg_catalog.pg_try_advisory_xact_lock(guard) THEN
-        RETURN 'busy: another relay is at it';
+        RETURN 'busy: another relay is dropping it';
     ELSIF EXISTS (SELECT FROM outbox_mode AS m WHERE m.becoming IS NOT NULL) THEN
         RETURN 'busy: the mode of the table is being changed';
     END IF;
@@ -254,26 +254,26 @@ BEGIN
                 RETURN pg_catalog.format('event %s is not done, or was not long enough ago', found);
             END IF;
         ELSIF attempt = 1 THEN
-            -- The last ones by id, and not all of them: a stream is not read for this.
-            -- created_at is when a transaction began, so that one below might be younger
-            -- than these by as long as the transactions of so many events took.
+            -- Only the last ones by id: reading the whole stream would take too long.
+            -- created_at is when a transaction began, so an event below can be younger
+            -- than these by the duration of the transactions of so many events.
             EXECUTE pg_catalog.format('SELECT id FROM (SELECT id, created_at FROM %I.%I ORDER BY id DESC LIMIT 10000) AS e WHERE created_at >= $1 LIMIT 1', place, partition)
                 INTO found USING before;
             IF found IS NOT NULL THEN
                 RETURN pg_catalog.format('event %s was not written long enough ago', found);
             END IF;
         END IF;
-        -- Writers wait behind this for as long as it waits: 100 ms at most. Whoever
-        -- has inserted and not committed makes it wait, so afterwards nobody has.
+        -- Writers wait behind this for as long as it waits: 100 ms at most. It waits for
+        -- uncommitted inserts, so afterwards there are none.
         BEGIN
             EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.outbox_events, ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, place, partition);
             IF spare IS NOT NULL THEN
                 EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN ACCESS EXCLUSIVE MODE', place, spare);
             END IF;
-            -- Nobody may put a position back into it from now on.
+            -- No session may set a position back into the partition from now on.
             PERFORM FROM outbox_positions ORDER BY destination, part FOR SHARE;
             IF outbox_waits(first, past) IS NOT NULL THEN
-                RETURN 'an event has come up in it';
+                RETURN 'an event in it must still be delivered';
             END IF;
             EXECUTE pg_catalog.format('DROP TABLE %I.%I', place, partition);
             RETURN NULL;
@@ -281,11 +281,11 @@ BEGIN
             PERFORM pg_catalog.pg_sleep(0.1::float8 + pg_catalog.random() * 0.4::float8);
         END;
     END LOOP;
-    RETURN 'busy: its lock was not to be had, a transaction that uses outbox_events is open';
+    RETURN 'busy: its lock is unavailable, a transaction that uses outbox_events is open';
 END
 $drop$;
 COMMENT ON FUNCTION outbox_partition_drop(text, timestamptz) IS
-    'Drops a partition of outbox_events if everything in it was done before a time. Returns NULL, or why it has not.';
+    'Drops a partition of outbox_events if everything in it was done before a time. Returns NULL, or the reason why the partition stays.';
 
 -- Deletes the keys of events that were dropped with their partition, in batches. Returns the id
 -- after which to continue, NULL at the end.
@@ -299,7 +299,7 @@ CREATE OR REPLACE FUNCTION outbox_keys_purge(after bigint, batch integer) RETURN
     SELECT CASE WHEN count(*) = batch THEN max(event_id) END FROM seen
 $purge$;
 COMMENT ON FUNCTION outbox_keys_purge(bigint, integer) IS
-    'Deletes idempotency keys whose event is not there. Returns the id to go on from, NULL at the end.';
+    'Deletes idempotency keys whose event is missing. Returns the id after which to continue, NULL at the end.';
 
 DO $rights$
 DECLARE

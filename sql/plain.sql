@@ -26,7 +26,7 @@ END
 $routes$;
 
 COMMENT ON COLUMN outbox_deliveries.state IS
-    'retry: due at available_at. running: a relay of a queue holds the lease. parked: waits in a stream for an earlier event of its aggregate. unrouted: no route matches its type. dead: given up, kept for a person to look at.';
+    'retry: due at available_at. running: a relay of a queue holds the lease. parked: waits in a stream for an earlier event of its aggregate. unrouted: no route matches its type. dead: given up, kept for a person.';
 COMMENT ON COLUMN outbox_deliveries.ordering_key IS 'Aggregate of the event where a stream keeps the order of aggregates.';
 
 INSERT INTO outbox_migrations (version, name) VALUES (5, 'plain queues') ON CONFLICT DO NOTHING;

@@ -13,9 +13,9 @@ CREATE TABLE IF NOT EXISTS outbox_migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE outbox_migrations IS
-    'Versions of the schema that have been applied here. Versions only go up.';
+    'Versions of the schema that have been applied. Versions only go up.';
 COMMENT ON COLUMN outbox_migrations.version IS 'Number of the version, beginning with 1.';
-COMMENT ON COLUMN outbox_migrations.name IS 'What the version is about.';
+COMMENT ON COLUMN outbox_migrations.name IS 'Subject of the version.';
 COMMENT ON COLUMN outbox_migrations.applied_at IS 'When it was applied.';
 
 -- Fixed-width columns first: no padding between them.
@@ -54,19 +54,19 @@ CREATE UNIQUE INDEX IF NOT EXISTS outbox_events_idempotency
 COMMENT ON TABLE outbox_events IS
     'Events that notifyd delivers. Insert event_type and payload in your own transaction; leave the rest to their defaults unless you need them.';
 COMMENT ON COLUMN outbox_events.id IS
-    'Stable id of the event: the same in every attempt and at every destination, so that consumers can drop a duplicate.';
+    'Stable id of the event: the same in every attempt and at every destination, so that consumers can drop duplicates.';
 COMMENT ON COLUMN outbox_events.created_at IS 'When the writing transaction began.';
-COMMENT ON COLUMN outbox_events.available_at IS 'Deliver not before this time. NULL: at once.';
-COMMENT ON COLUMN outbox_events.processed_at IS 'When the last destination was delivered or given up. NULL until state is done.';
+COMMENT ON COLUMN outbox_events.available_at IS 'Do not deliver before this time. NULL: at once.';
+COMMENT ON COLUMN outbox_events.processed_at IS 'When the delivery to the last destination succeeded or was given up. NULL until state is done.';
 COMMENT ON COLUMN outbox_events.state IS
-    'fresh: nobody has dealt with it yet. deferred: what is left to do is in outbox_deliveries. done: every destination is delivered or dead.';
+    'fresh: not tried yet. deferred: the remaining deliveries are in outbox_deliveries. done: every destination is delivered or dead.';
 COMMENT ON COLUMN outbox_events.event_type IS 'Routes the event, for example order.created.';
 COMMENT ON COLUMN outbox_events.aggregate_type IS 'With aggregate_id: the thing the event is about. Optional.';
 COMMENT ON COLUMN outbox_events.aggregate_id IS 'With aggregate_type: the thing the event is about. Optional.';
 COMMENT ON COLUMN outbox_events.idempotency_key IS
     'At most one event per event_type and key can be inserted. NULL: no such check.';
 COMMENT ON COLUMN outbox_events.payload IS
-    'The event itself. Type json, not jsonb: it reaches the consumer byte for byte.';
+    'The event itself. Type json, not jsonb: the payload reaches the consumer byte for byte.';
 COMMENT ON COLUMN outbox_events.headers IS 'An object of strings that travels with the event, for example {"traceparent": "..."}.';
 
 -- One row per event and destination, only for deliveries that did not succeed at the first attempt.
@@ -109,22 +109,22 @@ CREATE INDEX IF NOT EXISTS outbox_deliveries_dead
     ON outbox_deliveries (destination, event_id) WHERE state = 'dead';
 
 COMMENT ON TABLE outbox_deliveries IS
-    'What could not be delivered at the first go: one row per event and destination. Rows of state dead are the dead letters.';
+    'Deliveries that did not succeed at the first attempt: one row per event and destination. Rows of state dead are the dead letters.';
 COMMENT ON COLUMN outbox_deliveries.event_id IS 'outbox_events.id. No foreign key: it would cost the delete of every delivered event.';
 COMMENT ON COLUMN outbox_deliveries.destination IS
-    'Name of the destination. Empty while it is not decided yet: a delayed event, or one without a route.';
+    'Name of the destination. Empty while undecided: a delayed event, or one without a route.';
 COMMENT ON COLUMN outbox_deliveries.state IS
-    'retry: due at available_at. running: a relay holds the lease. parked: waits for an earlier event of its aggregate. unrouted: no route matches its type. dead: given up, kept for a person to look at.';
+    'retry: due at available_at. running: a relay holds the lease. parked: waits for an earlier event of its aggregate. unrouted: no route matches its type. dead: given up, kept for a person.';
 COMMENT ON COLUMN outbox_deliveries.attempts IS 'Failed attempts counted so far. Faults of the destination or of the relay are not counted.';
 COMMENT ON COLUMN outbox_deliveries.available_at IS 'State retry: not before this time.';
-COMMENT ON COLUMN outbox_deliveries.created_at IS 'When the event was first put here.';
-COMMENT ON COLUMN outbox_deliveries.updated_at IS 'When its state last changed. Renewing a lease does not count.';
+COMMENT ON COLUMN outbox_deliveries.created_at IS 'When the row was first written.';
+COMMENT ON COLUMN outbox_deliveries.updated_at IS 'When the state last changed. Renewing a lease does not count.';
 COMMENT ON COLUMN outbox_deliveries.event_type IS 'Copied from outbox_events.';
 COMMENT ON COLUMN outbox_deliveries.ordering_key IS 'Aggregate of the event where order per aggregate applies.';
-COMMENT ON COLUMN outbox_deliveries.error_class IS 'Whose fault the last failure was: event, destination or ours.';
+COMMENT ON COLUMN outbox_deliveries.error_class IS 'The party at fault for the last failure: event, destination or ours (the relay).';
 COMMENT ON COLUMN outbox_deliveries.last_error IS 'Text of the last failure, shortened.';
 COMMENT ON COLUMN outbox_deliveries.lease_owner IS
-    'The relay that works on it: the number of the advisory lock that the relay holds while it lives.';
+    'The relay that is delivering: the number of the advisory lock that the relay holds while it lives.';
 COMMENT ON COLUMN outbox_deliveries.lease_token IS 'Changes with every lease. A relay whose token is no longer here may not settle the delivery.';
 COMMENT ON COLUMN outbox_deliveries.lease_until IS 'Another relay takes the delivery over after this time.';
 

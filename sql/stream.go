@@ -54,7 +54,7 @@ func (c *change) badPlace(ctx context.Context) ([]string, error) {
 // badIDs lists ids that the sequence has not assigned.
 func (c *change) badIDs(ctx context.Context) ([]string, error) {
 	var lowest, highest *int64
-	// Before the sequence: ids drawn in between are no obstacle.
+	// Before the sequence: ids drawn in between do no harm.
 	if err := c.conn.QueryRow(ctx, `SELECT min(id), max(id) FROM `+c.table("outbox_events")).Scan(&lowest, &highest); err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func TestCheckStreamWithoutSequence(t *testing.T) {
 	}
 	exec(t, conn, `ALTER TABLE outbox_events ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY`)
 	if err := outboxsql.CheckStream(t.Context(), conn, "public"); err != nil {
-		t.Errorf("with ids that nobody else can choose: %v", err)
+		t.Errorf("with ids that writers cannot choose: %v", err)
 	}
 }
 

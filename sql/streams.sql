@@ -15,14 +15,14 @@ CREATE TABLE IF NOT EXISTS outbox_mode (
     CONSTRAINT outbox_mode_known CHECK (mode IN ('queue', 'stream') AND becoming IN ('queue', 'stream'))
 );
 COMMENT ON TABLE outbox_mode IS
-    'One row: whether outbox_events is a queue or a stream. notifyd migrate --mode changes it, nothing else may: it moves what is waiting.';
-COMMENT ON COLUMN outbox_mode.one IS 'True: there is one row.';
+    'One row: whether outbox_events is a queue or a stream. notifyd migrate --mode changes it, nothing else may: the change converts waiting events.';
+COMMENT ON COLUMN outbox_mode.one IS 'Always true: the table has one row.';
 COMMENT ON COLUMN outbox_mode.mode IS
     'queue: each event is marked when it is done. stream: events are never touched, outbox_positions says how far each destination has come.';
 COMMENT ON COLUMN outbox_mode.becoming IS
-    'Set while a change goes on that leaves the table in between, or was broken off: neither mode may read it then. The same change, begun again, goes on.';
+    'Set during a change of the mode, and after an interrupted one: no relay may read the table then. The same change, repeated, continues.';
 COMMENT ON COLUMN outbox_mode.origin_head IS
-    'Where the first destinations of a stream begin: with the events above this id, and those in origin_open.';
+    'The first destinations of a stream begin with the events above this id, and those in origin_open.';
 COMMENT ON COLUMN outbox_mode.origin_open IS 'Ids up to origin_head that were waiting when the table became a stream. A range may span ids that do not exist.';
 COMMENT ON COLUMN outbox_mode.changed_at IS 'When the mode was set.';
 INSERT INTO outbox_mode DEFAULT VALUES ON CONFLICT DO NOTHING;
@@ -45,14 +45,14 @@ CREATE TABLE IF NOT EXISTS outbox_positions (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE outbox_positions IS
     'How far each destination of a stream has come. Empty where outbox_events is a queue.';
-COMMENT ON COLUMN outbox_positions.destination IS 'Name of the destination. Empty: what looks for event types without a route.';
+COMMENT ON COLUMN outbox_positions.destination IS 'Name of the destination. Empty: the search for event types without a route.';
 COMMENT ON COLUMN outbox_positions.part IS 'Which part of the destination, beginning with 0.';
-COMMENT ON COLUMN outbox_positions.unit IS 'Number of the advisory lock that the relay holds which delivers this.';
-COMMENT ON COLUMN outbox_positions.epoch IS 'Raised by each relay that takes the position over. Writes with an older one are refused.';
-COMMENT ON COLUMN outbox_positions.owner IS 'The relay that delivers this, by its number. NULL: handed over.';
+COMMENT ON COLUMN outbox_positions.unit IS 'Number of the advisory lock of the relay that delivers this position.';
+COMMENT ON COLUMN outbox_positions.epoch IS 'Raised by each relay that takes the position over. Writes with an older epoch are refused.';
+COMMENT ON COLUMN outbox_positions.owner IS 'Number of the relay that delivers this position. NULL: handed over.';
 COMMENT ON COLUMN outbox_positions.head IS 'Everything up to this id is acknowledged, or in open, or in outbox_deliveries.';
 COMMENT ON COLUMN outbox_positions.open IS
-    'Ids up to head that are not acknowledged: in flight, or not to be seen because their transaction is open or was rolled back.';
+    'Ids up to head that are not acknowledged: in flight, or invisible because their transaction is open or was rolled back.';
 COMMENT ON COLUMN outbox_positions.delivered IS 'How many events the destination has acknowledged so far.';
 COMMENT ON COLUMN outbox_positions.created_at IS 'When the destination was first seen.';
 COMMENT ON COLUMN outbox_positions.updated_at IS 'When the position last changed.';
@@ -70,21 +70,21 @@ CREATE TABLE IF NOT EXISTS outbox_routes (
     PRIMARY KEY (destination, since)
 );
 COMMENT ON TABLE outbox_routes IS
-    'Since when, and until when, the destinations of a stream read which event types. Empty where outbox_events is a queue.';
+    'The event types that each destination of a stream reads, with the ids where they begin and end. Empty where outbox_events is a queue.';
 COMMENT ON COLUMN outbox_routes.destination IS 'Name of the destination.';
-COMMENT ON COLUMN outbox_routes.since IS 'Rises with each change. 0: a relay knows these routes, and another one that does not know them has the destination still.';
+COMMENT ON COLUMN outbox_routes.since IS 'Rises with each change. 0: a relay knows these routes, but another relay that does not know them still has the destination.';
 COMMENT ON COLUMN outbox_routes.patterns IS
-    'The event types that the destination gets, as in the configuration: a name, a prefix with an asterisk, or an asterisk. The most specific one decides.';
+    'The event types that the destination gets, as in the configuration: a name, a prefix with an asterisk, or an asterisk. The most specific one wins.';
 COMMENT ON COLUMN outbox_routes.others IS 'The patterns that lead to other destinations alone.';
 COMMENT ON COLUMN outbox_routes.head IS
-    'The destination reads by these routes above this id, and in open. What had no route before is handed to it from the unrouted events.';
+    'The destination reads by these routes above this id, and in open. Events that had no route before are handed to it from the unrouted events.';
 COMMENT ON COLUMN outbox_routes.open IS 'Ids up to head that the destination still reads.';
-COMMENT ON COLUMN outbox_routes.until_head IS 'The destination reads by these routes up to this id, but not in until_open. NULL: they stand.';
+COMMENT ON COLUMN outbox_routes.until_head IS 'The destination reads by these routes up to this id, but not in until_open. NULL: they are in force.';
 COMMENT ON COLUMN outbox_routes.until_open IS 'Ids up to until_head for which the next routes count.';
 COMMENT ON COLUMN outbox_routes.handed IS 'Whether the unrouted events up to head have been handed to the destination.';
 
--- In the order of deliveries that are due together: by id. The table is small: it has only what
--- could not be delivered.
+-- In the order of deliveries that are due together: by id. The table is small: it has only
+-- deliveries that failed.
 DO $due$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass('outbox_deliveries_due') AND indnkeyatts = 3) THEN

@@ -17,6 +17,6 @@ ALTER TABLE outbox_events ALTER COLUMN traceparent SET DEFAULT
         AND pg_catalog.translate(pg_catalog.current_setting('notifyd.traceparent', true), '0123456789abcdef', '') = '---'
     THEN pg_catalog.current_setting('notifyd.traceparent', true) END;
 COMMENT ON COLUMN outbox_events.traceparent IS
-    'Trace of the writer (W3C Trace Context), from the setting notifyd.traceparent. A header of that name goes before it.';
+    'Trace of the writer (W3C Trace Context), from the setting notifyd.traceparent. A header of that name takes precedence.';
 
 INSERT INTO outbox_migrations (version, name) VALUES (3, 'tracing') ON CONFLICT DO NOTHING;
