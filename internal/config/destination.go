@@ -20,7 +20,7 @@ type fileDecoder struct {
 }
 
 // destinations fills the list from the mapping under the key "destinations". With
-// names, it holds nothing but their types and what concerns order.
+// names, it holds only their types and order settings.
 func (d *fileDecoder) destinations(n *node, names bool) Destinations { //nolint:revive // the part that is read
 	const path = "destinations"
 	if n == nil || n.kind == kindNull {
@@ -78,7 +78,7 @@ func (d *fileDecoder) destination(name string, n *node, path string) (Destinatio
 	return dest, true
 }
 
-// named decodes what [LoadRoutes] wants of a destination.
+// named decodes the settings that [LoadRoutes] reads of a destination.
 func (d *fileDecoder) named(name string, n *node, path string) (Destination, bool) {
 	dest := Destination{Name: name, Lane: defaultLane()}
 	if n.kind == kindNull {

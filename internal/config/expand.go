@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// variable matches what a shell would expand, where a text is nothing else, or a URL.
+// variable matches a shell's variable that is a whole text, or in a URL.
 var variable = regexp.MustCompile(`^\$[A-Z_][A-Z0-9_]*$|^[A-Za-z][A-Za-z0-9+.-]*://(?:\S*[^$\s])?\$[A-Z_][A-Z0-9_]+(?:[^A-Za-z0-9_\s]\S*)?$`)
 
-// shellVariable reports whether a text of the file has a variable as shells write it.
+// shellVariable reports whether a text of the file has a variable in a shell's notation.
 func shellVariable(s string) bool { return variable.MatchString(s) }
 
 // LookupEnv returns an environment variable and whether it is set, as
 // os.LookupEnv does.
 type LookupEnv func(name string) (string, bool)
 
-// maxFile bounds what "${file:PATH}" reads: a secret or a template, not a disk.
+// maxFile bounds the file of "${file:PATH}": a secret or a template, not a disk.
 const maxFile = 1 << 20
 
 var (
@@ -39,8 +39,8 @@ var (
 // expander replaces "${env:NAME}" and "${file:PATH}" in the values of a file.
 type expander struct {
 	lookup LookupEnv
-	// dir is the folder of the configuration file. Relative paths start there,
-	// whatever the daemon's working directory is.
+	// dir is the folder of the configuration file. Relative paths start there, not
+	// in the daemon's working directory.
 	dir string
 	// values are secrets and expanded texts, which no message may show. Numbers and
 	// the like are left out: a 1 would redact every 1.

@@ -19,7 +19,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// own returns what of the message is ours.
+// own returns notifyd's own part of the message.
 func own(err error) string {
 	if fe, ok := errors.AsType[*field.Error](err); ok {
 		return fe.Own()

@@ -43,7 +43,7 @@ func parse(name string, data []byte, registry Registry, lookup LookupEnv, p part
 	if len(c.Alerts.On) == 0 {
 		c.Alerts.On = alertKinds()
 	}
-	if p.url != "" { // checked by who reads it, who knows where it stands
+	if p.url != "" { // checked by its reader, which knows its source
 		c.Database.URL = secret.New(p.url)
 	}
 	if p.keys == nil {
@@ -92,8 +92,8 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 	}
 }
 
-// EmptyURL is the mistake of a connection string that is there and holds nothing, as
-// where a variable was set to one that is not: nobody means the server of the PG* variables by it.
+// EmptyURL is the mistake of an empty connection string, such as that of an unset
+// variable: it does not mean the server of the PG* variables.
 const EmptyURL = "is empty: give it the connection string, or unset it to connect by the variables PG*"
 
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx
@@ -105,7 +105,7 @@ func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 		return
 	}
 	switch n := find(root, path); {
-	case n.hidden && n.text == "" && !strings.HasSuffix(n.raw, ":-}"): // an empty default is what somebody wanted
+	case n.hidden && n.text == "" && !strings.HasSuffix(n.raw, ":-}"): // an empty default is intended
 		d.list.add(n.at, path, "%s: the expanded value %s", path, EmptyURL)
 		return
 	case !ok:
@@ -122,7 +122,7 @@ func (d *fileDecoder) fillURL(root *node, c *Config, lookup LookupEnv) {
 	}
 }
 
-// warn records settings that are allowed and probably not intended.
+// warn records settings that are allowed but probably not intended.
 func (c *Config) warn(root *node, file string) {
 	routed := map[string]bool{}
 	for _, r := range c.Routes {

@@ -6,12 +6,12 @@ import (
 	yaml "go.yaml.in/yaml/v4"
 )
 
-// part says what of a file is read; the rest is dropped before anything in it is
-// expanded. The zero value is all of it.
+// part is the part of a file that is read; the rest is dropped before any expansion.
+// The zero value is the whole file.
 type part struct {
 	// keys are those of the top level; nil for all.
 	keys []string
-	// names leaves of each destination its type and what concerns order.
+	// names keeps only type and order settings of each destination.
 	names bool
 	// url, if there is one, takes the place of the connection strings, which are dropped.
 	url string
@@ -56,8 +56,8 @@ func nameOnly(key string, value *yaml.Node) *yaml.Node {
 	return nil
 }
 
-// rewrite returns a copy of a mapping with what f makes of its values, those of merged
-// mappings included; nil drops the key. The original stays as it is for other aliases.
+// rewrite returns a copy of a mapping with its values replaced by f, those of merged
+// mappings included; nil drops the key. The original stays for other aliases.
 func rewrite(y *yaml.Node, depth int, f func(key string, value *yaml.Node) *yaml.Node) *yaml.Node {
 	if y.Kind == yaml.AliasNode {
 		y = y.Alias

@@ -18,8 +18,8 @@ import (
 // Print writes the effective configuration as YAML: the settings of the file, and
 // the defaults for the rest, so that reading it again yields the same. A text that was
 // expanded is printed unexpanded, "${env:NAME}", because it may be a secret. In place of
-// a secret that the file holds itself, and of what looks like one in a URL or in a
-// header, "${redacted}" is printed; reading that again is a mistake.
+// a secret that the file holds itself, and of an apparent one in a URL or in a header,
+// "${redacted}" is printed; reading that again is a mistake.
 func Print(w io.Writer, c *Config) error {
 	p := printer{origins: *c.origins}
 	root := mapping()
@@ -82,8 +82,8 @@ func (d *Destination) effective() []setting {
 	return settingsOf(reflect.ValueOf(&d.Lane).Elem(), reflect.Indirect(reflect.ValueOf(settings)))
 }
 
-// setting returns the node for a setting in the mapping at path; nil if it is not set, also
-// where that is none of the words that it may have.
+// setting returns the node for a setting in the mapping at path; nil if it is not set, or if
+// it is empty and has a list of allowed words.
 func (p printer) setting(s setting, path string) *yaml.Node {
 	if len(s.rule.enum) > 0 && s.targets[0].Kind() == reflect.String && s.targets[0].IsZero() {
 		return nil
@@ -119,7 +119,7 @@ func (p printer) encode(v reflect.Value, path string) *yaml.Node {
 		for i := range v.Len() {
 			n := p.encode(v.Index(i), fmt.Sprintf("%s.%d", path, i))
 			if n == nil {
-				n = bare("null") // without it the others would move
+				n = bare("null") // without it the other elements would move
 			}
 			if n.Kind != yaml.ScalarNode {
 				list.Style = 0
@@ -179,8 +179,8 @@ func (p printer) encodeSpecial(v reflect.Value, path string) *yaml.Node {
 	}
 }
 
-// visible returns what a file may hold for a text: that of the file where it was
-// expanded, and without what f takes for a secret.
+// visible returns the printable form of a text: the file's own where it was expanded,
+// and without the parts that f takes for secrets.
 func (p printer) visible(s, path string, f func(string) string) string {
 	if p.reveal {
 		return s

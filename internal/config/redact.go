@@ -7,15 +7,15 @@ import (
 	"unicode"
 )
 
-// redacted stands in printed settings for what is not shown. It looks like an
+// redacted stands in printed settings for a hidden value. It looks like an
 // expansion that does not exist, so a file that still holds it is refused.
 const redacted = "${" + redactedName + "}"
 
 const redactedName = "redacted"
 
 var (
-	// opaque matches what a printed text keeps as it is, whatever stands around it:
-	// expansions and templates. A doubled dollar sign begins none.
+	// opaque matches the parts that a printed text keeps in any context: expansions
+	// and templates. A doubled dollar sign begins none.
 	opaque = regexp.MustCompile(`(?s)\$\$|\$\{[^}]*\}|\{\{.*?\}\}`)
 	// withDefault matches an expansion with a default, which may be a secret.
 	withDefault = regexp.MustCompile(`(?s)^\$\{(env:[^:}]*):-(.*)\}$`)
@@ -25,23 +25,23 @@ var (
 	// wholeURL and embeddedURL match a text that is a URL, and one in a text.
 	wholeURL    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://\S*$`)
 	embeddedURL = regexp.MustCompile("[A-Za-z][A-Za-z0-9+.-]*://[^\\s\"'<>`]+")
-	// secretName matches the names of headers, of parameters and of the like that hold secrets.
+	// secretName matches the names of headers, parameters and the like that hold secrets.
 	secretName = regexp.MustCompile(`(?i)auth|token|secret|passw|cookie|credential|signature|(?:api|access|private|functions|subscription|shared|master|admin|x)[-_.]?key$`)
 	// secretParameter matches more: parameters of a URL are seldom anything else.
 	secretParameter = regexp.MustCompile(`(?i)^(?:key|sig|code|pwd)$`)
 	// authScheme matches the first word of a header that carries credentials.
 	authScheme = regexp.MustCompile(`(?i)^(?:basic|bearer|digest|token|api-?key|key)$`)
-	// hookHost matches hosts whose URLs are secrets: who knows the path may post.
+	// hookHost matches hosts whose URLs are secrets: the path alone is enough to post.
 	hookHost = regexp.MustCompile(`(?i)^(?:hooks?\.[a-z0-9.-]+|discord(?:app)?\.com|[a-z0-9.-]+\.webhook\.office\.com|[a-z0-9.-]+\.logic\.azure\.com|api\.telegram\.org|events\.pagerduty\.com)(?::\d+)?$`)
 
-	// publicPart matches what of a secret everybody knows, and the word for having none.
+	// publicPart matches the public parts of a secret, and the word for none.
 	publicPart = regexp.MustCompile(`^(?:whsec_|xox[a-z]-|none$)`)
 
 	tokenChars = regexp.MustCompile(`^[A-Za-z0-9_.~:=+%-]+$`)
 	uuid       = regexp.MustCompile(`(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 )
 
-// firstMark is the first of the characters that stand for opaque parts. They are of a
+// firstMark is the first of the characters that stand for opaque parts, from a
 // plane for private use, which no setting has.
 const firstMark = '\U000F0000'
 
@@ -72,7 +72,7 @@ func redact(text string, f func(string) string) string {
 	return out.String()
 }
 
-// opaqueOnly reports whether a text has nothing of its own.
+// opaqueOnly reports whether a text has only opaque parts.
 func opaqueOnly(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < firstMark && !unicode.IsSpace(r) })
 }
@@ -85,8 +85,8 @@ func redactText(s string) string {
 	return embeddedURL.ReplaceAllStringFunc(s, redactURL)
 }
 
-// redactSecret keeps of a secret's text in the file the expansions, and of a URL also
-// what is not a secret there.
+// redactSecret keeps the expansions of a secret's text in the file, and the parts of a
+// URL that are not secret.
 func redactSecret(s string) string {
 	scheme, rest, isURL := strings.Cut(s, "://")
 	if opaqueOnly(publicPart.ReplaceAllString(s, "")) {
@@ -125,8 +125,8 @@ func redactConnection(s string) string {
 	}
 }
 
-// redactURL removes the password from a URL, and from one of HTTP what looks like a
-// token. It looks for the last @ rather than parsing: a password with an unescaped
+// redactURL removes the password from a URL, and from one of HTTP parts that look like
+// a token. It looks for the last @ rather than parsing: a password with an unescaped
 // slash must not slip through, and hiding a little too much does no harm.
 func redactURL(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
@@ -186,7 +186,7 @@ func redactQuery(query string) string {
 	return strings.Join(parameters, "&")
 }
 
-// redactNamed hides the words of a value that its name, or its first word, says to be
+// redactNamed hides the words of a value whose name, or first word, marks it as
 // secret. Where there is an expansion, it is the secret.
 func redactNamed(name, s string) string {
 	words := strings.Split(s, " ")
@@ -212,8 +212,8 @@ func hide(word string) string {
 	return word
 }
 
-// tokenLike reports whether somebody who chose a word would hardly have chosen this one:
-// it is long, and mixes digits and letters in one piece, or cases with both.
+// tokenLike reports whether a word looks random: it is long, and mixes digits and letters
+// in one piece, or cases with both.
 func tokenLike(word string) bool {
 	const long, piece = 16, 12
 	if len(word) < long || !tokenChars.MatchString(word) || !mixed(word) {

@@ -168,7 +168,7 @@ func isTemplate(y *yaml.Node) bool {
 }
 
 // plainTag reports whether a scalar with this tag is text, a number or a
-// boolean. A plain date is text to us.
+// boolean. A plain date counts as text.
 func plainTag(tag string) bool {
 	switch tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!timestamp", "!!merge":

@@ -80,7 +80,7 @@ func (a Admin) checkConsole() error {
 	case !found, !a.Token.IsZero(), a.Local():
 		return nil
 	}
-	return field.Errorf("admin.console", "would let everybody in who reaches admin.listen: set admin.token, or listen on a loopback address, such as 127.0.0.1:9470")
+	return field.Errorf("admin.console", "would admit everybody who reaches admin.listen: set admin.token, or listen on a loopback address, such as 127.0.0.1:9470")
 }
 
 // Local reports whether only this machine reaches the server.
@@ -142,7 +142,7 @@ func checkSchema(path, name string) error {
 	}
 }
 
-// checkURL finds text that is plainly no connection string. The error does not
+// checkURL finds text that is plainly not a connection string. The error does not
 // repeat the text: all of it may be a secret.
 func checkURL(path string, s secret.String) error {
 	text := s.Reveal()

@@ -32,7 +32,7 @@ func TestReplayTellsWhatBecame(t *testing.T) {
 		t.Fatalf("replay: %d\n%s", a.code, a.body)
 	}
 	page := s.get(a.header.Get("Location"))
-	for _, want := range []string{"3 of 3 replayed for mail", `<dt>Dead again</dt><dd><strong class="badge bad">1</strong>`, "<dt>Still waiting</dt><dd>2</dd>", "still no user", "What died again"} {
+	for _, want := range []string{"3 of 3 replayed for mail", `<dt>Dead again</dt><dd><strong class="badge bad">1</strong>`, "<dt>Still waiting</dt><dd>2</dd>", "still no user", "Letters that died again"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

@@ -12,7 +12,7 @@ const (
 	chartHeight = 60.0
 )
 
-// unit is what the values of a chart are, by the name that the script knows it by.
+// unit is the unit of a chart's values, under its name in the script.
 type unit string
 
 const (

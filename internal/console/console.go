@@ -3,7 +3,7 @@
 //
 // Pages are HTML that the server renders and that works without JavaScript; a
 // small script updates a page's figures while it is visible. Everything is below
-// [Path] of the admin server, and nothing comes from elsewhere.
+// [Path] of the admin server, and no resource comes from elsewhere.
 package console
 
 import (
@@ -70,7 +70,7 @@ type Database struct {
 	DeleteEvents bool
 }
 
-// Config says what a console shows and allows.
+// Config is the content and the rights of a console.
 type Config struct {
 	Relay  Watched
 	Pauser Pauser
@@ -149,7 +149,7 @@ func (c *Console) Run(ctx context.Context) {
 	c.sampler.run(ctx)
 }
 
-// routes maps paths to pages. Those of act change something.
+// routes maps paths to pages. Those of act change state.
 func (c *Console) routes() {
 	static, err := fs.Sub(files, "static")
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	if c.cfg.Token == nil && !isLoopbackHost(r.Host) {
 		// A foreign name that resolves to this machine (DNS rebinding) would make a
-		// foreign page one of ours.
+		// foreign page one of the console's.
 		http.Error(w, "The console has no token, so it answers to a loopback name only, such as 127.0.0.1 or localhost. "+
 			"Forward a port to it, or set admin.token and log in.", http.StatusForbidden)
 		return
@@ -215,12 +215,12 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type page struct {
 	Title    string
 	Nav      string // the entry of the menu
-	Live     string // whether there is a stream to listen to, "" for none
+	Live     string // the stream of updates, "" for none
 	Version  string
 	CSRF     string
 	LoggedIn bool // there is a session to log out of
 	ReadOnly bool
-	Done     string // the last action, in a sentence of ours
+	Done     string // the last action, in a sentence
 	At       time.Time
 	Body     any
 }

@@ -17,8 +17,8 @@ const (
 	actor = "console"
 	// groupsShown and lettersShown bound a page.
 	groupsShown, lettersShown = 200, 50
-	// actionTimeout bounds a discard. Letters that are dealt with by
-	// then stay so, and the page says how many are left.
+	// actionTimeout bounds a discard. Letters that were discarded by then stay so, and
+	// the page shows how many are left.
 	actionTimeout = 20 * time.Second
 	// answerTimeout bounds such a request altogether.
 	answerTimeout = actionTimeout + 10*time.Second
@@ -93,7 +93,7 @@ func (c *Console) group(w http.ResponseWriter, r *http.Request, s session) error
 	b := groupBody{Filter: f, Letters: list.Letters, First: !q.Has("after"), Count: -1}
 	if b.First {
 		if counted, err := c.tables.Load().letters.Replay(r.Context(), f, deadletter.Action{DryRun: true}); err == nil {
-			b.Count = counted.Matched // the page is good without it, as when there are millions
+			b.Count = counted.Matched // the page works without it, as with millions of letters
 		}
 	}
 	if list.Next != nil {

@@ -58,7 +58,7 @@ func pauseText(q url.Values) string {
 	}
 }
 
-// card is one of the cards, nil if there is none of that name.
+// card is the card of that name, nil if there is none.
 func (c *Console) card(s snapshot, who session, name string) *laneCard {
 	all := c.cards(s, who)
 	for i := range all {
@@ -142,7 +142,7 @@ func (c *Console) resume(w http.ResponseWriter, r *http.Request, _ session) erro
 	return c.setPause(w, r, func(name string) error { return c.cfg.Pauser.Resume(r.Context(), name) }, "resumed")
 }
 
-// remoteHost is where the viewer is.
+// remoteHost is the viewer's host.
 func remoteHost(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -39,7 +39,7 @@ type eventsBody struct {
 type eventRow struct {
 	events.Event
 
-	// Notable are the destinations that have not simply received it.
+	// Notable are the destinations that have not received it at once.
 	Notable []events.Destination
 }
 
@@ -223,7 +223,7 @@ func checkText(text string) error {
 	}
 }
 
-// stateClass is the color of what became of an event, or of a delivery.
+// stateClass is the color of the state of an event, or of a delivery.
 func stateClass(s events.State) string {
 	switch s {
 	case events.Dead:
@@ -237,5 +237,5 @@ func stateClass(s events.State) string {
 	}
 }
 
-// words is what is known of a delivery beside its state.
+// words describes a delivery beside its state.
 func words(d events.Destination) []events.Part { return d.Words(time.Now()) }

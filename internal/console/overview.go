@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// note is something that needs a person.
+// note is a problem that needs a person.
 type note struct {
 	Text string
 	Link string // a page of the console; "" for none
@@ -110,7 +110,7 @@ func stateOf(d observe.DestinationStats) (text, class string) {
 	}
 }
 
-// pausedBy is by whom and why a destination is paused, as far as that was read.
+// pausedBy returns by whom and why a destination is paused, as far as known.
 func pausedBy(p *observe.Pause) string {
 	if p == nil {
 		return ""
@@ -127,7 +127,7 @@ func notesOf(s snapshot) (notes []note) {
 		notes = append(notes, note{Text: "The database does not answer the relay. Nothing is delivered until it does.", Bad: true})
 	}
 	for _, r := range s.stats.Refusals {
-		notes = append(notes, note{Text: fmt.Sprintf("The database refuses what the relay asks for (%s): %v. Nothing is delivered that cannot be recorded. To do: %s.", r.Part, r.Err, r.Cure), Bad: true})
+		notes = append(notes, note{Text: fmt.Sprintf("The database refuses statements of the relay (%s): %v. Nothing is delivered that cannot be recorded. To do: %s.", r.Part, r.Err, r.Cure), Bad: true})
 	}
 	if l := s.stats.Listener; l != nil && (!l.Listening || l.Trouble != nil) {
 		notes = append(notes, note{Text: "Notifications are not heard: events are found by polling."})

@@ -20,13 +20,13 @@ const (
 	// replayWatched bounds how long a replay is watched after its last letter.
 	replayWatched = 15 * time.Minute
 	// replayFirst is how long the browser that has begun a replay waits for its end. Most replays
-	// have ended by then, and what dies again does so within milliseconds.
+	// have ended by then, and letters that die again do so within milliseconds.
 	replayFirst = 2 * time.Second
 	// The pause between two looks at the letters of a replay.
 	replayLook, replayLookLast = 50 * time.Millisecond, 2 * time.Second
 )
 
-// replays are those that people have begun here since the daemon started.
+// replays are those begun at this console since the daemon started.
 type replays struct {
 	mu      sync.Mutex
 	all     []*replay // oldest first
@@ -34,7 +34,7 @@ type replays struct {
 	ended   bool
 }
 
-// replay is one replay, and what becomes of its letters.
+// replay is one replay, and the outcome of its letters.
 type replay struct {
 	ID          string
 	Destination string
@@ -43,10 +43,10 @@ type replay struct {
 	Begun       time.Time
 
 	watch   *deadletter.Watch
-	stop    context.CancelCauseFunc // replays no further letter
-	forget  context.CancelCauseFunc // and looks at none
+	stop    context.CancelCauseFunc // ends the replaying of letters
+	forget  context.CancelCauseFunc // and ends the watch over them
 	over    chan struct{}           // closed when no further letter is replayed
-	settled chan struct{}           // closed when no letter is looked at any more
+	settled chan struct{}           // closed when no letter is watched any more
 
 	mu     sync.Mutex
 	result deadletter.Result
@@ -61,7 +61,7 @@ type replayBody struct {
 	Became   deadletter.Became
 	Groups   []groupRow
 	Over     bool // no further letter is replayed
-	Watched  bool // what becomes of its letters is still looked at
+	Watched  bool // its letters are still watched
 	Stopped  string
 	Back     string
 	CSRF     string
@@ -99,7 +99,7 @@ func (c *Console) begin(ctx context.Context, f deadletter.Filter, reason string,
 		ID: rand.Text(), Destination: f.Destination, Events: f.Events, Rate: rate, Begun: time.Now(),
 		watch: letters.Watch(), over: make(chan struct{}), settled: make(chan struct{}),
 	}
-	// A browser that leaves does not stop it.
+	// A browser that leaves does not stop the replay.
 	looking, forget := context.WithCancelCause(context.WithoutCancel(ctx))
 	replaying, stop := context.WithCancelCause(looking)
 	r.forget, r.stop = forget, stop
@@ -141,7 +141,7 @@ func (r *replay) set(result deadletter.Result, err error) {
 func (r *replay) look(ctx context.Context) {
 	var until time.Time
 	for pause := replayLook; ctx.Err() == nil; pause = min(2*pause, replayLookLast) {
-		over := closed(r.over) // before the look: nothing comes after it
+		over := closed(r.over) // before the look, which then sees all letters
 		b, err := r.watch.Look(ctx)
 		if over && until.IsZero() {
 			until = time.Now().Add(replayWatched)
@@ -190,7 +190,7 @@ func (c *Console) replayBody(r *replay, s session) replayBody {
 	b.Over, b.Watched = closed(r.over), !closed(r.settled)
 	switch {
 	case errors.Is(err, errReplayStopped), errors.Is(err, errReplayEnded):
-		b.Stopped = "Stopped: the letters that are left are as they were."
+		b.Stopped = "Stopped: the remaining letters are unchanged."
 	case err != nil:
 		b.Stopped = explain(err).text
 	}
@@ -201,12 +201,12 @@ func (c *Console) replayBody(r *replay, s session) replayBody {
 	return b
 }
 
-// showReplay shows what became of the letters of a replay.
+// showReplay shows the outcome of the letters of a replay.
 func (c *Console) showReplay(w http.ResponseWriter, r *http.Request, s session) error {
 	id := r.URL.Query().Get("id")
 	found := c.replays.find(id)
 	if found == nil {
-		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show what became of it.")
+		return notFound("This relay does not know that replay: it remembers its last ones, until it stops. The dead letters and the events show the outcome.")
 	}
 	p := c.newPage("Replay", "dead", s, c.replayBody(found, s))
 	p.Live = "replay"

@@ -107,7 +107,7 @@ type attempts struct {
 
 // allow reports whether the client may try now. Clients of one IPv6 network count as one.
 func (a *attempts) allow(remote string, now time.Time) bool {
-	var from netip.Prefix // of all whose address is unknown
+	var from netip.Prefix // for clients whose address is unknown
 	if at, err := netip.ParseAddrPort(remote); err == nil {
 		addr := at.Addr().Unmap()
 		from, _ = addr.Prefix(min(64, addr.BitLen())) // never longer than the address
@@ -148,7 +148,7 @@ type handler func(w http.ResponseWriter, r *http.Request, s session) error
 
 // inside admits requests with a session, and redirects others to the login.
 // Without a token every request is admitted, with a session that only proves that
-// a form is one of ours.
+// a form is the console's.
 func (c *Console) inside(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, ok := c.session(r)

@@ -30,7 +30,7 @@ const (
 	destinationsAtOnce = 8
 )
 
-// checkDestinations connects to all destinations, several at once, and reports what is known of
+// checkDestinations connects to all destinations, several at once, and reports the state of
 // the deliveries to each.
 func (e *exam) checkDestinations(ctx context.Context) []Finding {
 	relay := status.Scrape(ctx, e.Admin)
@@ -50,7 +50,7 @@ func (e *exam) checkDestinations(ctx context.Context) []Finding {
 	return findings
 }
 
-// examine connects to the destination, and says what that proves.
+// examine connects to the destination, and reports what the connection proves.
 func (d Destination) examine(ctx context.Context) Finding {
 	if d.Check == nil {
 		return found(OK, "", "The type %s has nothing to connect to.", d.Type)
@@ -64,7 +64,7 @@ func (d Destination) examine(ctx context.Context) Finding {
 	if err != nil {
 		return found(Error, d.cure(), "The destination cannot be used from here: %s.", oneLine(guard.Text(err)))
 	}
-	tested, untested := "the type "+d.Type+" does not say what its check covers", ""
+	tested, untested := "the type "+d.Type+" does not describe its check", ""
 	if d.Describe != nil {
 		if p := guard.Call("DescribeCheck", func() { tested, untested = d.Describe() }); p != nil {
 			tested = oneLine(guard.Text(p))
@@ -84,8 +84,8 @@ func (d Destination) cure() string {
 	return fmt.Sprintf("fix destinations.%s of the configuration, or the server that it names", d.Name)
 }
 
-// deliveries adds to a finding what the tables and the relay know of the deliveries to a destination:
-// they are the proof that the check cannot give.
+// deliveries adds to a finding the state of the deliveries to a destination, by the tables and the
+// relay: they prove more than the check can.
 func (e *exam) deliveries(f *Finding, name string, relay *status.Relay) {
 	report := func(s Severity, cure, format string, args ...any) {
 		f.Text += " " + fmt.Sprintf(format, args...)

@@ -194,7 +194,7 @@ func Run(ctx context.Context, o Options) Report {
 	conn, err := o.Connect(ctx)
 	if err != nil {
 		cure := store.ConnectCure(err)
-		text := oneLine(strings.TrimSuffix(err.Error(), ": "+cure)) // which commands put behind it
+		text := oneLine(strings.TrimSuffix(err.Error(), ": "+cure)) // commands append it
 		r.add("database", Finding{Severity: Error, Text: "The database cannot be reached: " + text + ".", Cure: cure})
 	} else {
 		defer closeConn(ctx, conn)

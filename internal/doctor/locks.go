@@ -23,7 +23,7 @@ func checkLocks(ctx context.Context, e *exam) (string, []Finding, error) {
 	return "No session but those of relays has a lock that relays need.", findings, nil
 }
 
-// harm describes what does not work while a foreign session has a lock.
+// harm describes the failure while a foreign session has a lock.
 func harm(kind store.LockKind) string {
 	switch kind {
 	case store.LockBell:
@@ -39,7 +39,7 @@ func harm(kind store.LockKind) string {
 	}
 }
 
-// without returns how to end that.
+// without returns the cure.
 func (e *exam) without(s store.ForeignHolder) string {
 	if s.PID == 0 {
 		return "ROLLBACK PREPARED: SELECT gid, owner FROM pg_prepared_xacts names it"

@@ -127,7 +127,7 @@ const (
 )
 
 func judgeSetting(s setting) (Finding, bool) {
-	ms, _ := strconv.Atoi(s.Value) // 0 for settings that are words
+	ms, _ := strconv.Atoi(s.Value) // 0 for settings without a number
 	limit := time.Duration(ms) * time.Millisecond
 	reset := fmt.Sprintf("reset %s, which comes from the %s", s.Name, s.Source)
 	switch {

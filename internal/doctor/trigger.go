@@ -65,8 +65,8 @@ func judgeTrigger(table string, t trigger) []Finding {
 	return nil
 }
 
-// checkOtherTriggers reports other triggers that run with every event that is written, or with what
-// the relay records of its delivery.
+// checkOtherTriggers reports other triggers that run when an event is written, or when the relay
+// records its delivery.
 func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error) {
 	var findings []Finding
 	for _, table := range []string{"outbox_events", "outbox_deliveries", "outbox_positions"} {

@@ -25,15 +25,15 @@ const (
 	// longWait is how long an event may wait before a person should look: most outages
 	// are shorter.
 	longWait = 15 * time.Minute
-	// longFailing and manyFailing are how long, and how often in a row, deliveries to a destination
-	// may fail before a person should look: a few failures are the events' own.
+	// longFailing and manyFailing bound how long, and how often in a row, deliveries to a destination
+	// may fail before a person should look: single failures are the events' own.
 	longFailing = time.Minute
 	manyFailing = 10
 	// topUnrouted is how many types without a route are named, those with the most events.
 	topUnrouted = 10
 )
 
-// list collects what needs a person.
+// list collects the problems that need a person.
 type list []Attention
 
 func (l *list) add(destination, cure, format string, args ...any) {
@@ -53,7 +53,7 @@ func (s *Status) attention() (all list) {
 	}
 	for _, r := range s.Relays {
 		if p := r.Program; p != nil && p.Refused != "" {
-			all.add("", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and goes on with the configuration before: %s.", p.Host, p.Process, p.Refused)
+			all.add("", "fix the file, then notifyd reload on that host", "The relay on %s (process %d) has refused the last reload and continues with the previous configuration: %s.", p.Host, p.Process, p.Refused)
 		}
 	}
 	all = append(all, s.Relay.attention()...)
@@ -63,13 +63,13 @@ func (s *Status) attention() (all list) {
 	return append(all, s.unrouted()...)
 }
 
-// attention lists what hangs in the relay, and what the database refuses it. The relay may be nil.
+// attention lists the relay's hangs, and the refusals of the database. The relay may be nil.
 func (r *Relay) attention() (all list) {
 	if r == nil {
 		return nil
 	}
 	for _, code := range r.Refused {
-		all.add("", store.Cure(code), "The database refuses what the relay at %s asks for, with SQLSTATE %s: it delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
+		all.add("", store.Cure(code), "The database refuses statements of the relay at %s with SQLSTATE %s: the relay delivers nothing that it cannot record. The relay's log has the whole answer.", r.Address, code)
 	}
 	for _, reason := range r.Hangs {
 		all.add("", "see NotifydHangs in docs/runbook.md", "The relay at %s hangs: %s.", r.Address, reason)
@@ -77,13 +77,13 @@ func (r *Relay) attention() (all list) {
 	return all
 }
 
-// ofDestination lists what is wrong with one destination.
+// ofDestination lists the problems of one destination.
 func (s *Status) ofDestination(name string) (all list) {
 	d, r := s.Backlog.Destination(name), s.Relay.destination(name)
 	waits := d.Waiting()
 	switch {
 	case !s.configured(name):
-		if waits.N > 0 && !s.hasPosition(name) { // of which the list of positions tells
+		if waits.N > 0 && !s.hasPosition(name) { // the list of positions reports those
 			all.add(name, Restore(name), "The configuration has no destination %s, and %s for it.", name, wait(waits))
 		}
 	case d.Pause != nil:
@@ -125,7 +125,7 @@ func lastError(d *observe.DestinationBacklog) string {
 	}
 }
 
-// down says for how long, or why, the destination is unavailable.
+// down returns for how long, or why, the destination is unavailable.
 func (d *RelayDestination) down() string {
 	if d.stuck() {
 		return fmt.Sprintf("gets nothing, because %d calls of its handler have not returned", d.Stuck)
@@ -136,7 +136,7 @@ func (d *RelayDestination) down() string {
 // stuck reports that the breaker is closed, and that no worker is left.
 func (d *RelayDestination) stuck() bool { return d.Unavailable && d.Stuck > 0 && d.Down == 0 }
 
-// probe says when the next delivery finds out whether the destination is up again.
+// probe returns when the next delivery finds out whether the destination is up again.
 func (d *RelayDestination) probe() string {
 	switch {
 	case d.State == observe.BreakerOpen.String() && d.NextProbe > 0:

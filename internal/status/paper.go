@@ -15,7 +15,7 @@ const (
 	bad
 )
 
-// escape returns what switches a terminal to the tone; "" for plain.
+// escape returns the sequence that switches a terminal to the tone; "" for plain.
 func (t tone) escape() string {
 	switch t {
 	case heading:
@@ -39,7 +39,7 @@ type toned struct {
 
 func (p *paper) line(t tone, text string) { p.lines = append(p.lines, toned{t, text}) }
 
-// print returns the lines. What steers a terminal is added last, so that nothing from the tables does.
+// print returns the lines. Escape sequences are added last, so that none comes from the tables.
 func (p *paper) print(v View) string {
 	var b strings.Builder
 	for _, l := range p.lines {
@@ -75,7 +75,7 @@ type gridRow struct {
 
 func (g *grid) row(t tone, cells ...string) { g.rows = append(g.rows, gridRow{t, cells}) }
 
-// gap is what is between two columns.
+// gap separates two columns.
 const gap = "  "
 
 // grid prints a table below an empty line, nothing if it has no rows.

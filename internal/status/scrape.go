@@ -28,9 +28,9 @@ type Relay struct {
 	Listening  bool `json:"listening"`
 	DatabaseUp bool `json:"database_up"`
 	Awake      bool `json:"awake"`
-	// Refused are the SQLSTATEs with which the database refuses what the relay asks for.
+	// Refused are the SQLSTATEs with which the database refuses statements of the relay.
 	Refused []string `json:"refused,omitempty"`
-	// Hangs are the reasons of its hangs, as it says at /readyz; empty while nothing hangs.
+	// Hangs are the reasons of its hangs, as at /readyz; empty while nothing hangs.
 	Hangs        []string           `json:"hangs,omitempty"`
 	Destinations []RelayDestination `json:"destinations"`
 }
@@ -217,9 +217,8 @@ func (r *Relay) destination(name string) *RelayDestination {
 	return &r.Destinations[i]
 }
 
-// Trouble says why the relay does not deliver to a destination, because it is down, or for how long
-// no delivery to it has succeeded; "" where neither is so, or the relay has no such destination. The
-// relay may be nil.
+// Trouble returns why a destination is down, or for how long no delivery to it has succeeded; "" if
+// neither applies, or the relay has no such destination. The relay may be nil.
 func (r *Relay) Trouble(name string) (text string, down bool) {
 	d := r.destination(name)
 	switch {

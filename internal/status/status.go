@@ -1,4 +1,4 @@
-// Package status gathers what an operator needs first: the backlog per
+// Package status gathers the facts that an operator needs first: the backlog per
 // destination, the reasons for it, and the relays that deliver.
 package status
 
@@ -27,7 +27,7 @@ type Options struct {
 	// Admin is the access to the admin server of a relay; without an address no
 	// relay is queried.
 	Admin admin.Access
-	// All lists everything, however long that is: types without a route.
+	// All lists all types without a route, however many.
 	All bool
 }
 
@@ -47,7 +47,7 @@ type Status struct {
 	// Relay is the report of the relay whose admin address is configured; nil if
 	// there is none, or it does not answer.
 	Relay *Relay `json:"relay,omitempty"`
-	// Attention lists what needs a person.
+	// Attention lists the problems that need a person.
 	Attention []Attention `json:"attention"`
 
 	known []string // the configured destinations; nil if they are not known

@@ -14,7 +14,7 @@ import (
 type View struct {
 	// Width is the longest line, in characters; 0 means no limit.
 	Width int
-	// Color marks what is not well, for a terminal.
+	// Color marks problems, for a terminal.
 	Color bool
 	// Clean makes text from the tables safe for a terminal.
 	Clean func(string) string
@@ -75,7 +75,7 @@ func (s *Status) head(p *paper) {
 	}
 }
 
-// relay says which process a relay is, if it has said so, and by which session it lives.
+// relay names the process of a relay, if it is known, and the session that proves its life.
 func (s *Status) relay(r *store.RelaySession) string {
 	session := fmt.Sprintf("session %d, %s, user %s%s%s", r.PID, r.Application, r.User, prefixed(", from ", r.Client), s.since(r.Since))
 	p := r.Program
@@ -146,7 +146,7 @@ func (s *Status) names() (all []string) {
 	return all
 }
 
-// state is what is known of a destination: by its pause, and by the relay's report.
+// state is the state of a destination, by its pause and by the relay's report.
 func (s *Status) state(name string) string {
 	r, paused := s.Relay.destination(name), s.Backlog.Destination(name).Pause != nil
 	switch {
@@ -154,12 +154,12 @@ func (s *Status) state(name string) string {
 		return "not configured"
 	case paused && r != nil && !r.Paused:
 		return "pausing"
-	case paused: // whether it is down shows when it is resumed
+	case paused: // a paused destination is not probed
 		return "paused"
 	case r != nil && r.Paused:
 		return "resuming"
 	case r == nil && s.Relay != nil:
-		return "not loaded" // the configuration has it, and the relay has not read that yet
+		return "not loaded" // the relay has not read the new configuration yet
 	case r == nil:
 		return "?"
 	case r.stuck():
@@ -187,7 +187,7 @@ func toneOf(state string) tone {
 	}
 }
 
-// nextTry says when something is tried again. A delivery that is due waits for its turn: a
+// nextTry returns when a delivery is tried again. A delivery that is due waits for its turn: a
 // destination that is down gets one probe at a time.
 func (s *Status) nextTry(d *observe.DestinationBacklog) string {
 	r := s.Relay.destination(d.Name)
@@ -221,7 +221,7 @@ func (s *Status) rates(name string) (delivered, failed string) {
 	return rate(*r.PerSecond), rate(*r.FailedPerSecond)
 }
 
-// rate never shows something as nothing.
+// rate never shows a small rate as 0.
 func rate(perSecond float64) string {
 	if perSecond > 0 && perSecond < 1 {
 		return "<1"
@@ -229,7 +229,7 @@ func rate(perSecond float64) string {
 	return fmt.Sprintf("%.0f", perSecond)
 }
 
-// errors prints why deliveries fail, and the dead letters.
+// errors prints the errors of deliveries, and the dead letters.
 func (s *Status) errors(p *paper) {
 	failing, dead := section{p, "failing:"}, section{p, "dead letters:"}
 	for _, d := range s.Backlog.Destinations {
