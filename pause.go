@@ -11,8 +11,8 @@ import (
 // Pause stops the deliveries to a destination at all relays of the tables, until Resume is called:
 // it is stored, and lasts through restarts. Running calls end as usual, the destination's events
 // wait in the table, and no attempt is counted. This relay honours it at once, the others
-// within about a second. by is who pauses, and reason why, for whoever
-// finds it paused: up to 1,000 bytes each; reason may be empty. Pausing again replaces both. The
+// within about a second. by is who pauses, and reason why, for people who
+// find it paused: up to 1,000 bytes each; reason may be empty. Pausing again replaces both. The
 // error wraps [ErrDestination] if this relay has no destination of that name. It uses the pool that
 // was given to [New].
 func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error {

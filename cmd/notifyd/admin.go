@@ -67,8 +67,8 @@ func startAdmin(ctx context.Context, c *config.Config, path string, s *superviso
 	}, nil
 }
 
-// adminFiles are those of the server's certificate; they are named relative to
-// the configuration file.
+// adminFiles are the files of the server's certificate, named relative to the
+// configuration file.
 func adminFiles(c *config.Config, path string) admin.Files {
 	absolute := func(file string) string {
 		if file == "" || filepath.IsAbs(file) {
@@ -103,7 +103,7 @@ func checks(relay *live) []admin.Check {
 			case <-relay.Ready():
 				return nil
 			default:
-				return errors.New("the table has not been looked at yet")
+				return errors.New("the table has not been read yet")
 			}
 		}},
 		{Name: "database", Do: func() error {
@@ -114,12 +114,12 @@ func checks(relay *live) []admin.Check {
 		}},
 		{Name: "relay", Do: func() error {
 			h := relay.Health()
-			h.DatabaseDown = false // it has a line of its own
+			h.DatabaseDown = false // the check of the database reports it
 			return h.Ready()
 		}},
 		{Name: "listener", Advisory: true, Do: func() error {
 			if len(relay.Health().Hangs) > 0 {
-				return errors.New("it is not asked while the relay hangs")
+				return errors.New("not checked while the relay hangs")
 			}
 			l := relay.Stats().Listener
 			if l == nil || l.Listening && l.Trouble == nil {

@@ -13,10 +13,9 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 )
 
-// alerts are the alerter that the configuration asks for, if it does, and what
-// has to be closed after it.
+// alerts are the configured alerter, if any, and the destinations to close after it.
 type alerts struct {
-	alerter *alert.Alerter // nil if nobody is to be told
+	alerter *alert.Alerter // nil without alerts
 	closers []io.Closer
 }
 
@@ -50,7 +49,7 @@ func newAlerts(c *config.Config, log *slog.Logger) (a alerts, err error) {
 	return a, err
 }
 
-// kindsOf translates the words of alerts.on.
+// kindsOf translates the values of alerts.on.
 func kindsOf(words []string) []delivery.IncidentKind {
 	var kinds []delivery.IncidentKind
 	for _, word := range words {
@@ -79,16 +78,16 @@ func (a alerts) options() []notifyd.Option {
 	return []notifyd.Option{notifyd.WithObserver(a.alerter)}
 }
 
-// start runs the alerter; stop ends it, after it has told what is left.
+// start runs the alerter; stop ends it, after it has sent the pending alerts.
 func (a alerts) start(ctx context.Context, relay *notifyd.Relay) (stop func()) {
 	if a.alerter == nil {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the relay, to tell of its end
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the relay, to report its end
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = a.alerter.Run(ctx, relay.OldestWaiting) // returns the end of ctx and nothing else
+		_ = a.alerter.Run(ctx, relay.OldestWaiting) // returns the end of ctx only
 	}()
 	return func() {
 		cancel()

@@ -8,8 +8,8 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
-// TestAlerts lets a mail be refused for good, and stops the daemon: what it has
-// not told yet it tells then.
+// TestAlerts lets a mail be refused for good, and stops the daemon, which then
+// sends the pending alert.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	url, sink := database(t), startSink(t, smtpsink.Options{TLS: smtpsink.NoTLS})
@@ -21,7 +21,7 @@ func TestAlerts(t *testing.T) {
 	if code := d.end(t); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, d.stderr.text())
 	}
-	var told []string
+	var sent []string
 	for line := range strings.Lines(d.stdout.text()) {
 		var l struct {
 			EventType string `json:"event_type"`
@@ -31,11 +31,11 @@ func TestAlerts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.EventType == "notifyd.alert" {
-			told = append(told, l.Payload.Title)
+			sent = append(sent, l.Payload.Title)
 		}
 	}
-	if len(told) != 1 || !strings.HasSuffix(told[0], ": a dead letter for mail") {
-		t.Errorf("told %q; the output is\n%s", told, d.stdout.text())
+	if len(sent) != 1 || !strings.HasSuffix(sent[0], ": a dead letter for mail") {
+		t.Errorf("sent %q; the output is\n%s", sent, d.stdout.text())
 	}
 }
 

@@ -46,7 +46,7 @@ on_dead: block need.`,
 	return cmd
 }
 
-// checkOnline asks the database, or says what only that can tell.
+// checkOnline asks the database, or names the settings that only the database can check.
 func checkOnline(cmd *cobra.Command, c *config.Config, path string, online bool) error { //nolint:revive // the flag of the command
 	if !online {
 		for _, s := range c.NeedsStream() {

@@ -28,7 +28,7 @@ func newConfigPrintCmd(a *app) *cobra.Command {
 		Short: "Print the effective configuration, without secrets",
 		Long: `print shows the configuration with all defaults filled in, as a file that means the
 same. Text that comes from ${env:NAME} or ${file:PATH} is shown as it stands in the
-file. In place of secrets that stand in the file itself, and of what looks like one
+file. In place of secrets in the file itself, and of text that looks like one
 in a URL or a header, there is ${redacted}, which is not input: check-config lists
 where to put the secrets back.`,
 		Example: "  notifyd config print\n  notifyd config print -c /etc/notifyd/config.yaml",
@@ -94,7 +94,7 @@ func newConfigInitCmd(a *app) *cobra.Command {
 }
 
 // writeStarter writes the starter file, readable by its owner only: sooner or
-// later somebody writes a password into it.
+// later it holds a password.
 func writeStarter(path string, flags int) error {
 	var starter bytes.Buffer
 	if err := config.Init(&starter); err != nil {

@@ -29,11 +29,11 @@ type webConsole struct {
 	past   sync.WaitGroup // pools that a reload has replaced, while requests use them
 }
 
-// newConsole makes the console, nil if the configuration asks for none. It
-// contacts nobody yet. The caller closes it.
+// newConsole makes the console, nil if the configuration has none. It makes no
+// connection yet. The caller closes it.
 func newConsole(ctx context.Context, c *config.Config, path string, relay *live, log *slog.Logger) (*webConsole, error) {
 	if !c.Admin.Console {
-		return nil, nil //nolint:nilnil // none is what was asked for
+		return nil, nil //nolint:nilnil // none is configured
 	}
 	pool, err := consolePool(ctx, c, path)
 	if err != nil {
@@ -72,8 +72,8 @@ func consoleDatabase(c *config.Config, pool *pgxpool.Pool) console.Database {
 	return console.Database{Pool: pool, Schema: c.Database.Schema, DeleteEvents: c.Retention.Keep == 0}
 }
 
-// follow has the console show what a reload has made the relay deliver from. It
-// may be called for none.
+// follow makes the console show the database of the reloaded relay. The console may
+// be nil.
 func (w *webConsole) follow(ctx context.Context, c *config.Config) error {
 	if w == nil || !slices.ContainsFunc(config.Diff(w.config, c).Settings, func(change config.Change) bool {
 		return strings.HasPrefix(change.Path, "database.") || change.Path == "retention.keep"
@@ -93,8 +93,8 @@ func (w *webConsole) follow(ctx context.Context, c *config.Config) error {
 	return nil
 }
 
-// close closes the connections, once Run has returned and nobody is answered any
-// more. It may be called for none.
+// close closes the connections, once Run has returned and no request is served any
+// more. The console may be nil.
 func (w *webConsole) close() {
 	if w != nil {
 		w.pool.Close()

@@ -189,8 +189,8 @@ func TestConsoleMistakes(t *testing.T) {
 	t.Parallel()
 	for settings, want := range map[string]string{
 		"{console: true}":                                                  "admin.console: needs an address: set admin.listen",
-		"{console: true, listen: '0.0.0.0:9470'}":                          "admin.console: would let everybody in who reaches admin.listen: set admin.token, or listen on a loopback address",
-		"{console: true, listen: ':9470'}":                                 "admin.console: would let everybody in",
+		"{console: true, listen: '0.0.0.0:9470'}":                          "admin.console: would admit everybody who reaches admin.listen: set admin.token, or listen on a loopback address",
+		"{console: true, listen: ':9470'}":                                 "admin.console: would admit everybody",
 		"{console: true, listen: '127.0.0.1:9470'}":                        "",
 		"{console: true, listen: '0.0.0.0:9470', token: 0123456789abcdef}": "",
 	} {

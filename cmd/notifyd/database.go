@@ -43,9 +43,9 @@ func (f *databaseFlags) registerSchema(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.schema, "schema", "", "schema of the tables, in place of database.schema of the file")
 }
 
-// resolve fills in from the configuration file what the flags leave open, and
-// from the environment where there is no file. It reads nothing of the file but
-// database and retention.
+// resolve fills in settings that the flags leave open from the configuration file, or
+// from the environment where there is no file. Of the file it reads database and
+// retention only.
 func (f *databaseFlags) resolve(a *app) error {
 	if f.schema != "" {
 		if err := outboxsql.ValidateSchema(f.schema); err != nil {
@@ -81,8 +81,8 @@ func (f *databaseFlags) resolve(a *app) error {
 	return outboxsql.ValidateSchema(f.schema)
 }
 
-// optional returns what load reads of the configuration file with the flags on top,
-// nil if there is no file and none is asked for.
+// optional returns the result of load for the configuration file, with the flags on
+// top, nil if there is no file and none is asked for.
 func (f *databaseFlags) optional(a *app, load func(path, url string, lookup config.LookupEnv) (*config.Config, error)) (*config.Config, string, error) {
 	path, err := config.Find(a.configPath, a.lookup)
 	if err != nil {
@@ -117,8 +117,8 @@ func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) 
 	return conn, nil
 }
 
-// connectError is what pgx says, on one line, with the cure: it has a line for each
-// address and each way of encryption, and most of them are the same.
+// connectError is the error of pgx on one line, with the cure: pgx has a line for each
+// address and each way of encryption, and most of them are equal.
 func connectError(err error) error {
 	var lines []string
 	for line := range strings.Lines(err.Error()) {
@@ -153,13 +153,13 @@ func parsePool(c *config.Config, path string) (*pgxpool.Config, error) {
 func parseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
 	url := c.Database.ListenURL.Reveal()
 	if url == "" {
-		return nil, nil //nolint:nilnil // none is what most configurations have
+		return nil, nil //nolint:nilnil // most configurations have none
 	}
 	return parseURL(path+": database.listen_url", url, pgx.ParseConfig)
 }
 
-// parseURL reads the connection string that stands at place. The error repeats
-// nothing of it: whatever is misspelt, a part of it may be a password.
+// parseURL reads the connection string of place. The error repeats no part of it: any
+// part of a misspelt one may be the password.
 func parseURL[C any](place, text string, parse func(string) (C, error)) (C, error) {
 	var none C
 	if scheme, rest, isURL := strings.Cut(text, "://"); isURL && strings.HasPrefix(scheme, "postgres") {
@@ -175,8 +175,8 @@ func parseURL[C any](place, text string, parse func(string) (C, error)) (C, erro
 	if text == "" {
 		place = "the environment variables PG*"
 	}
-	// pgx writes: cannot parse `the string without what it takes for the
-	// password`: reason (detail).
+	// pgx writes: cannot parse `the string without the apparent password`: reason
+	// (detail).
 	reason := "it cannot be parsed"
 	if at := strings.LastIndex(err.Error(), "`: "); at >= 0 {
 		reason = err.Error()[at+len("`: "):]
@@ -184,8 +184,8 @@ func parseURL[C any](place, text string, parse func(string) (C, error)) (C, erro
 	return none, badURL(place, reason)
 }
 
-// badURL is a mistake in the command line if the string stands there, else one
-// in the configuration, and says so by its exit code.
+// badURL is a mistake in the command line if the string comes from there, else one in
+// the configuration, with the exit code of either.
 func badURL(place, reason string) error {
 	message := "not a connection string: " + reason +
 		": write postgres://user:password@host:5432/database, with special characters of the password in percent form (%40 for @)"

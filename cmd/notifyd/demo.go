@@ -22,8 +22,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// envSpare holds the URL of an empty database that "make demo" has for a
-// configuration of one's own; "demo --keep" shows it.
+// envSpare holds the URL of an empty database of "make demo" for your own
+// configuration; "demo --keep" shows it.
 const envSpare = "NOTIFYD_DEMO_SPARE_URL"
 
 func newDemoCmd(a *app) *cobra.Command {
@@ -46,7 +46,7 @@ like a log, by a position for each destination.
 It needs a PostgreSQL, in which it makes a schema of its own and drops it at the end:
 that of --database-url, $DATABASE_URL, or the variables PGHOST, PGPORT, PGDATABASE and
 PGSERVICE. Without them it looks for one on this machine: at the sockets in
-/var/run/postgresql and /tmp, then at localhost:5432. It says which one it uses. In a
+/var/run/postgresql and /tmp, then at localhost:5432. It prints which one it uses. In a
 clone of notifyd, "make demo" brings a PostgreSQL along.`,
 		Example: "  notifyd demo\n  notifyd demo --mode stream\n  notifyd demo --orders 500 -o json\n  notifyd demo --keep",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,12 +85,12 @@ clone of notifyd, "make demo" brings a PostgreSQL along.`,
 	cmd.Flags().IntVar(&orders, "orders", 50, "`number` of orders to commit")
 	cmd.Flags().StringVar(&database, "database-url", "", "connection `string` of the database to use")
 	cmd.Flags().StringVar(&mode, "mode", string(outboxsql.ModeQueue), "how the relay reads the events: `mode` queue or stream")
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave everything running afterwards, to play with")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave everything running afterwards, to try things out")
 	addFormat(cmd, form) // of JSON, standard output has one line
 	return cmd
 }
 
-// demoDatabases returns the one database that was given, else those to look for.
+// demoDatabases returns the given database, else those to look for.
 func demoDatabases(a *app, url string) ([]demo.Database, error) {
 	place := databaseFlag
 	if url == "" {
@@ -110,7 +110,7 @@ func demoDatabases(a *app, url string) ([]demo.Database, error) {
 	return []demo.Database{{URL: url, Place: place}}, nil
 }
 
-// demoError says what ended a demo early.
+// demoError returns the reason why a demo ended early.
 func demoError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return errors.New("the demo was interrupted")
@@ -137,8 +137,8 @@ const demoCures = `do one of these:
   docker run --rm -d -p 127.0.0.1:5432:5432 -e POSTGRES_PASSWORD=demo postgres
                                      then notifyd demo --database-url postgres://postgres:demo@127.0.0.1:5432/postgres`
 
-// whyNot is the reason in a few words: nobody has asked for this database, and what
-// pgx says has a line for each address.
+// whyNot is the reason in a few words: the user has not asked for this database, and
+// the error of pgx has a line for each address.
 func whyNot(err error) string {
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
 		return "no server"
@@ -149,8 +149,8 @@ func whyNot(err error) string {
 	return strings.Join(strings.Fields(err.Error()), " ")
 }
 
-// widthOf returns how to ask for the width of a terminal, nil for what is none
-// or cannot write over a line.
+// widthOf returns a function for the width of a terminal, nil for another file, or a
+// terminal that cannot overwrite a line.
 func widthOf(out any, a *app) func() int {
 	f, ok := out.(*os.File)
 	if kind, _ := a.lookup("TERM"); !ok || kind == "dumb" || !cli.IsTerminal(f) {
@@ -159,13 +159,13 @@ func widthOf(out any, a *app) func() int {
 	return func() int {
 		width, _, err := term.GetSize(int(f.Fd()))
 		if err != nil || width < 1 {
-			return 80 // a terminal that does not tell
+			return 80 // of an unknown width
 		}
 		return width
 	}
 }
 
-// errDemo is returned after a demo that shows that something is wrong.
+// errDemo is returned after a demo with a wrong result.
 var errDemo = errors.New("not everything arrived as it should have")
 
 func verdict(result demo.Result) error {

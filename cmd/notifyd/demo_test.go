@@ -64,7 +64,7 @@ func TestDemoLeavesNothingBehind(t *testing.T) {
 
 func checkLeavesNothing(t *testing.T, mode string) {
 	t.Helper()
-	url := database(t) // of somebody who has events that wait
+	url := database(t) // of a user with waiting events
 	publishTo(t, url, "order.placed", order)
 	const events = `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace) || ' ' || string_agg(e::text, ' ') FROM outbox_events AS e`
 	waiting := query[string](t, url, events)

@@ -18,8 +18,8 @@ import (
 type destination interface {
 	config.Settings
 	config.Effective
-	// open makes the handler, without contacting anything. Whoever opens it
-	// closes it, if it is an io.Closer.
+	// open makes the handler, without a connection. The caller closes it, if it is
+	// an io.Closer.
 	open(options ...handlers.Option) (delivery.Handler, error)
 }
 
@@ -35,8 +35,8 @@ func tryOpen(d destination) error {
 	return nil
 }
 
-// checkTimeout wants a timeout with room for what the handler gives itself by the named
-// settings: what the destination is to blame for would count as attempts otherwise.
+// checkTimeout wants a timeout with room for the handler's own timeouts, by the named
+// settings: faults of the destination would count as attempts otherwise.
 func checkTimeout(timeout, within time.Duration, settings string) error {
 	if timeout > within {
 		return nil
@@ -64,8 +64,8 @@ func registry(baseDir string, stdout, stderr io.Writer) config.Registry {
 // emailSettings are the settings of the type "email".
 type emailSettings struct {
 	email.Config
-	// Deliveries at once, each with a connection unless connections says
-	// otherwise; and time for connecting and sending together.
+	// Deliveries at once, each with a connection unless connections is set; and time
+	// for connecting and sending together.
 	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,maximum=100" jsonschema_description:"Mails sent at the same time, each on a connection of its own."`
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one mail may take, connecting included."`
 
@@ -106,7 +106,7 @@ type logSettings struct {
 	stdout, stderr io.Writer
 }
 
-// Validate has nothing to add to what the tags say.
+// Validate has nothing to add to the rules of the tags.
 func (s *logSettings) Validate() error { return s.Config.Validate() }
 
 // Effective implements config.Effective.

@@ -42,7 +42,7 @@ func (s *redisSettings) Effective() config.Settings {
 
 func (s *redisSettings) open(options ...handlers.Option) (delivery.Handler, error) {
 	// The library prints a line for each connection that it cannot make. The
-	// relay says once that a destination is down.
+	// relay reports once that a destination is down.
 	redislogging.Disable()
 	return redis.New(s.Config, append(options, handlers.WithBaseDir(s.baseDir))...)
 }

@@ -20,9 +20,9 @@ func newDLQCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dlq",
 		Short: "List, show, replay, discard and edit dead letters",
-		Long: `dlq deals with dead letters: deliveries that were given up. It needs the
-database only: of the configuration file it reads database and retention. What
-it does is written into outbox_audit.`,
+		Long: `dlq lists and changes dead letters: deliveries that were given up. It needs the
+database only: of the configuration file it reads database and retention. Its
+actions are recorded in outbox_audit.`,
 		Example: "  notifyd dlq list --group\n  notifyd dlq show 42\n  notifyd dlq replay --destination mail --rate 50",
 	}
 	cmd.AddCommand(newDLQListCmd(a), newDLQShowCmd(a), newDLQReplayCmd(a), newDLQDiscardCmd(a), newDLQEditCmd(a))
@@ -61,7 +61,7 @@ func (f *dlqFlags) with(ctx context.Context, a *app, do func(s *deadletter.Store
 	return mistaken(do(s))
 }
 
-// mistaken makes a mistake in the command line of what cannot be meant.
+// mistaken turns an error about the filter into a mistake in the command line.
 func mistaken(err error) error {
 	if errors.Is(err, deadletter.ErrInvalid) {
 		return usageErrorf("%w", err)
@@ -84,7 +84,7 @@ func (f *dlqFilter) register(cmd *cobra.Command) {
 	flags.Var(&f.newer, "newer-than", "that died less long ago than this")
 }
 
-// filter returns what was chosen; args are the ids of events.
+// filter returns the choice; args are the ids of events.
 func (f *dlqFilter) filter(args []string) (deadletter.Filter, error) {
 	f.OlderThan, f.NewerThan = time.Duration(f.older), time.Duration(f.newer)
 	for _, arg := range args {
@@ -178,7 +178,7 @@ quoted values are of one kind, and have one fingerprint.`,
 	filter.register(cmd)
 	cmd.Flags().BoolVar(&group, "group", false, "show groups")
 	cmd.Flags().IntVar(&limit, "limit", 50, "most letters, or groups, to show")
-	cmd.Flags().StringVar(&after, "after", "", "begin behind this `letter`, as the page before it says")
+	cmd.Flags().StringVar(&after, "after", "", "begin behind this `letter`, as the previous page shows")
 	cmd.MarkFlagsMutuallyExclusive("group", "after")
 	return cmd
 }

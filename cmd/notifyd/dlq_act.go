@@ -20,7 +20,7 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 )
 
-// dlqAction is a command that does something to many dead letters.
+// dlqAction is a command that acts on many dead letters.
 type dlqAction struct {
 	dlqFlags
 	filter dlqFilter
@@ -32,7 +32,7 @@ type dlqAction struct {
 	wait    bool
 	timeout age
 
-	// past is what the command says that it did: replayed, discarded.
+	// past is the past tense of the command: replayed, discarded.
 	past string
 	do   func(s *deadletter.Store, ctx context.Context, f deadletter.Filter, a deadletter.Action) (deadletter.Result, error)
 }
@@ -43,10 +43,10 @@ func newDLQReplayCmd(a *app) *cobra.Command {
 		Use:   "replay [EVENT...]",
 		Short: "Deliver dead letters anew",
 		Long: `replay makes dead letters due at once, with no attempt counted. They get a new id
-for those who drop duplicates: event 42 is 42r1 after its first replay. Choose
-by event, by the filters, or --all. What dies while replay runs is left alone.
+for consumers that drop duplicates: event 42 is 42r1 after its first replay. Choose
+by event, by the filters, or --all. Letters that die while replay runs are left alone.
 
-With --wait it says what became of them: it waits until each one is delivered or
+With --wait it reports the outcome: it waits until each one is delivered or
 dead again, or --timeout has passed, and exits with 1 unless all were delivered.`,
 		Example: `  notifyd dlq replay 42
   notifyd dlq replay --destination mail --fingerprint 0a1b2c3d4e5f --dry-run
@@ -65,16 +65,16 @@ func newDLQDiscardCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "discard [EVENT...]",
 		Short: "Give up dead letters for good",
-		Long: `discard deletes dead letters; outbox_audit keeps what they were like. Where the
-file says retention.keep: 0, an event of which nothing is left is deleted as
-well; other relays purge it when it is old enough. Choose by event, by the
+		Long: `discard deletes dead letters; outbox_audit keeps a record of them. With
+retention.keep: 0 in the file, an event without other deliveries is deleted as
+well; otherwise relays purge it when it is old enough. Choose by event, by the
 filters, or --all.`,
 		Example: `  notifyd dlq discard 42 --reason "test order"
   notifyd dlq discard --type 'test.*' --older-than 30d --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd, a, args) },
 	}
 	d.register(cmd)
-	cmd.Flags().BoolVar(&d.forget, "forget", false, "delete events of which nothing is left, whatever retention.keep says")
+	cmd.Flags().BoolVar(&d.forget, "forget", false, "delete events without other deliveries, despite retention.keep")
 	return cmd
 }
 
@@ -111,13 +111,13 @@ func (d *dlqAction) run(cmd *cobra.Command, a *app, args []string) error {
 		return err
 	}
 	d.action.Actor = first(d.action.Actor, currentActor())
-	// The first signal ends it between two transactions, and what is done is said.
+	// The first signal ends it between two transactions, and the result so far is printed.
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return d.with(ctx, a, func(s *deadletter.Store) error { return d.act(ctx, cmd, s, chosen) })
 }
 
-// act looks how many there are, asks, and does it.
+// act counts the letters, asks, and acts.
 func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.Store, chosen deadletter.Filter) error {
 	p := printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), json: d.json()}
 	dry := d.action
@@ -144,7 +144,7 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.S
 	}
 	r, err = d.do(s, ctx, chosen, d.action)
 	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted: what is left is as it was")
+		err = errors.New("interrupted: the remaining letters are unchanged")
 	}
 	if d.wait && err == nil {
 		return d.await(ctx, p, watch, r)
@@ -157,12 +157,12 @@ func (d *dlqAction) act(ctx context.Context, cmd *cobra.Command, s *deadletter.S
 		if len(chosen.Events) == 1 {
 			how = fmt.Sprintf("`notifyd events show %d`", chosen.Events[0])
 		}
-		fmt.Fprintf(p.err, "due now; what becomes of them: --wait, or %s\n", how) //nolint:errcheck // nothing depends on it
+		fmt.Fprintf(p.err, "due now; to see the outcome: --wait, or %s\n", how) //nolint:errcheck // nothing depends on it
 	}
 	return err
 }
 
-// await waits for what becomes of replayed letters, and says it.
+// await waits for the outcome of replayed letters, and prints it.
 func (d *dlqAction) await(ctx context.Context, p printer, watch *deadletter.Watch, r deadletter.Result) error {
 	errLate := fmt.Errorf("after %v", time.Duration(d.timeout))
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(d.timeout), errLate)
@@ -175,7 +175,7 @@ func (d *dlqAction) await(ctx context.Context, p printer, watch *deadletter.Watc
 	case errors.Is(err, errLate):
 		return fmt.Errorf("%s still waiting %w: see `notifyd status`, and `notifyd events list --state waiting`", letterCount(b.Waiting), errLate)
 	case errors.Is(err, context.Canceled):
-		return errors.New("interrupted: what was replayed stays replayed")
+		return errors.New("interrupted: replayed letters stay replayed")
 	case err != nil:
 		return err
 	case b.Dead > 0:
@@ -212,7 +212,7 @@ var errNotAgreed = errors.New("nothing was done")
 
 func (d *dlqAction) ask(cmd *cobra.Command, n int64) error {
 	if !cli.IsTerminal(cmd.InOrStdin()) {
-		return usageErrorf("%s match: --yes says that they are to be %s, --dry-run shows them", letterCount(n), d.past)
+		return usageErrorf("%s match: --yes if they are to be %s, --dry-run shows them", letterCount(n), d.past)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s will be %s. Go on? [y/N] ", letterCount(n), d.past) //nolint:errcheck // the answer is what counts
 	if !agreed(cmd.InOrStdin()) {
@@ -222,7 +222,7 @@ func (d *dlqAction) ask(cmd *cobra.Command, n int64) error {
 }
 
 func agreed(in io.Reader) bool {
-	line, _ := bufio.NewReader(in).ReadString('\n') // the end of the input is no yes
+	line, _ := bufio.NewReader(in).ReadString('\n') // the end of the input does not mean yes
 	answer := strings.ToLower(strings.TrimSpace(line))
 	return answer == "y" || answer == "yes"
 }
@@ -234,7 +234,7 @@ func letterCount(n int64) string {
 	return fmt.Sprintf("%d dead letters", n)
 }
 
-// currentActor returns user@host, as far as that can be known.
+// currentActor returns user@host, as far as known.
 func currentActor() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {
@@ -252,8 +252,8 @@ func newDLQEditCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edit EVENT PAYLOAD",
 		Short: "Give a dead letter's event another payload",
-		Long: `edit replaces the payload of an event that has a dead letter and is on its way to
-nobody else; outbox_audit keeps the old one. PAYLOAD is JSON, @FILE reads it from
+		Long: `edit replaces the payload of an event that has a dead letter and no other delivery
+under way; outbox_audit keeps the old payload. PAYLOAD is JSON, @FILE reads it from
 a file and - from standard input. It delivers nothing: "dlq replay" does.`,
 		Example: `  notifyd dlq edit 42 '{"order": 1042, "email": "ann@example.com"}' --reason "typo in the address"
   notifyd dlq edit 42 @order.json && notifyd dlq replay 42`,
@@ -285,5 +285,5 @@ a file and - from standard input. It delivers nothing: "dlq replay" does.`,
 	return cmd
 }
 
-// progressEvery is how often a long action says how far it is.
+// progressEvery is how often a long action prints its progress.
 const progressEvery = 5 * time.Second

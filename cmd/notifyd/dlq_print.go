@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/deadletter"
 )
 
-// printer prints what the commands of "notifyd dlq" have to say.
+// printer prints the results of "notifyd dlq".
 type printer struct {
 	out, err io.Writer
 	json     bool
@@ -96,7 +96,7 @@ func (p printer) show(c deadletter.Case) error {
 	return nil
 }
 
-// result says what was done.
+// result prints the result of an action.
 func (p printer) result(past string, r deadletter.Result) error {
 	if p.json {
 		return p.encode(r)
@@ -112,7 +112,7 @@ func (p printer) result(past string, r deadletter.Result) error {
 	return err
 }
 
-// became says what became of replayed letters.
+// became prints the outcome of replayed letters.
 func (p printer) became(r deadletter.Result, b deadletter.Became) error {
 	if p.json {
 		return p.encode(struct {
@@ -143,7 +143,7 @@ func (p printer) edited(id int64) error {
 	return err
 }
 
-// progress returns what says now and then how far an action is.
+// progress returns a function that prints the progress of an action now and then.
 func (p printer) progress(past string) func(deadletter.Result) {
 	last := time.Now()
 	return func(r deadletter.Result) {
@@ -172,7 +172,7 @@ func (p printer) table(rows [][]string) error {
 
 func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// maxShown is how much of an error a table has room for, in characters.
+// maxShown bounds an error in a table, in characters.
 const maxShown = 100
 
 func short(s string) string {
@@ -183,13 +183,12 @@ func short(s string) string {
 	return string(runes)
 }
 
-// clean puts s on one line, and keeps a server's answer from talking to the
-// terminal that it is shown on.
+// clean puts s on one line, without control sequences from a server's answer.
 func clean(s string) string {
 	return strings.Join(strings.Fields(lines(s)), " ")
 }
 
-// lines is clean for what may have several lines.
+// lines is clean for texts of several lines.
 func lines(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {

@@ -36,7 +36,7 @@ func TestDLQAsks(t *testing.T) {
 		"replay":                                 {2, "", "notifyd: which dead letters? Name events"},
 		"discard --dry-run":                      {2, "", "notifyd: which dead letters? Name events"},
 		"replay --all --type a":                  {2, "", "notifyd: --all and a choice of dead letters"},
-		"replay --all":                           {2, "", "notifyd: 3 dead letters match: --yes says that they are to be replayed, --dry-run shows them\n"},
+		"replay --all":                           {2, "", "notifyd: 3 dead letters match: --yes if they are to be replayed, --dry-run shows them\n"},
 		"discard --destination mail":             {2, "", "notifyd: 3 dead letters match: --yes"},
 		"replay x":                               {2, "", `notifyd: EVENT "x" is not the id of an event`},
 		"replay 77":                              {1, "", "notifyd: no dead letter of these events matches"},
@@ -89,7 +89,7 @@ func TestDLQActs(t *testing.T) {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
-	const look = "due now; what becomes of them: --wait, or `notifyd events list --state waiting`, `notifyd dlq list --group`\n"
+	const look = "due now; to see the outcome: --wait, or `notifyd events list --state waiting`, `notifyd dlq list --group`\n"
 	run(result{0, "replayed 2 of 2 dead letters\n", look}, "replay", "1", "2", "--actor", "ann", "--reason", "fixed")
 	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "3")
 	run(result{0, "discarded 1 of 1 dead letter\n", ""}, "discard", "4", "--forget")

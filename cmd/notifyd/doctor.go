@@ -20,7 +20,7 @@ import (
 )
 
 // besideClaims are the connections of a relay that claim nothing: those that
-// listen, work the bell, show life and answer who watches, and two more where it reads a stream.
+// listen, work the bell, prove life and answer queries, and two more where it reads a stream.
 const besideClaims = 6
 
 func newDoctorCmd(a *app) *cobra.Command {
@@ -30,8 +30,8 @@ func newDoctorCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what keeps notifyd from working well",
-		Long: `doctor examines the schema and its trigger, the way to the database, its settings
-and who else uses it, and connects to every destination without sending anything.
+		Long: `doctor examines the schema and its trigger, the connection to the database, its
+settings and other users, and connects to every destination without sending anything.
 Each finding has a severity (ok, note, warning, error) and a cure. It changes nothing.
 
 It works with --database-url alone; destinations need the configuration file. It
@@ -56,7 +56,7 @@ exits with 1 if there is an error, with --strict also for a warning.`,
 	return cmd
 }
 
-// newFormat returns the flag for how results are printed.
+// newFormat returns the flag for the format of results.
 func newFormat() *cli.OneOf { return &cli.OneOf{Words: []string{"table", "json"}, Value: "table"} }
 
 // addFormat adds the flag to a command, with its completion.
@@ -65,7 +65,7 @@ func addFormat(cmd *cobra.Command, o *cli.OneOf) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.Words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
-// doctorOptions opens the destinations, which contacts nobody. The closers are to
+// doctorOptions opens the destinations, which makes no connection. The closers are to
 // be closed even if there is an error.
 func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Closer, err error) {
 	if err := db.resolve(a); err != nil {
@@ -115,7 +115,7 @@ func examined(d config.Destination, h delivery.Handler) doctor.Destination {
 		e.Describe = describer.DescribeCheck
 	}
 	if sizer, ok := delivery.As[delivery.Sizer](h); ok {
-		// One that panics has no size that is known.
+		// The size is unknown if the method panics.
 		_ = guard.Call("MaxBytes", func() { e.MaxBytes = sizer.MaxBytes() })
 	}
 	return e
@@ -187,7 +187,7 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// printable keeps what others have written from steering the terminal.
+// printable keeps foreign text from controlling the terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {

@@ -18,10 +18,10 @@ func newEventsCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "List events, and show what became of them",
-		Long: `events says of each event which destinations it was delivered to, where it is dead
-or waits, and for what. It needs the database only. What the tables do not hold it
-does not claim: a queue does not store which destinations an event was routed to,
-so a done one was delivered to every destination that it was routed to.`,
+		Long: `events shows for each event which destinations it was delivered to, where it is dead
+or waits, and for what. It needs the database only, and shows no more than the tables
+hold: a queue does not store which destinations an event was routed to, so a done
+event was delivered to every destination that it was routed to.`,
 		Example: "  notifyd events list --state dead --since 2h\n  notifyd events show 42",
 	}
 	cmd.AddCommand(newEventsListCmd(a), newEventsShowCmd(a))
@@ -74,7 +74,7 @@ func newEventsListCmd(a *app) *cobra.Command {
 		Short: "List events with what became of them, the newest first",
 		Long: `list shows events from the newest down, in the order of their ids. There is no index
 on types, aggregates or times: a search reads --search events at most, along the
-primary key, and says where it has ended; --upto goes on there. For --state dead it
+primary key, and reports where it ended; --upto continues there. For --state dead it
 reads only events that have a stored delivery, for --state waiting those that were
 not tried yet as well. With --since it ends with the first thousand events of which
 none is as new.
@@ -110,7 +110,7 @@ up; with --state dead others may still wait), discarded (by a person), done.`,
 	flags.StringVar(&state, "state", "", "in this `state`: waiting, dead or done")
 	flags.Var(&since, "since", "written no longer ago than this: 90m, 12h, 7d")
 	flags.IntVar(&limit, "limit", 50, "most events to show")
-	flags.Int64Var(&upto, "upto", 0, "of this `id` and below, as the page before it says")
+	flags.Int64Var(&upto, "upto", 0, "of this `id` and below, as the previous page shows")
 	flags.IntVar(&filter.Search, "search", events.DefaultSearch, "most events to read")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{"waiting", "dead", "done"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return cmd
@@ -122,10 +122,10 @@ func newEventsShowCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show EVENT",
 		Short: "Show what became of one event at each destination",
-		Long: `show says for each destination whether the event is delivered, dead, waits (with its
+		Long: `show reports for each destination whether the event is delivered, dead, waits (with its
 attempts, next try and last error), is under way, is parked behind another event of
-its aggregate, was not reached yet, or is not for it: what the tables say at this
-moment. "notifyd dlq show" adds what people did.`,
+its aggregate, was not reached yet, or is not for it, by the tables at this moment.
+"notifyd dlq show" adds the actions of people.`,
 		Example: "  notifyd events show 42\n  notifyd events show 42 --payload\n  notifyd events show 42 -o json | jq .destinations",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -39,7 +39,7 @@ func (p printer) events(page *events.Page, limit int) error {
 
 func aggregateOf(e *events.Event) string { return strings.Trim(e.AggregateType+"/"+e.AggregateID, "/") }
 
-// listed names the destinations that have not simply received the event.
+// listed names the destinations that have not received the event at once.
 func listed(e *events.Event) string {
 	var all []string
 	for i := range e.Destinations {
@@ -55,7 +55,7 @@ func listed(e *events.Event) string {
 	return strings.Join(all, ", ")
 }
 
-// event prints an event and what became of it.
+// event prints an event and its deliveries.
 func (p printer) event(e *events.Event) error {
 	var b bytes.Buffer
 	if e.Gone {
@@ -84,7 +84,7 @@ func (p printer) event(e *events.Event) error {
 	return err
 }
 
-// others says what is known of the destinations that are not named.
+// others describes the destinations that are not named.
 func others(e *events.Event) string {
 	what := "every destination that it was routed to has received it"
 	if len(e.Destinations) > 0 {

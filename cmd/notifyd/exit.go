@@ -31,7 +31,7 @@ func usageErrorf(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
-// environmentError says that variables of the environment are wrong.
+// environmentError is a mistake in variables of the environment.
 type environmentError struct{ error }
 
 // Unwrap returns the error without the mark.

@@ -19,9 +19,8 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// generation is a relay and all that one reading of the configuration has made
-// for it. Nothing of it but the tracer is shared with the generation before or
-// after.
+// generation is a relay and all that belongs to it after one reading of the
+// configuration. Only the tracer is shared with the generations before and after.
 type generation struct {
 	config  *config.Config
 	log     *slog.Logger
@@ -31,18 +30,18 @@ type generation struct {
 	alerts  alerts
 	spans   *tracer
 	closers []io.Closer
-	changed []string // what is different from the generation before
+	changed []string // the differences from the generation before
 
 	stopAlerts func()
 }
 
-// origin is where a generation comes from.
+// origin is the origin of a generation.
 type origin struct {
 	path    string    // of the configuration
 	started time.Time // of this process
 }
 
-// program is what the relay says of this process.
+// program is the relay's report about this process.
 func (o origin) program() notifyd.Option {
 	whole, err := filepath.Abs(o.path)
 	if err != nil {
@@ -51,8 +50,8 @@ func (o origin) program() notifyd.Option {
 	return notifyd.WithProgram(readBuildInfo().Version, whole, o.started)
 }
 
-// newGeneration builds what the configuration describes, and contacts nothing.
-// The caller closes it; where there is an error, nothing is left open.
+// newGeneration builds the configured relay, and makes no connection. The caller
+// closes it; after an error nothing is left open.
 func newGeneration(ctx context.Context, c *config.Config, from origin, spans *tracer, log *slog.Logger) (*generation, error) {
 	g := &generation{config: c, spans: spans, log: log, stopAlerts: func() {}}
 	if err := g.build(ctx, from); err != nil {
@@ -84,8 +83,7 @@ func (g *generation) build(ctx context.Context, from origin) (err error) {
 	return err
 }
 
-// check asks the database whether a relay of this generation could work with
-// it. A database that does not answer is an error only if patient is false: a
+// check asks the database whether a relay of this generation could work. A database that does not answer is an error only if patient is false: a
 // relay waits for it.
 func (g *generation) check(ctx context.Context, patient bool) error {
 	cfg := g.pool.Config()
@@ -113,9 +111,9 @@ func (g *generation) run(ctx context.Context) error {
 	return g.relay.Run(ctx)
 }
 
-// close closes the handlers and the pool. Nothing of the relay may be running.
+// close closes the handlers and the pool. The relay must have ended.
 func (g *generation) close() error {
-	// Together: one that takes its time to say goodbye must not add up with others.
+	// Together: the times of slow ones must not add up.
 	errs := make([]error, len(g.closers))
 	var all sync.WaitGroup
 	for i, c := range g.closers {
@@ -128,7 +126,7 @@ func (g *generation) close() error {
 	return errors.Join(errs...)
 }
 
-// closeAlerts tells what is left to tell, and closes what alerts go through.
+// closeAlerts sends pending alerts, and closes their destinations.
 func (g *generation) closeAlerts() error {
 	g.stopAlerts()
 	return closeAll(g.alerts.closers)

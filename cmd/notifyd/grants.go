@@ -9,12 +9,12 @@ import (
 )
 
 // registerGrants gives "notifyd migrate" the flags of --print-grants. Without
-// that flag the command does what it did.
+// that flag the command is unchanged.
 func registerGrants(a *app, cmd *cobra.Command, otherwise func(*cobra.Command, []string) error) {
 	var printing bool
 	var roles outboxsql.Roles
 	flags := cmd.Flags()
-	flags.BoolVar(&printing, "print-grants", false, "print the SQL that gives the roles what they need, and change nothing")
+	flags.BoolVar(&printing, "print-grants", false, "print the SQL that gives the roles their privileges, and change nothing")
 	flags.StringVar(&roles.Writer, "writer", "", "with --print-grants: the `role` that inserts events (default "+outboxsql.DefaultWriter+", or none if --relay is given)")
 	flags.StringVar(&roles.Relay, "relay", "", "with --print-grants: the `role` that the relay connects as (default "+outboxsql.DefaultRelay+", or none if --writer is given)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -21,9 +21,9 @@ func newHealthcheckCmd(a *app) *cobra.Command {
 		Use:   "healthcheck",
 		Short: "Ask a running notifyd whether it is ready",
 		Long: `healthcheck asks /readyz of the address in admin.listen, on this machine, and
-exits with 0 if the answer is yes. With anything else it exits with 1 and says
-why. It is made for the HEALTHCHECK of a container that has no shell. It shows
-admin.token, and of TLS wants the certificate in admin.tls.cert_file.`,
+exits with 0 if the relay is ready. Otherwise it exits with 1 and prints the
+reason. It is made for the HEALTHCHECK of a container that has no shell. It sends
+admin.token, and with TLS requires the certificate of admin.tls.cert_file.`,
 		Example: "  notifyd healthcheck\n  notifyd healthcheck -c /etc/notifyd/config.yaml --timeout 1s",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
@@ -53,7 +53,7 @@ admin.token, and of TLS wants the certificate in admin.tls.cert_file.`,
 // listens on the given one, which may be all of its addresses.
 func reachable(listen string) (string, error) {
 	if listen == "" {
-		return "", errors.New("admin.listen: missing, so there is nobody to ask: set it, to 127.0.0.1:9470 for example")
+		return "", errors.New("admin.listen: missing, so no relay can be asked: set it, to 127.0.0.1:9470 for example")
 	}
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -71,8 +71,8 @@ func reachable(listen string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// askReady returns what the server says if it is ready, and an error that says
-// what is amiss if it is not.
+// askReady returns the server's answer if it is ready, and else an error with the
+// failed checks.
 func askReady(ctx context.Context, a admin.Access, timeout time.Duration) (text string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()

@@ -45,11 +45,11 @@ func TestHealthcheckBadAnswers(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	for name, c := range map[string]struct{ listen, args, want string }{
-		"not ready":     {"127.0.0.1:" + port, "", "is not ready (503 Service Unavailable):\n[-] database: the database does not answer\n"},
-		"late":          {"localhost:" + port, "--timeout 20ms", "does not answer: no answer within 20ms\n"},
-		"nobody to ask": {"", "", "admin.listen: missing, so there is nobody to ask"},
-		"any port":      {"127.0.0.1:0", "", "admin.listen: port 0 is another one at each start"},
-		"a mistake":     {"nonsense", "", "admin.listen: must be an address and a port"},
+		"not ready":  {"127.0.0.1:" + port, "", "is not ready (503 Service Unavailable):\n[-] database: the database does not answer\n"},
+		"late":       {"localhost:" + port, "--timeout 20ms", "does not answer: no answer within 20ms\n"},
+		"no address": {"", "", "admin.listen: missing, so no relay can be asked"},
+		"any port":   {"127.0.0.1:0", "", "admin.listen: port 0 is another one at each start"},
+		"a mistake":  {"nonsense", "", "admin.listen: must be an address and a port"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,20 +10,20 @@ import (
 	"github.com/notifyd/notifyd/observe"
 )
 
-// live is the relay that runs at the moment, for whoever watches the daemon: a
-// reload puts another one in its place. It is safe for several goroutines.
+// live is the relay that runs at the moment, for observers of the daemon: a reload
+// puts another one in its place. It is safe for several goroutines.
 type live struct {
 	ready     chan struct{} // closed once the first relay delivers
 	readyOnce sync.Once
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	relay *notifyd.Relay
 	past  observe.Stats // counters of the relays before
 }
 
 func newLive(relay *notifyd.Relay) *live { return &live{relay: relay, ready: make(chan struct{})} }
 
-// Relay returns the one that runs. It may have been stopped when it is used.
+// Relay returns the running relay, which may stop at any time.
 func (l *live) Relay() *notifyd.Relay {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,11 +49,11 @@ func (l *live) Resume(ctx context.Context, destination string) error {
 	return l.Relay().Resume(ctx, destination)
 }
 
-// delivers says that a relay is ready.
+// delivers records that a relay is ready.
 func (l *live) delivers() { l.readyOnce.Do(func() { close(l.ready) }) }
 
-// Ready is closed once a relay has delivered or could have. A reload does not
-// take that back: it pauses for moments only.
+// Ready is closed once a relay has delivered or could have. A reload does not reopen
+// it: deliveries pause for moments only.
 func (l *live) Ready() <-chan struct{} { return l.ready }
 
 // Stats returns the figures of the relay that runs, with counters since the
@@ -63,11 +63,11 @@ func (l *live) Stats() observe.Stats {
 	defer l.mu.Unlock()
 	own := l.relay.Stats()
 	s := addCounters(own, l.past)
-	s.Destinations = s.Destinations[:len(own.Destinations)] // without those that are gone
+	s.Destinations = s.Destinations[:len(own.Destinations)] // without the removed ones
 	return s
 }
 
-// Health says whether the relay that runs works.
+// Health returns the health of the running relay.
 func (l *live) Health() observe.Health { return l.Relay().Health() }
 
 // Listening implements metrics.Source.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// newManCmd is for whoever packages notifyd, and hidden from everybody else.
+// newManCmd is for packagers of notifyd, and hidden from the help.
 func newManCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
@@ -34,7 +34,7 @@ the same each time.`,
 				return err
 			}
 			root := cmd.Root()
-			root.DisableAutoGenTag = true // it would say when the page was made
+			root.DisableAutoGenTag = true // it would hold the time of generation
 			return doc.GenManTree(root, &doc.GenManHeader{
 				Title: "NOTIFYD", Section: "1", Date: &date, Source: "notifyd " + readBuildInfo().Version, Manual: "notifyd",
 			}, args[0])

@@ -25,12 +25,12 @@ rings for new events, or brings them up to date. Versions only go up. Several
 relays or deployments may run it at once.
 
 With --partitions daily it then makes outbox_events a table with a partition for
-each day, of which retention drops whole ones. The table may be in use, and of any
+each day, which retention drops as a whole. The table may be in use, and of any
 size: it becomes the first partition as it is. There is no command for the way
-back. Relays need "partitions: daily" below "retention" to go on with it.
+back. Relays need "partitions: daily" below "retention" to continue.
 
 With --print-grants it changes nothing and prints the SQL that gives two roles
-what they need and no more: those who write events may insert them, and the
+the privileges that they need and no more: writers may insert events, and the
 relay may deliver them. The owner of the tables runs it, after each migration.`,
 		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
@@ -53,9 +53,9 @@ type upFlags struct {
 func newMigrateUpCmd(a *app) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
-		Use:     "up", // what people who know other tools type for "notifyd migrate"
+		Use:     "up", // other tools' name for "notifyd migrate"
 		Hidden:  true,
-		Short:   "Apply what is missing",
+		Short:   "Apply the missing versions",
 		Example: "  notifyd migrate up\n  notifyd migrate up --bell always --database-url postgres://owner@localhost/app",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := outboxsql.Bell(f.bell).Validate(); err != nil {
@@ -87,8 +87,8 @@ func registerBell(cmd *cobra.Command, bell *string) {
 	cmd.Flags().StringVar(bell, "bell", "", "when the trigger notifies: `mode` auto (unless a relay is awake), always or off (relays poll); default: as it is, auto for new tables")
 }
 
-// migrate does what the flags say, step by step, and tells what came of it, and on errOut for whom
-// it waits.
+// migrate applies the flags, step by step, and prints the result, and on errOut the sessions that it
+// waits for.
 func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) error {
 	conn, err := f.connect(ctx, a)
 	if err != nil {
@@ -100,7 +100,7 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 	if err != nil {
 		return err
 	}
-	say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below will not come through either
+	say := func(step string) { _, _ = fmt.Fprintln(out, step) } // the report below fails as well
 	if f.partitions != "" {
 		if err := outboxsql.Partition(ctx, conn, f.schema, outboxsql.PartitionOptions{LockPatience: f.wait, Progress: say, Waiting: waiting}); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 	return reportMigrated(ctx, conn, f.schema, applied, out)
 }
 
-// modeOptions has what the configuration says of routes and order, if there is one.
+// modeOptions has the routes and the order of the configuration, if there is one.
 func (f *upFlags) modeOptions(a *app) (o outboxsql.ModeOptions, err error) {
 	c, _, err := f.optional(a, config.LoadRoutes)
 	if err != nil || c == nil {
@@ -215,7 +215,7 @@ func newMigratePrintCmd(a *app) *cobra.Command {
 	var bell string
 	cmd := &cobra.Command{
 		Use:     "print",
-		Short:   "Print the SQL, for those who apply it by other means",
+		Short:   "Print the SQL, to apply it by other means",
 		Example: "  notifyd migrate print | psql app\n  notifyd migrate print --schema shop --bell always > migrations/0042_notifyd.sql",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			mode := outboxsql.Bell(bell)

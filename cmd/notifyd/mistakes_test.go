@@ -24,7 +24,7 @@ func mailWith(settings string) string {
 		settings + "routes: [{match: '*', to: mail}]\n"
 }
 
-// TestConfigMistakes: every mistake is told with its place and its cure, by
+// TestConfigMistakes: every mistake is reported with its place and its cure, by
 // check-config and by run alike, before anything is contacted.
 func TestConfigMistakes(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,7 @@ honour it within about a second.`,
 	}
 	f.db.register(cmd)
 	cmd.Flags().StringVar(&f.actor, "actor", "", "`who` does it; default: user@host")
-	cmd.Flags().StringVar(&f.reason, "reason", "", "`why`, for whoever finds it paused")
+	cmd.Flags().StringVar(&f.reason, "reason", "", "`why`, for people who find it paused")
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func newResumeCmd(a *app) *cobra.Command {
 	return cmd
 }
 
-// each does something about each destination, and prints what came of it.
+// each acts on each destination, and prints the result.
 func (f *pauseFlags) each(ctx context.Context, a *app, names []string, do func(context.Context, *pgx.Conn, string) (string, error)) error {
 	if err := f.db.resolve(a); err != nil {
 		return err

@@ -50,7 +50,7 @@ func (p *pausable) press(button string) {
 	}
 }
 
-// TestPausedIsSeen: whoever looks at the metrics or the status is told that a
+// TestPausedIsSeen: the metrics and the status show that a
 // destination is paused, after a reload too, until it is resumed.
 func TestPausedIsSeen(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 // errChanges ends "plan --detailed-exitcode" where there are changes. It is not a failure.
 var errChanges = errors.New("there are changes")
 
-// defaultPlanLimit bounds what "plan" looks at of each kind.
+// defaultPlanLimit bounds the rows of each kind that "plan" counts.
 const defaultPlanLimit = 100_000
 
 type planFlags struct {
@@ -37,10 +37,10 @@ func newPlanCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what a new configuration would change",
-		Long: `plan compares a configuration with the one before, and with the database: which
+		Long: `plan compares a configuration with another one, and with the database: which
 waiting events would go elsewhere, which would be left without a route, and which
-deliveries wait for destinations that are not there. It changes nothing and shows
-no secrets. Without --against it says what the database alone can tell.
+deliveries wait for missing destinations. It changes nothing and shows no secrets.
+Without --against it shows what the database alone can answer.
 
 It counts by index, and stops counting at --limit rows of a kind.`,
 		Example: "  notifyd plan -c new.yaml --against /etc/notifyd/config.yaml\n  notifyd plan -c new.yaml --against old.yaml --offline --detailed-exitcode",
@@ -74,21 +74,21 @@ It counts by index, and stops counting at --limit rows of a kind.`,
 	return cmd
 }
 
-// plan is what a configuration would change.
+// plan holds the changes of a new configuration.
 type plan struct {
-	// Changes reports whether anything of what follows is there.
+	// Changes reports whether the fields below hold any change.
 	Changes bool `json:"changes"`
 	// Configuration is empty without a file to compare with.
 	Configuration config.Difference `json:"configuration"`
 	// Restart are the settings that a reload does not apply.
 	Restart []string `json:"restart"`
-	// Uncovered are the patterns of routes that were, for which there is none left.
+	// Uncovered are patterns of former routes that no route covers any more.
 	Uncovered []string `json:"uncovered"`
 	// Moves are waiting events that would go elsewhere.
 	Moves []planMove `json:"moves"`
 	// Unrouted are waiting events without a route.
 	Unrouted []planCount `json:"unrouted"`
-	// Gone are deliveries, dead letters among them, to destinations that are not there, and
+	// Gone are deliveries, dead letters among them, to missing destinations, and
 	// their positions in a stream.
 	Gone []planCount `json:"gone"`
 }
@@ -143,7 +143,7 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 	return p, nil
 }
 
-// place notes what would become of w. old is nil if it is not known.
+// place records the new place of w. old is nil if unknown.
 func (p *plan) place(w store.WaitCount, old, c *config.Config) {
 	count := planCount{EventType: w.EventType, Destination: w.Destination, State: w.State, Count: w.Count, AtLeast: w.More}
 	if w.Destination != "" {
@@ -154,7 +154,7 @@ func (p *plan) place(w store.WaitCount, old, c *config.Config) {
 		return
 	}
 	if w.State == "retry" {
-		count.State = "delayed" // nobody has tried it: it is routed when it is due
+		count.State = "delayed" // not tried yet: it is routed when it is due
 	}
 	to, from := c.RouteOf(w.EventType), []string{}
 	if old != nil {
@@ -168,7 +168,7 @@ func (p *plan) place(w store.WaitCount, old, c *config.Config) {
 	}
 }
 
-// readWaiting asks the database of c what waits there.
+// readWaiting reads the waiting events from the database of c.
 func readWaiting(ctx context.Context, c *config.Config, path string, limit int) ([]store.WaitCount, error) {
 	conn, err := openTable(ctx, c, path, "plan")
 	if err != nil {
@@ -225,7 +225,7 @@ func checkTable(ctx context.Context, conn *pgx.Conn, c *config.Config) error {
 	return nil
 }
 
-// connectPast connects, past a pooler if that is known how.
+// connectPast connects, past a pooler if listen_url leads there.
 func connectPast(ctx context.Context, c *store.Connector, listen *pgx.ConnConfig, role string) (*pgx.Conn, error) {
 	conn, err := c.Connect(ctx, role)
 	if errors.Is(err, store.ErrPooler) && listen != nil {

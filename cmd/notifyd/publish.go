@@ -36,7 +36,7 @@ func newPublishCmd(a *app) *cobra.Command {
 		Long: `publish inserts one event into outbox_events and prints its id. PAYLOAD is JSON,
 @FILE reads it from a file and - from standard input; without it the payload is {}.
 
-With --ignore-duplicate an event whose idempotency key is there already is not an error:
+With --ignore-duplicate an event whose idempotency key exists already is not an error:
 nothing is written, no id is printed, and standard error names the event that has the key.`,
 		Example: `  notifyd publish order.created '{"order": 1042, "email": "ann@example.com"}' --aggregate order/1042
   notifyd publish order.created @order.json --header traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`,

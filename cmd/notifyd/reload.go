@@ -21,21 +21,21 @@ import (
 type supervisor struct {
 	load func() (*config.Config, error)
 	path string
-	// started is when the process was, as far as this program knows.
+	// started is the start of the process.
 	started time.Time
 	out     io.Writer      // of logs
-	first   *config.Config // what the parts that outlive generations were made of
+	first   *config.Config // the configuration of the parts that outlive generations
 	live    *live
-	// console is that of the daemon, nil for none; it goes along with reloads.
+	// console is the daemon's, nil for none; it follows reloads.
 	console *webConsole
 	state   *reloadState
 	sd      *systemd.Notifier
-	log     *slog.Logger // the one of the generation that runs
+	log     *slog.Logger // the running generation's
 
 	left sync.WaitGroup // alerters of generations that are over
 }
 
-// newSupervisor prepares for running g, which the configuration c has made.
+// newSupervisor prepares for running g, which was built from c.
 func newSupervisor(g *generation, from origin, load func() (*config.Config, error), out io.Writer, sd *systemd.Notifier) *supervisor {
 	return &supervisor{
 		load: load, path: from.path, started: from.started, out: out, first: g.config, live: newLive(g.relay),
@@ -50,8 +50,8 @@ func (s *supervisor) run(ctx context.Context, g *generation, reloads <-chan stru
 	var paused time.Time // when delivery was stopped for g; zero for the first generation
 	for {
 		next, stopped, err := s.serve(ctx, g, paused, reloads)
-		// Handlers are closed before others to the same destinations are used: a
-		// producer with something still on its way must not be overtaken.
+		// Handlers are closed before their successors are used: a producer with records
+		// on their way must not be overtaken.
 		closed := g.close()
 		if next == nil {
 			return errors.Join(err, closed, g.closeAlerts())
@@ -60,7 +60,7 @@ func (s *supervisor) run(ctx context.Context, g *generation, reloads <-chan stru
 			s.log.WarnContext(ctx, "a destination was not closed cleanly", "err", closed)
 		}
 		old, log := g, s.log
-		s.left.Go(func() { // its last alert holds nobody up
+		s.left.Go(func() { // its last alert holds up no delivery
 			if err := old.closeAlerts(); err != nil {
 				log.WarnContext(ctx, "the alerts before the reload were not closed cleanly", "err", err)
 			}
@@ -71,7 +71,7 @@ func (s *supervisor) run(ctx context.Context, g *generation, reloads <-chan stru
 }
 
 // serve runs g until it ends by itself, by ctx, or because next is ready to
-// take its place; then stopped is when it was told to stop.
+// take its place; then stopped is when the stop was requested.
 func (s *supervisor) serve(ctx context.Context, g *generation, paused time.Time, reloads <-chan struct{}) (next *generation, stopped time.Time, err error) {
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
@@ -98,8 +98,8 @@ func (s *supervisor) serve(ctx context.Context, g *generation, paused time.Time,
 			stopped = time.Now()
 			stop()
 			if err := <-ended; err != nil || ctx.Err() != nil {
-				// With the answer of a handler outstanding nothing can take its
-				// place; and nothing has to when the daemon stops.
+				// While the answer of a handler is outstanding, no generation can take its
+				// place; and none has to when the daemon stops.
 				return nil, stopped, errors.Join(err, next.close(), next.closeAlerts())
 			}
 			return next, stopped, nil
@@ -107,12 +107,12 @@ func (s *supervisor) serve(ctx context.Context, g *generation, paused time.Time,
 	}
 }
 
-// prepare makes the next generation. Where it cannot, it says so and returns nil.
+// prepare makes the next generation. After an error it logs the error and returns nil.
 func (s *supervisor) prepare(ctx context.Context, g *generation) *generation {
 	s.log.InfoContext(ctx, "reloading the configuration", "config", s.path)
 	s.tell(ctx, func() error { return s.sd.Reloading(ctx, "reloading the configuration") })
 	next, err := s.build(ctx, g)
-	if ctx.Err() != nil { // whatever went wrong is of no interest any more
+	if ctx.Err() != nil { // the error does not matter any more
 		if next != nil {
 			_ = errors.Join(next.close(), next.closeAlerts())
 		}
@@ -123,11 +123,11 @@ func (s *supervisor) prepare(ctx context.Context, g *generation) *generation {
 	}
 	s.state.failed(err)
 	if noted := g.relay.ReloadRefused(ctx, oneLine(err)); noted != nil {
-		s.log.DebugContext(ctx, "the refusal of the reload cannot be written down", "err", noted)
+		s.log.DebugContext(ctx, "the refusal of the reload cannot be recorded", "err", noted)
 	}
-	s.log.ErrorContext(ctx, "the configuration is wrong: the relay goes on with the one before", "config", s.path, "err", oneLine(err))
+	s.log.ErrorContext(ctx, "the configuration is wrong: the relay continues with the previous one", "config", s.path, "err", oneLine(err))
 	s.tell(ctx, func() error {
-		return s.sd.Ready(ctx, "delivering with the configuration before the reload, which has failed: see the log")
+		return s.sd.Ready(ctx, "delivering with the previous configuration, because the reload failed: see the log")
 	})
 	return nil
 }
@@ -155,23 +155,23 @@ func (s *supervisor) build(ctx context.Context, g *generation) (*generation, err
 	return next, nil
 }
 
-// done says that g has taken over.
+// done reports that g has taken over.
 func (s *supervisor) done(ctx context.Context, g *generation) {
 	s.log = g.log
 	restart := needRestart(s.first, g.config)
 	s.state.succeeded(restart)
 	if err := s.console.follow(ctx, g.config); err != nil {
-		s.log.WarnContext(ctx, "the web console goes on with the database before: restart notifyd for it", "err", err)
+		s.log.WarnContext(ctx, "the web console continues with the previous database: restart notifyd", "err", err)
 	}
 	s.log.InfoContext(ctx, "the configuration was reloaded", "config", s.path, "changed", g.changed)
 	if len(restart) > 0 {
-		s.log.WarnContext(ctx, "settings have changed that a reload cannot apply: restart notifyd for them", "settings", restart)
+		s.log.WarnContext(ctx, "settings have changed that a reload cannot apply: restart notifyd", "settings", restart)
 	}
 	s.tell(ctx, func() error { return s.sd.Ready(ctx, "delivering") })
 }
 
-// tell tells the service manager, unless the daemon is not ready: then READY=1
-// is still to come, and is not to be said for the reload.
+// tell notifies the service manager, unless the daemon is not ready: then READY=1 is
+// still to come, and must not be sent for the reload.
 func (s *supervisor) tell(ctx context.Context, say func() error) {
 	select {
 	case <-s.live.Ready():
@@ -182,8 +182,8 @@ func (s *supervisor) tell(ctx context.Context, say func() error) {
 	}
 }
 
-// needRestart returns the settings of what runs from start to end, whatever is
-// reloaded: those of the admin server.
+// needRestart returns the changed settings of parts that outlive reloads: those of the
+// admin server.
 func needRestart(first, c *config.Config) (settings []string) {
 	for _, change := range config.Diff(first, c).Settings {
 		if strings.HasPrefix(change.Path, "admin.") {
@@ -196,18 +196,18 @@ func needRestart(first, c *config.Config) (settings []string) {
 // oneLine is an error with all its mistakes, for a line of a log or a page.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// reloadState is what became of the last reload. It is safe for several goroutines.
+// reloadState is the outcome of the last reload. It is safe for several goroutines.
 type reloadState struct {
 	mu      sync.Mutex
 	success bool
-	read    time.Time // when what is in force was read
+	read    time.Time // when the configuration in force was read
 	problem string    // "" for none
 }
 
 func (r *reloadState) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.success, r.problem = false, "the last reload has failed, the configuration before it is in force: "+oneLine(err)
+	r.success, r.problem = false, "the last reload failed, the previous configuration is in force: "+oneLine(err)
 }
 
 func (r *reloadState) succeeded(restart []string) {
@@ -248,7 +248,7 @@ func (r *reloadState) metrics() []prometheus.Collector {
 	}
 }
 
-// truth is how Prometheus spells a condition.
+// truth is a condition as a figure of Prometheus.
 func truth(is bool) float64 { //nolint:revive // the value itself, not a switch
 	if is {
 		return 1

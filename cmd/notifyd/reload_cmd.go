@@ -17,7 +17,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-// reloadPoll is how often the table is read for what became of a reload.
+// reloadPoll is how often the table is read for the outcome of a reload.
 const reloadPoll = 200 * time.Millisecond
 
 func newReloadCmd(a *app) *cobra.Command {
@@ -26,8 +26,8 @@ func newReloadCmd(a *app) *cobra.Command {
 		Use:   "reload",
 		Short: "Make the relays of this host read the configuration again",
 		Long: `reload checks the configuration file, sends SIGHUP to the relays on this host that
-run with it, and waits for what became of that: each has taken the file, or says
-why it has refused it and goes on with the one before. It finds the relays in
+run with it, and waits for the outcome: each has taken the file, or reports why it
+refused the file and continues with the previous one. It finds the relays in
 outbox_relays, and names those on other hosts, which it does not reach.
 
 It exits with 0 if every relay of this host has taken the file, 1 if not, and 78 if
@@ -79,7 +79,7 @@ func (r *reloading) run(ctx context.Context) error {
 	for _, s := range all {
 		switch p := s.Program; {
 		case p == nil:
-			r.say("session %d: not asked, it is not known which process that is", s.PID)
+			r.say("session %d: not asked, its process is unknown", s.PID)
 		case p.Host != store.ThisHost():
 			r.say("%s, process %d: not asked, run notifyd reload there", p.Host, p.Process)
 		case p.Config != whole:
@@ -94,9 +94,9 @@ func (r *reloading) run(ctx context.Context) error {
 	return r.ask(ctx, mine)
 }
 
-// ask sends the signal to all, and waits for each.
+// ask sends the signal to all relays, and waits for each.
 func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.within, fmt.Errorf("it is not known within %v whether it has taken the file: it may wait for running deliveries; its log says", r.within))
+	ctx, cancel := context.WithTimeoutCause(ctx, r.within, fmt.Errorf("the outcome is unknown after %v: the relay may wait for running deliveries; see its log", r.within))
 	defer cancel()
 	failed := 0
 	var asked []store.RelaySession
@@ -144,7 +144,7 @@ func (r *reloading) await(ctx context.Context, before store.RelaySession) error 
 			case s.Owner != before.Owner:
 				return nil
 			case p.Refused != "":
-				return errors.New("refused, it goes on with the configuration before: " + p.Refused)
+				return errors.New("refused, it continues with the previous configuration: " + p.Refused)
 			}
 		}
 		select {
@@ -155,8 +155,8 @@ func (r *reloading) await(ctx context.Context, before store.RelaySession) error 
 	}
 }
 
-// hangUp sends SIGHUP to a relay. Another process may have its number by now, or in a container that
-// goes by the name of this host; a stranger would be ended by the signal.
+// hangUp sends SIGHUP to a relay. Another process may have its number by now, or in a container with
+// the name of this host; the signal would end a stranger.
 func hangUp(pid int) error {
 	own, err := os.Executable()
 	if err != nil {

@@ -53,8 +53,8 @@ func TestReloadCommand(t *testing.T) {
 			p.stderr.awaitN(t, saidReloaded, 1)
 
 			write(strings.Replace(plain, "audit: {type: log}", "audit: {type: log}\n  hook: {type: webhook, url: \"${env:ONLY_HERE}\"}", 1))
-			reload(exitFailure, process+": refused, it goes on with the configuration before: ", "ONLY_HERE", "1 relay of 1 not reloaded")
-			if text := status(); !strings.Contains(text, "("+process+") has refused the last reload and goes on with the configuration before: ") {
+			reload(exitFailure, process+": refused, it continues with the previous configuration: ", "ONLY_HERE", "1 relay of 1 not reloaded")
+			if text := status(); !strings.Contains(text, "("+process+") has refused the last reload and continues with the previous configuration: ") {
 				t.Errorf("status says\n%s", text)
 			}
 

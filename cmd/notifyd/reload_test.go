@@ -65,7 +65,7 @@ func (r *reloadable) write(t *testing.T, text string) {
 
 const (
 	saidDelivers = `"the relay delivers with the new configuration"`
-	saidWrong    = `"the configuration is wrong: the relay goes on with the one before"`
+	saidWrong    = `"the configuration is wrong: the relay continues with the previous one"`
 	saidReloaded = `"the configuration was reloaded"`
 )
 
@@ -281,7 +281,7 @@ func TestReloadWrong(t *testing.T) { //nolint:revive // one daemon goes through 
 		if log := r.stderr.text(); !strings.Contains(log[strings.LastIndex(log, saidWrong):], c.want) {
 			t.Errorf("%s: %q is not said in\n%s", c.name, c.want, log[strings.LastIndex(log, saidWrong):])
 		}
-		if code, page := fetch(t, base+"/readyz?verbose"); code != http.StatusOK || !strings.Contains(page, "[!] configuration: the last reload has failed") || !strings.Contains(page, c.want) {
+		if code, page := fetch(t, base+"/readyz?verbose"); code != http.StatusOK || !strings.Contains(page, "[!] configuration: the last reload failed") || !strings.Contains(page, c.want) {
 			t.Errorf("%s: /readyz?verbose says %d, %s", c.name, code, page)
 		}
 		untilSays(t, base+"/metrics", "\nnotifyd_config_reload_success 0\n")
@@ -325,7 +325,7 @@ func TestReloadTellsSystemd(t *testing.T) {
 	r.write(t, "version: 2\n")
 	r.reloads <- struct{}{}
 	hear(t, said, "RELOADING=1\nMONOTONIC_USEC=")
-	hear(t, said, "READY=1\nSTATUS=delivering with the configuration before")
+	hear(t, said, "READY=1\nSTATUS=delivering with the previous configuration")
 	hear(t, said, "WATCHDOG=1")
 	r.stop()
 	hear(t, said, "STOPPING=1")
@@ -401,13 +401,13 @@ func TestSIGHUP(t *testing.T) {
 	}
 }
 
-// TestSIGHUPIgnored: whoever starts notifyd with nohup means to.
+// TestSIGHUPIgnored: starting notifyd with nohup is intended.
 func TestSIGHUPIgnored(t *testing.T) {
 	t.Parallel()
 	url, hook := database(t), startOrders(t)
 	path := file(t, loadConfig(url, hook.URL, 0))
 	p := startWith(t, "nohup", "run", "-c", path)
-	p.stderr.await(t, "SIGHUP is ignored, as nohup has it")
+	p.stderr.await(t, "SIGHUP is ignored, as under nohup")
 	p.stderr.await(t, `"relay started"`)
 	p.signal(t, syscall.SIGHUP)
 	publishTo(t, url, "order.placed", order)

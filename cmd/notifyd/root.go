@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 )
 
-// app is what the commands share.
+// app is shared by all commands.
 type app struct {
 	lookup         config.LookupEnv
 	stdout, stderr io.Writer
@@ -60,7 +60,7 @@ func newRootCmd(a *app) *cobra.Command {
 		SilenceErrors: true, // run prints them
 		SilenceUsage:  true,
 	}
-	root.SetVersionTemplate("{{.Version}}\n") // as "notifyd version" prints it
+	root.SetVersionTemplate("{{.Version}}\n") // like "notifyd version"
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.configPath, "config", "c", "", "configuration `file` (default: $"+config.EnvPath+", ./notifyd.yaml, $XDG_CONFIG_HOME/notifyd/config.yaml, /etc/notifyd/config.yaml)")
 	flags.Var(&a.logLevel, "log-level", "debug, info, warn or error, in place of log.level of the file")
@@ -114,9 +114,9 @@ func (a *app) loadAt(path, url string) (*config.Config, error) {
 	return c, nil
 }
 
-// strict closes two holes that cobra leaves: a command that only holds others
-// prints its help and succeeds whatever follows it, and a command that says
-// nothing about arguments accepts any.
+// strict closes two holes that cobra leaves: a command that only holds others prints
+// its help and succeeds whatever its arguments, and a command without a rule for
+// arguments accepts any.
 func (a *app) strict(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.strict(sub)
@@ -154,7 +154,7 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	cmd.SuggestionsMinimumDistance = 2 // cobra's own default, which it sets too late for us
+	cmd.SuggestionsMinimumDistance = 2 // cobra's own default, which it sets too late
 	hint := ""
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))

@@ -21,12 +21,12 @@ import (
 func newRunCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
-		Short: "Deliver events until told to stop",
+		Short: "Deliver events until stopped",
 		Long: `run delivers the events of the outbox table to the destinations of the
 configuration file. It waits for a database or a destination that is down.
 
 SIGTERM and SIGINT stop it in order: running deliveries may finish within
-relay.shutdown_timeout, what is left is given back. A second one ends it at once.
+relay.shutdown_timeout, the rest is given back. A second signal ends it at once.
 SIGHUP makes it read the configuration again; a file with mistakes changes nothing.
 The OTEL_* variables of OpenTelemetry make it send a span for each attempt.
 It exits with 0 after a clean stop, 1 after a failure, and 78 if the configuration
@@ -52,8 +52,7 @@ is wrong.`,
 	}
 }
 
-// runRelay builds the relay that the configuration describes, and runs it and
-// those that reloads put in its place.
+// runRelay builds the configured relay, and runs it and its successors after reloads.
 func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *systemd.Notifier, log *slog.Logger, reloads <-chan struct{}) error { //nolint:revive // what a run is made of
 	spans, err := startTracing(ctx, a.lookup, log)
 	if err != nil {
@@ -77,7 +76,7 @@ func (a *app) runRelay(ctx context.Context, c *config.Config, path string, sd *s
 	return s.run(ctx, g, reloads)
 }
 
-// logStart says what is about to run, one line for each fact.
+// logStart logs what is about to run, one line for each fact.
 func logStart(ctx context.Context, c *config.Config, path string, db *pgx.ConnConfig, log *slog.Logger) {
 	log.InfoContext(ctx, "notifyd starts", "version", readBuildInfo().Version, "config", path)
 	log.InfoContext(ctx, "database", "host", db.Host, "port", db.Port, "database", db.Database, "user", db.User, "schema", c.Database.Schema)
@@ -156,7 +155,7 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 	return options
 }
 
-// openDestination makes the handler that a destination describes.
+// openDestination makes the handler of a destination.
 func openDestination(d config.Destination, log *slog.Logger) (notifyd.Handler, error) {
 	opener, ok := d.Settings.(destination)
 	if !ok {
@@ -173,5 +172,5 @@ func closeAll(closers []io.Closer) error {
 	return errors.Join(errs...)
 }
 
-// newLogger returns the logger that the configuration asks for.
+// newLogger returns the configured logger.
 func newLogger(w io.Writer, c config.Log) *slog.Logger { return cli.NewLogger(w, c.Level, c.Format) }

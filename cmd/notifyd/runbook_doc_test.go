@@ -68,7 +68,7 @@ func TestRunbookPage(t *testing.T) {
 
 		// NotifydReloadFailed
 		"notifyd check-config -c /etc/notifyd/config.yaml": {before: b.wrongReload, code: exitConfig, says: `config\.yaml:\d+:\d+: unknown key "routse"`},
-		"curl -s 'http://127.0.0.1:9470/readyz?verbose'":   {says: `(?m)^\[!\] configuration: the last reload has failed.*routse`},
+		"curl -s 'http://127.0.0.1:9470/readyz?verbose'":   {says: `(?m)^\[!\] configuration: the last reload failed.*routse`},
 	})
 	b.recovered()
 	b.awaitLog(`"database answers again"`)

@@ -11,15 +11,15 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 )
 
-// oneStop is the time within which several signals are one: a shell and a supervisor may
-// both send it to the same process, and nobody types that fast.
+// oneStop is the time within which several signals count as one: a shell and a supervisor
+// may both signal the same process, and no person types that fast.
 const oneStop = 100 * time.Millisecond
 
 // stopping counts the signals that stop.
 type stopping struct{ first time.Time }
 
-// another notes a signal, and reports whether it is the first, and whether it is one more
-// that somebody has sent because the first did not do.
+// another records a signal, and reports whether it is the first, and whether it is a
+// second request to stop.
 func (s *stopping) another(now time.Time) (first, again bool) {
 	if s.first.IsZero() {
 		s.first = now
@@ -29,23 +29,23 @@ func (s *stopping) another(now time.Time) (first, again bool) {
 }
 
 // untilSignal returns a context that ends with the first SIGTERM, SIGINT or
-// SIGHUP; a second one, later than [oneStop], ends the process, except for SIGHUP, of
-// which a terminal that is closed may send several. stop gives the signals back.
+// SIGHUP; a second one, later than [oneStop], ends the process, except for SIGHUP,
+// which a closed terminal may send several times. stop gives the signals back.
 func untilSignal(ctx context.Context, log *slog.Logger) (until context.Context, stop func()) {
 	return watchSignals(ctx, log, func() bool { return true }, nil)
 }
 
-// untilSignalOrReload is untilSignal for who reads its configuration again when
-// SIGHUP comes. Signals that come while a reload is under way ask for one more
-// of it together. The SIGHUP of a terminal that is closed stops all the same.
+// untilSignalOrReload is untilSignal for a daemon that reads its configuration again
+// at SIGHUP. All signals during a reload request one more reload together. The SIGHUP
+// of a closed terminal stops all the same.
 func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.Context, reloads <-chan struct{}, stop func()) {
 	wanted := make(chan struct{}, 1)
 	if signal.Ignored(syscall.SIGHUP) {
-		log.WarnContext(ctx, "SIGHUP is ignored, as nohup has it: it will not reload the configuration; start without nohup if it should")
+		log.WarnContext(ctx, "SIGHUP is ignored, as under nohup: it will not reload the configuration; to reload by SIGHUP, start without nohup")
 	}
 	attended := cli.IsTerminal(os.Stdin)
-	// Without it a write to a standard output or error that nobody reads any more would end the
-	// process, with all destinations. The write fails instead: a fault of the destination "log", or a
+	// Without it a write to a closed pipe on standard output or error would end the process,
+	// with all destinations. The write fails instead: a fault of the destination "log", or a
 	// lost line of the log.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
@@ -56,14 +56,14 @@ func untilSignalOrReload(ctx context.Context, log *slog.Logger) (until context.C
 	}
 }
 
-// watchSignals ends the context with a signal that stops. A SIGHUP stops if
-// hungUp says so, else it is a request for a reload.
+// watchSignals ends the context with a signal that stops. A SIGHUP stops if hungUp
+// is true, else it requests a reload.
 func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, reloads chan<- struct{}) (until context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	hangups := make(chan os.Signal, 1)   // a crowd of them must not keep out a SIGTERM
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+	hangups := make(chan os.Signal, 1)   // many of them must not keep out a SIGTERM
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		signal.Notify(hangups, syscall.SIGHUP)
 	}
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -77,7 +77,7 @@ func watchSignals(ctx context.Context, log *slog.Logger, hungUp func() bool, rel
 				if !hungUp() {
 					select {
 					case reloads <- struct{}{}:
-					default: // one is wanted already, and will read what is there then
+					default: // one is pending already, and will read the file as it is then
 					}
 					continue
 				}

@@ -17,10 +17,10 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 )
 
-// statusRefresh is how often a status that is watched is looked at.
+// statusRefresh is the interval of --watch.
 const statusRefresh = time.Second
 
-// statusTimeout bounds one look.
+// statusTimeout bounds one reading.
 const statusTimeout = 15 * time.Second
 
 // statusFlags are the flags of "notifyd status".
@@ -39,13 +39,13 @@ func newStatusCmd(a *app) *cobra.Command {
 		Short: "Show what waits, for whom and why",
 		Long: `status shows what waits for each destination and for how long, failures and dead
 letters by their error, which relays live, the bell, and what needs a person. It
-reads a bounded part of the tables' indexes, however large they are: a count that
-ends in + goes on. Of a stream it shows how far each destination has come, too.
+reads a bounded part of the tables' indexes, however large they are: a count with
+a + is a minimum. Of a stream it shows how far each destination has come, too.
 
 With a configuration file it knows the routes, and asks the relay at admin.listen
 for the state and the rate of each destination. --watch looks every second until q
 or ctrl-c; without a terminal it prints one block after the other. On a terminal
-what is not well has a colour, unless NO_COLOR is set.`,
+problems have a colour, unless NO_COLOR is set.`,
 		Example: "  notifyd status\n  notifyd status --watch\n  notifyd status -o json --exit-code",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			look, err := f.look(a)
@@ -77,7 +77,7 @@ what is not well has a colour, unless NO_COLOR is set.`,
 	return cmd
 }
 
-// printStatus prints all of every line: only the screen of --watch has an edge.
+// printStatus prints whole lines: only the screen of --watch cuts them.
 func (a *app) printStatus(w io.Writer, form string, s *status.Status) error {
 	if form == "json" {
 		return writeJSON(w, s)
@@ -86,14 +86,14 @@ func (a *app) printStatus(w io.Writer, form string, s *status.Status) error {
 	return err
 }
 
-// colored reports whether a terminal may be given colours: see https://no-color.org.
+// colored reports whether a terminal gets colours: see https://no-color.org.
 func (a *app) colored() bool {
 	set, _ := a.lookup("NO_COLOR")
 	term, _ := a.lookup("TERM")
 	return set == "" && term != "dumb"
 }
 
-// looker looks again and again, on one connection as long as that lasts.
+// looker reads the status repeatedly, on one connection as long as that lasts.
 type looker struct {
 	options status.Options
 	connect doctor.Connect
@@ -101,7 +101,7 @@ type looker struct {
 	last    *status.Status
 }
 
-// look prepares to look; it does not connect.
+// look prepares a looker; it does not connect.
 func (f *statusFlags) look(a *app) (*looker, error) {
 	if err := f.db.resolve(a); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (f *statusFlags) look(a *app) (*looker, error) {
 	return l, nil
 }
 
-// read looks once.
+// read reads the status once.
 func (l *looker) read(ctx context.Context) (status.Status, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, statusTimeout, fmt.Errorf("the database did not answer within %v", statusTimeout))
 	defer cancel()

@@ -10,14 +10,14 @@ import (
 	"github.com/notifyd/notifyd/internal/systemd"
 )
 
-// statusEvery is how often the line of "systemctl status" is looked after where
-// there is no watchdog with an interval of its own.
+// statusEvery is the interval of updates of the line of "systemctl status" without a
+// watchdog, which has an interval of its own.
 const statusEvery = 10 * time.Second
 
-// tellManager tells the service manager when the relay is ready, that it stops,
-// and in between that it lives, until stop is called. A relay counts as alive
-// when it answers for its figures, since those that claim and deliver need the same locks, and as long as
-// its health does not say that only a restart is likely to help.
+// tellManager notifies the service manager that the relay is ready, alive or stopping,
+// until stop is called. A relay counts as alive when it returns its figures, since
+// claims and deliveries need the same locks, and as long as its health does not demand
+// a restart.
 func tellManager(ctx context.Context, sd *systemd.Notifier, relay *live, log *slog.Logger) (stop func()) {
 	if !sd.Enabled() {
 		return func() {}
@@ -80,7 +80,7 @@ func (m *manager) run(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
-// say sends a status that is new.
+// say sends a new status.
 func (m *manager) say(ctx context.Context, status string) {
 	if status != m.status {
 		m.status = status
@@ -88,7 +88,7 @@ func (m *manager) say(ctx context.Context, status string) {
 	}
 }
 
-// heard logs the first error: a manager that does not hear is not a reason to stop.
+// heard logs the first error: an unreachable manager is not a reason to stop.
 func (m *manager) heard(ctx context.Context, err error) {
 	if err != nil && !m.deaf {
 		m.log.WarnContext(ctx, "the service manager cannot be notified", "err", err)
@@ -96,7 +96,7 @@ func (m *manager) heard(ctx context.Context, err error) {
 	m.deaf = err != nil
 }
 
-// statusOf is one line about what is amiss, or that nothing is.
+// statusOf is one line about the problems, or that there are none.
 func statusOf(s notifyd.Stats) string {
 	var down []string
 	for _, d := range s.Destinations {

@@ -64,7 +64,7 @@ func TestSystemd(t *testing.T) {
 	url := testenv.Database(t)
 	env, said := manage(t)
 	path := file(t, fmt.Sprintf("version: 1\ndatabase: {url: '%s'}\ndestinations: {audit: {type: log}}\nroutes: [{match: '*', to: audit}]\n", url))
-	// A relay that gives up says so too, and was never ready.
+	// A relay that gives up sends STOPPING too, and was never ready.
 	if got := commandIn(t, env, "run", "-c", path); got.code != 1 || !strings.Contains(got.stderr, "notifyd migrate") {
 		t.Fatalf("%+v", got)
 	}

@@ -32,13 +32,13 @@ func newTemplateTestCmd(a *app) *cobra.Command {
 	var name, path string
 	cmd := &cobra.Command{
 		Use:   "test",
-		Short: "Show what a destination would be sent for an event",
-		Long: `test prints what the destination would be sent for an event. Nothing is sent, and
+		Short: "Show what would be sent to a destination for an event",
+		Long: `test prints what would be sent to the destination for an event. Nothing is sent, and
 neither the destination nor the database is contacted.
 
-FILE is JSON with the columns of outbox_events: event_type and payload, and as you
-like id, aggregate_type, aggregate_id, headers and created_at. A line that the
-destination type "log" has written is one. - reads standard input.
+FILE is JSON with the columns of outbox_events: event_type and payload, and optionally
+id, aggregate_type, aggregate_id, headers and created_at. A line of the destination
+type "log" will do. - reads standard input.
 
 It exits with 1 if the event could not be sent, as when a template fails.`,
 		Example: "  notifyd template test --destination mail --event event.json",
@@ -71,7 +71,7 @@ It exits with 1 if the event could not be sent, as when a template fails.`,
 	return cmd
 }
 
-// preview opens the destination, which contacts nobody, and asks it.
+// preview opens the destination, which makes no connection, and asks it.
 func preview(c *config.Config, name string, e *delivery.Event) (text string, err error) {
 	i := slices.IndexFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
 	if i < 0 {

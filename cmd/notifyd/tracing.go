@@ -15,12 +15,11 @@ import (
 )
 
 // tracingShutdown is how long the last spans may take to be sent when the daemon
-// stops: a collector that is away must not hold it up.
+// stops: an unreachable collector must not hold it up.
 const tracingShutdown = 5 * time.Second
 
 // tracer makes a span of every attempt, from the start of the daemon to its end;
-// nil makes none. A reload changes nothing about it: the environment of a process
-// stays.
+// nil makes none. A reload does not change it: the environment of a process stays.
 type tracer struct {
 	provider *sdktrace.TracerProvider
 	log      *slog.Logger
@@ -34,7 +33,7 @@ func startTracing(ctx context.Context, lookup func(string) (string, bool), log *
 		return nil, &environmentError{err}
 	}
 	if !wanted {
-		return nil, nil //nolint:nilnil // nothing is wanted, and nothing is wrong
+		return nil, nil //nolint:nilnil // tracing is off
 	}
 	provider, err := tracing.New(ctx, readBuildInfo().Version, log)
 	if err != nil {
@@ -44,7 +43,7 @@ func startTracing(ctx context.Context, lookup func(string) (string, bool), log *
 	return &tracer{provider, log}, nil
 }
 
-// of returns what makes spans of the attempts at d.
+// of returns the middleware that makes spans of the attempts at d.
 func (t *tracer) of(d config.Destination) []notifyd.HandleOption {
 	if t == nil {
 		return nil
@@ -52,7 +51,7 @@ func (t *tracer) of(d config.Destination) []notifyd.HandleOption {
 	return []notifyd.HandleOption{notifyd.WithMiddleware(oteltrace.Middleware(t.provider, attribute.String("notifyd.destination.type", d.Type)))}
 }
 
-// stop sends what is left. Nothing may make spans any more.
+// stop sends the pending spans. No span may begin any more.
 func (t *tracer) stop(ctx context.Context) {
 	if t == nil {
 		return

@@ -142,7 +142,7 @@ routes: [{match: "*", to: hook}]
 	d.signal(t, syscall.SIGHUP)
 	d.stderr.await(t, saidDelivers)
 	insert(`'{"tenant": "a"}'`)
-	publishTo(t, url, "order.placed", "{}") // nobody's trace
+	publishTo(t, url, "order.placed", "{}") // without a trace
 	sent = append(sent, <-requests, <-requests)
 	until(t, url, "SELECT bool_and(state = 'done') FROM outbox_events")
 	d.endInOrder(t)
@@ -244,7 +244,7 @@ func TestCollectorAway(t *testing.T) {
 	began := time.Now()
 	d.endInOrder(t)
 	if text := d.stderr.text(); !strings.Contains(text, "spans cannot be sent") && !strings.Contains(text, "the last spans could not be sent") {
-		t.Errorf("after %v nobody was told:\n%s", time.Since(began), text)
+		t.Errorf("after %v the lost spans are not logged:\n%s", time.Since(began), text)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 // version and commit are set by the release build with -ldflags "-X
-// main.version=v1.2.3 -X main.commit=..."; other builds know them from the
-// module and the repository they were built in.
+// main.version=v1.2.3 -X main.commit=..."; other builds take them from their module
+// and repository.
 var version, commit string //nolint:gochecknoglobals // the linker writes to nothing else
 
 // buildInfo is what "notifyd version -o json" prints.

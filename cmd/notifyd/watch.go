@@ -17,8 +17,8 @@ import (
 	"github.com/notifyd/notifyd/internal/status"
 )
 
-// What the terminal is told. The other screen keeps what was there before; each
-// picture is written over the one before it in one go, which does not flicker.
+// Control sequences of the terminal. The alternate screen keeps the former content;
+// each picture overwrites the previous one at once, which does not flicker.
 const (
 	screenEnter = "\x1b[?1049h\x1b[?25l\x1b[2J"
 	screenLeave = "\x1b[?25h\x1b[?1049l"
@@ -32,7 +32,7 @@ const (
 	keyCtrlC                    = 3
 )
 
-// watchStatus looks every second until it is told to stop.
+// watchStatus prints the status every second until ctx ends.
 func (a *app) watchStatus(ctx context.Context, w io.Writer, look *looker, form string) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -44,7 +44,7 @@ func (a *app) watchStatus(ctx context.Context, w io.Writer, look *looker, form s
 	return everySecond(ctx, func() error {
 		s, err := look.read(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // whoever watched has had enough
+			return nil //nolint:nilerr // the user has ended it
 		}
 		if err != nil {
 			_, err = io.WriteString(w, printable(err.Error())+"\n\n")
@@ -83,8 +83,8 @@ type terminal struct {
 	before *term.State
 }
 
-// openTerminal opens the terminal by its name: reads from what standard input is
-// cannot be ended.
+// openTerminal opens the terminal by its name: reads from standard input cannot be
+// ended.
 func openTerminal(w io.Writer) (*terminal, error) {
 	out, ok := w.(*os.File)
 	if !ok {
@@ -141,7 +141,7 @@ func watchScreen(ctx context.Context, look *looker, t *terminal, colored bool) (
 	return everySecond(ctx, func() error {
 		s, err := look.read(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // whoever watched has had enough
+			return nil //nolint:nilerr // the user has ended it
 		}
 		width, height, sizeErr := term.GetSize(int(t.out.Fd()))
 		if sizeErr != nil || width <= 0 || height <= 0 {

@@ -90,7 +90,7 @@ func TestWebhookMistakes(t *testing.T) {
 }
 
 // TestWebhookSecrets lets requests fail in several ways, at the lowest log level,
-// and looks for what must not be told.
+// and looks for secrets that must not be shown.
 func TestWebhookSecrets(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -124,7 +124,7 @@ func TestWebhookSecrets(t *testing.T) {
 	}
 	for _, secret := range []string{"marker", raw, string(key)} {
 		if strings.Contains(all, secret) {
-			t.Errorf("%s is told:\n%s", secret, all)
+			t.Errorf("%s is shown:\n%s", secret, all)
 		}
 	}
 }
