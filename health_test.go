@@ -253,7 +253,7 @@ func lock(t *testing.T, pool *pgxpool.Pool, sql string) (unlock func()) {
 	return func() { _ = tx.Rollback(t.Context()) }
 }
 
-// TestLockedWork: rows that somebody else has locked are passed over by every relay. That is reported, and no reason for a restart.
+// TestLockedWork: rows locked by another session are passed over by every relay. That is reported, and no reason for a restart.
 func TestLockedWork(t *testing.T) {
 	t.Parallel()
 	for name, rows := range map[string]struct{ insert, lock string }{
@@ -293,7 +293,7 @@ func TestLostLease(t *testing.T) {
 	p.waitsUntil("all is well", func(h *Health) bool { return h.Ready() == nil })
 }
 
-// TestUnitIsNotHeld: no relay can take the unit of a destination, because somebody has locked its position.
+// TestUnitIsNotHeld: no relay can take the unit of a destination, because another session has locked its position.
 func TestUnitIsNotHeld(t *testing.T) {
 	t.Parallel()
 	pool := tables(t, outboxsql.ModeStream)

@@ -290,7 +290,7 @@ func TestDiscardBesideASettlement(t *testing.T) {
 
 // discardBeside discards all letters during another transaction, which commits once the discard has
 // been called and waits for it.
-func (d *db) discardBeside(t *testing.T, somebody pgx.Tx, meanwhile func()) {
+func (d *db) discardBeside(t *testing.T, other pgx.Tx, meanwhile func()) {
 	t.Helper()
 	ended := make(chan error, 1)
 	go func() {
@@ -299,7 +299,7 @@ func (d *db) discardBeside(t *testing.T, somebody pgx.Tx, meanwhile func()) {
 	}()
 	d.untilWaits(t, ended)
 	meanwhile()
-	if err := somebody.Commit(t.Context()); err != nil {
+	if err := other.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
@@ -334,15 +334,15 @@ func TestDiscardBesideWhatIsStored(t *testing.T) {
 	d.bury(1, 1, "mail", "a", "bad")
 	d.exec(`UPDATE outbox_deliveries SET ordering_key = 't/1'`)
 	d.exec(`INSERT INTO outbox_events (id, event_type, payload, state) VALUES (2, 'a', '1', 'deferred')`)
-	somebody, err := d.pool.Begin(t.Context())
+	other, err := d.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = somebody.Rollback(t.Context()) }()
-	if _, err := somebody.Exec(t.Context(), `SELECT FROM outbox_events WHERE id = 1 FOR UPDATE`); err != nil {
+	defer func() { _ = other.Rollback(t.Context()) }()
+	if _, err := other.Exec(t.Context(), `SELECT FROM outbox_events WHERE id = 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	d.discardBeside(t, somebody, func() {
+	d.discardBeside(t, other, func() {
 		d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, ordering_key) VALUES (2, 'mail', 'a', 'parked', 't/1')`)
 	})
 	d.expect("deliveries", deliveries, "2/mail retry 0 r0 t/1")

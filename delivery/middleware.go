@@ -17,7 +17,7 @@ var ErrMiddleware = errors.New("the middleware does not fit the handler")
 
 // Chain wraps h in the given middleware; the first one is the outermost.
 //
-// Nothing is lost on the way unless somebody says so. [As] finds what else h can do behind
+// A chain loses nothing unless a middleware declares it. [As] finds what else h can do behind
 // any middleware. What decides how events are delivered is not passed on, because it would
 // go past the middleware: around a [BatchHandler] each middleware has to return one, and
 // around one that keeps the order of a batch it has to be an [OrderKeeper]. The error
@@ -148,7 +148,7 @@ var errNotCalled = errors.New("the handler was not called: the middleware panick
 // Deliver implements Handler.
 func (a *around) Deliver(ctx context.Context, e *Event) error {
 	ctx, sent, end := a.begin(ctx, e)
-	err := errPanicked // which goes on, to whoever recovers it
+	err := errPanicked // the panic itself goes on to the caller
 	defer func() { end(err) }()
 	err = a.handler.Deliver(ctx, sent)
 	return err

@@ -21,7 +21,7 @@ const reminder = time.Minute
 // many connections notice it, and however often the database comes and goes.
 //
 // A refusal that no waiting ends, such as a wrong password, is an error for a person, and is
-// repeated: whoever looks at the log an hour later has to find it.
+// repeated: a reader of the log an hour later has to find it.
 type health struct {
 	log      *slog.Logger
 	observer delivery.Observer
@@ -33,7 +33,7 @@ type health struct {
 	well   time.Time   // since when it answers again, zero while it does not
 	over   *time.Timer // ends the outage, nil unless well is set
 	errors int         // of connections, in this outage
-	told   time.Time   // when a refusal was last logged, zero if none was
+	logged time.Time   // when a refusal was last logged, zero if none was
 }
 
 func (h *health) report(err error) {
@@ -65,8 +65,8 @@ func (h *health) logLocked(err error, first bool) {
 		cure = refused.Refusal()
 	}
 	switch {
-	case cure != "" && time.Since(h.told) >= reminder:
-		h.told = time.Now()
+	case cure != "" && time.Since(h.logged) >= reminder:
+		h.logged = time.Now()
 		h.log.Error("database refuses the relay, trying again until it does not", "err", err, "cure", cure)
 	case cure == "" && first:
 		h.log.Warn("database does not answer, trying again until it does", "err", err)
@@ -90,5 +90,5 @@ func (h *health) settle(least time.Duration) {
 	h.log.Info("database answers again", "after", h.well.Sub(h.since).Round(time.Millisecond), "errors", h.errors)
 	h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseBack, Time: h.well})
 	h.stopLocked()
-	h.since, h.errors, h.told = time.Time{}, 0, time.Time{}
+	h.since, h.errors, h.logged = time.Time{}, 0, time.Time{}
 }

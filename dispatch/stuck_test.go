@@ -275,7 +275,7 @@ func TestPatrolKeepsOrder(t *testing.T) {
 }
 
 // TestLaneGoesOnWithWhatCameWhileItWasStuck: room was granted before the last worker was given
-// up, and used after that. When a call returns there is somebody again who begins with it.
+// up, and used after that. When a call returns a worker begins with it.
 func TestLaneGoesOnWithWhatCameWhileItWasStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

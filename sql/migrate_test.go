@@ -269,7 +269,7 @@ func runFile(tb testing.TB, conn *pgx.Conn, name string) {
 	}
 }
 
-// statements splits a file of ours: a statement ends with a line that ends in
+// statements splits one of the files: a statement ends with a line that ends in
 // a semicolon, outside of a body between lines of dollar quotes.
 func statements(text string) []string {
 	var list []string

@@ -13,7 +13,7 @@ import (
 )
 
 // TestPageConfigsRun starts a relay with every configuration of every page. A relay
-// starts while its destinations are away, so their addresses may be those of nobody.
+// starts while its destinations are away, so their addresses need not exist.
 func TestPageConfigsRun(t *testing.T) {
 	t.Parallel()
 	url, ran := database(t), 0

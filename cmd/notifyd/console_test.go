@@ -86,7 +86,7 @@ func (v visitor) awaits(path, want string) (text string) {
 }
 
 // TestConsole logs in at a daemon, pauses a destination, and reloads: the console
-// goes on with the relay that took over, and what was paused is still.
+// goes on with the relay that took over, and pauses last.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	const token = "5c1f0e2b-not-to-be-seen-77aa"
@@ -184,7 +184,7 @@ func TestConsoleFollows(t *testing.T) {
 	}
 }
 
-// TestConsoleMistakes: nobody puts a console without a login where others reach it.
+// TestConsoleMistakes: a console without a login is refused where others reach it.
 func TestConsoleMistakes(t *testing.T) {
 	t.Parallel()
 	for settings, want := range map[string]string{

@@ -163,7 +163,7 @@ func parseListen(c *config.Config, path string) (*pgx.ConnConfig, error) {
 func parseURL[C any](place, text string, parse func(string) (C, error)) (C, error) {
 	var none C
 	if scheme, rest, isURL := strings.Cut(text, "://"); isURL && strings.HasPrefix(scheme, "postgres") {
-		// What follows the first @ would be taken for the host, and logged.
+		// The text behind the first @ would be taken for the host, and logged.
 		if before, _, _ := strings.Cut(rest, "?"); strings.Count(before, "@") > 1 {
 			return none, badURL(place, "it has more than one @")
 		}

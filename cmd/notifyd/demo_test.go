@@ -192,7 +192,7 @@ func TestDemoMistakes(t *testing.T) {
 	}
 }
 
-// TestDemoDatabases: what is named is used, and nothing else is looked for.
+// TestDemoDatabases: a named database is used, and no other is looked for.
 func TestDemoDatabases(t *testing.T) {
 	t.Parallel()
 	const flag, env = "postgres://127.0.0.1/flag", "postgres://127.0.0.1/env"

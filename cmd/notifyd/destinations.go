@@ -13,7 +13,7 @@ import (
 	"github.com/notifyd/notifyd/internal/field"
 )
 
-// destination is what every entry of the registry makes: settings that can
+// destination is the product of every entry of the registry: settings that can
 // open the handler they describe.
 type destination interface {
 	config.Settings

@@ -35,7 +35,7 @@ func TestEventsAsks(t *testing.T) {
 	}
 }
 
-// TestEventsPrints: what died is not done, and payloads are printed on demand only.
+// TestEventsPrints: a dead event is not done, and payloads are printed on demand only.
 func TestEventsPrints(t *testing.T) {
 	t.Parallel()
 	url := buried(t, 3)
@@ -65,7 +65,7 @@ func TestEventsPrints(t *testing.T) {
 	}
 }
 
-// TestReplayWaits: the command says what became of the letters, in both modes: here one is
+// TestReplayWaits: the command reports the outcome of the letters, in both modes: here one is
 // delivered to a log, and one dies again at a webhook that answers 400.
 func TestReplayWaits(t *testing.T) {
 	t.Parallel()

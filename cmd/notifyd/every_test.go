@@ -39,7 +39,7 @@ type everywhere struct {
 	queue                          string
 }
 
-// received is an HTTP server that keeps what it was sent.
+// received is an HTTP server that keeps its requests.
 type received struct {
 	*httptest.Server
 	requests chan string
@@ -66,7 +66,7 @@ func traceOf(text string) string {
 }
 
 // startEverything starts one of each, and makes the stream and the queue that
-// nobody makes on demand.
+// no test makes on demand.
 func startEverything(t *testing.T, name string) *everywhere {
 	t.Helper()
 	name += "-" + rand.Text() // the shared servers keep what an earlier round of -count left

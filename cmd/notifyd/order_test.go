@@ -31,7 +31,7 @@ func (i item) String() string { return fmt.Sprintf("%s %d", i.Of, i.N) }
 type desk struct {
 	*httptest.Server
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	broken func(item) bool
 	taken  map[string][]item // by destination
 	last   map[string]item   // by destination and aggregate
@@ -78,7 +78,7 @@ func (d *desk) heal() {
 	d.broken = func(item) bool { return false }
 }
 
-// got returns what a destination has sent of an aggregate.
+// got returns the events of an aggregate that a destination has sent.
 func (d *desk) got(destination, of string) (ns []int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

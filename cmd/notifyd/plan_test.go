@@ -35,7 +35,7 @@ func planFiles(t *testing.T, url string) (old, next string) {
 	return file(t, head+planRest), file(t, head+planNext)
 }
 
-// TestPlan compares two files, and what waits in the database.
+// TestPlan compares two files, and the waiting events of the database.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	url := database(t)

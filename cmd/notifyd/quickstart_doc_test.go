@@ -236,8 +236,8 @@ func TestQuickstart(t *testing.T) {
 	}
 }
 
-// onStream returns the page as whoever makes the table a stream plays it. What is shown
-// is the same then, but for how the tables are made, and for "status": it has positions,
+// onStream returns the page for a reader who makes the table a stream. The output is
+// the same then, but for how the tables are made, and for "status": it has positions,
 // and no row for a destination that is down.
 func onStream(t *testing.T, page string) string {
 	t.Helper()

@@ -108,7 +108,7 @@ func (b *runbook) mailDown() {
 	b.metric(`notifyd_destination_unavailable{destination="mail"} 1`)
 }
 
-// databaseDown lets nobody into the database for a while. Before that the mail
+// databaseDown closes the database for a while. Before that the mail
 // server comes back, and nothing had to be replayed.
 func (b *runbook) databaseDown() {
 	b.Helper()

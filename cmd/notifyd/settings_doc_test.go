@@ -37,7 +37,7 @@ func countConnections(t *testing.T, url, page, heading string, names int) {
 	text, _, _ = strings.Cut(text, "\n#")
 	ran := 0
 	for _, m := range regexp.MustCompile("`(notifyd/[a-z]+)`").FindAllStringSubmatch(text, -1) {
-		want := map[string]string{"notifyd/claim": "4", "notifyd/stream": "5", "notifyd/console": "0"}[m[1]] // nobody looks at the console
+		want := map[string]string{"notifyd/claim": "4", "notifyd/stream": "5", "notifyd/console": "0"}[m[1]] // the console has no viewer
 		if want == "" {
 			want = "1"
 		}

@@ -59,7 +59,7 @@ func failing(t *testing.T) (path, url string) {
 }
 
 // failingStream is a shop whose table is a stream, and returns its configuration file. Its
-// mail is behind, nobody delivers to audit, and a destination is gone.
+// mail is behind, no relay delivers to audit, and a destination is gone.
 func failingStream(t *testing.T) (path string) {
 	t.Helper()
 	url := database(t)

@@ -26,7 +26,7 @@ const (
 	writer      = "00-" + writerTrace + "-" + writerSpan + "-01"
 )
 
-// spans is a receiver of OTLP that keeps what it gets.
+// spans is a receiver of OTLP that keeps all spans.
 type spans struct {
 	*httptest.Server
 	mu  sync.Mutex

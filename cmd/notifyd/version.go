@@ -13,7 +13,7 @@ import (
 // and repository.
 var version, commit string //nolint:gochecknoglobals // the linker writes to nothing else
 
-// buildInfo is what "notifyd version -o json" prints.
+// buildInfo is the output of "notifyd version -o json".
 type buildInfo struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`

@@ -83,7 +83,7 @@ func TestStatusScreen(t *testing.T) {
 			}
 			seen.await(t, screenEnter)
 			seen.await(t, "mail has 2 dead letters")
-			if _, err := outside.WriteString("x"); err != nil { // no key of ours
+			if _, err := outside.WriteString("x"); err != nil { // not a key of --watch
 				t.Fatal(err)
 			}
 			execute(t, url, `INSERT INTO outbox_events (event_type, payload) SELECT 'user.gone', '1' FROM generate_series(1, 7)`)

@@ -54,7 +54,7 @@ func TestClassify(t *testing.T) {
 					}
 				}
 			}
-			// Whatever it was, the next mail goes through on what the pool has kept.
+			// The next mail goes through on a connection of the pool, after any of them.
 			s.Heal()
 			if row.class == "permanent" || row.class == "retry" || row.class == "throttled" {
 				if err := h.Deliver(testContext(t), event(ada)); err != nil {
@@ -89,7 +89,7 @@ func TestNobodyListens(t *testing.T) {
 	deliverOne(t, h, s, event(ada))
 }
 
-// TestCancelled cancels at every stage at which a server can let us wait.
+// TestCancelled cancels at every stage at which a server can keep a client waiting.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("shutting down")

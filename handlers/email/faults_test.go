@@ -8,7 +8,7 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
-// row is a way to fail, and what is made of it.
+// row is a fault, and its class.
 type row struct {
 	name   string
 	sink   smtpsink.Options
@@ -44,7 +44,7 @@ func connectFaults() []row {
 func sessionFaults() []row {
 	auth := smtpsink.Options{Username: "u", Password: "p4ssw0rd"}
 	return []row{
-		// MAIL: the sender is ours.
+		// MAIL: the sender is configured.
 		{name: "MAIL answered 530, password wanted", sink: auth, class: "unavailable", text: "(the server requires a login: set username and password)"},
 		{name: "MAIL answered 530, encryption wanted", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 530, Text: "5.7.0 Must issue a STARTTLS command first"}, class: "unavailable", text: "(the server requires encryption: set tls: mandatory)"},
 		{name: "MAIL answered 550", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 550}, class: "unavailable", text: "giving the sender: 550"},
@@ -81,12 +81,12 @@ func sessionFaults() []row {
 	}
 }
 
-// limitFaults are the limits that providers set, in their words, and what looks like one.
+// limitFaults are the limits of providers, in their words, and replies that look like one.
 func limitFaults() []row {
 	two := func(c *Config) { c.To = List{"a@example.com", "b@example.com"} }
 	const rate, quota = "Throttling failure: Maximum sending rate exceeded.", "5.4.5 Daily user sending limit exceeded. For more information on Gmail\n5.4.5 sending limits go to"
 	return []row{
-		// About us, at every command.
+		// About the session, at every command.
 		{name: "MAIL answered 454, rate", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 454, Text: rate}, class: "throttled", text: "giving the sender: 454 Throttling failure"},
 		{name: "MAIL answered 454 to a sender made of the event", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 454, Text: rate}, config: func(c *Config) { c.From = "{{ .Payload.email }}" }, class: "throttled", text: "454"},
 		{name: "MAIL answered 452 4.4.5", fault: smtpsink.Fault{Stage: smtpsink.MailCmd, Code: 452, Text: "4.4.5 Messages per second limit exceeded"}, class: "throttled", text: "452 4.4.5"},

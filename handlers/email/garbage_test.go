@@ -12,8 +12,8 @@ import (
 	"github.com/notifyd/notifyd/internal/smtpsink"
 )
 
-// rawServer answers line by line what it is given, and then the last answer for
-// ever: what no SMTP library would send.
+// rawServer sends the given answers line by line, and then the last one for ever:
+// bytes that no SMTP library would send.
 func rawServer(t *testing.T, answers ...string) int {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -102,7 +102,7 @@ func writeFile(t *testing.T, dir, name string, data []byte) {
 	}
 }
 
-// class names what the dispatcher would make of err.
+// class names the dispatcher's class of err.
 func class(err error) string {
 	switch {
 	case err == nil:

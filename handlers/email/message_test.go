@@ -50,7 +50,7 @@ func TestMailHasWhatTheTemplatesSay(t *testing.T) {
 	}
 }
 
-// TestTraceOfAMail: the mail tells of its trace, unless headers say otherwise.
+// TestTraceOfAMail: the mail names its trace, unless headers set another.
 func TestTraceOfAMail(t *testing.T) {
 	t.Parallel()
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

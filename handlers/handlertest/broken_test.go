@@ -14,13 +14,13 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// deliverFunc is what is wrong with a handler.
+// deliverFunc is the fault of a handler.
 type deliverFunc func(ctx context.Context, c *client, events []*delivery.Event) []error
 
 // fault is a handler with one thing wrong, and the properties that it must fail.
 type fault struct {
 	name string
-	// wrap makes it. tb is the test, for what has to be tidied up.
+	// wrap makes it. tb is the test, for clean-ups.
 	deliver func(tb testing.TB, d *Destination) deliverFunc
 	close   func(c *client) error
 	fails   []string
@@ -89,7 +89,7 @@ func TestBrokenHandlersFail(t *testing.T) {
 	}
 }
 
-// misjudged returns what the suite found and should not have, and the other way round.
+// misjudged returns the findings of the suite that are wrong, and the missing ones.
 func (f fault) misjudged(failed []string, text string) (wrong []string) {
 	for _, name := range f.fails {
 		if !slices.Contains(failed, name) {
@@ -110,7 +110,7 @@ func (f fault) misjudged(failed []string, text string) (wrong []string) {
 	return wrong
 }
 
-// liars say that they have delivered what they have not.
+// liars report deliveries that did not happen.
 func liars() []fault {
 	return []fault{
 		{
@@ -124,7 +124,7 @@ func liars() []fault {
 					return nil
 				}
 			},
-			// It does not know what became of anything.
+			// It does not know the fate of any event.
 			fails: []string{badFailsAlone, answerAwaited, nobodyListens, cutBeforeAnswer, deliverAfter, casePrefix + "refused", casePrefix + "to wait", casePrefix + "too much", casePrefix + "wrong password"},
 			may:   []string{doneContext, cancelEnds, deadlineEnds, lateAnswer, outageInStream, restartInStream, closeUnderway, goroutinesEnd, manyAtOnce, leftAsItWas, batchAnswers},
 			says:  "delivered, though the destination had not answered",

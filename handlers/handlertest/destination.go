@@ -12,7 +12,7 @@ import (
 const (
 	// defaultPatience is for real servers on a busy machine.
 	defaultPatience = time.Minute
-	// defaultPrompt is far above what it takes to notice that a context is done.
+	// defaultPrompt is far above the time to notice that a context is done.
 	defaultPrompt = 5 * time.Second
 )
 

@@ -101,7 +101,7 @@ func (r *recorder) Cleanup(f func()) {
 	r.cleanups = append(r.cleanups, f)
 }
 
-// report is what became of the properties of one destination.
+// report holds the results of the properties of one destination.
 type report struct {
 	whole *recorder
 	tests map[string]*recorder

@@ -90,7 +90,7 @@ func TestCorrectHandlerPasses(t *testing.T) {
 	Run(t, destination(t, correct))
 }
 
-// single hides what a handler has beside Deliver.
+// single hides the methods of a handler beside Deliver.
 type single struct{ c *client }
 
 func (s single) Deliver(ctx context.Context, e *delivery.Event) error { return s.c.Deliver(ctx, e) }

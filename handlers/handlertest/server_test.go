@@ -138,7 +138,7 @@ func (s *testServer) ids() []int64 {
 // client is a handler as it should be.
 type client struct {
 	addr, password string
-	slot           chan struct{} // held by whoever uses conn
+	slot           chan struct{} // held while conn is in use
 	done           chan struct{} // closed by Close
 	once           sync.Once
 

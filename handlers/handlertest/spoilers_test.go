@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// careless handlers lose, double or mix up what is not theirs.
+// careless handlers lose, double or mix up events.
 func careless() []fault {
 	return []fault{
 		{

@@ -44,7 +44,7 @@ const (
 	// (transaction.max.timeout.ms, 15 minutes by default).
 	maxDeliveryTimeout = 10 * time.Minute
 	// defaultMaxMessageBytes is a little below the message.max.bytes of a broker
-	// that sets none, 1048588, and what clients keep to by convention.
+	// that sets none, 1048588, and the convention of clients.
 	defaultMaxMessageBytes = 1_000_012
 	// limitMaxMessageBytes is socket.request.max.bytes of a broker that sets none.
 	limitMaxMessageBytes = 100 << 20

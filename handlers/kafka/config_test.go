@@ -91,7 +91,7 @@ func TestCertificatesAreRead(t *testing.T) {
 	}
 }
 
-// TestSecretsAreCleaned, because a broker may repeat what it was sent.
+// TestSecretsAreCleaned: a broker may repeat secrets.
 func TestSecretsAreCleaned(t *testing.T) {
 	t.Parallel()
 	s := newSecrets(Config{SASL: &SASL{Password: secret.New("hush now"), Token: secret.New("t0ken")}})

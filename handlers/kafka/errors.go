@@ -84,7 +84,7 @@ func (h *Handler) describe(err error) error {
 	return &oneline.Error{Text: "kafka: " + h.secrets.clean(text) + cure(err), Cause: harmless(err)}
 }
 
-// harmless returns what of an error's chain is known to hold no secret.
+// harmless returns the part of an error's chain that is known to hold no secret.
 func harmless(err error) error {
 	var code *kerr.Error
 	var content *contentError

@@ -118,7 +118,7 @@ func written(t *testing.T, brokers []string, topic string, n int, opts ...kgo.Op
 	return all
 }
 
-// records returns what is in a topic, once there are at least n.
+// records returns the records of a topic, once there are at least n.
 func records(t *testing.T, brokers []string, topic string, n int, opts ...kgo.Opt) (all []*kgo.Record) {
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{

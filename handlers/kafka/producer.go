@@ -87,7 +87,7 @@ func newProducer(cfg Config, opts []kgo.Opt, n int) *producer {
 		kgo.ProducerBatchCompression(codec(cfg.Compression), kgo.NoCompression()))
 	if cfg.Transactional {
 		// A new id for each process: two relays with one would fence each other
-		// for ever. What a killed relay leaves open is aborted by the broker after
+		// for ever. The broker aborts an open transaction of a killed relay after
 		// the transaction's timeout.
 		host, _ := os.Hostname() // for people who read the id
 		id := fmt.Sprintf("%s-%s-%s-%d", cfg.TransactionalID, host, rand.Text()[:8], n)
@@ -96,7 +96,7 @@ func newProducer(cfg Config, opts []kgo.Opt, n int) *producer {
 	return p
 }
 
-// clientOptions returns what all producers of a handler have in common.
+// clientOptions returns the common options of a handler's producers.
 func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(cfg.brokers()...),
@@ -105,7 +105,7 @@ func clientOptions(cfg Config, baseDir string, s *secrets) ([]kgo.Opt, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ManualFlushing(),
 		kgo.ProducerLinger(0),
-		kgo.MaxBufferedRecords(math.MaxInt32),                 // a batch is what there is at most
+		kgo.MaxBufferedRecords(math.MaxInt32),                 // a batch is the most
 		kgo.ProducerBatchMaxBytes(int32(cfg.MaxMessageBytes)), //nolint:gosec // Validate has bounded it
 		kgo.MetadataMinAge(metadataAtMost),
 		kgo.ProduceRequestTimeout(max(min(requestTimeout, cfg.DeliveryTimeout), minRequestTimeout)),
@@ -303,7 +303,7 @@ func (p *producer) settled(r *kgo.Record, err error) {
 	p.waiting.Done()
 }
 
-// giveUp fails what is buffered or on its way. The client raises its epoch if
+// giveUp fails records that are buffered or on their way. The client raises its epoch if
 // something was on its way: with that, and because the sequence begins anew, the
 // broker refuses the old records after it has taken a newer one.
 func (p *producer) giveUp(ctx context.Context) {

@@ -44,7 +44,7 @@ func newTopic(t *testing.T, brokers []string, partitions int32, configs map[stri
 
 func to(topic string) func(*Config) { return func(c *Config) { c.Topic = topic } }
 
-// kcat runs a program that shares no code with ours, librdkafka's.
+// kcat runs librdkafka's program, which shares no code with this client.
 func kcat(t *testing.T, in string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), testenv.Program(t, "kcat"), args...)
@@ -181,7 +181,7 @@ func TestTransactions(t *testing.T) {
 	}
 	deliver(t, other, all[30:60]) // does not fence the first one
 	deliver(t, h, all[60:])
-	// What was aborted stays in the log, for those who do not ask.
+	// Aborted records stay in the log, for consumers that read uncommitted.
 	if n := len(flat(written(t, brokers, topic, 90))); n < 90 {
 		t.Errorf("%d records in the log", n)
 	}
@@ -250,7 +250,7 @@ func wantOrder(t *testing.T, byPartition map[int32][]int64, n int64) (duplicates
 	return len(all) - int(n)
 }
 
-// firsts drops what was there before.
+// firsts drops repeated records.
 func firsts(ids []int64) (first []int64) {
 	seen := make(map[int64]bool)
 	for _, id := range ids {

@@ -166,7 +166,7 @@ func allow(t *testing.T, brokers []string, user, topic string) {
 	}
 }
 
-// TestClientCertificate needs no SASL: the certificate says who we are.
+// TestClientCertificate needs no SASL: the certificate is the identity.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 	keyStore, ca := certificate(t)

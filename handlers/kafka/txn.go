@@ -8,8 +8,8 @@ import (
 
 // transact writes records in a transaction: all of them, or none. A client whose
 // transaction could not be ended is let go of; the next one takes over its
-// transactional id, which aborts the transaction and fences what is still on its
-// way.
+// transactional id, which aborts the transaction and fences records still on
+// their way.
 func (p *producer) transact(b *batch, todo []int) {
 	if err := p.client.BeginTransaction(); err != nil {
 		p.close()

@@ -180,7 +180,7 @@ func TestFailedWriteIsTheDestinations(t *testing.T) {
 			t.Errorf("got %v", errs)
 		}
 	}
-	// What is left of a line does not spoil the next one.
+	// A torn line does not spoil the next one.
 	w := &tornWriter{left: 5}
 	h := handler(t, w, log.Config{})
 	first, second := h.Deliver(t.Context(), event(1, "{}")), h.Deliver(t.Context(), event(2, "{}"))

@@ -12,7 +12,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/log"
 )
 
-// file is what a log collector reads.
+// file is the file of a log collector.
 type file struct {
 	mu   sync.Mutex
 	data bytes.Buffer

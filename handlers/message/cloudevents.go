@@ -33,7 +33,7 @@ func checkSource(source string) error {
 type attribute struct{ name, value string }
 
 // attributes returns the attributes in the order of the specification, with
-// the extensions for partitioning, tracing and our aggregates behind them.
+// the extensions for partitioning, tracing and aggregates behind them.
 // An attribute must not be empty, and the SDKs reject blanks alone, so missing values
 // are left out.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md.
@@ -69,8 +69,8 @@ func attributeNames() []string {
 	}
 }
 
-// allowed replaces what the type String of CloudEvents, section 3.1, does not
-// allow: control characters, noncharacters of Unicode, and what is not UTF-8.
+// allowed replaces characters that the type String of CloudEvents, section 3.1, does
+// not allow: control characters, noncharacters of Unicode, and invalid UTF-8.
 func allowed(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

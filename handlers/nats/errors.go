@@ -36,7 +36,7 @@ var (
 	errFlushTimeout = errors.New("no answer within ack_timeout")
 )
 
-// apiCode returns the code of what JetStream has answered, 0 for any other
+// apiCode returns the code of an error of JetStream, 0 for any other
 // error.
 func apiCode(err error) jetstream.ErrorCode {
 	var js jetstream.JetStreamError
@@ -52,7 +52,7 @@ func isReply(err error) bool {
 		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, errNoStream)
 }
 
-// isContent reports whether an event is refused for what it holds.
+// isContent reports whether an event is refused for its content.
 func isContent(err error) bool {
 	var content *contentError
 	code := apiCode(err)
@@ -112,7 +112,7 @@ func (h *Handler) describe(err error) error {
 	return f
 }
 
-// harmless returns what of an error's chain is known to hold no secret.
+// harmless returns the part of an error's chain that is known to hold no secret.
 func harmless(err error) error {
 	var content *contentError
 	var js jetstream.JetStreamError

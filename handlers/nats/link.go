@@ -26,8 +26,8 @@ const (
 	// pingEvery and pingsOut find a dead connection while nothing is delivered.
 	pingEvery = 20 * time.Second
 	pingsOut  = 2
-	// maxPending is above all that can be under way at a time; what it bounds,
-	// batches bound already.
+	// maxPending is above the number of messages that can be under way: batches bound
+	// those already.
 	maxPending = 1 << 20
 )
 
@@ -186,7 +186,7 @@ func (l *link) heard(err error) {
 // server sends.
 var publishRefused = regexp.MustCompile(`(?i)permissions violation for publish to "([^"]+)"`)
 
-// refusedSubject returns the subject that a server does not let us publish to,
+// refusedSubject returns the subject that a server forbids to publish to,
 // "" for any other error.
 func refusedSubject(err error) string {
 	if !errors.Is(err, natsgo.ErrPermissionViolation) {
@@ -198,8 +198,8 @@ func refusedSubject(err error) string {
 	return ""
 }
 
-// refusal returns whether a subject was refused, and what to wait for to ask
-// again.
+// refusal returns whether a subject was refused, and a channel that is closed at the
+// next refusal.
 func (l *link) refusal(subject string) (changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,7 +213,7 @@ func (l *link) forget(subject string) {
 	delete(l.refused, subject)
 }
 
-// dialer lets a context end what the library does while it connects.
+// dialer lets a context end a connection attempt of the library.
 type dialer struct {
 	ctx     context.Context //nolint:containedctx // the library has none to pass
 	timeout time.Duration

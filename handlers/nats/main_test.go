@@ -133,7 +133,7 @@ func written(tb testing.TB, js jetstream.JetStream, stream string) (ids []int64)
 	return writtenSince(tb, js, stream, nil)
 }
 
-// writtenSince adds what has come to a stream since it was last asked.
+// writtenSince adds the messages of a stream since the last call.
 func writtenSince(tb testing.TB, js jetstream.JetStream, stream string, ids []int64) []int64 {
 	tb.Helper()
 	for _, m := range stored(tb, js, stream, len(ids)+1) {

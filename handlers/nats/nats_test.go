@@ -27,7 +27,7 @@ func TestMessage(t *testing.T) {
 	_, js := client(t, place.URL)
 	newStream(t, js, jetstream.StreamConfig{Name: place.Name, Subjects: []string{place.Name + ".>"}})
 	e := events(5)[0]
-	// What NATS minds, what is no header, and what would end one.
+	// Headers that NATS interprets, invalid names, and values that would end a header.
 	e.Headers["nats-rollup"], e.Headers["Nats-Msg-Id"], e.Headers["a b"] = "all", "x", "x"
 	e.Headers["lines"], e.Headers["content-type"] = "a\r\nb: c", "x"
 	for format, want := range map[message.Format]natsgo.Header{
@@ -61,7 +61,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestDuplicates delivers what a stream has already, and what only looks like it.
+// TestDuplicates delivers events that a stream has already, and similar ones.
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	place := testenv.NATS(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// TestReplayIsNoDuplicate: a stream drops what has an id that it knows.
+// TestReplayIsNoDuplicate: a stream drops messages with a known id.
 func TestReplayIsNoDuplicate(t *testing.T) {
 	t.Parallel()
 	e := &delivery.Event{ID: 42, Type: "a", Destination: "orders", CreatedAt: time.UnixMicro(36)}

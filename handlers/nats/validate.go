@@ -92,7 +92,7 @@ func (c Config) security() error {
 	return errors.Join(errs...)
 }
 
-// userKey wants the seed of a user. The error tells nothing of it.
+// userKey wants the seed of a user. The error shows no part of it.
 func userKey(seed string) (nkeys.KeyPair, error) {
 	kind, _, err := nkeys.DecodeSeed([]byte(seed))
 	if err != nil || kind != nkeys.PrefixByteUser {

@@ -22,7 +22,7 @@ type batch struct {
 	alone bool
 }
 
-// aggregate is what order is kept for.
+// aggregate is the unit of order.
 type aggregate struct{ kind, id string }
 
 func (h *Handler) newBatch(events []*delivery.Event) *batch {
@@ -104,7 +104,7 @@ func (b *batch) settle(i int, f *failure) {
 	b.open[i], b.failures[i] = false, f
 }
 
-// failAll fails what is still open.
+// failAll fails the open events.
 func (b *batch) failAll(f *failure) {
 	for i, open := range b.open {
 		if open {
@@ -234,7 +234,7 @@ func (b *batch) accuse(open []int, f *failure) {
 	b.alone = false
 }
 
-// answers returns what DeliverBatch returns.
+// answers returns the result of DeliverBatch.
 func (b *batch) answers() []error {
 	b.repeatBehind()
 	var errs []error

@@ -158,7 +158,7 @@ func (c *channel) closedBy(ctx context.Context, conn *connection) *failure {
 	case <-ctx.Done():
 		return ended(ctx, stageLost)
 	case <-timer.C:
-		// A publish that failed and left no trace: what was written of it is
+		// A publish that failed without a reply: how much of it was written is
 		// unknown, so the connection is not to be used again.
 		conn.abort(&failure{at: stageLost, text: "a message could not be written"})
 		return conn.lost(ctx)

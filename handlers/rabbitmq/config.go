@@ -47,7 +47,7 @@ const (
 	// defaultMaxMessageBytes is the max_message_size of RabbitMQ 3.8 to 3.13;
 	// later ones take 16 MiB.
 	defaultMaxMessageBytes = 128 << 20
-	// limitMaxMessageBytes is what no RabbitMQ can be set above.
+	// limitMaxMessageBytes is the largest setting of any RabbitMQ.
 	limitMaxMessageBytes = 512 << 20
 	defaultAppID         = "notifyd"
 	defaultName          = "notifyd"
@@ -179,7 +179,7 @@ type Binding struct {
 func (d Declare) IsZero() bool { return len(d.Exchanges)+len(d.Queues)+len(d.Bindings) == 0 }
 
 // WithDefaults returns a copy with every default filled in but that of the user. With a
-// URL, what stands in the URL is left out: see target.
+// URL, its parts are left out: see target.
 func (c Config) WithDefaults() Config {
 	c.Config = c.Config.WithDefaults()
 	if c.URL.IsZero() {

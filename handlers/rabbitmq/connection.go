@@ -14,7 +14,7 @@ const (
 	// frameMax is the frame size to ask for, the broker's default. Bodies are cut into
 	// frames; the properties of a message have to fit into one.
 	frameMax = 131072
-	// frameOverhead is what a frame with properties has besides them: header,
+	// frameOverhead is the rest of a frame with properties: header,
 	// class, weight, size, flags and end.
 	frameOverhead = 7 + 14 + 1
 	// farewell bounds the goodbye, which is a courtesy.

@@ -49,7 +49,7 @@ func (h *Handler) declare(conn *amqp.Connection) error {
 	return ch.Close()
 }
 
-// declareError names what was refused in the broker's own reply.
+// declareError names the refused declaration with the broker's reply.
 func declareError(what, name string, err error) error {
 	if reply, ok := errors.AsType[*amqp.Error](err); ok {
 		named := *reply

@@ -35,7 +35,7 @@ func TestAlarm(t *testing.T) {
 	if _, err := s.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.0000001"); err != nil {
 		t.Fatal(err)
 	}
-	// The broker tells a connection only when it publishes.
+	// The broker notifies a connection only when it publishes.
 	begin := time.Now()
 	isUnavailable(t, h.Deliver(within(t, patience), event(11)), "blocked publishers", "memory")
 	isUnavailable(t, h.Deliver(within(t, patience), event(11)), "blocked publishers", "memory")
@@ -114,7 +114,7 @@ func TestPausedBroker(t *testing.T) {
 	settled(t, "delivery after the pause", func() error { return h.Deliver(t.Context(), event(100)) })
 }
 
-// TestPausedBrokerCancelled: what hangs in the socket ends with its context.
+// TestPausedBrokerCancelled: a write that hangs ends with its context.
 func TestPausedBrokerCancelled(t *testing.T) {
 	t.Parallel()
 	s, b := pausable(t)
@@ -183,7 +183,7 @@ func TestTooLargeForTheBroker(t *testing.T) {
 	}
 }
 
-// firsts drops what comes a second time.
+// firsts drops repeated messages.
 func firsts(ids []int64) []int64 {
 	seen := make(map[int64]bool)
 	return slices.DeleteFunc(ids, func(id int64) bool {
@@ -193,7 +193,7 @@ func firsts(ids []int64) []int64 {
 	})
 }
 
-// TestOneOfManyQueues: what leads nowhere fails, and nothing else.
+// TestOneOfManyQueues: only messages that lead nowhere fail.
 func TestOneOfManyQueues(t *testing.T) {
 	t.Parallel()
 	b := broker{t, testenv.RabbitMQ(t).URL}

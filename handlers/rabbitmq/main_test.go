@@ -116,7 +116,7 @@ func (b broker) take(queue string) []amqp.Delivery {
 	}
 }
 
-// ids returns the message ids of what take returned.
+// ids returns the message ids of the result of take.
 func ids(all []amqp.Delivery) []int64 {
 	out := make([]int64, len(all))
 	for i, d := range all {

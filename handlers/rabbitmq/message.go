@@ -139,7 +139,7 @@ func (c *encoder) encode(e *delivery.Event) (*outgoing, error) {
 }
 
 // routes reports whether RabbitMQ takes a header for more keys to route a message by. It closes the
-// channel where the value is not a list, as none of ours is.
+// channel where the value is not a list, and notifyd sends no lists.
 func routes(name string) bool { return name == "CC" || name == "BCC" }
 
 func (c *encoder) render(out *outgoing, data *tmpl.Data) error {
@@ -157,7 +157,7 @@ func (c *encoder) render(out *outgoing, data *tmpl.Data) error {
 	return err
 }
 
-// render returns what parse makes of a template's result, or unset where there
+// render returns the parsed result of a template, or unset where there
 // is no template.
 func render[T any](t *tmpl.Template, data *tmpl.Data, unset T, parse func(string) (T, error)) (T, error) {
 	if t == nil {

@@ -65,7 +65,7 @@ func TestPriorityAndExpiration(t *testing.T) {
 	batch := events(1, 3)
 	batch[0].Payload = json.RawMessage(`{"urgency": 0, "ttl": "1h"}`)
 	batch[1].Payload = json.RawMessage(`{"urgency": 9, "ttl": 3600000}`)
-	batch[2].Payload = json.RawMessage(`{"urgency": 5, "ttl": "0"}`) // gone before anybody can have it
+	batch[2].Payload = json.RawMessage(`{"urgency": 5, "ttl": "0"}`) // expired before a consumer can receive it
 	if errs := h.DeliverBatch(t.Context(), batch); errs != nil {
 		t.Fatal(errs)
 	}
@@ -99,7 +99,7 @@ func TestCloudEvents(t *testing.T) {
 	}
 }
 
-// TestReadByAnotherLibrary has Python read what was sent, where it can.
+// TestReadByAnotherLibrary has Python read the messages, where it can.
 func TestReadByAnotherLibrary(t *testing.T) {
 	t.Parallel()
 	const python = "/usr/bin/python3" // the one that the distribution's packages are for

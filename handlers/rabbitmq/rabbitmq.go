@@ -97,7 +97,7 @@ func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
 // confirmations. What an error means:
 //
 //   - [delivery.Permanent]: the message cannot be built from this event, or the
-//     broker refuses it for what it is (too large, bad property).
+//     broker refuses it for its content (too large, bad property).
 //   - [delivery.Unavailable]: the broker cannot be reached, has blocked
 //     publishers, dropped the connection, did not confirm in time, has no room
 //     (nack), or forbids publishing; or nothing is bound where all events go.

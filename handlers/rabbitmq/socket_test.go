@@ -49,7 +49,7 @@ func TestSocketGathers(t *testing.T) {
 	if len(w.writes) != 1 {
 		t.Errorf("%q was written at once", w.writes)
 	}
-	flush() // takes along what others have gathered
+	flush() // also writes the bytes of other deliveries
 	write("d")
 	write(string(make([]byte, flushAt)))
 	flush()

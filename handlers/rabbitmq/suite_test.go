@@ -75,7 +75,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// fault is a way to fail and what is made of it.
+// fault is a fault and its class.
 type fault struct {
 	name   string
 	config func(c *rabbitmq.Config)

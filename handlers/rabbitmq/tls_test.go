@@ -81,7 +81,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// pki is an authority and what it has issued, as PEM files.
+// pki is an authority and its certificates, as PEM files.
 type pki struct {
 	tb  testing.TB
 	dir string

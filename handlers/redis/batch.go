@@ -14,7 +14,7 @@ type batch struct {
 	errs []error // by event
 }
 
-// run sends all groups and enters what became of them.
+// run sends all groups and records the answers.
 func (b *batch) run(ctx context.Context, l *lane, all []group) {
 	stop := context.AfterFunc(ctx, l.abort)
 	if l.cluster {
@@ -86,8 +86,8 @@ func (b *batch) runOne(ctx context.Context, l *lane, all []group) {
 	l.broken = lost != nil
 }
 
-// read enters the answers to a group. What it returns is why the answers behind
-// it cannot be read.
+// read records the answers to a group. Its error means that the answers behind it
+// cannot be read.
 func (b *batch) read(s sent) (lost error) {
 	if s.multi == nil {
 		return b.readEach(s)
@@ -133,7 +133,7 @@ func (b *batch) read(s sent) (lost error) {
 	}
 	if err != nil {
 		// The library gives up in the middle of the results where one of them is
-		// an error of certain kinds, and what it has not read would be taken for
+		// an error of certain kinds, and the unread answers would be taken for
 		// the answer to something else.
 		b.failAll(s.commands, err)
 		return err
@@ -182,7 +182,7 @@ func (b *batch) check(reply any) error {
 	return errConfused
 }
 
-// readWait enters whether enough replicas have what was added.
+// readWait records whether enough replicas have the entries.
 func (b *batch) readWait(wait *goredis.Cmd, all []group) error {
 	n, err := wait.Int()
 	if err == nil && n < b.h.cfg.WaitReplicas {

@@ -6,8 +6,8 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Check connects, authenticates and sends PING, on a connection of its own. A user
-// who may not send PING has proven as much. It implements delivery.Checker.
+// Check connects, authenticates and sends PING, on a connection of its own. A user without
+// the right to PING proves as much. It implements delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
 	l := newLane(ctx, h)
 	defer l.close()

@@ -119,7 +119,7 @@ func (c Config) Within() time.Duration {
 	return c.ConnectTimeout + c.WriteTimeout + c.ReadTimeout + c.waitTimeout()
 }
 
-// waitTimeout is what WAIT adds to the wait for answers.
+// waitTimeout is the addition of WAIT to the wait for answers.
 func (c Config) waitTimeout() time.Duration {
 	if c.WaitReplicas == 0 {
 		return 0

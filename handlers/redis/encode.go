@@ -98,7 +98,7 @@ func (e *encoder) taken(name string) bool {
 	}
 }
 
-// command is what is sent for one event.
+// command is the command for one event.
 type command struct {
 	event int // its place in the batch
 	key   string
@@ -145,9 +145,9 @@ func (e *encoder) render(ev *delivery.Event) (string, error) {
 	return key, nil
 }
 
-// fields appends the fields of an entry: what is known about the event, the
+// fields appends the fields of an entry: those about the event, the
 // event's own headers, but for those whose names are taken, and the body. A name
-// comes once, or readers who make a map of the entry would differ about it.
+// comes once, or readers that make a map of the entry would differ about it.
 func (e *encoder) fields(args []any, m message.Message, size int) ([]any, int) {
 	names := append(make([]string, 0, len(m.Headers)+1), e.body)
 	for _, h := range m.Headers {

@@ -21,7 +21,7 @@ type endpoint struct {
 	tls       *tlsconf.Config // nil: without
 }
 
-// endpoint returns what c says, and the mistakes in it, joined.
+// endpoint returns the endpoint of c, and the mistakes in it, joined.
 func (c Config) endpoint() (endpoint, error) {
 	e := endpoint{username: c.Username, password: c.Password, database: c.Database, tls: c.TLS}
 	switch {
@@ -50,7 +50,7 @@ func (c Config) endpoint() (endpoint, error) {
 	return e, errors.Join(errs...)
 }
 
-// readURL fills in what the URL says. No error repeats the URL.
+// readURL fills in the parts of the URL. No error repeats the URL.
 func (e *endpoint) readURL(c Config) error {
 	const want = "redis://user:password@host:6379/0" //nolint:gosec // an example, and no credentials
 	u, err := url.Parse(c.URL.Reveal())

@@ -20,7 +20,7 @@ import (
 var (
 	// errReplicas says that only the primary has the events.
 	errReplicas = errors.New("not enough replicas have it")
-	// errConfused says that an answer is not what was asked for.
+	// errConfused says that an answer does not fit its command.
 	errConfused = errors.New("the server gave an answer that does not fit the question")
 )
 
@@ -46,7 +46,7 @@ func code(err error) string {
 	return word
 }
 
-// scope is what an error can be about.
+// scope is the possible subject of an error.
 type scope struct {
 	// own: the key or channel was made of the event, so that a fault of it is
 	// this event's alone.
@@ -96,13 +96,13 @@ func isTooLarge(err error) bool {
 		strings.Contains(err.Error(), "Elements are too large to be stored")
 }
 
-// answer makes what DeliverBatch returns of what has happened.
+// answer returns the error of DeliverBatch for a failure.
 func (h *Handler) answer(ctx context.Context, err error, events int) error {
 	decided := isReply(err) || isContent(err) || errors.Is(err, errReplicas) || errors.Is(err, errNoSubscribers)
 	if ctx.Err() != nil && !decided {
 		return fmt.Errorf("redis: %w", context.Cause(ctx))
 	}
-	// The class is asked of what Redis has said, and its text is then cleaned.
+	// The class comes from the error of Redis, whose text is then cleaned.
 	class := classify(err, scope{own: h.encoder.fixed == "", alone: events == 1})
 	clean := h.describe(err)
 	switch {
@@ -136,7 +136,7 @@ func (h *Handler) describe(err error) error {
 	return f
 }
 
-// harmless returns what of an error's chain is known to hold no secret.
+// harmless returns the part of an error's chain that is known to hold no secret.
 func harmless(err error) error {
 	var content *contentError
 	var reply goredis.Error
@@ -193,7 +193,7 @@ func (h *Handler) cure(err error) string {
 func (*Handler) replyCure(code string, err error) string {
 	switch code {
 	case "ERR":
-		// Redis says so to a client that sends a lot without authentication.
+		// The answer to a client that sends a lot without authentication.
 		if strings.Contains(err.Error(), "unauthenticated") {
 			return " (set password)"
 		}

@@ -154,7 +154,7 @@ func TestClusterDown(t *testing.T) {
 	}
 }
 
-// TestSaidByAFake has what a real server says only in passing.
+// TestSaidByAFake: errors that a real server returns only in passing.
 func TestSaidByAFake(t *testing.T) {
 	t.Parallel()
 	for said, c := range map[string]struct{ class, text string }{

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv("NOTIFYD_TEST_REDIS_LOG") == "" {
-		logging.Disable() // it is about what the tests provoke
+		logging.Disable() // it reports faults that the tests provoke
 	}
 	testenv.Main(m)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/notifyd/notifyd/handlers/message"
 )
 
-// Preview returns what is added or published for e: the key, the fields of the
+// Preview returns the entry or message for e: the key, the fields of the
 // entry, and the body.
 func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	c, err := h.encoder.command(0, e)

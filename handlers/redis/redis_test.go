@@ -243,7 +243,7 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// awaitTrue waits for what a server does and does not announce.
+// awaitTrue waits for an unannounced change of a server.
 func awaitTrue(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

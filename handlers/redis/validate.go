@@ -50,7 +50,7 @@ func (c Config) where() error {
 	return errors.Join(errs...)
 }
 
-// form checks what is sent, and where to.
+// form checks the form of an event, and its stream or channel.
 func (c Config) form() error {
 	var errs []error
 	wrong := func(path, format string, args ...any) { errs = append(errs, field.Errorf(path, format, args...)) }

@@ -81,7 +81,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestAnswers: what is not a word of Slack's.
+// TestAnswers: answers without a code of Slack.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -126,7 +126,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestDetails: what Slack says beside the word is for the operator.
+// TestDetails: details beside the code are for the operator.
 func TestDetails(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -43,7 +43,7 @@ func event(payload string) *delivery.Event {
 	}
 }
 
-// reply is what the server says instead of posting.
+// reply is the server's answer in place of posting.
 type reply struct {
 	status int // 0 is 200
 	header map[string]string
@@ -54,7 +54,7 @@ type reply struct {
 type server struct {
 	*httptest.Server
 	mu       sync.Mutex
-	requests []map[string]any // what was asked for, in the order of arrival
+	requests []map[string]any // in the order of arrival
 	ids      []int64          // of the messages that were posted
 	reply    *reply
 }
@@ -127,7 +127,7 @@ func (s *server) answered(w http.ResponseWriter, asked map[string]any, id string
 	return true
 }
 
-// says has the server answer r; nil is what Slack does.
+// says makes the server answer r; nil is Slack's own answer.
 func (s *server) says(r *reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func testContext(tb testing.TB) context.Context {
 	return ctx
 }
 
-// class says in a word what the dispatcher makes of err.
+// class names the dispatcher's class of err.
 func class(err error) string {
 	switch {
 	case err == nil:

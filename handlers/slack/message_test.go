@@ -109,7 +109,7 @@ func TestSlacktest(t *testing.T) {
 	}
 }
 
-// TestBadEvents: what cannot be a message is never sent.
+// TestBadEvents: an event that cannot be a message is never sent.
 func TestBadEvents(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

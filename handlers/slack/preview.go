@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Preview returns the message for e: channel, who it is from, text and blocks.
+// Preview returns the message for e: channel, sender, text and blocks.
 func (h *Handler) Preview(e *delivery.Event) (string, error) {
 	m, err := h.templates.build(e)
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 )
 
 // DefaultLane is how a relay best calls the handler: one batch at a time keeps the order,
-// which is what FIFO queues are for.
+// the purpose of FIFO queues.
 func DefaultLane() delivery.Lane {
 	return delivery.Lane{Concurrency: 1, Timeout: time.Minute}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/notifyd/notifyd/internal/testenv"
 )
 
-// TestMessage compares what arrives with the event.
+// TestMessage compares the message with the event.
 func TestMessage(t *testing.T) {
 	t.Parallel()
 	endpoint := testenv.SQS(t)

@@ -34,7 +34,7 @@ const (
 	// attributeMore holds a JSON object with the headers that have no attribute
 	// of their own.
 	attributeMore = "notifyd-headers"
-	// stringType is the data type of all our attributes. It counts for the size.
+	// stringType is the data type of all attributes. It counts for the size.
 	stringType = "String"
 )
 

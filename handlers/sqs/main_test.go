@@ -87,7 +87,7 @@ func testContext(tb testing.TB) context.Context {
 	return ctx
 }
 
-// class says in a word what the dispatcher makes of err.
+// class names the dispatcher's class of err.
 func class(err error) string {
 	switch {
 	case err == nil:
@@ -154,7 +154,7 @@ func newQueue(tb testing.TB, endpoint, suffix string, attributes map[string]stri
 	return q
 }
 
-// messages takes what is in the queue, and returns all that ever was.
+// messages empties the queue, and returns all messages so far.
 func (q *queue) messages(tb testing.TB) []types.Message {
 	tb.Helper()
 	q.mu.Lock()
@@ -195,7 +195,7 @@ func (q *queue) ids(tb testing.TB) []int64 {
 	return ids
 }
 
-// sent is what the fake is asked for, as far as tests look at it.
+// sent is a request to the fake, as far as tests check it.
 type sent struct {
 	operation string
 	Entries   []struct{ ID, MessageBody, MessageGroupID, MessageDeduplicationID string }

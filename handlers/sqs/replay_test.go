@@ -7,7 +7,7 @@ import (
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// TestReplayIsNoDuplicate: a FIFO queue drops what has an id that it knows.
+// TestReplayIsNoDuplicate: a FIFO queue drops messages with a known id.
 func TestReplayIsNoDuplicate(t *testing.T) {
 	t.Parallel()
 	enc, err := newEncoder(Config{Queue: "orders.fifo"})

@@ -68,7 +68,7 @@ func Load(c *Config, baseDir string) (*tls.Config, error) {
 
 // Load reads the files, relative to baseDir, and returns a configuration for
 // TLS 1.2 and newer. The mistakes are joined, each a field.Error, and hold
-// nothing of what the files contain.
+// no content of the files.
 func (c Config) Load(baseDir string) (*tls.Config, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

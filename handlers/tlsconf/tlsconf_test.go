@@ -90,7 +90,7 @@ func files(t *testing.T, all map[string][]byte) string {
 	return dir
 }
 
-// handshake lets a client with ours meet a server, and returns what both say.
+// handshake connects a client with the configuration to a server, and returns the errors of both.
 func handshake(t *testing.T, ours, theirs *tls.Config) (client, server error) {
 	t.Helper()
 	// Not net.Pipe: without a buffer, two alerts that meet wait for each other.

@@ -41,7 +41,7 @@ func (h *Handler) checked() *url.URL {
 	return &url.URL{Scheme: h.target.scheme, Host: h.target.host}
 }
 
-// via returns what a request to u connects to: u, or the proxy on the way there.
+// via returns the URL that a request to u connects to: u, or the proxy on the way.
 func (h *Handler) via(u *url.URL) (*url.URL, error) {
 	if h.transport.Proxy == nil {
 		return u, nil

@@ -32,7 +32,7 @@ const (
 	// for two lost packets.
 	defaultConnectTimeout = 5 * time.Second
 	defaultTLSTimeout     = 5 * time.Second
-	// defaultResponseTimeout is what receivers are commonly given.
+	// defaultResponseTimeout is a common timeout for receivers.
 	defaultResponseTimeout = 15 * time.Second
 	defaultIDPrefix        = "notifyd"
 	defaultContentType     = "application/json"

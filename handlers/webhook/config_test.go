@@ -62,10 +62,10 @@ func TestValidConfigs(t *testing.T) {
 	}
 }
 
-// marker stands for what may be a secret.
+// marker stands for a possible secret.
 var marker = "marker" + strings.Repeat("x", 20)
 
-// mistakes are what each change leads to.
+// mistakes are the mistakes after each change.
 var mistakes = map[string]func(*Config){
 	"url: missing: write where to send to":        func(c *Config) { c.URL = "" },
 	"url: must be a URL such as":                  func(c *Config) { c.URL = "example.com/" + marker },

@@ -66,7 +66,7 @@ func awaitEnd(r *bufio.Reader) { _, _ = io.Copy(io.Discard, r) }
 
 const noContent = "HTTP/1.1 204 No Content\r\n\r\n"
 
-// wireFaults are what a server can do once it has a request.
+// wireFaults are the faults of a server that has a request.
 var wireFaults = map[string]struct {
 	serve      func(c net.Conn, r *bufio.Reader) // after the request
 	cfg        Config
@@ -264,7 +264,7 @@ func TestFaultsOfTheWay(t *testing.T) {
 		t.Parallel()
 		err := deliver(t, Config{URL: "https://shop.example.com" + query, ProxyURL: secretOf("http://me:marker-token@" + closed)}, event(ada))
 		checkVerdict(t, err, "unavailable", "connecting: proxyconnect tcp: dial tcp "+closed)
-		// The proxy is ours, also where the event chose the host.
+		// The proxy is the destination's, also where the event chose the host.
 		err = deliver(t, Config{
 			URL: "{{ .Payload.u }}", DynamicHost: true, Addresses: AddressesAny, ProxyURL: secretOf("http://me:marker-token@" + closed),
 		}, event(`{"u":"https://shop.example.com/"}`))

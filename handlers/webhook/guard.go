@@ -20,7 +20,7 @@ type guard struct {
 func newGuard(allowed []netip.Prefix) *guard {
 	g := &guard{allowed: allowed}
 	for _, s := range []string{
-		// What the IANA registries of special-purpose addresses do not call
+		// Ranges that the IANA registries of special-purpose addresses do not call
 		// globally reachable, multicast, and the future use of class E.
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 		"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",

@@ -48,7 +48,7 @@ type received struct {
 	body []byte
 }
 
-// receiver is a real HTTP server that remembers what it got.
+// receiver is a real HTTP server that remembers its requests.
 type receiver struct {
 	answer http.HandlerFunc // nil: 204; it is called once the request is recorded
 	cert   *tls.Certificate // nil for plain HTTP
@@ -192,7 +192,7 @@ func deliver(tb testing.TB, cfg Config, e *delivery.Event) error {
 	return newHandler(tb, cfg).Deliver(testContext(tb), e)
 }
 
-// verdictOn names what the dispatcher would make of err.
+// verdictOn names the dispatcher's class of err.
 func verdictOn(err error) string {
 	var after interface{ RetryAfter() time.Duration }
 	switch {
@@ -227,5 +227,5 @@ func statusOf(code int, body string, headers ...string) http.HandlerFunc {
 
 func secretOf(s string) secret.String { return secret.New(s) }
 
-// quiet is where servers write what they think of their clients.
+// quiet swallows the logs of servers.
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

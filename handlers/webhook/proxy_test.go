@@ -98,7 +98,7 @@ func TestProxy(t *testing.T) {
 	if got := fmt.Sprint(asked()); got != "[CONNECT example.com:443 POST shop.invalid]" {
 		t.Errorf("the proxy was asked for %s", got)
 	}
-	// Its refusal is of us, whoever chose the host.
+	// The proxy refuses notifyd, whether or not the event chose the host.
 	for _, dynamic := range []bool{false, true} {
 		for _, url := range []string{"https://example.com/hook", "http://shop.invalid/hook"} {
 			checkVerdict(t, through("me:marker-token-of-old@", url, dynamic), "unavailable", "407 Proxy Authentication Required")

@@ -99,7 +99,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestHeadersOfEvents: an event may carry what it likes; some of it stays behind.
+// TestHeadersOfEvents: an event may carry any headers; some are left out.
 func TestHeadersOfEvents(t *testing.T) {
 	t.Parallel()
 	r := startReceiver(t, nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/tmpl"
 )
 
-// maxURL is what any server takes (RFC 9110, 4.1, asks for 8000 octets).
+// maxURL is the length that any server takes (RFC 9110, 4.1, asks for 8000 octets).
 const maxURL = 8000
 
 // target is the URL of requests.

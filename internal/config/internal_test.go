@@ -91,7 +91,7 @@ func TestRedactConnection(t *testing.T) {
 	}
 }
 
-// TestRedactText: what looks like a secret in the text of a file is hidden, and nothing
+// TestRedactText: an apparent secret in the text of a file is hidden, and nothing
 // else, because the text has to be accepted as input again.
 func TestRedactText(t *testing.T) {
 	t.Parallel()

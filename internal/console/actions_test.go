@@ -69,7 +69,7 @@ func TestReplayIsStopped(t *testing.T) {
 	if a := s.post(location, Path+"dead/replays/stop", url.Values{"id": {begun.ID}}); a.code != http.StatusSeeOther {
 		t.Errorf("stop: %d\n%s", a.code, a.body)
 	}
-	if page := s.get(location); !strings.Contains(page, "1 of 5 replayed for mail") || !strings.Contains(page, "Stopped: the letters") {
+	if page := s.get(location); !strings.Contains(page, "1 of 5 replayed for mail") || !strings.Contains(page, "Stopped: the remaining letters") {
 		t.Errorf("the page does not say so:\n%s", page)
 	}
 }
@@ -158,7 +158,7 @@ func TestHiddenPayloadsAreNotEdited(t *testing.T) {
 	}
 }
 
-// TestChartsFillWithoutViewers: the backlog is sampled while nobody looks.
+// TestChartsFillWithoutViewers: the backlog is sampled without viewers.
 func TestChartsFillWithoutViewers(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)

@@ -42,7 +42,7 @@ func openTab(t *testing.T) *tab {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
 		chromedp.WSURLReadTimeout(patience), chromedp.Flag("disable-gpu", true))
 	if os.Getuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // Chromium has no sandbox for root; it loads nothing but our pages
+		options = append(options, chromedp.NoSandbox) // Chromium has no sandbox for root; it loads the console's pages only
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 6*patience) // of all pages
 	t.Cleanup(cancel)

@@ -211,7 +211,7 @@ func parseID(text string) (int64, error) {
 	return id, nil
 }
 
-// checkText refuses what PostgreSQL cannot hold.
+// checkText refuses text that PostgreSQL cannot hold.
 func checkText(text string) error {
 	switch {
 	case len(text) > maxText:

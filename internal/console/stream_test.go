@@ -112,7 +112,7 @@ func TestStreamPages(t *testing.T) {
 	}
 }
 
-// awaitReading waits until the console has read what the tables say now.
+// awaitReading waits until the console has read the current tables.
 func (s *site) awaitReading() {
 	s.Helper()
 	deadline, now := time.After(patience), time.Now()

@@ -16,7 +16,7 @@ type Destination struct {
 	// Check connects as a delivery does and sends nothing; nil where the type has no
 	// connection.
 	Check func(ctx context.Context) error
-	// Describe returns what Check tests and what it does not; nil where that is not known. See
+	// Describe returns the parts that Check tests and those that it does not; nil if unknown. See
 	// delivery.CheckDescriber.
 	Describe func() (tested, untested string)
 	// MaxBytes is the limit of a message, in bytes; 0 for no limit.

@@ -2,7 +2,7 @@ package doctor
 
 import "context"
 
-// deliveryTroubles are illnesses of deliveries: what waits says more of a destination than its check.
+// deliveryTroubles are faults of deliveries: waiting events show more of a destination than its check.
 func deliveryTroubles() map[string]illness {
 	return map[string]illness{
 		"unconfigured": {func(p *patient, o *Options) {

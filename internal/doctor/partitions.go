@@ -11,7 +11,7 @@ import (
 
 const migrateDaily = "notifyd migrate --partitions daily"
 
-// checkPartitions checks whether the table is what relays expect, and whether its
+// checkPartitions checks whether the table fits the configuration, and whether its
 // partitions are maintained.
 func checkPartitions(ctx context.Context, e *exam) (string, []Finding, error) {
 	partitioned, err := outboxsql.Partitioned(ctx, e.conn, e.Schema)

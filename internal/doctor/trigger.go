@@ -171,7 +171,7 @@ func (e *exam) backlog(ctx context.Context) (observe.Backlog, error) {
 	return store.ReadBacklog(ctx, e.conn, store.BacklogOptions{Schema: e.Schema, Route: e.Route})
 }
 
-// checkBacklog reads what waits, for the checks that follow.
+// checkBacklog reads the backlog, for the checks that follow.
 func checkBacklog(ctx context.Context, e *exam) (_ string, _ []Finding, err error) {
 	if e.waits, err = e.backlog(ctx); err != nil {
 		return "", nil, err

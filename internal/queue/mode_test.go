@@ -37,6 +37,6 @@ func TestModeIsHeld(t *testing.T) {
 		}
 	}
 	if len(refused) != 2 || !errors.Is(refused[0], outboxsql.ErrMode) {
-		t.Errorf("told %v", refused)
+		t.Errorf("refused %v", refused)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/notifyd/notifyd/internal/admin"
 )
 
-// TestStatusOfARelayThatHangs: what it says is shown, also where its figures do not come.
+// TestStatusOfARelayThatHangs: its hangs are shown, also without its figures.
 func TestStatusOfARelayThatHangs(t *testing.T) {
 	t.Parallel()
 	for name, figures := range map[string]http.HandlerFunc{

@@ -11,7 +11,7 @@ const (
 	firstReconnect = 20 * time.Millisecond
 	// longestReconnect bounds how long the return of a database goes unnoticed.
 	longestReconnect = 2 * time.Second
-	// firstRefusal is short: a deadlock, or a lock that somebody held for too long, is over by then.
+	// firstRefusal is short: a deadlock, or a lock that a session held for too long, is over by then.
 	firstRefusal = 100 * time.Millisecond
 	// longestRefusal bounds how long it goes unnoticed that the database accepts again what it has
 	// refused.

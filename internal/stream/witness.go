@@ -31,8 +31,8 @@ var errNoSequence = errors.New("outbox_events.id has no sequence of its own")
 // nextval takes ROW EXCLUSIVE on the sequence before it draws, for the top-level transaction, which
 // keeps it to its end: over ROLLBACK TO and PREPARE TRANSACTION, for COPY, for each partition, and
 // for an id that was drawn and is not inserted yet. No part of the relay ever takes that lock. Each
-// look finds the sequence again, because a replaced one has no holders. If there are no holders,
-// one row says so.
+// look finds the sequence again, because a replaced one has no holders. Without holders
+// there is one row, without a transaction.
 const sqlLook = `SELECT s.oid::bigint, pg_postmaster_start_time(), l.virtualtransaction, l.pid
 FROM (SELECT to_regclass(%s)::oid AS oid) AS s
 LEFT JOIN pg_locks AS l ON l.locktype = 'relation' AND l.relation = s.oid AND l.mode = 'RowExclusiveLock' AND l.granted

@@ -314,7 +314,7 @@ func TestLooksAreShared(t *testing.T) {
 	if err != nil || second == first || second.began <= first.ended || second.ended <= second.began {
 		t.Errorf("%+v and then %+v: %v", first, second, err)
 	}
-	w.one <- struct{}{} // somebody looks
+	w.one <- struct{}{} // another look begins
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := w.Look(ctx, conn); !errors.Is(err, context.Canceled) {

@@ -104,7 +104,7 @@ const bufferSize = 32 << 10
 // requests passes the client's bytes on.
 func (c *pair) requests() {
 	buf := make([]byte, bufferSize)
-	var seen []byte // the end of what was sent, as far as a match may begin in it
+	var seen []byte // the last bytes sent, as far as a match may begin in them
 	for {
 		n, err := c.client.Read(buf)
 		if n > 0 {
@@ -123,7 +123,7 @@ func (c *pair) requests() {
 	}
 }
 
-// look mutes the connection if what is being sent completes a match. It does so
+// look mutes the connection if the bytes being sent complete a match. It does so
 // before the server can know, and so before it can answer.
 func (c *pair) look(seen, chunk []byte) []byte {
 	p := c.proxy

@@ -250,7 +250,7 @@ func TestMuteTakesEffectAtOnce(t *testing.T) {
 	for range 200 {
 		c.say("x")
 		p.Mute()
-		// What has passed is here at once.
+		// Bytes that have passed are here at once.
 		if !c.here() && c.soon() {
 			t.Fatal("an answer came after Mute had returned")
 		}
@@ -372,7 +372,7 @@ func TestRefuse(t *testing.T) {
 		if conn, err := net.Dial("tcp", p.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("got %v, %v", conn, err)
 		}
-		c.say("b") // who is connected stays so
+		c.say("b") // current connections stay
 		c.hear("B")
 		p.Heal()
 		n := dial(t, p)

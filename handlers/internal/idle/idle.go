@@ -1,4 +1,4 @@
-// Package idle keeps connections, and what is made of them, for those who need one next.
+// Package idle keeps idle connections, or clients on top of them, for their next user.
 package idle
 
 import "sync"

@@ -13,7 +13,7 @@ const MaxReply = 300
 // Error is an error with nothing in it that must not be seen.
 type Error struct {
 	Text  string // one line
-	Cause error  // what may be asked with errors.Is and As, nil if it could hold a secret
+	Cause error  // for errors.Is and As, nil if it could hold a secret
 }
 
 // Error returns the line.
@@ -23,8 +23,8 @@ func (e *Error) Error() string { return e.Text }
 // the event.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Of makes one line of a text: white space and what a terminal would understand become
-// single spaces, and what is longer than limit bytes is cut, with dots in its place.
+// Of makes one line of a text: white space and control characters become single
+// spaces, and text beyond limit bytes is cut, with dots in its place.
 func Of(text string, limit int) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if cut := Cut(text, limit); len(cut) < len(text) {
@@ -41,8 +41,8 @@ func Cut(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "")
 }
 
-// Reply makes fit for an error what a server, or the HTTP client, has said: one line, not
-// too long, and without what secrets replaces.
+// Reply makes the text of a server, or of the HTTP client, fit for an error: one short
+// line, without the texts that secrets replaces.
 func Reply(text string, secrets *strings.Replacer) string {
 	text = secrets.Replace(text)
 	if strings.Contains(text, "proxy address") {
