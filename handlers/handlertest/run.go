@@ -87,7 +87,7 @@ const (
 	closeUnderway   = "closing while deliveries run"
 	deliverAfter    = "delivering after closing fails"
 	goroutinesEnd   = "goroutines end"
-	secretsUntold   = "no secret is shown"
+	secretsUntold   = "secrets stay hidden"
 	casePrefix      = "case: "
 	noCases         = "cases"
 )
