@@ -36,7 +36,7 @@ const (
 const startAuto = "auto"
 
 // errStart says what a start is.
-var errStart = errors.New(`want auto, beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z`)
+var errStart = errors.New(`want beginning, now, the id of an event, or a time such as 2026-11-01T00:00:00Z`)
 
 // ParseStart reads "beginning", "now", an id of 1 or more, or a time of RFC 3339. "auto" and an empty text
 // are the zero value.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
 	"pgregory.net/rapid"
 )
 
@@ -203,7 +204,7 @@ func TestStartOfNothing(t *testing.T) {
 	}
 	l.exec(insert)
 	l.exec(`DELETE FROM outbox_events`)
-	if id, err := FirstSince(t.Context(), l.conn, time.Now()); id != 2 || err != nil {
+	if id, err := store.FirstSince(t.Context(), l.conn, time.Now()); id != 2 || err != nil {
 		t.Errorf("the next event will be %d; %v", id, err)
 	}
 }
