@@ -91,14 +91,6 @@ func (d *db) in(f func(tx pgx.Tx) error) {
 	}
 }
 
-func (d *db) exec(sql string, args ...any) {
-	d.Helper()
-	d.in(func(tx pgx.Tx) error {
-		_, err := tx.Exec(d.Context(), sql, args...)
-		return err
-	})
-}
-
 // insert writes n events of a type, one aggregate for each three, and returns their ids.
 func (d *db) insert(eventType string, n int) (ids []int64) {
 	d.Helper()

@@ -75,7 +75,7 @@ func (s *Store) Seek(ctx context.Context, destination, to string, a Action) (m M
 		if err := move(ctx, tx, destination, m.To); err != nil {
 			return err
 		}
-		return s.record(ctx, tx, a, "seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To})
+		return s.record(ctx, tx, a, deed{"seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To}})
 	})
 	return m, err
 }
@@ -229,7 +229,7 @@ func (s *Store) Forget(ctx context.Context, destination string, a Action) (f For
 					return err
 				}
 			}
-			return s.record(ctx, tx, a, "forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries})
+			return s.record(ctx, tx, a, deed{"forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries}})
 		})
 		if err != nil {
 			return f, err
@@ -255,17 +255,23 @@ func (s *Store) forgettable(ctx context.Context, tx pgx.Tx, destination string) 
 	return head, nil
 }
 
+// deed is an action on a position, as the audit has it.
+type deed struct {
+	action, destination string
+	details             map[string]any
+}
+
 // record writes the audit, and makes the relays look at their units.
-func (s *Store) record(ctx context.Context, tx pgx.Tx, a Action, action, destination string, details map[string]any) error {
+func (s *Store) record(ctx context.Context, tx pgx.Tx, a Action, what deed) error {
 	if a.Reason != "" {
-		details["reason"] = a.Reason
+		what.details["reason"] = a.Reason
 	}
-	text, err := json.Marshal(details)
+	text, err := json.Marshal(what.details)
 	if err != nil {
 		return err
 	}
 	_, err = tx.Exec(ctx, `INSERT INTO outbox_audit (actor, action, destination, details) VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4::text::jsonb)`,
-		a.Actor, action, destination, string(text))
+		a.Actor, what.action, what.destination, string(text))
 	if err != nil {
 		return err
 	}

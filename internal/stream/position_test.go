@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
-	"pgregory.net/rapid"
 )
 
 // newStream is a log that is a stream.

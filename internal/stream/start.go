@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/notifyd/notifyd/internal/engine"
 	"github.com/notifyd/notifyd/internal/store"
 )
@@ -93,7 +94,7 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 }
 
 // startOf returns where a destination begins that has no position.
-func startOf(w *Wanted, first bool) engine.Start { //nolint:revive // whether it is among the first
+func startOf(w *Wanted, first bool) engine.Start {
 	switch {
 	case w.Start.Kind != engine.StartDefault:
 		return w.Start
