@@ -59,7 +59,7 @@ func (r *Relay) claimQueue() {
 func (r *Relay) readStream() {
 	r.keeper = store.NewKeeper(r.connector, store.KeeperOptions{Owner: r.owner, Program: r.settings.program, Mode: outboxsql.ModeStream, Refused: r.refuse})
 	o := stream.Options{
-		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Watch: r.pulse, Log: r.log,
+		Limits: r.settings.limits, Dispatcher: r.dispatcher, Connector: r.connector, Owner: r.owner, Starts: r.starts, Watch: r.pulse, Log: r.log,
 	}
 	if r.bell != nil {
 		o.Bell = r.bell

@@ -42,8 +42,8 @@ var ErrShutdownIncomplete = dispatch.ErrShutdownIncomplete
 var ErrRunTwice = errors.New("a relay can run once: make a new one")
 
 // ErrNeedsStream is returned by Run if a destination requires a feature of streams and the table is
-// a queue: order, or holding back the events after a dead letter.
-var ErrNeedsStream = errors.New("only a stream keeps order: run `notifyd migrate --mode stream`, or do without")
+// a queue: order, holding back the events after a dead letter, or a start in the past.
+var ErrNeedsStream = errors.New("only a stream has that: run `notifyd migrate --mode stream`, or do without")
 
 // Relay delivers the events of one outbox table. Create it with [New], register handlers, then call
 // Run.
@@ -62,7 +62,8 @@ type Relay struct {
 	log        *slog.Logger
 
 	middleware []Middleware
-	ordered    []string      // destinations that need a stream
+	needy      []string // what needs a stream, by destination
+	starts     map[string]engine.Start
 	owner      int64         // the number that identifies this relay
 	listens    chan struct{} // closed after the first LISTEN, or when LISTEN cannot succeed
 	ready      chan struct{}
@@ -100,6 +101,7 @@ func New(pool *pgxpool.Pool, options ...Option) (*Relay, error) {
 		ready:     make(chan struct{}),
 		refused:   make(chan error, 1),
 		owner:     store.NewOwner(),
+		starts:    make(map[string]engine.Start),
 		pulse:     engine.NewWatch(s.tick),
 	}
 	r.listening = r.connector
@@ -200,8 +202,11 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 	for _, option := range options {
 		option(&hs)
 	}
+	start, err := engine.ParseStart(hs.start)
+	if err != nil {
+		return fmt.Errorf("notifyd: %w %q: start %q: %w", ErrDestination, name, hs.start, err)
+	}
 	if h != nil {
-		var err error
 		if h, err = delivery.Chain(h, append(slices.Clone(r.middleware), hs.middleware...)...); err != nil {
 			return fmt.Errorf("notifyd: %w %q: %w", ErrDestination, name, err)
 		}
@@ -210,7 +215,11 @@ func (r *Relay) Destination(name string, h Handler, options ...HandleOption) err
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	if hs.ordered || hs.lane.BlockOnDead {
-		r.ordered = append(r.ordered, name)
+		r.needy = append(r.needy, name+": order")
+	}
+	if start.Kind != engine.StartDefault {
+		r.needy = append(r.needy, name+": a start")
+		r.starts[name] = start
 	}
 	return nil
 }

@@ -168,7 +168,8 @@ type HandleOption func(*handleSettings)
 type handleSettings struct {
 	lane       dispatch.LaneConfig
 	middleware []Middleware
-	ordered    bool // Ordered was given
+	ordered    bool   // Ordered was given
+	start      string // of WithStart
 }
 
 // WithLane sets concurrency, batch size and timeout as the package of a handler suggests
@@ -219,6 +220,14 @@ func WithLongestPause(d time.Duration) HandleOption {
 // until that is replayed and delivered, or discarded; by default they go on
 // without it. Run refuses a table that is a queue: the error wraps [ErrNeedsStream].
 func WithBlockOnDead() HandleOption { return func(h *handleSettings) { h.lane.BlockOnDead = true } }
+
+// WithStart says where a destination begins that a stream does not know yet: "beginning", with the first
+// event that is kept, or where the former queue ended; "now", with what is written from then on; the id of
+// an event; or a time of RFC 3339, with the first event written then or later. By default, "auto", the first
+// destinations of a table begin at the beginning, and later ones now. It counts once: from then on the
+// destination has a position, which `notifyd positions seek` moves. Run refuses a table that is a queue:
+// the error wraps [ErrNeedsStream].
+func WithStart(from string) HandleOption { return func(h *handleSettings) { h.start = from } }
 
 // WithPriority sets how urgent the destination is, from -100 to 100; 0 by default. While
 // there is a backlog, the events of a destination of higher priority are looked for

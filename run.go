@@ -78,9 +78,9 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 		r.readStream()
 		return r.missDestinations(ctx)
 	}
-	if len(r.ordered) > 0 {
-		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want order (%s): %w",
-			r.settings.schema, strings.Join(r.ordered, ", "), ErrNeedsStream)
+	if len(r.needy) > 0 {
+		return fmt.Errorf("outbox_events of schema %q is a queue, and destinations want more (%s): %w",
+			r.settings.schema, strings.Join(r.needy, ", "), ErrNeedsStream)
 	}
 	if r.queue == nil {
 		r.claimQueue()

@@ -66,11 +66,11 @@ CREATE TABLE IF NOT EXISTS outbox_audit (
 CREATE INDEX IF NOT EXISTS outbox_audit_event ON outbox_audit (event_id, id);
 
 COMMENT ON TABLE outbox_audit IS
-    'What people did to events: replay, discard, edit. notifyd never deletes from it; delete old rows as you like.';
+    'What people did: replay, discard, edit and retry of events, seek and forget of positions. notifyd never deletes from it; delete old rows as you like.';
 COMMENT ON COLUMN outbox_audit.id IS 'Order of the entries.';
 COMMENT ON COLUMN outbox_audit.at IS 'When it was done.';
 COMMENT ON COLUMN outbox_audit.event_id IS 'outbox_events.id, also of an event that is gone. NULL: not about one event.';
-COMMENT ON COLUMN outbox_audit.action IS 'replay, discard or edit.';
+COMMENT ON COLUMN outbox_audit.action IS 'replay, discard, edit, retry, seek or forget.';
 COMMENT ON COLUMN outbox_audit.actor IS 'Who did it, unverified: user and host, or the value of --actor.';
 COMMENT ON COLUMN outbox_audit.database_user IS 'Role of the database session.';
 COMMENT ON COLUMN outbox_audit.destination IS 'Which delivery of the event. NULL: the event itself.';

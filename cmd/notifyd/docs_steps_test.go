@@ -158,6 +158,7 @@ func players() map[string]player {
 		"docs/performance.md":       {"bench", "TestPerformancePage"},
 		"docs/quickstart.md":        {"cmd/notifyd", "TestQuickstart"},
 		"docs/reload.md":            {"cmd/notifyd", "TestReloadPage"},
+		"docs/streams.md":           {"cmd/notifyd", "TestStreamsPage"},
 		"docs/retention.md":         {"cmd/notifyd", "TestRetentionPage"},
 		"docs/runbook.md":           {"cmd/notifyd", "TestRunbookPage"},
 		"docs/status-and-doctor.md": {"cmd/notifyd", "TestStatusAndDoctorPage"},

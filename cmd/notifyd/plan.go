@@ -219,7 +219,7 @@ func checkTable(ctx context.Context, conn *pgx.Conn, c *config.Config) error {
 		return err
 	}
 	if state.Mode == outboxsql.ModeQueue {
-		return fmt.Errorf("outbox_events of schema %q is a queue, and that cannot keep %s: %w",
+		return fmt.Errorf("outbox_events of schema %q is a queue, and cannot have %s: %w",
 			c.Database.Schema, strings.Join(settings, ", "), notifyd.ErrNeedsStream)
 	}
 	return nil

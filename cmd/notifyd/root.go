@@ -76,6 +76,7 @@ func newRootCmd(a *app) *cobra.Command {
 		newReloadCmd(a),
 		newPublishCmd(a),
 		newEventsCmd(a),
+		newPositionsCmd(a),
 		newDLQCmd(a),
 		newCheckConfigCmd(a),
 		newPlanCmd(a),

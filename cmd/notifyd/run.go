@@ -152,6 +152,9 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 	if l.OnDead == config.OnDeadBlock {
 		options = append(options, notifyd.WithBlockOnDead())
 	}
+	if l.StartFrom != config.StartAuto {
+		options = append(options, notifyd.WithStart(l.StartFrom))
+	}
 	return options
 }
 

@@ -138,6 +138,7 @@ type Lane struct {
 	Priority    int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the relay looks for events of destinations of higher priority first."`
 	Order       string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after its predecessors; only a stream can. none gives up order: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
 	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"Fate of the later events of an aggregate behind a dead letter: continue, or block, which holds them back until it is replayed or discarded, and which only a stream can do."`
+	StartFrom   string        `yaml:"start_from" jsonschema_description:"Where the destination begins in a stream that does not know it yet: beginning, now, the id of an event in quotes, or a time such as 2026-11-01T00:00:00Z. With auto, a table's first destinations begin at the beginning, and later ones now. It counts once: notifyd positions seek moves a destination that has a position."`
 	Backoff     Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
 }
 
@@ -147,6 +148,9 @@ const (
 	OrderNone      = "none"
 	OrderAggregate = "aggregate"
 )
+
+// StartAuto is the default of Lane.StartFrom.
+const StartAuto = "auto"
 
 // OnDeadBlock is a value of Lane.OnDead.
 const OnDeadBlock = "block"
@@ -160,6 +164,9 @@ func (c *Config) NeedsStream() (settings []string) {
 		}
 		if d.OnDead == OnDeadBlock {
 			settings = append(settings, "destination "+d.Name+": on_dead: "+OnDeadBlock)
+		}
+		if d.StartFrom != StartAuto {
+			settings = append(settings, "destination "+d.Name+": start_from: "+d.StartFrom)
 		}
 	}
 	return settings
@@ -216,6 +223,7 @@ func defaultLane() Lane {
 		Priority:    lane.Priority,
 		Order:       OrderAuto,
 		OnDead:      "continue",
+		StartFrom:   StartAuto,
 		Backoff:     Backoff{Initial: lane.Backoff.Initial, Max: lane.Backoff.Max, Multiplier: lane.Backoff.Multiplier},
 	}
 }

@@ -70,6 +70,7 @@ destinations:
     priority: 0
     order: auto
     on_dead: continue
+    start_from: auto
     backoff:
       initial: 1s
       max: 1h

@@ -110,7 +110,15 @@ func (l Lane) validateLane() error {
 		positive("timeout", l.Timeout),
 		positive("backoff.initial", l.Backoff.Initial),
 		l.Backoff.checkMax(),
+		l.checkStart(),
 	)
+}
+
+func (l Lane) checkStart() error {
+	if _, err := engine.ParseStart(l.StartFrom); err != nil {
+		return field.Errorf("start_from", "%q: %w", l.StartFrom, err)
+	}
+	return nil
 }
 
 func (b Backoff) checkMax() error {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
@@ -62,7 +61,7 @@ func checkUnits(ctx context.Context, e *exam) (string, []Finding, error) {
 		switch {
 		case p.Session != nil:
 		case !e.configured(p.Destination):
-			findings = append(findings, found(Warning, "put it back, or "+store.ForgetPosition(e.Schema, p.Destination),
+			findings = append(findings, found(Warning, fmt.Sprintf("put it back, or notifyd positions forget %q", p.Destination),
 				"The configuration has no destination %s, no relay has it, and its position keeps the events above %d from being purged.", p.Destination, p.Lowest))
 		case len(relays) > 0: // otherwise the check of relays reports it
 			findings = append(findings, found(Error, "notifyd run, with a configuration that has it, and no other; or restart the relays",

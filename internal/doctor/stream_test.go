@@ -64,7 +64,7 @@ func streamTroubles() map[string]illness {
 		"destination gone": {func(p *patient, _ *Options) {
 			p.member("", "mail")
 			p.exec(`INSERT INTO outbox_positions (destination, head) VALUES ('it''s gone', 3)`)
-		}, "units", Warning, "no destination it's gone, no relay has it, and its position keeps the events above 3", `"outbox_positions" WHERE destination = 'it''s gone'`},
+		}, "units", Warning, "no destination it's gone, no relay has it, and its position keeps the events above 3", `notifyd positions forget "it's gone"`},
 		"stands still": {func(p *patient, _ *Options) {
 			p.member("", "mail")
 			p.exec(`UPDATE outbox_positions SET head = 4, updated_at = now() - interval '10 min' WHERE destination = 'mail'`)

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 )
 
@@ -62,7 +61,7 @@ func (s *Status) positionsAttention() (all list) {
 			if rows := d.Retry.Plus(d.Parked); rows.N > 0 {
 				stored = "; " + wait(rows) + " beside it"
 			}
-			all.add(p.Destination, "put it back, or "+store.ForgetPosition(s.Schema.Name, p.Destination),
+			all.add(p.Destination, fmt.Sprintf("put it back, or notifyd positions forget %q", p.Destination),
 				"The configuration has no destination %s, and its position keeps the events above %d from being purged%s.", p.Destination, p.Lowest, stored)
 		case len(s.Relays) > 0:
 			all.add(p.Destination, "notifyd run, with a configuration that has it; notifyd doctor, if one runs",

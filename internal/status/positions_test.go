@@ -53,7 +53,7 @@ notifyd doctor, and the last error of audit
 No relay delivers audit: its unit has no owner.
 notifyd run, with a configuration that has it; notifyd doctor, if one runs
 The configuration has no destination gone, and its position keeps the events above 2 from being purged.
-put it back, or WITH gone AS (DELETE FROM "public"."outbox_routes" WHERE destination = 'gone') DELETE FROM "public"."outbox_positions" WHERE destination = 'gone'
+put it back, or notifyd positions forget "gone"
 No relay delivers mail: its unit has no owner.
 notifyd run, with a configuration that has it; notifyd doctor, if one runs
 `

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,14 +13,6 @@ import (
 
 	"github.com/notifyd/notifyd/observe"
 )
-
-// ForgetPosition returns the statement that removes a destination for good: events that only it had
-// not received are purged then. Its routes must go too, or events that were only for it would never
-// be found to have no route.
-func ForgetPosition(schema, destination string) string {
-	return fmt.Sprintf("WITH gone AS (DELETE FROM %s WHERE destination = '%s') DELETE FROM %s WHERE destination = '%[2]s'",
-		pgx.Identifier{schema, "outbox_routes"}.Sanitize(), strings.ReplaceAll(destination, "'", "''"), pgx.Identifier{schema, "outbox_positions"}.Sanitize())
-}
 
 // oldestLooked bounds the events that are read to find the oldest one, per position: an event for
 // other destinations does not wait here, and only its type tells.
@@ -117,13 +108,22 @@ func modeOf(ctx context.Context, q querier, schema string) (mode outboxsql.Mode,
 	return mode, err
 }
 
-// listPositions returns the positions by destination and part.
+// ListPositions returns the positions of a stream by destination and part, without their oldest events.
+// The search_path must lead to the schema.
+func ListPositions(ctx context.Context, tx pgx.Tx, schema string) ([]observe.Position, error) {
+	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), schema)
+	if err != nil {
+		return nil, err
+	}
+	return listPositions(ctx, tx, partitioned)
+}
+
 func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.Position, error) {
 	rows, err := q.Query(ctx, sqlPositions(partitioned), backlogNames)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p observe.Position, err error) {
 		var pid *int32
 		var s observe.UnitSession
 		err = row.Scan(&p.Destination, &p.Part, &p.Unit, &p.Head, &p.Lowest, &p.Delivered, &p.UpdatedAt, &p.Owner, &p.Open, &p.Lag, &pid, &s.Application, &s.Client)
@@ -133,23 +133,26 @@ func listPositions(ctx context.Context, q lister, partitioned bool) ([]observe.P
 		}
 		return p, err
 	})
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	lowest := slices.MinFunc(all, func(p, q observe.Position) int { return cmp.Compare(p.Lowest, q.Lowest) }).Lowest
+	for i := range all {
+		all[i].HoldsBack = all[i].Lowest == lowest && all[i].Lag > 0
+	}
+	return all, nil
 }
 
 // readPositions reads the position of each destination, without counting rows.
 func (r *backlogReader) readPositions(ctx context.Context, tx pgx.Tx) error {
-	partitioned, err := outboxsql.Partitioned(ctx, tx.Conn(), r.options.Schema)
+	all, err := ListPositions(ctx, tx, r.options.Schema)
 	if err != nil {
 		return err
 	}
 	b := &r.result
-	b.Positions, err = listPositions(ctx, tx, partitioned)
-	if err != nil || len(b.Positions) == 0 {
-		return err
-	}
-	lowest := slices.MinFunc(b.Positions, func(p, q observe.Position) int { return cmp.Compare(p.Lowest, q.Lowest) }).Lowest
-	for i := range b.Positions {
-		p := &b.Positions[i]
-		p.HoldsBack = p.Lowest == lowest && p.Lag > 0
+	b.Positions = all
+	for i := range all {
+		p := &all[i]
 		b.Fresh.N = max(b.Fresh.N, int(p.Lag))
 		if p.Destination != "" && p.Lag > 0 {
 			d := r.destination(p.Destination)

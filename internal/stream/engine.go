@@ -34,8 +34,8 @@ type Options struct {
 	// Bell is nil where the relay polls.
 	Bell engine.Bell
 	// Starts are the starts of destinations that have no position yet, by name. The others begin as
-	// Start's zero value.
-	Starts map[string]Start
+	// engine.Start's zero value.
+	Starts map[string]engine.Start
 	// Watch notices loops that hang; nil for none.
 	Watch *engine.Watch
 	Log   *slog.Logger

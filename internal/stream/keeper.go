@@ -47,7 +47,7 @@ type Wanted struct {
 	// Destination is its name. The router, whose name is empty, is always wanted.
 	Destination string
 	// Start is where it begins if it has no position yet.
-	Start Start
+	Start engine.Start
 	// Routes are the routes of its events. They are stored with a new position.
 	Routes
 }

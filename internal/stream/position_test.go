@@ -7,6 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
+
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
 )
 
 // newStream is a log that is a stream.
@@ -167,10 +170,12 @@ func TestStart(t *testing.T) {
 	l.exec(`UPDATE outbox_mode SET origin_head = 4, origin_open = '{[2,4)}'`)
 	l.exec(`DELETE FROM outbox_events WHERE id IN (1, 6)`)
 	noon := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	at := func(minute int) Start { return FromTime(noon.Add(time.Duration(minute) * time.Minute)) }
-	l.create(Wanted{}, Wanted{Destination: "first"}, Wanted{Destination: "second"}, Wanted{Destination: "told", Start: FromNow()})
-	l.create(Wanted{Destination: "later"}, Wanted{Destination: "first", Start: FromID(1)},
-		Wanted{Destination: "beginning", Start: FromBeginning()}, Wanted{Destination: "id", Start: FromID(3)},
+	at := func(minute int) engine.Start {
+		return engine.Start{Kind: engine.StartAtTime, Time: noon.Add(time.Duration(minute) * time.Minute)}
+	}
+	l.create(Wanted{}, Wanted{Destination: "first"}, Wanted{Destination: "second"}, Wanted{Destination: "told", Start: engine.Start{Kind: engine.StartNow}})
+	l.create(Wanted{Destination: "later"}, Wanted{Destination: "first", Start: engine.Start{Kind: engine.StartAtID, ID: 1}},
+		Wanted{Destination: "beginning", Start: engine.Start{Kind: engine.StartAtBeginning}}, Wanted{Destination: "id", Start: engine.Start{Kind: engine.StartAtID, ID: 3}},
 		Wanted{Destination: "time", Start: at(5)}, Wanted{Destination: "time of what is gone", Start: at(6)},
 		Wanted{Destination: "long ago", Start: at(-100)}, Wanted{Destination: "future", Start: at(100)})
 	for destination, want := range map[string]string{
@@ -194,13 +199,13 @@ func TestStart(t *testing.T) {
 func TestStartOfNothing(t *testing.T) {
 	t.Parallel()
 	l := newStream(t)
-	l.create(Wanted{Destination: "a", Start: FromNow()}, Wanted{Destination: "b", Start: FromTime(time.Now())})
+	l.create(Wanted{Destination: "a", Start: engine.Start{Kind: engine.StartNow}}, Wanted{Destination: "b", Start: engine.Start{Kind: engine.StartAtTime, Time: time.Now()}})
 	if a, b := l.begins("a"), l.begins("b"); a != "0 {}" || b != "0 {}" {
 		t.Errorf("they begin at %s and %s", a, b)
 	}
 	l.exec(insert)
 	l.exec(`DELETE FROM outbox_events`)
-	if id, err := FirstSince(t.Context(), l.conn, time.Now()); id != 2 || err != nil {
+	if id, err := store.FirstSince(t.Context(), l.conn, time.Now()); id != 2 || err != nil {
 		t.Errorf("the next event will be %d; %v", id, err)
 	}
 }

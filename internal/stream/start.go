@@ -2,60 +2,14 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
 )
-
-// Start is where a destination without a position begins. The zero value is the beginning for the
-// first destinations of a table, and now for later ones.
-type Start struct {
-	from startFrom
-	id   int64
-	time time.Time
-}
-
-type startFrom int
-
-const (
-	startDefault startFrom = iota
-	startBeginning
-	startNow
-	startID
-	startTime
-)
-
-// FromBeginning begins with the first event, or where the former queue ended.
-func FromBeginning() Start { return Start{from: startBeginning} }
-
-// FromNow begins after the last assigned id. An event whose id was drawn before, and whose
-// transaction commits later, is not delivered.
-func FromNow() Start { return Start{from: startNow} }
-
-// FromID begins with the event of that id, or the first above it.
-func FromID(id int64) Start { return Start{from: startID, id: id} }
-
-// FromTime begins with the first event of that time or later: see [FirstSince].
-func FromTime(t time.Time) Start { return Start{from: startTime, time: t} }
-
-// String returns the start as a log shows it.
-func (s Start) String() string {
-	switch s.from {
-	case startBeginning:
-		return "beginning"
-	case startNow:
-		return "now"
-	case startID:
-		return strconv.FormatInt(s.id, 10)
-	case startTime:
-		return s.time.Format(time.RFC3339)
-	default:
-		return "default"
-	}
-}
 
 // createWithin bounds the creation of positions: some are found by time, and where many events were
 // deleted the search for the first takes a while.
@@ -83,7 +37,7 @@ func (s *dbSession) create(ctx context.Context, missing []Wanted) error {
 // madePosition is a new position, as a log shows it.
 type madePosition struct {
 	destination string
-	from        Start
+	from        engine.Start
 	head        int64
 }
 
@@ -100,15 +54,15 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 		return nil, fmt.Errorf("make positions: %w", err)
 	}
 	for _, w := range missing {
-		p := madePosition{destination: w.Destination, from: w.Start.or(w.Destination, first), head: last}
+		p := madePosition{destination: w.Destination, from: startOf(&w, first), head: last}
 		opening := "{}"
-		switch p.from.from {
-		case startBeginning:
+		switch p.from.Kind {
+		case engine.StartAtBeginning:
 			p.head, opening = origin, open
-		case startID:
-			p.head = p.from.id - 1
-		case startTime:
-			if p.head, err = FirstSince(ctx, tx, p.from.time); err != nil {
+		case engine.StartAtID:
+			p.head = p.from.ID - 1
+		case engine.StartAtTime:
+			if p.head, err = store.FirstSince(ctx, tx, p.from.Time); err != nil {
 				return nil, err
 			}
 			p.head--
@@ -139,48 +93,14 @@ func createPositions(ctx context.Context, tx pgx.Tx, class int32, all, missing [
 	return made, nil
 }
 
-// or returns the start of a destination without a configured one.
-func (s Start) or(destination string, first bool) Start {
+// startOf returns where a destination begins that has no position.
+func startOf(w *Wanted, first bool) engine.Start {
 	switch {
-	case s.from != startDefault:
-		return s
-	case first || destination == "": // the router has to read everything
-		return FromBeginning()
+	case w.Start.Kind != engine.StartDefault:
+		return w.Start
+	case first || w.Destination == "": // the router has to read everything
+		return engine.Start{Kind: engine.StartAtBeginning}
 	default:
-		return FromNow()
+		return engine.Start{Kind: engine.StartNow}
 	}
-}
-
-// rower is a connection or a transaction.
-type rower interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// FirstSince returns the id at which the events begin whose created_at is t or later: that of the
-// first of them, or a lower one without an event; or the next id to be assigned if there is no such
-// event. It reads at most 64 events. It is exact if created_at rises with the ids. created_at is
-// when the writing transaction began: events of transactions that were open at t, and those whose
-// writer chose another created_at, may lie on either side.
-func FirstSince(ctx context.Context, db rower, t time.Time) (int64, error) {
-	var low, high int64 // the result is low, high, or between them
-	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id() + 1`).
-		Scan(&low, &high)
-	for err == nil && low < high {
-		middle := low + (high-low)/2
-		var id int64
-		var early bool
-		err = db.QueryRow(ctx, `SELECT id, created_at < $2 FROM outbox_events WHERE id >= $1 ORDER BY id LIMIT 1`, middle, t).Scan(&id, &early)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			err, high = nil, middle
-		case early:
-			low = id + 1
-		default:
-			high = middle
-		}
-	}
-	if err != nil {
-		return 0, fmt.Errorf("find the first event since %v: %w", t, err)
-	}
-	return low, nil
 }

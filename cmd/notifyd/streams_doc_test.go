@@ -1,0 +1,56 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestStreamsPage plays docs/streams.md: a destination that is new reads the past, reads it again, and is
+// forgotten.
+func TestStreamsPage(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, database(t))
+	if got := command(t, "migrate", "--mode", "stream", "--database-url", s.url); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	config := ""
+	for _, st := range steps(read(t, root+"docs/streams.md")) {
+		if st.language == "yaml" {
+			config = s.own.Replace(st.text) + "admin: {listen: '" + s.address + "'}\n"
+		}
+	}
+	before := strings.NewReplacer("  stock: {type: log, output: stderr, payload: false, start_from: beginning}\n", "", "[mail, stock]", "[mail]").Replace(config)
+	s.relay(before)
+	for range 3 {
+		publishTo(t, s.url, "order.placed", `{"order": 1}`)
+	}
+	const atEnd = `SELECT EXISTS (SELECT FROM outbox_positions WHERE destination = '%' AND head = outbox_last_id() AND open = '{}' AND delivered = `
+	past := func(destination, delivered string) {
+		t.Helper()
+		until(t, s.url, strings.Replace(atEnd, "%", destination, 1)+delivered+`)`)
+	}
+	past("mail", "3")
+	s.play("docs/streams.md", map[string]act{
+		"notifyd positions list":      {says: `(?m)^mail +3 +0 +0 +3 `},
+		"notifyd positions show mail": {says: `routes +from 1 on: order\.\*`},
+		"notifyd reload":              {before: func() { s.write("notifyd.yaml", config) }, says: `has taken the new configuration`},
+		"notifyd positions show stock": {
+			before: func() { past("stock", "3") },
+			says:   `(?m)^stock +3 +0 +0 +3 `,
+		},
+		"notifyd positions seek stock 2026-11-01T00:00:00Z --dry-run":        {says: `would continue above id 0: what it has received since, up to id 3, comes again`},
+		`notifyd positions seek stock beginning --reason "new column" --yes`: {says: `stock continues above id 0`},
+		"notifyd positions forget stock --dry-run": {
+			before: func() {
+				past("stock", "6")
+				s.write("notifyd.yaml", before)
+				s.until("notifyd reload")
+				until(t, s.url, `SELECT NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND objid = (SELECT unit::bigint::oid FROM outbox_positions WHERE destination = 'stock'))`)
+			},
+			says: `would remove the position of stock \(head 3\) and its 0 stored deliveries`,
+		},
+	})
+	s.stop()
+}

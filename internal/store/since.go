@@ -1,0 +1,39 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// FirstSince returns the id at which the events begin whose created_at is t or later: that of the
+// first of them, or a lower one without an event; or the next id to be assigned if there is no such
+// event. It reads at most 64 events. It is exact if created_at rises with the ids. created_at is
+// when the writing transaction began: events of transactions that were open at t, and those whose
+// writer chose another created_at, may lie on either side.
+func FirstSince(ctx context.Context, db querier, t time.Time) (int64, error) {
+	var low, high int64 // the result is low, high, or between them
+	err := db.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), outbox_last_id() + 1), outbox_last_id() + 1`).
+		Scan(&low, &high)
+	for err == nil && low < high {
+		middle := low + (high-low)/2
+		var id int64
+		var early bool
+		err = db.QueryRow(ctx, `SELECT id, created_at < $2 FROM outbox_events WHERE id >= $1 ORDER BY id LIMIT 1`, middle, t).Scan(&id, &early)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			err, high = nil, middle
+		case early:
+			low = id + 1
+		default:
+			high = middle
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find the first event since %v: %w", t, err)
+	}
+	return low, nil
+}

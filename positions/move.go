@@ -1,0 +1,280 @@
+package positions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/engine"
+	"github.com/notifyd/notifyd/internal/store"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// Action says how a position is moved or forgotten, and who does it.
+type Action struct {
+	// Actor is the person who acts, for the audit; empty means the database's user.
+	Actor string
+	// Reason goes into the audit; it may be empty.
+	Reason string
+	// DryRun says what would be done, and changes nothing.
+	DryRun bool
+}
+
+func (a Action) validate() error {
+	if strings.ContainsRune(a.Actor+a.Reason, 0) {
+		return fmt.Errorf("%w: the actor or the reason contains a zero byte", ErrInvalid)
+	}
+	return nil
+}
+
+// Moved is what Seek has done, or would do.
+type Moved struct {
+	// From is the id up to which the destination had come, the lowest of its parts, and To the id up to
+	// which it has come now: it continues with the first event above To.
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	// First is the first event that is kept, 0 if there is none: what was below it is deleted.
+	First int64 `json:"first_kept"`
+	// Last is the highest id assigned.
+	Last int64 `json:"last_assigned"`
+}
+
+// Seek moves the position of a destination: to "beginning", the first event that is kept; "now", what is
+// written from now on; the id of an event; or a time of RFC 3339, the first event written then or later.
+// The destination continues with that event. Backwards, it receives again what it has received since,
+// under the same ids for those who drop duplicates, by the routes that it has now. Forwards, it does not
+// receive what it skips, nor an event whose id was drawn before and whose transaction commits later.
+// Deliveries that are stored, such as retries and dead letters, stay as they are, and those under way
+// end as usual. The relay that delivers goes on from the new position within about a second. While a
+// position is behind, nothing above it is purged.
+func (s *Store) Seek(ctx context.Context, destination, to string, a Action) (m Moved, err error) {
+	start, err := engine.ParseStart(to)
+	switch {
+	case err != nil:
+		return m, fmt.Errorf("%w: %q: %w", ErrInvalid, to, err)
+	case start.Kind == engine.StartDefault:
+		return m, fmt.Errorf("%w: %q is no place: want beginning, now, an id or a time", ErrInvalid, to)
+	case destination == "":
+		return m, fmt.Errorf("%w: a position has a destination; that of the search for events without a route cannot be moved", ErrInvalid)
+	}
+	if err := a.validate(); err != nil {
+		return m, err
+	}
+	err = s.tx(ctx, "move a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+		// First the position and then the router's, as relays do.
+		if m.From, err = s.lock(ctx, tx, destination); err != nil {
+			return err
+		}
+		if err := m.target(ctx, tx, start); err != nil || a.DryRun {
+			return err
+		}
+		if err := move(ctx, tx, destination, m.To); err != nil {
+			return err
+		}
+		return s.record(ctx, tx, a, deed{"seek", destination, map[string]any{"to": to, "from_head": m.From, "to_head": m.To}})
+	})
+	return m, err
+}
+
+// lock locks the positions of a destination, and returns the lowest of their heads.
+func (s *Store) lock(ctx context.Context, tx pgx.Tx, destination string) (head int64, err error) {
+	var n int
+	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(min(head), 0) FROM (SELECT head FROM outbox_positions WHERE destination = $1 ORDER BY part FOR UPDATE) AS p`,
+		destination).Scan(&n, &head)
+	if err != nil || n > 0 {
+		return head, err
+	}
+	all, err := store.ListPositions(ctx, tx, s.schema)
+	if err != nil {
+		return 0, err
+	}
+	return 0, missing(destination, all)
+}
+
+// target finds the id that the position is moved to.
+func (m *Moved) target(ctx context.Context, tx pgx.Tx, to engine.Start) error {
+	err := tx.QueryRow(ctx, `SELECT coalesce((SELECT id FROM outbox_events ORDER BY id LIMIT 1), 0), outbox_last_id()`).Scan(&m.First, &m.Last)
+	if err != nil {
+		return err
+	}
+	switch to.Kind {
+	case engine.StartAtBeginning:
+		if m.To = m.First - 1; m.First == 0 {
+			m.To = m.Last
+		}
+	case engine.StartAtID:
+		if to.ID > m.Last+1 {
+			return fmt.Errorf("%w: id %d is not assigned yet: the last one is %d", ErrInvalid, to.ID, m.Last)
+		}
+		m.To = to.ID - 1
+	case engine.StartAtTime:
+		first, err := store.FirstSince(ctx, tx, to.Time)
+		if err != nil {
+			return err
+		}
+		m.To = first - 1
+	default:
+		m.To = m.Last
+	}
+	return nil
+}
+
+const (
+	// sqlFence makes the router start over: it has judged by routes that change now.
+	sqlFence = `UPDATE outbox_positions SET epoch = CASE epoch WHEN 0 THEN 0 ELSE epoch + 1 END WHERE destination = '' AND part = 0`
+
+	// sqlMove fences the relay that owns the position. Ids that are open stay so as far as they are
+	// passed: they are in flight, or their transaction may still commit.
+	sqlMove = `UPDATE outbox_positions SET head = $2, open = open * int8multirange(int8range(NULL, $2, '[]')), epoch = epoch + 1, updated_at = clock_timestamp()
+		WHERE destination = $1`
+
+	// What the destination has passed keeps the routes by which it has read it; from the new head on,
+	// those that stand now count.
+	sqlEndSpans = `UPDATE outbox_routes AS r SET until_head = $2, until_open = p.open
+		FROM (SELECT range_agg(open) AS open FROM outbox_positions WHERE destination = $1) AS p
+		WHERE r.destination = $1 AND r.since > 0 AND r.head < $2 AND (r.until_head IS NULL OR r.until_head > $2)`
+	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2`
+	sqlNewSpan   = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed)
+		SELECT $1, $3, $4, $5, $2, coalesce((SELECT range_agg(open) FROM outbox_positions WHERE destination = $1), '{}'), $6`
+)
+
+func move(ctx context.Context, tx pgx.Tx, destination string, head int64) error {
+	if _, err := tx.Exec(ctx, sqlFence); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, sqlMove, destination, head); err != nil {
+		return err
+	}
+	var since int64
+	var patterns, others []string
+	var handed bool
+	err := tx.QueryRow(ctx, `SELECT since, patterns, others, handed FROM outbox_routes
+		WHERE destination = $1 AND since > 0 AND until_head IS NULL ORDER BY since DESC LIMIT 1`, destination).Scan(&since, &patterns, &others, &handed)
+	if errors.Is(err, pgx.ErrNoRows) { // no relay has read by it yet
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, sql := range []string{sqlEndSpans, sqlDropSpans} {
+		if _, err := tx.Exec(ctx, sql, destination, head); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, sqlNewSpan, destination, head, since+1, patterns, others, handed)
+	return err
+}
+
+// Forgotten is what Forget has done, or would do.
+type Forgotten struct {
+	// Head is the id up to which the destination had come, the lowest of its parts.
+	Head int64 `json:"head"`
+	// Deliveries is the number of stored deliveries: retries, parked ones and dead letters.
+	Deliveries int64 `json:"deliveries"`
+}
+
+// forgetBatch keeps a transaction, and with it the locks, to some ten milliseconds.
+const forgetBatch = 1000
+
+// Forget removes what is stored about a destination that is gone: its position, its routes, and its
+// deliveries, dead letters among them. Events that only it had yet to receive are purged like others
+// then. The error wraps [ErrDelivered] while a relay delivers to it. A destination of that name that
+// comes back is a new one. After an error, or the end of ctx, the position is still there, and a part
+// of the deliveries is gone.
+func (s *Store) Forget(ctx context.Context, destination string, a Action) (f Forgotten, err error) {
+	if err := a.validate(); err != nil {
+		return f, err
+	}
+	if destination == "" {
+		return f, fmt.Errorf("%w: a position has a destination; that of the search for events without a route is needed", ErrInvalid)
+	}
+	err = s.tx(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+		if f.Head, err = s.forgettable(ctx, tx, destination); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT count(*) FROM outbox_deliveries WHERE destination = $1`, destination).Scan(&f.Deliveries)
+	})
+	if err != nil || a.DryRun {
+		return f, err
+	}
+	f.Deliveries = 0
+	for more := true; more; {
+		err = s.tx(ctx, "forget a position", pgx.ReadWrite, func(tx pgx.Tx) error {
+			if _, err := s.forgettable(ctx, tx, destination); err != nil {
+				return err
+			}
+			tag, err := tx.Exec(ctx, `DELETE FROM outbox_deliveries WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox_deliveries WHERE destination = $1 LIMIT $2 FOR UPDATE))`,
+				destination, forgetBatch)
+			if err != nil {
+				return err
+			}
+			f.Deliveries += tag.RowsAffected()
+			if more = tag.RowsAffected() == forgetBatch; more {
+				return nil
+			}
+			for _, sql := range []string{
+				sqlFence,
+				`DELETE FROM outbox_routes WHERE destination = $1`,
+				`DELETE FROM outbox_positions WHERE destination = $1`,
+			} {
+				args := []any{destination}
+				if sql == sqlFence {
+					args = nil
+				}
+				if _, err := tx.Exec(ctx, sql, args...); err != nil {
+					return err
+				}
+			}
+			return s.record(ctx, tx, a, deed{"forget", destination, map[string]any{"head": f.Head, "deliveries": f.Deliveries}})
+		})
+		if err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// forgettable locks the positions of a destination unless a relay delivers to it.
+func (s *Store) forgettable(ctx context.Context, tx pgx.Tx, destination string) (head int64, err error) {
+	if head, err = s.lock(ctx, tx, destination); err != nil {
+		return 0, err
+	}
+	all, err := store.ListPositions(ctx, tx, s.schema)
+	if err != nil {
+		return 0, err
+	}
+	for i := range all {
+		if p := &all[i]; p.Destination == destination && p.Session != nil {
+			return 0, fmt.Errorf("%q, session %d: %w", destination, p.Session.PID, ErrDelivered)
+		}
+	}
+	return head, nil
+}
+
+// deed is an action on a position, as the audit has it.
+type deed struct {
+	action, destination string
+	details             map[string]any
+}
+
+// record writes the audit, and makes the relays look at their units.
+func (s *Store) record(ctx context.Context, tx pgx.Tx, a Action, what deed) error {
+	if a.Reason != "" {
+		what.details["reason"] = a.Reason
+	}
+	text, err := json.Marshal(what.details)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO outbox_audit (actor, action, destination, details) VALUES (coalesce(nullif($1::text, ''), session_user), $2, $3, $4::text::jsonb)`,
+		a.Actor, what.action, what.destination, string(text))
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `SELECT pg_notify($1, 'units')`, outboxsql.Channel(s.schema))
+	return err
+}

@@ -1,0 +1,271 @@
+package positions_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/positions"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// atHead is true when a destination has come to the last id.
+const atHead = `SELECT head = outbox_last_id() AND open = '{}' FROM outbox_positions WHERE destination = `
+
+// TestSeekBack: under a running relay, a destination receives what came since again, in order, and the
+// others nothing twice.
+func TestSeekBack(t *testing.T) {
+	t.Parallel()
+	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
+		s := &sink{}
+		d.relay(t, s, route{"mail", "*"}, route{"audit", "*"})
+		ids := d.insert("order.placed", 30)
+		s.await(t, "mail", 30)
+		s.await(t, "audit", 30)
+		d.until(atHead + `'mail'`)
+		for _, to := range []string{strconv.FormatInt(ids[10], 10), "beginning"} {
+			before := len(s.of("mail"))
+			m, err := d.store.Seek(t.Context(), "mail", to, positions.Action{Actor: "ann", Reason: "lost"})
+			again := ids[10:]
+			if to == "beginning" {
+				again = ids
+			}
+			if err != nil || m.From != ids[29] || m.To != again[0]-1 || m.First != ids[0] || m.Last != ids[29] {
+				t.Fatalf("%+v, %v", m, err)
+			}
+			got := s.await(t, "mail", before+len(again))[before:]
+			perAggregate(t, d, got)
+			if slices.Sort(got); !slices.Equal(got, again) {
+				t.Errorf("to %s: received %v again", to, got)
+			}
+			d.until(atHead + `'mail'`)
+		}
+		next := d.insert("order.placed", 1)
+		s.await(t, "mail", 30+20+30+1)
+		if all := s.await(t, "audit", 31); len(all) != 31 || all[30] != next[0] {
+			t.Errorf("the other destination has received %v", all)
+		}
+		want := fmt.Sprintf("seek ann mail lost %d %d", ids[29], ids[10]-1)
+		if got := value[string](d, `SELECT concat_ws(' ', action, actor, destination, details->>'reason', details->>'from_head', details->>'to_head') FROM outbox_audit ORDER BY id LIMIT 1`); got != want {
+			t.Errorf("audit %q, want %q", got, want)
+		}
+	})
+}
+
+// TestSeekForward: what is skipped is not delivered, nor taken for events without a route.
+func TestSeekForward(t *testing.T) {
+	t.Parallel()
+	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
+		s := &sink{}
+		stop := d.relay(t, s, route{"mail", "order.*"})
+		first := d.insert("order.placed", 3)
+		s.await(t, "mail", 3)
+		stop()
+		d.insert("order.placed", 100)
+		m, err := d.store.Seek(t.Context(), "mail", "now", positions.Action{})
+		if err != nil || m.From != first[2] || m.To != m.Last {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		d.relay(t, s, route{"mail", "order.*"})
+		last := d.insert("order.placed", 2)
+		s.await(t, "mail", 5)
+		d.until(atHead + `'mail'`)
+		d.until(atHead + `''`)
+		got := s.of("mail")
+		if slices.Sort(got); !slices.Equal(got, append(first, last...)) || value[int](d, `SELECT count(*) FROM outbox_deliveries`) != 0 {
+			t.Errorf("received %v", got)
+		}
+	})
+}
+
+// TestSeekKeepsWhatIsInFlight: a transaction that was open before the place commits after the move; its
+// event is delivered.
+func TestSeekKeepsWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	s := &sink{}
+	d.relay(t, s, route{"mail", "*"})
+	writer, err := d.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = writer.Rollback(t.Context()) }() // after Commit it does nothing
+	var early int64
+	table := pgx.Identifier{schema, "outbox_events"}.Sanitize()
+	if err := writer.QueryRow(t.Context(), `INSERT INTO `+table+` (event_type, payload) VALUES ('a', '1') RETURNING id`).Scan(&early); err != nil {
+		t.Fatal(err)
+	}
+	ids := d.insert("a", 10)
+	s.await(t, "mail", 10)
+	d.until(fmt.Sprintf(`SELECT head = %d AND open = int8multirange(int8range(%d, %[2]d, '[]')) FROM outbox_positions WHERE destination = 'mail'`, ids[9], early))
+	if m, err := d.store.Seek(t.Context(), "mail", strconv.FormatInt(ids[5], 10), positions.Action{}); err != nil || m.To != ids[4] {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	s.await(t, "mail", 15)
+	if err := writer.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, "mail", 16)
+	d.until(atHead + `'mail'`)
+	if got := s.of("mail"); len(got) != 16 || !slices.Contains(got, early) {
+		t.Errorf("received %v", got)
+	}
+}
+
+// TestSeekBesideStored: an aggregate is blocked by an event that fails. After the move everything is
+// delivered, and nothing is left.
+func TestSeekBesideStored(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	var fails atomic.Int64
+	fails.Store(2)
+	s := &sink{answers: func(_ string, e *notifyd.Event) error {
+		if e.ID == fails.Load() {
+			return notifyd.RetryAfter(50*time.Millisecond, errors.New("not yet"))
+		}
+		return nil
+	}}
+	d.relay(t, s, route{"mail", "*"})
+	ids := d.insert("a", 30)
+	s.await(t, "mail", 20) // the others wait behind the second one
+	d.until(`SELECT count(*) = 10 FROM outbox_deliveries`)
+	if _, err := d.store.Seek(t.Context(), "mail", "beginning", positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, "mail", 40)
+	fails.Store(0)
+	d.until(`SELECT NOT EXISTS (SELECT FROM outbox_deliveries)`)
+	d.until(atHead + `'mail'`)
+	if got := slices.Compact(slices.Sorted(slices.Values(s.of("mail")))); !slices.Equal(got, ids) {
+		t.Errorf("received %v", got)
+	}
+}
+
+// TestSeekByNewRoutes: what a destination reads again it reads by the routes that it has now, and an event
+// type that had no route then is delivered once.
+func TestSeekByNewRoutes(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	s := &sink{}
+	stop := d.relay(t, s, route{"mail", "order.*"}, route{"audit", "order.*"})
+	orders := d.insert("order.placed", 5)
+	others := d.insert("user.created", 5)
+	s.await(t, "mail", 5)
+	d.until(`SELECT count(*) = 5 FROM outbox_deliveries WHERE state = 'unrouted'`)
+	stop()
+	d.relay(t, s, route{"mail", "order.*"}, route{"mail", "user.*"}, route{"audit", "order.*"})
+	s.await(t, "mail", 10) // those without a route are handed to it
+	d.until(atHead + `'mail'`)
+	if _, err := d.store.Seek(t.Context(), "mail", "beginning", positions.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	got := s.await(t, "mail", 20)[10:]
+	d.until(atHead + `'mail'`)
+	if slices.Sort(got); !slices.Equal(got, append(orders, others...)) || len(s.of("mail")) != 20 || len(s.of("audit")) != 5 {
+		t.Errorf("received %v again; in all %v and %v", got, s.of("mail"), s.of("audit"))
+	}
+}
+
+// TestSeekRefuses what is no place, and says what would be done.
+func TestSeekRefuses(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	s := &sink{}
+	d.relay(t, s, route{"mail", "*"})
+	ids := d.insert("a", 3)
+	s.await(t, "mail", 3)
+	d.until(atHead + `'mail'`)
+	for to, destination := range map[string]string{"": "mail", "auto": "mail", "yesterday": "mail", "0": "mail", "5000000": "mail", "now": ""} {
+		if _, err := d.store.Seek(t.Context(), destination, to, positions.Action{}); !errors.Is(err, positions.ErrInvalid) {
+			t.Errorf("%q of %q: %v", to, destination, err)
+		}
+	}
+	if _, err := d.store.Seek(t.Context(), "post", "now", positions.Action{}); !errors.Is(err, positions.ErrNotFound) {
+		t.Errorf("a destination that is not there: %v", err)
+	}
+	if _, err := d.store.Seek(t.Context(), "mail", "now", positions.Action{Reason: "a\x00"}); !errors.Is(err, positions.ErrInvalid) {
+		t.Errorf("a zero byte: %v", err)
+	}
+	m, err := d.store.Seek(t.Context(), "mail", "beginning", positions.Action{DryRun: true})
+	if err != nil || m.To != ids[0]-1 || value[int](d, `SELECT count(*) FROM outbox_audit`) != 0 || !value[bool](d, atHead+`'mail'`) {
+		t.Errorf("a dry run: %+v, %v", m, err)
+	}
+	q := newDB(t, outboxsql.ModeQueue, false)
+	if _, err := q.store.Seek(t.Context(), "mail", "now", positions.Action{}); !errors.Is(err, positions.ErrQueue) {
+		t.Errorf("a queue: %v", err)
+	}
+	if _, err := q.store.List(t.Context()); !errors.Is(err, positions.ErrQueue) {
+		t.Errorf("a queue: %v", err)
+	}
+}
+
+// TestForget: a destination that is gone holds nothing back any more, and one that is delivered stays.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	bothTables(t, func(t *testing.T, d *db) {
+		t.Helper()
+		s := &sink{answers: func(destination string, _ *notifyd.Event) error {
+			if destination == "old" {
+				return notifyd.Permanent(errors.New("no"))
+			}
+			return nil
+		}}
+		stop := d.relay(t, s, route{"old", "*"}, route{"mail", "a"})
+		d.insert("b", 1500)
+		d.until(`SELECT count(*) = 1500 FROM outbox_deliveries WHERE destination = 'old' AND state = 'dead'`)
+		if _, err := d.store.Forget(t.Context(), "old", positions.Action{}); !errors.Is(err, positions.ErrDelivered) {
+			t.Errorf("while a relay has it: %v", err)
+		}
+		stop()
+		d.relay(t, s, route{"mail", "a"})
+		if f, err := d.store.Forget(t.Context(), "old", positions.Action{DryRun: true}); err != nil || f.Deliveries != 1500 {
+			t.Errorf("a dry run: %+v, %v", f, err)
+		}
+		if f, err := d.store.Forget(t.Context(), "old", positions.Action{Actor: "ann"}); err != nil || f.Deliveries != 1500 {
+			t.Errorf("%+v, %v", f, err)
+		}
+		if n := value[int](d, `SELECT (SELECT count(*) FROM outbox_deliveries WHERE destination = 'old') + (SELECT count(*) FROM outbox_routes WHERE destination = 'old')
+			+ (SELECT count(*) FROM outbox_positions WHERE destination = 'old')`); n != 0 {
+			t.Errorf("%d rows are left", n)
+		}
+		if got := value[string](d, `SELECT concat_ws(' ', action, actor, destination, details->>'deliveries') FROM outbox_audit`); got != "forget ann old 1500" {
+			t.Errorf("audit %q", got)
+		}
+		if _, err := d.store.Forget(t.Context(), "old", positions.Action{}); !errors.Is(err, positions.ErrNotFound) {
+			t.Errorf("again: %v", err)
+		}
+		d.insert("a", 1)
+		s.await(t, "mail", 1)
+	})
+}
+
+// TestListAndShow: what is listed is what relays have written.
+func TestListAndShow(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, outboxsql.ModeStream, false)
+	s := &sink{}
+	d.relay(t, s, route{"mail", "order.*"})
+	ids := d.insert("order.placed", 3)
+	s.await(t, "mail", 3)
+	d.until(atHead + `'mail'`)
+	all, err := d.store.List(t.Context())
+	if err != nil || len(all) != 2 || all[0].Destination != "" || all[1].Destination != "mail" || all[1].Head != ids[2] || all[1].Lag != 0 || all[1].Session == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+	one, err := d.store.Show(t.Context(), "mail")
+	if err != nil || len(one.Parts) != 1 || one.First != ids[0] || one.Last != ids[2] || one.CreatedAt.IsZero() || len(one.Routes) != 1 || !slices.Equal(one.Routes[0].Patterns, []string{"order.*"}) {
+		t.Errorf("%+v, %v", one, err)
+	}
+	if _, err := d.store.Show(t.Context(), "post"); !errors.Is(err, positions.ErrNotFound) {
+		t.Errorf("a destination that is not there: %v", err)
+	}
+}
