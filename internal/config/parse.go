@@ -94,7 +94,7 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 
 // EmptyURL is the mistake of a connection string that is there and holds nothing, as
 // where a variable was set to one that is not: nobody means the server of the PG* variables by it.
-const EmptyURL = "is empty: give it the connection string, or unset it to connect by the variables PG*"
+const EmptyURL = "is empty: give it the connection string, or have neither database.url nor DATABASE_URL, to connect by the variables PG*"
 
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx
 // reads the PG* variables, as psql does.
