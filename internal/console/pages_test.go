@@ -12,6 +12,20 @@ import (
 	"github.com/notifyd/notifyd/events"
 )
 
+// TestDestinationThatIsDown: the page says when it is probed, and for which relays a pause holds.
+func TestDestinationThatIsDown(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, event_type, destination, state, available_at) VALUES (4711, 'a', 'hook', 'retry', now() - interval '5 min')`)
+	s.awaitReading()
+	page := s.get(Path + "destination?name=hook")
+	for _, want := range []string{"<dt>Next try</dt><dd>a probe, now</dd>", "A pause applies to all relays, and lasts until the destination is resumed."} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
+
 func TestOverview(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
