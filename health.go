@@ -13,7 +13,7 @@ import (
 // Health says whether the relay works: whether the database answers, and whether a part of the relay hangs. A hang is also an
 // incident, and a line in the log. Health never blocks and makes no query.
 func (r *Relay) Health() Health {
-	return Health{DatabaseDown: r.dispatcher.DatabaseDown(), Hangs: r.hangs()}
+	return Health{DatabaseDown: r.dispatcher.DatabaseDown(), DatabaseCure: r.dispatcher.DatabaseCure(), Hangs: r.hangs()}
 }
 
 func (r *Relay) hangs() (all []observe.Hang) {

@@ -100,7 +100,7 @@ func (b *breaker) trip(now, began time.Time, longest time.Duration, known bool) 
 	}
 	b.newFirst = known || !b.open() // new and old in turn
 	b.tripped, b.allowed, b.held = true, 0, 0
-	b.pause = min(max(2*b.pause, firstPause), longest)
+	b.pause = min(max(2*b.pause, firstPause), longest*2/3) // spread by half, it is longest at most
 	pause = spread(b.pause, pauseSpread)
 	b.until = now.Add(pause)
 	return pause, opened, true

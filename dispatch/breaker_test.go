@@ -31,11 +31,11 @@ func TestBreaker(t *testing.T) {
 	}
 	for range 50 {
 		now = now.Add(pause)
-		if pause, opened, longer = b.trip(now, now, longestPause, false); opened || !longer || pause > longestPause*3/2 {
+		if pause, opened, longer = b.trip(now, now, longestPause, false); opened || !longer || pause > longestPause {
 			t.Fatalf("a probe failed: %v %t %t", pause, opened, longer)
 		}
 	}
-	if pause < longestPause/2 {
+	if pause < longestPause/3 {
 		t.Errorf("after 50 faults the pause is %v", pause)
 	}
 }
@@ -83,7 +83,7 @@ func TestBreakerFallsBack(t *testing.T) {
 		faults, answers int
 		least, most     time.Duration
 	}{
-		"two faults, one answer":   {2, 1, longestPause / 4, longestPause * 3 / 2},
+		"two faults, one answer":   {2, 1, longestPause / 6, longestPause},
 		"one fault, one answer":    {1, 1, firstPause / 2, firstPause * 3 / 2},
 		"one fault, three answers": {1, 3, firstPause / 2, firstPause * 3 / 2},
 	} {

@@ -26,7 +26,9 @@ type health struct {
 	log      *slog.Logger
 	observer delivery.Observer
 
-	lost atomic.Bool // apart from mu: observers, which are called one after the other, may read it
+	// Both are apart from mu: observers, which are called one after the other, may read them.
+	lost atomic.Bool
+	cure atomic.Pointer[string] // of the refusal, empty for an outage
 
 	mu     sync.Mutex
 	since  time.Time   // zero while there is no outage
@@ -45,7 +47,9 @@ func (h *health) report(err error) {
 		h.errors++
 		h.lost.Store(true)
 		first := h.since.IsZero()
-		h.logLocked(err, first)
+		cure := cureOf(err)
+		h.cure.Store(&cure)
+		h.logLocked(err, cure, first)
 		if first {
 			h.since = time.Now()
 			h.observer.Observe(delivery.Incident{Kind: delivery.IncidentDatabaseLost, Time: h.since, Err: err})
@@ -58,12 +62,7 @@ func (h *health) report(err error) {
 }
 
 // logLocked logs the first error of an outage, and a refusal each minute.
-func (h *health) logLocked(err error, first bool) {
-	var refused interface{ Refusal() string }
-	cure := ""
-	if errors.As(err, &refused) {
-		cure = refused.Refusal()
-	}
+func (h *health) logLocked(err error, cure string, first bool) {
 	switch {
 	case cure != "" && time.Since(h.logged) >= reminder:
 		h.logged = time.Now()
@@ -71,6 +70,15 @@ func (h *health) logLocked(err error, first bool) {
 	case cure == "" && first:
 		h.log.Warn("database does not answer, trying again until it does", "err", err)
 	}
+}
+
+// cureOf is the cure of a refusal, empty for an error that ends by itself.
+func cureOf(err error) string {
+	var refused interface{ Refusal() string }
+	if errors.As(err, &refused) {
+		return refused.Refusal()
+	}
+	return ""
 }
 
 func (h *health) stopLocked() {

@@ -108,6 +108,9 @@ func TestRefusalIsRepeated(t *testing.T) {
 			a.h.report(errors.New("connection refused"))
 		}
 		lines(1)
+		if cure := a.h.refusal(); cure != "" {
+			t.Errorf("the cure of an outage is %q", cure)
+		}
 		for range 181 { // the server is back, and refuses
 			a.h.report(fmt.Errorf("database: %w", refusedError{errors.New("wrong password")}))
 			<-time.After(time.Second)
@@ -119,7 +122,12 @@ func TestRefusalIsRepeated(t *testing.T) {
 		if n := a.told(); n != 1 {
 			t.Errorf("%d incidents, want 1", n)
 		}
-		a.h.report(nil)
+		if cure := a.h.refusal(); cure != "fix the password" {
+			t.Errorf("the cure of the refusal is %q", cure)
+		}
+		if a.h.report(nil); a.h.refusal() != "" {
+			t.Error("a refusal that has ended has a cure")
+		}
 		a.h.settle(0)
 		a.h.report(refusedError{errors.New("wrong password")}) // another one, and at once
 		lines(7)

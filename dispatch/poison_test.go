@@ -146,7 +146,7 @@ func (p *poisoned) poison() (k int) {
 // within is how late a good event may be: a few pauses and calls for each bad event, whatever the
 // number of good ones.
 func (p *poisoned) within() time.Duration {
-	each := 4*(p.cfg.LongestPause*3/2+turnGrace) + 4*p.cfg.Timeout
+	each := 4*(p.cfg.LongestPause+turnGrace) + 4*p.cfg.Timeout
 	if slices.Contains(p.kinds, stays) {
 		each += time.Duration(p.cfg.MaxAttempts) * (returnGrace + staysFor)
 	}

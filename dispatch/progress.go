@@ -34,3 +34,7 @@ func (l *lane) progress() (p Progress) {
 // DatabaseDown reports whether the database does not answer, as far as its connections have reported. It takes no
 // lock.
 func (d *Dispatcher) DatabaseDown() bool { return d.health.down() }
+
+// DatabaseCure returns what a person can do where the database refuses the relay's sessions; empty where
+// it does not. It takes no lock.
+func (d *Dispatcher) DatabaseCure() string { return d.health.refusal() }

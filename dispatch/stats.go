@@ -11,7 +11,7 @@ import (
 // Stats returns the current figures, without those of the engine. It is cheap and queries no
 // server.
 func (d *Dispatcher) Stats() observe.Stats {
-	s := observe.Stats{DatabaseDown: d.health.down(), Refusals: d.refusals.now()}
+	s := observe.Stats{DatabaseDown: d.health.down(), DatabaseCure: d.health.refusal(), Refusals: d.refusals.now()}
 	for _, l := range d.lanes {
 		s.Destinations = append(s.Destinations, l.stats())
 	}
@@ -45,3 +45,11 @@ func (l *lane) stats() observe.DestinationStats {
 }
 
 func (h *health) down() bool { return h.lost.Load() }
+
+// refusal is the cure while the database refuses sessions, empty otherwise.
+func (h *health) refusal() string {
+	if cure := h.cure.Load(); cure != nil && h.down() {
+		return *cure
+	}
+	return ""
+}

@@ -23,7 +23,7 @@ func families() []family {
 		{"notifyd_destination_state", "1 for the current state of the breaker: closed (all is well), open (nothing is sent until a pause ends), probing (one delivery at a time), ramping (the destination answers again, and each round of answers doubles the number of deliveries), throttled (the destination works and has requested fewer deliveries).", []string{"destination", "state"}},
 		{"notifyd_destination_down_seconds", "How long ago the breaker left the state closed, as this relay knows; 0 while it is closed.", destination},
 		{"notifyd_destination_next_probe_seconds", "Time until the next delivery may find out whether the destination is up again; 0 if that is now, or the breaker is not open.", destination},
-		{"notifyd_destination_failing_events", "Events whose calls have failed since one was delivered, whether an attempt counted or not; 0 once one is delivered.", destination},
+		{"notifyd_destination_failing_events", "Calls that have failed since an event was delivered, several of one event among them, whether an attempt counted or not; 0 once one is delivered.", destination},
 		{"notifyd_destination_failing_seconds", "How long ago the first of them failed; 0 if there is none.", destination},
 		{"notifyd_destination_throttled_gap_seconds", "The gap between the starts of two deliveries, because the destination has requested fewer; 0 if there is none.", destination},
 		{"notifyd_throttled_total", "Answers in which the destination requested fewer deliveries. They count no attempt.", destination},

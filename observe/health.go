@@ -10,6 +10,9 @@ type Health struct {
 	// DatabaseDown reports that the database does not answer. Neither that nor a destination that is down is a hang: the
 	// relay waits.
 	DatabaseDown bool
+	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong password; empty
+	// otherwise.
+	DatabaseCure string
 	// Hangs are the parts of the relay that hang, and what is due and not begun, what has hung longest first; nil while all
 	// goes on.
 	Hangs []Hang
@@ -33,9 +36,17 @@ type Hang struct {
 // Ready returns nil if the relay works, and otherwise the reason why it does not.
 func (h *Health) Ready() error {
 	if h.DatabaseDown {
-		return errors.Join(errors.New("the database does not answer"), hung(h.Hangs, false))
+		return errors.Join(errors.New(DatabaseTrouble(h.DatabaseCure)), hung(h.Hangs, false))
 	}
 	return hung(h.Hangs, false)
+}
+
+// DatabaseTrouble says in words that the database does not answer, or with a cure, that it refuses the relay.
+func DatabaseTrouble(cure string) string {
+	if cure == "" {
+		return "the database does not answer"
+	}
+	return "the database refuses the relay: " + cure
 }
 
 // Live returns nil unless only a restart is likely to help, and otherwise the reason.

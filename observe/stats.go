@@ -29,6 +29,9 @@ type Stats struct {
 	Bell string
 	// DatabaseDown reports that the database does not answer.
 	DatabaseDown bool
+	// DatabaseCure is what a person can do where it answers that it admits no session, as to a wrong
+	// password; empty otherwise.
+	DatabaseCure string
 	// Refusals are what the database refuses the parts of the relay at present although it answers,
 	// by part; nil if nothing. A part that cannot record what became of deliveries begins no further
 	// ones.
@@ -165,7 +168,7 @@ type Trouble struct {
 	// NextProbe is when the next delivery may find out whether the destination is up again; zero
 	// unless the breaker is open. It is past while nothing has come to be the probe.
 	NextProbe time.Time
-	// Failures counts the events whose calls have failed since one was delivered, whether an attempt
+	// Failures counts the calls that have failed since an event was delivered, whether an attempt
 	// counted or not, and FailingSince is when the first of them failed; zero if there is none.
 	Failures     uint64
 	FailingSince time.Time

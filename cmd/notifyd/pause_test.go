@@ -13,6 +13,11 @@ import (
 func adminOf(t *testing.T, d *daemon) string {
 	t.Helper()
 	d.stderr.await(t, `"relay started"`)
+	return listenOf(d)
+}
+
+// listenOf is the same of a daemon that has said so, and may not have started.
+func listenOf(d *daemon) string {
 	return regexp.MustCompile(`"msg":"admin server","listen":"([^"]+)"`).FindStringSubmatch(d.stderr.text())[1]
 }
 

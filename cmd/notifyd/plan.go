@@ -139,7 +139,7 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 			p.place(w, old, c)
 		}
 	}
-	p.Changes = !p.Configuration.Empty() || len(p.Moves)+len(p.Unrouted)+len(p.Gone) > 0
+	p.Changes = p.Changes || !p.Configuration.Empty()
 	return p, nil
 }
 
@@ -147,9 +147,9 @@ func makePlan(ctx context.Context, a *app, f planFlags) (*plan, error) {
 func (p *plan) place(w store.WaitCount, old, c *config.Config) {
 	count := planCount{EventType: w.EventType, Destination: w.Destination, State: w.State, Count: w.Count, AtLeast: w.More}
 	if w.Destination != "" {
-		there := slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == w.Destination })
-		if !there {
+		if !hasDestination(c, w.Destination) {
 			p.Gone = append(p.Gone, count)
+			p.Changes = p.Changes || old == nil || hasDestination(old, w.Destination)
 		}
 		return
 	}
@@ -160,12 +160,19 @@ func (p *plan) place(w store.WaitCount, old, c *config.Config) {
 	if old != nil {
 		from = append(from, old.RouteOf(w.EventType)...)
 	}
+	differs := old == nil || !config.SameSet(from, to)
 	switch {
 	case len(to) == 0:
 		p.Unrouted = append(p.Unrouted, count)
-	case w.State == "unrouted", old != nil && !config.SameSet(from, to):
+		p.Changes = p.Changes || differs
+	case differs && (old != nil || w.State == "unrouted"):
+		p.Changes = true
 		p.Moves = append(p.Moves, planMove{planCount: count, From: from, To: to})
 	}
+}
+
+func hasDestination(c *config.Config, name string) bool {
+	return slices.ContainsFunc(c.Destinations, func(d config.Destination) bool { return d.Name == name })
 }
 
 // readWaiting reads the waiting events from the database of c.

@@ -14,9 +14,10 @@ func (p printer) plan(plan *plan) error {
 		return p.encode(plan)
 	}
 	if !plan.Changes {
-		_, err := fmt.Fprintln(p.out, "no changes")
-		return err
-	}
+		if _, err := fmt.Fprintln(p.out, "no changes"); err != nil {
+			return err
+		}
+	} // what waits without a route, or for a destination that neither has, is shown in any case
 	for _, section := range []struct {
 		title string
 		lines []string

@@ -98,6 +98,11 @@ mail         order.placed  running  1
 		t.Errorf("%+v", p)
 	}
 
+	// Against itself a file changes nothing, whatever waits.
+	if got = command(t, "plan", "-c", next, "--against", next, "--detailed-exitcode"); got.code != 0 || !strings.HasPrefix(got.stdout, "no changes\n") || strings.Contains(got.stdout, "elsewhere") || !strings.Contains(got.stdout, "without a route") {
+		t.Errorf("%+v", got)
+	}
+
 	got = command(t, "plan", "-c", next) // what the database alone can tell
 	if got.code != 0 || strings.Contains(got.stdout, "settings") || !strings.Contains(got.stdout, "old.thing") || !strings.Contains(got.stdout, "new   unrouted") {
 		t.Errorf("%+v", got)

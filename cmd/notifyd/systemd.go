@@ -8,6 +8,7 @@ import (
 
 	"github.com/notifyd/notifyd"
 	"github.com/notifyd/notifyd/internal/systemd"
+	"github.com/notifyd/notifyd/observe"
 )
 
 // statusEvery is the interval of updates of the line of "systemctl status" without a
@@ -108,7 +109,7 @@ func statusOf(s notifyd.Stats) string {
 	case len(s.Hangs) > 0:
 		return "hangs: " + s.Hangs[0].Reason
 	case s.DatabaseDown:
-		return "the database does not answer"
+		return observe.DatabaseTrouble(s.DatabaseCure)
 	case len(s.Refusals) > 0:
 		return "the database refuses: " + s.Refusals[0].Err.Error()
 	case len(down) > 0:

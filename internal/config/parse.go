@@ -94,7 +94,7 @@ func (d *fileDecoder) checkWhole(root *node, c *Config) {
 
 // EmptyURL is the mistake of an empty connection string, such as that of an unset
 // variable: it does not mean the server of the PG* variables.
-const EmptyURL = "is empty: give it the connection string, or unset it to connect by the variables PG*"
+const EmptyURL = "is empty: give it the connection string, or have neither database.url nor DATABASE_URL, to connect by the variables PG*"
 
 // fillURL falls back to $DATABASE_URL. Without it the URL stays empty, and pgx
 // reads the PG* variables, as psql does.

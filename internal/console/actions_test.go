@@ -187,6 +187,11 @@ func TestChart(t *testing.T) {
 	if c.Top != "500 ms" || c.Mid != "250 ms" || fmt.Sprintf("%q", c.Now) != `["p99 310 ms" "p50 2 ms"]` || c.Data != "0.1,0.31;0.001,0.002" || fmt.Sprint(c.Names) != "[p99 p50]" {
 		t.Errorf("%+v", c)
 	}
+	for top, want := range map[float64]string{3: "5 ", 1: "1 ", 2: "2 1", 40: "50 25"} {
+		if c := newChart("Waiting", "wait", eventCount, series{"", []float64{top}}); c.Top+" "+c.Mid != want {
+			t.Errorf("the axis of %v events says %q", top, c.Top+" "+c.Mid)
+		}
+	}
 	for f, want := range map[float64]float64{0: 1, 0.9: 1, 1: 1, 1.1: 2, 3: 5, 51: 100, 0.0021: 0.005} {
 		if got := roundUp(f); got < want*0.999 || got > want*1.001 {
 			t.Errorf("%v: %v, want %v", f, got, want)

@@ -41,6 +41,14 @@ func (u unit) label(f float64) string {
 	return before + after
 }
 
+// middle is the label of the middle of an axis: empty where half of the scale is half an event.
+func (u unit) middle(scale float64) string {
+	if half := scale / 2; u != eventCount || half == math.Trunc(half) {
+		return u.label(half)
+	}
+	return ""
+}
+
 // series is a line of a chart: values, oldest first. NaN makes a gap.
 type series struct {
 	name   string // "" where there is only one
@@ -60,7 +68,7 @@ type chart struct {
 	Title string
 	Now   []string // the newest values, for people
 	Top   string   // the label of the upper end of the axis
-	Mid   string   // that of its middle
+	Mid   string   // that of its middle, or empty
 	Class string   // the color, a class of the stylesheet
 	Alt   string   // the picture in words
 	// Line, Second and Area are paths of SVG; "" for none.
@@ -84,7 +92,7 @@ func newChart(title, class string, u unit, all ...series) chart {
 		}
 	}
 	scale := roundUp(top)
-	c := chart{Title: title, Class: class, Top: u.label(scale), Mid: u.label(scale / 2), Unit: u}
+	c := chart{Title: title, Class: class, Top: u.label(scale), Mid: u.middle(scale), Unit: u}
 	var data []string
 	for i := range all {
 		s := &all[i]

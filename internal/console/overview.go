@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/notifyd/notifyd/observe"
 )
@@ -69,6 +70,19 @@ func (s snapshot) has(name string) bool {
 	return slices.ContainsFunc(s.stats.Destinations, func(d observe.DestinationStats) bool { return d.Name == name })
 }
 
+// delivered reports whether a relay has a unit of a destination, in a stream. In a queue that is not known.
+func (s snapshot) delivered(name string) bool {
+	return slices.ContainsFunc(s.reading.backlog.Positions, func(p observe.Position) bool { return p.Destination == name && p.Session != nil })
+}
+
+// downFor says since when a destination is down, as far as that is known.
+func downFor(now, since time.Time) string {
+	if since.IsZero() {
+		return ""
+	}
+	return ", for " + showSeconds(max(0, now.Sub(since).Truncate(time.Second).Seconds()))
+}
+
 // unitName is the destination of a position of a stream, with its part if it has several.
 func unitName(p *observe.Position) string {
 	switch {
@@ -121,10 +135,18 @@ func pausedBy(p *observe.Pause) string {
 	return fmt.Sprintf(" by %s (%s)", p.By, p.Reason)
 }
 
+// databaseText says why nothing is delivered: the cure is that of a refusal, empty for an outage.
+func databaseText(cure string) string {
+	if cure == "" {
+		return "The database does not answer the relay. Nothing is delivered until it does."
+	}
+	return "The database refuses the relay. Nothing is delivered until it does not. To do: " + cure + "."
+}
+
 // notesOf lists the problems that do not fix themselves, most urgent first.
 func notesOf(s snapshot) (notes []note) {
 	if s.stats.DatabaseDown {
-		notes = append(notes, note{Text: "The database does not answer the relay. Nothing is delivered until it does.", Bad: true})
+		notes = append(notes, note{Text: databaseText(s.stats.DatabaseCure), Bad: true})
 	}
 	for _, r := range s.stats.Refusals {
 		notes = append(notes, note{Text: fmt.Sprintf("The database refuses statements of the relay (%s): %v. Nothing is delivered that cannot be recorded. To do: %s.", r.Part, r.Err, r.Cure), Bad: true})
@@ -141,7 +163,7 @@ func notesOf(s snapshot) (notes []note) {
 		case d.Paused:
 			notes = append(notes, note{fmt.Sprintf("%s is paused%s: its events wait until it is resumed.", d.Name, pausedBy(s.reading.backlog.Destination(d.Name).Pause)), link, false})
 		case d.Unavailable:
-			notes = append(notes, note{fmt.Sprintf("%s is unavailable: its events wait and lose no attempt. %s", d.Name, d.Trouble.LastError), link, true})
+			notes = append(notes, note{fmt.Sprintf("%s is unavailable%s: its events wait and lose no attempt. %s", d.Name, downFor(s.at, d.Trouble.DownSince), d.Trouble.LastError), link, true})
 		}
 	}
 	if s.reading.err != nil {
@@ -153,6 +175,10 @@ func notesOf(s snapshot) (notes []note) {
 		}
 	}
 	for _, d := range s.reading.backlog.Destinations {
+		if waits := d.Waiting(); waits.N > 0 && !s.has(d.Name) && !s.delivered(d.Name) {
+			text, _ := number(waits) // no error: it is a count
+			notes = append(notes, note{fmt.Sprintf("This relay has no destination %s. Deliveries that wait for it: %s.", d.Name, text), destinationPath(d.Name), false})
+		}
 		if d.Dead.N > 0 {
 			text, _ := number(d.Dead) // no error: it is a count
 			link := Path + "dead?destination=" + url.QueryEscape(d.Name)
@@ -161,7 +187,7 @@ func notesOf(s snapshot) (notes []note) {
 	}
 	for _, t := range s.reading.backlog.Unrouted {
 		text, _ := number(t.Count) // no error: it is a count
-		notes = append(notes, note{fmt.Sprintf("No route matches the event type %s: %s wait.", t.EventType, text), Path + "events?type=" + url.QueryEscape(t.EventType), true})
+		notes = append(notes, note{fmt.Sprintf("No route matches the event type %s. Events that wait: %s.", t.EventType, text), Path + "events?type=" + url.QueryEscape(t.EventType), true})
 	}
 	return notes
 }

@@ -10,7 +10,22 @@ import (
 	"time"
 
 	"github.com/notifyd/notifyd/events"
+	"github.com/notifyd/notifyd/internal/store"
 )
+
+// TestDestinationThatIsDown: the page says when it is probed, and for which relays a pause holds.
+func TestDestinationThatIsDown(t *testing.T) {
+	t.Parallel()
+	s := serve(t, nil)
+	s.exec(`INSERT INTO outbox_deliveries (event_id, event_type, destination, state, available_at) VALUES (4711, 'a', 'hook', 'retry', now() - interval '5 min')`)
+	s.awaitReading()
+	page := s.get(Path + "destination?name=hook")
+	for _, want := range []string{"<dt>Next try</dt><dd>a probe, now</dd>", "A pause applies to all relays, and lasts until the destination is resumed."} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
 
 func TestOverview(t *testing.T) {
 	t.Parallel()
@@ -258,5 +273,42 @@ func TestRelays(t *testing.T) {
 	s := serve(t, nil)
 	if page := s.get(Path + "relays"); !strings.Contains(page, "None.") {
 		t.Errorf("without a relay:\n%s", page)
+	}
+}
+
+// TestRelaysSayWhatTheyAre: the page names the process that a person would look for, and a reload that it has refused.
+func TestRelaysSayWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stream %t", stream), func(t *testing.T) {
+			t.Parallel()
+			var s *site
+			if stream {
+				s = serveStream(t, false)
+			} else {
+				s = serve(t, nil)
+			}
+			conn, err := s.pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			owner := store.NewOwner()
+			_, err = conn.Exec(t.Context(), `SELECT pg_advisory_lock_shared($1)`, owner)
+			if err == nil && stream {
+				_, err = conn.Exec(t.Context(), `UPDATE outbox_positions SET owner = $1 WHERE destination = 'mail'`, owner)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.exec(`INSERT INTO outbox_relays (owner, process, host, version, config, started_at, loaded_at, refused)
+				VALUES ($1, 4711, 'web-1', 'v9', '/etc/x', now() - interval '1 min', now(), 'line 3: no')`, owner)
+			page := s.get(Path + "relays")
+			for _, want := range []string{"4711 on web-1, v9", "reload refused</span> line 3: no"} {
+				if !strings.Contains(page, want) {
+					t.Errorf("the page lacks %q:\n%s", want, page)
+				}
+			}
+		})
 	}
 }

@@ -27,10 +27,13 @@ func (b *relaysBody) read(ctx context.Context, conn *pgx.Conn, schema string) er
 		return err
 	}
 	if b.Stream = state.Mode == outboxsql.ModeStream; !b.Stream {
-		b.Relays, err = store.ReadRelays(ctx, conn)
+		b.Relays, err = store.ReadLive(ctx, conn, schema, state.Mode)
 		return err
 	}
 	if b.Relays, err = store.ReadMembers(ctx, conn, schema); err != nil {
+		return err
+	}
+	if err := store.ReadPrograms(ctx, conn, schema, b.Relays); err != nil {
 		return err
 	}
 	backlog, err := store.ReadBacklog(ctx, conn, store.BacklogOptions{Schema: schema, CountsOnly: true})

@@ -52,7 +52,7 @@ type RelayDestination struct {
 	// delivery may find out whether the destination is up again, both in seconds; 0 otherwise.
 	Down      float64 `json:"down_seconds"`
 	NextProbe float64 `json:"next_probe_seconds"`
-	// FailingEvents counts the events that have failed since one was delivered, and Failing is how
+	// FailingEvents counts the calls that have failed since an event was delivered, and Failing is how
 	// long ago the first of them did, in seconds.
 	FailingEvents float64 `json:"failing_events"`
 	Failing       float64 `json:"failing_seconds"`

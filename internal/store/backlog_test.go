@@ -120,6 +120,22 @@ queue: fresh 2 retry 2 running 0 parked 1 dead 0 oldest 2/8h0m0s due 30m0s error
 	}
 }
 
+// TestBacklogLastError: in an outage the probes take one event after the other, so that what failed
+// last is due after hundreds that have only been held back.
+func TestBacklogLastError(t *testing.T) {
+	t.Parallel()
+	d := newDB(t)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at, updated_at)
+		SELECT i, 'x', 'a', 'retry', now() - interval '5 min', now() - interval '5 min' FROM generate_series(2, 400) AS i`)
+	d.exec(`INSERT INTO outbox_deliveries (event_id, destination, event_type, state, available_at, updated_at, error_class, last_error) VALUES
+		(1, 'x', 'a', 'retry', now() - interval '6 min', now() - interval '6 min', 'destination', 'refused'),
+		(500, 'x', 'a', 'retry', now() + interval '20 s', now() - interval '10 s', 'destination', 'timeout')`)
+	b := d.backlog(BacklogOptions{})
+	if e := b.Destination("x").LastError; e == nil || e.EventID != 500 || e.Text != "timeout" {
+		t.Errorf("%+v", e)
+	}
+}
+
 func hours(w *observe.Waiting) string {
 	if w == nil {
 		return "none"

@@ -42,7 +42,7 @@ func ThisHost() string {
 func ReadLive(ctx context.Context, conn *pgx.Conn, schema string, mode outboxsql.Mode) ([]RelaySession, error) {
 	all, err := ReadRelays(ctx, conn)
 	if err == nil {
-		err = readPrograms(ctx, conn, schema, all)
+		err = ReadPrograms(ctx, conn, schema, all)
 	}
 	if err != nil || mode != outboxsql.ModeStream {
 		return all, err
@@ -55,7 +55,7 @@ func ReadLive(ctx context.Context, conn *pgx.Conn, schema string, mode outboxsql
 	if len(all) >= len(members) {
 		return all, nil
 	}
-	return members, readPrograms(ctx, conn, schema, members)
+	return members, ReadPrograms(ctx, conn, schema, members)
 }
 
 // introduce writes down what the relay says of itself, and deletes the rows of relays that are gone.
@@ -82,8 +82,8 @@ func NoteRefusal(ctx context.Context, db Execer, schema string, owner int64, why
 	return nil
 }
 
-// readPrograms adds to sessions what their relays say of themselves, where this schema has it.
-func readPrograms(ctx context.Context, conn *pgx.Conn, schema string, all []RelaySession) error {
+// ReadPrograms adds to sessions what their relays say of themselves, where this schema has it.
+func ReadPrograms(ctx context.Context, conn *pgx.Conn, schema string, all []RelaySession) error {
 	table := pgx.Identifier{schema, "outbox_relays"}.Sanitize()
 	var readable bool
 	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = to_regclass($1) AND has_table_privilege(oid, 'SELECT'))`, table).Scan(&readable)

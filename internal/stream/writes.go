@@ -81,8 +81,9 @@ const (
 // sqlRemove deletes finished rows.
 const sqlRemove = `DELETE FROM outbox_deliveries WHERE destination = $1 AND event_id = ANY($2)`
 
-// errFenced is returned by a write of a unit that belongs to another relay.
-var errFenced = errors.New("the unit belongs to another relay by now")
+// errFenced is returned by a write of a unit that belongs to another relay, and by one of the router
+// where routes have changed since, also those of this relay.
+var errFenced = errors.New("the unit has been taken over, or routes have changed, since it was read")
 
 // errSlow is the cause of an interrupted use of a connection.
 var errSlow = fmt.Errorf("the database did not answer within %v", roundTrip)
