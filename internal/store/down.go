@@ -16,11 +16,13 @@ const (
 	lockNotAvailable = "55P03"
 	// insufficientPrivilege is a missing GRANT.
 	insufficientPrivilege = "42501"
+	// diskFull is a file of a table or an index that cannot grow.
+	diskFull = "53100"
 )
 
 // IsDown reports whether err means that the database was unavailable, as opposed to an answer from
-// it. A statement that took too long, or that waited too long for a lock, was answered: the next
-// one may be as quick as ever.
+// it. A statement that took too long, that waited too long for a lock, or for which there is no space
+// or memory left, was answered: the next one may be as quick as ever, and need none.
 func IsDown(err error) bool {
 	if _, connecting := errors.AsType[*connectError](err); connecting {
 		return true
@@ -38,7 +40,7 @@ func IsDown(err error) bool {
 		return true // the server has ended the session
 	}
 	switch code[:2] {
-	case "08", "53", "57": // connection exception, insufficient resources, operator intervention
+	case "08", "57": // connection exception, operator intervention
 		return true
 	}
 	return false
@@ -102,6 +104,8 @@ func Cure(code string) string {
 		return "find what makes the statement slow: the database's load, a trigger on the tables, or a table that needs VACUUM"
 	case code == lockNotAvailable:
 		return "find the session that holds a lock on the tables for so long, in pg_locks, and end its transaction"
+	case code == diskFull:
+		return "give the database's disk space"
 	case code == "P0001", code[:min(2, len(code))] == "23":
 		return "correct or drop the trigger or the constraint that refuses the change; it is not one of notifyd's"
 	case code[:min(2, len(code))] == "42":
