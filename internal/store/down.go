@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // SQLSTATEs that say less about the database than their class does, or more.
@@ -46,6 +47,12 @@ func IsDown(err error) bool {
 	return false
 }
 
+// IsDenied reports whether a privilege is missing.
+func IsDenied(err error) bool {
+	code, _ := stateOf(err)
+	return code == insufficientPrivilege && !IsDown(err)
+}
+
 // IsCanceled reports whether the server gave up a statement that took too long.
 func IsCanceled(err error) bool {
 	code, _ := stateOf(err)
@@ -79,9 +86,10 @@ type Reporter interface {
 }
 
 // Report passes on what the statements of a part of the relay have come to, nil if all is well: the
-// database is unavailable, or it answers and refuses them.
+// database is unavailable, or it answers and refuses them, or another session keeps the part away.
 func Report(to Reporter, part string, err error) {
-	if err != nil && IsDown(err) {
+	_, foreign := errors.AsType[*ForeignLockError](err)
+	if err != nil && IsDown(err) && !foreign && !errors.Is(err, outboxsql.ErrModeChanging) {
 		to.ReportDatabase(err)
 		return
 	}
