@@ -21,6 +21,8 @@ func (r *Relay) Pause(ctx context.Context, destination, by, reason string) error
 	}
 	r.pausing.Lock() // or what followPauses has read before would end the pause
 	defer r.pausing.Unlock()
+	ctx, cancel := answeredSoon(ctx)
+	defer cancel()
 	if err := store.SetPause(ctx, r.pool, r.settings.schema, destination, Pause{By: by, Reason: reason}); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -35,6 +37,8 @@ func (r *Relay) Resume(ctx context.Context, destination string) error {
 	}
 	r.pausing.Lock()
 	defer r.pausing.Unlock()
+	ctx, cancel := answeredSoon(ctx)
+	defer cancel()
 	if _, err := store.ClearPause(ctx, r.pool, r.settings.schema, destination); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
@@ -45,10 +49,18 @@ func (r *Relay) Resume(ctx context.Context, destination string) error {
 // configuration: `notifyd status` and `notifyd reload` say so, and why. It uses the pool that was given
 // to [New].
 func (r *Relay) ReloadRefused(ctx context.Context, why string) error {
+	ctx, cancel := answeredSoon(ctx)
+	defer cancel()
 	if err := store.NoteRefusal(ctx, r.pool, r.settings.schema, r.owner, why); err != nil {
 		return fmt.Errorf("notifyd: %w", err)
 	}
 	return nil
+}
+
+// answeredSoon bounds a statement through the pool, which itself waits for as long as ctx lasts: for a
+// connection, and for a server that has vanished.
+func answeredSoon(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, store.RoundTripTimeout, fmt.Errorf("the database did not answer within %v", store.RoundTripTimeout))
 }
 
 func (r *Relay) has(destination string) error {

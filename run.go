@@ -17,13 +17,14 @@ import (
 
 // prepare waits for the database and checks the schema.
 func (r *Relay) prepare(ctx context.Context) error {
+	const start = "start of the relay"
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
 	for ctx.Err() == nil {
 		err := r.checkSchema(ctx)
 		switch {
 		case err == nil:
-			r.dispatcher.ReportDatabase(nil)
+			store.Report(r.dispatcher, start, nil)
 			return nil
 		case errors.Is(err, outboxsql.ErrNotMigrated), errors.Is(err, outboxsql.ErrTooNew), errors.Is(err, outboxsql.ErrMode), errors.Is(err, ErrNeedsStream):
 			return fmt.Errorf("notifyd: %w", err)
@@ -33,7 +34,7 @@ func (r *Relay) prepare(ctx context.Context) error {
 			}
 			continue
 		case ctx.Err() == nil:
-			r.dispatcher.ReportDatabase(err)
+			store.Report(r.dispatcher, start, err)
 		}
 		timer := time.NewTimer(pause.NextBackOff())
 		select {
@@ -94,8 +95,8 @@ func (r *Relay) checkSchema(ctx context.Context) error {
 // missDestinations reports once the destinations that this relay does not have and for which
 // deliveries wait: most likely renamed ones, or those of another relay.
 func (r *Relay) missDestinations(ctx context.Context) error {
-	// Before anything is delivered. A role that may not read pauses yet finds none.
-	if err := r.honourPauses(ctx); err != nil && store.IsDown(err) {
+	// Before anything is delivered. A role that may not read pauses yet finds none, for which no waiting would help.
+	if err := r.honourPauses(ctx); err != nil && !store.IsDenied(err) {
 		return err
 	}
 	names, err := r.keeper.Destinations(ctx)

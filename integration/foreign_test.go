@@ -58,6 +58,9 @@ func TestForeignLocks(t *testing.T) {
 			if n := strings.Count(r.log.text(), c.says); n != 1 {
 				t.Errorf("the session is named %d times", n)
 			}
+			if strings.Contains(r.log.text(), "database does not answer") {
+				t.Error("a lock of another session is called an outage")
+			}
 		})
 	}
 }

@@ -68,7 +68,11 @@ func waysToRefuse(mode outboxsql.Mode) map[string]refusal {
 			` EXECUTE FUNCTION raise()`
 	}
 	drop := `DROP FUNCTION raise CASCADE`
+	full := `CREATE FUNCTION raise() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''could not extend file: No space left on device'' USING ERRCODE = ''disk_full''; END';
+		CREATE TRIGGER raise BEFORE INSERT ON outbox_deliveries FOR EACH ROW EXECUTE FUNCTION raise()`
 	return map[string]refusal{
+		// What a full disk does while there is still room in the pages that the tables have.
+		"there is no space for new rows":  {fails: true, refuse: full, cure: drop, code: "53100"},
 		"a trigger raises":                {refuse: raise("TRIGGER", "BEFORE"), cure: drop, code: "P0001"},
 		"a trigger raises at the commit":  {refuse: raise("CONSTRAINT TRIGGER", "AFTER"), cure: drop, code: "P0001"},
 		"a privilege is missing":          {fails: true, refuse: `REVOKE INSERT ON outbox_deliveries FROM %s`, cure: `GRANT INSERT ON outbox_deliveries TO %s`, code: "42501"},

@@ -16,7 +16,7 @@ import (
 // starts while its destinations are away, so their addresses need not exist.
 func TestPageConfigsRun(t *testing.T) {
 	t.Parallel()
-	url, ran := database(t), 0
+	queue, stream, ran := database(t), databaseOf(t, "stream"), 0
 	cert, key := selfSigned(t)
 	for _, page := range docPages(t) {
 		if strings.HasSuffix(page, "docs/operations.md") { // TestRunBesideAPooler has the servers for it
@@ -39,7 +39,10 @@ func TestPageConfigsRun(t *testing.T) {
 				}
 			}
 			env := variablesOf(config)
-			env["DATABASE_URL"] = url
+			env["DATABASE_URL"] = queue
+			if strings.Contains(config, "start_from") { // only a stream can
+				env["DATABASE_URL"] = stream
+			}
 			d := startDaemon(t, env, "run", "-c", path, "--log-format", "json")
 			if !d.says(t, `"relay started"`) {
 				t.Fatalf("%s, %q: exit code %d: %s\n%s", page, st.heading, d.wait(t), d.stderr.text(), config)

@@ -122,13 +122,13 @@ func (s *supervisor) prepare(ctx context.Context, g *generation) *generation {
 		return next
 	}
 	s.state.failed(err)
-	if noted := g.relay.ReloadRefused(ctx, oneLine(err)); noted != nil {
-		s.log.DebugContext(ctx, "the refusal of the reload cannot be recorded", "err", noted)
-	}
 	s.log.ErrorContext(ctx, "the configuration is wrong: the relay continues with the previous one", "config", s.path, "err", oneLine(err))
 	s.tell(ctx, func() error {
 		return s.sd.Ready(ctx, "delivering with the previous configuration, because the reload failed: see the log")
 	})
+	if noted := g.relay.ReloadRefused(ctx, oneLine(err)); noted != nil { // last: it may take a while
+		s.log.DebugContext(ctx, "the refusal of the reload cannot be written down", "err", noted)
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -99,35 +100,52 @@ func (r *reloading) ask(ctx context.Context, all []store.RelaySession) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.within, fmt.Errorf("the outcome is unknown after %v: the relay may wait for running deliveries; see its log", r.within))
 	defer cancel()
 	failed := 0
-	var asked []store.RelaySession
+	known := make(map[int64]bool, len(all)) // any other relay has read the new file
 	for _, s := range all {
-		err := store.NoteRefusal(ctx, r.conn, r.schema, s.Owner, "") // of an earlier reload
-		if err == nil {
-			err = hangUp(s.Program.Process)
+		known[s.Owner] = true
+		if err := store.NoteRefusal(ctx, r.conn, r.schema, s.Owner, ""); err != nil { // of an earlier reload
+			return err
 		}
-		if err != nil {
-			failed++
-			r.say("process %d: not reloaded: %v", s.Program.Process, err)
-			continue
-		}
-		asked = append(asked, s)
 	}
-	for _, s := range asked {
-		if err := r.await(ctx, s); err != nil {
+	var asked []int
+	processes := r.processes(all)
+	for _, pid := range processes {
+		if err := hangUp(pid); err != nil {
 			failed++
-			r.say("process %d: %v", s.Program.Process, err)
+			r.say("process %d: not reloaded: %v", pid, err)
 			continue
 		}
-		r.say("process %d: has taken the new configuration", s.Program.Process)
+		asked = append(asked, pid)
+	}
+	for _, pid := range asked {
+		if err := r.await(ctx, pid, known); err != nil {
+			failed++
+			r.say("process %d: %v", pid, err)
+			continue
+		}
+		r.say("process %d: has taken the new configuration", pid)
 	}
 	if failed > 0 {
-		return fmt.Errorf("%s of %d not reloaded", count(failed, "relay"), len(all))
+		return fmt.Errorf("%s of %d not reloaded", count(failed, "relay"), len(processes))
 	}
 	return nil
 }
 
-// await waits until the process has a new relay, or has refused.
-func (r *reloading) await(ctx context.Context, before store.RelaySession) error {
+// processes returns the ids of the processes of relays on this host, each once. Containers may go by
+// the name of this host, and then have processes of the same ids.
+func (r *reloading) processes(all []store.RelaySession) (ids []int) {
+	for _, s := range all {
+		if pid := s.Program.Process; slices.Contains(ids, pid) {
+			r.say("process %d: another relay goes by this id and the name of this host, in a container perhaps: run notifyd reload there, too", pid)
+		} else {
+			ids = append(ids, pid)
+		}
+	}
+	return ids
+}
+
+// await waits until a process of this host has a relay that is not known, or has refused.
+func (r *reloading) await(ctx context.Context, pid int, known map[int64]bool) error {
 	tick := time.NewTicker(reloadPoll)
 	defer tick.Stop()
 	for {
@@ -140,8 +158,8 @@ func (r *reloading) await(ctx context.Context, before store.RelaySession) error 
 		}
 		for _, s := range all {
 			switch p := s.Program; {
-			case p == nil || p.Host != before.Program.Host || p.Process != before.Program.Process:
-			case s.Owner != before.Owner:
+			case p == nil || p.Host != store.ThisHost() || p.Process != pid:
+			case !known[s.Owner]:
 				return nil
 			case p.Refused != "":
 				return errors.New("refused, it continues with the previous configuration: " + p.Refused)

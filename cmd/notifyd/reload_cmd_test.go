@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/notifyd/notifyd/internal/store"
 )
@@ -68,6 +71,49 @@ func TestReloadCommand(t *testing.T) {
 			}
 			if n := strings.Count(p.stderr.text(), saidWrong); n != 1 {
 				t.Errorf("the relay has refused %d files", n)
+			}
+		})
+	}
+}
+
+// TestReloadBesideAContainer: the relay of a container that goes by the name of this host, and has the
+// same process id, is not taken for what became of a reload.
+func TestReloadBesideAContainer(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes() {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			url := databaseOf(t, mode)
+			plain := fmt.Sprintf("version: 1\ndatabase: {url: %q}\nlog: {format: json}\ndestinations:\n  audit: {type: log}\nroutes: [{match: '*', to: [audit]}]\n", url)
+			path := file(t, plain)
+			env := vars{"ONLY_HERE": "http://127.0.0.1:1/"}
+			p := startProcess(t, "", "run", "-c", path)
+			p.stderr.await(t, `"relay started"`)
+			conn, err := pgx.Connect(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { store.Close(context.WithoutCancel(t.Context()), conn) })
+			if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock_shared(1853122159::bigint << 32 | 7)`); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Exec(t.Context(), `INSERT INTO outbox_relays (owner, process, host, config, started_at, loaded_at)
+				SELECT 1853122159::bigint << 32 | 7, process, host, config, now(), now() FROM outbox_relays`); err != nil {
+				t.Fatal(err)
+			}
+			process := fmt.Sprintf("process %d", p.cmd.Process.Pid)
+			if err := os.WriteFile(path, []byte(strings.Replace(plain, "audit: {type: log}", "audit: {type: log}\n  hook: {type: webhook, url: \"${env:ONLY_HERE}\"}", 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if r := commandIn(t, env, "reload", "-c", path); r.code != exitFailure || !strings.Contains(r.stdout, process+": another relay goes by this id") ||
+				!strings.Contains(r.stdout, process+": refused, it continues with the previous configuration: ") || !strings.Contains(r.stdout+r.stderr, "1 relay of 1 not reloaded") {
+				t.Errorf("a file that it refuses: %+v", r)
+			}
+			if err := os.WriteFile(path, []byte(plain), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if r := commandIn(t, env, "reload", "-c", path); r.code != exitOK || !strings.Contains(r.stdout, process+": has taken the new configuration") {
+				t.Errorf("a file that it takes: %+v", r)
 			}
 		})
 	}

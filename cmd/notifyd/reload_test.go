@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -83,6 +84,25 @@ func (o *output) awaitN(t *testing.T, want string, n int) {
 		case <-deadline:
 			t.Fatalf("%q was printed %d times of %d; what was:\n%s", want, strings.Count(text, want), n, text)
 		}
+	}
+}
+
+// TestReloadWithoutADatabase: where the database takes connections and does not answer, a file that is
+// wrong is refused all the same, and the next one is read.
+func TestReloadWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts what the kernel does
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	text := "version: 1\ndatabase: {url: 'postgres://u@" + silent.Addr().String() + "/d?sslmode=disable'}\nlog: {format: json}\n" +
+		"destinations:\n  audit: {type: log}\nroutes: [{match: '*', to: [audit]}]\n"
+	r := startReloadable(t, nil, text)
+	r.write(t, text+"nonsense: 1\n")
+	for n := range 2 {
+		r.reloads <- struct{}{}
+		r.stderr.awaitN(t, saidWrong, n+1)
 	}
 }
 

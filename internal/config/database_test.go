@@ -23,7 +23,6 @@ func TestLoadDatabase(t *testing.T) {
 destinations:
   mail: {type: unknown, password: "${env:MISSING}", more: &url "${env:THE_URL}", file: "${file:/not/there}"}
 routes: [{match: "*", to: nowhere}]
-nonsense: 1
 `
 	env := map[string]string{"THE_URL": "postgres://h/db"}
 	for _, text := range []string{
@@ -44,6 +43,7 @@ nonsense: 1
 		"version: 2\ndatabase: {schema: x}":                  "version 2 is not supported",
 		"database: {schema: x}":                              `the key "version" is missing`,
 		"version: 1\ndatabase: {shema: x}":                   `unknown key "shema"`,
+		"version: 1\ndatabse: {schema: x}":                   `unknown key "databse" (did you mean "database"?)`,
 		"version: 1\ndatabase: {url: \"mysql://swordfish\"}": "not a PostgreSQL connection string",
 		"[]":   "expected a mapping",
 		"a: [": "",

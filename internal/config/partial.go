@@ -1,6 +1,7 @@
 package config
 
 import (
+	"reflect"
 	"slices"
 
 	yaml "go.yaml.in/yaml/v4"
@@ -29,11 +30,16 @@ func routesPart(url string) part {
 // merge itself, which is reported later.
 const maxMerges = 10
 
-// of returns the part of a file's root.
+// of returns the part of a file's root. A key that does not exist stays, and is a mistake: it may be
+// one of the part, misspelt.
 func (p part) of(root *yaml.Node) *yaml.Node {
+	var known []string
+	for _, s := range settingsOf(reflect.ValueOf(&Config{}).Elem()) {
+		known = append(known, s.name)
+	}
 	return rewrite(root, 0, func(key string, value *yaml.Node) *yaml.Node {
 		switch {
-		case p.keys != nil && !slices.Contains(p.keys, key):
+		case p.keys != nil && slices.Contains(known, key) && !slices.Contains(p.keys, key):
 			return nil
 		case key == "database" && p.url != "":
 			return rewrite(value, 0, func(key string, value *yaml.Node) *yaml.Node {

@@ -133,8 +133,9 @@ func redactURL(s string) string {
 	if !ok {
 		return s
 	}
-	user := ""
+	user, within := "", false
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		within = strings.ContainsRune(rest[:i], '?') // the @ may be of the query
 		name, password, found := strings.Cut(rest[:i], ":")
 		switch {
 		case found && opaqueOnly(password):
@@ -146,6 +147,9 @@ func redactURL(s string) string {
 		}
 	}
 	rest, query, hasQuery := strings.Cut(rest, "?")
+	if user != "" && within {
+		rest = redactQuery(rest)
+	}
 	if strings.HasPrefix(scheme, "http") {
 		rest = redactPath(rest)
 	}

@@ -39,14 +39,15 @@ func newClaimer(e *Engine, session Claimer, i int) *claimer {
 // run claims until the scheduler is stopped. A claim that is open then is still settled, and waits
 // for its handlers no longer than the lock budget.
 func (c *claimer) run(ctx context.Context) {
-	// An empty claim connects, prepares and plans, so that the first event does not wait for it. An
-	// error does not matter here: the first real claim connects again.
+	// An empty claim connects, prepares and plans, so that the first event does not wait for it. The
+	// first real claim connects again after an error.
 	c.round.Begin()
 	defer c.round.Rest()
 	_, err := c.session.Claim(ctx, Query{Source: SourceIDs})
 	c.report(ctx, err)
 	c.e.sched.warmed()
 	pauses := store.NewPauses()
+	c.untilAccepted(ctx, pauses, err)
 	for {
 		c.round.Rest()
 		q, ok := c.e.sched.next()
@@ -63,14 +64,29 @@ func (c *claimer) run(ctx context.Context) {
 			c.e.idsBeginAgain(ctx, anew)
 		}
 		if err != nil {
-			c.round.Rest()
-			sleep(ctx, pauses.After(err))
+			c.untilAccepted(ctx, pauses, err)
 			continue
 		}
 		pauses.Reset()
 		if len(claimed.Work) > 0 {
 			c.deliver(ctx, &claimed)
 		}
+	}
+}
+
+// untilAccepted pauses after a claim that has failed. If it was refused, empty claims follow until one is
+// accepted: for this claimer there may be no work for long, and all that time it would be said that the
+// database refuses it.
+func (c *claimer) untilAccepted(ctx context.Context, pauses store.Pauses, err error) {
+	for err != nil && ctx.Err() == nil {
+		c.round.Rest()
+		sleep(ctx, pauses.After(err))
+		if store.IsDown(err) {
+			return
+		}
+		c.round.Begin()
+		_, err = c.session.Claim(ctx, Query{Source: SourceIDs})
+		c.report(ctx, err)
 	}
 }
 

@@ -31,7 +31,12 @@ func (s *fakeSession) Claim(ctx context.Context, q Query) (Claimed, error) {
 	s.conn = true
 	there, back := s.db.travel()
 	sleep(context.WithoutCancel(ctx), there)
-	if s.db.fault(s.owner, "claim") != noFault {
+	switch s.db.fault(s.owner, "claim") {
+	case noFault:
+	case refused:
+		s.lose()
+		return Claimed{}, refusal{}
+	default:
 		s.lose()
 		return Claimed{}, errLost
 	}

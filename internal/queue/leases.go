@@ -32,6 +32,7 @@ type leases struct {
 	lost       atomic.Uint64 // given up because a handler outlived its context
 	taken      atomic.Uint64 // taken over from dead relays
 	part       *engine.Part
+	unrenewed  bool // the last renewal has failed: the next one is made even of no lease, or it would be said for ever
 	began      time.Time
 	until      atomic.Int64  // in ns since began: until then all leases are certainly held; 0: unknown
 	lapses     atomic.Uint64 // how often until passed before it was extended: older leases may have been taken over
@@ -256,10 +257,10 @@ func (ls *leases) renew(ctx context.Context) {
 		tokens = append(tokens, ls.results[i].entry.Token)
 	}
 	ls.mu.Unlock()
-	if len(tokens) > 0 {
+	if len(tokens) > 0 || ls.unrenewed {
 		err := ls.keeper.Renew(ctx, tokens)
 		ls.reportFrom(ctx, "renewal of leases", err)
-		if err != nil {
+		if ls.unrenewed = err != nil; err != nil {
 			return
 		}
 		ls.renewed.Add(uint64(len(tokens)))

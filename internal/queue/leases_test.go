@@ -85,3 +85,40 @@ func TestStopIsNoOutage(t *testing.T) {
 		t.Errorf("%d reports", reports)
 	}
 }
+
+// TestRenewalIsAcceptedAgain: a refusal to renew leases is over when the database accepts it, although
+// all leases have ended in the meantime.
+func TestRenewalIsAcceptedAgain(t *testing.T) {
+	t.Parallel()
+	k := &renewing{err: refusal{}}
+	ls := newLeases(k, time.Minute, slog.New(slog.DiscardHandler))
+	var last error
+	ls.report = func(_ string, err error) { last = err }
+	ls.live[1] = &lease{until: time.Now().Add(time.Hour)}
+	if ls.renew(t.Context()); last == nil {
+		t.Fatal("the refusal is not reported")
+	}
+	clear(ls.live)
+	if ls.renew(t.Context()); last == nil {
+		t.Error("it is over although the database refuses still")
+	}
+	k.err = nil
+	for range 2 {
+		ls.renew(t.Context())
+	}
+	if last != nil || k.calls != 3 {
+		t.Errorf("after %d renewals: %v", k.calls, last)
+	}
+}
+
+// renewing is asked to renew leases.
+type renewing struct {
+	LeaseKeeper
+	err   error
+	calls int
+}
+
+func (k *renewing) Renew(context.Context, []int64) error {
+	k.calls++
+	return k.err
+}

@@ -284,14 +284,14 @@ func (s *scheduler) sweepQueryLocked(now time.Time) (Query, bool) {
 		return q, true
 	}
 	// Every lane is full or paused, so no lane could take what a sweep finds. A call of room
-	// resumes the sweep.
+	// resumes the sweep. They may have been paused from the start, and for as long as a person likes.
 	s.sweep.wait(now)
+	s.swept = true
+	s.readyLocked()
 	if len(s.lagged) == len(s.lanes) {
 		// Or all lanes lag: their own sweeps find the events, and the common sweep would wait for
 		// the slowest lane.
 		s.sweep.leave(now)
-		s.swept = true
-		s.readyLocked()
 	}
 	return s.lagQueryLocked(now)
 }

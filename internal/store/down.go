@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/notifyd/notifyd/observe"
+	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // SQLSTATEs that say less about the database than their class does, or more.
@@ -16,11 +17,13 @@ const (
 	lockNotAvailable = "55P03"
 	// insufficientPrivilege is a missing GRANT.
 	insufficientPrivilege = "42501"
+	// diskFull is a file of a table or an index that cannot grow.
+	diskFull = "53100"
 )
 
 // IsDown reports whether err means that the database was unavailable, as opposed to an answer from
-// it. A statement that took too long, or that waited too long for a lock, was answered: the next
-// one may be as quick as ever.
+// it. A statement that took too long, that waited too long for a lock, or for which there is no space
+// or memory left, was answered: the next one may be as quick as ever, and need none.
 func IsDown(err error) bool {
 	if _, connecting := errors.AsType[*connectError](err); connecting {
 		return true
@@ -38,10 +41,16 @@ func IsDown(err error) bool {
 		return true // the server has ended the session
 	}
 	switch code[:2] {
-	case "08", "53", "57": // connection exception, insufficient resources, operator intervention
+	case "08", "57": // connection exception, operator intervention
 		return true
 	}
 	return false
+}
+
+// IsDenied reports whether a privilege is missing.
+func IsDenied(err error) bool {
+	code, _ := stateOf(err)
+	return code == insufficientPrivilege && !IsDown(err)
 }
 
 // IsCanceled reports whether the server gave up a statement that took too long.
@@ -77,9 +86,10 @@ type Reporter interface {
 }
 
 // Report passes on what the statements of a part of the relay have come to, nil if all is well: the
-// database is unavailable, or it answers and refuses them.
+// database is unavailable, or it answers and refuses them, or another session keeps the part away.
 func Report(to Reporter, part string, err error) {
-	if err != nil && IsDown(err) {
+	_, foreign := errors.AsType[*ForeignLockError](err)
+	if err != nil && IsDown(err) && !foreign && !errors.Is(err, outboxsql.ErrModeChanging) {
 		to.ReportDatabase(err)
 		return
 	}
@@ -102,6 +112,8 @@ func Cure(code string) string {
 		return "find what makes the statement slow: the database's load, a trigger on the tables, or a table that needs VACUUM"
 	case code == lockNotAvailable:
 		return "find the session that holds a lock on the tables for so long, in pg_locks, and end its transaction"
+	case code == diskFull:
+		return "give the database's disk space"
 	case code == "P0001", code[:min(2, len(code))] == "23":
 		return "correct or drop the trigger or the constraint that refuses the change; it is not one of notifyd's"
 	case code[:min(2, len(code))] == "42":

@@ -32,6 +32,7 @@ type keeping struct {
 	changed *sync.Cond
 	units   map[string]Position // that are gained and not lost
 	losses  int
+	refused map[string]bool // the parts that are refused something
 }
 
 // keep runs a keeper for destinations, which hears the notifications of others.
@@ -46,9 +47,9 @@ func (l *log) keepHalted(owner int64, halt chan struct{}, destinations ...string
 	if err != nil {
 		l.Fatal(err)
 	}
-	k := &keeping{tb: l.TB, owner: owner, units: make(map[string]Position), halt: halt}
+	k := &keeping{tb: l.TB, owner: owner, units: make(map[string]Position), halt: halt, refused: make(map[string]bool)}
 	k.changed = sync.NewCond(&k.mu)
-	o := KeeperOptions{Owner: owner, Gained: k.gained, Lost: k.lost}
+	o := KeeperOptions{Owner: owner, Gained: k.gained, Lost: k.lost, Report: k.reported}
 	for _, d := range destinations {
 		o.Destinations = append(o.Destinations, Wanted{Destination: d})
 	}
@@ -95,6 +96,13 @@ func (k *keeping) gained(p Position) {
 		k.tb.Errorf("%d gained %q twice", k.owner, p.Destination)
 	}
 	k.units[p.Destination] = p
+	k.changed.Broadcast()
+}
+
+func (k *keeping) reported(part string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refused[part] = err != nil && !store.IsDown(err)
 	k.changed.Broadcast()
 }
 

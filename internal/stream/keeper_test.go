@@ -278,6 +278,30 @@ func TestKeeperSkipsALockedRow(t *testing.T) {
 	}
 }
 
+// TestRefusalEndsWithTheUnit: a relay whose last write of a position was refused says so no more when
+// another relay has the unit.
+func TestRefusalEndsWithTheUnit(t *testing.T) {
+	t.Parallel()
+	l := newStream(t)
+	first := l.keep(1, "a", "b", "c")
+	first.untilHas(4)
+	tx, err := l.conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.exec(`SELECT FROM outbox_positions FOR UPDATE`)
+	second := l.keep(2, "a", "b", "c")
+	const part = "owners of units"
+	first.until("its write is refused", func(map[string]Position) bool { return first.refused[part] })
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.untilHas(2)
+	second.untilHas(2)
+	first.until("nothing is refused", func(map[string]Position) bool { return !first.refused[part] })
+	second.until("nothing is refused", func(map[string]Position) bool { return !second.refused[part] })
+}
+
 // TestKeeperTakesAgain: positions that were moved by hand, or forgotten. The router starts over as
 // well, because the forgotten destination has routes again.
 func TestKeeperTakesAgain(t *testing.T) {

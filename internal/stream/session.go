@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -193,9 +194,22 @@ func (s *dbSession) lookOnce(ctx context.Context) (seen, error) {
 	})
 	err := s.trip(ctx, func(ctx context.Context) error { return s.conn.SendBatch(ctx, &batch).Close() })
 	if err == nil {
+		s.forget(shown.owners)
 		err = s.nameForeign(ctx, shown.picture)
 	}
 	return shown, err
+}
+
+// forget drops the refusals of units that another relay owns: whether their positions can be written
+// is for that one to say.
+func (s *dbSession) forget(owners map[int32]int32) {
+	if len(s.refused) == 0 {
+		return
+	}
+	maps.DeleteFunc(s.refused, func(unit int32, _ *refusal) bool { return owners[unit] != 0 && owners[unit] != s.me })
+	if len(s.refused) == 0 {
+		s.report(nil)
+	}
 }
 
 // readLocks returns which members want and own which units.

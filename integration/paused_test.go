@@ -1,0 +1,51 @@
+package integration
+
+import (
+	"context"
+	"testing"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/delivery"
+)
+
+// TestPausedFromTheStart: a relay that starts while the database refuses to say what is paused
+// delivers nothing until it knows, and does not call that an outage.
+func TestPausedFromTheStart(t *testing.T) {
+	t.Parallel()
+	for _, mode := range bothModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			e, h, seen := newEnvIn(t, mode), newRecorder(t), make(incidents, 1000)
+			e.exec(`INSERT INTO outbox_pauses (destination, paused_by) VALUES ('all', 'ann')`)
+			id := e.insert("order.created", `{}`)
+			tx, err := e.pool.Begin(e.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.WithoutCancel(e.ctx)) //nolint:errcheck // it may have ended
+			if _, err := tx.Exec(e.ctx, `LOCK TABLE outbox_pauses IN ACCESS EXCLUSIVE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			r := e.start(handleAll(t, h), notifyd.WithObserver(seen))
+			until(t, "a refusal, or a delivery", func() bool { return len(r.Stats().Refusals) > 0 || h.times(id) > 0 })
+			if s := r.Stats(); h.times(id) > 0 || s.DatabaseDown || s.Refusals[0].Code != "55P03" {
+				t.Fatalf("%d deliveries, database down: %t, refusals: %+v", h.times(id), s.DatabaseDown, s.Refusals)
+			}
+			if err := tx.Commit(e.ctx); err != nil {
+				t.Fatal(err)
+			}
+			r.waitReady()
+			seen.until(t, delivery.IncidentAccepted)
+			if s := r.Stats(); !s.Destinations[0].Paused || len(s.Refusals) > 0 {
+				t.Errorf("%+v", s)
+			}
+			if err := r.Resume(e.ctx, "all"); err != nil {
+				t.Fatal(err)
+			}
+			e.untilDone()
+			if n := h.times(id); n != 1 {
+				t.Errorf("%d deliveries", n)
+			}
+		})
+	}
+}
