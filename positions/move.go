@@ -134,12 +134,14 @@ const (
 
 	// What the destination has passed keeps the routes by which it has read it; from the new head on,
 	// those that stand now count.
-	sqlEndSpans = `UPDATE outbox_routes AS r SET until_head = $2, until_open = p.open
-		FROM (SELECT range_agg(open) AS open FROM outbox_positions WHERE destination = $1) AS p
+	sqlEndSpans = `UPDATE outbox_routes AS r SET until_head = $2, until_open = ` + sqlOpen + `
 		WHERE r.destination = $1 AND r.since > 0 AND r.head < $2 AND (r.until_head IS NULL OR r.until_head > $2)`
 	sqlDropSpans = `DELETE FROM outbox_routes WHERE destination = $1 AND since > 0 AND head >= $2`
 	sqlNewSpan   = `INSERT INTO outbox_routes (destination, since, patterns, others, head, open, handed)
-		SELECT $1, $3, $4, $5, $2, coalesce((SELECT range_agg(open) FROM outbox_positions WHERE destination = $1), '{}'), $6`
+		SELECT $1, $3, $4, $5, $2, ` + sqlOpen + `, $6`
+
+	// sqlOpen are the open ids of all parts.
+	sqlOpen = `coalesce((SELECT range_agg(g) FROM outbox_positions AS p, unnest(p.open) AS g WHERE p.destination = $1), '{}')`
 )
 
 func move(ctx context.Context, tx pgx.Tx, destination string, head int64) error {
