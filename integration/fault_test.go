@@ -385,7 +385,7 @@ func TestStopsBeforeItIsReady(t *testing.T) {
 			e.exec(`ALTER TABLE outbox_deliveries RENAME TO hidden`)
 			seen := make(incidents, 1000)
 			r := e.start(handleAll(t, newRecorder(t)), notifyd.WithObserver(seen))
-			seen.until(t, delivery.IncidentDatabaseLost)
+			seen.until(t, delivery.IncidentRefused)
 			if err := r.end(); err != nil {
 				t.Error(err)
 			}
