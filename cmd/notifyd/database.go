@@ -117,6 +117,19 @@ func (f *databaseFlags) connect(ctx context.Context, a *app) (*pgx.Conn, error) 
 	return conn, nil
 }
 
+// connectTable is connect for a command that works on the tables: they must have the newest schema.
+func (f *databaseFlags) connectTable(ctx context.Context, a *app) (*pgx.Conn, error) {
+	conn, err := f.connect(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if err := outboxsql.Check(ctx, conn, f.schema); err != nil {
+		store.Close(ctx, conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
 // connectError is the error of pgx on one line, with the cure: pgx has a line for each
 // address and each way of encryption, and most of them are equal.
 func connectError(err error) error {

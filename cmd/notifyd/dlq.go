@@ -13,7 +13,6 @@ import (
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func newDLQCmd(a *app) *cobra.Command {
@@ -46,14 +45,11 @@ func (f *dlqFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
 func (f *dlqFlags) with(ctx context.Context, a *app, do func(s *deadletter.Store) error) error {
-	conn, err := f.db.connect(ctx, a)
+	conn, err := f.db.connectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	if err := outboxsql.Check(ctx, conn, f.db.schema); err != nil {
-		return err
-	}
 	s, err := deadletter.New(conn, deadletter.Config{Schema: f.db.schema, DeleteEvents: f.forget || f.db.keep == 0})
 	if err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"github.com/notifyd/notifyd/events"
 	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/store"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func newEventsCmd(a *app) *cobra.Command {
@@ -44,14 +43,11 @@ func (f *eventsFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
 func (f *eventsFlags) with(ctx context.Context, a *app, do func(s *events.Store) error) error {
-	conn, err := f.db.connect(ctx, a)
+	conn, err := f.db.connectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	if err := outboxsql.Check(ctx, conn, f.db.schema); err != nil {
-		return err
-	}
 	s, err := events.New(conn, f.db.schema)
 	if err == nil {
 		err = do(s)

@@ -12,7 +12,6 @@ import (
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 // pauseFlags are the flags of "notifyd pause" and "notifyd resume".
@@ -72,17 +71,11 @@ func newResumeCmd(a *app) *cobra.Command {
 
 // each acts on each destination, and prints the result.
 func (f *pauseFlags) each(ctx context.Context, a *app, names []string, do func(context.Context, *pgx.Conn, string) (string, error)) error {
-	if err := f.db.resolve(a); err != nil {
-		return err
-	}
-	conn, err := f.db.connect(ctx, a)
+	conn, err := f.db.connectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	if err := outboxsql.Check(ctx, conn, f.db.schema); err != nil {
-		return err
-	}
 	for _, name := range names {
 		said, err := do(ctx, conn, name)
 		if err != nil {

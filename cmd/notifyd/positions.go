@@ -11,7 +11,6 @@ import (
 	"github.com/notifyd/notifyd/internal/store"
 	"github.com/notifyd/notifyd/observe"
 	"github.com/notifyd/notifyd/positions"
-	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
 func newPositionsCmd(a *app) *cobra.Command {
@@ -54,17 +53,11 @@ func (f *positionsFlags) json() bool { return f.output.Value == "json" }
 
 // with calls do with a store on the database of the flags.
 func (f *positionsFlags) with(ctx context.Context, a *app, do func(s *positions.Store) error) error {
-	if err := f.db.resolve(a); err != nil {
-		return err
-	}
-	conn, err := f.db.connect(ctx, a)
+	conn, err := f.db.connectTable(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer store.Close(ctx, conn)
-	if err := outboxsql.Check(ctx, conn, f.db.schema); err != nil {
-		return err
-	}
 	s, err := positions.New(conn, f.db.schema)
 	if err == nil {
 		err = do(s)
