@@ -177,6 +177,7 @@ func compilers() map[string]player {
 		"docs/consumers.md":          {"inbox", "TestDocsAreExamples"},
 		"docs/custom-destination.md": {"handlers/handlertest", "TestDocsAreTheExample"},
 		"docs/dead-letters.md":       {"cmd/notifyd", "TestDeadLettersPage"},
+		"docs/testing.md":            {"outbox/outboxtest", "TestTestingPage"},
 		"docs/tracing.md":            {"cmd/notifyd", "TestTracingPage"},
 	}
 }

@@ -1,0 +1,196 @@
+// Package outboxtest is for the tests of applications that write events: it asserts which events a
+// transaction has written, calls their handlers without a daemon, and waits until a relay has delivered
+// everything.
+//
+// Events are read from where they were written. [Pgx] reads through a transaction, a pool or a connection
+// of pgx, [SQL] through those of database/sql. In a test that rolls its transaction back, read through the
+// transaction:
+//
+//	err := shop.PlaceOrder(ctx, tx, order)
+//	...
+//	outboxtest.Wrote(t, outboxtest.Pgx(tx), outboxtest.Type("order.created"), outboxtest.Aggregate("order", "1042"))
+//
+// Where tests share a database and commit, call [Source.Now] first: the source that it returns has only
+// what is written afterwards.
+//
+// Like package outbox, it imports no driver and nothing of the relay.
+package outboxtest
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/notifyd/notifyd/outbox"
+)
+
+// Event is an event in the table.
+type Event struct {
+	// ID is the primary key of the row.
+	ID int64
+	// Type, AggregateType, AggregateID and IdempotencyKey are as written, empty where there is none.
+	Type           string
+	AggregateType  string
+	AggregateID    string
+	IdempotencyKey string
+	// Payload is the JSON text, byte for byte.
+	Payload json.RawMessage
+	// Headers are nil where there are none.
+	Headers map[string]string
+	// AvailableAt is zero for an event that is delivered at once.
+	AvailableAt time.Time
+	// CreatedAt is when the writing transaction began.
+	CreatedAt time.Time
+}
+
+// Decode decodes the payload of an event, and ends the test if that fails.
+func Decode[T any](tb testing.TB, e *Event) (payload T) {
+	tb.Helper()
+	if err := json.Unmarshal(e.Payload, &payload); err != nil {
+		tb.Fatalf("outboxtest: payload of event %d (%s): %v", e.ID, e.Type, err)
+	}
+	return payload
+}
+
+// Rows are the rows of a query: pgx.Rows and *sql.Rows fit.
+type Rows interface {
+	Next() bool
+	Scan(to ...any) error
+	Err() error
+}
+
+// Querier is what pgx queries with: pgx.Tx, *pgxpool.Pool, *pgx.Conn. R is inferred at the call.
+type Querier[R Rows] interface {
+	Query(ctx context.Context, query string, args ...any) (R, error)
+}
+
+// SQLQuerier is what database/sql queries with: *sql.Tx, *sql.DB, *sql.Conn.
+type SQLQuerier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Source is where events are read: the table in one schema, as one transaction or database sees it. It is
+// a value; its methods return changed copies. It has nothing to close.
+type Source struct {
+	query  func(ctx context.Context, query string, args ...any) (Rows, error)
+	schema string
+	after  int64
+}
+
+// Pgx reads through a transaction, a pool or a connection of pgx, in the schema [outbox.DefaultSchema].
+func Pgx[R Rows](q Querier[R]) Source {
+	return Source{schema: outbox.DefaultSchema, query: func(ctx context.Context, query string, args ...any) (Rows, error) {
+		return q.Query(ctx, query, args...)
+	}}
+}
+
+// SQL reads through a transaction, a pool or a connection of database/sql, with any driver for
+// PostgreSQL, in the schema [outbox.DefaultSchema].
+func SQL(q SQLQuerier) Source {
+	return Source{schema: outbox.DefaultSchema, query: func(ctx context.Context, query string, args ...any) (Rows, error) {
+		return q.QueryContext(ctx, query, args...) //nolint:rowserrcheck // each looks at it
+	}}
+}
+
+// In returns the source of the tables in another schema.
+func (s Source) In(schema string) Source {
+	s.schema = schema
+	return s
+}
+
+// Now returns the source of what is written from now on: of ids above the highest one that is visible.
+// Tests that run at the same time on the same tables see each other's events; give each a schema.
+func (s Source) Now(tb testing.TB) Source {
+	tb.Helper()
+	s.after = s.last(tb)
+	return s
+}
+
+// Events returns the events in the order of their ids. An error of the database ends the test.
+func (s Source) Events(tb testing.TB) []*Event {
+	tb.Helper()
+	var all []*Event
+	err := s.each(tb.Context(), `SELECT id, event_type, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(idempotency_key, ''),
+			payload::text, coalesce(headers::text, ''), coalesce(extract(epoch FROM available_at) * 1000000, 0)::bigint, (extract(epoch FROM created_at) * 1000000)::bigint
+		FROM {schema}.outbox_events WHERE id > $1 ORDER BY id`, func(r Rows) error {
+		var e Event
+		var payload, headers string
+		var available, created int64
+		if err := r.Scan(&e.ID, &e.Type, &e.AggregateType, &e.AggregateID, &e.IdempotencyKey, &payload, &headers, &available, &created); err != nil {
+			return err
+		}
+		e.Payload, e.CreatedAt = json.RawMessage(payload), time.UnixMicro(created).UTC()
+		if available != 0 {
+			e.AvailableAt = time.UnixMicro(available).UTC()
+		}
+		all = append(all, &e)
+		if headers == "" {
+			return nil
+		}
+		return json.Unmarshal([]byte(headers), &e.Headers)
+	})
+	if err != nil {
+		tb.Fatalf("outboxtest: read the events: %v", err)
+	}
+	return all
+}
+
+func (s Source) last(tb testing.TB) (id int64) {
+	tb.Helper()
+	err := s.each(tb.Context(), `SELECT greatest(coalesce(max(id), 0), $1) FROM {schema}.outbox_events`, func(r Rows) error { return r.Scan(&id) })
+	if err != nil {
+		tb.Fatalf("outboxtest: read the highest id: %v", err)
+	}
+	return id
+}
+
+// each calls do for each row of a query, with the id after which events count as its one argument.
+func (s Source) each(ctx context.Context, query string, do func(Rows) error) error {
+	quoted := `"` + strings.ReplaceAll(s.schema, `"`, `""`) + `"`
+	rows, err := s.query(ctx, strings.ReplaceAll(query, "{schema}", quoted), s.after)
+	if err != nil {
+		return err
+	}
+	defer release(rows)
+	for rows.Next() {
+		if err := do(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// release closes rows that were not read to their end. Close of pgx returns nothing, that of
+// database/sql an error, which says nothing that Err has not said.
+func release(rows Rows) {
+	switch r := rows.(type) {
+	case interface{ Close() }:
+		r.Close()
+	case io.Closer:
+		r.Close() //nolint:errcheck,gosec // see above
+	}
+}
+
+// String is how failures name an event.
+func (e *Event) String() string {
+	text := fmt.Sprintf("#%d %s", e.ID, e.Type)
+	if e.AggregateType != "" {
+		text += " of " + e.AggregateType + "/" + e.AggregateID
+	}
+	return text + " " + shortened(string(e.Payload))
+}
+
+// longest is the longest payload that a failure shows, in bytes.
+const longest = 200
+
+func shortened(text string) string {
+	if len(text) <= longest {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longest], "") + "..."
+}

@@ -1,0 +1,92 @@
+package outboxtest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pause lies between two looks of [Delivered].
+const pause = 10 * time.Millisecond
+
+// Delivered waits until a relay has delivered all events that are visible now, to all of their
+// destinations, in a queue or a stream. Read through a pool or a connection: a transaction may not see
+// what relays write. It ends the test when within has passed, and names what is waiting; and at once if a
+// delivery has become a dead letter. An event type without a route waits.
+func Delivered(tb testing.TB, s Source, within time.Duration) {
+	tb.Helper()
+	last := s.last(tb)
+	end := time.NewTimer(within)
+	defer end.Stop()
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for {
+		waiting, dead, err := s.undelivered(tb.Context(), last)
+		switch {
+		case err != nil:
+			tb.Fatalf("outboxtest: look for undelivered events: %v", err)
+		case len(dead) > 0:
+			tb.Fatalf("outboxtest: deliveries are dead letters:\n  %s", strings.Join(dead, "\n  "))
+		case len(waiting) == 0:
+			return
+		}
+		select {
+		case <-end.C:
+			tb.Fatalf("outboxtest: not delivered after %v:\n  %s", within, strings.Join(waiting, "\n  "))
+		case <-ticker.C:
+		}
+	}
+}
+
+// undelivered names deliveries that are left of the events up to last, some of each kind.
+func (s Source) undelivered(ctx context.Context, last int64) (waiting, dead []string, err error) {
+	mode := ""
+	if err := s.each(ctx, `SELECT mode FROM {schema}.outbox_mode WHERE $1::bigint IS NOT NULL`, func(r Rows) error { return r.Scan(&mode) }); err != nil {
+		return nil, nil, err
+	}
+	query := sqlQueue
+	if mode == "stream" {
+		query = sqlStream
+	}
+	query = strings.ReplaceAll(query+sqlRows, "{last}", fmt.Sprint(last))
+	err = s.each(ctx, query, func(r Rows) error {
+		var id int64
+		var kind, destination, state, fault string
+		if err := r.Scan(&id, &kind, &destination, &state, &fault); err != nil {
+			return err
+		}
+		line := fmt.Sprintf("#%d %s", id, kind)
+		if destination != "" {
+			line += " to " + destination
+		}
+		if line += ": " + state; fault != "" {
+			line += ": " + shortened(fault)
+		}
+		if state == "dead" {
+			dead = append(dead, line)
+			return nil
+		}
+		waiting = append(waiting, line)
+		return nil
+	})
+	return waiting, dead, err
+}
+
+const (
+	// In a queue an event says itself that it is done. One with rows of its own is named by those.
+	sqlQueue = `(SELECT e.id, e.event_type, '' AS destination, 'not tried yet' AS state, '' AS fault FROM {schema}.outbox_events AS e
+		WHERE e.id > $1 AND e.id <= {last} AND e.state = 'fresh' ORDER BY e.id LIMIT 20)`
+
+	// In a stream each destination has to pass it. Without any position no relay has been there.
+	sqlStream = `(SELECT e.id, e.event_type, p.destination, CASE p.destination WHEN '' THEN 'not routed yet' ELSE 'not delivered yet' END AS state, '' AS fault
+			FROM {schema}.outbox_events AS e JOIN {schema}.outbox_positions AS p ON e.id > p.head OR e.id <@ p.open
+			WHERE e.id > $1 AND e.id <= {last} ORDER BY e.id LIMIT 20)
+		UNION ALL (SELECT e.id, e.event_type, '', 'no relay has delivered anything from this table yet', '' FROM {schema}.outbox_events AS e
+			WHERE e.id > $1 AND e.id <= {last} AND NOT EXISTS (SELECT FROM {schema}.outbox_positions WHERE destination <> '') ORDER BY e.id LIMIT 20)`
+
+	// Dead letters first: they end the wait.
+	sqlRows = ` UNION ALL (SELECT d.event_id, d.event_type, d.destination, d.state, coalesce(d.last_error, '') FROM {schema}.outbox_deliveries AS d
+		WHERE d.event_id > $1 AND d.event_id <= {last} ORDER BY d.state <> 'dead', d.event_id LIMIT 20)`
+)
