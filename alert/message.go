@@ -137,9 +137,9 @@ func (g *group) text() string {
 	case delivery.IncidentAvailable:
 		return g.destination + " answers again" + g.times()
 	case delivery.IncidentDatabaseLost:
-		return "the database does not answer" + g.times()
+		return "no connection to the database" + g.times()
 	case delivery.IncidentDatabaseBack:
-		return "the database answers again" + g.times()
+		return "connected to the database again" + g.times()
 	case delivery.IncidentRefused:
 		return "the database refuses to record deliveries" + g.times()
 	case delivery.IncidentAccepted:

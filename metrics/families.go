@@ -63,7 +63,7 @@ func families() []family {
 		{"notifyd_canary_round_trip_seconds", "Time from sending the last canary to hearing it; absent before the first.", nil},
 		{"notifyd_canaries_total", "Notifications that the relay sent to itself as proof.", nil},
 		{"notifyd_canary_failures_total", "Canaries that failed: unheard (in time), unsent.", []string{"reason"}},
-		{"notifyd_database_up", "1 while the database answers.", nil},
+		{"notifyd_database_up", "1 while the database answers; 0 also while it refuses the relay, for example its password.", nil},
 		{"notifyd_database_refuses", "Parts of the relay to which the database refuses what they ask for although it answers, by SQLSTATE; absent while it refuses nothing. A part that cannot record what became of deliveries delivers nothing more.", []string{"code"}},
 		{"notifyd_hangs", "Parts of the relay that do not come back, and work that is due and not begun, for 2 minutes or longer; /readyz?verbose and the log say which. 0 while all goes on.", nil},
 		{"notifyd_connections", "Open connections to the database, by role; pool is the pool of the program, the others are the relay's own.", []string{"role"}},

@@ -95,7 +95,7 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 		findings = append(findings, found(Warning, fmt.Sprintf("notifyd status shows whether the destination is down or paused; if it is neither, restart that relay (pid %d)", p.Session.PID),
 			"The position of %s has not moved for %v, with %d ids to go, and the event %d waits.", place(p), still.Round(time.Second), p.Lag, p.Oldest.EventID))
 	}
-	return fmt.Sprintf("No position stands still. The largest lag is %d ids.", most), findings, nil
+	return fmt.Sprintf("No position stands still. The largest lag, in ids: %d.", most), findings, nil
 }
 
 // sqlHolders finds the open transactions that have drawn an id: they hold the
