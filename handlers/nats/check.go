@@ -2,26 +2,108 @@ package nats
 
 import (
 	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
 )
 
-// Check connects, authenticates, and waits for an answer of the server. It
-// implements delivery.Checker.
+// Check connects, authenticates, waits for an answer of the server, and asks for the
+// stream, where it is the same for every event and this user may ask. It implements
+// delivery.Checker.
 func (h *Handler) Check(ctx context.Context) error {
-	l, err := h.connect(ctx)
+	within, cancel := context.WithTimeout(ctx, h.cfg.Within())
+	defer cancel()
+	l, err := h.connect(within)
 	if err == nil {
-		err = l.conn.FlushWithContext(ctx)
+		err = l.conn.FlushWithContext(within)
 	}
 	if err != nil {
 		return h.answer(ctx, err)
 	}
+	if h.cfg.Mode == ModeCore {
+		return nil
+	}
+	found, err := h.findStream(ctx, l)
+	if apiCode(err) != 0 {
+		return h.answer(ctx, err) // for any other error the stream is not known
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.found = found
 	return nil
 }
 
-// DescribeCheck implements delivery.CheckDescriber.
-func (*Handler) DescribeCheck() (tested, untested string) {
-	return "the connection and the credentials if there are any", "the stream, and the right to publish"
+// findStream returns the configuration of the stream that takes the events; nil if it
+// depends on the event.
+func (h *Handler) findStream(ctx context.Context, l *link) (*jetstream.StreamConfig, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.AckTimeout)
+	defer cancel()
+	name := h.cfg.Stream
+	if name == "" {
+		if h.encoder.fixed == "" {
+			return nil, nil //nolint:nilnil // there is no one stream
+		}
+		err := l.ask(ctx, "$JS.API.STREAM.NAMES", func(ctx context.Context) (err error) {
+			name, err = l.stream.StreamNameBySubject(ctx, h.encoder.fixed)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("find the stream that takes it: %w", err)
+		}
+	}
+	var found *jetstream.StreamConfig
+	err := l.ask(ctx, "$JS.API.STREAM.INFO."+name, func(ctx context.Context) error {
+		s, err := l.stream.Stream(ctx, name)
+		if err == nil {
+			found = &s.CachedInfo().Config
+		}
+		return err
+	})
+	return found, err
+}
+
+// ask runs a request to JetStream, and ends it when the server refuses its subject: such
+// a request has no answer.
+func (l *link) ask(ctx context.Context, subject string, request func(context.Context) error) error {
+	l.forget(subject)
+	ctx, cancel := context.WithCancelCause(ctx)
+	answer := make(chan error, 1)
+	go func() { answer <- request(ctx) }()
+	for {
+		changed, refused := l.refusal(subject)
+		if refused != nil {
+			cancel(refused)
+			if err := <-answer; err == nil {
+				return nil
+			}
+			return refused
+		}
+		select {
+		case err := <-answer:
+			cancel(nil)
+			return err
+		case <-changed:
+		}
+	}
+}
+
+// DescribeCheck implements delivery.CheckDescriber. What it says about the stream is what
+// the last Check has found.
+func (h *Handler) DescribeCheck() (tested, untested string) {
+	const link = "the connection and the credentials if there are any"
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.cfg.Mode == ModeCore:
+		return link, "the right to publish; no copy is dropped with mode: " + ModeCore
+	case h.found != nil:
+		return fmt.Sprintf("%s; the stream %s, which drops a copy of an event within %v of it (duplicate_window), and adds one that comes later", link, h.found.Name, h.found.Duplicates),
+			"the right to publish"
+	default:
+		return link, "the stream and its duplicate_window, and the right to publish"
+	}
 }
 
 var (

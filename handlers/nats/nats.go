@@ -28,6 +28,7 @@ import (
 	"sync"
 
 	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers"
@@ -44,8 +45,9 @@ type Handler struct {
 	dialing chan struct{} // held while a connection is made
 	core    chan struct{} // held while events are published with mode core
 
-	mu   sync.Mutex
-	link *link // nil before the first delivery
+	mu    sync.Mutex
+	link  *link                   // nil before the first delivery
+	found *jetstream.StreamConfig // by the last Check; nil if it depends on the event, or this user may not ask
 }
 
 // New returns a handler for cfg. It reads the files that cfg names, and makes no
