@@ -17,9 +17,12 @@ type batch struct {
 // run sends all groups and records the answers.
 func (b *batch) run(ctx context.Context, l *lane, all []group) {
 	stop := context.AfterFunc(ctx, l.abort)
-	if l.cluster {
+	switch {
+	case b.h.encoder.script != nil:
+		b.runScripts(ctx, l, all)
+	case l.cluster:
 		b.runCluster(ctx, l, all)
-	} else {
+	default:
 		b.runOne(ctx, l, all)
 	}
 	if !stop() {
@@ -60,10 +63,7 @@ func (b *batch) runOne(ctx context.Context, l *lane, all []group) {
 		}
 		sending[i] = s
 	}
-	var wait *goredis.Cmd
-	if n := b.h.cfg.WaitReplicas; n > 0 {
-		wait = pipe.Do(ctx, "wait", n, b.h.cfg.WaitTimeout.Milliseconds())
-	}
+	wait := b.wait(ctx, pipe)
 	done, whole := pipe.Exec(ctx)
 	if whole != nil && unread(done) {
 		for _, s := range sending {
@@ -180,6 +180,15 @@ func (b *batch) check(reply any) error {
 		}
 	}
 	return errConfused
+}
+
+// wait has the server wait for replicas; nil where none are asked for.
+func (b *batch) wait(ctx context.Context, pipe goredis.Pipeliner) *goredis.Cmd {
+	n := b.h.cfg.WaitReplicas
+	if n == 0 {
+		return nil
+	}
+	return pipe.Do(ctx, "wait", n, b.h.cfg.WaitTimeout.Milliseconds())
 }
 
 // readWait records whether enough replicas have the entries.

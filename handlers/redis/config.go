@@ -26,6 +26,8 @@ const (
 	// the longest text that it takes.
 	defaultMaxMessageBytes = 512 << 20
 	minMaxMessageBytes     = 1024
+	minDeduplicate         = 1000
+	maxDeduplicate         = 10_000_000
 )
 
 // DefaultLane is how a relay best calls the handler: one batch at a time keeps the order
@@ -78,6 +80,10 @@ type Config struct {
 	// MaxLen has the stream keep about this many entries, the newest ones, whether
 	// or not a consumer has read the others. 0 keeps all.
 	MaxLen int64 `json:"max_len,omitempty" yaml:"max_len,omitempty" jsonschema_description:"Keep about this many entries of the stream and drop older ones, read or not. 0, the default, keeps all."`
+	// Deduplicate is how many of the newest events of a stream are remembered beside
+	// it, in the same Redis, at least: a copy of one of them is not added, and is
+	// delivered. 1000 to 10,000,000; 0, the default, remembers none.
+	Deduplicate int `json:"deduplicate,omitempty" yaml:"deduplicate,omitempty" jsonschema_description:"Newest events of a stream, at least, whose copies are not added: their ids are kept in sets beside the stream, 1000 to 10000000. 0, the default, adds copies."`
 	// WaitReplicas is how many replicas must have an event, besides the primary,
 	// before the event counts as delivered. The default is 0.
 	WaitReplicas int `json:"wait_replicas,omitempty" yaml:"wait_replicas,omitempty" jsonschema_description:"Replicas that must have an event before it is delivered (WAIT); 0 by default. Not with a cluster or a channel."`

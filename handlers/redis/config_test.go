@@ -42,13 +42,15 @@ func TestMistakes(t *testing.T) {
 			c.URL, c.Addresses, c.Cluster, c.SentinelMaster = secret.String{}, []string{"a"}, true, "m"
 		}, []string{"sentinel_master: a cluster has no"}},
 		"sentinel password": {func(c *Config) { c.SentinelUsername = "u" }, []string{"sentinel_master: missing", "sentinel_password: missing"}},
-		"channel":           {func(c *Config) { c.Stream, c.Channel, c.MaxLen, c.Format = "", "c", 1, message.CloudEventsBinary }, []string{"format: a channel's messages", "max_len: is for streams"}},
-		"stream":            {func(c *Config) { c.RequireSubscribers, c.WaitTimeout = true, 1 }, []string{"require_subscribers: is for channels", "wait_timeout: has no effect", "wait_timeout: must be 1ms"}},
-		"template":          {func(c *Config) { c.Stream = "{{ .Nope" }, []string{"stream: "}},
-		"field":             {func(c *Config) { c.PayloadField = "id" }, []string{"payload_field: is the name"}},
+		"channel": {func(c *Config) {
+			c.Stream, c.Channel, c.MaxLen, c.Deduplicate, c.Format = "", "c", 1, 1000, message.CloudEventsBinary
+		}, []string{"format: a channel's messages", "max_len: is for streams", "deduplicate: is for streams"}},
+		"stream":   {func(c *Config) { c.RequireSubscribers, c.WaitTimeout = true, 1 }, []string{"require_subscribers: is for channels", "wait_timeout: has no effect", "wait_timeout: must be 1ms"}},
+		"template": {func(c *Config) { c.Stream = "{{ .Nope" }, []string{"stream: "}},
+		"field":    {func(c *Config) { c.PayloadField = "id" }, []string{"payload_field: is the name"}},
 		"limits": {func(c *Config) {
-			c.MaxLen, c.MaxMessageBytes, c.ReadTimeout, c.Database, c.WaitReplicas = -1, 5, -1, -1, -1
-		}, []string{"database: must not", "max_len: must be", "wait_replicas: must not", "max_message_bytes: must be", "read_timeout: must be"}},
+			c.MaxLen, c.MaxMessageBytes, c.ReadTimeout, c.Database, c.WaitReplicas, c.Deduplicate = -1, 5, -1, -1, -1, 999
+		}, []string{"database: must not", "deduplicate: must be 1000", "max_len: must be", "wait_replicas: must not", "max_message_bytes: must be", "read_timeout: must be"}},
 		"format": {func(c *Config) { c.Format = "xml" }, []string{"format: must be"}},
 		"tls":    {func(c *Config) { c.URL, c.TLS = secret.New("rediss://h"), &tlsconf.Config{CertFile: "x"} }, []string{"tls.key_file: missing"}},
 	} {

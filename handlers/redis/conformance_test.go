@@ -2,9 +2,12 @@ package redis
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/handlertest"
@@ -17,14 +20,33 @@ import (
 // wants a password.
 func TestConformance(t *testing.T) {
 	t.Parallel()
+	conform(t, func(*Config) {}, "~s", "~o:*", "+xadd", "+multi", "+exec")
+}
+
+// TestDeduplicateConformance is the same with a script: what comes again is in the stream once.
+func TestDeduplicateConformance(t *testing.T) {
+	t.Parallel()
+	rights := append(strings.Fields(strings.ReplaceAll(scriptRights, "key", "s")), "~o:*", "~{o:*}:notifyd*")
+	cl := conform(t, func(c *Config) { c.Deduplicate = 10_000 }, rights...)
+	got := written(t, cl, "s")
+	slices.Sort(got)
+	if once := slices.Compact(slices.Clone(got)); !slices.Equal(got, once) {
+		t.Errorf("%d of %d entries are copies", len(got)-len(once), len(got))
+	}
+}
+
+// conform runs the suite for a user with these rights.
+func conform(t *testing.T, settings func(*Config), rights ...string) *goredis.Client {
+	t.Helper()
 	const password = "correct-horse/battery@staple"
-	s := testenv.OwnRedis(t, "--user", "ann", "on", ">"+password, "~s", "~o:*", "+xadd", "+multi", "+exec")
+	s := testenv.OwnRedis(t, append([]string{"--user", "ann", "on", ">" + password}, rights...)...)
 	cl := client(t, s.Addr())
 	proxy := faultproxy.Start(t, s.Addr())
 	url := "redis://ann:correct-horse%2Fbattery%40staple@" + proxy.Addr()
 	with := func(tb testing.TB, change ...func(*Config)) *Handler {
 		tb.Helper()
 		cfg := Config{URL: secret.New(url), Stream: "s", ReadTimeout: 20 * time.Second}
+		settings(&cfg)
 		for _, f := range change {
 			f(&cfg)
 		}
@@ -63,4 +85,5 @@ func TestConformance(t *testing.T) {
 		Ordered: true,
 		Cases:   cases(t, s, with),
 	})
+	return cl
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/notifyd/notifyd/delivery"
 	"github.com/notifyd/notifyd/handlers/message"
 	"github.com/notifyd/notifyd/internal/field"
@@ -57,6 +59,7 @@ type encoder struct {
 	body     string // the field with the body
 	head     []any  // of XADD, between the key and the fields
 	maxBytes int
+	script   *script // nil: copies are added
 
 	attributes bool // there are fields that are attributes of CloudEvents
 }
@@ -78,6 +81,9 @@ func newEncoder(cfg Config) (*encoder, error) {
 		e.head = append(e.head, "maxlen", "~", cfg.MaxLen)
 	}
 	e.head = append(e.head, "*")
+	if cfg.Deduplicate > 0 {
+		e.script = &script{goredis.NewScript(deduplicate), cfg.Deduplicate}
+	}
 	if name, ok := key.Constant(); ok {
 		e.fixed = name
 	}
@@ -102,6 +108,7 @@ func (e *encoder) taken(name string) bool {
 type command struct {
 	event int // its place in the batch
 	key   string
+	id    string // to recognise a copy by; "" without a script
 	args  []any
 }
 
@@ -123,6 +130,12 @@ func (e *encoder) command(i int, ev *delivery.Event) (command, error) {
 		c.args = append(c.args, "xadd", key)
 		c.args = append(c.args, e.head...)
 		c.args, size = e.fields(c.args, m, size)
+	}
+	if e.script != nil {
+		c.id = uniqueID(ev)
+		if n := len(c.args); n > maxArgs {
+			return command{}, fmt.Errorf("the entry has %d fields, more than deduplicate can add, %d", n/2-1, maxArgs/2-1)
+		}
 	}
 	if size > e.maxBytes {
 		return command{}, fmt.Errorf("the event has %d bytes, more than max_message_bytes of %d", size, e.maxBytes)

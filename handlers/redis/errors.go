@@ -67,7 +67,7 @@ func classify(err error, at scope) error {
 		return err
 	}
 	switch code(err) {
-	case "WRONGTYPE":
+	case "WRONGTYPE", "CROSSSLOT":
 		if own {
 			return err
 		}
@@ -190,7 +190,7 @@ func (h *Handler) cure(err error) string {
 }
 
 // replyCure is cure for the codes of Redis.
-func (*Handler) replyCure(code string, err error) string {
+func (h *Handler) replyCure(code string, err error) string {
 	switch code {
 	case "ERR":
 		// The answer to a client that sends a lot without authentication.
@@ -199,6 +199,9 @@ func (*Handler) replyCure(code string, err error) string {
 		}
 		if strings.Contains(err.Error(), "max number of clients") {
 			return " (raise maxclients of the server)"
+		}
+		if strings.Contains(err.Error(), "user executing the script") {
+			return h.rights()
 		}
 		return ""
 	case "WRONGTYPE":
@@ -215,8 +218,10 @@ func (*Handler) replyCure(code string, err error) string {
 		return " (set password)"
 	case "WRONGPASS":
 		return " (check username and password)"
+	case "CROSSSLOT":
+		return " (the ids for deduplicate must be in the slot of the stream: give it a name without braces, or with a hash tag)"
 	case "NOPERM":
-		return " (allow it: ACL SETUSER name ~key +xadd +multi +exec +wait, or &channel +publish)"
+		return h.rights()
 	case "MOVED", "ASK":
 		return " (it is a cluster: set cluster: true; else it is moving the key)"
 	case "CLUSTERDOWN":
@@ -224,4 +229,12 @@ func (*Handler) replyCure(code string, err error) string {
 	default:
 		return ""
 	}
+}
+
+// rights is the cure for a user who may not do what a delivery does.
+func (h *Handler) rights() string {
+	if h.encoder.script != nil {
+		return " (allow it: ACL SETUSER name " + scriptRights + " +wait)"
+	}
+	return " (allow it: ACL SETUSER name ~key +xadd +multi +exec +wait, or &channel +publish)"
 }

@@ -61,7 +61,7 @@ func faults(addr string) []fault {
 		{"the key of one event is not ours", nil, nil, to("other{{ .Event.ID }}"), event, false, "NOPERM"},
 		{"a command that is not ours", []string{"acl setuser ann -xadd"}, []string{"acl setuser ann +xadd"}, to(own), destination, false, "allow it"},
 		{"no subscriber", []string{"acl setuser ann +publish &*"}, []string{"acl setuser ann -publish"}, func(c *Config) {
-			c.Stream, c.Channel, c.RequireSubscribers = "", "c", true
+			c.Stream, c.Channel, c.RequireSubscribers, c.Deduplicate = "", "c", true, 0
 		}, destination, false, "no subscriber"},
 		{"too large", nil, nil, func(c *Config) { c.MaxMessageBytes = 1024; c.Stream = strings.Repeat("s", 2000) }, event, true, "max_message_bytes"},
 		{"no such database", nil, nil, and(plain, func(c *Config) { c.Database = 99 }), destination, false, "DB index is out of range"},

@@ -12,8 +12,10 @@
 // without a subscriber: Redis does not keep it. [Config.RequireSubscribers] makes
 // that a failure.
 //
-// Redis does not drop duplicates. An entry holds the event's id in the field
-// "id", for its readers to do so.
+// Redis itself does not drop duplicates. An entry holds the event's id in the field
+// "id", for its readers to do so. With [Config.Deduplicate] a script adds an entry
+// and its id, which it keeps beside the stream, in one step, and no copy of the newest
+// events.
 //
 // Order: the events of a batch that go to the same stream or channel are sent in
 // one transaction (MULTI), so that all of them are added, in their order, or

@@ -65,7 +65,7 @@ func (c Config) form() error {
 			wrong("format", "a channel's messages have no headers: use %s or %s", message.Payload, message.CloudEventsStructured)
 		}
 		for path, set := range map[string]bool{
-			"payload_field": c.PayloadField != "", "max_len": c.MaxLen != 0, "wait_replicas": c.WaitReplicas != 0,
+			"payload_field": c.PayloadField != "", "max_len": c.MaxLen != 0, "deduplicate": c.Deduplicate != 0, "wait_replicas": c.WaitReplicas != 0,
 		} {
 			if set {
 				wrong(path, "is for streams: take it out")
@@ -93,6 +93,7 @@ func (c Config) form() error {
 func (c Config) limits() error {
 	errs := []error{
 		field.Between("max_message_bytes", c.MaxMessageBytes, minMaxMessageBytes, defaultMaxMessageBytes),
+		field.Between("deduplicate", c.Deduplicate, minDeduplicate, maxDeduplicate),
 		field.Timeout("connect_timeout", c.ConnectTimeout, maxTimeout, defaultConnectTimeout),
 		field.Timeout("write_timeout", c.WriteTimeout, maxTimeout, defaultWriteTimeout),
 		field.Timeout("read_timeout", c.ReadTimeout, maxTimeout, defaultReadTimeout),
