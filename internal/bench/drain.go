@@ -364,8 +364,8 @@ func (d *drain) meter(ctx context.Context, name, schema string, l load, work fun
 	if err != nil {
 		return drained{}, err
 	}
-	var from, to string
-	if err := d.pool.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&from); err != nil {
+	from, err := d.walEnd(ctx)
+	if err != nil {
 		return drained{}, err
 	}
 	cpu, err := d.used(ctx)
@@ -385,10 +385,7 @@ func (d *drain) meter(ctx context.Context, name, schema string, l load, work fun
 		return drained{}, err
 	}
 	result.rssHow = how
-	if err := d.pool.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&to); err != nil {
-		return drained{}, err
-	}
-	err = d.pool.QueryRow(ctx, "SELECT ($1::pg_lsn - $2::pg_lsn)::float8", to, from).Scan(&result.wal)
+	result.wal, err = d.walSince(ctx, from)
 	return result, err
 }
 

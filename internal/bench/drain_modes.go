@@ -166,11 +166,11 @@ func (d *drain) release(ctx context.Context) {
 
 // deadRows returns the number of dead rows of a schema. PostgreSQL has counted all of
 // them when the relay's sessions are gone.
-func (d *drain) deadRows(ctx context.Context, schema string) (n int64, err error) {
+func (e *env) deadRows(ctx context.Context, schema string) (n int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleWithin, errors.New("the relay's sessions have not ended"))
 	defer cancel()
 	for gone := false; !gone; {
-		err := d.pool.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint, NOT EXISTS (
+		err := e.pool.QueryRow(ctx, `SELECT coalesce(sum(n_dead_tup), 0)::bigint, NOT EXISTS (
 				SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'notifyd/%' AND application_name <> $2)
 			FROM pg_stat_user_tables, pg_sleep(0.02) WHERE schemaname = $1`, schema, benchName).Scan(&n, &gone)
 		if err != nil {

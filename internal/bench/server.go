@@ -84,4 +84,28 @@ func timeCommits(ctx context.Context, c *pgxpool.Conn, synchronous, schema strin
 	return took[len(took)/2], nil
 }
 
+// serverCPU returns the CPU time that a private server has used so far, 0 of another.
+func (e *env) serverCPU(ctx context.Context) (time.Duration, error) {
+	if e.DatabaseURL != "" {
+		return 0, nil
+	}
+	var pid int
+	if err := e.pool.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		return 0, err
+	}
+	return cpuOfFamily(parentOf(pid)), nil
+}
+
+// walEnd returns the end of the write-ahead log, for [env.walSince].
+func (e *env) walEnd(ctx context.Context) (lsn string, err error) {
+	err = e.pool.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&lsn)
+	return lsn, err
+}
+
+// walSince returns how many bytes of write-ahead log there are since.
+func (e *env) walSince(ctx context.Context, from string) (bytes float64, err error) {
+	err = e.pool.QueryRow(ctx, "SELECT (pg_current_wal_insert_lsn() - $1::pg_lsn)::float8", from).Scan(&bytes)
+	return bytes, err
+}
+
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

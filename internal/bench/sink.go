@@ -163,12 +163,9 @@ type split struct{ postgres, sink, relay time.Duration }
 // used returns the CPU time used so far by private servers and by this process.
 func (d *drain) used(ctx context.Context) (split, error) {
 	s := split{relay: ownCPU()}
-	if d.DatabaseURL == "" {
-		var pid int
-		if err := d.pool.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
-			return s, err
-		}
-		s.postgres = cpuOfFamily(parentOf(pid))
+	var err error
+	if s.postgres, err = d.serverCPU(ctx); err != nil {
+		return s, err
 	}
 	if d.place != nil && d.place.pid != 0 {
 		s.sink, _ = cpuOf([]int{d.place.pid})

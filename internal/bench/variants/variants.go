@@ -1,0 +1,137 @@
+// Package variants has the ways to read an outbox that a well-known comparison of outboxes on
+// PostgreSQL describes (github.com/denis-tsv/Outbox), each as small as it can be and with the
+// best settings that it allows: prepared statements, one flight for what belongs together, the
+// index that it needs, and no other. [All] returns them; a file has each.
+//
+// None of them has what a relay needs besides: retries, dead letters, routes, an end without
+// repeats. They are here to be measured beside notifyd by the bench.
+package variants
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Columns are what writers insert into, in any way; [Way.Before] is what differs.
+const Columns = "outbox (topic, key, payload)"
+
+// Way is one way to read an outbox. Its statements expect the schema of the tables in the
+// search_path.
+type Way struct {
+	Name  string // one word
+	About string // one line
+	// Most is how many workers can be at work at once; 0: any number.
+	Most int
+	// Tables creates the tables, empty.
+	Tables string
+	// Subscribe announces the topic $1 to the workers; "" if they need not know it.
+	Subscribe string
+	// Before is what a writer executes in its transaction before it inserts; "": nothing.
+	Before string
+	// Left tells whether events wait for delivery that the workers will find.
+	Left string
+	// New returns a worker.
+	New func(Config) Worker
+}
+
+// Config is what a worker works with.
+type Config struct {
+	// Conn is the worker's own connection.
+	Conn *pgx.Conn
+	// Produce returns once all messages are acknowledged.
+	Produce func(ctx context.Context, messages []Message) error
+	// Batch is the largest number of events in one go.
+	Batch int
+	// Lease is how long events or partitions belong to a worker that does not answer.
+	Lease time.Duration
+}
+
+// Message is an event on its way to a topic.
+type Message struct {
+	ID         int64
+	Topic, Key string
+	Payload    []byte
+
+	tx string // of the way that reads by transactions
+}
+
+// Worker delivers events, a batch with each step.
+type Worker interface {
+	// Step settles the batch before and delivers the next one. It returns how many events
+	// it has settled, and whether there is nothing to deliver at present.
+	Step(ctx context.Context) (settled int, idle bool, err error)
+}
+
+// idleFor is how long a worker without events waits. The comparison has the writer wake a
+// worker of its own process; a short wait does as much for writers elsewhere.
+const idleFor = 10 * time.Millisecond
+
+// Run lets a worker step until ctx ends, which is no error. settled gets the number of
+// events that a step has settled.
+func Run(ctx context.Context, w Worker, settled func(n int)) error {
+	idle := time.NewTicker(idleFor)
+	defer idle.Stop()
+	for ctx.Err() == nil {
+		done, nothing, err := w.Step(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		settled(done)
+		if !nothing {
+			continue
+		}
+		idle.Reset(idleFor)
+		select {
+		case <-ctx.Done():
+		case <-idle.C:
+		}
+	}
+	return nil
+}
+
+// All returns the ways, in the order of the comparison.
+func All() []Way {
+	return []Way{longTransaction(), advisoryLock(), leases(), virtualPartitions(), synchronised()}
+}
+
+// take reads the rows of a statement in a batch into messages; more are further
+// columns.
+func take(results pgx.BatchResults, messages []Message, more func(*Message) []any) ([]Message, error) {
+	rows, err := results.Query()
+	if err != nil {
+		return messages, err
+	}
+	return collect(rows, messages, more)
+}
+
+// collect reads rows of id, topic, key, payload, and whatever more has room for.
+func collect(rows pgx.Rows, messages []Message, more func(*Message) []any) ([]Message, error) {
+	defer rows.Close()
+	for rows.Next() {
+		var m Message
+		into := []any{&m.ID, &m.Topic, &m.Key, &m.Payload}
+		if more != nil {
+			into = append(into, more(&m)...)
+		}
+		if err := rows.Scan(into...); err != nil {
+			return messages, err
+		}
+		messages = append(messages, m)
+	}
+	return messages, rows.Err()
+}
+
+// idsOf appends the ids of messages.
+func idsOf(ids []int64, messages []Message) []int64 {
+	ids = slices.Grow(ids, len(messages))
+	for i := range messages {
+		ids = append(ids, messages[i].ID)
+	}
+	return ids
+}

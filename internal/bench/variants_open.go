@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const (
+	// openWriters write at openPace each while a transaction stays open.
+	openWriters = 4
+	openPace    = 20 * time.Millisecond
+)
+
+// opens measures what each kind of open transaction does.
+func (c *compare) opens(ctx context.Context, who contender, r *VariantResult) error {
+	for _, foreign := range Foreigns() {
+		o := VariantOpen{Transaction: foreign}
+		tally, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
+			t.written = make([]int64, openWriters*keysOfWriter+1)
+			return t.beside(ctx, openWriters+1, func(ctx context.Context, w *crew, all []*author) error {
+				p := &pending{trial: t, crew: w, holder: all[openWriters], first: make(chan struct{}), over: make(chan struct{})}
+				return p.run(ctx, all[:openWriters], &o)
+			})
+		})
+		if err != nil {
+			return err
+		}
+		o.Tally = tally
+		r.Open = append(r.Open, o)
+		c.printf("%s: nothing delivered for %.2f s beside a transaction that had written %s for %d s, %s\n",
+			who.name, o.SilentSeconds, foreign, c.want.OpenSeconds, tally)
+	}
+	return nil
+}
+
+// pending is a trial beside an open transaction.
+type pending struct {
+	*trial
+	crew   *crew
+	holder *author
+	first  chan struct{} // closed with the first delivery
+	over   chan struct{} // closed when writers are to end
+
+	mu      sync.Mutex
+	arrived []time.Time
+	longest time.Duration // that a commit took since the transaction was opened
+	from    time.Time     // when it was opened
+}
+
+func (p *pending) run(ctx context.Context, all []*author, o *VariantOpen) (err error) {
+	defer p.progress(fmt.Sprintf("%s beside an open transaction that has written %s", p.who.name, o.Transaction), 0, nil)()
+	client, err := p.consume()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	reader := start(ctx, func(ctx context.Context) error { return p.listen(ctx, client) })
+	tasks := []func(context.Context) error{func(ctx context.Context) error {
+		defer close(p.over)
+		to, err := p.hold(ctx, o.Transaction)
+		o.SilentSeconds = round(p.silence(to).Seconds(), 2)
+		return err
+	}}
+	for i, a := range all {
+		tasks = append(tasks, func(ctx context.Context) error { return p.write(ctx, i, a) })
+	}
+	err = together(ctx, tasks...)
+	if err == nil {
+		err = p.caughtUp(ctx, p.crew)
+	}
+	o.LongestCommitMS = ms(p.longest)
+	return errors.Join(err, reader.stop())
+}
+
+// listen notes the time of each delivery.
+func (p *pending) listen(ctx context.Context, client *kgo.Client) error {
+	for ctx.Err() == nil {
+		fetches := client.PollFetches(ctx)
+		if fetches.Empty() {
+			continue
+		}
+		p.mu.Lock()
+		if p.arrived = append(p.arrived, time.Now()); len(p.arrived) == 1 {
+			close(p.first)
+		}
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// hold keeps a transaction open once events arrive, and returns when it was closed.
+func (p *pending) hold(ctx context.Context, foreign string) (to time.Time, err error) {
+	wait, cancel := context.WithTimeoutCause(ctx, settleWithin, errors.New("no event has arrived"))
+	defer cancel()
+	select {
+	case <-p.first:
+	case <-wait.Done():
+		return to, context.Cause(wait)
+	}
+	conn := p.holder.conn
+	if _, err := conn.Exec(ctx, foreignWrite); err != nil {
+		return to, err
+	}
+	key := len(p.written) - 1 // of nobody else
+	if foreign == ForeignHere {
+		var flight pgx.Batch
+		p.holder.queue(&flight, key)
+		if err := conn.SendBatch(ctx, &flight).Close(); err != nil {
+			return to, err
+		}
+	}
+	p.mu.Lock()
+	p.from = time.Now()
+	p.mu.Unlock()
+	if err := sleepTimer(ctx, time.Duration(p.want.OpenSeconds)*time.Second); err != nil {
+		return to, err
+	}
+	to = time.Now()
+	if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
+		return to, err
+	}
+	if foreign == ForeignHere {
+		p.written[key]++
+	}
+	return to, sleepTimer(ctx, time.Second) // as things are again
+}
+
+// write commits events, at a rate at which any variant keeps up.
+func (p *pending) write(ctx context.Context, i int, a *author) error {
+	tick := time.NewTicker(openPace)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-p.over:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		began := time.Now()
+		if err := a.commit(ctx, i+openWriters*(n%keysOfWriter)); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		if !p.from.IsZero() {
+			p.longest = max(p.longest, time.Since(began))
+		}
+		p.mu.Unlock()
+	}
+}
+
+// silence is the longest time without a delivery while the transaction was open.
+func (p *pending) silence(to time.Time) (longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := p.from
+	for _, at := range append(slices.Clone(p.arrived), to) {
+		if at.Before(last) {
+			continue
+		}
+		if at.After(to) {
+			at = to
+		}
+		longest, last = max(longest, at.Sub(last)), at
+	}
+	return longest
+}

@@ -1,0 +1,207 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/notifyd/notifyd/internal/store"
+)
+
+// trial is one run of a contender, with tables and topics of its own.
+type trial struct {
+	*compare
+	who     contender
+	workers int
+	schema  string
+	topics  []string
+	look    *pgx.Conn // inspects the tables
+	// written is how many events of each aggregate are committed. They are numbered
+	// from 0, and one writer at a time writes those of an aggregate.
+	written []int64
+}
+
+// trial prepares tables and topics, lets do run, and reads the topics back.
+func (c *compare) trial(ctx context.Context, who contender, workers int, do func(context.Context, *trial) error) (tally Tally, err error) {
+	c.trials++
+	t := &trial{compare: c, who: who, workers: workers}
+	if err := t.makeTopics(ctx); err != nil {
+		return tally, err
+	}
+	defer func() {
+		_, dropErr := c.admin.DeleteTopics(context.WithoutCancel(ctx), t.topics...)
+		err = errors.Join(err, dropErr)
+	}()
+	if err := t.create(ctx); err != nil {
+		return tally, err
+	}
+	defer func() { err = errors.Join(err, c.drop(context.WithoutCancel(ctx), t.schema)) }()
+	if t.look, err = t.inside(ctx, ""); err != nil {
+		return tally, err
+	}
+	defer store.Close(ctx, t.look)
+	if err := do(ctx, t); err != nil {
+		return tally, err
+	}
+	return t.readBack(ctx)
+}
+
+// makeTopics makes topics that only this trial writes to.
+func (t *trial) makeTopics(ctx context.Context) error {
+	prefix := fmt.Sprintf("notifyd_variant_%08x_", rand.Uint32()) //nolint:gosec // tells runs apart, hides nothing
+	for i := range variantTopics {
+		t.topics = append(t.topics, prefix+strconv.Itoa(i))
+	}
+	const asBrokersHaveIt = -1
+	made, err := t.admin.CreateTopics(ctx, 1, asBrokersHaveIt, nil, t.topics...)
+	if err != nil {
+		return err
+	}
+	return made.Error()
+}
+
+// consume returns a client that reads the topics from their beginning.
+func (t *trial) consume() (*kgo.Client, error) {
+	return kgo.NewClient(kgo.SeedBrokers(t.brokers...), kgo.ConsumeTopics(t.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+}
+
+// readBack reads the topics to their end, and compares them with what was written.
+func (t *trial) readBack(ctx context.Context) (Tally, error) {
+	ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
+	if err = errors.Join(err, ends.Error()); err != nil {
+		return Tally{}, err
+	}
+	var end, read int64
+	for _, topic := range t.topics {
+		offset, _ := ends.Lookup(topic, 0)
+		end += offset.Offset
+	}
+	client, err := t.consume()
+	if err != nil {
+		return Tally{}, err
+	}
+	defer client.Close()
+	found := newFindings(t.written)
+	for read < end {
+		polling, cancel := context.WithTimeout(ctx, readWithin)
+		fetches := client.PollFetches(polling)
+		cancel()
+		if err := fetches.Err0(); err != nil {
+			return Tally{}, fmt.Errorf("read the topics back: %w", err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			read++
+			found.note(string(r.Key), r.Value)
+		})
+	}
+	return found.tally(), nil
+}
+
+// findings are what was found in the topics.
+type findings struct {
+	seen   [][]bool // by aggregate and number
+	last   []int64  // the highest number of each aggregate
+	counts Tally
+}
+
+func newFindings(written []int64) *findings {
+	f := &findings{seen: make([][]bool, len(written)), last: make([]int64, len(written))}
+	for key, n := range written {
+		f.seen[key], f.last[key] = make([]bool, n), -1
+		f.counts.Lost += n
+	}
+	return f
+}
+
+// note takes a record. One that nobody has committed counts as a duplicate.
+func (f *findings) note(aggregate string, value []byte) {
+	digits, _ := strings.CutPrefix(aggregate, freeAggregate)
+	key, err := strconv.Atoi(digits)
+	n, ok := readNumber(value)
+	if err != nil || !ok || key >= len(f.seen) || n >= int64(len(f.seen[key])) || f.seen[key][n] {
+		f.counts.Duplicates++
+		return
+	}
+	f.seen[key][n] = true
+	f.counts.Lost--
+	if n < f.last[key] {
+		f.counts.OutOfOrder++
+	}
+	f.last[key] = max(f.last[key], n)
+}
+
+func (f *findings) tally() Tally { return f.counts }
+
+// The payload begins with the number of the event in its aggregate.
+const (
+	numberPrefix = `{"n":"`
+	numberDigits = 10
+)
+
+// filling makes payloads as large as they are to be.
+func filling(bytes int) string {
+	rest := bytes - len(numberPrefix) - numberDigits - len(`","fill":""}`)
+	return strings.Trim(payload(max(0, rest)+2), `"`)
+}
+
+// numbered is the payload of an event.
+func numbered(n int64, fill string) string {
+	return fmt.Sprintf(`%s%0*d","fill":"%s"}`, numberPrefix, numberDigits, n, fill)
+}
+
+func readNumber(value []byte) (n int64, ok bool) {
+	rest, found := strings.CutPrefix(string(value[:min(len(value), len(numberPrefix)+numberDigits)]), numberPrefix)
+	if !found {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(rest, 10, 64)
+	return n, err == nil && n >= 0
+}
+
+// settled waits until so many events are settled, or none has been for settleWithin: what
+// is missing counts as lost.
+func (t *trial) settled(ctx context.Context, w *crew, n int64) error {
+	return t.until(ctx, w, func(context.Context) (bool, error) { return w.done() >= n, nil })
+}
+
+// caughtUp waits until no event is left that the workers will find.
+func (t *trial) caughtUp(ctx context.Context, w *crew) error {
+	return t.until(ctx, w, func(ctx context.Context) (bool, error) {
+		left, err := t.left(ctx)
+		return !left, err
+	})
+}
+
+// until waits until something is so, or nothing has been settled for settleWithin.
+func (t *trial) until(ctx context.Context, w *crew, is func(context.Context) (bool, error)) error {
+	const lookEvery = 2 * time.Millisecond
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	moved, last := time.Now(), int64(-1)
+	for {
+		if so, err := is(ctx); so || err != nil {
+			return err
+		}
+		if now := w.done(); now != last {
+			moved, last = time.Now(), now
+		}
+		if time.Since(moved) > settleWithin {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case err := <-w.ended:
+			w.ended <- nil // for stop
+			return errors.Join(errEndedEarly, err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

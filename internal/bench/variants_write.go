@@ -1,0 +1,214 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// keysOfWriter is how many aggregates a writer has, and sharedKeys how many all
+	// have in common where they commit out of order.
+	keysOfWriter = 8
+	sharedKeys   = 100
+)
+
+// author writes events of a trial.
+type author struct {
+	*trial
+	conn      *pgx.Conn
+	addresses []string
+	fill      string
+}
+
+// authors connects writers. The caller closes their connections.
+func (t *trial) authors(ctx context.Context, n int) (all []*author, err error) {
+	for range n {
+		conn, err := t.inside(ctx, "")
+		if err != nil {
+			dismissAll(ctx, all)
+			return nil, fmt.Errorf("connect the writers: %w", err)
+		}
+		all = append(all, &author{trial: t, conn: conn, addresses: t.addresses(), fill: filling(t.want.Payload)})
+	}
+	return all, nil
+}
+
+func dismissAll(ctx context.Context, all []*author) {
+	for _, a := range all {
+		closeAll(ctx, []*pgx.Conn{a.conn})
+	}
+}
+
+// queue adds the statements of the next event of an aggregate.
+func (a *author) queue(flight *pgx.Batch, key int) {
+	if a.who.before != "" {
+		flight.Queue(a.who.before)
+	}
+	flight.Queue(a.who.insert(), a.addresses[key%len(a.addresses)], freeAggregate+strconv.Itoa(key), numbered(a.written[key], a.fill))
+}
+
+// commit writes an event in a transaction of its own: one flight.
+func (a *author) commit(ctx context.Context, key int) error {
+	var flight pgx.Batch
+	a.queue(&flight, key)
+	if err := a.conn.SendBatch(ctx, &flight).Close(); err != nil {
+		return err
+	}
+	a.written[key]++
+	return nil
+}
+
+// writers measures how many events writers commit, and how soon a worker has them.
+func (c *compare) writers(ctx context.Context, who contender, r *VariantResult) error {
+	r.Writers = &VariantWriters{}
+	tally, err := c.trial(ctx, who, 1, func(ctx context.Context, t *trial) error {
+		t.written = make([]int64, c.want.Writers*keysOfWriter)
+		return t.beside(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
+			return t.race(ctx, w, all, r.Writers)
+		})
+	})
+	r.Writers.Tally = tally
+	if err == nil {
+		c.printf("%s: %s inserts/s of %d writers, %s\n", who.name, number(r.Writers.InsertsPerSecond), c.want.Writers, tally)
+	}
+	return err
+}
+
+// beside lets do run beside workers and with connected writers.
+func (t *trial) beside(ctx context.Context, writers int, do func(context.Context, *crew, []*author) error) (err error) {
+	w, err := t.hire(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.dismiss()) }()
+	if err := w.awake(ctx); err != nil {
+		return err
+	}
+	all, err := t.authors(ctx, writers)
+	if err != nil {
+		return err
+	}
+	defer dismissAll(ctx, all)
+	return do(ctx, w, all)
+}
+
+// race lets all writers commit as fast as they can.
+func (t *trial) race(ctx context.Context, w *crew, all []*author, r *VariantWriters) error {
+	defer t.progress(fmt.Sprintf("%d writers, %s follows", len(all), t.who.name), 0, nil)()
+	var commits atomic.Int64
+	began := time.Now()
+	err := t.all(ctx, all, func(ctx context.Context, i int, a *author) error {
+		defer commits.Add(1)
+		return a.commit(ctx, i+len(all)*rand.IntN(keysOfWriter)) //nolint:gosec // a load
+	})
+	if err != nil {
+		return err
+	}
+	r.InsertsPerSecond = round(float64(commits.Load())/time.Since(began).Seconds(), 0)
+	last := time.Now()
+	err = t.caughtUp(ctx, w)
+	r.CaughtUpSeconds = round(time.Since(last).Seconds(), 2)
+	return err
+}
+
+// all lets each writer write one after the other for as long as is wanted.
+func (t *trial) all(ctx context.Context, all []*author, one func(ctx context.Context, i int, a *author) error) error {
+	end := time.Now().Add(time.Duration(t.want.Seconds) * time.Second)
+	tasks := make([]func(context.Context) error, len(all))
+	for i, a := range all {
+		tasks[i] = func(ctx context.Context) error {
+			for time.Now().Before(end) {
+				if err := one(ctx, i, a); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	return together(ctx, tasks...)
+}
+
+// orders counts what becomes of events of writers that commit out of order.
+func (c *compare) orders(ctx context.Context, who contender, r *VariantResult) error {
+	for workers := 1; workers <= variantWorkers && (who.most == 0 || workers <= who.most); workers++ {
+		o := VariantOrder{Workers: workers}
+		tally, err := c.trial(ctx, who, workers, func(ctx context.Context, t *trial) error {
+			t.written = make([]int64, sharedKeys)
+			return t.beside(ctx, c.want.Writers, func(ctx context.Context, w *crew, all []*author) error {
+				err := t.scramble(ctx, all)
+				for _, n := range t.written {
+					o.Written += n
+				}
+				return errors.Join(err, t.caughtUp(ctx, w))
+			})
+		})
+		if err != nil {
+			return err
+		}
+		o.Tally = tally
+		r.Order = append(r.Order, o)
+		c.printf("%s, %d at work: %s events of writers that commit out of order, %s\n", who.name, workers, number(float64(o.Written)), tally)
+	}
+	return nil
+}
+
+// scramble lets writers commit out of order. Those of an aggregate are in order: each
+// locks it before it writes its event, as an application locks the row that the event is
+// about, and keeps it until its transaction has ended.
+func (t *trial) scramble(ctx context.Context, all []*author) error {
+	defer t.progress(fmt.Sprintf("writers commit out of order, %s follows, %d at work", t.who.name, t.workers), 0, nil)()
+	locks := make([]sync.Mutex, sharedKeys)
+	return t.all(ctx, all, func(ctx context.Context, _ int, a *author) error {
+		key := rand.IntN(sharedKeys) //nolint:gosec // a load
+		return a.slowly(ctx, key, &locks[key])
+	})
+}
+
+// slowly writes an event in a transaction that has written something else before and
+// takes a while, and rolls one in twenty back.
+func (a *author) slowly(ctx context.Context, key int, lock *sync.Mutex) error {
+	const rolledBack = 20
+	if _, err := a.conn.Exec(ctx, foreignWrite); err != nil {
+		return err
+	}
+	if err := sleepTimer(ctx, aWhile()); err != nil {
+		return err
+	}
+	lock.Lock()
+	defer lock.Unlock()
+	var flight pgx.Batch
+	a.queue(&flight, key)
+	if err := a.conn.SendBatch(ctx, &flight).Close(); err != nil {
+		return err
+	}
+	if err := sleepTimer(ctx, aWhile()); err != nil {
+		return err
+	}
+	if rand.IntN(rolledBack) == 0 { //nolint:gosec // a load
+		_, err := a.conn.Exec(ctx, "ROLLBACK")
+		return err
+	}
+	if _, err := a.conn.Exec(ctx, "COMMIT"); err != nil {
+		return err
+	}
+	a.written[key]++
+	return nil
+}
+
+// aWhile is up to 5 ms, and of one transaction in fifty up to 100 ms.
+func aWhile() time.Duration {
+	const oneInFifty, short, long = 50, 5 * time.Millisecond, 100 * time.Millisecond
+	most := short
+	if rand.IntN(oneInFifty) == 0 { //nolint:gosec // a load
+		most = long
+	}
+	return rand.N(most) //nolint:gosec // a load
+}
