@@ -97,6 +97,9 @@ func TestBenchUsage(t *testing.T) {
 		"drain --urgent 1 --to kafka":                                       "bench: --urgent goes with --to noop, and without --blocked-keys and --partitions\nsee bench drain --help\n",
 		"drain --blocked-fresh 1":                                           "bench: --blocked-fresh needs --blocked-keys\nsee bench drain --help\n",
 		"drain --mode stream --events 1 --blocked-keys 1 --blocked-fresh 2": "bench: --blocked-fresh 2 is above --events 1\nsee bench drain --help\n",
+		"variants --batch 0":                                                "bench: --batch 0 is below 1\nsee bench variants --help\n",
+		"variants --only lease,cdc":                                         "bench: --only has \"cdc\", which is none of long-tx, advisory, lease, partitions, serialised, queue, stream\nsee bench variants --help\n",
+		"variants --parts drain,crash":                                      "bench: --parts has \"crash\", which is none of drain, writers, open, order\nsee bench variants --help\n",
 		"insert --writers 0":                                                "bench: --writers 0 is below 1\nsee bench insert --help\n",
 		"soak --seconds 0":                                                  "bench: --seconds 0 is below 1\nsee bench soak --help\n",
 		"soak --blocked-keys 10":                                            "bench: unknown flag: --blocked-keys\nsee bench soak --help\n",
@@ -135,5 +138,30 @@ func TestBenchDrainToKafka(t *testing.T) {
 	got := command(t, "drain", "--to", "kafka", "--brokers", brokers, "--events", "500", "--json", "--database-url", testenv.Database(t))
 	if got.code != 0 || !strings.Contains(got.stdout, `"lost":0,"duplicates":0,`) || !strings.Contains(got.stderr, "2 topics of 1 partition") {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestBenchVariants(t *testing.T) {
+	t.Parallel()
+	brokers := strings.Join(testenv.Kafka(t), ",")
+	got := command(t, "variants", "--only", "lease,stream", "--parts", "drain", "--brokers", brokers, "--events", "500", "--json", "--database-url", testenv.Database(t))
+	var values struct {
+		Variants []struct {
+			Name    string           `json:"name"`
+			Notifyd bool             `json:"notifyd"`
+			Drains  []map[string]any `json:"drains"`
+		} `json:"variants"`
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &values); got.code != 0 || err != nil || strings.Count(got.stdout, "\n") != 1 || !strings.Contains(got.stderr, "producers: acks=all") {
+		t.Fatalf("%v, %+v", err, got)
+	}
+	if len(values.Variants) != 2 || values.Variants[0].Name != "lease" || values.Variants[0].Notifyd || values.Variants[1].Name != "stream" || !values.Variants[1].Notifyd {
+		t.Errorf("got %+v", values)
+	}
+	want := []string{"dead_rows", "duplicates", "lost", "out_of_order", "postgres_cpu_s", "seconds", "wal_bytes", "worker_cpu_s", "workers"}
+	for _, v := range values.Variants {
+		if len(v.Drains) != 2 || !slices.Equal(slices.Sorted(maps.Keys(v.Drains[0])), want) {
+			t.Errorf("drains %v, want two with %v", v.Drains, want)
+		}
 	}
 }

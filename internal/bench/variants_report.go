@@ -13,12 +13,12 @@ func (c *compare) report(r VariantsResult) {
 		}
 	}
 	c.printf("\n%s events of %d B, of %d aggregates; lost/duplicates/out of order in one cell\n\n", number(float64(r.Events)), r.Payload, r.Keys)
-	s := sheet{variants: r.Variants}
+	s := sheet{variants: r.Variants, private: c.DatabaseURL == ""}
 	for _, v := range r.Variants {
 		s.names = append(s.names, v.Name)
 	}
 	s.grid = newTable(c.Out, "", s.names...)
-	s.drains(c.DatabaseURL == "")
+	s.drains()
 	s.writing(c.want)
 	s.grid.note()
 }
@@ -33,22 +33,23 @@ type sheet struct {
 	grid     grid
 	names    []string
 	variants []VariantResult
+	private  bool // the server is, and its CPU time known
 }
 
 // row writes a row, if any variant has the figure.
 func (s *sheet) row(name string, cell func(VariantResult) string) {
 	var cells []string
-	any := false
+	known := false
 	for _, v := range s.variants {
 		one := cell(v)
 		if one == "" {
 			one = "-"
 		} else {
-			any = true
+			known = true
 		}
 		cells = append(cells, one)
 	}
-	if any {
+	if known {
 		s.grid.row(name, cells...)
 	}
 }
@@ -56,9 +57,8 @@ func (s *sheet) row(name string, cell func(VariantResult) string) {
 // cell is the tally in a cell of the table.
 func (t Tally) cell() string { return fmt.Sprintf("%d/%d/%d", t.Lost, t.Duplicates, t.OutOfOrder) }
 
-// drains writes the rows of the drains, for each number of workers; serverCPU is
-// known of a private server only.
-func (s *sheet) drains(private bool) {
+// drains writes the rows of the drains, for each number of workers.
+func (s *sheet) drains() {
 	for workers := 1; workers <= variantWorkers; workers++ {
 		of := func(figure func(VariantDrain) string) func(VariantResult) string {
 			return func(v VariantResult) string {
@@ -72,7 +72,7 @@ func (s *sheet) drains(private bool) {
 		}
 		at := fmt.Sprintf("%d at work: ", workers)
 		s.row(at+"seconds", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.Seconds) }))
-		if private {
+		if s.private {
 			s.row(at+"PostgreSQL, CPU s", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.PostgresCPU) }))
 		}
 		s.row(at+"workers, CPU s", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.WorkerCPU) }))

@@ -61,11 +61,25 @@ func (t *trial) makeTopics(ctx context.Context) error {
 	}
 	const asBrokersHaveIt = -1
 	made, err := t.admin.CreateTopics(ctx, 1, asBrokersHaveIt, nil, t.topics...)
-	if err != nil {
+	if err = errors.Join(err, made.Error()); err != nil {
 		return err
 	}
-	return made.Error()
+	// Until the leaders are known, a producer's first batch would wait for some of its own
+	// intervals.
+	for ctx.Err() == nil {
+		ends, err := t.admin.ListEndOffsets(ctx, t.topics...)
+		if err == nil && ends.Error() == nil {
+			return nil
+		}
+		if err := sleepTimer(ctx, idlePoll); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
 }
+
+// idlePoll is the pause between two questions to a broker.
+const idlePoll = 10 * time.Millisecond
 
 // consume returns a client that reads the topics from their beginning.
 func (t *trial) consume() (*kgo.Client, error) {

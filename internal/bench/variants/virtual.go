@@ -24,7 +24,7 @@ func virtualPartitions() Way {
 					WHERE o.topic = free.topic AND o.partition = free.partition RETURNING o.topic, o.partition, o.last_tx::text, o.last_id`,
 				read: `SELECT id, topic, key, payload, tx_id::text FROM outbox
 					WHERE topic = $1 AND partition = $2 AND (tx_id, id) > ($3::text::xid8, $4) AND tx_id < pg_snapshot_xmin(pg_current_snapshot())
-					ORDER BY tx_id, outbox.id LIMIT $5`,
+					ORDER BY outbox.tx_id, outbox.id LIMIT $5`,
 			}
 		},
 	}
