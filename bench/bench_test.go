@@ -158,7 +158,7 @@ func TestBenchVariants(t *testing.T) {
 	if len(values.Variants) != 2 || values.Variants[0].Name != "lease" || values.Variants[0].Notifyd || values.Variants[1].Name != "stream" || !values.Variants[1].Notifyd {
 		t.Errorf("got %+v", values)
 	}
-	want := []string{"dead_rows", "duplicates", "lost", "out_of_order", "postgres_cpu_s", "seconds", "wal_bytes", "worker_cpu_s", "workers"}
+	want := []string{"changed_rows", "dead_rows", "duplicates", "lost", "out_of_order", "postgres_cpu_s", "seconds", "wal_bytes", "worker_cpu_s", "workers"}
 	for _, v := range values.Variants {
 		if len(v.Drains) != 2 || !slices.Equal(slices.Sorted(maps.Keys(v.Drains[0])), want) {
 			t.Errorf("drains %v, want two with %v", v.Drains, want)

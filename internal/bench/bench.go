@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -39,8 +40,8 @@ type Options struct {
 	// the relay apart from the writers, to measure the CPU time of each.
 	Relay []string
 
-	// buffers is shared_buffers of a private server; "" is the default.
-	buffers string
+	// settings of a private server, in place of the usual ones or beside them.
+	settings map[string]string
 }
 
 // ErrInUse is returned for a database that holds events.
@@ -91,9 +92,7 @@ func (e *env) open(ctx context.Context) error {
 	e.url = e.DatabaseURL
 	if e.url == "" {
 		settings := privateSettings()
-		if e.buffers != "" {
-			settings["shared_buffers"] = e.buffers
-		}
+		maps.Copy(settings, e.settings)
 		server, err := pginstall.Start(ctx, pgserver.Config{Durable: true, Log: e.Out, Settings: settings})
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL: %w", err)

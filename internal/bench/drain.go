@@ -185,7 +185,7 @@ func Drain(ctx context.Context, o DrainOptions) (DrainResult, error) {
 		o.Keys = keysBesideBlocked
 	}
 	if o.BlockedKeys > 0 {
-		o.buffers = buffersForBlocked
+		o.settings = map[string]string{"shared_buffers": buffersForBlocked}
 	}
 	var result DrainResult
 	err := within(ctx, o.Options, func(ctx context.Context, e *env) (err error) {

@@ -57,10 +57,9 @@ func (t *trial) drain(ctx context.Context, d *VariantDrain) (err error) {
 	if err != nil {
 		return err
 	}
-	dead, err := t.deadRows(ctx, t.schema)
 	d.Seconds, d.WorkerCPU, d.PostgresCPU = round(took.Seconds(), 2), round(used.Seconds(), 2), round((after-server).Seconds(), 2)
-	d.WALBytes, d.DeadRows = bytes, dead
-	return err
+	d.WALBytes = bytes
+	return t.leftBehind(ctx, d)
 }
 
 // drainAll starts the workers, and returns when they have settled everything and ended.
@@ -74,23 +73,10 @@ func (t *trial) drainAll(ctx context.Context) (err error) {
 	return t.settled(ctx, w, int64(t.want.Events))
 }
 
-// fill inserts the backlog. It is neither vacuumed nor analysed, as the bench drain has it.
+// fill inserts the backlog. All tables are vacuumed and analysed then, so that none meets an
+// autovacuum for its insertion.
 func (t *trial) fill(ctx context.Context) error {
 	defer t.progress("inserting "+number(float64(t.want.Events))+" events for "+t.who.name, 0, nil)()
-	rows, err := t.look.Query(ctx, `SELECT format('ALTER TABLE %s SET (autovacuum_enabled = off)', oid::regclass) FROM pg_class
-		WHERE relnamespace = to_regnamespace($1) AND relkind = 'r'`, pgx.Identifier{t.schema}.Sanitize())
-	if err != nil {
-		return err
-	}
-	quiet, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, statement := range quiet {
-		if _, err := t.look.Exec(ctx, statement); err != nil {
-			return err
-		}
-	}
 	if _, err := t.look.Exec(ctx, t.who.backlog(), t.want.Events, t.want.Keys, t.addresses(), filling(t.want.Payload)); err != nil {
 		return fmt.Errorf("insert the backlog: %w", err)
 	}
@@ -98,6 +84,28 @@ func (t *trial) fill(ctx context.Context) error {
 	for key := range t.written {
 		t.written[key] = int64((t.want.Events - key + t.want.Keys - 1) / t.want.Keys)
 	}
-	_, err = t.look.Exec(ctx, "CHECKPOINT")
-	return err
+	rows, err := t.look.Query(ctx, `SELECT format('VACUUM (ANALYZE) %s', oid::regclass) FROM pg_class
+		WHERE relnamespace = to_regnamespace($1) AND relkind = 'r'`, pgx.Identifier{t.schema}.Sanitize())
+	if err != nil {
+		return err
+	}
+	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, statement := range append(statements, "CHECKPOINT") {
+		if _, err := t.look.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// leftBehind counts the rows that were changed, and those that are dead now.
+func (t *trial) leftBehind(ctx context.Context, d *VariantDrain) (err error) {
+	if d.DeadRows, err = t.deadRows(ctx, t.schema); err != nil { // the sessions of the workers have told all then
+		return err
+	}
+	return t.pool.QueryRow(ctx, `SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = $1`,
+		t.schema).Scan(&d.ChangedRows)
 }

@@ -76,6 +76,7 @@ func (s *sheet) drains() {
 			s.row(at+"PostgreSQL, CPU s", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.PostgresCPU) }))
 		}
 		s.row(at+"workers, CPU s", of(func(d VariantDrain) string { return fmt.Sprintf("%.2f", d.WorkerCPU) }))
+		s.row(at+"rows changed", of(func(d VariantDrain) string { return number(float64(d.ChangedRows)) }))
 		s.row(at+"dead rows", of(func(d VariantDrain) string { return number(float64(d.DeadRows)) }))
 		s.row(at+"WAL, MiB", of(func(d VariantDrain) string { return fmt.Sprintf("%.1f", d.WALBytes/(1<<20)) }))
 		s.row(at+"lost/dup./order", of(func(d VariantDrain) string { return d.cell() }))

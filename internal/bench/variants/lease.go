@@ -17,7 +17,7 @@ func leases() Way {
 	return Way{
 		Name:   "lease",
 		About:  "two short transactions: UPDATE available_after ... RETURNING, produce, DELETE",
-		Tables: `CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text NOT NULL, payload json NOT NULL, created_at timestamptz NOT NULL DEFAULT now(), available_after timestamptz NOT NULL DEFAULT now())`,
+		Tables: `CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text NOT NULL, payload json NOT NULL, created_at timestamptz NOT NULL DEFAULT now(), available_after timestamptz NOT NULL DEFAULT now()) WITH (fillfactor = 45, ` + vacuumSoon + `)`,
 		Left:   `SELECT EXISTS (SELECT FROM outbox)`,
 		New:    func(c Config) Worker { return &lease{Config: c} },
 	}

@@ -13,7 +13,7 @@ func longTransaction() Way {
 	return Way{
 		Name:   "long-tx",
 		About:  "one transaction: SELECT ... FOR UPDATE SKIP LOCKED, produce, DELETE, COMMIT",
-		Tables: `CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text NOT NULL, payload json NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`,
+		Tables: `CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text NOT NULL, payload json NOT NULL, created_at timestamptz NOT NULL DEFAULT now()) WITH (` + vacuumSoon + `)`,
 		Left:   `SELECT EXISTS (SELECT FROM outbox)`,
 		New:    func(c Config) Worker { return &longTx{Config: c} },
 	}

@@ -18,6 +18,10 @@ import (
 // Columns are what writers insert into, in any way; [Way.Before] is what differs.
 const Columns = "outbox (topic, key, payload)"
 
+// vacuumSoon are the settings of tables whose rows are deleted: until vacuum has removed the
+// dead ones, each query for the first rows has to step over them.
+const vacuumSoon = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0"
+
 // Way is one way to read an outbox. Its statements expect the schema of the tables in the
 // search_path.
 type Way struct {
