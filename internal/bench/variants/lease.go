@@ -11,8 +11,8 @@ import (
 
 // leases takes events for a while by a time in their rows, in one short transaction, and
 // deletes them in another. As with locked rows, an event may overtake another of its
-// aggregate. There is no index on available_after: the query follows the primary key, and
-// would only pay for it.
+// aggregate. There is no index on available_after, which the query does not need, and
+// a page has room for the second version of its rows: a lease then changes no index.
 func leases() Way {
 	return Way{
 		Name:   "lease",
