@@ -207,7 +207,17 @@ func WithBackoff(b Backoff) HandleOption { return func(h *handleSettings) { h.la
 // no order: the error wraps [ErrNeedsStream]. With on unset, no event waits for an earlier
 // one that has failed, as in a queue.
 func WithOrder(on bool) HandleOption {
-	return func(h *handleSettings) { h.ordered, h.lane.Unordered = on, !on }
+	return func(h *handleSettings) { h.ordered, h.lane.Unordered, h.lane.Total = on, !on, false }
+}
+
+// WithTotalOrder delivers all events of the destination one after the other, in the order of
+// their ids, whatever their aggregates: one that fails holds back all others until it is
+// delivered, or dead. A [BatchHandler] gets several of them in one call if it is a
+// [delivery.OrderKeeper]. Ids are in the order of commits if outboxsql.SerializeWriters has
+// made writers stand in line. Run refuses a table that is a queue: the error wraps
+// [ErrNeedsStream].
+func WithTotalOrder() HandleOption {
+	return func(h *handleSettings) { h.ordered, h.lane.Unordered, h.lane.Total = true, false, true }
 }
 
 // WithLongestPause bounds how long a destination that is down is left alone between two

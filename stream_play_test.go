@@ -32,6 +32,7 @@ type play struct {
 func playDestinations() map[string][]notifyd.HandleOption {
 	return map[string][]notifyd.HandleOption{
 		"goes": nil, "blocks": {notifyd.WithBlockOnDead(), notifyd.WithConcurrency(3)}, "none": {notifyd.WithOrder(false)},
+		"total": {notifyd.WithTotalOrder()},
 	}
 }
 

@@ -46,7 +46,11 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 		return true, 0
 	}
 	if a.blocked.has(d.Key) && !a.leads(d) {
-		return false, parked
+		v = a.waits(d)
+		if v == released {
+			a.spill()
+		}
+		return false, v
 	}
 	g := a.lines[d.Key]
 	switch {
@@ -59,7 +63,7 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 		a.lines[d.Key] = g
 		j.agg = g
 		return true, 0
-	case g.n >= maxLine && !d.Leads && a.lane.slowLocked():
+	case g.n >= maxLine && !d.Leads && a.lane.slowLocked() && !a.lane.cfg.Total: // a line of all events has no more room than that
 		a.blocked.add(d.Key)
 		return false, parked
 	}
@@ -68,6 +72,16 @@ func (a *aggregates) join(j *job, d *Delivery) (begins bool, v verdict) {
 	g.n++
 	a.lane.followers++
 	return false, 0
+}
+
+// waits returns the verdict for a delivery that waits behind a failure. The events behind one of a
+// total order are all that there are, and would all become rows: the engine keeps those that are
+// none, and hands them over again when the line goes on.
+func (a *aggregates) waits(d *Delivery) verdict {
+	if a.lane.cfg.Total && !d.Row {
+		return released
+	}
+	return parked
 }
 
 // leads reports whether a delivery goes although its aggregate is blocked. The delivery before it
@@ -119,6 +133,9 @@ func (a *aggregates) leave(j *job, v verdict) (behind bool, gone []kept) {
 		a.fails++
 		a.blocked.add(g.key)
 		gone = a.cut(g, parked, true)
+		if a.lane.cfg.Total {
+			a.spill()
+		}
 	}
 	if g.first == nil {
 		delete(a.lines, g.key)
@@ -203,7 +220,11 @@ func (a *aggregates) cut(g *aggregate, v verdict, taken bool) (gone []kept) { //
 		}
 		l.load--
 		j.next, j.agg = nil, nil
-		gone = append(gone, kept{j, v})
+		one := v
+		if v == parked {
+			one = a.waits(&j.parcel.events[j.work])
+		}
+		gone = append(gone, kept{j, one})
 		j = next
 	}
 	g.first, g.last, g.n = first, last, n

@@ -71,6 +71,10 @@ func (l Lane) Name() string { return l.l.name }
 // Ordered reports whether the events of an aggregate are delivered in order.
 func (l Lane) Ordered() bool { return !l.l.cfg.Unordered }
 
+// Total reports whether all events are delivered one after the other. The engine gives them one key,
+// and hands over none that is not stored while it is blocked: the lane would give it back.
+func (l Lane) Total() bool { return l.l.cfg.Total }
+
 // Blocks reports whether a dead letter holds back the later events of its aggregate.
 func (l Lane) Blocks() bool { return l.l.cfg.BlockOnDead && !l.l.cfg.Unordered }
 

@@ -33,6 +33,10 @@ type LaneConfig struct {
 	// Unordered delivers the events of one aggregate in any order: none waits
 	// for an earlier one that has failed. An engine that keeps no order does so anyway.
 	Unordered bool
+	// Total delivers all events one after the other in the order of their ids, as if they were of
+	// one aggregate: one that fails holds back all others until it is delivered or dead. It
+	// excludes Unordered. An engine that keeps no order ignores it.
+	Total bool
 	// BlockOnDead holds the later events of an aggregate back behind a dead
 	// letter, until that is replayed or discarded. Otherwise they go on.
 	BlockOnDead bool
@@ -64,6 +68,9 @@ func (c LaneConfig) Validate() error {
 	}
 	if c.Priority < MinPriority || c.Priority > MaxPriority {
 		errs = append(errs, fmt.Errorf("priority of %d is not from %d to %d", c.Priority, MinPriority, MaxPriority))
+	}
+	if c.Total && c.Unordered {
+		errs = append(errs, errors.New("total order and no order exclude each other"))
 	}
 	if c.LongestPause < time.Millisecond {
 		errs = append(errs, fmt.Errorf("longest pause of %v is below 1ms", c.LongestPause))
@@ -198,7 +205,12 @@ func (l *lane) roomLocked(now time.Time) int {
 	if l.ease.on {
 		room = min(room, l.ease.allowedLocked(now))
 	}
-	if l.slowLocked() {
+	switch {
+	case !l.slowLocked():
+	case l.agg != nil && l.cfg.Total:
+		// One call at a time empties the line, however many workers are idle.
+		room = min(room, max(maxLine, l.perCall())-l.load)
+	default:
 		// No engine waits for jobs that a worker does not begin at once: they would be withdrawn,
 		// and claimed again, without end.
 		room = min(room, l.idleLocked()*l.perCall()-(len(l.queue)-l.head))
@@ -231,6 +243,9 @@ func (l *lane) idleLocked() int { return l.crew.staffLocked() - l.running }
 // more if the lane is slow.
 func (l *lane) capacityLocked() int {
 	workers := max(1, l.crew.staffLocked())
+	if l.agg != nil && l.cfg.Total {
+		workers = 1
+	}
 	parallel := workers * l.perCall()
 	if l.slowLocked() {
 		return parallel

@@ -242,6 +242,9 @@ func (l *lane) concludesBatch(ctx context.Context, c *chunk, replies []*reply) {
 		}
 		group := j.agg
 		if v := broken[group]; r != nil && group != nil && v != 0 {
+			if v == parked && j.parcel.order != nil {
+				v = j.parcel.order.waits(&j.parcel.events[j.work])
+			}
 			outs[i] = outcome{verdict: v, failures: j.failures()}
 			continue
 		}

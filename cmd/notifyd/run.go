@@ -148,6 +148,8 @@ func laneOptions(l config.Lane) []notifyd.HandleOption {
 		options = append(options, notifyd.WithOrder(false))
 	case config.OrderAggregate:
 		options = append(options, notifyd.WithOrder(true))
+	case config.OrderTotal:
+		options = append(options, notifyd.WithTotalOrder())
 	}
 	if l.OnDead == config.OnDeadBlock {
 		options = append(options, notifyd.WithBlockOnDead())

@@ -136,7 +136,7 @@ type Lane struct {
 	Timeout     time.Duration `yaml:"timeout" jsonschema_description:"Longest time that one delivery may take."`
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Failed attempts after which an event becomes a dead letter. An outage of the destination costs none."`
 	Priority    int           `yaml:"priority" jsonschema:"minimum=-100,maximum=100" jsonschema_description:"How urgent the destination is: while there is a backlog, the relay looks for events of destinations of higher priority first."`
-	Order       string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after its predecessors; only a stream can. none gives up order: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
+	Order       string        `yaml:"order" jsonschema:"enum=auto,enum=none,enum=aggregate,enum=total" former:"true=aggregate,false=none" jsonschema_description:"aggregate delivers the events of an aggregate in the order of their ids, each after its predecessors; only a stream can. total does so for all events of the destination, as if they were of one aggregate. none gives up order: an event that fails holds up no other. auto is aggregate in a stream and none in a queue."`
 	OnDead      string        `yaml:"on_dead" jsonschema:"enum=continue,enum=block" jsonschema_description:"Fate of the later events of an aggregate behind a dead letter: continue, or block, which holds them back until it is replayed or discarded, and which only a stream can do."`
 	StartFrom   string        `yaml:"start_from" jsonschema_description:"Where the destination begins in a stream that does not know it yet: beginning, now, the id of an event in quotes, or a time such as 2026-11-01T00:00:00Z. With auto, a table's first destinations begin at the beginning, and later ones now. It counts once: notifyd positions seek moves a destination that has a position."`
 	Backoff     Backoff       `yaml:"backoff" jsonschema_description:"Pause between the attempts for one event."`
@@ -147,6 +147,7 @@ const (
 	OrderAuto      = "auto"
 	OrderNone      = "none"
 	OrderAggregate = "aggregate"
+	OrderTotal     = "total"
 )
 
 // StartAuto is the default of Lane.StartFrom.
@@ -159,8 +160,8 @@ const OnDeadBlock = "block"
 // "destination mail: order: aggregate".
 func (c *Config) NeedsStream() (settings []string) {
 	for _, d := range c.Destinations {
-		if d.Order == OrderAggregate {
-			settings = append(settings, "destination "+d.Name+": order: "+OrderAggregate)
+		if d.Order == OrderAggregate || d.Order == OrderTotal {
+			settings = append(settings, "destination "+d.Name+": order: "+d.Order)
 		}
 		if d.OnDead == OnDeadBlock {
 			settings = append(settings, "destination "+d.Name+": on_dead: "+OnDeadBlock)

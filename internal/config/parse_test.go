@@ -102,7 +102,7 @@ destinations:
     concurrency: 4
     order: false
   chat: {type: slak, order: sorted}
-  other: {type: log, order: total}
+  other: {type: log, order: strict}
   "bad name": {type: log}
   none:
 routes:
@@ -129,7 +129,7 @@ notifyd.yaml:17:18: destinations.mail.concurrency: "0" is too small: the least i
 notifyd.yaml:18:5: the key "concurrency" is there twice in destinations.mail: the first is on line 17
 notifyd.yaml:19:12: destinations.mail.order: "false" is no longer accepted: write none
 notifyd.yaml:20:16: unknown destination type "slak" in destinations.chat (known: email, log)
-notifyd.yaml:21:29: destinations.other.order: "total" is not one of auto, none, aggregate
+notifyd.yaml:21:29: destinations.other.order: "strict" is not one of auto, none, aggregate, total
 notifyd.yaml:22:3: the destination name "bad name" must be at most 63 letters, digits, - _ and . and start with a letter or digit
 notifyd.yaml:23:3: the key "type" is missing in destinations.none (known: email, log)
 notifyd.yaml:25:13: routes.0.match: the star may only stand alone ("*") or after a final dot ("order.*")

@@ -18,7 +18,9 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 			return true, nil
 		}
 	}
-	if len(u.flight.again) > 0 {
+	u.waits = false
+	held := u.held()
+	if len(u.flight.again) > 0 && !held {
 		return u.feedAgain(), nil //nolint:contextcheck // deliveries outlive the read
 	}
 	u.unsure = !u.pos.Sure()
@@ -28,6 +30,9 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.early > 0 {
 		return u.read(ctx, conn)
 	}
+	if held && u.feedHeld() { //nolint:contextcheck // deliveries outlive the read
+		return true, nil
+	}
 	if len(u.shelf.ready) > 0 {
 		return u.feedLines(ctx, conn)
 	}
@@ -36,6 +41,10 @@ func (u *unit) feed(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 		if did, err = u.feedDue(ctx, conn); did || err != nil {
 			return did, err
 		}
+	}
+	if u.waits = u.held(); u.waits {
+		u.begins()
+		return false, nil
 	}
 	return u.read(ctx, conn)
 }

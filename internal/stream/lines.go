@@ -21,7 +21,7 @@ const (
 // feedDue hands over rows that are due. After the last of them, the unit starts over when the next
 // one is due.
 func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
-	if u.stuck = u.lane.StoredWait(); u.stuck {
+	if u.stuck = !u.order.total && u.lane.StoredWait(); u.stuck { // nothing new goes before the one line of a total order
 		return false, nil
 	}
 	granted := u.grant(u.e.limits.Batch)
@@ -42,18 +42,19 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 		if _, is := u.shelf.held[r.id]; is {
 			continue // it is running, or was until a moment ago
 		}
-		if r.key != "" && !r.first && r.event.Replay == 0 && !r.orphan && u.lane.Ordered() {
-			// Not the first of its line, which happens only in a table that was a queue.
-			key := u.e.keys.Named(r.key)
+		leads, waits := u.order.leads(r)
+		if waits {
+			// Not the first of its line, which happens only in a table that was a queue, or had another order.
+			key := u.order.keys.Named(r.key)
 			u.shelf.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
 			u.shelf.held[r.id], u.shelf.doubtful[key] = r.state, r.key
 			u.ledger.dirty = true
 			continue
 		}
-		if r.orphan && r.key != "" && u.lane.Ordered() {
-			u.shelf.drains[u.e.keys.Named(r.key)] = r.key // other rows may wait behind it
+		if r.orphan && leads {
+			u.shelf.drains[u.order.keys.Named(r.key)] = r.key // other rows may wait behind it
 		}
-		all = u.take(all, r, r.key != "")
+		all = u.take(all, r, leads)
 	}
 	// Rows that are due together go in the order of ids.
 	slices.SortFunc(all, func(a, b dispatch.Delivery) int { return compare(a.Event.ID, b.Event.ID) })
@@ -93,12 +94,10 @@ func (u *unit) take(all []dispatch.Delivery, r *stored, leads bool) []dispatch.D
 	}
 	d := dispatch.Delivery{Event: &r.event, Refused: r.refused, Failures: r.attempts, Row: true, Leads: leads, Delayed: r.delayed}
 	r.event.Destination = u.name
-	switch {
-	case !u.lane.Ordered():
-	case r.key != "":
-		d.Key = u.e.keys.Named(r.key)
-	default:
-		d.Key, u.scratch = u.e.keys.Of(u.scratch, &r.event)
+	if u.order.kept && !u.order.total && r.key != "" {
+		d.Key = u.order.keys.Named(r.key)
+	} else {
+		d.Key, u.scratch = u.order.of(u.scratch, &r.event)
 	}
 	u.shelf.held[r.id] = r.state
 	return append(all, d)
@@ -141,7 +140,7 @@ func (u *unit) lookAtLines(ctx context.Context, conn *pgx.Conn) error {
 			return fmt.Errorf("check the stored lines of %q: %w", u.name, err)
 		}
 		for _, name := range free {
-			u.shelf.continueLine(u.e.keys.Named(name), name)
+			u.shelf.continueLine(u.order.keys.Named(name), name)
 		}
 	}
 	clear(u.shelf.doubtful)

@@ -53,6 +53,12 @@ func (u *unit) loadLines(ctx context.Context, conn *pgx.Conn) error {
 	if !u.lane.Ordered() {
 		return u.unpark(ctx, conn)
 	}
+	if err := u.rekey(ctx, conn); err != nil {
+		return err
+	}
+	if u.order.total {
+		return u.loadLine(ctx, conn)
+	}
 	u.e.loading.Add(1)
 	defer u.e.loading.Add(-1)
 	for after, walks := "", true; ; {
@@ -98,7 +104,7 @@ func (u *unit) loadPage(ctx context.Context, conn *pgx.Conn, query string, args 
 		if state == nil {
 			continue
 		}
-		key := u.e.keys.Named(p.last)
+		key := u.order.keys.Named(p.last)
 		u.lane.Block(key)
 		if string(state) == stateParked {
 			var id int64

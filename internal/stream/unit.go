@@ -43,6 +43,7 @@ type unit struct {
 	ledger ledger
 	next   next
 	types  types
+	order  order
 
 	early   int64     // no stored row is delivered before this id has been read; 0: no limit
 	checkAt time.Time // when to check the sequence next
@@ -50,6 +51,8 @@ type unit struct {
 	loaded  bool      // its stored rows are loaded
 	begun   bool      // the table has been read once
 	yielded bool      // there may be more work, but other units wait for the connection
+	waits   bool      // its only line is held: it reads nothing
+	lineAt  time.Time // when to look at that line next
 	stuck   bool      // the lane has no room, or there is too much in memory: the lane or an answer wakes the unit
 	unsure  bool      // nothing was begun because the session was not proven alive: by the time of wait it may be again
 
@@ -62,7 +65,7 @@ func newUnit(e *Engine, lane dispatch.Lane, p Position) *unit {
 	u := &unit{
 		e: e, name: p.Destination, part: "destination " + p.Destination, lane: lane, pos: p, wake: make(chan struct{}, 1),
 		flight: flight{sizes: make(map[*dispatch.Parcel]int)}, shelf: newShelf(lane), ledger: ledger{head: p.Head},
-		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)},
+		next: next{gapWait: firstGapPoll}, types: types{skipped: make(map[string]bool)}, order: newOrder(lane, e.keys),
 	}
 	u.figures.Store(&observe.PositionStats{Destination: p.Destination, Part: p.Part, Loading: true, Head: p.Head})
 	u.reader = NewReader(p.Head, p.Open, e.witnesses)
@@ -134,7 +137,7 @@ func (u *unit) prepare(ctx context.Context, conn *pgx.Conn) (done bool, err erro
 		return false, err
 	}
 	// A delayed event that is due may come after events that the previous owner had in memory.
-	if u.lane.Ordered() && u.reader.Gaps().Len() > 0 {
+	if u.order.kept && !u.order.total && u.reader.Gaps().Len() > 0 {
 		u.early = max(u.early, u.reader.Head())
 	}
 	u.loaded = true
@@ -152,6 +155,7 @@ func (u *unit) work(ctx context.Context, conn *pgx.Conn) error {
 		u.collect()
 		if u.seek.Swap(false) {
 			u.shelf.searchNow()
+			u.lineAt = time.Time{}
 		}
 		if u.ledger.due() || len(u.shelf.drains) > 0 || len(u.shelf.pending.rows) >= maxPending {
 			if err := u.store(ctx, conn); err != nil {
@@ -181,7 +185,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 	id, e := a.Event.ID, a.Event
 	out := entry{id: id, eventType: e.Type, attempts: a.Failures, delay: a.Delay}
 	if a.Key != (dispatch.Key{}) {
-		out.key = dispatch.OrderingKey(e)
+		out.key = u.order.name(e)
 	}
 	if a.Err != nil {
 		out.class, out.err = a.Class.String(), a.Err.Error()
@@ -211,7 +215,7 @@ func (u *unit) answered(a *dispatch.Answer) {
 		u.shelf.pending.put(out, a.Key)
 	}
 	if a.Behind {
-		u.shelf.drains[a.Key] = dispatch.OrderingKey(e)
+		u.shelf.drains[a.Key] = u.order.name(e)
 	}
 }
 
@@ -252,11 +256,16 @@ func (u *unit) read(ctx context.Context, conn *pgx.Conn) (did bool, err error) {
 	if u.early > 0 && (!b.Full || b.Last > before && u.reader.Head() >= u.early) { // the gaps come first
 		u.early, u.ledger.dirty = 0, true
 	}
+	u.begins()
+	return b.Full || b.Seen > 0, nil
+}
+
+// begins notes that the unit is at work: it has read, or its only line is held.
+func (u *unit) begins() {
 	if !u.begun {
 		u.begun = true
 		u.e.began()
 	}
-	return b.Full || b.Seen > 0, nil
 }
 
 // setFull records whether there is more to read, for the vigil as well.
@@ -288,10 +297,13 @@ func (u *unit) hand(b *Batch, granted int) {
 			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateRetry, delay: b.Delays[i], own: true, fresh: true}, dispatch.Key{})
 			continue
 		}
-		d := dispatch.Delivery{Event: e, Refused: b.Refused[e.ID]}
-		if u.lane.Ordered() {
-			d.Key, u.scratch = u.e.keys.Of(u.scratch, e)
+		if u.ahead(e.ID) {
+			u.shelf.pending.put(entry{id: e.ID, eventType: e.Type, state: stateParked, key: totalName, fresh: true}, u.order.line)
+			u.shelf.doubtful[u.order.line] = totalName
+			continue
 		}
+		d := dispatch.Delivery{Event: e, Refused: b.Refused[e.ID]}
+		d.Key, u.scratch = u.order.of(u.scratch, e)
 		all = append(all, d)
 	}
 	u.deliver(p, all, nil, granted)
@@ -311,7 +323,7 @@ func (u *unit) wants(eventType string) bool {
 
 // look finds the transactions of invisible ids, if that is due.
 func (u *unit) look(ctx context.Context, conn *pgx.Conn) error {
-	if !u.reader.NeedsLook(time.Now()) {
+	if u.waits || !u.reader.NeedsLook(time.Now()) { // a look is worth what the next read makes of it
 		return nil
 	}
 	l, err := u.e.witnesses.Look(ctx, conn)
@@ -332,6 +344,8 @@ func (u *unit) wait(ctx context.Context) {
 	switch {
 	case !u.loaded:
 		at = earlier(at, u.next.at)
+	case u.waits:
+		at = earlier(at, u.shelf.dueAt)
 	case !u.stuck:
 		at = earlier(earlier(at, u.next.at), u.shelf.dueAt)
 		if look, ok := u.reader.NextLook(); ok {
