@@ -44,9 +44,23 @@ type BatchHandler interface {
 type OrderKeeper interface {
 	// KeepsOrder reports whether DeliverBatch delivers the events of an aggregate in the order of
 	// the batch, and none of them after an earlier one has failed with an error that is not
-	// [Permanent].
+	// [Permanent]. In a [TotalOrder] all events of the call count as events of one aggregate.
 	KeepsOrder() bool
 }
+
+type totalOrder struct{}
+
+// WithTotalOrder returns a context for calls of a destination that gets all events one after the
+// other.
+func WithTotalOrder(ctx context.Context) context.Context {
+	return context.WithValue(ctx, totalOrder{}, true)
+}
+
+// TotalOrder reports whether the call of a handler is one of a destination that gets all events
+// one after the other, whatever their aggregates. An [OrderKeeper] that distinguishes
+// aggregates has to ask; where a destination orders events by itself, as a partition of a topic
+// does, its own order is the order that is kept.
+func TotalOrder(ctx context.Context) bool { return ctx.Value(totalOrder{}) != nil }
 
 // BatchHandlerFunc adapts a function to a [BatchHandler].
 type BatchHandlerFunc func(ctx context.Context, events []*Event) []error

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/notifyd/notifyd/delivery"
 )
 
 // Engines find events to deliver and hand them to lanes: package queue claims events, package
@@ -31,6 +33,9 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	d.workCtx, d.cancelWork = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, l := range d.lanes {
 		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
+		if l.cfg.Total {
+			l.ctx = delivery.WithTotalOrder(d.workCtx) //nolint:fatcontext // the same
+		}
 	}
 	return d.workCtx
 }

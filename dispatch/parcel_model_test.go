@@ -73,12 +73,13 @@ func (h *modelBatchHandler) DeliverBatch(_ context.Context, events []*delivery.E
 	errs := make([]error, len(events))
 	broken := make(map[string]bool)
 	for i, e := range events {
-		if broken[e.AggregateID] && e.AggregateID != "" {
+		key := h.m.unit(e)
+		if broken[key] && key != "" {
 			errs[i] = errors.New("not after one that failed")
 			continue
 		}
 		errs[i] = h.m.deliver(e)
-		broken[e.AggregateID] = errs[i] != nil
+		broken[key] = errs[i] != nil
 	}
 	return errs
 }
@@ -105,7 +106,7 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 	case "unsure":
 		m.sure = false
 	}
-	key := e.AggregateID
+	key := m.unit(e)
 	switch { // a failure here would be mistaken for a panic of the handler
 	case m.got[e.ID]:
 		m.fault = fmt.Sprintf("%d is delivered again", e.ID)
@@ -119,7 +120,21 @@ func (m *parcelModel) deliver(e *delivery.Event) error {
 	return nil
 }
 
+// unit is what an event is in order with.
+func (m *parcelModel) unit(e *delivery.Event) string {
+	if m.l.cfg.Total {
+		return "all"
+	}
+	return e.AggregateID
+}
+
+// blocked reports whether only stored events go.
+func (m *parcelModel) blocked() bool { return m.l.cfg.Total && m.lane.Blocked(m.keys.Named("*")) }
+
 func (m *parcelModel) key(e *delivery.Event) (k Key) {
+	if m.l.cfg.Total {
+		return m.keys.Named("*")
+	}
 	if !m.l.cfg.Unordered {
 		k, _ = m.keys.Of(nil, e)
 	}
@@ -250,6 +265,9 @@ func (m *parcelModel) answered(a *Answer) (waits []Key) {
 	case delivered:
 		delete(m.rows, id)
 	case parked:
+		if m.l.cfg.Total && !a.Row {
+			m.t.Fatalf("%d becomes a row, and was not tried", id)
+		}
 		m.rows[id] = &modelRow{state: rowParked, failures: a.Failures}
 		waits = append(waits, a.Key)
 	case dead:
@@ -271,12 +289,20 @@ func (m *parcelModel) feed() bool {
 			m.t.Fatal("a delivery was given back meanwhile")
 		}
 	}
-	if len(m.again) == 0 {
+	again := m.again
+	if m.blocked() {
+		again = nil
+		if i := slices.IndexFunc(m.again, func(d Delivery) bool { return d.Leads }); i >= 0 {
+			again = m.again[i : i+1]
+		}
+	}
+	if len(again) == 0 {
 		return true
 	}
-	n := m.room(min(len(m.again), 100))
-	all := slices.Clone(m.again[:n])
-	m.again = slices.Delete(m.again, 0, n)
+	all := slices.Clone(again[:m.room(min(len(again), 100))])
+	m.again = slices.DeleteFunc(m.again, func(d Delivery) bool {
+		return slices.ContainsFunc(all, func(one Delivery) bool { return one.Event == d.Event })
+	})
 	m.hand(all, nil)
 	return false
 }
@@ -344,6 +370,9 @@ func (m *parcelModel) feedDue() {
 }
 
 func (m *parcelModel) read(n int) {
+	if m.blocked() {
+		return
+	}
 	n = m.room(min(n, len(m.events)-m.next))
 	var all []Delivery
 	for range n {
@@ -434,6 +463,9 @@ func (m *parcelModel) settleDead(replays bool) { //nolint:revive // two operator
 		}
 		delete(m.rows, id)
 		m.got[id] = true
+		if len(m.line(k)) == 0 && m.l.cfg.Total && !m.lane.Busy(k) {
+			m.ready[k] = true // as a unit does that looks at its line
+		}
 		if ids := m.line(k); len(ids) > 0 && k != (Key{}) && m.rows[ids[0]].state == rowParked && !m.held[ids[0]] {
 			m.rows[ids[0]].state, m.rows[ids[0]].due = rowRetry, true
 		}

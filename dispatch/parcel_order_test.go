@@ -52,6 +52,8 @@ func TestParcelsKeepOrder(t *testing.T) {
 		"ordered": func(*LaneConfig) {},
 		"blocks":  func(c *LaneConfig) { c.BlockOnDead = true },
 		"none":    func(c *LaneConfig) { c.Unordered = true },
+		"total":   func(c *LaneConfig) { c.Total = true },
+		"both":    func(c *LaneConfig) { c.Total, c.BlockOnDead = true, true },
 	} {
 		for _, kind := range []string{"one", "batch", "keeper"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {

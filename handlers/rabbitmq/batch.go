@@ -20,14 +20,16 @@ type batch struct {
 	// alone sends one message at a time, to find out which of several made the
 	// broker close the channel.
 	alone bool
+	// total makes all events those of one aggregate.
+	total bool
 }
 
 // aggregate is the unit of order.
 type aggregate struct{ kind, id string }
 
-func (h *Handler) newBatch(events []*delivery.Event) *batch {
+func (h *Handler) newBatch(ctx context.Context, events []*delivery.Event) *batch {
 	b := &batch{
-		h: h, events: events,
+		h: h, events: events, total: delivery.TotalOrder(ctx),
 		messages: make([]*outgoing, len(events)), failures: make([]*failure, len(events)), open: make([]bool, len(events)),
 	}
 	for i, e := range events {
@@ -61,7 +63,7 @@ func (b *batch) next() []int {
 		if len(next) == limit {
 			break
 		}
-		if a := aggregateOf(b.events[i]); seen != nil && a.id != "" {
+		if a := b.unit(b.events[i]); seen != nil && a.id != "" {
 			if seen[a] {
 				continue
 			}
@@ -77,7 +79,7 @@ func (b *batch) next() []int {
 func (b *batch) holdBack() {
 	failed := make(map[aggregate]*failure)
 	for i, e := range b.events {
-		a := aggregateOf(e)
+		a := b.unit(e)
 		f := b.failures[i]
 		switch head := failed[a]; {
 		case a.id == "":
@@ -97,7 +99,13 @@ func behind(head *failure) *failure {
 	return &f
 }
 
-func aggregateOf(e *delivery.Event) aggregate { return aggregate{e.AggregateType, e.AggregateID} }
+// unit returns the unit of order of an event; without an id it is in none.
+func (b *batch) unit(e *delivery.Event) aggregate {
+	if b.total {
+		return aggregate{id: "all"}
+	}
+	return aggregate{e.AggregateType, e.AggregateID}
+}
 
 // settle notes the answer for an event; nil is delivered.
 func (b *batch) settle(i int, f *failure) {
@@ -256,7 +264,7 @@ func (b *batch) answers() []error {
 func (b *batch) repeatBehind() {
 	failed := make(map[aggregate]*failure)
 	for i, e := range b.events {
-		a := aggregateOf(e)
+		a := b.unit(e)
 		if a.id == "" {
 			continue
 		}

@@ -105,7 +105,7 @@ func (h *Handler) KeepsOrder() bool { return h.cfg.StrictOrder }
 //   - any other: this event's own exchange or routing key leads nowhere.
 //   - ctx's cause, if ctx was done first. The message may have arrived.
 func (h *Handler) DeliverBatch(ctx context.Context, events []*delivery.Event) []error {
-	b := h.newBatch(events)
+	b := h.newBatch(ctx, events)
 	for next := b.next(); len(next) > 0; next = b.next() {
 		if f := b.send(ctx, next); f != nil {
 			if ctx.Err() != nil {
