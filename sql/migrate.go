@@ -111,6 +111,8 @@ type State struct {
 	Mode Mode
 	// Becoming is the mode of an unfinished change; "" if there is none.
 	Becoming Mode
+	// Serialized reports whether writers stand in line: see [SerializeWriters].
+	Serialized bool
 }
 
 type migration struct {
@@ -309,6 +311,9 @@ func readState(ctx context.Context, tx pgx.Tx, schema string) (State, error) {
 		}
 	}
 	if state.Mode, state.Becoming, err = findMode(ctx, tx, schema); err != nil {
+		return state, err
+	}
+	if state.Serialized, err = serialized(ctx, tx, schema); err != nil {
 		return state, err
 	}
 	return state, readBell(ctx, tx, schema, &state.Bell)

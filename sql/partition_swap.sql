@@ -25,6 +25,8 @@ BEGIN
     SELECT coalesce(max(substring(p.proname FROM '^outbox_bell_(.*)$')), 'off') INTO bell
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = old AND t.tgname = 'outbox_events_bell' AND t.tgenabled <> 'D';
     PERFORM set_config('notifyd.bell', bell, true);
+    PERFORM set_config('notifyd.serialize', CASE WHEN EXISTS (SELECT FROM pg_trigger t
+        WHERE t.tgrelid = old AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A')) THEN 'on' ELSE '' END, true);
 
     FOR r IN SELECT tgname FROM pg_trigger WHERE tgrelid = old AND NOT tgisinternal LOOP
         EXECUTE format('DROP TRIGGER %I ON outbox_events', r.tgname);

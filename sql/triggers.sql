@@ -8,6 +8,8 @@
 --
 -- SET notifyd.bell = 'auto' | 'always' | 'off' before running this file selects the mode, for this
 -- run. Without it the installed mode stays; the initial one is auto.
+--
+-- And the line of writers, which is not there at first: SET notifyd.serialize = 'on' | 'off'.
 
 DO $first$
 BEGIN
@@ -72,6 +74,20 @@ $bell$;
 COMMENT ON FUNCTION outbox_bell_always() IS
     'Rings for every new event. Installed by notifyd migrate --bell always.';
 
+-- Makes writers stand in line: each transaction gets its ids after those before it have ended, so
+-- that ids are in the order of commits. The lock is taken before the statement draws its first id, and
+-- released when the commit is visible. Under ROLLBACK TO it goes with the ids that were drawn behind it.
+CREATE OR REPLACE FUNCTION outbox_serialize() RETURNS trigger
+    LANGUAGE plpgsql AS $serialize$
+BEGIN
+    -- 1853122167 is 'ntfw' in ASCII.
+    PERFORM pg_catalog.pg_advisory_xact_lock((1853122167::bigint OPERATOR(pg_catalog.<<) 32) OPERATOR(pg_catalog.|) TG_RELID::bigint);
+    RETURN NULL;
+END
+$serialize$;
+COMMENT ON FUNCTION outbox_serialize() IS
+    'Makes writers stand in line, so that ids are in the order of commits. Installed by notifyd migrate --serialize-writers on.';
+
 DO $install$
 DECLARE
     events  CONSTANT regclass := 'outbox_events'::regclass;
@@ -97,4 +113,26 @@ BEGIN
 END
 $install$;
 
+DO $line$
+DECLARE
+    wanted  CONSTANT text := coalesce(current_setting('notifyd.serialize', true), '');
+    -- A disabled trigger makes nobody stand in line.
+    present CONSTANT boolean := EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+        WHERE t.tgrelid = 'outbox_events'::regclass AND t.tgname = 'outbox_events_serialize' AND t.tgenabled IN ('O', 'A') AND p.proname = 'outbox_serialize');
+BEGIN
+    IF wanted NOT IN ('on', 'off', '') THEN
+        RAISE EXCEPTION 'writers cannot be serialized %', quote_literal(wanted) USING HINT = 'Use on or off.';
+    END IF;
+    -- Only for a change: creating a trigger locks the table against writers, and so waits for those
+    -- that have drawn ids.
+    IF wanted = 'off' THEN
+        DROP TRIGGER IF EXISTS outbox_events_serialize ON outbox_events;
+    ELSIF wanted = 'on' AND NOT present THEN
+        CREATE OR REPLACE TRIGGER outbox_events_serialize BEFORE INSERT ON outbox_events
+            FOR EACH STATEMENT EXECUTE FUNCTION outbox_serialize();
+    END IF;
+END
+$line$;
+
 RESET notifyd.bell;
+RESET notifyd.serialize;

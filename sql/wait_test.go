@@ -26,6 +26,9 @@ func changes() map[string]func(ctx context.Context, conn *pgx.Conn, patience tim
 		"mode": func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {
 			return outboxsql.SetMode(ctx, conn, "public", outboxsql.ModeStream, outboxsql.ModeOptions{LockPatience: patience, Waiting: waiting})
 		},
+		"serialize": func(ctx context.Context, conn *pgx.Conn, patience time.Duration, waiting func(string)) error {
+			return outboxsql.SerializeWriters(ctx, conn, "public", true, outboxsql.SerializeOptions{LockPatience: patience, Waiting: waiting})
+		},
 	}
 }
 

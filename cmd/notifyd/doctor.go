@@ -107,7 +107,7 @@ func doctorOptions(a *app, db *databaseFlags) (o doctor.Options, closers []io.Cl
 }
 
 func examined(d config.Destination, h delivery.Handler) doctor.Destination {
-	e := doctor.Destination{Name: d.Name, Type: d.Type}
+	e := doctor.Destination{Name: d.Name, Type: d.Type, Total: d.Order == config.OrderTotal}
 	if checker, ok := delivery.As[delivery.Checker](h); ok {
 		e.Check = checker.Check
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/notifyd/notifyd/internal/cli"
 	"github.com/notifyd/notifyd/internal/config"
 	"github.com/notifyd/notifyd/internal/store"
 	outboxsql "github.com/notifyd/notifyd/sql"
@@ -29,10 +30,15 @@ each day, which retention drops as a whole. The table may be in use, and of any
 size: it becomes the first partition as it is. There is no command for the way
 back. Relays need "partitions: daily" below "retention" to continue.
 
+With --serialize-writers on it makes writers stand in line: a transaction that
+inserts an event waits until those that have inserted before it have ended, and
+only then draws ids, which are in the order of commits therefore. Relays and the
+mode of the table have no part in that, and off takes it away again.
+
 With --print-grants it changes nothing and prints the SQL that gives two roles
 the privileges that they need and no more: writers may insert events, and the
 relay may deliver them. The owner of the tables runs it, after each migration.`,
-		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
+		Example: "  notifyd migrate\n  notifyd migrate --bell always\n  notifyd migrate --partitions daily\n  notifyd migrate --mode stream\n  notifyd migrate --serialize-writers on\n  notifyd migrate status\n  notifyd migrate --print-grants --writer app --relay notifyd | psql app",
 	}
 	cmd.AddCommand(newMigrateUpCmd(a), newMigrateStatusCmd(a), newMigratePrintCmd(a))
 	up := newMigrateUpCmd(a)
@@ -47,11 +53,12 @@ type upFlags struct {
 	bell       string
 	partitions string
 	mode       string
+	serialize  cli.OneOf
 	wait       time.Duration
 }
 
 func newMigrateUpCmd(a *app) *cobra.Command {
-	var f upFlags
+	f := upFlags{serialize: cli.OneOf{Words: []string{"on", "off"}}}
 	cmd := &cobra.Command{
 		Use:     "up", // other tools' name for "notifyd migrate"
 		Hidden:  true,
@@ -79,6 +86,7 @@ func newMigrateUpCmd(a *app) *cobra.Command {
 	registerBell(cmd, &f.bell)
 	cmd.Flags().StringVar(&f.partitions, "partitions", "", "daily makes outbox_events a table with a partition for each `day`, for good")
 	cmd.Flags().StringVar(&f.mode, "mode", "", "how relays read outbox_events: `mode` queue or stream; default: as it is, queue for new tables")
+	cmd.Flags().Var(&f.serialize, "serialize-writers", "whether writers stand in line, so that ids are in the order of commits: on or off; default: as it is, off for new tables")
 	cmd.Flags().DurationVar(&f.wait, "wait", outboxsql.DefaultLockPatience, "how long to try for locks on tables in use; each try holds up writers for 200ms at most")
 	return cmd
 }
@@ -113,6 +121,12 @@ func (f *upFlags) migrate(ctx context.Context, a *app, out, errOut io.Writer) er
 		}
 		o.LockPatience, o.Progress, o.Waiting = f.wait, say, waiting
 		if err := outboxsql.SetMode(ctx, conn, f.schema, outboxsql.Mode(f.mode), o); err != nil {
+			return err
+		}
+	}
+	if f.serialize.Value != "" {
+		o := outboxsql.SerializeOptions{LockPatience: f.wait, Waiting: waiting}
+		if err := outboxsql.SerializeWriters(ctx, conn, f.schema, f.serialize.Value == "on", o); err != nil {
 			return err
 		}
 	}
@@ -152,6 +166,9 @@ func reportMigrated(ctx context.Context, conn *pgx.Conn, schema string, applied 
 	}
 	if partitioned {
 		text.WriteString(", partitions daily")
+	}
+	if state.Serialized {
+		text.WriteString(", writers serialized")
 	}
 	text.WriteString("\n")
 	_, err = io.WriteString(out, text.String())
@@ -206,7 +223,11 @@ func printState(out io.Writer, state outboxsql.State) error {
 	if state.Becoming != "" {
 		becoming = fmt.Sprintf(", on its way to a %s: run notifyd migrate --mode %[1]s to its end", state.Becoming)
 	}
-	_, err := fmt.Fprintf(out, "bell: %s\nmode: %s%s\n", state.Bell, state.Mode, becoming)
+	writers := ""
+	if state.Serialized {
+		writers = "writers: serialized\n"
+	}
+	_, err := fmt.Fprintf(out, "bell: %s\nmode: %s%s\n%s", state.Bell, state.Mode, becoming, writers)
 	return err
 }
 

@@ -151,3 +151,36 @@ func TestMigrateMode(t *testing.T) {
 		t.Errorf("deferred, and left for y: %s", n)
 	}
 }
+
+// TestSerializeWriters: the flag takes on and off, and migrate, its status, notifyd status and doctor
+// say what has come of it.
+func TestSerializeWriters(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	config := file(t, "version: 1\ndatabase: {url: '"+url+"'}\nadmin: {listen: ''}\ndestinations: {x: {type: log, order: total}}\nroutes: [{match: '*', to: [x]}]\n")
+	if got := command(t, "migrate", "--database-url", url, "--serialize-writers", "maybe"); got.code != 2 || !strings.Contains(got.stderr, "must be one of on, off") {
+		t.Errorf("an unknown word: %+v", got)
+	}
+	for _, flags := range [][]string{{"--mode", "stream", "--serialize-writers", "on"}, {"--serialize-writers", "on"}, {}} {
+		got := command(t, append([]string{"migrate", "-c", config}, flags...)...)
+		if got.code != 0 || !strings.HasSuffix(got.stdout, ", mode stream, writers serialized\n") {
+			t.Errorf("%v: %+v", flags, got)
+		}
+	}
+	if got := command(t, "migrate", "status", "-c", config); got.code != 0 || !strings.HasSuffix(got.stdout, "\nmode: stream\nwriters: serialized\n") {
+		t.Errorf("status of the tables: %+v", got)
+	}
+	if got := command(t, "status", "-c", config); !strings.Contains(got.stdout, ", stream, writers serialized\n") {
+		t.Errorf("status: %+v", got)
+	}
+	const note = "writers write side by side"
+	if got := command(t, "doctor", "-c", config); strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "Writers stand in line") {
+		t.Errorf("doctor: %+v", got)
+	}
+	if got := command(t, "migrate", "-c", config, "--serialize-writers", "off"); got.code != 0 || !strings.HasSuffix(got.stdout, ", mode stream\n") {
+		t.Errorf("off: %+v", got)
+	}
+	if got := command(t, "doctor", "-c", config); !strings.Contains(got.stdout, note) || !strings.Contains(got.stdout, "notifyd migrate --serialize-writers on") {
+		t.Errorf("doctor without the line: %+v", got)
+	}
+}

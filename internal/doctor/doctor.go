@@ -174,6 +174,7 @@ func streamChecks() []check {
 		{"units", checkUnits, false},
 		{"positions", checkPositions, false},
 		{"gaps", checkGaps, false},
+		{"writers", checkWriters, false},
 	}
 }
 

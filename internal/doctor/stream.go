@@ -98,6 +98,29 @@ func checkPositions(ctx context.Context, e *exam) (string, []Finding, error) {
 	return fmt.Sprintf("No position stands still. The largest lag, in ids: %d.", most), findings, nil
 }
 
+// checkWriters checks whether the order of ids is that of commits where all events go one after the
+// other.
+func checkWriters(ctx context.Context, e *exam) (string, []Finding, error) {
+	state, err := outboxsql.ReadState(ctx, e.conn, e.Schema)
+	if err != nil {
+		return "", nil, err
+	}
+	if state.Serialized {
+		return "Writers stand in line: ids are in the order of commits, except those that writers chose or inserted into a partition by its name.", nil, nil
+	}
+	var total []string
+	for _, d := range e.Destinations {
+		if d.Total {
+			total = append(total, d.Name)
+		}
+	}
+	if len(total) == 0 {
+		return "Writers write side by side.", nil, nil
+	}
+	return "", []Finding{found(Note, "notifyd migrate --serialize-writers on, if that order is to be the one of commits; each transaction then holds up other writers from its first event to its end",
+		"%s: order: total delivers in the order of ids, and writers write side by side: of two transactions that overlap, the events of the one that drew ids first come when it has committed, which may be later.", strings.Join(total, ", "))}, nil
+}
+
 // sqlHolders finds the open transactions that have drawn an id: they hold the
 // lock that nextval takes on the sequence. A prepared transaction has no process;
 // the lock on its own number identifies it.

@@ -20,6 +20,8 @@ const (
 	keyFunction = "outbox_key"
 	// fingerprintFunction is the function of the trigger that groups dead letters.
 	fingerprintFunction = "outbox_fingerprint"
+	// lineFunction is the function of the trigger that makes writers stand in line.
+	lineFunction = "outbox_serialize"
 )
 
 // trigger is a row of pg_trigger.
@@ -75,7 +77,7 @@ func checkOtherTriggers(ctx context.Context, e *exam) (string, []Finding, error)
 			return "", nil, err
 		}
 		for _, t := range all {
-			if t.Name == bellTrigger || t.Function == keyFunction || t.Function == fingerprintFunction || t.Enabled == "D" {
+			if t.Name == bellTrigger || t.Function == keyFunction || t.Function == fingerprintFunction || t.Function == lineFunction || t.Enabled == "D" {
 				continue
 			}
 			findings = append(findings, found(Note, fmt.Sprintf("DROP TRIGGER %s ON %s, unless you need it", pgx.Identifier{t.Name}.Sanitize(), e.table(table)),

@@ -67,6 +67,8 @@ type Schema struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
 	Latest  int    `json:"latest"`
+	// Serialized reports whether writers stand in line, so that ids are in the order of commits.
+	Serialized bool `json:"writers_serialized"`
 }
 
 // Read queries the database, and the relay if there is an address. A relay that
@@ -79,7 +81,7 @@ func Read(ctx context.Context, conn *pgx.Conn, o Options) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Schema.Version, s.Schema.Latest, s.Mode = state.Current, state.Latest, state.Mode
+	s.Schema.Version, s.Schema.Latest, s.Schema.Serialized, s.Mode = state.Current, state.Latest, state.Serialized, state.Mode
 	s.Relays, err = store.ReadLive(ctx, conn, o.Schema, s.Mode)
 	if err != nil {
 		return s, err

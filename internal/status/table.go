@@ -47,7 +47,7 @@ func (s *Status) head(p *paper) {
 	if s.Schema.Version != s.Schema.Latest {
 		of = fmt.Sprintf(" of %d", s.Schema.Latest)
 	}
-	fact("schema", "%s, version %d%s, %s", s.Schema.Name, s.Schema.Version, of, s.Mode)
+	fact("schema", "%s, version %d%s, %s%s", s.Schema.Name, s.Schema.Version, of, s.Mode, choose(s.Schema.Serialized, ", writers serialized", ""))
 	if len(s.Relays) == 0 {
 		fact("relays", "none")
 	}

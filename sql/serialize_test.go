@@ -1,0 +1,273 @@
+package outboxsql_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/notifyd/notifyd/internal/testenv"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+func serialize(tb testing.TB, conn *pgx.Conn, schema string, on bool) { //nolint:revive // the state that is wanted
+	tb.Helper()
+	if err := outboxsql.SerializeWriters(tb.Context(), conn, schema, on, outboxsql.SerializeOptions{}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// inLine returns a database with a table whose writers stand in line.
+func inLine(t *testing.T, partitioned bool) (url string, conn *pgx.Conn) { //nolint:revive // two kinds of tables
+	t.Helper()
+	url = testenv.Database(t)
+	conn = connect(t, url)
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	serialize(t, conn, "public", true)
+	if partitioned {
+		if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return url, conn
+}
+
+// TestLineStays: the line of writers is turned on and off again, and no other change of the table
+// takes it away or brings it back.
+func TestLineStays(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "shop", outboxsql.BellAuto)
+	expect := func(want bool, what string) {
+		t.Helper()
+		if got := state(t, conn, "shop"); got.Serialized != want || got.Bell != outboxsql.BellAuto {
+			t.Errorf("%s: serialized is %v, bell %s", what, got.Serialized, got.Bell)
+		}
+	}
+	expect(false, "a new table")
+	for _, on := range []bool{true, true, false, false, true} {
+		serialize(t, conn, "shop", on)
+		expect(on, "set")
+	}
+	changes := []struct {
+		what string
+		do   func() error
+	}{
+		{"migrate", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellKeep); return err }},
+		{"mode stream", func() error {
+			return outboxsql.SetMode(t.Context(), conn, "shop", outboxsql.ModeStream, outboxsql.ModeOptions{})
+		}},
+		{"partition", func() error { return outboxsql.Partition(t.Context(), conn, "shop", outboxsql.PartitionOptions{}) }},
+		{"partition again", func() error { return outboxsql.Partition(t.Context(), conn, "shop", outboxsql.PartitionOptions{}) }},
+		{"mode queue", func() error {
+			return outboxsql.SetMode(t.Context(), conn, "shop", outboxsql.ModeQueue, outboxsql.ModeOptions{})
+		}},
+		{"migrate again", func() error { _, err := outboxsql.Migrate(t.Context(), conn, "shop", outboxsql.BellAuto); return err }},
+	}
+	for _, c := range changes {
+		if err := c.do(); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		expect(true, c.what)
+	}
+	exec(t, conn, `ALTER TABLE shop.outbox_events DISABLE TRIGGER outbox_events_serialize`)
+	expect(false, "disabled")
+	serialize(t, conn, "shop", true)
+	expect(true, "turned on when it was disabled")
+	serialize(t, conn, "shop", false)
+	for _, c := range changes {
+		if err := c.do(); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		expect(false, "off, then "+c.what)
+	}
+}
+
+// TestNoLineInPartition: a table becomes partitioned without a line if it had none.
+func TestNoLineInPartition(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "public", outboxsql.BellAuto)
+	if err := outboxsql.Partition(t.Context(), conn, "public", outboxsql.PartitionOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if state(t, conn, "public").Serialized {
+		t.Error("writers stand in line")
+	}
+}
+
+// awaitLine waits until the session stands in line.
+func awaitLine(t *testing.T, conn *pgx.Conn, pid uint32) {
+	t.Helper()
+	for !value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND classid = 1853122167 AND NOT granted)`, int64(pid)) {
+		if t.Context().Err() != nil {
+			t.Fatal("it does not wait")
+		}
+	}
+}
+
+// TestWritersStandInLine: whatever a writer uses, it draws ids only when the one before it has ended.
+func TestWritersStandInLine(t *testing.T) {
+	t.Parallel()
+	ways := map[string]func(ctx context.Context, conn *pgx.Conn) error{
+		"insert": func(ctx context.Context, conn *pgx.Conn) error { _, err := conn.Exec(ctx, insertOne); return err },
+		"many": func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `INSERT INTO outbox_events (event_type, payload) SELECT 'a', to_json(i) FROM generate_series(1, 100) i`)
+			return err
+		},
+		"key": func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `INSERT INTO outbox_events (event_type, payload, idempotency_key) VALUES ('a', '1', 'k') ON CONFLICT DO NOTHING`)
+			return err
+		},
+		"copy": func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.PgConn().CopyFrom(ctx, strings.NewReader("a\t1\nb\t2\n"), `COPY outbox_events (event_type, payload) FROM STDIN`)
+			return err
+		},
+		"with": func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `WITH i AS (INSERT INTO outbox_events (event_type, payload) VALUES ('a', '1') RETURNING id) SELECT id FROM i`)
+			return err
+		},
+	}
+	for name, write := range ways {
+		for what, partitioned := range map[string]bool{"plain": false, "partitioned": true} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				url, conn := inLine(t, partitioned)
+				first, second := connect(t, url), connect(t, url)
+				exec(t, first, `BEGIN`)
+				exec(t, first, insertOne)
+				exec(t, first, `SAVEPOINT a`)
+				exec(t, first, insertOne)
+				exec(t, first, `ROLLBACK TO a`) // the lock of the first insert stays
+				done := make(chan error, 1)
+				go func() { done <- write(t.Context(), second) }()
+				awaitLine(t, conn, second.PgConn().PID())
+				exec(t, first, insertOne)
+				last := value[int64](t, first, `SELECT max(id) FROM outbox_events`)
+				exec(t, first, `COMMIT`)
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				if next := values[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id OFFSET 2`); len(next) == 0 || next[0] != last+1 {
+					t.Errorf("after %d: %v", last, next)
+				}
+				if locks := value[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND classid = 1853122167`); locks != 0 {
+					t.Errorf("%d locks are left", locks)
+				}
+			})
+		}
+	}
+}
+
+// TestLinesApart: each schema has a line of its own.
+func TestLinesApart(t *testing.T) {
+	t.Parallel()
+	url, conn := inLine(t, false)
+	migrate(t, conn, "other", outboxsql.BellAuto)
+	serialize(t, conn, "other", true)
+	holder := openWriter(t, url)
+	exec(t, conn, `INSERT INTO other.outbox_events (event_type, payload) VALUES ('a', '1')`)
+	exec(t, holder, `ROLLBACK`)
+}
+
+// TestLineIsOurs: nothing in a writer's search_path comes between it and the line, and it needs no
+// privilege but INSERT.
+func TestLineIsOurs(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, testenv.Database(t))
+	migrate(t, conn, "shop", outboxsql.BellOff)
+	serialize(t, conn, "shop", true)
+	role := role(t, conn)
+	exec(t, conn, `CREATE SCHEMA trap;
+		CREATE FUNCTION trap.caught(bigint, integer) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
+		CREATE FUNCTION trap.caught(bigint, bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
+		CREATE FUNCTION trap.pg_advisory_xact_lock(bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'caught'; END $$;
+		CREATE OPERATOR trap.<< (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = trap.caught);
+		CREATE OPERATOR trap.| (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = trap.caught);
+		REVOKE ALL ON ALL FUNCTIONS IN SCHEMA shop FROM public;
+		GRANT USAGE ON SCHEMA shop, trap TO `+role+`; GRANT INSERT ON shop.outbox_events TO `+role)
+	exec(t, conn, `SET ROLE `+role)
+	exec(t, conn, `SET search_path = trap, pg_catalog, shop`)
+	exec(t, conn, `BEGIN`)
+	exec(t, conn, insertOne)
+	held := value[int](t, conn, `SELECT count(*)::int FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND classid = 1853122167`)
+	exec(t, conn, `ROLLBACK`)
+	exec(t, conn, `RESET ROLE; RESET search_path`)
+	if held != 1 {
+		t.Errorf("the writer holds %d locks", held)
+	}
+}
+
+// TestCommitOrderIsIDOrder: writers roll back, stay open and use savepoints, and whoever looks sees
+// ids come into view in their order.
+func TestCommitOrderIsIDOrder(t *testing.T) {
+	t.Parallel()
+	url, conn := inLine(t, false)
+	const writers, each = 16, 25
+	done := make(chan error, writers)
+	for w := range writers {
+		writer := connect(t, url)
+		go func() { done <- lineWriter(t.Context(), writer, w, each) }()
+	}
+	var seen []int64
+	for ended := 0; ended < writers; {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			ended++
+		default:
+		}
+		all := values[int64](t, conn, `SELECT id FROM outbox_events ORDER BY id`)
+		if len(all) < len(seen) || !slices.Equal(all[:len(seen)], seen) {
+			t.Fatalf("an id has come into view below %d", seen[len(seen)-1])
+		}
+		seen = all
+	}
+	if len(seen) < writers*each/2 {
+		t.Errorf("%d events", len(seen))
+	}
+}
+
+// lineWriter writes in every way that ends a transaction.
+func lineWriter(ctx context.Context, conn *pgx.Conn, w, n int) error {
+	for i := range n {
+		statements := [][]string{
+			{insertOne},
+			{"BEGIN", insertOne, insertOne, "ROLLBACK"},
+			{"BEGIN", "SAVEPOINT a", insertOne, "ROLLBACK TO a", insertOne, "COMMIT"},
+			{"BEGIN", insertOne, "SAVEPOINT a", insertOne, "ROLLBACK TO a", "SELECT pg_sleep(0.002)", insertOne, "COMMIT"},
+		}[(w+i)%4]
+		for _, s := range statements {
+			if _, err := conn.Exec(ctx, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// TestPreparedHoldsLine: a prepared transaction holds up writers until it is committed, and its ids
+// come first.
+func TestPreparedHoldsLine(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, map[string]string{"max_prepared_transactions": "5"})
+	url := server.URL("postgres")
+	conn, second := connect(t, url), connect(t, url)
+	migrate(t, conn, "public", outboxsql.BellOff)
+	serialize(t, conn, "public", true)
+	exec(t, conn, `BEGIN; INSERT INTO outbox_events (event_type, payload) VALUES ('prepared', '1'); PREPARE TRANSACTION 'p'`)
+	done := make(chan error, 1)
+	go func() { _, err := second.Exec(t.Context(), insertOne); done <- err }()
+	awaitLine(t, conn, second.PgConn().PID())
+	exec(t, conn, `COMMIT PREPARED 'p'`)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := values[string](t, conn, `SELECT event_type FROM outbox_events ORDER BY id`); !slices.Equal(got, []string{"prepared", "order.created"}) {
+		t.Error(got)
+	}
+}
