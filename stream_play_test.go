@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,14 +33,15 @@ type play struct {
 func playDestinations() map[string][]notifyd.HandleOption {
 	return map[string][]notifyd.HandleOption{
 		"goes": nil, "blocks": {notifyd.WithBlockOnDead(), notifyd.WithConcurrency(3)}, "none": {notifyd.WithOrder(false)},
-		"total": {notifyd.WithTotalOrder()},
+		"total": {notifyd.WithTotalOrder()}, "total blocks": {notifyd.WithTotalOrder(), notifyd.WithBlockOnDead(), notifyd.WithConcurrency(3)},
 	}
 }
 
 // judge records what was written and what each destination has received.
 type judge struct {
 	mu      sync.Mutex
-	written map[string][]int64 // committed ids per aggregate, in order
+	written map[string][]int64 // committed ids per aggregate, and per unit of a total order, in order
+	global  bool               // writers stand in line: all that was written is in one order
 	got     map[string]map[int64]int
 	last    map[string]map[string]int64 // per destination and aggregate: the event it got last
 	died    map[string]map[int64]bool
@@ -93,18 +95,46 @@ func (j *judge) deliver(_ context.Context, e *notifyd.Event) error {
 // order: an event is the next one of its aggregate, except for dead letters, or it repeats: then
 // all that follows repeats, too.
 func (j *judge) order(e *notifyd.Event) {
-	last := j.last[e.Destination]
-	before := last[e.AggregateID]
-	last[e.AggregateID] = e.ID
+	last, unit := j.last[e.Destination], e.AggregateID
+	if strings.HasPrefix(e.Destination, "total") {
+		unit = j.unit(unit)
+	}
+	before := last[unit]
+	last[unit] = e.ID
 	if e.ID <= before {
 		j.again++
 		return
 	}
-	for _, id := range j.written[e.AggregateID] {
+	for _, id := range j.written[unit] {
 		if id > before && id < e.ID && !j.died[e.Destination][id] {
 			j.faults = append(j.faults, fmt.Sprintf("%s got %d of %s after %d, and %d is between", e.Destination, e.ID, e.AggregateID, before, id))
 			return
 		}
+	}
+}
+
+// unit returns what a total order can promise for the events of an aggregate: those of one writer, whose
+// transactions do not overlap, or all.
+func (j *judge) unit(aggregate string) string {
+	if writer, _, is := strings.Cut(aggregate, "-"); is && !j.global {
+		return "writer " + writer
+	}
+	return "all"
+}
+
+// wrote notes ids of aggregates that are about to be committed.
+func (j *judge) wrote(ids map[string][]int64) {
+	units := make(map[string][]int64)
+	for aggregate, some := range ids {
+		j.written[aggregate] = append(j.written[aggregate], some...)
+		units[j.unit(aggregate)] = append(units[j.unit(aggregate)], some...)
+	}
+	for unit, some := range units {
+		slices.Sort(some)
+		if all := j.written[unit]; len(all) > 0 && all[len(all)-1] > some[0] {
+			j.faults = append(j.faults, fmt.Sprintf("%d is committed after %d", some[0], all[len(all)-1]))
+		}
+		j.written[unit] = append(j.written[unit], some...)
 	}
 }
 
@@ -200,9 +230,7 @@ func (p *play) write(ctx context.Context, w, n int, types []string) error {
 			continue
 		}
 		p.judge.mu.Lock()
-		for aggregate, some := range ids {
-			p.judge.written[aggregate] = append(p.judge.written[aggregate], some...)
-		}
+		p.judge.wrote(ids)
 		p.judge.mu.Unlock()
 		if err := tx.Commit(ctx); err != nil {
 			return err
@@ -310,9 +338,13 @@ func (p *play) run(events int) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	defer cancel()
 	var writers sync.WaitGroup
-	for w := range 4 {
+	write, n := p.write, 4
+	if p.judge.global {
+		write, n = p.writeInLine, 16
+	}
+	for w := range n {
 		writers.Go(func() {
-			if err := p.write(ctx, w, events/4, []string{"one", "two.a", "two.b"}); err != nil {
+			if err := write(ctx, w, events/n, []string{"one", "two.a", "two.b"}); err != nil {
 				p.t.Error(err)
 			}
 		})

@@ -1,0 +1,489 @@
+package notifyd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/notifyd/notifyd"
+	"github.com/notifyd/notifyd/deadletter"
+	"github.com/notifyd/notifyd/delivery"
+	outboxsql "github.com/notifyd/notifyd/sql"
+)
+
+// serializeWriters makes the writers of a pool's database stand in line.
+func serializeWriters(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := outboxsql.SerializeWriters(t.Context(), conn.Conn(), "public", true, outboxsql.SerializeOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeInLine makes one of several writers in line write about n events in transactions of all kinds. Who
+// commits is the first of the line, so that the judge notes the ids in the order of commits.
+func (p *play) writeInLine(ctx context.Context, w, n int, types []string) error {
+	conn, err := pgx.Connect(ctx, p.url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	for n > 0 {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		ids := make(map[string][]int64)
+		insert := func(in pgx.Tx) (err error) {
+			aggregate := fmt.Sprintf("%d-%d", w, rand.IntN(6))
+			var id int64
+			err = in.QueryRow(ctx, `INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload) VALUES ($1, 'a', $2, '{}') RETURNING id`,
+				types[rand.IntN(len(types))], aggregate).Scan(&id)
+			if in == tx {
+				ids[aggregate] = append(ids[aggregate], id)
+			}
+			n--
+			return err
+		}
+		for range 1 + rand.IntN(8) {
+			if rand.IntN(4) == 0 {
+				err = errors.Join(err, rolledBack(ctx, tx, insert))
+			}
+			err = errors.Join(err, insert(tx))
+		}
+		if rand.IntN(20) == 0 {
+			_, serr := tx.Exec(ctx, `SELECT pg_sleep(0.02)`)
+			err = errors.Join(err, serr)
+		}
+		if err != nil {
+			return errors.Join(err, tx.Rollback(ctx))
+		}
+		if rand.IntN(5) == 0 {
+			if err := tx.Rollback(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		p.judge.mu.Lock()
+		p.judge.wrote(ids)
+		p.judge.mu.Unlock()
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rolledBack inserts behind a savepoint, and rolls back to it.
+func rolledBack(ctx context.Context, tx pgx.Tx, insert func(pgx.Tx) error) error {
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(insert(inner), inner.Rollback(ctx))
+}
+
+// TestStreamOneOrder: with writers in line, the order of commits, of ids and of deliveries is one, while
+// 16 writers roll back, use savepoints and stay open, destinations fail in every way, and relays
+// stop, are cut off and come back.
+func TestStreamOneOrder(t *testing.T) {
+	t.Parallel()
+	for seed := range 2 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, 1+seed)
+			serializeWriters(t, p.pool)
+			p.judge.global = true
+			p.run(1600)
+			p.judge.mu.Lock()
+			defer p.judge.mu.Unlock()
+			if n := len(p.judge.written["all"]); n < 200 {
+				t.Errorf("only %d events were committed", n)
+			}
+		})
+	}
+}
+
+// totalRun is one destination of a stream, in one order or another.
+type totalRun struct {
+	t    *testing.T
+	pool *pgxpool.Pool
+
+	mu    sync.Mutex
+	tries []int64
+	fails map[int64]error
+	more  chan struct{} // capacity 1
+	relay *notifyd.Relay
+}
+
+func newTotalRun(t *testing.T) *totalRun {
+	t.Helper()
+	return &totalRun{t: t, pool: streamPool(t), fails: make(map[int64]error), more: make(chan struct{}, 1)}
+}
+
+func (r *totalRun) Deliver(_ context.Context, e *notifyd.Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tries = append(r.tries, e.ID)
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+	return r.fails[e.ID]
+}
+
+// start starts a relay, and returns how to stop it.
+func (r *totalRun) start(options ...notifyd.HandleOption) (stop func()) {
+	r.t.Helper()
+	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(r.t.Output(), nil))), notifyd.WithPollInterval(100*time.Millisecond))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := relay.Handle("orders", "*", r, options...); err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(ctx) }()
+	r.relay = relay
+	select {
+	case <-relay.Ready():
+	case err := <-done:
+		r.t.Fatal(err)
+	}
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+// insert writes events of n aggregates, one each.
+func (r *totalRun) insert(n int) {
+	r.t.Helper()
+	run(r.t, r.pool, fmt.Sprintf(`INSERT INTO outbox_events (event_type, aggregate_type, aggregate_id, payload)
+		SELECT 'a', 'a', nullif(g %% 7, 0)::text, '{}' FROM generate_series(1, %d) AS g`, n))
+}
+
+// until waits until the tries are as wanted, and returns them.
+func (r *totalRun) until(what string, is func(tries []int64) bool) []int64 {
+	r.t.Helper()
+	for timeout := time.After(playPatience); ; {
+		r.mu.Lock()
+		tries := slices.Clone(r.tries)
+		r.mu.Unlock()
+		if is(tries) {
+			return tries
+		}
+		select {
+		case <-r.more:
+		case <-timeout:
+			r.t.Fatalf("never: %s; %d tries, the last %v", what, len(tries), tries[max(0, len(tries)-10):])
+		}
+	}
+}
+
+// heal lets an event, and all that follow, succeed.
+func (r *totalRun) heal(id int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails[id] = err
+}
+
+func (r *totalRun) rows() (all string) {
+	r.t.Helper()
+	if err := r.pool.QueryRow(r.t.Context(), `SELECT coalesce(string_agg(format('%s %s %s', event_id, state, coalesce(ordering_key, '-')), ', ' ORDER BY event_id), '')
+		FROM outbox_deliveries`).Scan(&all); err != nil {
+		r.t.Fatal(err)
+	}
+	return all
+}
+
+func ascending(from, to int64) (ids []int64) {
+	for id := from; id <= to; id++ {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// quick is a backoff between attempts that does not hold up a test.
+func quick() notifyd.HandleOption {
+	return notifyd.WithBackoff(notifyd.Backoff{Initial: 2 * time.Millisecond, Max: 4 * time.Millisecond, Multiplier: 1})
+}
+
+// TestTotalHoldsAll: one failure holds back a whole backlog of other aggregates, across a restart, and
+// only its own event becomes a row.
+func TestTotalHoldsAll(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	const events, bad = 20_000, 700
+	r.fails[bad] = errors.New("not yet")
+	r.insert(events)
+	options := []notifyd.HandleOption{notifyd.WithTotalOrder(), quick(), notifyd.WithMaxAttempts(1_000_000), notifyd.WithConcurrency(4)}
+	tried := func(n int) func([]int64) bool {
+		return func(tries []int64) bool { return len(tries) >= bad-1+n && tries[len(tries)-1] == bad }
+	}
+	stop := r.start(options...)
+	r.until("it is tried again and again", tried(20))
+	if rows := r.rows(); rows != "700 retry *" {
+		t.Errorf("rows: %s", rows)
+	}
+	stop()
+	stop = r.start(options...)
+	n := len(r.until("it is tried again after the restart", tried(40)))
+	r.heal(bad, nil)
+	tries := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == events })
+	stop()
+	if got := tries[:bad-1]; !slices.Equal(got, ascending(1, bad-1)) {
+		t.Errorf("before the failure: %v", got)
+	}
+	for _, id := range tries[bad-1 : n] {
+		if id != bad {
+			t.Fatalf("%d is tried while %d fails", id, bad)
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(tries[n:]), func(id int64) bool { return id == bad })
+	if !slices.Equal(rest, ascending(bad+1, events)) {
+		t.Errorf("after the failure: %d tries, %v", len(rest), rest[:min(20, len(rest))])
+	}
+	if rows := r.rows(); rows != "" {
+		t.Errorf("rows are left: %s", rows)
+	}
+}
+
+// TestTotalBehindDeadLetter: a dead letter lets the others go on, or with on_dead: block holds them back until it
+// is replayed or discarded.
+func TestTotalBehindDeadLetter(t *testing.T) {
+	t.Parallel()
+	for name, free := range map[string]func(context.Context, *deadletter.Store) error{
+		"goes on": nil,
+		"replayed": func(ctx context.Context, s *deadletter.Store) error {
+			_, err := s.Replay(ctx, deadletter.Filter{All: true}, deadletter.Action{})
+			return err
+		},
+		"discarded": func(ctx context.Context, s *deadletter.Store) error {
+			_, err := s.Discard(ctx, deadletter.Filter{All: true}, deadletter.Action{})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newTotalRun(t)
+			r.fails[5] = notifyd.Permanent(errors.New("never"))
+			options := []notifyd.HandleOption{notifyd.WithTotalOrder(), quick()}
+			want := ascending(1, 1000)
+			if free != nil {
+				options = append(options, notifyd.WithBlockOnDead())
+			}
+			stop := r.start(options...)
+			defer func() { stop() }()
+			r.insert(1000)
+			if free != nil {
+				p := &play{t: t, pool: r.pool}
+				p.eventually("it is dead", `SELECT count(*) = 1 FROM outbox_deliveries WHERE state = 'dead'`)
+				stop()
+				stop = r.start(options...) // ready although its line is held
+				r.insert(1)
+				want = append(want, 1001)
+				if got := r.until("five are tried", func(tries []int64) bool { return len(tries) >= 5 }); len(got) != 5 {
+					t.Errorf("behind the dead letter: %v", got)
+				}
+				r.heal(5, nil)
+				if err := free(t.Context(), r.relay.DeadLetters()); err != nil {
+					t.Fatal(err)
+				}
+				if name == "replayed" {
+					want = slices.Insert(want, 5, 5)
+				}
+			}
+			got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= len(want) })
+			if !slices.Equal(got, want) {
+				t.Errorf("%v", got[:20])
+			}
+		})
+	}
+}
+
+// TestTotalAtSlowDestination: a destination that is slow is read no further than its line has room, and
+// nothing becomes a row.
+func TestTotalAtSlowDestination(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	r.insert(5000)
+	gate := make(chan struct{})
+	var mu sync.Mutex
+	n := 0
+	handler := notifyd.HandlerFunc(func(ctx context.Context, e *notifyd.Event) error {
+		mu.Lock()
+		n++
+		first := n <= 3
+		mu.Unlock()
+		if !first {
+			select {
+			case <-gate:
+			case <-ctx.Done():
+			}
+		} else if _, err := r.pool.Exec(ctx, `SELECT pg_sleep(0.1)`); err != nil { // slow
+			return err
+		}
+		return r.Deliver(ctx, e)
+	})
+	relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := relay.Handle("orders", "*", handler, notifyd.WithTotalOrder()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(ctx) }()
+	r.until("three are delivered", func(tries []int64) bool { return len(tries) == 3 })
+	close(gate)
+	tries := r.until("all is delivered", func(tries []int64) bool { return len(tries) == 5000 })
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if !slices.Equal(tries, ascending(1, 5000)) || r.rows() != "" {
+		t.Errorf("out of order, or rows: %s", r.rows())
+	}
+}
+
+// TestTotalAndBack: a destination changes its order across restarts, and what it has stored follows.
+func TestTotalAndBack(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	bad := errors.New("not yet")
+	hour := notifyd.WithBackoff(notifyd.Backoff{Initial: time.Hour, Max: time.Hour, Multiplier: 1})
+	p := &play{t: t, pool: r.pool}
+	r.fails[3], r.fails[7] = bad, bad // 7 has no aggregate
+	stop := r.start(hour)
+	r.insert(21)
+	p.eventually("the failures and what is behind them are rows", `SELECT count(*) = 4 FROM outbox_deliveries WHERE state IN ('retry', 'parked')`)
+	stop()
+	if rows := r.rows(); rows != "3 retry a/3, 7 retry -, 10 parked a/3, 17 parked a/3" {
+		t.Fatalf("per aggregate: %s", rows)
+	}
+	before := len(r.until("all but the blocked are tried", func(tries []int64) bool { return len(tries) == 19 }))
+
+	stop = r.start(hour, notifyd.WithTotalOrder())
+	r.insert(2)
+	p.eventually("all rows are in one line", `SELECT count(*) = 4 AND bool_and(ordering_key = '*') FROM outbox_deliveries`)
+	stop()
+	if got := r.until("", func([]int64) bool { return true }); len(got) != before {
+		t.Errorf("behind a stored failure: %v", got[before:])
+	}
+
+	stop = r.start(hour)
+	p.eventually("rows are in the lines of their aggregates", `SELECT string_agg(event_id || coalesce(ordering_key, '-'), ' ' ORDER BY event_id) = '3a/3 7- 10a/3 17a/3' FROM outbox_deliveries`)
+	if got := r.until("what was held is delivered", func(tries []int64) bool { return len(tries) == before+2 }); !slices.Contains(got[before:], 22) {
+		t.Errorf("%v", got[before:])
+	}
+	stop()
+
+	r.heal(3, nil)
+	r.heal(7, nil)
+	run(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
+	stop = r.start(hour, notifyd.WithTotalOrder())
+	r.insert(1)
+	got := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == 24 })
+	stop()
+	if !slices.Equal(got[before+2:], []int64{3, 7, 10, 17, 24}) || r.rows() != "" {
+		t.Errorf("%v, rows %s", got[before+2:], r.rows())
+	}
+}
+
+// totalKeeper takes batches, and keeps the order of all their events.
+type totalKeeper struct {
+	*totalRun
+
+	keeps   bool
+	largest int
+	calls   int
+}
+
+func (k *totalKeeper) KeepsOrder() bool { return k.keeps }
+
+func (k *totalKeeper) DeliverBatch(ctx context.Context, events []*notifyd.Event) []error {
+	k.mu.Lock()
+	k.largest, k.calls = max(k.largest, len(events)), k.calls+1
+	k.mu.Unlock()
+	errs := make([]error, len(events))
+	for i, e := range events {
+		if errs[i] = k.Deliver(ctx, e); errs[i] == nil {
+			continue
+		}
+		if !delivery.TotalOrder(ctx) {
+			errs[i] = errors.New("the call does not say that it is of a total order")
+		}
+		for k := i + 1; k < len(events); k++ {
+			errs[k] = errors.New("behind one that failed")
+		}
+		break
+	}
+	return errs
+}
+
+// TestTotalBatches: a handler that keeps order gets batches of all aggregates, and another one a single event;
+// what waits behind a failure in a call is not stored and does not count an attempt.
+func TestTotalBatches(t *testing.T) {
+	t.Parallel()
+	for name, keeps := range map[string]bool{"keeper": true, "other": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newTotalRun(t)
+			k := &totalKeeper{totalRun: r, keeps: keeps}
+			r.fails[120] = errors.New("not yet")
+			r.insert(2000)
+			relay, err := notifyd.New(r.pool, notifyd.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := relay.Handle("orders", "*", k, notifyd.WithTotalOrder(), quick(), notifyd.WithMaxAttempts(1_000_000)); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- relay.Run(ctx) }()
+			r.until("it fails", func(tries []int64) bool { return len(tries) > 125 })
+			if rows := r.rows(); rows != "120 retry *" {
+				t.Errorf("rows: %s", rows)
+			}
+			r.heal(120, nil)
+			tries := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == 2000 })
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if !slices.Equal(slices.Compact(tries), ascending(1, 2000)) {
+				t.Error("out of order")
+			}
+			if k.mu.Lock(); keeps != (k.largest > 1) {
+				t.Errorf("the largest of %d batches has %d events", k.calls, k.largest)
+			}
+			k.mu.Unlock()
+		})
+	}
+}
+
+func run(t *testing.T, pool *pgxpool.Pool, query string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), query); err != nil {
+		t.Fatal(err)
+	}
+}
