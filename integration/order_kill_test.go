@@ -264,7 +264,7 @@ func (c *chaos) strike(kinds int) {
 // of each aggregate's deliveries repeats, and nothing comes before its turn.
 func TestOrderUnderKills(t *testing.T) {
 	t.Parallel()
-	c, o := underFaults(t, killsOnly)
+	c, o := underFaults(t, killsOnly, (*env).writeInOrder)
 	o.judge(t, c.env)
 	o.judgeCopies(t, c.env)
 }
@@ -274,7 +274,7 @@ func TestOrderUnderKills(t *testing.T) {
 // time before its turn.
 func TestOrderUnderFaults(t *testing.T) {
 	t.Parallel()
-	c, o := underFaults(t, allFaults)
+	c, o := underFaults(t, allFaults, (*env).writeInOrder)
 	o.judge(t, c.env)
 }
 
@@ -282,7 +282,7 @@ func TestOrderUnderFaults(t *testing.T) {
 const leastStrikes = 2
 
 // underFaults lets relays deliver under faults of the given number of kinds.
-func underFaults(t *testing.T, kinds int) (*chaos, *orderObserver) {
+func underFaults(t *testing.T, kinds int, write func(e *env, ctx context.Context, seed uint64)) (*chaos, *orderObserver) {
 	t.Helper()
 	seed := orderSeed(t)
 	e, o := newEnvIn(t, outboxsql.ModeStream), newOrderObserver(seed)
@@ -304,7 +304,7 @@ func underFaults(t *testing.T, kinds int) (*chaos, *orderObserver) {
 	defer cancel()
 	stop := o.operate(t, e)
 	var writing sync.WaitGroup
-	writing.Go(func() { e.writeInOrder(ctx, seed) })
+	writing.Go(func() { write(e, ctx, seed) })
 	for strikes := 0; (strikes < leastStrikes || ctx.Err() == nil) && !t.Failed(); strikes++ {
 		c.strike(kinds)
 		time.Sleep(time.Duration(c.r.IntN(1000)) * time.Millisecond) //nolint:forbidigo // a while without a fault

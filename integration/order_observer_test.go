@@ -106,6 +106,16 @@ func orderDestinations() []orderDestination {
 			}
 			return fate{}
 		}, down: func(since time.Duration) bool { return since%(2100*time.Millisecond) < 80*time.Millisecond }},
+		// All its events are in one line.
+		{name: "total", fate: func(seed uint64, id int64) fate {
+			switch x := draw(seed, "total", id) % 200; {
+			case x < 1:
+				return fate{permanent: true}
+			case x < 3:
+				return fate{fails: 1 + int(x)%orderAttempts}
+			}
+			return fate{}
+		}, down: func(since time.Duration) bool { return since%(2500*time.Millisecond) < 60*time.Millisecond }},
 	}
 }
 
@@ -230,6 +240,7 @@ func handleInOrder(t failer, r *notifyd.Relay, deliver orderHandler) {
 		r.Destination("stream", streamHandler{one("stream")}, append(options, notifyd.WithBatchSize(20), notifyd.WithConcurrency(2))...),
 		r.Destination("strict", one("strict"), append(options, notifyd.WithBlockOnDead())...),
 		r.Destination("late", one("late"), append(options, slowly)...),
+		r.Destination("total", one("total"), append(options, notifyd.WithTotalOrder())...), r.Route("total", "total"),
 		r.Route("*", "fast", "slow"), r.Route("fast", "fast"), r.Route("stream", "stream", "fast"), r.Route("strict", "strict", "fast"),
 		r.Route("late", "late", "fast"),
 	} {
@@ -254,6 +265,8 @@ func orderRoutes(eventType string) []string {
 		return []string{"strict", "fast"}
 	case "late":
 		return []string{"late", "fast"}
+	case "total":
+		return []string{"total"}
 	}
 	return []string{"fast", "slow"}
 }
@@ -294,6 +307,14 @@ type orderRef struct {
 // orderLine identifies events that are kept in order.
 type orderLine struct{ dest, aggregate string }
 
+// lineOf returns the line of an event at a destination, and false if it is in none.
+func lineOf(dest string, c committed) (at orderLine, is bool) {
+	if dest == "total" {
+		return orderLine{dest, "*"}, true
+	}
+	return orderLine{dest, c.aggregate}, c.aggregate != ""
+}
+
 // orderLines returns the events of each line in order, without delayed ones, and
 // all of them by id.
 func orderLines(events []committed) (lines map[orderLine][]int64, of map[int64]committed) {
@@ -301,8 +322,7 @@ func orderLines(events []committed) (lines map[orderLine][]int64, of map[int64]c
 	for _, c := range events {
 		of[c.id] = c
 		for _, dest := range orderRoutes(c.typ) {
-			if c.aggregate != "" && !c.delayed {
-				at := orderLine{dest, c.aggregate}
+			if at, is := lineOf(dest, c); is && !c.delayed {
 				lines[at] = append(lines[at], c.id)
 			}
 		}
@@ -329,8 +349,8 @@ func (o *orderObserver) judgeCopies(t *testing.T, e *env) {
 		return 0, false
 	}
 	for n, s := range o.sights {
-		at := orderLine{s.dest, of[s.id].aggregate}
-		if s.what != "begin" || at.aggregate == "" || of[s.id].delayed {
+		at, is := lineOf(s.dest, of[s.id])
+		if s.what != "begin" || !is || of[s.id].delayed {
 			continue
 		}
 		if s.id < last[at] {
@@ -363,6 +383,7 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 	for n, s := range o.sights {
 		r := orderRef{s.dest, s.id}
 		c, known := of[s.id]
+		at, kept := lineOf(s.dest, c)
 		switch {
 		case !known:
 			t.Errorf("%s saw event %d, which is not in the table", s.dest, s.id)
@@ -375,12 +396,11 @@ func (o *orderObserver) judge(t *testing.T, e *env) {
 			}
 			ended[r] = true
 			continue
-		case begun[r] || c.aggregate == "":
+		case begun[r] || !kept:
 			begun[r] = true
 			continue
 		}
 		begun[r] = true
-		at := orderLine{s.dest, c.aggregate}
 		for len(lines[at]) > 0 && ended[orderRef{s.dest, lines[at][0]}] {
 			lines[at] = lines[at][1:]
 		}
