@@ -87,6 +87,7 @@ func TestBenchUsage(t *testing.T) {
 		"drain --to nowhere":                "bench: invalid argument \"nowhere\" for \"--to\" flag: must be one of kafka, noop, rabbitmq\nsee bench drain --help\n",
 		"drain --mode log":                  "bench: invalid argument \"log\" for \"--mode\" flag: must be one of both, queue, stream\nsee bench drain --help\n",
 		"drain --mode stream --delete":      "bench: --delete goes with --mode queue\nsee bench drain --help\n",
+		"drain --total":                     "bench: --total goes with --mode stream, and without --blocked-keys\nsee bench drain --help\n",
 		"drain --consume":                   "bench: --consume needs --to rabbitmq\nsee bench drain --help\n",
 		"drain --destinations 2 --to kafka": "bench: --destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions\nsee bench drain --help\n",
 		"drain --mode stream --foreign-transaction=here --blocked-keys 1": "bench: --foreign-transaction=here goes without --blocked-keys\nsee bench drain --help\n",

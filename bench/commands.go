@@ -81,7 +81,7 @@ With --mode stream the table is a stream, and the database alone is a read of th
 rows without a relay; with --mode both a queue and a stream are drained in turns, three
 times each. --destinations measures one destination and that many, each of which gets
 every event. With --keys the exit code is 1 also if an event came after a later one of
-its aggregate.`,
+its aggregate. With --total all events go one after the other, as with order: total.`,
 		Example: "  bench drain\n  bench drain --mode both --keys 1000\n  bench drain --to kafka --events 1000000\n  bench drain --delete --events 1000000 --payload 1024 --json\n  bench drain --held-snapshot\n  bench drain --mode stream --keys 10000 --blocked-keys 100000\n  bench drain --urgent 30",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "events", "batch", "workers", "payload", "topics"); err != nil {
@@ -121,6 +121,7 @@ its aggregate.`,
 	addForeign(cmd, &foreign, "keep a transaction open that has written: elsewhere, or here, which is an event before all others")
 	flags.IntVar(&o.Destinations, "destinations", 1, "`number` of destinations that get each event; measures one and all of them")
 	flags.IntVar(&o.SinkBatch, "sink-batch", 0, "largest `number` of events in one call to the sink; 0 for the default of its type")
+	flags.BoolVar(&o.Total, "total", false, "deliver all events one after the other, in the order of ids (order: total); needs --mode stream")
 	flags.BoolVar(&o.Consume, "consume", false, "read RabbitMQ's queue with a consumer meanwhile")
 	flags.Var(&mode, "mode", modeUsage)
 	return cmd
@@ -136,7 +137,9 @@ func newInsertCmd(p *program) *cobra.Command {
 		Long: `insert lets writers commit one event after the other, as fast as they can, and
 counts: without a trigger; with the bell as it is by default and a relay at
 work; with the bell silent and no relay, which is what the trigger alone costs;
-and with a notification of every event. The four take turns.`,
+and with a notification of every event. The four take turns. With --serialized a
+fifth is added, in which writers stand in line (migrate --serialize-writers on), and
+the latency of its commits beside that without a trigger.`,
 		Example: "  bench insert\n  bench insert --writers 64 --seconds 15 --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := atLeastOne(cmd, "writers", "seconds"); err != nil {
@@ -151,6 +154,7 @@ and with a notification of every event. The four take turns.`,
 	}
 	cmd.Flags().IntVar(&o.Writers, "writers", 16, "`number` of connections that write")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 5, "`seconds` to measure each of the four for")
+	cmd.Flags().BoolVar(&o.Serialized, "serialized", false, "measure writers that stand in line as well")
 	cmd.Flags().Var(&mode, "mode", modeUsage)
 	return cmd
 }
@@ -283,6 +287,8 @@ func checkDrain(o bench.DrainOptions) error {
 		return fmt.Errorf("--destinations goes with --to noop, and without --blocked-keys, --urgent and --partitions")
 	case o.Delete && o.Mode != bench.ModeQueue:
 		return fmt.Errorf("--delete goes with --mode queue")
+	case o.Total && (o.Mode != bench.ModeStream || o.BlockedKeys > 0):
+		return fmt.Errorf("--total goes with --mode stream, and without --blocked-keys")
 	case o.Consume && o.To != "rabbitmq":
 		return fmt.Errorf("--consume needs --to rabbitmq")
 	case o.Foreign == bench.ForeignHere && o.BlockedKeys > 0:

@@ -86,6 +86,7 @@ func TestDrain(t *testing.T) {
 		"stream, held snapshot":     {Events: 500, Payload: 5000, HeldSnapshot: true, Foreign: ForeignElsewhere, Mode: ModeStream},
 		"stream, foreign event":     {Events: 1000, Payload: 2, Keys: 10, Foreign: ForeignHere, Mode: ModeStream},
 		"stream, partitions":        {Events: 1000, Payload: 256, Partitions: 5, Mode: ModeStream},
+		"stream, total":             {Events: 3000, Payload: 2, Keys: 100, Mode: ModeStream, Total: true},
 		"stream, destinations":      {Events: 1000, Payload: 256, Destinations: 3, Mode: ModeStream},
 		"destinations":              {Events: 1000, Payload: 256, Destinations: 3},
 		"both":                      {Events: 1000, Payload: 256, Keys: 20, Mode: ModeBoth},
@@ -261,7 +262,10 @@ func TestBoth(t *testing.T) {
 	if err != nil || !soak.OK() || soak.Stream == nil || soak.Stream.Events != 100 || soak.Stream.P50 <= 0 || soak.Stream.Lost != 0 {
 		t.Errorf("soak: result %+v, error %v", soak, err)
 	}
-	insert, err := Insert(t.Context(), InsertOptions{Options: o, Writers: 2, Seconds: 1, Mode: ModeBoth})
+	insert, err := Insert(t.Context(), InsertOptions{Options: o, Writers: 2, Seconds: 1, Mode: ModeBoth, Serialized: true})
+	if err == nil && (insert.Serialized <= 0 || insert.SerializedRatio <= 0 || insert.Stream.Serialized <= 0 || insert.NoneLatency.P50 <= 0 || insert.LineLatency.P99 < insert.LineLatency.P50) {
+		t.Errorf("insert, writers in line: %+v", insert)
+	}
 	if err != nil || insert.StreamRatio <= 0 || insert.Stream == nil || insert.Stream.None <= 0 || insert.Stream.Auto <= 0 || insert.Stream.Always <= 0 || insert.Stream.TriggerRatio <= 0 {
 		t.Errorf("insert: result %+v, error %v", insert, err)
 	}

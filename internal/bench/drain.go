@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -72,6 +73,9 @@ type DrainOptions struct {
 	// SinkBatch is the largest number of events in one call to a sink; 0 is the default of
 	// its type. There is one call at a time to each of the Topics, or to the queue.
 	SinkBatch int
+	// Total delivers all events one after the other, in the order of ids. Requires ModeStream and no
+	// BlockedKeys.
+	Total bool
 	// Consume reads RabbitMQ's queue with a consumer meanwhile.
 	Consume bool
 }
@@ -389,6 +393,9 @@ func (d *drain) meter(ctx context.Context, name, schema string, l load, work fun
 	return result, err
 }
 
+// inOneOrder reports whether all events that a sink gets are to come in the order of ids.
+func (d *drain) inOneOrder() bool { return d.want.Total && len(d.place.handlers) == 1 }
+
 // relay drains by a relay, from its start until it has stopped: then everything is
 // settled.
 func (d *drain) relay(ctx context.Context, schema string, l load) (result drained, err error) {
@@ -397,6 +404,11 @@ func (d *drain) relay(ctx context.Context, schema string, l load) (result draine
 		keep = 0
 	}
 	seen := l.copied()
+	if d.inOneOrder() {
+		for _, s := range seen {
+			s.total, s.last = true, make([]atomic.Int64, 1)
+		}
+	}
 	relay, err := notifyd.New(d.pool, notifyd.WithSchema(schema), notifyd.WithLogger(d.Log), notifyd.WithRetention(keep, 1000),
 		notifyd.WithClaims(d.want.Workers), notifyd.WithClaimBatch(d.want.Batch))
 	if err != nil {

@@ -25,7 +25,7 @@ func (d *drain) result(relay, bare drained) DrainResult {
 		PostgresCPU: round(perEvent(relay.cpu.postgres, n), 2), SinkCPU: round(perEvent(relay.cpu.sink, n), 2),
 		RelayCPU: round(perEvent(relay.cpu.relay, n), 2),
 	}
-	if d.want.Keys > 0 && d.mode == outboxsql.ModeStream {
+	if (d.want.Keys > 0 || d.inOneOrder()) && d.mode == outboxsql.ModeStream {
 		r.OutOfOrder = &relay.disordered
 	}
 	r.Ratio = round(ratio(r.EventsPerSecond, r.SQLPerSecond), 3)

@@ -26,6 +26,9 @@ type InsertOptions struct {
 	// Mode of the tables. With [ModeBoth] the result is that of queues, with that of
 	// streams in it.
 	Mode Mode
+	// Serialized measures writers in line beside the others: without a bell, like those without a
+	// trigger.
+	Serialized bool
 }
 
 // InsertResult is the result of [Insert]: commits per second of all writers, medians of
@@ -37,9 +40,29 @@ type InsertResult struct {
 	Always       float64 `json:"always"`
 	AutoRatio    float64 `json:"auto_ratio"`    // auto / none
 	TriggerRatio float64 `json:"trigger_ratio"` // silent / none
+	// With Serialized: writers in line; their rate / none, and the commit latencies of both.
+	Serialized      float64        `json:"serialized,omitempty"`
+	SerializedRatio float64        `json:"serialized_ratio,omitempty"`
+	NoneLatency     *CommitLatency `json:"none_latency,omitempty"`
+	LineLatency     *CommitLatency `json:"serialized_latency,omitempty"`
 	// With ModeBoth: the figures of streams, and silent of streams / silent of queues.
 	Stream      *InsertResult `json:"stream,omitempty"`
 	StreamRatio float64       `json:"stream_ratio,omitempty"`
+}
+
+// CommitLatency is the time of a commit of one event, in milliseconds.
+type CommitLatency struct {
+	P50 float64 `json:"p50_ms"`
+	P99 float64 `json:"p99_ms"`
+}
+
+func (l *CommitLatency) String() string { return fmt.Sprintf("%.2f and %.2f ms", l.P50, l.P99) }
+
+// latencyOf returns the latency of commits that took that long.
+func latencyOf(took []time.Duration) *CommitLatency {
+	slices.Sort(took)
+	ms := func(p float64) float64 { return round(percentile(took, p).Seconds()*1000, 3) }
+	return &CommitLatency{P50: ms(0.5), P99: ms(0.99)}
 }
 
 // OK is true: no event of this bench can be lost.
@@ -58,7 +81,9 @@ type variant struct {
 	bell   outboxsql.Bell
 	mode   outboxsql.Mode
 	schema string
+	line   bool // writers stand in line
 	rates  []float64
+	took   []time.Duration // each commit; kept where latencies are reported
 	cpu    share
 	relay  *process  // at work on the table, or nil
 	behind []float64 // seconds that the relay needed to catch up, per round
@@ -81,7 +106,7 @@ const (
 	bellAuto
 	bellSilent
 	bellAlways
-	bells
+	inLine // with Serialized only
 )
 
 // Insert measures how many transactions writers commit per second: without a trigger;
@@ -105,6 +130,9 @@ func Insert(ctx context.Context, o InsertOptions) (InsertResult, error) {
 				bellSilent: {name: prefix + "silent", mode: mode, bell: outboxsql.BellAuto},
 				bellAlways: {name: prefix + "always", mode: mode, bell: outboxsql.BellAlways},
 			}...)
+			if o.Serialized {
+				b.variants = append(b.variants, &variant{name: prefix + "line", mode: mode, bell: outboxsql.BellOff, line: true})
+			}
 		}
 		if err := b.run(ctx); err != nil {
 			return err
@@ -120,8 +148,11 @@ func (b *insert) run(ctx context.Context) (err error) {
 		if v.schema, err = b.migrateTo(ctx, v.name, v.bell, v.mode); err != nil {
 			return err
 		}
+		if err := b.serialize(ctx, v); err != nil {
+			return err
+		}
 	}
-	for of := range slices.Chunk(b.variants, bells) {
+	for of := range slices.Chunk(b.variants, b.each()) {
 		stop, err := b.attend(ctx, of)
 		defer func() { err = errors.Join(err, stop()) }()
 		if err != nil {
@@ -144,6 +175,27 @@ func (b *insert) run(ctx context.Context) (err error) {
 		return err
 	}
 	return b.rounds(ctx, writers)
+}
+
+// each is how many variants a mode has.
+func (b *insert) each() int {
+	if b.want.Serialized {
+		return inLine + 1
+	}
+	return inLine
+}
+
+// serialize makes the writers of a variant stand in line, where they are to.
+func (b *insert) serialize(ctx context.Context, v *variant) error {
+	if !v.line {
+		return nil
+	}
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer store.Close(ctx, conn)
+	return outboxsql.SerializeWriters(ctx, conn, v.schema, true, outboxsql.SerializeOptions{})
 }
 
 // attend starts the relay, the lock and the listener of the variants of one mode. The
@@ -250,37 +302,41 @@ func (b *insert) round(ctx context.Context, v *variant, writers []*pgx.Conn, len
 	warm := min(longestWarmUp, length/4)
 	from := time.Now().Add(warm)
 	to := from.Add(length)
-	var commits atomic.Int64
+	took := make([][]time.Duration, len(writers))
 	data := [][]byte{[]byte(payload(payloadBytes))}
 	tasks := []func(context.Context) error{func(ctx context.Context) error { return b.watch(ctx, v, warm, length) }}
-	for _, conn := range writers {
-		tasks = append(tasks, func(ctx context.Context) error {
-			n, err := writeUntil(ctx, conn, statement{name: v.name, params: data}, from, to)
-			commits.Add(n)
+	for i, conn := range writers {
+		tasks = append(tasks, func(ctx context.Context) (err error) {
+			took[i], err = writeUntil(ctx, conn, statement{name: v.name, params: data}, from, to)
 			return err
 		})
 	}
 	if err := together(ctx, tasks...); err != nil {
 		return err
 	}
-	v.rates = append(v.rates, float64(commits.Load())/length.Seconds())
+	all := slices.Concat(took...)
+	v.rates = append(v.rates, float64(len(all))/length.Seconds())
+	if b.want.Serialized {
+		v.took = append(v.took, all...)
+	}
 	return nil
 }
 
-// writeUntil commits one event after the other and returns how many commits
-// returned between from and to.
-func writeUntil(ctx context.Context, conn *pgx.Conn, s statement, from, to time.Time) (n int64, err error) {
-	for {
+// writeUntil commits one event after the other and returns how long each commit took
+// that returned between from and to.
+func writeUntil(ctx context.Context, conn *pgx.Conn, s statement, from, to time.Time) (took []time.Duration, err error) {
+	for last := time.Now(); ; {
 		if res := conn.PgConn().ExecPrepared(ctx, s.name, s.params, inBinary(), nil).Read(); res.Err != nil {
-			return n, res.Err
+			return took, res.Err
 		}
 		now := time.Now()
 		if now.After(to) {
-			return n, nil
+			return took, nil
 		}
 		if now.After(from) {
-			n++
+			took = append(took, now.Sub(last))
 		}
+		last = now
 	}
 }
 
@@ -314,15 +370,20 @@ func (b *insert) report() InsertResult {
 	b.printf("%d writers, one event of %d B per transaction; medians of %d rounds, in turns\n\n", b.want.Writers, payloadBytes, len(b.variants[0].rates))
 	g := newTable(b.Out, "commits per second", "median", "of none", "lowest", "highest")
 	var results []InsertResult
-	for of := range slices.Chunk(b.variants, bells) {
+	for of := range slices.Chunk(b.variants, b.each()) {
 		results = append(results, b.rows(g, of))
 	}
 	r := results[0]
 	if len(results) > 1 {
 		r.Stream, r.StreamRatio = &results[1], round(ratio(results[1].Silent, r.Silent), 3)
 	}
-	for of := range slices.Chunk(b.variants, bells) {
+	for of := range slices.Chunk(b.variants, b.each()) {
 		b.reportRelay(of[bellAuto])
+	}
+	for i := range results {
+		if one := &results[i]; one.LineLatency != nil {
+			b.printf("\n%s, median and 99th percentile of a commit: none %v, serialized %v\n", b.variants[i*b.each()].mode, one.NoneLatency, one.LineLatency)
+		}
 	}
 	if r.Stream != nil {
 		b.printf("\nstream_ratio=%.3f (silent, by that of queues)\n", r.StreamRatio)
@@ -332,16 +393,22 @@ func (b *insert) report() InsertResult {
 
 // rows writes the variants of one mode.
 func (b *insert) rows(g grid, of []*variant) InsertResult {
-	var medians [bells]float64
+	medians := make([]float64, len(of))
 	for i, v := range of {
 		medians[i] = round(median(v.rates), 0)
 	}
 	r := InsertResult{None: medians[noTrigger], Auto: medians[bellAuto], Silent: medians[bellSilent], Always: medians[bellAlways]}
 	r.AutoRatio, r.TriggerRatio = round(ratio(r.Auto, r.None), 3), round(ratio(r.Silent, r.None), 3)
-	if len(b.variants) > bells {
+	if len(b.variants) > b.each() {
 		g.row(string(of[0].mode) + ":")
 	}
-	for i, name := range []string{"none: no trigger", "auto: a relay at work", "silent: the trigger alone", "always: NOTIFY every time"} {
+	names := []string{"none: no trigger", "auto: a relay at work", "silent: the trigger alone", "always: NOTIFY every time"}
+	if b.want.Serialized {
+		names = append(names, "serialized: writers in line")
+		r.Serialized, r.SerializedRatio = medians[inLine], round(ratio(medians[inLine], r.None), 3)
+		r.NoneLatency, r.LineLatency = latencyOf(of[noTrigger].took), latencyOf(of[inLine].took)
+	}
+	for i, name := range names {
 		low, high := extremes(of[i].rates)
 		g.row(name, number(medians[i]), fmt.Sprintf("%.3f", ratio(medians[i], r.None)), number(low), number(high))
 	}

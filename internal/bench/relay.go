@@ -89,6 +89,7 @@ type sightings struct {
 	// last is the last event that was begun of each aggregate, by its number; nil where
 	// order does not matter.
 	last       []atomic.Int64
+	total      bool         // all events are in one order, and last has one place
 	disordered atomic.Int64 // events that were begun after a later one of their aggregate
 
 	urgentFrom int64 // events from this id on are urgent; 0: none are
@@ -127,6 +128,12 @@ func (l load) copied() []*sightings {
 
 // begin takes an event that is about to be delivered.
 func (s *sightings) begin(e *notifyd.Event) {
+	if s.total {
+		if s.last[0].Swap(e.ID) >= e.ID {
+			s.disordered.Add(1)
+		}
+		return
+	}
 	digits, ok := strings.CutPrefix(e.AggregateID, freeAggregate)
 	if s.last == nil || !ok {
 		return

@@ -70,6 +70,10 @@ func routeType(i int) string { return eventType + "." + strconv.Itoa(i) }
 
 // register gives the relay its destinations, and notes their deliveries.
 func (d *drain) register(relay *notifyd.Relay, seen []*sightings) error {
+	options := d.place.options
+	if d.want.Total {
+		options = append(slices.Clone(options), notifyd.WithTotalOrder())
+	}
 	for i, h := range d.place.handlers {
 		var names []string
 		for copied, one := range seen {
@@ -77,7 +81,7 @@ func (d *drain) register(relay *notifyd.Relay, seen []*sightings) error {
 			if copied > 0 {
 				name += "-" + strconv.Itoa(copied)
 			}
-			if err := relay.Destination(name, noting(h, one), d.place.options...); err != nil {
+			if err := relay.Destination(name, noting(h, one), options...); err != nil {
 				return err
 			}
 			names = append(names, name)
