@@ -197,11 +197,11 @@ func (r *totalRun) until(what string, is func(tries []int64) bool) []int64 {
 	}
 }
 
-// heal lets an event, and all that follow, succeed.
-func (r *totalRun) heal(id int64, err error) {
+// heal lets an event succeed.
+func (r *totalRun) heal(id int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.fails[id] = err
+	delete(r.fails, id)
 }
 
 func (r *totalRun) rows() (all string) {
@@ -245,7 +245,7 @@ func TestTotalHoldsAll(t *testing.T) {
 	stop()
 	stop = r.start(options...)
 	n := len(r.until("it is tried again after the restart", tried(40)))
-	r.heal(bad, nil)
+	r.heal(bad)
 	tries := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == events })
 	stop()
 	if got := tries[:bad-1]; !slices.Equal(got, ascending(1, bad-1)) {
@@ -302,7 +302,7 @@ func TestTotalBehindDeadLetter(t *testing.T) {
 				if got := r.until("five are tried", func(tries []int64) bool { return len(tries) >= 5 }); len(got) != 5 {
 					t.Errorf("behind the dead letter: %v", got)
 				}
-				r.heal(5, nil)
+				r.heal(5)
 				if err := free(t.Context(), r.relay.DeadLetters()); err != nil {
 					t.Fatal(err)
 				}
@@ -396,8 +396,8 @@ func TestTotalAndBack(t *testing.T) {
 	}
 	stop()
 
-	r.heal(3, nil)
-	r.heal(7, nil)
+	r.heal(3)
+	r.heal(7)
 	run(t, r.pool, `UPDATE outbox_deliveries SET available_at = now() WHERE state = 'retry'`)
 	stop = r.start(hour, notifyd.WithTotalOrder())
 	r.insert(1)
@@ -464,7 +464,7 @@ func TestTotalBatches(t *testing.T) {
 			if rows := r.rows(); rows != "120 retry *" {
 				t.Errorf("rows: %s", rows)
 			}
-			r.heal(120, nil)
+			r.heal(120)
 			tries := r.until("all is delivered", func(tries []int64) bool { return tries[len(tries)-1] == 2000 })
 			stop()
 			if err := <-done; err != nil {

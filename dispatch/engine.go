@@ -34,7 +34,7 @@ func (d *Dispatcher) Begin(ctx context.Context) context.Context {
 	for _, l := range d.lanes {
 		l.ctx = d.workCtx //nolint:fatcontext // one context for all, not one inside the other
 		if l.cfg.Total {
-			l.ctx = delivery.WithTotalOrder(d.workCtx) //nolint:fatcontext // the same
+			l.ctx = delivery.WithTotalOrder(d.workCtx)
 		}
 	}
 	return d.workCtx

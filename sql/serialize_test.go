@@ -12,7 +12,7 @@ import (
 	outboxsql "github.com/notifyd/notifyd/sql"
 )
 
-func serialize(tb testing.TB, conn *pgx.Conn, schema string, on bool) { //nolint:revive // the state that is wanted
+func serialize(tb testing.TB, conn *pgx.Conn, schema string, on bool) {
 	tb.Helper()
 	if err := outboxsql.SerializeWriters(tb.Context(), conn, schema, on, outboxsql.SerializeOptions{}); err != nil {
 		tb.Fatal(err)

@@ -22,6 +22,7 @@
 //	feed.go     how much goes to the lane, in which parcels
 //	flight.go   events in memory: parcels at the lane, and returned deliveries
 //	shelf.go    the state of its rows: to be written, running, due
+//	order.go    which events are in one line; the one line of a total order
 //	lines.go    rows that are due, and the stored lines of aggregates
 //	rows.go     the statements that read outbox_deliveries
 //	load.go     aggregates with stored deliveries, at a take-over

@@ -96,7 +96,9 @@ func (u *unit) feedHeld() bool {
 
 // ahead reports whether an event becomes a row of the line without being tried: at a take-over it was
 // open, and events stored by another order may have to wait for it.
-func (u *unit) ahead(id int64) bool { return u.order.total && id <= u.early && u.lane.Blocked(u.order.line) }
+func (u *unit) ahead(id int64) bool {
+	return u.order.total && id <= u.early && u.lane.Blocked(u.order.line)
+}
 
 const (
 	// rekeyPage is how many rows one transaction puts into other lines.
