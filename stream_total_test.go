@@ -126,6 +126,7 @@ type totalRun struct {
 	tries []int64
 	fails map[int64]error
 	more  chan struct{} // capacity 1
+	gates map[int64]chan struct{}
 	relay *notifyd.Relay
 }
 
@@ -134,7 +135,17 @@ func newTotalRun(t *testing.T) *totalRun {
 	return &totalRun{t: t, pool: streamPool(t), fails: make(map[int64]error), more: make(chan struct{}, 1)}
 }
 
-func (r *totalRun) Deliver(_ context.Context, e *notifyd.Event) error {
+func (r *totalRun) Deliver(ctx context.Context, e *notifyd.Event) error {
+	r.mu.Lock()
+	gate := r.gates[e.ID]
+	r.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tries = append(r.tries, e.ID)
@@ -485,5 +496,54 @@ func run(t *testing.T, pool *pgxpool.Pool, query string) {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), query); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestTotalTakesOpenOver: what was in the memory of a relay that kept the order of aggregates comes before what it
+// had parked, where a destination is taken over in total order.
+func TestTotalTakesOpenOver(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	r.insert(10)
+	run(t, r.pool, `INSERT INTO outbox_deliveries (event_id, destination, event_type, state, attempts, ordering_key)
+		VALUES (5, 'orders', 'a', 'parked', 0, 'a/5'), (6, 'orders', 'a', 'retry', 1, 'a/6')`)
+	run(t, r.pool, `UPDATE outbox_mode SET origin_head = 8, origin_open = '{[1,5)}'`)
+	stop := r.start(notifyd.WithTotalOrder())
+	got := r.until("all is delivered", func(tries []int64) bool { return len(tries) >= 8 })
+	stop()
+	if !slices.Equal(got, []int64{1, 2, 3, 4, 5, 6, 9, 10}) || r.rows() != "" {
+		t.Errorf("%v, rows %s", got, r.rows())
+	}
+}
+
+// TestTotalReplaysMany: dead letters that are replayed together are delivered one after the other, in the order of
+// ids, although nothing has failed before them and each waits for the one before it.
+func TestTotalReplaysMany(t *testing.T) {
+	t.Parallel()
+	r := newTotalRun(t)
+	dead := []int64{5, 9, 14, 15}
+	for _, id := range dead {
+		r.fails[id] = notifyd.Permanent(errors.New("never"))
+	}
+	stop := r.start(notifyd.WithTotalOrder())
+	defer func() { stop() }()
+	r.insert(20)
+	p := &play{t: t, pool: r.pool}
+	p.eventually("they are dead", `SELECT count(*) = 4 FROM outbox_deliveries WHERE state = 'dead'`)
+	before := len(r.until("all are tried", func(tries []int64) bool { return len(tries) == 20 }))
+	gate := make(chan struct{})
+	r.mu.Lock()
+	clear(r.fails)
+	r.gates = map[int64]chan struct{}{5: gate}
+	r.mu.Unlock()
+	if _, err := r.relay.DeadLetters().Replay(t.Context(), deadletter.Filter{All: true}, deadletter.Action{}); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("they wait for the first", `SELECT count(*) = 3 FROM outbox_deliveries WHERE state = 'parked'`)
+	r.insert(1) // held, too, while they wait
+	close(gate)
+	got := r.until("all are delivered", func(tries []int64) bool { return len(tries) == before+5 })
+	if want := append(dead, 21); !slices.Equal(got[before:], want) {
+		t.Errorf("%v, want %v", got[before:], want)
 	}
 }

@@ -48,6 +48,8 @@ func (u *unit) feedDue(ctx context.Context, conn *pgx.Conn) (did bool, err error
 			key := u.order.keys.Named(r.key)
 			u.shelf.pending.put(entry{id: r.id, eventType: r.event.Type, state: stateParked, attempts: r.attempts, key: r.key}, key)
 			u.shelf.held[r.id], u.shelf.doubtful[key] = r.state, r.key
+			// What is in flight of the line ends it: that answer must say that rows wait behind it.
+			u.lane.Block(key)
 			u.ledger.dirty = true
 			continue
 		}
