@@ -543,7 +543,7 @@ func TestTotalReplaysMany(t *testing.T) {
 	r.insert(1) // held, too, while they wait
 	close(gate)
 	got := r.until("all are delivered", func(tries []int64) bool { return len(tries) == before+5 })
-	if want := append(dead, 21); !slices.Equal(got[before:], want) {
+	if want := slices.Concat(dead, []int64{21}); !slices.Equal(got[before:], want) {
 		t.Errorf("%v, want %v", got[before:], want)
 	}
 }

@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"context"
 	"slices"
 	"testing"
 
@@ -14,15 +13,19 @@ func TestTotalOrderInBatch(t *testing.T) {
 	t.Parallel()
 	events := []*delivery.Event{{ID: 1, AggregateID: "a"}, {ID: 2, AggregateID: "b"}, {ID: 3}}
 	for name, c := range map[string]struct {
-		ctx         context.Context
+		total       bool
 		first, then []int
 	}{
-		"aggregates": {t.Context(), []int{0, 1, 2}, nil},
-		"total":      {delivery.WithTotalOrder(t.Context()), []int{0}, []int{1}},
+		"aggregates": {false, []int{0, 1, 2}, nil},
+		"total":      {true, []int{0}, []int{1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := (&Handler{cfg: Config{StrictOrder: true}}).newBatch(c.ctx, nil)
+			ctx := t.Context()
+			if c.total {
+				ctx = delivery.WithTotalOrder(ctx)
+			}
+			b := (&Handler{cfg: Config{StrictOrder: true}}).newBatch(ctx, nil)
 			b.events, b.failures, b.open = events, make([]*failure, 3), []bool{true, true, true}
 			got := b.next()
 			if !slices.Equal(got, c.first) {
